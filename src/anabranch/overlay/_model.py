@@ -1,0 +1,246 @@
+"""The network as data: sites, directed links, and how a link's rate changes over time.
+
+Nothing here knows how an overlay was written down or is drawn; every value is checked when it
+is made, so the rest of the code may trust it.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+
+class OverlayError(ValueError):
+    """An overlay that cannot be used: the message names the file, key or link, and the fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A participant: a data centre, cluster or client.
+
+    Args:
+        name: unique within its overlay; certificates and logs use it.
+        latitude_deg, longitude_deg: where it stands, for drawing and for geographic latency;
+            None where nobody said.
+    """
+
+    name: str
+    latitude_deg: float | None = None
+    longitude_deg: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """How one link's rate changes: piecewise constant.
+
+    Args:
+        starts_s: when each piece begins, seconds since the run began, rising, first one 0.
+        rates_bps: the rate of each piece, bit/s, all positive.
+
+    >>> Trace((0.0, 180.0), (20e6, 155e6)).rate_bps(200.0)
+    155000000.0
+    """
+
+    starts_s: tuple[float, ...]
+    rates_bps: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.starts_s or len(self.starts_s) != len(self.rates_bps):
+            raise OverlayError(
+                f"a trace has {len(self.starts_s)} start times and {len(self.rates_bps)} rates; "
+                "give the same number of each, at least one"
+            )
+        if self.starts_s[0] != 0 or any(not a < b for a, b in pairwise(self.starts_s)):
+            raise OverlayError(
+                f"trace start times {self.starts_s[:4]}... must begin at 0 and rise; sort them"
+            )
+        for rate_bps in self.rates_bps:
+            if not (rate_bps > 0 and math.isfinite(rate_bps)):
+                raise OverlayError(f"a trace holds rate {rate_bps:g} bit/s, which must be > 0")
+
+    def rate_bps(self, at_s: float) -> float:
+        """Return the rate at a moment, bit/s; the last piece lasts for ever."""
+        return self.rates_bps[max(0, bisect_right(self.starts_s, at_s) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A directed overlay edge.
+
+    Args:
+        source, target: indices into the overlay's sites.
+        rate_bps: capacity, bit/s; with a trace, its value at time 0.
+        latency_s: one-way delay of the first bit, seconds.
+        loss: share of packets lost, in [0, 1).
+        trace: how the rate changes during a run, or None where it does not.
+    """
+
+    source: int
+    target: int
+    rate_bps: float
+    latency_s: float = 0.0
+    loss: float = 0.0
+    trace: Trace | None = None
+
+    @property
+    def goodput_bps(self) -> float:
+        """Payload rate, bit/s: every lost packet is sent once more, so ``rate * (1 - loss)``."""
+        return self.rate_bps * (1.0 - self.loss)
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """Sites and the directed links between them, strongly connected.
+
+    Args:
+        name: for titles and logs.
+        sites: at least one; a site's *index* here is how all other code names it.
+        links: at most one for each ordered pair.
+
+    Raises:
+        OverlayError: a repeated site name, an unknown site, a link to itself, a duplicate link,
+            a rate that is not positive, a negative latency, a loss outside [0, 1), or sites that
+            cannot all reach each other.
+    """
+
+    name: str
+    sites: tuple[Site, ...]
+    links: tuple[Link, ...]
+    _by_pair: Mapping[tuple[int, int], Link] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._check_sites()
+        by_pair: dict[tuple[int, int], Link] = {}
+        for link in self.links:
+            self._check_link(link)
+            if (link.source, link.target) in by_pair:
+                raise OverlayError(
+                    f"link {self.label(link)} is given twice; keep one (add their rates if both "
+                    "are real)"
+                )
+            by_pair[link.source, link.target] = link
+        object.__setattr__(self, "_by_pair", by_pair)
+        self._check_connected()
+
+    def _check_sites(self) -> None:
+        if not self.sites:
+            raise OverlayError(f"overlay {self.name!r} has no site; give it at least one")
+        seen: set[str] = set()
+        for site in self.sites:
+            if not site.name:
+                raise OverlayError("a site has an empty name; name every site")
+            if site.name in seen:
+                raise OverlayError(f"site {site.name!r} is given twice; site names must be unique")
+            seen.add(site.name)
+
+    def _check_link(self, link: Link) -> None:
+        n = len(self.sites)
+        if not (0 <= link.source < n and 0 <= link.target < n):
+            raise OverlayError(f"link {link.source}->{link.target} names a site outside 0..{n - 1}")
+        if link.source == link.target:
+            raise OverlayError(f"link {self.label(link)} joins a site to itself; leave it out")
+        if not (link.rate_bps > 0 and math.isfinite(link.rate_bps)):
+            raise OverlayError(
+                f"link {self.label(link)} has rate {link.rate_bps:g} bit/s, which must be > 0; "
+                "leave the link out to model an outage"
+            )
+        if not (link.latency_s >= 0 and math.isfinite(link.latency_s)):
+            raise OverlayError(
+                f"link {self.label(link)} has latency {link.latency_s:g} s, which must be >= 0"
+            )
+        if not 0 <= link.loss < 1:
+            raise OverlayError(
+                f"link {self.label(link)} has loss {link.loss:g}, which must be in [0, 1); "
+                "0.0002 means 0.02 %"
+            )
+
+    def _check_connected(self) -> None:
+        for neighbours, sense in ((self.targets, "reached from"), (self.sources, "heard by")):
+            reached = {0}
+            frontier = [0]
+            while frontier:
+                for site in neighbours[frontier.pop()]:
+                    if site not in reached:
+                        reached.add(site)
+                        frontier.append(site)
+            if len(reached) < len(self.sites):
+                lost = [s.name for i, s in enumerate(self.sites) if i not in reached]
+                raise OverlayError(
+                    f"overlay {self.name!r} is disconnected: {', '.join(lost[:5])}"
+                    f"{f' and {len(lost) - 5} more' if len(lost) > 5 else ''} cannot be {sense} "
+                    f"{self.sites[0].name}; add a link or drop the site"
+                )
+
+    @property
+    def size(self) -> int:
+        """Number of sites."""
+        return len(self.sites)
+
+    @cached_property
+    def targets(self) -> tuple[tuple[int, ...], ...]:
+        """For each site, the sites it has a link to, in order of index."""
+        return self._adjacency((link.source, link.target) for link in self.links)
+
+    @cached_property
+    def sources(self) -> tuple[tuple[int, ...], ...]:
+        """For each site, the sites that have a link to it, in order of index."""
+        return self._adjacency((link.target, link.source) for link in self.links)
+
+    def _adjacency(self, pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
+        found: list[list[int]] = [[] for _ in self.sites]
+        for a, b in pairs:
+            found[a].append(b)
+        return tuple(tuple(sorted(row)) for row in found)
+
+    def link(self, source: int, target: int) -> Link | None:
+        """Return the link from one site to another, or None where there is none."""
+        return self._by_pair.get((source, target))
+
+    def index(self, name: str) -> int:
+        """Return the index of the site with this name.
+
+        Raises:
+            OverlayError: no site has it; the message names the nearest.
+        """
+        for i, site in enumerate(self.sites):
+            if site.name == name:
+                return i
+        raise OverlayError(f"no site {name!r} in overlay {self.name!r}{self._nearest(name)}")
+
+    def _nearest(self, name: str) -> str:
+        near = get_close_matches(name, [site.name for site in self.sites], n=1)
+        return f"; did you mean {near[0]!r}?" if near else ""
+
+    def label(self, link: Link) -> str:
+        """Return a link's name for people: ``source->target`` in site names."""
+        return f"{self.sites[link.source].name}->{self.sites[link.target].name}"
+
+    def goodput_matrix_bps(self) -> npt.NDArray[np.float64]:
+        """Return goodput from row to column, shape (n, n), bit/s; 0 where there is no link."""
+        matrix = np.zeros((self.size, self.size))
+        for link in self.links:
+            matrix[link.source, link.target] = link.goodput_bps
+        return matrix
+
+    def at(self, time_s: float) -> Overlay:
+        """Return the overlay with every traced link held at its rate of one moment."""
+        return replace(
+            self,
+            links=tuple(
+                link
+                if link.trace is None
+                else replace(link, rate_bps=link.trace.rate_bps(time_s), trace=None)
+                for link in self.links
+            ),
+        )
+
+    def __iter__(self) -> Iterator[Link]:
+        return iter(self.links)

@@ -1,0 +1,202 @@
+"""A plan as data: which trees, what share of the buffer each carries, and which way it flows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from anabranch.overlay import Overlay
+
+NO_PARENT = -1
+
+
+class PlanError(ValueError):
+    """A plan that cannot be used; the message names the tree and the site."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """One aggregation tree: partial sums climb ``up`` to the root, the mean descends ``down``.
+
+    Args:
+        root: the site that divides by the total weight.
+        share: the part of the buffer this tree carries, in (0, 1].
+        up: for each site the site it sends its partial sum to; ``NO_PARENT`` at the root.
+        down: for each site the site it gets the result from; ``NO_PARENT`` at the root.
+
+    The two ways may differ: on asymmetric links the fastest way in is not the fastest way out.
+
+    Raises:
+        PlanError: a share outside (0, 1], a way that does not lead every site to the root.
+    """
+
+    root: int
+    share: float
+    up: tuple[int, ...]
+    down: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not (0 < self.share <= 1 + 1e-9 and math.isfinite(self.share)):
+            raise PlanError(f"tree at {self.root} has share {self.share:g}, outside (0, 1]")
+        for way, parents in (("up", self.up), ("down", self.down)):
+            _check_reaches_root(self.root, parents, way)
+
+    def children(self, parents: Sequence[int]) -> list[list[int]]:
+        """Return each site's children under ``up`` or ``down``, in order of index."""
+        found: list[list[int]] = [[] for _ in parents]
+        for site, parent in enumerate(parents):
+            if parent != NO_PARENT:
+                found[parent].append(site)
+        return found
+
+
+def _check_reaches_root(root: int, parents: tuple[int, ...], way: str) -> None:
+    n = len(parents)
+    if not 0 <= root < n or parents[root] != NO_PARENT:
+        raise PlanError(f"tree at {root}: the root must be a site with no parent on its way {way}")
+    walk = [NO_PARENT] * n  # which walk came past each site
+    walk[root] = root
+    for start in range(n):
+        site = start
+        while walk[site] == NO_PARENT:
+            walk[site] = start
+            above = parents[site]
+            if not 0 <= above < n:
+                raise PlanError(f"tree at {root}: site {site} has no way {way} to the root")
+            if walk[above] == start and above != root:
+                raise PlanError(f"tree at {root}: the way {way} runs in a circle through {above}")
+            site = above
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A version and the trees that one round's data follows.
+
+    Args:
+        version: rises with every plan the scheduler issues; a round runs under exactly one.
+        trees: at least one, shares summing to 1; several may have the same root.
+        routes: for a tree edge ``(source, target)`` that has no link of its own, the whole path
+            ``(source, relay, ..., target)``. Relays forward and never aggregate.
+        label: for titles and logs, such as ``"fapt, 9 roots"``.
+
+    Raises:
+        PlanError: no tree, trees of different sizes, or shares that do not sum to 1.
+    """
+
+    version: int
+    trees: tuple[Tree, ...]
+    routes: Mapping[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.trees:
+            raise PlanError("a plan needs at least one tree")
+        if len({len(tree.up) for tree in self.trees} | {len(tree.down) for tree in self.trees}) > 1:
+            raise PlanError("the trees of a plan must span the same sites")
+        total = math.fsum(tree.share for tree in self.trees)
+        if not math.isclose(total, 1.0, abs_tol=1e-6):
+            raise PlanError(f"the shares of a plan's trees sum to {total:g}, not 1")
+        for (source, target), path in self.routes.items():
+            if len(path) < 3 or path[0] != source or path[-1] != target:
+                raise PlanError(
+                    f"route {source}->{target} is {path}: it must start and end there and pass at "
+                    "least one relay"
+                )
+            if len(set(path)) != len(path):
+                raise PlanError(f"route {source}->{target} passes a site twice: {path}")
+
+    @property
+    def size(self) -> int:
+        """Number of sites the plan spans."""
+        return len(self.trees[0].up)
+
+    def path(self, source: int, target: int) -> tuple[int, ...]:
+        """Return the sites a message between two tree neighbours passes, both ends included."""
+        return self.routes.get((source, target), (source, target))
+
+    def hops(self) -> Iterator[tuple[Tree, tuple[int, int]]]:
+        """Yield every (tree, directed link) a round uses; a link twice used comes up twice."""
+        for tree in self.trees:
+            for site, parent in enumerate(tree.up):
+                if parent != NO_PARENT:
+                    path = self.path(site, parent)
+                    for hop in pairwise(path):
+                        yield tree, hop
+            for site, parent in enumerate(tree.down):
+                if parent != NO_PARENT:
+                    path = self.path(parent, site)
+                    for hop in pairwise(path):
+                        yield tree, hop
+
+    def check_fits(self, overlay: Overlay) -> None:
+        """Raise PlanError if this plan spans other sites or uses a link the overlay lacks."""
+        if self.size != overlay.size:
+            raise PlanError(f"the plan spans {self.size} sites, the overlay {overlay.size}")
+        for _, (source, target) in self.hops():
+            if overlay.link(source, target) is None:
+                names = overlay.sites[source].name, overlay.sites[target].name
+                raise PlanError(f"the plan uses {names[0]}->{names[1]}, which has no link")
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A run of elements of the flat buffer and the tree that carries it.
+
+    Args:
+        index: its place in the order of sending, from 0.
+        tree: index into the plan's trees.
+        start, stop: elements ``[start, stop)``.
+    """
+
+    index: int
+    tree: int
+    start: int
+    stop: int
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return self.stop - self.start
+
+
+def deal(plan: Plan, elements: int, chunk_elements: int) -> tuple[Chunk, ...]:
+    """Cut a buffer into chunks and deal them to the plan's trees by share.
+
+    Each tree gets one run of ``share * elements`` elements, cut evenly into chunks of at most
+    ``chunk_elements``; the order of sending takes the trees in turn, each in proportion to its
+    share. The deal follows from the arguments alone, so every site derives the same one without
+    talk. (NetStorm, IV-C: chunks are allocated to roots in proportion to quality.)
+
+    Args:
+        plan: whose trees share the buffer.
+        elements: length of the flat buffer, >= 0.
+        chunk_elements: the most elements a chunk may have, >= 1.
+
+    Returns:
+        The chunks in order of sending; together they cover ``[0, elements)`` once.
+
+    >>> plan = Plan(1, (Tree(0, 0.5, (-1, 0), (-1, 0)), Tree(1, 0.5, (1, -1), (1, -1))))
+    >>> [(c.tree, c.start, c.stop) for c in deal(plan, 8, 2)]
+    [(0, 0, 2), (1, 4, 6), (0, 2, 4), (1, 6, 8)]
+    """
+    if elements < 0 or chunk_elements < 1:
+        raise ValueError(
+            f"cannot deal {elements} elements in chunks of {chunk_elements}: give elements >= 0 "
+            "and chunk_elements >= 1"
+        )
+    cuts: list[tuple[float, int, int, int]] = []  # (place in the order, tree, start, stop)
+    sent_share, start = 0.0, 0
+    for index, tree in enumerate(plan.trees):
+        sent_share += tree.share
+        last = index == len(plan.trees) - 1
+        stop = elements if last else min(elements, round(elements * sent_share))
+        count = -(-(stop - start) // chunk_elements)
+        for k in range(count):
+            low = start + (stop - start) * k // count
+            high = start + (stop - start) * (k + 1) // count
+            cuts.append(((k + 0.5) / count, index, low, high))
+        start = stop
+    cuts.sort()
+    return tuple(Chunk(i, tree, low, high) for i, (_, tree, low, high) in enumerate(cuts))
