@@ -1,5 +1,28 @@
 """The network as data: sites, directed links (rate, latency, loss), traces of change, files."""
 
+from anabranch.overlay._built_in import BUILT_IN, internet2_9
+from anabranch.overlay._generate import random_complete, random_geographic, random_sparse
+from anabranch.overlay._graph_files import read_graph
+from anabranch.overlay._load import load
 from anabranch.overlay._model import Link, Overlay, OverlayError, Site, Trace
+from anabranch.overlay._rates import UniformRates, redraw
+from anabranch.overlay._toml import dumps, loads
 
-__all__ = ["Link", "Overlay", "OverlayError", "Site", "Trace"]
+__all__ = [
+    "BUILT_IN",
+    "Link",
+    "Overlay",
+    "OverlayError",
+    "Site",
+    "Trace",
+    "UniformRates",
+    "dumps",
+    "internet2_9",
+    "load",
+    "loads",
+    "random_complete",
+    "random_geographic",
+    "random_sparse",
+    "read_graph",
+    "redraw",
+]

@@ -28,8 +28,8 @@ class Site:
 
     Args:
         name: unique within its overlay; certificates and logs use it.
-        latitude_deg, longitude_deg: where it stands, for drawing and for geographic latency;
-            None where nobody said.
+        latitude_deg, longitude_deg: where it stands, in [-90, 90] and [-180, 180], for drawing
+            and for geographic latency; both None where nobody said.
     """
 
     name: str
@@ -45,6 +45,10 @@ class Trace:
         starts_s: when each piece begins, seconds since the run began, rising, first one 0.
         rates_bps: the rate of each piece, bit/s, all positive.
 
+    Raises:
+        OverlayError: no piece, not one rate for each start, starts that do not rise from 0, or a
+            rate that is not positive.
+
     >>> Trace((0.0, 180.0), (20e6, 155e6)).rate_bps(200.0)
     155000000.0
     """
@@ -58,13 +62,22 @@ class Trace:
                 f"a trace has {len(self.starts_s)} start times and {len(self.rates_bps)} rates; "
                 "give the same number of each, at least one"
             )
-        if self.starts_s[0] != 0 or any(not a < b for a, b in pairwise(self.starts_s)):
+        if self.starts_s[0] != 0:
             raise OverlayError(
-                f"trace start times {self.starts_s[:4]}... must begin at 0 and rise; sort them"
+                f"a trace starts at {self.starts_s[0]:g} s; say its rate from 0 s on"
             )
+        for before_s, start_s in pairwise(self.starts_s):
+            if not before_s < start_s < math.inf:
+                raise OverlayError(
+                    f"a trace has start {start_s:g} s after {before_s:g} s; give finite start "
+                    "times that rise"
+                )
         for rate_bps in self.rates_bps:
-            if not (rate_bps > 0 and math.isfinite(rate_bps)):
-                raise OverlayError(f"a trace holds rate {rate_bps:g} bit/s, which must be > 0")
+            if not 0 < rate_bps < math.inf:
+                raise OverlayError(
+                    f"a trace holds rate {rate_bps:g} bit/s, which must be finite and > 0; model "
+                    "an outage as a fault, not as a rate"
+                )
 
     def rate_bps(self, at_s: float) -> float:
         """Return the rate at a moment, bit/s; the last piece lasts for ever."""
@@ -77,7 +90,7 @@ class Link:
 
     Args:
         source, target: indices into the overlay's sites.
-        rate_bps: capacity, bit/s; with a trace, its value at time 0.
+        rate_bps: capacity, bit/s; with a trace, the trace's rate at time 0.
         latency_s: one-way delay of the first bit, seconds.
         loss: share of packets lost, in [0, 1).
         trace: how the rate changes during a run, or None where it does not.
@@ -106,9 +119,9 @@ class Overlay:
         links: at most one for each ordered pair.
 
     Raises:
-        OverlayError: a repeated site name, an unknown site, a link to itself, a duplicate link,
-            a rate that is not positive, a negative latency, a loss outside [0, 1), or sites that
-            cannot all reach each other.
+        OverlayError: a repeated site name, half a position, an unknown site, a link to itself, a
+            duplicate link, a rate that is not positive or not its trace's, a negative latency, a
+            loss outside [0, 1), or sites that cannot all reach each other.
     """
 
     name: str
@@ -140,21 +153,43 @@ class Overlay:
             if site.name in seen:
                 raise OverlayError(f"site {site.name!r} is given twice; site names must be unique")
             seen.add(site.name)
+            latitude_deg, longitude_deg = site.latitude_deg, site.longitude_deg
+            if latitude_deg is None and longitude_deg is None:
+                continue
+            if latitude_deg is None or longitude_deg is None:
+                raise OverlayError(
+                    f"site {site.name!r} has half a position; give latitude_deg and "
+                    "longitude_deg, or neither"
+                )
+            if not (-90 <= latitude_deg <= 90 and -180 <= longitude_deg <= 180):
+                raise OverlayError(
+                    f"site {site.name!r} is at latitude {latitude_deg:g}, longitude "
+                    f"{longitude_deg:g}; give degrees in [-90, 90] and [-180, 180]"
+                )
 
     def _check_link(self, link: Link) -> None:
         n = len(self.sites)
         if not (0 <= link.source < n and 0 <= link.target < n):
-            raise OverlayError(f"link {link.source}->{link.target} names a site outside 0..{n - 1}")
+            raise OverlayError(
+                f"link {link.source}->{link.target} names a site outside 0..{n - 1}; give indices "
+                "into the overlay's sites"
+            )
         if link.source == link.target:
             raise OverlayError(f"link {self.label(link)} joins a site to itself; leave it out")
         if not (link.rate_bps > 0 and math.isfinite(link.rate_bps)):
             raise OverlayError(
-                f"link {self.label(link)} has rate {link.rate_bps:g} bit/s, which must be > 0; "
-                "leave the link out to model an outage"
+                f"link {self.label(link)} has rate {link.rate_bps:g} bit/s, which must be finite "
+                "and > 0; leave the link out to model an outage"
+            )
+        if link.trace is not None and link.trace.rates_bps[0] != link.rate_bps:
+            raise OverlayError(
+                f"link {self.label(link)} has rate {link.rate_bps:g} bit/s but a trace that "
+                f"starts at {link.trace.rates_bps[0]:g}; make them equal"
             )
         if not (link.latency_s >= 0 and math.isfinite(link.latency_s)):
             raise OverlayError(
-                f"link {self.label(link)} has latency {link.latency_s:g} s, which must be >= 0"
+                f"link {self.label(link)} has latency {link.latency_s:g} s, which must be finite "
+                "and >= 0; give seconds, one way"
             )
         if not 0 <= link.loss < 1:
             raise OverlayError(
@@ -210,14 +245,16 @@ class Overlay:
         Raises:
             OverlayError: no site has it; the message names the nearest.
         """
-        for i, site in enumerate(self.sites):
-            if site.name == name:
-                return i
-        raise OverlayError(f"no site {name!r} in overlay {self.name!r}{self._nearest(name)}")
+        try:
+            return self._by_name[name]
+        except KeyError:
+            near = get_close_matches(name, self._by_name, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else "; see its sites for the names"
+            raise OverlayError(f"no site {name!r} in overlay {self.name!r}{hint}") from None
 
-    def _nearest(self, name: str) -> str:
-        near = get_close_matches(name, [site.name for site in self.sites], n=1)
-        return f"; did you mean {near[0]!r}?" if near else ""
+    @cached_property
+    def _by_name(self) -> Mapping[str, int]:
+        return {site.name: i for i, site in enumerate(self.sites)}
 
     def label(self, link: Link) -> str:
         """Return a link's name for people: ``source->target`` in site names."""

@@ -1,0 +1,175 @@
+"""Overlays drawn at random, of any size: for tests, benchmarks and questions of scale.
+
+Each is connected both ways and follows from its arguments alone: equal seeds, equal overlays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import combinations
+
+import numpy as np
+
+from anabranch.overlay._geography import FIBRE_M_PER_S, great_circle_m
+from anabranch.overlay._model import Link, Overlay, OverlayError, Site
+from anabranch.overlay._rates import check_bounds
+
+
+def random_sparse(
+    n: int,
+    seed: int | np.random.Generator,
+    *,
+    degree: float = 2.9,
+    low_bps: float = 20e6,
+    high_bps: float = 155e6,
+    latency_s: float = 0.03,
+    loss: float = 0.0002,
+) -> Overlay:
+    """Draw a sparse overlay that no single lost pair of links can split, like Internet2's.
+
+    A ring through all sites in random order, then chords between random pairs until the mean
+    degree is reached (or every pair is linked). The defaults are those of NetStorm's evaluation.
+
+    Args:
+        n: number of sites, >= 3: with fewer, every link is a bridge.
+        seed: a seed, or a generator, which is advanced.
+        degree: mean number of neighbours of a site, >= 2, which the ring alone gives.
+        low_bps, high_bps: the rate of each direction is drawn uniformly between them, bit/s.
+        latency_s: one-way delay of every link, seconds.
+        loss: share of packets lost on every link.
+
+    Raises:
+        OverlayError: too few sites or neighbours, or bounds out of order.
+
+    >>> overlay = random_sparse(100, seed=7)
+    >>> len(overlay.links) / overlay.size
+    2.9
+    """
+    if n < 3:
+        raise OverlayError(f"a sparse overlay of {n} sites would hold a bridge; give n >= 3")
+    if not degree >= 2:
+        raise OverlayError(f"degree is {degree:g}, which must be >= 2: the ring alone gives 2")
+    rng = np.random.default_rng(seed)
+    ring = rng.permutation(n).tolist()
+    pairs = {_pair(a, b) for a, b in zip(ring, ring[1:] + ring[:1], strict=True)}
+    wanted = round(min(degree, n - 1) * n / 2)
+    while len(pairs) < wanted:
+        a, b = rng.integers(n, size=2).tolist()
+        if a != b:
+            pairs.add(_pair(a, b))
+    sites = _numbered_sites(n)
+    linked = [(a, b, latency_s) for a, b in sorted(pairs)]
+    return Overlay(f"sparse-{n}", sites, _both_ways(linked, rng, low_bps, high_bps, loss))
+
+
+def random_geographic(
+    n: int,
+    seed: int | np.random.Generator,
+    *,
+    neighbours: int = 3,
+    low_bps: float = 20e6,
+    high_bps: float = 155e6,
+    loss: float = 0.0002,
+) -> Overlay:
+    """Draw sites evenly over the globe, linked to near ones, with the latency of the distance.
+
+    Each site is linked to its nearest neighbours; the shortest spanning tree is added, so that
+    far clusters are joined where they are closest. Latency is that of straight fibre.
+
+    Args:
+        n: number of sites, >= 2.
+        seed: a seed, or a generator, which is advanced.
+        neighbours: how many nearest sites each one is linked to, >= 1; others may choose it too.
+        low_bps, high_bps: the rate of each direction is drawn uniformly between them, bit/s.
+        loss: share of packets lost on every link.
+
+    Raises:
+        OverlayError: too few sites or neighbours, or bounds out of order.
+
+    >>> overlay = random_geographic(50, seed=7)
+    >>> all(0 < link.latency_s < 0.101 for link in overlay)  # half way round the globe: 100 ms
+    True
+    """
+    # Here, because it takes most of a second to import and the rest of this package does without.
+    from scipy.sparse.csgraph import minimum_spanning_tree
+
+    _check_at_least_two(n)
+    if neighbours < 1:
+        raise OverlayError(f"neighbours is {neighbours}, which must be >= 1")
+    rng = np.random.default_rng(seed)
+    # Area on a sphere grows with the sine of the latitude: even over that is even over the globe.
+    latitudes_deg = np.degrees(np.arcsin(rng.uniform(-1, 1, n)))
+    longitudes_deg = rng.uniform(-180, 180, n)
+    distance_m = great_circle_m(
+        latitudes_deg[:, None], longitudes_deg[:, None], latitudes_deg, longitudes_deg
+    )
+    others_m = distance_m + np.diag(np.full(n, np.inf))
+    nearest = np.argsort(others_m, axis=1)[:, : min(neighbours, n - 1)]
+    pairs = {_pair(a, b) for a, row in enumerate(nearest.tolist()) for b in row}
+    tree = minimum_spanning_tree(distance_m).tocoo()
+    pairs |= {_pair(a, b) for a, b in zip(tree.row.tolist(), tree.col.tolist(), strict=True)}
+    places_deg = zip(latitudes_deg.tolist(), longitudes_deg.tolist(), strict=True)
+    sites = tuple(Site(f"site{i}", *place_deg) for i, place_deg in enumerate(places_deg))
+    linked = [(a, b, float(distance_m[a, b]) / FIBRE_M_PER_S) for a, b in sorted(pairs)]
+    return Overlay(f"geographic-{n}", sites, _both_ways(linked, rng, low_bps, high_bps, loss))
+
+
+def random_complete(
+    n: int,
+    seed: int | np.random.Generator,
+    *,
+    low_bps: float = 20e6,
+    high_bps: float = 155e6,
+    latency_s: float = 0.03,
+    loss: float = 0.0002,
+) -> Overlay:
+    """Draw an overlay with a link from every site to every other, as between cloud regions.
+
+    Args:
+        n: number of sites, >= 2; there are ``n * (n - 1)`` links.
+        seed: a seed, or a generator, which is advanced.
+        low_bps, high_bps: the rate of each direction is drawn uniformly between them, bit/s.
+        latency_s: one-way delay of every link, seconds.
+        loss: share of packets lost on every link.
+
+    Raises:
+        OverlayError: too few sites, or bounds out of order.
+
+    >>> len(random_complete(4, seed=7).links)
+    12
+    """
+    _check_at_least_two(n)
+    rng = np.random.default_rng(seed)
+    linked = [(a, b, latency_s) for a, b in combinations(range(n), 2)]
+    links = _both_ways(linked, rng, low_bps, high_bps, loss)
+    return Overlay(f"complete-{n}", _numbered_sites(n), links)
+
+
+def _check_at_least_two(n: int) -> None:
+    if n < 2:
+        raise OverlayError(f"an overlay of {n} sites has nothing to link; give n >= 2")
+
+
+def _numbered_sites(n: int) -> tuple[Site, ...]:
+    return tuple(Site(f"site{i}") for i in range(n))
+
+
+def _pair(a: int, b: int) -> tuple[int, int]:
+    return (a, b) if a < b else (b, a)
+
+
+def _both_ways(
+    linked: Iterable[tuple[int, int, float]],
+    rng: np.random.Generator,
+    low_bps: float,
+    high_bps: float,
+    loss: float,
+) -> tuple[Link, ...]:
+    """Make both links of each (site, site, latency), every one with a rate of its own."""
+    check_bounds(low_bps, high_bps)
+    directed = [way for a, b, latency_s in linked for way in ((a, b, latency_s), (b, a, latency_s))]
+    rates_bps = rng.uniform(low_bps, high_bps, len(directed)).tolist()
+    return tuple(
+        Link(source, target, rate_bps, latency_s, loss)
+        for (source, target, latency_s), rate_bps in zip(directed, rates_bps, strict=True)
+    )

@@ -1,0 +1,74 @@
+"""One door to every overlay: a built-in name, or a file known by its suffix."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from anabranch.overlay._built_in import BUILT_IN
+from anabranch.overlay._graph_files import GRAPH_SUFFIXES, read_graph
+from anabranch.overlay._model import Overlay, OverlayError
+from anabranch.overlay._rates import UniformRates
+from anabranch.overlay._toml import loads
+
+
+def load(
+    source: str | Path,
+    rate: float | UniformRates | None = None,
+    *,
+    default_latency_s: float | None = None,
+) -> Overlay:
+    """Return the overlay that a built-in name or a file holds.
+
+    Args:
+        source: a built-in name, such as ``"internet2-9"``, or the path of a file that ends in
+            ``.toml`` (our own format), ``.gml`` or ``.graphml``.
+        rate: for graph files: the rate of edges that have no capacity, a constant in bit/s or a
+            rule. `read_graph` has more choices.
+        default_latency_s: for graph files: the one-way delay of edges whose ends have no position.
+
+    Raises:
+        OverlayError: an unknown name or suffix, a missing file, a file that does not hold an
+            overlay, or a graph-file argument for something else.
+
+    >>> load("internet2-9").size
+    9
+    """
+    path = Path(source)
+    suffix = path.suffix.lower()
+    if suffix in GRAPH_SUFFIXES:
+        _check_exists(path)
+        return read_graph(path, rate=rate, default_latency_s=default_latency_s)
+    if rate is not None or default_latency_s is not None:
+        raise OverlayError(
+            f"{source} states its own rates and latencies; leave rate and default_latency_s out, "
+            f"they are for files that end in {' or '.join(GRAPH_SUFFIXES)}"
+        )
+    if str(source) in BUILT_IN:
+        return BUILT_IN[str(source)]()
+    if suffix != ".toml":
+        suffixes = ", ".join((".toml", *GRAPH_SUFFIXES))
+        raise OverlayError(
+            f"{source} is neither a built-in overlay nor a file that ends in one of {suffixes}"
+            f"{_nearest_built_in(path)}"
+        )
+    _check_exists(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise OverlayError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise OverlayError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from error
+    return loads(text, where=str(path))
+
+
+def _check_exists(path: Path) -> None:
+    if not path.is_file():
+        raise OverlayError(f"there is no file {path}; check the path{_nearest_built_in(path)}")
+
+
+def _nearest_built_in(path: Path) -> str:
+    near = get_close_matches(path.stem, BUILT_IN, n=1)
+    if near:
+        return f"; did you mean the built-in {near[0]!r}?"
+    return f"; built in: {', '.join(sorted(BUILT_IN))}"

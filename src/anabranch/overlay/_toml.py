@@ -1,0 +1,231 @@
+"""Our own overlay format: TOML, for people to write and for the scheduler to send to sites.
+
+``examples/overlays/two-coasts.toml`` shows every key.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from anabranch._typed_toml import TomlError, decode_toml, listed, nearest
+from anabranch.overlay._model import Link, Overlay, OverlayError, Site, Trace
+from anabranch.overlay._rates import redraw
+
+_T = TypeVar("_T")
+# TOML has inf and nan; a bound keeps both out.
+_Rate = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
+_Latency = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
+_Loss = Annotated[float, Meta(ge=0, lt=1)]
+_Period = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
+
+
+class _Site(Struct, forbid_unknown_fields=True):
+    name: Annotated[str, Meta(min_length=1)]
+    latitude_deg: float | None = None
+    longitude_deg: float | None = None
+
+
+class _Trace(Struct, forbid_unknown_fields=True):
+    starts_s: list[float]
+    rates_bps: list[_Rate]
+
+
+class _Link(Struct, forbid_unknown_fields=True):
+    source: str = msgspec.field(name="from")
+    target: str = msgspec.field(name="to")
+    rate_bps: _Rate | None = None
+    latency_s: _Latency | None = None
+    loss: _Loss | None = None
+    trace: _Trace | None = None
+    back_rate_bps: _Rate | None = None
+    back_trace: _Trace | None = None
+
+
+class _Defaults(Struct, forbid_unknown_fields=True):
+    rate_bps: _Rate | None = None
+    latency_s: _Latency | None = None
+    loss: _Loss = 0.0
+
+
+class _Dynamics(Struct, forbid_unknown_fields=True):
+    period_s: _Period
+    low_bps: _Rate
+    high_bps: _Rate
+    duration_s: _Period
+    seed: Annotated[int, Meta(ge=0)]
+
+
+class _File(Struct, forbid_unknown_fields=True):
+    name: str
+    site: list[_Site]
+    link: list[_Link] = []
+    defaults: _Defaults = msgspec.field(default_factory=_Defaults)
+    dynamics: _Dynamics | None = None
+
+
+def loads(text: str, where: str = "<string>") -> Overlay:
+    """Read an overlay from TOML.
+
+    Args:
+        text: the document. ``name`` and ``[[site]]`` (``name``, ``latitude_deg``,
+            ``longitude_deg``) come first. A ``[[link]]`` has ``from`` and ``to``, ``latency_s``,
+            ``loss`` and either ``rate_bps`` or ``trace = {starts_s, rates_bps}``;
+            ``back_rate_bps`` or ``back_trace`` also makes the link the other way, with the same
+            latency and loss. ``[defaults]`` serves links that leave out ``rate_bps``,
+            ``latency_s`` or ``loss`` (0 where nobody says). ``[dynamics]`` changes all rates
+            during the run, as `redraw` does.
+        where: the file's name, for messages.
+
+    Raises:
+        OverlayError: a syntax error (with its line), or a key that is unknown, missing, of the
+            wrong type or out of range (with its path, such as ``link[3].rate_bps``; the first
+            link is ``link[0]``), or anything that `Overlay` refuses.
+
+    >>> overlay = loads('''
+    ...     name = "pair"
+    ...     site = [{name = "a"}, {name = "b"}]
+    ...     link = [{from = "a", to = "b", rate_bps = 2e6, back_rate_bps = 1e6, latency_s = 0.03}]
+    ... ''')
+    >>> [overlay.label(link) for link in overlay]
+    ['a->b', 'b->a']
+    """
+    try:
+        file = decode_toml(text, _File)
+        sites = tuple(Site(s.name, s.latitude_deg, s.longitude_deg) for s in file.site)
+        overlay = Overlay(file.name, sites, tuple(_links(file)))
+        if file.dynamics is None:
+            return overlay
+        return _at_key("dynamics", redraw, overlay, **msgspec.structs.asdict(file.dynamics))
+    except (OverlayError, TomlError) as error:
+        raise OverlayError(f"{where}: {error}") from error.__cause__
+
+
+def _links(file: _File) -> Iterator[Link]:
+    index = {site.name: i for i, site in enumerate(file.site)}
+    given: dict[tuple[str, str], int] = {}  # which [[link]] made each direction
+    for i, entry in enumerate(file.link):
+        key = f"link[{i}]"
+        for end, site in (("from", entry.source), ("to", entry.target)):
+            if site not in index:
+                near = nearest(site, index) or f"the sites are {listed(index)}"
+                raise OverlayError(f"{key}.{end}: no site {site!r}; {near}")
+        if entry.source == entry.target:
+            raise OverlayError(f"{key}: joins {entry.source} to itself; leave it out")
+        latency_s = file.defaults.latency_s if entry.latency_s is None else entry.latency_s
+        if latency_s is None:
+            raise OverlayError(
+                f"{key}.latency_s: {entry.source}->{entry.target} has no latency; give it here or "
+                "in [defaults]"
+            )
+        loss = file.defaults.loss if entry.loss is None else entry.loss
+        ways = [(entry.source, entry.target, "")]
+        if entry.back_rate_bps is not None or entry.back_trace is not None:
+            ways.append((entry.target, entry.source, "back_"))
+        for source, target, back in ways:
+            if (source, target) in given:
+                raise OverlayError(
+                    f"{key}: link {source}->{target} is given twice, first by "
+                    f"link[{given[source, target]}]; keep one (add their rates if both are real)"
+                )
+            given[source, target] = i
+            rate_bps, trace = _course(file, entry, key, back)
+            yield Link(index[source], index[target], rate_bps, latency_s, loss, trace)
+
+
+def _course(file: _File, entry: _Link, key: str, back: str) -> tuple[float, Trace | None]:
+    """Return the rate at the start of one way of a link, and how it changes."""
+    own_bps, written = (
+        (entry.back_rate_bps, entry.back_trace) if back else (entry.rate_bps, entry.trace)
+    )
+    if written is None:
+        rate_bps = file.defaults.rate_bps if own_bps is None else own_bps
+        if rate_bps is None:
+            raise OverlayError(
+                f"{key}.rate_bps: {entry.source}->{entry.target} has no rate; give rate_bps or "
+                "trace here, or rate_bps in [defaults]"
+            )
+        return rate_bps, None
+    if own_bps is not None:
+        raise OverlayError(
+            f"{key}.{back}rate_bps: there is a {back}trace too, whose first rate is the rate at "
+            "the start; keep one of them"
+        )
+    if file.dynamics is not None:
+        raise OverlayError(
+            f"{key}.{back}trace: [dynamics] already says how every rate changes; drop one of them"
+        )
+    trace = _at_key(f"{key}.{back}trace", Trace, tuple(written.starts_s), tuple(written.rates_bps))
+    return trace.rate_bps(0.0), trace
+
+
+def _at_key(key: str, make: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
+    """Call a maker and put the key in front of what it refuses."""
+    try:
+        return make(*args, **kwargs)
+    except OverlayError as error:
+        raise OverlayError(f"{key}: {error}") from None
+
+
+def dumps(overlay: Overlay) -> str:
+    """Return an overlay as TOML; `loads` makes an equal one of it, to the last bit.
+
+    Raises:
+        OverlayError: a name that UTF-8 cannot hold.
+
+    >>> from anabranch.overlay import internet2_9
+    >>> loads(dumps(internet2_9())) == internet2_9()
+    True
+    """
+    lines = [f"name = {_string(overlay.name)}"]
+    for site in overlay.sites:
+        lines += ["", "[[site]]", f"name = {_string(site.name)}"]
+        if site.latitude_deg is not None:
+            lines.append(f"latitude_deg = {_number(site.latitude_deg)}")
+        if site.longitude_deg is not None:
+            lines.append(f"longitude_deg = {_number(site.longitude_deg)}")
+    names = [_string(site.name) for site in overlay.sites]
+    links = iter(overlay.links)
+    link = next(links, None)
+    while link is not None:
+        lines += ["", "[[link]]", f"from = {names[link.source]}", f"to = {names[link.target]}"]
+        lines += [_rate(link), f"latency_s = {_number(link.latency_s)}"]
+        if link.loss:
+            lines.append(f"loss = {_number(link.loss)}")
+        following = next(links, None)
+        if following is not None and _is_way_back(link, following):
+            lines.append(f"back_{_rate(following)}")
+            following = next(links, None)
+        link = following
+    return "\n".join(lines) + "\n"
+
+
+def _is_way_back(link: Link, other: Link) -> bool:
+    there = (link.source, link.target, link.latency_s, link.loss)
+    return there == (other.target, other.source, other.latency_s, other.loss)
+
+
+def _rate(link: Link) -> str:
+    if link.trace is None:
+        return f"rate_bps = {_number(link.rate_bps)}"
+    starts_s = ", ".join(map(_number, link.trace.starts_s))
+    rates_bps = ", ".join(map(_number, link.trace.rates_bps))
+    return f"trace = {{ starts_s = [{starts_s}], rates_bps = [{rates_bps}] }}"
+
+
+def _number(value: float) -> str:
+    return repr(float(value))  # float: the repr of a numpy scalar is not TOML
+
+
+def _string(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise OverlayError(f"name {text!r} is not valid Unicode; rename it") from error
+    # JSON's escapes are TOML's, but for DEL, which TOML wants escaped and JSON leaves alone.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,37 @@
+"""The reference overlay is the one of the paper."""
+
+from anabranch.overlay import BUILT_IN, internet2_9
+
+# The authors' published first draw: link, then Mbit/s there and back.
+TABLE = """
+1-2 38 54    4-5 23 20     6-8 51 93
+1-3 135 81   4-6 133 80    6-9 148 49
+2-3 123 108  5-7 123 142   7-8 23 147
+2-5 87 78    6-7 118 24    8-9 71 77
+3-4 127 32
+"""
+
+
+def test_internet2_9_has_the_papers_links_and_rates():
+    overlay = internet2_9()
+    words = TABLE.split()
+    expected = {}
+    for pair, there, back in zip(words[::3], words[1::3], words[2::3], strict=True):
+        a, b = pair.split("-")
+        expected[f"dc{a}->dc{b}"] = float(there) * 1e6
+        expected[f"dc{b}->dc{a}"] = float(back) * 1e6
+    assert {overlay.label(link): link.rate_bps for link in overlay} == expected
+
+
+def test_internet2_9_numbers_its_sites_as_the_paper_does():
+    assert [site.name for site in internet2_9().sites] == [f"dc{i}" for i in range(1, 10)]
+
+
+def test_internet2_9_has_one_latency_and_one_loss():
+    assert {(link.latency_s, link.loss, link.trace) for link in internet2_9()} == {
+        (0.03, 0.0002, None)
+    }
+
+
+def test_every_built_in_overlay_has_the_name_it_is_found_by():
+    assert {name: make().name for name, make in BUILT_IN.items()} == {n: n for n in BUILT_IN}
