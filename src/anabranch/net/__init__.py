@@ -1,0 +1,1 @@
+"""Moving bytes: typed messages, frames, the network port, TCP, and shaped links."""

@@ -1,0 +1,194 @@
+"""Frames: how messages and their payloads lie in a byte stream. Bytes in, messages out; no I/O.
+
+A frame is a 16-byte prefix, a message (msgpack), and a raw payload::
+
+    'A' 'B'  wire version (1)  reserved (1)  message bytes (4)  payload bytes (8)   big-endian
+
+The reader owns the buffer that the socket fills. A payload never waits in memory as a whole: its
+sink either names the memory it belongs in, which the socket then fills directly, or takes it in
+pieces of at least ``PIECE_BYTES`` (the last one excepted), small enough to be still in the cache
+when they are added up.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from anabranch.net.errors import MalformedMessage, OversizedMessage, PeerError
+from anabranch.net.messages import WIRE_VERSION, AnyMessage, Message, decode, encode
+
+PIECE_BYTES = 1 << 17
+_STAGING_BYTES = 1 << 18
+_PREFIX = struct.Struct(">2sBxIQ")
+_MAGIC = b"AB"
+_ALIGN = 4  # float32: pieces start and end between elements
+
+
+def encode_frame(message: Message, payload_bytes: int = 0) -> bytes:
+    """Return the prefix and message of a frame; the payload is to follow it."""
+    body = encode(message)
+    return _PREFIX.pack(_MAGIC, WIRE_VERSION, len(body), payload_bytes) + body
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(slots=True)
+class Sink:
+    """Where one payload goes.
+
+    Args:
+        target: memory of exactly the payload's size, filled directly; or None.
+        piece: called with (offset in bytes, piece) in order of offset, if there is no target;
+            offsets and lengths are multiples of 4, the last length excepted. A piece is valid
+            only during the call.
+        done: called once, when the whole payload is there.
+    """
+
+    target: memoryview | None = None
+    piece: Callable[[int, memoryview], None] | None = None
+    done: Callable[[], None] = _nothing
+
+
+DISCARD = Sink()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The largest message and payload a receiver accepts on a connection, bytes."""
+
+    message_bytes: int
+    payload_bytes: int
+
+
+class FrameReader:
+    """Turns a byte stream into messages: fill ``buffer()``, then tell ``advance`` how much.
+
+    Args:
+        accept: called with (message, payload bytes) as soon as the message is complete; returns
+            the sink of its payload. It may raise PeerError: the payload is then read and thrown
+            away, ``refuse`` is told, and the stream goes on.
+        refuse: called with (message, error) for each message that ``accept`` refused.
+        limits: what the stream may announce.
+    """
+
+    def __init__(
+        self,
+        accept: Callable[[AnyMessage, int], Sink],
+        refuse: Callable[[AnyMessage, PeerError], None],
+        limits: Limits,
+    ) -> None:
+        self._accept = accept
+        self._refuse = refuse
+        self.limits = limits
+        self._staging = memoryview(bytearray(_STAGING_BYTES))
+        self._held = 0  # bytes at the front of the staging buffer that are not yet consumed
+        self._sink: Sink | None = None  # of the payload being read, None between frames
+        self._size = 0  # of that payload
+        self._offset = 0  # how much of it has gone to the sink
+
+    @property
+    def between_frames(self) -> bool:
+        """Whether the stream could end here without cutting a frame short."""
+        return self._sink is None and self._held == 0
+
+    def buffer(self) -> memoryview:
+        """Return the memory that the next bytes of the stream belong in, never empty."""
+        if self._sink is not None and self._sink.target is not None:
+            return self._sink.target[self._offset :]
+        return self._staging[self._held :]
+
+    def advance(self, count: int) -> None:
+        """Take note that ``count`` bytes were put into ``buffer()``, and act on them.
+
+        Raises:
+            MalformedMessage: the stream is not of this protocol; it cannot be read on.
+            OversizedMessage: a frame is larger than the limits; it cannot be read on.
+        """
+        if self._sink is not None and self._sink.target is not None:
+            self._offset += count
+            self._end_of_payload()
+            return
+        self._held += count
+        while self._consume_staged():
+            pass
+
+    def _consume_staged(self) -> bool:
+        """Consume what can be consumed, move the rest to the front; return whether any was."""
+        used = 0
+        while (taken := self._take(used)) > 0:
+            used += taken
+        if used:
+            self._held -= used
+            self._staging[: self._held] = self._staging[used : used + self._held]
+        return used > 0
+
+    def _take(self, used: int) -> int:
+        """Consume one message or piece from the staging buffer; return its length, 0 if none."""
+        if self._sink is None:
+            return self._take_message(used)
+        ready = min(self._held - used, self._size - self._offset)
+        piece = self._staging[used : used + ready]
+        if self._sink.target is not None:
+            self._sink.target[self._offset : self._offset + ready] = piece
+        else:
+            if ready < self._size - self._offset:
+                if ready < PIECE_BYTES or used % _ALIGN:
+                    return 0  # the rest moves to the front, aligned, and grows there
+                ready -= ready % _ALIGN
+                piece = piece[:ready]
+            if self._sink.piece is not None:
+                self._sink.piece(self._offset, piece)
+        self._offset += ready
+        self._end_of_payload()
+        return ready
+
+    def _take_message(self, used: int) -> int:
+        if self._held - used < _PREFIX.size:
+            return 0
+        magic, wire_version, message_bytes, payload_bytes = _PREFIX.unpack_from(self._staging, used)
+        self._check_prefix(magic, wire_version, message_bytes, payload_bytes)
+        length: int = _PREFIX.size + message_bytes
+        if self._held - used < length:
+            self._make_room(length)
+            return 0
+        message = decode(self._staging[used + _PREFIX.size : used + length])
+        try:
+            sink = self._accept(message, payload_bytes)
+        except PeerError as error:
+            self._refuse(message, error)
+            sink = DISCARD
+        self._sink, self._size, self._offset = sink, payload_bytes, 0
+        self._end_of_payload()
+        return length
+
+    def _check_prefix(self, magic: bytes, version: int, message: int, payload: int) -> None:
+        if magic != _MAGIC:
+            raise MalformedMessage(f"a frame begins with {magic!r}, not {_MAGIC!r}")
+        if version != WIRE_VERSION:
+            raise MalformedMessage(
+                f"the peer speaks wire version {version}, this side {WIRE_VERSION}; "
+                "run the same release of anabranch everywhere"
+            )
+        if message > self.limits.message_bytes:
+            raise OversizedMessage(
+                f"a message of {message} bytes, at most {self.limits.message_bytes} are allowed"
+            )
+        if payload > self.limits.payload_bytes:
+            raise OversizedMessage(
+                f"a payload of {payload} bytes, at most {self.limits.payload_bytes} are allowed"
+            )
+
+    def _make_room(self, length: int) -> None:
+        if length > len(self._staging):
+            grown = memoryview(bytearray(length))
+            grown[: self._held] = self._staging[: self._held]
+            self._staging = grown
+
+    def _end_of_payload(self) -> None:
+        if self._sink is not None and self._offset == self._size:
+            sink, self._sink = self._sink, None
+            sink.done()

@@ -1,0 +1,81 @@
+"""The port through which protocols see the network: connections that carry messages.
+
+A real run gets it from TCP (:mod:`anabranch.net.tcp`); a simulated one will get it from a model.
+Nothing that uses it can tell which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from anabranch.net.errors import PeerError
+from anabranch.net.frames import Sink
+from anabranch.net.messages import AnyMessage, Message
+
+Address = tuple[str, int]
+Payload = memoryview | bytes
+
+
+class Receiver(Protocol):
+    """What a connection calls when something comes in; calls never overlap."""
+
+    def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
+        """Return where the message's payload goes; raise PeerError to refuse the message."""
+
+    def on_refused(self, message: AnyMessage, error: PeerError) -> None:
+        """Hear of each message that ``on_message`` refused; its payload is being discarded."""
+
+    def on_closed(self, error: Exception | None) -> None:
+        """Hear, once, that the connection is gone, and why if it was not closed by this side."""
+
+
+class Connection(Protocol):
+    """A stream of messages to one peer, in order."""
+
+    @property
+    def peer(self) -> str:
+        """The other end's address, for error messages."""
+
+    async def send(self, message: Message, payload: Payload = b"") -> None:
+        """Send a message; return when the next may be sent.
+
+        The payload must not change until ``drained``.
+
+        Raises:
+            LinkError: the connection is gone.
+        """
+
+    def post(self, message: Message) -> None:
+        """Send a message without payload soon, after a send in progress; never waits."""
+
+    async def drained(self) -> None:
+        """Return when no payload's memory is in use any more."""
+
+    def close(self) -> None:
+        """Close, sending what is buffered first; the receiver hears no more messages."""
+
+
+class Listener(Protocol):
+    """A place where peers connect."""
+
+    @property
+    def address(self) -> Address:
+        """Where it listens."""
+
+    def close(self) -> None:
+        """Take no more connections."""
+
+
+class Network(Protocol):
+    """Makes connections."""
+
+    async def connect(self, address: Address, receiver: Receiver) -> Connection:
+        """Connect to a listener.
+
+        Raises:
+            LinkError: nobody answers there.
+        """
+
+    async def listen(self, address: Address, welcome: Callable[[Connection], Receiver]) -> Listener:
+        """Listen; ``welcome`` is called with each new connection and returns its receiver."""

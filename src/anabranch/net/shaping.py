@@ -1,0 +1,133 @@
+"""Hold a link to its rate and latency, in the sender, without privileges (local world only).
+
+A link is modelled as it is in the overlay: bytes leave one after the other at the link's goodput,
+and each arrives its latency later. A message is handed to TCP as a whole at the moment its last
+byte would arrive, so the receiver sees it when it would over the real link, as long as the
+machine's own transport is much faster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+
+from anabranch.net.frames import encode_frame
+from anabranch.net.messages import Message
+from anabranch.net.network import Connection, Payload
+from anabranch.overlay import Link
+
+# How much idle time a sender may make up for: an event loop wakes a little late every time, and
+# without it each late wake-up would be lost for good.
+_CATCH_UP_S = 0.01
+
+
+def serialised_s(link: Link, start_s: float, size_bytes: int) -> float:
+    """Return when the last byte of a message has left, if its first leaves at ``start_s``.
+
+    Follows the link's trace, if it has one, across changes of rate.
+
+    >>> serialised_s(Link(0, 1, rate_bps=8e6), start_s=1.0, size_bytes=500_000)
+    1.5
+    """
+    bits = 8.0 * size_bytes / (1.0 - link.loss)
+    if link.trace is None:
+        return start_s + bits / link.rate_bps
+    now_s = start_s
+    for change_s in (*link.trace.starts_s[1:], math.inf):
+        if change_s > now_s:
+            rate_bps = link.trace.rate_bps(now_s)
+            if now_s + bits / rate_bps <= change_s:
+                return now_s + bits / rate_bps
+            bits -= (change_s - now_s) * rate_bps
+            now_s = change_s
+    raise AssertionError("the last piece of a trace lasts for ever")
+
+
+class TokenBucket:
+    """When bytes may leave on a link whose past use is known. Pure: time is handed in.
+
+    >>> bucket = TokenBucket(Link(0, 1, rate_bps=8e6))
+    >>> [round(bucket.leave_s(now_s, 100_000), 3) for now_s in (1.0, 1.0, 5.0)]
+    [1.09, 1.19, 5.09]
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._free_s = -math.inf  # when the last byte of what was sent so far has left
+
+    def leave_s(self, now_s: float, size_bytes: int) -> float:
+        """Book a message; return the moment its last byte has left, seconds."""
+        start_s = max(self._free_s, now_s - _CATCH_UP_S)
+        self._free_s = serialised_s(self._link, start_s, size_bytes)
+        return self._free_s
+
+
+class ShapedConnection:
+    """A connection whose sending direction behaves like an overlay link.
+
+    Args:
+        connection: a fast connection to the same peer.
+        link: the rate, latency and loss to keep.
+        epoch_s: the loop's time at which the run began; the link's trace counts from there.
+    """
+
+    def __init__(self, connection: Connection, link: Link, epoch_s: float) -> None:
+        self._connection = connection
+        self._latency_s = link.latency_s
+        self._bucket = TokenBucket(link)
+        self._epoch_s = epoch_s
+        self._loop = asyncio.get_running_loop()
+        self._flying: deque[tuple[float, Message, Payload]] = deque()  # left, not yet arrived
+        self._left = asyncio.Event()
+        self._landed = asyncio.Event()
+        self._landed.set()
+        self._failure: BaseException | None = None
+        self._delivery = self._loop.create_task(self._deliver(), name="link latency")
+
+    @property
+    def peer(self) -> str:
+        """See :class:`anabranch.net.network.Connection`."""
+        return self._connection.peer
+
+    async def send(self, message: Message, payload: Payload = b"") -> None:
+        """See :class:`anabranch.net.network.Connection`; returns when the last byte has left."""
+        if self._failure is not None:
+            raise self._failure
+        size_bytes = len(encode_frame(message)) + memoryview(payload).nbytes
+        now_s = self._loop.time() - self._epoch_s
+        leave_s = self._bucket.leave_s(now_s, size_bytes)
+        await asyncio.sleep(leave_s - now_s)
+        self._flying.append((leave_s + self._latency_s, message, payload))
+        self._landed.clear()
+        self._left.set()
+
+    async def _deliver(self) -> None:
+        try:
+            while True:
+                while not self._flying:
+                    self._landed.set()
+                    self._left.clear()
+                    await self._left.wait()
+                arrive_s, message, payload = self._flying[0]
+                await asyncio.sleep(arrive_s - (self._loop.time() - self._epoch_s))
+                await self._connection.send(message, payload)
+                self._flying.popleft()
+        except Exception as error:
+            self._failure = error
+            self._landed.set()
+
+    def post(self, message: Message) -> None:
+        """See :class:`anabranch.net.network.Connection`; not held back."""
+        self._connection.post(message)
+
+    async def drained(self) -> None:
+        """See :class:`anabranch.net.network.Connection`."""
+        await self._landed.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """Close at once: what is still on the link is lost."""
+        self._delivery.cancel()
+        self._connection.close()

@@ -1,0 +1,191 @@
+"""Frames: any cut of the stream gives the same messages; what is not a frame is refused by name."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anabranch.net.errors import (
+    DuplicateMessage,
+    MalformedMessage,
+    OversizedMessage,
+    PeerError,
+)
+from anabranch.net.frames import DISCARD, PIECE_BYTES, FrameReader, Limits, Sink, encode_frame
+from anabranch.net.messages import AnyMessage, Mean, Message, PartialSum, Ready, Start, encode
+
+LIMITS = Limits(message_bytes=1 << 12, payload_bytes=1 << 22)
+
+
+class Recorder:
+    """Collects messages and their payloads, half of them in place and half in pieces."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.payloads: list[bytes] = []
+        self.pieces: list[int] = []
+        self.refused: list[PeerError] = []
+        self.reader = FrameReader(self.accept, self.refuse, LIMITS)
+
+    def accept(self, message: AnyMessage, payload_bytes: int) -> Sink:
+        self.messages.append(message)
+        received = bytearray(payload_bytes)
+
+        def piece(offset: int, data: memoryview) -> None:
+            assert offset % 4 == 0
+            received[offset : offset + len(data)] = data
+            self.pieces.append(len(data))
+
+        def done() -> None:
+            self.payloads.append(bytes(received))
+
+        if isinstance(message, Mean):
+            return Sink(target=memoryview(received), done=done)
+        return Sink(piece=piece, done=done)
+
+    def refuse(self, message: AnyMessage, error: PeerError) -> None:
+        self.refused.append(error)
+
+    def feed(self, data: bytes, cut: int) -> None:
+        view = memoryview(data)
+        while view:
+            room = self.reader.buffer()
+            count = min(len(room), len(view), cut)
+            assert count > 0
+            room[:count] = view[:count]
+            self.reader.advance(count)
+            view = view[count:]
+
+
+def sum_message(chunk: int) -> PartialSum:
+    return PartialSum(1, 1, chunk, (3, 4), 1.0)
+
+
+def mean_message(chunk: int) -> Mean:
+    return Mean(1, 1, chunk, (3, 4))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    sizes=st.lists(st.integers(0, 3 * PIECE_BYTES).map(lambda n: n - n % 4), max_size=4),
+    in_place=st.lists(st.booleans(), min_size=4, max_size=4),
+    cut=st.one_of(st.integers(1, 64), st.integers(1000, 1 << 19)),
+)
+def test_any_cut_of_the_stream_gives_the_same_messages(
+    sizes: list[int], in_place: list[bool], cut: int
+) -> None:
+    if cut < 65:
+        sizes = [size % 400 * 4 for size in sizes]  # small cuts of large payloads only cost time
+    stream, messages, payloads = b"", [], []
+    for chunk, size in enumerate(sizes):
+        message = mean_message(chunk) if in_place[chunk] else sum_message(chunk)
+        payload = np.random.default_rng(chunk).bytes(size)
+        stream += encode_frame(message, size) + payload
+        messages.append(message)
+        payloads.append(payload)
+    recorder = Recorder()
+    recorder.feed(stream, cut)
+    assert recorder.messages == messages
+    assert recorder.payloads == payloads
+    assert recorder.reader.between_frames
+
+
+def test_a_large_payload_comes_in_large_aligned_pieces() -> None:
+    size = 8 * PIECE_BYTES
+    recorder = Recorder()
+    recorder.feed(encode_frame(Start()) + encode_frame(sum_message(0), size) + bytes(size), 65536)
+    assert min(recorder.pieces[:-1]) >= PIECE_BYTES
+    assert sum(recorder.pieces) == size
+
+
+def test_a_refused_message_is_skipped_and_the_stream_goes_on() -> None:
+    recorder = Recorder()
+
+    def accept(message: AnyMessage, payload_bytes: int) -> Sink:
+        if message == sum_message(0):
+            raise DuplicateMessage("chunk 0")
+        return Recorder.accept(recorder, message, payload_bytes)
+
+    recorder.reader = FrameReader(accept, recorder.refuse, LIMITS)
+    stream = encode_frame(sum_message(0), 4000) + bytes(4000)
+    stream += encode_frame(sum_message(1), 4) + b"good"
+    recorder.feed(stream, 999)
+    assert [type(error) for error in recorder.refused] == [DuplicateMessage]
+    assert recorder.payloads == [b"good"]
+
+
+def test_a_message_larger_than_the_reading_buffer_is_read_whole() -> None:
+    recorder = Recorder()
+    recorder.reader.limits = Limits(message_bytes=1 << 22, payload_bytes=0)
+    long = PartialSum(1, 1, 0, tuple(range(100_000)), 1.0)
+    recorder.feed(encode_frame(long) + encode_frame(Start()), 1 << 20)
+    assert recorder.messages == [long, Start()]
+
+
+@pytest.mark.parametrize(
+    ("stream", "error", "named"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", MalformedMessage, "begins with b'GE'"),
+        (b"AB\x09" + bytes(13), MalformedMessage, "wire version 9"),
+        (struct.pack(">2sBxIQ", b"AB", 1, 1 << 20, 0), OversizedMessage, "1048576 bytes"),
+        (struct.pack(">2sBxIQ", b"AB", 1, 4, 1 << 40), OversizedMessage, "payload"),
+        (struct.pack(">2sBxIQ", b"AB", 1, 3, 0) + b"\xc1\xc1\xc1", MalformedMessage, "not a"),
+        (struct.pack(">2sBxIQ", b"AB", 1, 6, 0) + b"\x91\xa4Hack", MalformedMessage, "not a"),
+    ],
+)
+def test_bytes_that_are_no_frame_are_refused_by_name(
+    stream: bytes, error: type[PeerError], named: str
+) -> None:
+    with pytest.raises(error, match=named):
+        Recorder().feed(stream, 1 << 16)
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=400), st.integers(1, 50))
+def test_noise_is_refused_or_waits_for_more_but_never_breaks_the_reader(
+    noise: bytes, cut: int
+) -> None:
+    for stream in (noise, encode_frame(Start())[:16] + noise):
+        recorder = Recorder()
+        try:
+            recorder.feed(stream, cut)
+        except PeerError:
+            continue
+        assert all(isinstance(message, Message) for message in recorder.messages)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 200), st.integers(0, 255))
+def test_a_flipped_byte_of_a_message_is_refused_or_gives_a_typed_message(
+    place: int, value: int
+) -> None:
+    frame = bytearray(encode_frame(sum_message(7)))
+    frame[16 + place % (len(frame) - 16)] = value
+    recorder = Recorder()
+    try:
+        recorder.feed(bytes(frame), 1 << 16)
+    except PeerError:
+        return
+    assert all(isinstance(message, Message) for message in recorder.messages)
+
+
+def test_discard_takes_anything_and_keeps_nothing() -> None:
+    reader = FrameReader(lambda message, size: DISCARD, lambda message, error: None, LIMITS)
+    frame = encode_frame(Ready(5), 1 << 20) + bytes(1 << 20)
+    view = memoryview(frame)
+    while view:
+        room = reader.buffer()
+        count = min(len(room), len(view))
+        room[:count] = view[:count]
+        reader.advance(count)
+        view = view[count:]
+    assert reader.between_frames
+
+
+def test_a_message_costs_few_bytes_beside_its_chunk() -> None:
+    assert len(encode_frame(sum_message(200), 1 << 20)) < 64
+    assert len(encode(Start())) < 16
