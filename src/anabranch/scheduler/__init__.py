@@ -1,0 +1,1 @@
+"""The control plane: who takes part, and under which plan each round runs."""

@@ -1,0 +1,80 @@
+"""Which plan each round runs under, and whether all sites agree on its result. Pure."""
+
+from __future__ import annotations
+
+from anabranch.net.errors import OutOfPlaceMessage
+from anabranch.plan import Plan
+
+
+class RoundBook:
+    """Fixes one plan version for each round, at the first request for it (NetStorm, VII-A).
+
+    A new plan counts for the rounds that nobody has asked for yet, so a round never mixes two.
+
+    Args:
+        sites: how many sites there are; each asks for every round, in order.
+        plan: the first plan.
+    """
+
+    def __init__(self, sites: int, plan: Plan) -> None:
+        self._sites = sites
+        self._plan = plan
+        self._versions: dict[int, Plan] = {}  # by round, while a site may still ask for it
+        self._asked = [0] * sites  # the last round each site asked for
+        self._known = [plan.version] * sites  # the plan version each site has
+        self._checksums: dict[int, dict[int, int | None]] = {}
+
+    @property
+    def round(self) -> int:
+        """The latest round anybody asked for; 0 before the first."""
+        return max(self._asked)
+
+    def issue(self, plan: Plan) -> None:
+        """Let every round that nobody has asked for yet run under this plan."""
+        if plan.version <= self._plan.version:
+            raise ValueError(
+                f"plan version {plan.version} does not follow {self._plan.version}; versions rise"
+            )
+        self._plan = plan
+
+    def grant(self, site: int, round: int) -> tuple[Plan, bool]:
+        """Answer a site's request; return the round's plan and whether the site lacks it.
+
+        Raises:
+            OutOfPlaceMessage: the site does not ask for the round after its last.
+        """
+        if round != self._asked[site] + 1:
+            raise OutOfPlaceMessage(
+                f"site {site} asks for round {round} after round {self._asked[site]}"
+            )
+        plan = self._versions.setdefault(round, self._plan)
+        self._asked[site] = round
+        if min(self._asked) >= round:
+            del self._versions[round]
+        lacks = self._known[site] != plan.version
+        self._known[site] = plan.version
+        return plan, lacks
+
+    def ended(self, site: int, round: int, checksum: int | None) -> str | None:
+        """Note that a site holds a round's result; return what is wrong once all do, or None.
+
+        Raises:
+            OutOfPlaceMessage: the site is not in that round, or has said so before.
+        """
+        votes = self._checksums.setdefault(round, {})
+        if round != self._asked[site] or site in votes:
+            raise OutOfPlaceMessage(f"site {site} ends round {round}, which it is not in")
+        votes[site] = checksum
+        if len(votes) < self._sites:
+            return None
+        del self._checksums[round]
+        return _disagreement(round, votes)
+
+
+def _disagreement(round: int, votes: dict[int, int | None]) -> str | None:
+    values = list(votes.values())
+    common = max(set(values), key=lambda value: (values.count(value), value is not None, value))
+    odd = sorted(site for site, value in votes.items() if value != common)
+    if not odd:
+        return None
+    return f"after round {round} the models of sites {odd} differ from the others'"

@@ -1,0 +1,220 @@
+"""The scheduler: takes sites in, fixes each round's plan, and ends the run everywhere at once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from anabranch import overlay as overlays
+from anabranch import plan as plans
+from anabranch.net.errors import OutOfPlaceMessage, PeerError, RunAborted
+from anabranch.net.frames import DISCARD, Limits, Sink
+from anabranch.net.messages import (
+    Abort,
+    AnyMessage,
+    Farewell,
+    Join,
+    Leave,
+    Message,
+    Ready,
+    Refusal,
+    Report,
+    RoundEnded,
+    RoundGrant,
+    RoundRequest,
+    Start,
+    Welcome,
+)
+from anabranch.net.network import Address, Connection, Listener, Network, Receiver
+from anabranch.overlay import Overlay
+from anabranch.plan import Plan
+from anabranch.scheduler.members import Members
+from anabranch.scheduler.rounds import RoundBook
+
+LIMITS = Limits(message_bytes=1 << 26, payload_bytes=0)
+
+# A site that loses a neighbour's lane often hears of it before the scheduler hears that the
+# neighbour died. Waiting this long lets the run's error name the cause and not the symptom.
+_BLAME_S = 0.5
+
+
+class Observer(Protocol):
+    """Hears what happens in a run; the log is one."""
+
+    def joined(self, site: int, address: Address) -> None:
+        """A site has joined."""
+
+    def started(self, buffer_elements: int) -> None:
+        """Every site is ready to exchange buffers of this size; the run's clock starts."""
+
+    def round_ended(self, site: int, ended: RoundEnded) -> None:
+        """A site holds a round's result."""
+
+    def reported(self, events: tuple[bytes, ...]) -> None:
+        """A site sent events for the log."""
+
+    def refused(self, site: int | None, error: PeerError) -> None:
+        """A message was refused."""
+
+
+class Scheduler:
+    """One run's control plane.
+
+    Args:
+        network: where sites connect.
+        overlay: the sites and links of the run.
+        plan: the plan to begin with.
+        token: what a site must know to join.
+        work: handed to every site as it is.
+        observer: hears what happens.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        overlay: Overlay,
+        plan: Plan,
+        token: str,
+        work: str,
+        observer: Observer,
+    ) -> None:
+        plan.check_fits(overlay)
+        self._network = network
+        self.overlay = overlay
+        self._plan = plan
+        self._work = work
+        self.observer = observer
+        self.members = Members(overlay, token)
+        self.rounds = RoundBook(overlay.size, plan)
+        self._connections: dict[int, Connection] = {}
+        self._ready: set[int] = set()
+        self._left: set[int] = set()
+        self._buffer_elements: int | None = None  # as the first ready site says
+        self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._listener: Listener
+
+    async def listen(self, address: Address) -> Address:
+        """Begin to take sites in; return where."""
+        self._listener = await self._network.listen(address, self._welcome)
+        return self._listener.address
+
+    async def finished(self) -> None:
+        """Return when every site has finished.
+
+        Raises:
+            RunAborted: the run ended early; names who or what caused it.
+        """
+        try:
+            await self._end
+        finally:
+            self._listener.close()
+            for connection in self._connections.values():
+                connection.close()
+
+    def name(self, site: int) -> str:
+        """Return a site's index and name, for error messages."""
+        return f"site {site} ({self.overlay.sites[site].name})"
+
+    def abort(self, reason: str) -> None:
+        """End the run everywhere; only the first reason counts."""
+        if not self._end.done():
+            self._broadcast(Abort(reason))
+            self._end.set_exception(RunAborted(reason))
+
+    def _welcome(self, connection: Connection) -> Receiver:
+        return _FromSite(self, connection)
+
+    def _broadcast(self, message: Message) -> None:
+        for connection in self._connections.values():
+            connection.post(message)
+
+    # --- what sites say
+
+    def join(self, message: Join, connection: Connection) -> int:
+        """Take a site in; once nobody is missing, tell everybody who is who."""
+        site = self.members.admit(message)
+        self._connections[site] = connection
+        self.observer.joined(site, (message.host, message.port))
+        if not self.members.missing:
+            overlay_toml, plan_json = overlays.dumps(self.overlay), plans.dumps(self._plan)
+            for index, to in self._connections.items():
+                to.post(Welcome(index, overlay_toml, plan_json, self.members.addresses, self._work))
+        return site
+
+    def hear(self, site: int, message: AnyMessage) -> None:
+        """Act on a message from a site that has joined."""
+        match message:
+            case Ready() if site not in self._ready and not self.members.missing:
+                self._ready.add(site)
+                self._begin_if_all_ready(site, message.buffer_elements)
+            case RoundRequest() if len(self._ready) == self.overlay.size:
+                plan, lacks = self.rounds.grant(site, message.round)
+                plan_json = plans.dumps(plan) if lacks else ""
+                self._connections[site].post(RoundGrant(message.round, plan.version, plan_json))
+            case RoundEnded():
+                wrong = self.rounds.ended(site, message.round, message.checksum)
+                self.observer.round_ended(site, message)
+                if wrong:
+                    self.abort(wrong)
+            case Report():
+                self.observer.reported(message.events)
+            case Leave() if site not in self._left:
+                self._left.add(site)
+                if len(self._left) == self.overlay.size and not self._end.done():
+                    self._broadcast(Farewell())
+                    self._end.set_result(None)
+            case Abort():
+                asyncio.get_running_loop().call_later(_BLAME_S, self.abort, message.reason)
+            case _:
+                raise OutOfPlaceMessage(f"a {type(message).__name__} from {self.name(site)}")
+
+    def _begin_if_all_ready(self, site: int, buffer_elements: int) -> None:
+        if self._buffer_elements is None:
+            self._buffer_elements = buffer_elements
+        if buffer_elements != self._buffer_elements:
+            self.abort(
+                f"{self.name(site)} would exchange {buffer_elements} elements, others "
+                f"{self._buffer_elements}; give every site the same model"
+            )
+        elif len(self._ready) == self.overlay.size:
+            self.observer.started(buffer_elements)
+            self._broadcast(Start())
+
+    def lost(self, site: int, error: Exception | None) -> None:
+        """Take note that a site's connection has ended."""
+        del self._connections[site]
+        when = f"in round {self.rounds.round}" if self.rounds.round else "before the first round"
+        if isinstance(error, PeerError):
+            self.abort(f"{self.name(site)} broke the protocol {when}: {error}")
+        else:
+            self.abort(f"{self.name(site)} died {when}: {error}")
+
+
+class _FromSite:
+    """Receives what one connection says; it must join first."""
+
+    def __init__(self, scheduler: Scheduler, connection: Connection) -> None:
+        self._scheduler = scheduler
+        self._connection = connection
+        self._site: int | None = None
+
+    def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
+        if self._site is not None:
+            self._scheduler.hear(self._site, message)
+        elif isinstance(message, Join):
+            self._site = self._scheduler.join(message, self._connection)
+        else:
+            raise OutOfPlaceMessage(f"a {type(message).__name__} before Join")
+        return DISCARD
+
+    def on_refused(self, message: AnyMessage, error: PeerError) -> None:
+        self._scheduler.observer.refused(self._site, error)
+        self._connection.post(Refusal(type(error).__name__, str(error)))
+        if self._site is None:
+            self._connection.close()
+
+    def on_closed(self, error: Exception | None) -> None:
+        if self._site is not None:
+            self._scheduler.lost(self._site, error)
+        elif isinstance(error, PeerError):
+            self._scheduler.observer.refused(None, error)

@@ -1,0 +1,283 @@
+"""One round at one site: who has been counted, and what must be sent next. No I/O, no clock.
+
+Up a tree, a site sends a chunk's sum on as soon as its own contribution and every child's are in;
+the root divides and turns around. Down a tree, a site sends the mean on as soon as it is there.
+
+Data may arrive before the round has begun here: a neighbour is ahead, or this site does not know
+the round's plan yet. It is summed all the same, under the version it was sent under, because a sum
+needs no child count; whether the chunk is complete is asked only once the plan is known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from anabranch.net.errors import DuplicateMessage, MalformedMessage, OutOfPlaceMessage
+from anabranch.net.frames import Sink
+from anabranch.net.messages import ChunkMessage, Mean, PartialSum
+from anabranch.plan import Chunk, Plan, Tree
+from anabranch.site.accumulator import Accumulator, Floats
+
+_ELEMENT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """An instruction: send this; call ``sent`` when its last byte has been handed over."""
+
+    message: ChunkMessage
+    payload: memoryview
+    sent: Callable[[], None]
+
+
+class _Gathering:
+    """A chunk on its way up: its sum, and whose contributions it holds."""
+
+    __slots__ = ("accumulator", "counted", "started", "weight")
+
+    def __init__(self, elements: int) -> None:
+        self.accumulator = Accumulator(elements)
+        self.started: set[int] = set()  # children whose sum has begun to arrive
+        self.counted: set[int] = set()  # children whose sum is all there
+        self.weight = 0.0
+
+
+class Aggregation:
+    """One site's part in one round.
+
+    Args:
+        site: this site.
+        round: the round's number, from 1.
+        buffer_elements: the largest buffer a round may have; bounds what is kept before it begins.
+        emit: called with each :class:`Send`, in the order in which they become possible.
+        finished: called once, when every chunk's mean is in the buffer.
+    """
+
+    def __init__(
+        self,
+        site: int,
+        round: int,
+        buffer_elements: int,
+        emit: Callable[[Send], None],
+        finished: Callable[[], None],
+    ) -> None:
+        self.site = site
+        self.round = round
+        self._room = buffer_elements  # elements that early data may still take
+        self._emit = emit
+        self._on_finished = finished
+        self._gathering: dict[tuple[int, int], _Gathering] = {}  # by (version, chunk)
+        self._plan: Plan | None = None
+        self._chunks: tuple[Chunk, ...] = ()
+        self._up_children: list[list[int]] = []  # of this site, by tree
+        self._down_children: list[list[int]] = []
+        self._buffer: Floats
+        self._weight = 1.0
+        self._summed: set[int] = set()  # chunks whose sum is complete here
+        self._sum_sent: set[int] = set()  # of those, the ones that have left this site
+        self._mean_started: set[int] = set()
+        self._means = 0  # chunks whose mean is in the buffer
+
+    def begin(
+        self, plan: Plan, chunks: tuple[Chunk, ...], buffer: Floats, weight: float
+    ) -> list[tuple[int, str]]:
+        """Take part with this site's contribution; the buffer will hold the mean.
+
+        Args:
+            plan: the one plan this round runs under.
+            chunks: its deal of this buffer.
+            buffer: shape (elements,), contiguous; overwritten chunk by chunk.
+            weight: of this site in the mean, > 0.
+
+        Returns:
+            Early data that turned out not to belong to this round and was thrown away: (site,
+            what was wrong with it).
+        """
+        self._plan, self._chunks, self._buffer, self._weight = plan, chunks, buffer, weight
+        self._up_children = [tree.children(tree.up)[self.site] for tree in plan.trees]
+        self._down_children = [tree.children(tree.down)[self.site] for tree in plan.trees]
+        misfits = self._discard_misfits()
+        if not chunks:
+            self._on_finished()
+        for chunk in chunks:
+            early = self._gathering.get((plan.version, chunk.index))
+            if early is not None:
+                early.accumulator.add_own(self._own(chunk), weight)
+                self._send_up_if_complete(chunk, early)
+            elif not self._up_children[chunk.tree]:
+                self._send_own(chunk)
+        return misfits
+
+    def _discard_misfits(self) -> list[tuple[int, str]]:
+        assert self._plan is not None
+        misfits = []
+        for (version, index), early in list(self._gathering.items()):
+            wrong = ""
+            if version != self._plan.version:
+                wrong = f"plan version {version}, the round runs under {self._plan.version}"
+            elif index >= len(self._chunks):
+                wrong = f"chunk {index} of {len(self._chunks)}"
+            elif len(early.accumulator.sum) != self._chunks[index].elements:
+                wrong = f"chunk {index} with {len(early.accumulator.sum)} elements"
+            elif strangers := early.started - set(self._up_children[self._chunks[index].tree]):
+                wrong = f"chunk {index} from {sorted(strangers)}, not children of this site"
+            if wrong:
+                misfits += [(child, wrong) for child in sorted(early.started)]
+                del self._gathering[version, index]
+        return misfits
+
+    def _own(self, chunk: Chunk) -> Floats:
+        return self._buffer[chunk.start : chunk.stop]
+
+    def _tree(self, chunk: Chunk) -> Tree:
+        assert self._plan is not None
+        return self._plan.trees[chunk.tree]
+
+    # --- up
+
+    def on_partial_sum(self, message: PartialSum, payload_bytes: int) -> Sink:
+        """Return where a child's sum goes.
+
+        Raises:
+            MalformedMessage: a weight or size that cannot be.
+            DuplicateMessage: this child's sum of this chunk was already counted.
+            OutOfPlaceMessage: another plan, chunk, size or child than this round has.
+        """
+        child, index = message.path[0], message.chunk
+        if not (message.weight > 0 and math.isfinite(message.weight)):
+            raise MalformedMessage(f"chunk {index} has weight {message.weight:g}, must be > 0")
+        if index < 0 or payload_bytes == 0 or payload_bytes % _ELEMENT_BYTES:
+            raise MalformedMessage(f"chunk {index} has {payload_bytes} bytes, not float32 elements")
+        if self._plan is not None:
+            self._check(message, payload_bytes)
+            if child not in self._up_children[self._chunks[index].tree]:
+                raise OutOfPlaceMessage(f"site {child} is no child of this site for chunk {index}")
+        key = message.version, index
+        gathering = self._gathering.get(key)
+        if index in self._summed or (gathering is not None and child in gathering.started):
+            raise DuplicateMessage(f"chunk {index} of round {self.round} from site {child}")
+        if gathering is None:
+            gathering = self._open(key, payload_bytes // _ELEMENT_BYTES)
+        elif len(gathering.accumulator.sum) * _ELEMENT_BYTES != payload_bytes:
+            raise OutOfPlaceMessage(f"chunk {index} has {payload_bytes} bytes, unlike before")
+        gathering.started.add(child)
+        add = gathering.accumulator.add
+
+        def piece(offset_bytes: int, data: memoryview) -> None:
+            add(offset_bytes // _ELEMENT_BYTES, np.frombuffer(data, np.float32))
+
+        def done() -> None:
+            gathering.counted.add(child)
+            gathering.weight += message.weight
+            if self._plan is not None and self._gathering.get(key) is gathering:
+                self._send_up_if_complete(self._chunks[index], gathering)
+
+        return Sink(piece=piece, done=done)
+
+    def _open(self, key: tuple[int, int], elements: int) -> _Gathering:
+        if self._plan is None:
+            if elements > self._room:
+                raise OutOfPlaceMessage(
+                    f"round {self.round} has not begun here, and more than a whole buffer of it "
+                    "has come already"
+                )
+            self._room -= elements
+        gathering = self._gathering[key] = _Gathering(elements)
+        if self._plan is not None:
+            gathering.accumulator.add_own(self._own(self._chunks[key[1]]), self._weight)
+        return gathering
+
+    def _send_up_if_complete(self, chunk: Chunk, gathering: _Gathering) -> None:
+        assert self._plan is not None
+        if len(gathering.counted) < len(self._up_children[chunk.tree]):
+            return
+        del self._gathering[self._plan.version, chunk.index]
+        self._summed.add(chunk.index)
+        total, weight = gathering.accumulator.sum, gathering.weight + self._weight
+        if self._tree(chunk).root == self.site:
+            np.divide(total, np.float32(weight), out=self._own(chunk))
+            self._sum_sent.add(chunk.index)
+            self._send_down(chunk)
+        else:
+            self._send_up(chunk, total, weight)
+
+    def _send_own(self, chunk: Chunk) -> None:
+        """A site without children has nothing to wait for."""
+        own = self._own(chunk)
+        if self._tree(chunk).root == self.site:
+            self._sum_sent.add(chunk.index)
+            self._send_down(chunk)
+        else:
+            weighted = own if self._weight == 1.0 else own * np.float32(self._weight)
+            self._send_up(chunk, weighted, self._weight)
+
+    def _send_up(self, chunk: Chunk, total: Floats, weight: float) -> None:
+        assert self._plan is not None
+        path = self._plan.path(self.site, self._tree(chunk).up[self.site])
+        message = PartialSum(self.round, self._plan.version, chunk.index, path, weight)
+        self._emit(Send(message, total.data.cast("B"), lambda: self._sum_sent.add(chunk.index)))
+
+    # --- down
+
+    def on_mean(self, message: Mean, payload_bytes: int) -> Sink:
+        """Return where a finished chunk goes: straight into the buffer.
+
+        Raises:
+            OutOfPlaceMessage: it comes before this site's own sum has left, from another site than
+                the tree says, or does not fit the chunk.
+            DuplicateMessage: this mean was already received.
+        """
+        if self._plan is None:
+            raise OutOfPlaceMessage(f"a mean of round {self.round}, which has not begun here")
+        self._check(message, payload_bytes)
+        chunk = self._chunks[message.chunk]
+        if self._tree(chunk).down[self.site] != message.path[0]:
+            raise OutOfPlaceMessage(
+                f"the mean of chunk {chunk.index} comes from site {message.path[0]}, "
+                f"which is not its source"
+            )
+        if chunk.index not in self._sum_sent:
+            raise OutOfPlaceMessage(
+                f"the mean of chunk {chunk.index} comes before this site's sum has left"
+            )
+        if chunk.index in self._mean_started:
+            raise DuplicateMessage(f"the mean of chunk {chunk.index} of round {self.round}")
+        self._mean_started.add(chunk.index)
+        return Sink(target=self._own(chunk).data.cast("B"), done=lambda: self._send_down(chunk))
+
+    def _send_down(self, chunk: Chunk) -> None:
+        assert self._plan is not None
+        self._mean_started.add(chunk.index)
+        payload = self._own(chunk).data.cast("B")
+        for child in self._down_children[chunk.tree]:
+            path = self._plan.path(self.site, child)
+            message = Mean(self.round, self._plan.version, chunk.index, path)
+            self._emit(Send(message, payload, _nothing))
+        self._means += 1
+        if self._means == len(self._chunks):
+            self._on_finished()
+
+    # --- both
+
+    def _check(self, message: ChunkMessage, payload_bytes: int) -> None:
+        assert self._plan is not None
+        if message.version != self._plan.version:
+            raise OutOfPlaceMessage(
+                f"round {self.round} runs under plan version {self._plan.version}, "
+                f"not {message.version}"
+            )
+        if not 0 <= message.chunk < len(self._chunks):
+            raise OutOfPlaceMessage(f"chunk {message.chunk} of {len(self._chunks)}")
+        expected = self._chunks[message.chunk].elements * _ELEMENT_BYTES
+        if payload_bytes != expected:
+            raise OutOfPlaceMessage(
+                f"chunk {message.chunk} has {payload_bytes} bytes where the plan deals {expected}"
+            )
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,360 @@
+"""A site's data plane: its lanes, what comes in on others' lanes, and the rounds they serve."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from anabranch.net.errors import (
+    DuplicateMessage,
+    LinkError,
+    OutOfPlaceMessage,
+    PeerError,
+    UnauthorisedPeer,
+)
+from anabranch.net.frames import DISCARD, Limits, Sink
+from anabranch.net.messages import (
+    AnyMessage,
+    ChunkMessage,
+    Credit,
+    Hello,
+    Mean,
+    PartialSum,
+    Refusal,
+)
+from anabranch.net.network import Address, Connection, Network, Receiver
+from anabranch.net.shaping import ShapedConnection
+from anabranch.overlay import Overlay
+from anabranch.plan import Chunk, Plan, deal
+from anabranch.site.accumulator import Floats
+from anabranch.site.aggregation import Aggregation, Send
+from anabranch.site.lane import Lane, Path, relay_window
+
+T = TypeVar("T")
+
+_MOST_CHUNK_ELEMENTS = 1 << 26
+LIMITS = Limits(message_bytes=1 << 16, payload_bytes=4 * _MOST_CHUNK_ELEMENTS)
+
+
+@dataclass(frozen=True, slots=True)
+class DataPlaneConfig:
+    """What every site of a run must agree on, and who this one is.
+
+    Args:
+        site: this site's index.
+        overlay: sites and links; only along its links do sites connect.
+        addresses: (host, port) of every site, by index.
+        token: the run's shared secret.
+        chunk_elements: the most elements of a chunk.
+        buffer_elements: the largest buffer a round may have.
+        shaped: hold each link to the overlay's rate and latency (local world only).
+    """
+
+    site: int
+    overlay: Overlay
+    addresses: tuple[Address, ...]
+    token: str
+    chunk_elements: int
+    buffer_elements: int
+    shaped: bool
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.chunk_elements <= _MOST_CHUNK_ELEMENTS:
+            raise ValueError(
+                f"chunk_elements is {self.chunk_elements}, must be in 1..{_MOST_CHUNK_ELEMENTS}"
+            )
+
+    def name(self, site: int) -> str:
+        """Return a site's index and name, for error messages."""
+        return f"site {site} ({self.overlay.sites[site].name})"
+
+
+class DataPlane:
+    """Moves chunks between this site and its neighbours.
+
+    Args:
+        network: connects to the neighbours.
+        config: see there.
+        refused: told of each message that was refused: (sender or None, error).
+        failed: told, once, what made the data plane useless.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        config: DataPlaneConfig,
+        refused: Callable[[int | None, PeerError], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self.config = config
+        self._network = network
+        self.epoch_s = 0.0  # the loop's time when the run began
+        self._refused = refused
+        self._on_failed = failed
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lanes: dict[int, Lane] = {}
+        self._inbound: dict[int, Connection] = {}
+        self._rounds: dict[int, tuple[Aggregation, asyncio.Event]] = {}
+        self._rounds_done = 0
+        self._deals: dict[tuple[int, int], tuple[Chunk, ...]] = {}
+        self._relaying: Counter[Path] = Counter()  # chunks held here, by route
+
+    # --- rounds
+
+    async def all_reduce(self, round: int, plan: Plan, buffer: Floats, weight: float) -> None:
+        """Replace a buffer by its weighted mean over all sites.
+
+        Args:
+            round: one more than the last.
+            plan: the one plan every site runs this round under.
+            buffer: flat float32, contiguous, writable, of the same length at every site.
+            weight: of this site's contribution, > 0.
+
+        Raises:
+            LinkError, PeerError: the round cannot be completed.
+        """
+        if round != self._rounds_done + 1:
+            raise ValueError(f"round {round} cannot follow round {self._rounds_done}")
+        aggregation, finished = self._round(round)
+        for target in {hop[1] for _, hop in plan.hops() if hop[0] == self.config.site}:
+            self._lane(target)
+        for child, wrong in aggregation.begin(plan, self._deal(plan, len(buffer)), buffer, weight):
+            self._refused(child, OutOfPlaceMessage(f"early data of round {round}: {wrong}"))
+        await self._unless_failed(finished.wait())
+        for lane in list(self._lanes.values()):
+            await self._unless_failed(lane.drained())
+        self._rounds_done = round
+        del self._rounds[round]
+
+    def _round(self, round: int) -> tuple[Aggregation, asyncio.Event]:
+        if round not in self._rounds:
+            finished = asyncio.Event()
+            site, elements = self.config.site, self.config.buffer_elements
+            self._rounds[round] = (
+                Aggregation(site, round, elements, self._send, finished.set),
+                finished,
+            )
+        return self._rounds[round]
+
+    def _deal(self, plan: Plan, elements: int) -> tuple[Chunk, ...]:
+        key = plan.version, elements
+        if key not in self._deals:
+            self._deals = {k: v for k, v in self._deals.items() if k[0] == plan.version}
+            self._deals[key] = deal(plan, elements, self.config.chunk_elements)
+        return self._deals[key]
+
+    async def _unless_failed(self, awaitable: Awaitable[T]) -> T:
+        task = asyncio.ensure_future(awaitable)
+        try:
+            either: list[asyncio.Future[Any]] = [task, self._failure]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if self._failure.done():
+                self._failure.result()
+            return task.result()
+        finally:
+            task.cancel()
+
+    def fail(self, error: Exception) -> None:
+        """End the round in progress, and every later one, with this error."""
+        if not self._failure.done():
+            self._failure.set_exception(error)
+            self._failure.exception()  # somebody may never ask: that is no reason for a warning
+            self._on_failed(error)
+
+    # --- sending
+
+    def _send(self, send: Send) -> None:
+        path = send.message.path
+        self._lane(path[path.index(self.config.site) + 1]).put(send)
+
+    def _lane(self, target: int) -> Lane:
+        if target not in self._lanes:
+            link = self.config.overlay.link(self.config.site, target)
+            assert link is not None  # plans are checked against the overlay, paths on arrival
+            window = relay_window(link, 4 * self.config.chunk_elements)
+            self._lanes[target] = Lane(
+                self.config.site,
+                lambda: self._connect(target),
+                window,
+                lambda error: self.fail(self._lane_error(target, error)),
+            )
+        return self._lanes[target]
+
+    def _lane_error(self, target: int, error: Exception) -> Exception:
+        return LinkError(
+            f"{self.config.name(self.config.site)} lost its lane to {self.config.name(target)}: "
+            f"{error}"
+        )
+
+    async def _connect(self, target: int) -> Connection:
+        config = self.config
+        connection = await self._network.connect(config.addresses[target], _Outbound(self, target))
+        await connection.send(Hello(config.token, config.site, target))
+        link = config.overlay.link(config.site, target)
+        if link is not None and config.shaped:
+            return ShapedConnection(connection, link, self.epoch_s)
+        return connection
+
+    def sent_bytes(self) -> dict[int, int]:
+        """Return the payload bytes sent so far to each neighbour."""
+        return {target: lane.payload_bytes for target, lane in self._lanes.items()}
+
+    # --- receiving
+
+    def welcome(self, connection: Connection) -> Receiver:
+        """Take a new connection; its first message must be a valid Hello."""
+        return _Inbound(self, connection)
+
+    def admit(self, hello: Hello, connection: Connection) -> int:
+        """Check a Hello; return the neighbour it comes from.
+
+        Raises:
+            UnauthorisedPeer: a wrong token, or no neighbour of this site.
+        """
+        config = self.config
+        if not hmac.compare_digest(hello.token.encode(), config.token.encode()):
+            raise UnauthorisedPeer(f"{connection.peer} does not know the run's token")
+        if hello.target != config.site:
+            raise UnauthorisedPeer(
+                f"{connection.peer} looks for site {hello.target}, this is site {config.site}"
+            )
+        if config.overlay.link(hello.source, config.site) is None:
+            raise UnauthorisedPeer(
+                f"{connection.peer} says it is site {hello.source}, which has no link to this one"
+            )
+        if hello.source in self._inbound:
+            raise UnauthorisedPeer(
+                f"{connection.peer} says it is site {hello.source}, which is connected already"
+            )
+        self._inbound[hello.source] = connection
+        return hello.source
+
+    def on_chunk(self, sender: int, message: ChunkMessage, payload_bytes: int) -> Sink:
+        """Return where a chunk from a neighbour goes: into a round, or on to the next hop."""
+        path, site = message.path, self.config.site
+        if site not in path[1:] or len(set(path)) != len(path):
+            raise OutOfPlaceMessage(f"path {path} does not lead here")
+        here = path.index(site)
+        if path[here - 1] != sender:
+            raise OutOfPlaceMessage(f"path {path} does not come here from site {sender}")
+        if here < len(path) - 1:
+            return self._relay(sender, message, payload_bytes, path[here + 1])
+        if message.round <= self._rounds_done:
+            raise DuplicateMessage(f"chunk {message.chunk} of round {message.round}, which is over")
+        if message.round > self._rounds_done + 2:
+            raise OutOfPlaceMessage(
+                f"chunk {message.chunk} of round {message.round}, but this site is at "
+                f"{self._rounds_done + 1}"
+            )
+        aggregation, _ = self._round(message.round)
+        if isinstance(message, PartialSum):
+            return aggregation.on_partial_sum(message, payload_bytes)
+        assert isinstance(message, Mean)
+        return aggregation.on_mean(message, payload_bytes)
+
+    def _relay(self, sender: int, message: ChunkMessage, payload_bytes: int, to: int) -> Sink:
+        config = self.config
+        if config.overlay.link(config.site, to) is None:
+            raise OutOfPlaceMessage(f"path {message.path} goes on to site {to}, but no link does")
+        if not 0 < payload_bytes <= 4 * config.chunk_elements:
+            raise OutOfPlaceMessage(f"a chunk to relay has {payload_bytes} bytes")
+        link = config.overlay.link(sender, config.site)
+        assert link is not None
+        if self._relaying[message.path] >= relay_window(link, 4 * config.chunk_elements):
+            raise OutOfPlaceMessage(f"more chunks for {message.path} than the relay window allows")
+        self._relaying[message.path] += 1
+        payload = memoryview(np.empty(payload_bytes, np.uint8).data)
+
+        def sent() -> None:
+            self._relaying[message.path] -= 1
+            self._inbound[sender].post(Credit(message.path))
+
+        return Sink(target=payload, done=lambda: self._lane(to).put(Send(message, payload, sent)))
+
+    def on_credit(self, sender: int, message: Credit) -> None:
+        """Take note that a neighbour has relayed a chunk."""
+        if sender not in message.path[1:-1] or self.config.site not in message.path:
+            raise OutOfPlaceMessage(f"a credit for {message.path}, on which it does not relay")
+        self._lane(sender).credit(message.path)
+
+    def refuse(self, sender: int | None, error: PeerError) -> None:
+        """Report a refused message."""
+        self._refused(sender, error)
+
+    def lost(self, sender: int, error: Exception | None) -> None:
+        """Take note that a neighbour's lane has ended."""
+        self._inbound.pop(sender, None)
+        name = self.config.name(sender)
+        self.fail(LinkError(f"the lane from {name} ended: {error}"))
+
+    def close(self) -> None:
+        """Close every connection."""
+        for lane in self._lanes.values():
+            lane.close()
+        for connection in list(self._inbound.values()):
+            connection.close()
+
+
+class _Inbound:
+    """Receives what a neighbour sends on its lane to this site."""
+
+    def __init__(self, plane: DataPlane, connection: Connection) -> None:
+        self._plane = plane
+        self._connection = connection
+        self._sender: int | None = None  # until a valid Hello
+
+    def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
+        if self._sender is None:
+            if not isinstance(message, Hello):
+                raise UnauthorisedPeer(f"{self._connection.peer} did not say Hello")
+            self._sender = self._plane.admit(message, self._connection)
+            return DISCARD
+        if isinstance(message, ChunkMessage):
+            return self._plane.on_chunk(self._sender, message, payload_bytes)
+        raise OutOfPlaceMessage(f"a {type(message).__name__} on a lane")
+
+    def on_refused(self, message: AnyMessage, error: PeerError) -> None:
+        self._plane.refuse(self._sender, error)
+        self._connection.post(Refusal(type(error).__name__, str(error)))
+        if self._sender is None:
+            self._connection.close()
+
+    def on_closed(self, error: Exception | None) -> None:
+        if self._sender is not None:
+            self._plane.lost(self._sender, error)
+        elif isinstance(error, PeerError):
+            self._plane.refuse(None, error)
+
+
+class _Outbound:
+    """Receives what a neighbour answers on this site's lane to it."""
+
+    def __init__(self, plane: DataPlane, target: int) -> None:
+        self._plane = plane
+        self._target = target
+
+    def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
+        if isinstance(message, Credit):
+            self._plane.on_credit(self._target, message)
+        elif isinstance(message, Refusal):
+            error = PeerError(f"site {self._target} refused a message: {message.detail}")
+            self._plane.refuse(self._target, error)
+            if message.error == UnauthorisedPeer.__name__:
+                self._plane.fail(error)
+        else:
+            raise OutOfPlaceMessage(f"a {type(message).__name__} in answer to a lane")
+        return DISCARD
+
+    def on_refused(self, message: AnyMessage, error: PeerError) -> None:
+        self._plane.refuse(self._target, error)
+
+    def on_closed(self, error: Exception | None) -> None:
+        if error is not None:
+            name = self._plane.config.name(self._target)
+            self._plane.fail(LinkError(f"the lane to {name} ended: {error}"))

@@ -1,0 +1,143 @@
+"""A lane: the sending queue towards one neighbour.
+
+What bounds the queues, so that no site's memory grows with a slow link:
+
+- what a site sends of its own (its sums, the means it passes down) is at most one entry for each
+  chunk and neighbour, and the entry refers to memory that the round holds anyway;
+- what it relays is bounded by credit: the hop before a relay may have a window of chunks of each
+  route there, and gets one back when the relay has passed a chunk on. The credits of one route do
+  not touch another's, and a receiver always takes what it is sent, so no circle of relays can come
+  to wait for itself and a slow link holds up nothing but what must cross it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import math
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from anabranch.net.messages import ChunkMessage, Mean
+from anabranch.net.network import Connection
+from anabranch.overlay import Link
+from anabranch.site.aggregation import Send
+
+Path = tuple[int, ...]
+
+
+def relay_window(link: Link, chunk_bytes: int) -> int:
+    """Return how many chunks of one route may be at the relay that ``link`` leads to.
+
+    One is being received, one is being passed on; beyond those, as many as the link carries while
+    a credit travels back, so that the credit is never what limits the rate.
+
+    >>> relay_window(Link(0, 1, rate_bps=80e6, latency_s=0.05), chunk_bytes=1_000_000)
+    3
+    """
+    return 2 + math.ceil(2 * link.latency_s * link.rate_bps / (8 * chunk_bytes))
+
+
+def priority(message: ChunkMessage) -> tuple[int, int, bool]:
+    """Return a message's place in a lane, lowest first.
+
+    Chunks go in the order of the deal, because a round ends with its last one; of the same chunk
+    the mean goes before the sum, because it is nearer to being of use.
+    """
+    return message.round, message.chunk, not isinstance(message, Mean)
+
+
+@dataclass(order=True, slots=True)
+class _Entry:
+    priority: tuple[int, int, bool]
+    order: int  # of arrival, between equals
+    send: Send = field(compare=False)
+
+
+class Lane:
+    """The queue towards one neighbour and the task that empties it.
+
+    Args:
+        site: this site.
+        connect: makes the connection to the neighbour; nothing else sends payloads on it.
+        window: chunks of one route that may be at the neighbour if it relays.
+        failed: called once with the error that ended the lane.
+    """
+
+    def __init__(
+        self,
+        site: int,
+        connect: Callable[[], Awaitable[Connection]],
+        window: int,
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._site = site
+        self._connect = connect
+        self._connection: Connection | None = None
+        self._failed = failed
+        self._ready: list[_Entry] = []
+        self._parked: defaultdict[Path, deque[_Entry]] = defaultdict(deque)  # waits for credit
+        self._credit: defaultdict[Path, int] = defaultdict(lambda: window)
+        self._entries = 0
+        self._unsent = 0
+        self._wake = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self.payload_bytes = 0  # sent so far
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="lane")
+
+    def put(self, send: Send) -> None:
+        """Queue a message."""
+        entry = _Entry(priority(send.message), self._entries, send)
+        self._entries += 1
+        self._unsent += 1
+        self._empty.clear()
+        path = send.message.path
+        if self._is_relayed_next(path):
+            if self._credit[path] == 0:
+                self._parked[path].append(entry)
+                return
+            self._credit[path] -= 1
+        heapq.heappush(self._ready, entry)
+        self._wake.set()
+
+    def _is_relayed_next(self, path: Path) -> bool:
+        return path[-2] != self._site
+
+    def credit(self, path: Path) -> None:
+        """Take note that the neighbour has passed on a chunk of this route."""
+        if self._parked[path]:
+            heapq.heappush(self._ready, self._parked[path].popleft())
+            self._wake.set()
+        else:
+            self._credit[path] += 1
+
+    async def _run(self) -> None:
+        try:
+            self._connection = await self._connect()
+            while True:
+                while not self._ready:
+                    self._wake.clear()
+                    await self._wake.wait()
+                send = heapq.heappop(self._ready).send
+                await self._connection.send(send.message, send.payload)
+                self.payload_bytes += len(send.payload)
+                send.sent()
+                self._unsent -= 1
+                if self._unsent == 0:
+                    self._empty.set()
+        except Exception as error:
+            self._failed(error)
+
+    async def drained(self) -> None:
+        """Return when everything queued has been sent and its memory is free."""
+        await self._empty.wait()
+        if self._connection is not None:
+            await self._connection.drained()
+
+    def close(self) -> None:
+        """Stop sending and close the connection."""
+        self._task.cancel()
+        if self._connection is not None:
+            self._connection.close()
