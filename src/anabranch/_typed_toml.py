@@ -59,6 +59,10 @@ def _check_keys(value: Any, info: Any, path: str) -> None:
 
     msgspec would refuse it too, but could not name the nearest.
     """
+    if isinstance(info, inspect.LiteralType) and value not in info.values:
+        known = [str(each) for each in info.values]
+        near = nearest(str(value), known) or f"give one of {listed(known)}"
+        raise TomlError(f"{path}: no such choice {value!r}; {near}")
     if isinstance(value, list):
         if isinstance(info, inspect.ListType):
             for i, item in enumerate(value):

@@ -1,5 +1,39 @@
 """Plans: where an aggregate travels. Pure: an overlay in, a plan out."""
 
+from anabranch.plan._balanced import balanced
+from anabranch.plan._delay import down_delays_s_per_bit, up_delays_s_per_bit
+from anabranch.plan._fapt import fapt, qualities_bps
+from anabranch.plan._files import dumps, loads
+from anabranch.plan._limit import limit_rate_bps, limit_s, share_of_limit
+from anabranch.plan._load import link_load, steady_rate_bps
 from anabranch.plan._model import NO_PARENT, Chunk, Plan, PlanError, Tree, deal
+from anabranch.plan._predict import Prediction, predict
+from anabranch.plan._routes import relay_routes
+from anabranch.plan._spanning import spanning
+from anabranch.plan._star import star
 
-__all__ = ["NO_PARENT", "Chunk", "Plan", "PlanError", "Tree", "deal"]
+__all__ = [
+    "NO_PARENT",
+    "Chunk",
+    "Plan",
+    "PlanError",
+    "Prediction",
+    "Tree",
+    "balanced",
+    "deal",
+    "down_delays_s_per_bit",
+    "dumps",
+    "fapt",
+    "limit_rate_bps",
+    "limit_s",
+    "link_load",
+    "loads",
+    "predict",
+    "qualities_bps",
+    "relay_routes",
+    "share_of_limit",
+    "spanning",
+    "star",
+    "steady_rate_bps",
+    "up_delays_s_per_bit",
+]

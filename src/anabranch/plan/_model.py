@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from anabranch.overlay import Overlay
+from anabranch.overlay import Link, Overlay
 
 NO_PARENT = -1
 
@@ -82,7 +82,8 @@ class Plan:
         label: for titles and logs, such as ``"fapt, 9 roots"``.
 
     Raises:
-        PlanError: no tree, trees of different sizes, or shares that do not sum to 1.
+        PlanError: no tree, trees of different sizes, shares that do not sum to 1, or a route that
+            is no simple path over relays between sites of the plan.
     """
 
     version: int
@@ -106,6 +107,8 @@ class Plan:
                 )
             if len(set(path)) != len(path):
                 raise PlanError(f"route {source}->{target} passes a site twice: {path}")
+            if not all(0 <= site < self.size for site in path):
+                raise PlanError(f"route {source}->{target} leaves sites 0..{self.size - 1}: {path}")
 
     @property
     def size(self) -> int:
@@ -134,10 +137,25 @@ class Plan:
         """Raise PlanError if this plan spans other sites or uses a link the overlay lacks."""
         if self.size != overlay.size:
             raise PlanError(f"the plan spans {self.size} sites, the overlay {overlay.size}")
-        for _, (source, target) in self.hops():
-            if overlay.link(source, target) is None:
-                names = overlay.sites[source].name, overlay.sites[target].name
-                raise PlanError(f"the plan uses {names[0]}->{names[1]}, which has no link")
+        for _, hop in self.hops():
+            link_of(overlay, *hop)
+
+
+def link_of(overlay: Overlay, source: int, target: int) -> Link:
+    """Return the link that a plan uses from one site to another.
+
+    Raises:
+        PlanError: the overlay has no such link.
+    """
+    link = overlay.link(source, target)
+    if link is None:
+        n = overlay.size
+        names = [overlay.sites[i].name if 0 <= i < n else f"site {i}" for i in (source, target)]
+        raise PlanError(
+            f"the plan uses {names[0]}->{names[1]}, which has no link in overlay {overlay.name!r}; "
+            "plan again for this overlay"
+        )
+    return link
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,61 @@
+"""The balanced k-way tree, laid over the sites whatever their links (MLNET, BKT in the paper)."""
+
+from __future__ import annotations
+
+from anabranch.overlay import Overlay
+from anabranch.plan._fapt import check_site
+from anabranch.plan._load import steady_rate_bps
+from anabranch.plan._model import NO_PARENT, Plan, PlanError, Tree
+from anabranch.plan._routes import relay_routes
+
+_Edge = tuple[int, int]
+
+
+def balanced(
+    overlay: Overlay, *, root: int | None = None, arity: int = 2, version: int = 1
+) -> Plan:
+    """Plan a balanced tree: the root first, then all sites in order of index, filled like a heap.
+
+    Args:
+        overlay: n sites. Its links do not shape the tree; an edge without one gets a relay route.
+        root: a site index; None for the root of the highest steady rate, ties to the lowest
+            index: a baseline at its best, for which the root can matter more than the planner.
+        arity: the most children a site has, >= 1; 1 makes a chain.
+        version: the plan's.
+
+    Raises:
+        PlanError: ``root`` is no site, or ``arity`` is less than 1.
+    """
+    if arity < 1:
+        raise PlanError(f"a balanced tree of arity {arity} has no children; give 1 or more")
+    roots = range(overlay.size) if root is None else [check_site(overlay, root, "root")]
+    ups = {at: _edges(overlay.size, at, arity) for at in roots}
+    every_up = {edge for edges in ups.values() for edge in edges}  # roots have most in common
+    routes = relay_routes(overlay, every_up)
+    routes |= relay_routes(overlay, {(parent, site) for site, parent in every_up})
+    plans = (_plan(overlay, at, ups[at], routes, arity, version) for at in roots)
+    return max(plans, key=lambda plan: steady_rate_bps(plan, overlay))
+
+
+def _edges(n: int, root: int, arity: int) -> list[_Edge]:
+    """Return each site but the root with its parent."""
+    order = [root, *(site for site in range(n) if site != root)]
+    return [(order[place], order[(place - 1) // arity]) for place in range(1, n)]
+
+
+def _plan(
+    overlay: Overlay,
+    root: int,
+    ups: list[_Edge],
+    routes: dict[_Edge, tuple[int, ...]],
+    arity: int,
+    version: int,
+) -> Plan:
+    parents = [NO_PARENT] * overlay.size
+    for site, parent in ups:
+        parents[site] = parent
+    tree = Tree(root, 1.0, tuple(parents), tuple(parents))
+    used = [*ups, *((parent, site) for site, parent in ups)]
+    own_routes = {edge: routes[edge] for edge in used if edge in routes}
+    label = f"balanced {arity}-way tree at {overlay.sites[root].name}"
+    return Plan(version, (tree,), own_routes, label)

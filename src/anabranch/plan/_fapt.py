@@ -1,0 +1,127 @@
+"""Fastest aggregation path trees (NetStorm, Section IV, Algorithms 1 and 2).
+
+The tree of least delay for a given root is the union of the fastest paths between the root and
+every other site (eq. 2 and 3): a shortest-path tree under ``w_trans = 1 / goodput``. Where links
+are asymmetric there are two such trees for each root, one of fastest paths *to* it for the way up
+and one of fastest paths *from* it for the way down.
+
+A root's quality is 1 / (delay up + delay down). The paper has one delay, for undirected links, and
+q = 1 / w; there ours is q / 2 for every root, so order and shares are the paper's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csgraph
+
+from anabranch.overlay import Overlay
+from anabranch.plan._model import NO_PARENT, Plan, PlanError, Tree
+
+
+@dataclass(frozen=True, slots=True)
+class FastestPaths:
+    """All fastest paths of an overlay, both ways, as trees (n sites).
+
+    Args:
+        up_parent: shape (n, n); row r holds the tree of fastest paths to root r.
+        down_parent: shape (n, n); row r holds the tree of fastest paths from root r.
+        quality_bps: shape (n,), 1 / (slowest path to the root + slowest path from it), bit/s;
+            infinite on a single site.
+    """
+
+    up_parent: npt.NDArray[np.int32]
+    down_parent: npt.NDArray[np.int32]
+    quality_bps: npt.NDArray[np.float64]
+
+    @property
+    def best_root(self) -> int:
+        """The root of highest quality, the lowest index among equals."""
+        return int(np.argmax(self.quality_bps))
+
+
+def fastest_paths(overlay: Overlay) -> FastestPaths:
+    """Find the fastest paths between all pairs of sites (Algorithm 1, line 7).
+
+    Floyd-Warshall in both directions, O(n^3). Equal paths: the one whose highest-numbered relay
+    is lowest, a direct link before all others, so equal overlays give equal trees.
+    """
+    if overlay.size == 1:
+        alone = np.full((1, 1), NO_PARENT, dtype=np.int32)
+        return FastestPaths(alone, alone, np.full(1, np.inf))
+    goodput_bps = overlay.goodput_matrix_bps()
+    # Delays relative to the fastest link's, since scipy takes values near 1e-8 for "no edge".
+    fastest_bps = goodput_bps.max()
+    with np.errstate(divide="ignore"):
+        w_trans = fastest_bps / goodput_bps  # inf where there is no link
+    np.fill_diagonal(w_trans, 0.0)
+    down, down_parent = csgraph.floyd_warshall(w_trans, return_predecessors=True)
+    # A copy, since scipy's compiled loop swallows its own error on an array that is not C-ordered.
+    backward = np.ascontiguousarray(w_trans.T)
+    up, up_parent = csgraph.floyd_warshall(backward, return_predecessors=True)
+    for parents in (up_parent, down_parent):
+        np.fill_diagonal(parents, NO_PARENT)
+    quality_bps = fastest_bps / (up.max(axis=1) + down.max(axis=1))
+    return FastestPaths(up_parent, down_parent, quality_bps)
+
+
+def qualities_bps(overlay: Overlay) -> tuple[float, ...]:
+    """Return each site's quality as a root, bit/s: 1 / (delay up + delay down) of its tree."""
+    return tuple(fastest_paths(overlay).quality_bps.tolist())
+
+
+def fapt(overlay: Overlay, *, roots: int | Sequence[int] = 1, version: int = 1) -> Plan:
+    """Plan one fastest aggregation path tree for each root (Algorithm 2).
+
+    Args:
+        overlay: n sites; traced links count at their rate of time 0, see :meth:`Overlay.at`.
+        roots: how many roots to choose, by highest quality, ties to the lowest index; or the
+            roots themselves, which then stay: the paper chooses them in the first round only,
+            because a new root would need its part of the model moved to it.
+        version: the plan's.
+
+    Returns:
+        Trees in order of ``roots``, root i with share ``q_i / sum of q`` (IV-C). All edges are
+        links, so there are no routes.
+
+    Raises:
+        PlanError: fewer than one or more than n roots, an unknown site, or a site given twice.
+    """
+    paths = fastest_paths(overlay)
+    chosen = _choose(overlay, paths, roots)
+    quality = paths.quality_bps[chosen]
+    shares = quality / quality.sum() if overlay.size > 1 else np.ones(1)
+    trees = tuple(
+        Tree(root, share, tuple(up), tuple(down))
+        for root, share, up, down in zip(
+            chosen,
+            shares.tolist(),
+            paths.up_parent[chosen].tolist(),
+            paths.down_parent[chosen].tolist(),
+            strict=True,
+        )
+    )
+    plural = "s" if len(trees) > 1 else ""
+    return Plan(version, trees, label=f"fapt, {len(trees)} root{plural}")
+
+
+def _choose(overlay: Overlay, paths: FastestPaths, roots: int | Sequence[int]) -> list[int]:
+    n = overlay.size
+    if isinstance(roots, int):
+        if not 1 <= roots <= n:
+            raise PlanError(f"cannot choose {roots} roots of {n} sites; ask for 1 to {n}")
+        return [int(site) for site in np.argsort(-paths.quality_bps, kind="stable")[:roots]]
+    chosen = [check_site(overlay, root, "root") for root in roots]
+    if not chosen or len(set(chosen)) != len(chosen):
+        raise PlanError(f"roots {chosen} must be one or more different sites")
+    return chosen
+
+
+def check_site(overlay: Overlay, site: int, role: str) -> int:
+    """Return ``site``, or raise PlanError where the overlay has no site of that index."""
+    if not 0 <= site < overlay.size:
+        raise PlanError(f"{role} {site} is not a site; give an index in 0..{overlay.size - 1}")
+    return site

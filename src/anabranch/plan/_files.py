@@ -1,0 +1,62 @@
+"""A plan as text: what the scheduler sends to sites, and what a user may keep in a file.
+
+{"version": 3, "label": "star at A", "routes": [[2, 1, 0], [0, 1, 2]],
+ "trees": [{"root": 0, "share": 1.0, "up": [-1, 0, 0], "down": [-1, 0, 0]}]}
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from anabranch.plan._model import Plan, PlanError, Tree
+
+
+class _TreeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    root: int
+    share: float
+    up: tuple[int, ...]
+    down: tuple[int, ...]
+
+
+class _PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: int
+    label: str
+    trees: tuple[_TreeFile, ...]
+    routes: tuple[tuple[int, ...], ...]
+
+
+def dumps(plan: Plan) -> str:
+    """Return a plan as one line of JSON; :func:`loads` gives an equal plan back.
+
+    >>> dumps(Plan(1, (Tree(0, 1.0, (-1,), (-1,)),), label="alone"))
+    '{"version":1,"label":"alone","trees":[{"root":0,"share":1.0,"up":[-1],"down":[-1]}],"routes":[]}'
+    """
+    file = _PlanFile(
+        plan.version,
+        plan.label,
+        tuple(_TreeFile(tree.root, tree.share, tree.up, tree.down) for tree in plan.trees),
+        tuple(plan.routes.values()),
+    )
+    return msgspec.json.encode(file).decode()
+
+
+def loads(text: str | bytes) -> Plan:
+    """Return the plan that a JSON text holds.
+
+    Raises:
+        PlanError: the text is not JSON, lacks a key, has an unknown one or a value of the wrong
+            type (the message gives its place), or what it describes is no plan.
+    """
+    try:
+        file = msgspec.json.decode(text, type=_PlanFile)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PlanError(f"this text is no plan: {error}") from None
+    trees = tuple(Tree(tree.root, tree.share, tree.up, tree.down) for tree in file.trees)
+    routes: dict[tuple[int, int], tuple[int, ...]] = {}
+    for path in file.routes:
+        if len(path) < 3:
+            raise PlanError(f"route {list(path)} must pass at least one relay; leave it out")
+        if (path[0], path[-1]) in routes:
+            raise PlanError(f"route {path[0]}->{path[-1]} is given twice; keep one")
+        routes[path[0], path[-1]] = path
+    return Plan(file.version, trees, routes, file.label)

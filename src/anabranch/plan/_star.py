@@ -1,0 +1,38 @@
+"""The star: one hub gathers from every site and answers every site (parameter server, MXNET)."""
+
+from __future__ import annotations
+
+from anabranch.overlay import Overlay
+from anabranch.plan._fapt import check_site
+from anabranch.plan._load import steady_rate_bps
+from anabranch.plan._model import NO_PARENT, Plan, Tree
+from anabranch.plan._routes import relay_routes
+
+
+def star(overlay: Overlay, *, hub: int | None = None, version: int = 1) -> Plan:
+    """Plan a star: each site talks to the hub over its link, or its shortest relay route.
+
+    Every site's copy travels alone: relays forward and do not add up, so a link near the hub
+    carries the buffer once for each site behind it.
+
+    Args:
+        overlay: n sites.
+        hub: a site index; None for the hub of the highest steady rate, ties to the lowest index.
+        version: the plan's.
+
+    Raises:
+        PlanError: ``hub`` is no site.
+    """
+    if hub is not None:
+        return _star(overlay, check_site(overlay, hub, "hub"), version)
+    stars = (_star(overlay, site, version) for site in range(overlay.size))
+    return max(stars, key=lambda plan: steady_rate_bps(plan, overlay))
+
+
+def _star(overlay: Overlay, hub: int, version: int) -> Plan:
+    others = [site for site in range(overlay.size) if site != hub]
+    parents = tuple(NO_PARENT if site == hub else hub for site in range(overlay.size))
+    routes = relay_routes(overlay, ((site, hub) for site in others))
+    routes |= relay_routes(overlay, ((hub, site) for site in others))
+    label = f"star at {overlay.sites[hub].name}"
+    return Plan(version, (Tree(hub, 1.0, parents, parents),), routes, label)

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from scipy.optimize import linprog
+
+from anabranch.overlay import Overlay, internet2_9
+from anabranch.plan import (
+    NO_PARENT,
+    balanced,
+    fapt,
+    limit_rate_bps,
+    limit_s,
+    share_of_limit,
+    spanning,
+    star,
+)
+
+from .networks import all_plans, all_ways, build, overlays, random_overlay
+
+
+def packed_rate_bps(overlay: Overlay) -> float:
+    """Pack all (root, way up, way down) triples of a small overlay by one linear program."""
+    links = {(link.source, link.target): i for i, link in enumerate(overlay)}
+    triples = []
+    for root in range(overlay.size):
+        ups = list(all_ways(overlay, root, up=True))
+        for down in all_ways(overlay, root, up=False):
+            descents = [links[p, site] for site, p in enumerate(down) if p != NO_PARENT]
+            for up in ups:
+                use = np.zeros(len(links))
+                use[descents] += 1
+                use[[links[site, p] for site, p in enumerate(up) if p != NO_PARENT]] += 1
+                triples.append(use)
+    goodput = np.array([link.goodput_bps for link in overlay])
+    unit = goodput.max()
+    result = linprog(-np.ones(len(triples)), A_ub=np.array(triples).T, b_ub=goodput / unit)
+    return float(-result.fun * unit)
+
+
+@pytest.mark.parametrize("one_way", [0.0, 0.6])
+@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize("seed", range(8))
+def test_the_limit_is_the_best_packing_of_all_trees(n, seed, one_way):
+    overlay = random_overlay(n, seed, density=0.6, one_way=one_way)
+    assert limit_rate_bps(overlay) == pytest.approx(packed_rate_bps(overlay), rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_limit_is_exact_where_rates_differ_by_orders_of_magnitude(seed):
+    rng = np.random.default_rng(seed)
+    rates = 10 ** rng.uniform(4, 9, size=(4, 4))
+    overlay = build(4, [(a, b, rates[a, b]) for a in range(4) for b in range(4) if a != b])
+    assert limit_rate_bps(overlay) == pytest.approx(packed_rate_bps(overlay), rel=1e-6)
+
+
+def partitions(sites: list[int]) -> Iterator[list[set[int]]]:
+    if not sites:
+        yield []
+        return
+    first, *rest = sites
+    for parts in partitions(rest):
+        yield [{first}, *parts]
+        for i, part in enumerate(parts):
+            yield [*parts[:i], part | {first}, *parts[i + 1 :]]
+
+
+@pytest.mark.parametrize("n", [2, 5, 7])
+@pytest.mark.parametrize("density", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_on_symmetric_links_the_limit_is_the_strength_of_the_graph(n, density, seed):
+    overlay = random_overlay(n, seed, density=density, symmetric=True)
+    strength = math.inf
+    for parts in partitions(list(range(n))):
+        if len(parts) > 1:
+            part_of = {site: i for i, part in enumerate(parts) for site in part}
+            both_ways = sum(
+                e.goodput_bps for e in overlay if part_of[e.source] != part_of[e.target]
+            )
+            strength = min(strength, both_ways / 2 / (len(parts) - 1))
+    assert limit_rate_bps(overlay) == pytest.approx(strength, rel=1e-6)
+
+
+def test_two_sites_are_as_fast_as_their_slower_link():
+    assert limit_rate_bps(build(2, [(0, 1, 5e6), (1, 0, 3e6)])) == pytest.approx(3e6)
+
+
+def test_a_ring_of_one_way_links_carries_half_its_rate():
+    """Up and down together go 2 (n - 1) hops for each bit; n links offer n times the rate."""
+    ring = build(5, [(i, (i + 1) % 5, 8e6) for i in range(5)])
+    assert limit_rate_bps(ring) == pytest.approx(8e6 * 5 / 8)
+
+
+def test_a_complete_overlay_of_equal_links_carries_half_a_sites_links():
+    """Strength of the complete graph: n / 2 times one link."""
+    complete = build(6, [(a, b, 1e6) for a in range(6) for b in range(6) if a != b])
+    assert limit_rate_bps(complete) == pytest.approx(3e6)
+
+
+@settings(deadline=None, max_examples=30)
+@given(overlays())
+def test_no_plan_beats_the_limit(overlay):
+    for plan in all_plans(overlay):
+        assert 0 < share_of_limit(plan, overlay) <= 1 + 1e-6, plan.label
+
+
+def test_a_single_site_knows_no_limit():
+    alone = build(1, [])
+    assert limit_rate_bps(alone) == math.inf
+    assert limit_s(alone, 1e9) == 0
+    assert share_of_limit(star(alone), alone) == 1
+
+
+def test_internet2_9_limit_and_shares():
+    overlay = internet2_9()
+    assert limit_rate_bps(overlay) == pytest.approx(109.978e6, rel=1e-6)
+    assert limit_s(overlay, 244_000_000) == pytest.approx(17.7490, abs=1e-4)
+    shares = [
+        share_of_limit(plan, overlay)
+        for plan in (
+            star(overlay),
+            balanced(overlay),
+            spanning(overlay),
+            fapt(overlay),
+            fapt(overlay, roots=9),
+        )
+    ]
+    assert shares == pytest.approx([0.1418, 0.2364, 0.3500, 0.2909, 0.5358], abs=1e-4)
+
+
+def test_the_limit_of_a_larger_sparse_overlay_is_its_worst_placed_site():
+    overlay = random_overlay(20, 1, density=0.2)
+    goodput = overlay.goodput_matrix_bps()
+    worst = min(goodput.sum(axis=0).min(), goodput.sum(axis=1).min())
+    assert limit_rate_bps(overlay) == pytest.approx(worst, rel=1e-6)

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anabranch.plan import Chunk, Plan, PlanError, Tree, deal
+
+from .networks import build
+
+PAIR = Tree(0, 1.0, (-1, 0), (-1, 0))
+
+
+@pytest.mark.parametrize(
+    ("parents", "complaint"),
+    [
+        ((-1, 2, 1), "circle"),
+        ((-1, 1, 0), "circle"),
+        ((-1, -1, 0), "site 1 has no way up"),
+        ((-1, 3, 0), "no way up"),
+        ((1, 0, 0), "the root must be a site with no parent"),
+    ],
+)
+def test_a_way_must_lead_every_site_to_the_root(parents, complaint):
+    with pytest.raises(PlanError, match=complaint):
+        Tree(0, 1.0, parents, (-1, 0, 0))
+
+
+@pytest.mark.parametrize("share", [0.0, -0.5, 1.5, float("nan")])
+def test_a_share_lies_between_0_and_1(share):
+    with pytest.raises(PlanError, match="share"):
+        Tree(0, share, (-1, 0), (-1, 0))
+
+
+def test_shares_must_sum_to_1():
+    with pytest.raises(PlanError, match=r"sum to 1\.5"):
+        Plan(1, (PAIR, Tree(1, 0.5, (1, -1), (1, -1))))
+
+
+@pytest.mark.parametrize("path", [(0, 1), (0, 2, 2, 1), (0, 7, 1), (2, 0, 1)])
+def test_a_route_is_a_simple_path_over_relays_of_the_plan(path):
+    tree = Tree(0, 1.0, (-1, 0, 0), (-1, 0, 0))
+    with pytest.raises(PlanError, match="route 0->1"):
+        Plan(1, (tree,), {(0, 1): path})
+
+
+def test_a_plan_that_needs_a_missing_link_does_not_fit():
+    ring = build(3, [(0, 1, 1.0), (1, 2, 1.0), (2, 0, 1.0)])
+    with pytest.raises(PlanError, match="3->2, which has no link"):
+        Plan(1, (Tree(1, 1.0, (1, -1, 1), (1, -1, 0)),)).check_fits(ring)
+    with pytest.raises(PlanError, match="spans 2 sites, the overlay 3"):
+        Plan(1, (PAIR,)).check_fits(ring)
+
+
+def test_hops_follow_relays():
+    tree = Tree(0, 1.0, (-1, 0, 0), (-1, 0, 1))
+    plan = Plan(1, (tree,), {(2, 0): (2, 1, 0)})
+    assert sorted(hop for _, hop in plan.hops()) == [(0, 1), (1, 0), (1, 0), (1, 2), (2, 1)]
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    weights = draw(st.lists(st.integers(1, 100), min_size=1, max_size=6))
+    return Plan(1, tuple(Tree(0, w / sum(weights), (-1, 0), (-1, 0)) for w in weights))
+
+
+@given(plans(), st.integers(0, 5_000), st.integers(1, 700))
+def test_a_deal_covers_the_buffer_once(plan, elements, chunk_elements):
+    chunks = deal(plan, elements, chunk_elements)
+    assert [chunk.index for chunk in chunks] == list(range(len(chunks)))
+    assert all(0 < chunk.elements <= chunk_elements for chunk in chunks)
+    ends = [0]
+    for chunk in sorted(chunks, key=lambda chunk: chunk.start):
+        assert chunk.start == ends[-1]
+        ends.append(chunk.stop)
+    assert ends[-1] == elements
+
+
+@given(plans(), st.integers(0, 5_000), st.integers(1, 700))
+def test_each_tree_gets_its_share_of_the_buffer(plan, elements, chunk_elements):
+    chunks = deal(plan, elements, chunk_elements)
+    for index, tree in enumerate(plan.trees):
+        own = sum(chunk.elements for chunk in chunks if chunk.tree == index)
+        assert own == pytest.approx(tree.share * elements, abs=1.5)
+
+
+@given(plans(), st.integers(1, 5_000), st.integers(20, 700))
+def test_at_every_moment_all_trees_have_sent_the_same_part_of_theirs(
+    plan, elements, chunk_elements
+):
+    chunks = deal(plan, elements, chunk_elements)
+    totals = Counter(chunk.tree for chunk in chunks)
+    sent: Counter[int] = Counter()
+    for chunk in chunks:
+        sent[chunk.tree] += 1
+        for tree, total in totals.items():
+            lead = sent[chunk.tree] / totals[chunk.tree] - sent[tree] / total
+            assert lead <= 0.5 / totals[chunk.tree] + 0.5 / total + 1e-12
+
+
+def test_an_empty_buffer_has_no_chunks():
+    assert deal(Plan(1, (PAIR,)), 0, 8) == ()
+    assert deal(Plan(1, (PAIR,)), 3, 8) == (Chunk(0, 0, 0, 3),)
+
+
+@pytest.mark.parametrize(("elements", "chunk_elements"), [(-1, 8), (8, 0)])
+def test_a_deal_needs_sizes_that_make_sense(elements, chunk_elements):
+    with pytest.raises(ValueError, match="cannot deal"):
+        deal(Plan(1, (PAIR,)), elements, chunk_elements)

@@ -1,0 +1,45 @@
+"""What the room promises about itself: its public names, and that it is pure."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import anabranch.plan as plan
+
+ROOM = Path(plan.__file__).parent
+IMPURE = {"asyncio", "os", "pathlib", "random", "socket", "threading", "time"}
+
+
+def imports_of(file: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module is not None
+            found.add(node.module)
+    return found
+
+
+def test_the_room_imports_numbers_and_the_overlay_only():
+    for file in ROOM.glob("*.py"):
+        for module in imports_of(file):
+            top = module.partition(".")[0]
+            if top == "anabranch":
+                assert module.startswith(("anabranch.overlay", "anabranch.plan")), file
+            elif top == "msgspec":
+                assert file.name == "_files.py"
+            else:
+                assert top in {"numpy", "scipy"} | (sys.stdlib_module_names - IMPURE), file
+
+
+def test_the_public_list_is_sorted_and_real():
+    constants = [name for name in plan.__all__ if name.isupper()]
+    classes = [name for name in plan.__all__ if name[0].isupper() and not name.isupper()]
+    functions = [name for name in plan.__all__ if name.islower()]
+    assert plan.__all__ == sorted(constants) + sorted(classes) + sorted(functions)
+    assert all(hasattr(plan, name) for name in plan.__all__)
+    public = {name for name in vars(plan) if not name.startswith("_")}
+    assert public == set(plan.__all__)

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from hypothesis import given
+
+from anabranch.overlay import internet2_9
+from anabranch.plan import link_load, star, steady_rate_bps
+
+from .networks import overlays
+
+
+@given(overlays())
+def test_every_site_talks_to_the_hub_alone(overlay):
+    for hub in range(overlay.size):
+        (tree,) = star(overlay, hub=hub).trees
+        others = set(range(overlay.size)) - {hub}
+        assert {tree.up[site] for site in others} | {tree.down[site] for site in others} == {hub}
+
+
+def test_relays_forward_every_copy():
+    """Site 9 of internet2-9 has two links; all eight copies come in over them."""
+    load = link_load(star(internet2_9(), hub=8))
+    assert sum(load[link] for link in load if link[1] == 8) == 8
+    assert load[5, 8] == 7  # all but site 8's own
+
+
+@given(overlays(max_sites=5))
+def test_the_best_hub_has_the_highest_steady_rate(overlay):
+    rates = [steady_rate_bps(star(overlay, hub=hub), overlay) for hub in range(overlay.size)]
+    best = star(overlay)
+    assert best.trees[0].root == rates.index(max(rates))
