@@ -1,0 +1,13 @@
+"""What is learnt: tasks, models, how data is split, and the training loop. Synchronous, no network.
+
+Import the module you need; `profiles`, `partition` and `checksum` come without torch:
+
+- `tasks`: named data sets as tensors;
+- `models`: small networks, the same at every site;
+- `profiles`: a model's parameter shapes alone, for runs that communicate without training;
+- `partition`: which samples each site holds;
+- `flat`: a model's parameters and gradients as two flat buffers;
+- `checksum`: tells whether two buffers are the same, bit for bit;
+- `optimisers`: updates that give the same bits on every machine;
+- `train`: the training loop, which meets the network in one call a step.
+"""

@@ -1,0 +1,166 @@
+"""Optimisers over flat buffers that give the same bits on every machine.
+
+After an exchange all sites hold the same gradients, bit for bit, and must end the step with the
+same parameters. PyTorch's optimisers do not promise that: their kernels use fused multiply-add or
+not, as the CPU allows, so two sites with different processors drift apart. Here each operation is
+one NumPy call on float32 (add, subtract, multiply, divide, square root), which IEEE 754 rounds in
+exactly one way. Work goes block by block, so that scratch space stays small and in the cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+_BLOCK_ELEMENTS = 16384
+
+
+class Update(Protocol):
+    """An optimiser at work on one buffer; it holds the state, such as momentum."""
+
+    def __call__(
+        self, parameters: npt.NDArray[np.float32], gradients: npt.NDArray[np.float32]
+    ) -> None:
+        """Change the parameters in place, given their gradients; both have shape (elements,)."""
+
+
+class Optimiser(Protocol):
+    """A rule and its settings: a value, shared by all sites."""
+
+    def start(self, elements: int) -> Update:
+        """Return a fresh update for buffers of this many elements."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sgd:
+    """Stochastic gradient descent: ``v = momentum * v + g``, then ``p -= learning_rate * v``.
+
+    Args:
+        learning_rate: > 0.
+        momentum: in [0, 1).
+
+    Raises:
+        ValueError: a setting outside its range.
+    """
+
+    learning_rate: float
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_learning_rate(self.learning_rate)
+        _check_decay("momentum", self.momentum)
+
+    def start(self, elements: int) -> Update:
+        """Return a fresh update; without momentum it holds no state."""
+        return _SgdUpdate(self, elements)
+
+
+class _SgdUpdate:
+    def __init__(self, rule: Sgd, elements: int) -> None:
+        self._rule = rule
+        self._velocity = np.zeros(elements if rule.momentum else 0, np.float32)
+        self._scratch = np.empty(_BLOCK_ELEMENTS, np.float32)
+
+    def __call__(
+        self, parameters: npt.NDArray[np.float32], gradients: npt.NDArray[np.float32]
+    ) -> None:
+        for block in _blocks(parameters.size):
+            direction = gradients[block]
+            if self._rule.momentum:
+                velocity = self._velocity[block]
+                velocity *= self._rule.momentum
+                velocity += direction
+                direction = velocity
+            change = self._scratch[: direction.size]
+            np.multiply(direction, self._rule.learning_rate, out=change)
+            parameters[block] -= change
+
+
+@dataclass(frozen=True, slots=True)
+class Adam:
+    """Adam, as Kingma and Ba give it (ICLR 2015, Algorithm 1).
+
+    Args:
+        learning_rate: > 0.
+        mean_decay: decay of the running mean of gradients, in [0, 1); the paper's beta 1.
+        square_decay: decay of the running mean of their squares, in [0, 1); its beta 2.
+        epsilon: > 0, keeps the quotient finite.
+
+    Raises:
+        ValueError: a setting outside its range.
+    """
+
+    learning_rate: float
+    mean_decay: float = 0.9
+    square_decay: float = 0.999
+    epsilon: float = 1e-8
+
+    def __post_init__(self) -> None:
+        _check_learning_rate(self.learning_rate)
+        _check_decay("mean_decay", self.mean_decay)
+        _check_decay("square_decay", self.square_decay)
+        if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
+            raise ValueError(f"epsilon is {self.epsilon:g}, which must be > 0")
+
+    def start(self, elements: int) -> Update:
+        """Return a fresh update; its state is twice the size of the parameters."""
+        return _AdamUpdate(self, elements)
+
+
+class _AdamUpdate:
+    def __init__(self, rule: Adam, elements: int) -> None:
+        self._rule = rule
+        self._mean = np.zeros(elements, np.float32)
+        self._square = np.zeros(elements, np.float32)
+        self._scratch = np.empty((2, _BLOCK_ELEMENTS), np.float32)
+        # Powers of the decays, one factor a step: `pow` is not rounded alike in every C library.
+        self._mean_left = 1.0
+        self._square_left = 1.0
+
+    def __call__(
+        self, parameters: npt.NDArray[np.float32], gradients: npt.NDArray[np.float32]
+    ) -> None:
+        rule = self._rule
+        self._mean_left *= rule.mean_decay
+        self._square_left *= rule.square_decay
+        rate = rule.learning_rate / (1.0 - self._mean_left)
+        bias = math.sqrt(1.0 - self._square_left)
+        for block in _blocks(parameters.size):
+            gradient, mean, square = gradients[block], self._mean[block], self._square[block]
+            change, scale = self._scratch[:, : gradient.size]
+
+            mean *= rule.mean_decay
+            np.multiply(gradient, 1.0 - rule.mean_decay, out=change)
+            mean += change
+
+            square *= rule.square_decay
+            np.multiply(gradient, gradient, out=change)
+            change *= 1.0 - rule.square_decay
+            square += change
+
+            np.sqrt(square, out=scale)
+            scale /= bias
+            scale += rule.epsilon
+            np.multiply(mean, rate, out=change)
+            change /= scale
+            parameters[block] -= change
+
+
+def _blocks(elements: int) -> Iterator[slice]:
+    for start in range(0, elements, _BLOCK_ELEMENTS):
+        yield slice(start, min(elements, start + _BLOCK_ELEMENTS))
+
+
+def _check_learning_rate(learning_rate: float) -> None:
+    if not (learning_rate > 0 and math.isfinite(learning_rate)):
+        raise ValueError(f"learning_rate is {learning_rate:g}, which must be > 0")
+
+
+def _check_decay(name: str, decay: float) -> None:
+    if not 0 <= decay < 1:
+        raise ValueError(f"{name} is {decay:g}, which must be in [0, 1)")

@@ -1,0 +1,234 @@
+"""Named classification tasks as tensors.
+
+`digits` comes with scikit-learn and needs no file. `mnist` and `fashion-mnist` are read from their
+official files, found in a directory or fetched, and refused if a single byte differs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from anabranch.learn._idx import DataError, parse_idx_gz
+from anabranch.learn._names import unknown
+
+__all__ = ["TASKS", "DataError", "Task", "load_task"]
+
+_DIGITS_SEED = 0
+_DIGITS_HELD_OUT = 0.2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """Images to classify, split into what is trained on and what is held out.
+
+    Args:
+        name: as given to `load_task`.
+        train_inputs, held_out_inputs: shape (N, C, H, W), float32, normalised by constants of
+            the task so that training pixels have mean 0 and standard deviation 1.
+        train_labels, held_out_labels: shape (N,), int64, in [0, classes).
+        classes: how many there are.
+
+    Raises:
+        ValueError: shapes, types, counts or labels that contradict this.
+    """
+
+    name: str
+    train_inputs: torch.Tensor
+    train_labels: torch.Tensor
+    held_out_inputs: torch.Tensor
+    held_out_labels: torch.Tensor
+    classes: int
+
+    def __post_init__(self) -> None:
+        if self.train_inputs.shape[1:] != self.held_out_inputs.shape[1:]:
+            raise ValueError(
+                f"task {self.name!r} trains on images of shape {tuple(self.train_inputs.shape[1:])}"
+                f" and holds out {tuple(self.held_out_inputs.shape[1:])}; they must be the same"
+            )
+        for part, inputs, labels in (
+            ("training", self.train_inputs, self.train_labels),
+            ("held-out", self.held_out_inputs, self.held_out_labels),
+        ):
+            if inputs.dim() != 4 or inputs.dtype != torch.float32:
+                raise ValueError(
+                    f"task {self.name!r} has {part} inputs of shape {tuple(inputs.shape)}, "
+                    f"{inputs.dtype}; give (N, C, H, W), torch.float32"
+                )
+            if labels.shape != inputs.shape[:1] or labels.dtype != torch.int64 or not len(labels):
+                raise ValueError(
+                    f"task {self.name!r} has {part} labels of shape {tuple(labels.shape)}, "
+                    f"{labels.dtype}; give one torch.int64 for each of {len(inputs)} inputs, at "
+                    "least one"
+                )
+            low, high = int(labels.min()), int(labels.max())
+            if low < 0 or high >= self.classes:
+                raise ValueError(
+                    f"task {self.name!r} has {part} labels {low}..{high}, outside "
+                    f"0..{self.classes - 1}"
+                )
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of one input."""
+        _, channels, height, width = self.train_inputs.shape
+        return channels, height, width
+
+
+@dataclass(frozen=True, slots=True)
+class _IdxFiles:
+    """Where a task's four IDX files come from, and what makes them the official ones."""
+
+    url: str
+    sha256: Mapping[str, str]
+    mean: float  # of the training pixels, as shares of 255
+    deviation: float
+
+
+_IDX_TASKS = {
+    "mnist": _IdxFiles(
+        url="https://ossci-datasets.s3.amazonaws.com/mnist/",
+        sha256={
+            "train-images-idx3-ubyte.gz": (
+                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
+            ),
+            "train-labels-idx1-ubyte.gz": (
+                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"
+            ),
+            "t10k-images-idx3-ubyte.gz": (
+                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"
+            ),
+            "t10k-labels-idx1-ubyte.gz": (
+                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
+            ),
+        },
+        mean=0.1307,
+        deviation=0.3081,
+    ),
+    "fashion-mnist": _IdxFiles(
+        url=(
+            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/"
+            "b2617bb6d3ffa2e429640350f613e3291e10b141/data/fashion/"
+        ),
+        sha256={
+            "train-images-idx3-ubyte.gz": (
+                "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"
+            ),
+            "train-labels-idx1-ubyte.gz": (
+                "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"
+            ),
+            "t10k-images-idx3-ubyte.gz": (
+                "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"
+            ),
+            "t10k-labels-idx1-ubyte.gz": (
+                "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"
+            ),
+        },
+        mean=0.2860,
+        deviation=0.3530,
+    ),
+}
+
+TASKS = ("digits", *_IDX_TASKS)
+"""The names `load_task` knows."""
+
+
+def load_task(name: str, data_dir: Path | None = None, *, download: bool = True) -> Task:
+    """Return a task, the same tensors at every site.
+
+    Args:
+        name: one of `TASKS`.
+        data_dir: where to look first for the official files, as ``data_dir/<name>/<file>`` or
+            ``data_dir/<file>``; then this user's cache directory is looked in. `digits` needs
+            neither.
+        download: whether a file that is in none of them is fetched into the cache.
+
+    Raises:
+        ValueError: no task of this name.
+        DataError: a file that is nowhere to be had, or whose SHA-256 is not the official one.
+    """
+    if name not in TASKS:
+        raise ValueError(unknown("task", name, TASKS))
+    if name == "digits":
+        return _digits()
+    source = _IDX_TASKS[name]
+
+    def read(file: str, dimensions: int) -> npt.NDArray[np.uint8]:
+        path = _locate(name, file, source, data_dir, download)
+        data = path.read_bytes()
+        found = hashlib.sha256(data).hexdigest()
+        if found != source.sha256[file]:
+            raise DataError(
+                f"{path} has SHA-256 {found}; the official file of {name} has "
+                f"{source.sha256[file]}: delete it, or give --data-dir where intact files are"
+            )
+        return parse_idx_gz(data, dimensions, str(path))
+
+    def part(prefix: str) -> tuple[torch.Tensor, torch.Tensor]:
+        pixels = read(f"{prefix}-images-idx3-ubyte.gz", 3)
+        labels = read(f"{prefix}-labels-idx1-ubyte.gz", 1)
+        return _inputs(pixels, 255.0, source.mean, source.deviation), _labels(labels)
+
+    return Task(name, *part("train"), *part("t10k"), classes=10)
+
+
+def _locate(name: str, file: str, source: _IdxFiles, data_dir: Path | None, download: bool) -> Path:
+    import pooch  # here, because it is slow to import and most runs have their files
+
+    cache = Path(pooch.os_cache("anabranch")) / name
+    places = [cache] if data_dir is None else [data_dir / name, data_dir, cache]
+    for place in places:
+        if (place / file).is_file():
+            return place / file
+    url = source.url + file
+    if download:
+        try:
+            return Path(pooch.retrieve(url, f"sha256:{source.sha256[file]}", file, cache))
+        except (OSError, ValueError) as error:
+            fetched = f"fetching {url} failed ({error})"
+            cause: Exception | None = error
+    else:
+        fetched, cause = "it may not be fetched", None
+    raise DataError(
+        f"task {name!r} needs {file}: it is not in {', '.join(map(str, places))}, and {fetched}; "
+        f"get it from {url} and give --data-dir the directory that holds it"
+    ) from cause
+
+
+def _digits() -> Task:
+    from sklearn.datasets import load_digits  # here, because it takes a second to import
+
+    bunch = load_digits()
+    order = np.random.default_rng(_DIGITS_SEED).permutation(len(bunch.target))
+    inputs = _inputs(bunch.images, 16.0, mean=0.3053, deviation=0.3761)[order]
+    labels = _labels(bunch.target)[order]
+    held_out = round(len(order) * _DIGITS_HELD_OUT)
+    return Task(
+        "digits",
+        inputs[held_out:].clone(),
+        labels[held_out:].clone(),
+        inputs[:held_out].clone(),
+        labels[:held_out].clone(),
+        classes=10,
+    )
+
+
+def _inputs(
+    pixels: npt.NDArray[np.generic], white: float, mean: float, deviation: float
+) -> torch.Tensor:
+    """Return grey images (N, H, W), pixels in [0, white], as normalised inputs (N, 1, H, W)."""
+    scaled = pixels.astype(np.float32)[:, np.newaxis]
+    scaled /= white
+    scaled -= mean
+    scaled /= deviation
+    return torch.from_numpy(scaled)
+
+
+def _labels(labels: npt.NDArray[np.generic]) -> torch.Tensor:
+    return torch.from_numpy(labels.astype(np.int64))

@@ -1,0 +1,208 @@
+"""Synchronous training at one site, which meets the network in one call a step.
+
+A `Trainer` computes gradients of its own batch, hands the flat buffer to ``exchange``, which turns
+it into the mean over sites, and updates. Sites that begin with one model, exchange exactly and use
+one optimiser end every step with the same model, bit for bit; `StepResult.checksum` says so.
+
+The caller owns the loop, the clock and the threads: how many torch may use
+(`torch.set_num_threads`) is a setting of the process, best made before the first step. Dropout
+uses torch's generator, seeded anew for each step and put back after it, so trainers may take turns
+in one thread, but those in several threads of one process may draw each other's dropout masks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.nn import functional
+
+from anabranch.learn.checksum import checksum
+from anabranch.learn.flat import FlatModel
+from anabranch.learn.optimisers import Optimiser
+from anabranch.learn.tasks import Task
+
+Exchange = Callable[[npt.NDArray[np.float32]], None]
+"""Replace, in place, a site's flat gradients by their mean over sites; raise if that failed."""
+
+_EVALUATION_BATCH = 256
+
+
+class DivergedError(ArithmeticError):
+    """The loss is no longer finite; the message names the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What one step did.
+
+    Args:
+        step: its number, from 0.
+        loss: mean cross-entropy of this site's batch, before the update.
+        samples: size of the batch.
+        compute_s: seconds spent on sampling, forward, backward and update.
+        exchange_s: seconds spent in ``exchange``.
+        checksum: of the parameters after the update; sites that agree have the same model.
+    """
+
+    step: int
+    loss: float
+    samples: int
+    compute_s: float
+    exchange_s: float
+    checksum: int
+
+
+class Trainer:
+    """One site's share of a synchronous training run.
+
+    Args:
+        task: what is learnt.
+        model: built alike at every site (`build_model` with one seed); changed in place.
+        shard: indices of the training samples this site holds, shape (n,).
+        optimiser: the same at every site.
+        batch_size: samples a step, in [1, n]. The same at every site, or the plain mean of
+            gradients is not the gradient of all samples.
+        seed: of this site's shuffling and dropout, >= 0; give each site its own.
+        clock: returns seconds; only differences are used.
+
+    Attributes:
+        flat: the model and its buffers.
+        steps: how many are done.
+
+    Raises:
+        ValueError: a shard with indices the task has not got, or a batch larger than the shard.
+    """
+
+    flat: FlatModel
+    steps: int
+
+    def __init__(
+        self,
+        task: Task,
+        model: nn.Module,
+        shard: npt.NDArray[np.int64],
+        optimiser: Optimiser,
+        batch_size: int,
+        seed: int,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        known = len(task.train_labels)
+        if shard.ndim != 1 or not shard.size or shard.min() < 0 or shard.max() >= known:
+            raise ValueError(
+                f"a shard of shape {shard.shape} does not fit task {task.name!r}: give one or more "
+                f"indices in 0..{known - 1}"
+            )
+        if not 1 <= batch_size <= shard.size:
+            raise ValueError(
+                f"batch_size is {batch_size}, which must be in 1..{shard.size}, the samples of "
+                "this shard"
+            )
+        sampling, self._dropout = np.random.default_rng(seed).spawn(2)
+        self.flat = FlatModel(model)
+        self.steps = 0
+        self._task = task
+        self._batches = _batches(shard, batch_size, sampling)
+        self._batch_size = batch_size
+        self._update = optimiser.start(self.flat.parameters.size)
+        self._clock = clock
+
+    def step(self, exchange: Exchange) -> StepResult:
+        """Take one step: gradients of the next batch, exchange, update.
+
+        If ``exchange`` raises, the model and the optimiser are as before the step, which may be
+        taken again, on another batch.
+
+        Raises:
+            DivergedError: the loss of the batch is not finite; nothing was exchanged.
+        """
+        started_s = self._clock()
+        loss = self.compute_gradients()
+        computed_s = self._clock()
+        exchange(self.flat.gradients)
+        exchanged_s = self._clock()
+        self.update()
+        updated_s = self._clock()
+        return StepResult(
+            step=self.steps - 1,
+            loss=loss,
+            samples=self._batch_size,
+            compute_s=(computed_s - started_s) + (updated_s - exchanged_s),
+            exchange_s=exchanged_s - computed_s,
+            checksum=checksum(self.flat.parameters),
+        )
+
+    def compute_gradients(self) -> float:
+        """Fill ``flat.gradients`` from the next batch and return its mean loss.
+
+        Raises:
+            DivergedError: the loss is not finite.
+        """
+        chosen = torch.from_numpy(next(self._batches))
+        self.flat.module.train()
+        self.flat.zero_gradients()
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(int(self._dropout.integers(2**63)))
+            logits = self.flat.module(self._task.train_inputs[chosen])
+            mean_loss = functional.cross_entropy(logits, self._task.train_labels[chosen])
+            loss = mean_loss.item()
+            if not math.isfinite(loss):
+                raise DivergedError(
+                    f"the loss is {loss} at step {self.steps}; lower the learning rate"
+                )
+            torch.autograd.backward(mean_loss)
+        return loss
+
+    def update(self) -> None:
+        """Apply ``flat.gradients`` to ``flat.parameters`` and count the step."""
+        self._update(self.flat.parameters, self.flat.gradients)
+        self.steps += 1
+
+    def accuracy(self, samples: int | None = None) -> float:
+        """Return the share of held-out samples that the model classifies rightly.
+
+        Args:
+            samples: how many to look at, the first ones; all when None.
+        """
+        if samples is not None and samples < 1:
+            raise ValueError(f"samples is {samples}, which must be at least 1")
+        inputs, labels = self._task.held_out_inputs[:samples], self._task.held_out_labels[:samples]
+        right = 0
+        self.flat.module.eval()
+        with torch.inference_mode():
+            for start in range(0, len(labels), _EVALUATION_BATCH):
+                batch = slice(start, start + _EVALUATION_BATCH)
+                found = self.flat.module(inputs[batch]).argmax(dim=1)
+                right += int((found == labels[batch]).sum())
+        return right / len(labels)
+
+
+def _batches(
+    shard: npt.NDArray[np.int64], batch_size: int, generator: np.random.Generator
+) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield batches for ever, each of full size: epochs, newly shuffled, are strung together."""
+    waiting = shard[:0]
+    while True:
+        if waiting.size < batch_size:
+            waiting = np.concatenate([waiting, generator.permutation(shard)])
+        yield waiting[:batch_size]
+        waiting = waiting[batch_size:]
+
+
+def time_to_accuracy_s(points: Iterable[tuple[float, float]], target: float) -> float | None:
+    """Return when a run first reached an accuracy, or None if it never did.
+
+    Args:
+        points: pairs of (seconds since the run began, accuracy in [0, 1]), one an evaluation.
+        target: the accuracy to reach.
+
+    >>> time_to_accuracy_s([(10.0, 0.5), (20.0, 0.91), (30.0, 0.89)], target=0.9)
+    20.0
+    """
+    return min((time_s for time_s, accuracy in points if accuracy >= target), default=None)

@@ -1,0 +1,96 @@
+import numpy as np
+import pytest
+import torch
+
+from anabranch.learn.models import MODELS, build_model
+from anabranch.learn.profiles import ALEXNET
+
+SHAPES = {"softmax": (1, 8, 8), "mlp": (1, 8, 8), "lenet-5": (1, 28, 28), "alexnet": (1, 8, 8)}
+
+
+def count(model):
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def flatten(model):
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "parameters"),
+    [
+        ("softmax", (1, 8, 8), 64 * 10 + 10),
+        ("mlp", (1, 8, 8), 64 * 128 + 128 + 128 * 10 + 10),
+        ("lenet-5", (1, 28, 28), 61_706),
+        ("alexnet", (1, 28, 28), 61_100_840 - 64 * 2 * 11 * 11),
+        ("alexnet", (1, 8, 8), 61_100_840 - 64 * 2 * 11 * 11),
+    ],
+)
+def test_each_model_has_its_published_size_and_maps_images_to_logits(name, shape, parameters):
+    model = build_model(name, shape, 10, seed=0)
+    assert count(model) == parameters
+    with torch.inference_mode():
+        logits = model(torch.zeros(2, *shape))
+    assert logits.shape == (2, 1000 if name == "alexnet" else 10)
+
+
+def test_alexnet_on_colour_images_has_the_shapes_of_its_profile():
+    model = build_model("alexnet", (3, 32, 32), 10, seed=0)
+    shapes = [tuple(parameter.shape) for parameter in model.parameters()]
+    assert shapes == [shape for _, shape in ALEXNET.shapes]
+
+
+def test_hidden_sizes_shape_the_mlp():
+    model = build_model("mlp", (1, 2, 2), 3, seed=0, hidden=(5, 6))
+    assert count(model) == (4 * 5 + 5) + (5 * 6 + 6) + (6 * 3 + 3)
+
+
+@pytest.mark.parametrize("name", ["softmax", "mlp", "lenet-5"])
+def test_one_seed_builds_one_model_and_another_seed_another(name):
+    first, again, other = (build_model(name, SHAPES[name], 10, seed) for seed in (1, 1, 2))
+    assert torch.equal(flatten(first), flatten(again))
+    assert not torch.equal(flatten(first), flatten(other))
+
+
+def test_building_leaves_the_generators_of_torch_and_numpy_alone():
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()
+    build_model("lenet-5", (1, 28, 28), 10, seed=0)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    np.testing.assert_array_equal(np.random.get_state()[1], before[1])
+
+
+def test_initial_weights_have_variance_two_over_fan_in_and_biases_are_zero():
+    _, first, _, _ = build_model("mlp", (1, 32, 32), 10, seed=0, hidden=(512,))
+    assert first.weight.var().item() == pytest.approx(2 / 1024, rel=0.01)
+    assert first.weight.mean().item() == pytest.approx(0, abs=1e-3)
+    assert not first.bias.any()
+
+
+@pytest.mark.parametrize(("name", "smallest"), [("lenet-5", 12), ("alexnet", 7)])
+def test_images_down_to_the_stated_size_work_and_smaller_ones_are_refused(name, smallest):
+    model = build_model(name, (1, smallest, smallest), 10, seed=0)
+    with torch.inference_mode():
+        assert model(torch.zeros(1, 1, smallest, smallest)).isfinite().all()
+    with pytest.raises(ValueError, match=f"{name}.* at least {smallest} x {smallest} .*'mlp'"):
+        build_model(name, (1, smallest, smallest - 1), 10, seed=0)
+
+
+def test_an_unknown_model_names_the_nearest():
+    with pytest.raises(ValueError, match=r"no model 'lenet'; did you mean 'lenet-5'\?"):
+        build_model("lenet", (1, 28, 28), 10, seed=0)
+
+
+def test_hidden_layers_are_refused_where_there_is_no_choice():
+    with pytest.raises(ValueError, match="only 'mlp'"):
+        build_model("softmax", (1, 8, 8), 10, seed=0, hidden=(3,))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_one_class_is_refused(name):
+    with pytest.raises(ValueError, match="at least 2 classes"):
+        build_model(name, SHAPES[name], 1, seed=0)
+
+
+def test_an_empty_hidden_layer_is_refused():
+    with pytest.raises(ValueError, match=r"\(8, 0\) must each have at least one unit"):
+        build_model("mlp", (1, 8, 8), 10, seed=0, hidden=(8, 0))
