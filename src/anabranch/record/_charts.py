@@ -1,0 +1,113 @@
+"""The figures of reports and plan pages, each in its section, or the reason why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from anabranch.overlay import Overlay
+from anabranch.plan import Plan
+from anabranch.record import _page, figures
+from anabranch.record._runs import Run
+
+
+def library() -> str:
+    """Return the JavaScript that the sections here rely on; a page needs it once."""
+    return figures.library()
+
+
+def drawings(runs: Sequence[Run]) -> str:
+    """Return each run's first plan, drawn."""
+    return drawn_plans([(run.name, run.overlay, run.plan, _versions(run)) for run in runs])
+
+
+def _versions(run: Run) -> str:
+    versions = run.summary.plan_versions
+    if len(versions) < 2:
+        return ""
+    ran = ", ".join(map(str, versions))
+    return f"Rounds ran under plan versions {ran}; this is version {run.plan.version}."
+
+
+def drawn_plans(plans: Sequence[tuple[str, Overlay, Plan, str]]) -> str:
+    """Return plans drawn side by side, each given as (name, overlay, plan, note)."""
+    return _page.section(
+        "Trees",
+        "Each tree has a colour and the share of the buffer it carries; arrows lead to its root "
+        "(the way down mirrors them, or is dotted where it does not). Grey width is how busy a "
+        "link is; red is the busiest. Numbers are rates in Mbit/s, of both directions where they "
+        "differ. Larger dots are roots. Click a tree to hide it.",
+        _page.grid(
+            *(
+                _page.card(
+                    figures.to_html(figures.trees(overlay, plan), f"trees-{index}"), name, note
+                )
+                for index, (name, overlay, plan, note) in enumerate(plans)
+            )
+        ),
+    )
+
+
+def measurements(runs: Sequence[Run]) -> list[str]:
+    """Return the sections on what was measured."""
+    summaries = {run.name: run.summary for run in runs}
+    timed = {name: summary for name, summary in summaries.items() if summary.rounds}
+    shaped = {name: summary for name, summary in timed.items() if summary.started.shaped}
+    evaluated = {name: summary for name, summary in summaries.items() if summary.accuracy}
+
+    rounds = (
+        figures.to_html(figures.round_times(timed), "round-times")
+        if timed
+        else _missing("No round was completed by all sites, so there are no round times.")
+    )
+    limits = (
+        figures.to_html(figures.limits(shaped), "limits")
+        if shaped
+        else _missing(
+            "No run both completed a round and held its links to the overlay's rates, so nothing "
+            "can be compared with the physical limit."
+        )
+    )
+    accuracy = (
+        figures.to_html(figures.accuracy(evaluated), "accuracy")
+        if evaluated
+        else _missing(
+            "No run evaluated its model: these were communication-only runs, or ended too early."
+        )
+    )
+    unevaluated = [name for name in summaries if name not in evaluated]
+    accuracy_note = f"Not evaluated: {', '.join(unevaluated)}." if evaluated and unevaluated else ""
+    busy = [
+        _page.card(
+            figures.to_html(figures.utilisation(run.summary, run.overlay), f"links-{index}")
+            if run.summary.links
+            else _missing("The log has no record of what its links carried."),
+            run.name,
+        )
+        for index, run in enumerate(runs)
+    ]
+    return [
+        _page.section(
+            "Round times",
+            "Every completed round is a dot; boxes span the middle half.",
+            _page.card(rounds),
+        ),
+        _page.section(
+            "How near the physical limit",
+            "The limit is the shortest round that any plan could reach on this overlay.",
+            _page.card(limits),
+        ),
+        _page.section(
+            "How busy the links were",
+            "Payload given to each link, as a share of what its rate allows.",
+            _page.grid(*busy),
+        ),
+        _page.section(
+            "Accuracy", "On held-out data, against time.", _page.card(accuracy, "", accuracy_note)
+        ),
+    ]
+
+
+def _missing(sentence: str) -> str:
+    """Return what stands in a figure's place."""
+    return f'<p class="missing">{escape(sentence)}</p>'

@@ -1,0 +1,280 @@
+"""What happens during a run, as typed values: every figure and report is made from these alone.
+
+An event is written as one JSON object whose ``kind`` names its type. Logs outlive releases, so a
+reader meets events of other releases; none of them stops it:
+
+- a field this release does not know is ignored;
+- a kind it does not know, or a known kind without a field it needs, becomes an `UnknownEvent`
+  that keeps the text and says why. Summaries count these and reports name them.
+
+A field added to a published event therefore needs a default, or old logs lose that event.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+
+def _kind(class_name: str) -> str:
+    """Return the kind written for an event class: ``RoundDone`` is ``round_done``."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", class_name).lower()
+
+
+class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=_kind):
+    """Something that happened.
+
+    Args:
+        at_s: when, seconds since the run began (virtual seconds in simulation).
+    """
+
+    at_s: float
+
+
+class RunStarted(_Event, frozen=True, kw_only=True):
+    """The first event of every log: all that a report needs to know of what was meant to happen.
+
+    Args:
+        label: the run's name in tables and legends, usually its route.
+        overlay_toml: the overlay as text, for `anabranch.overlay.loads`.
+        plan_json: the first plan as text, for `anabranch.plan.loads`.
+        sites: names; every other event names a site by its index here.
+        buffer_bytes: size of the synchronised buffer.
+        chunk_elements: the most elements of a chunk.
+        shaped: whether links were held to the overlay's rates (emulated or simulated), so that
+            predictions and limits apply.
+        task, model: what was trained.
+        seed: of every random choice.
+        rounds: how many were asked for.
+        predicted_s: round time predicted with contention on links, seconds.
+        paper_s: round time by the formula of the plan's paper, seconds.
+        limit_s: the physical limit: no plan on this overlay has a shorter round, seconds.
+        target_accuracy: in [0, 1], or None where no target was set.
+        versions: release of each package that matters, by name.
+        started_at: UTC date and time, ISO 8601.
+    """
+
+    label: str
+    overlay_toml: str
+    plan_json: str
+    sites: list[str]
+    buffer_bytes: int
+    chunk_elements: int
+    shaped: bool
+    task: str
+    model: str
+    seed: int
+    rounds: int
+    predicted_s: float
+    paper_s: float
+    limit_s: float
+    target_accuracy: float | None
+    versions: dict[str, str]
+    started_at: str
+
+
+class RoundDone(_Event, frozen=True, kw_only=True):
+    """One site holds the result of one round.
+
+    Args:
+        site, round: which; rounds count from 1.
+        version: of the plan the round ran under.
+        seconds: from the site's first request for the round to its result.
+        checksum: of the result, or None where nobody asked for one. Equal on every site unless
+            something is broken.
+    """
+
+    site: int
+    round: int
+    version: int
+    seconds: float
+    checksum: int | None
+
+
+class StepDone(_Event, frozen=True, kw_only=True):
+    """One site finished one local update.
+
+    Args:
+        site, round: which site, and the round the step comes before.
+        loss: mean over the samples; None (written for NaN and infinity, which JSON lacks) where
+            training diverged.
+        samples: how many were drawn.
+        compute_s: seconds spent computing.
+    """
+
+    site: int
+    round: int
+    loss: float | None
+    samples: int
+    compute_s: float
+
+
+class Evaluated(_Event, frozen=True, kw_only=True):
+    """One site measured its model on held-out data.
+
+    Args:
+        site, round: which site, after which round.
+        accuracy: share of correct answers, in [0, 1].
+    """
+
+    site: int
+    round: int
+    accuracy: float
+
+
+class LinkBytes(_Event, frozen=True, kw_only=True):
+    """What one link was given to carry during the interval ``(at_s - seconds, at_s]``.
+
+    Args:
+        source, target: the link's two sites.
+        seconds: length of the interval.
+        payload_bytes: bytes of message handed to the link, relayed ones included, headers of the
+            network's own protocols excluded.
+    """
+
+    source: int
+    target: int
+    seconds: float
+    payload_bytes: int
+
+
+class MessageRefused(_Event, frozen=True, kw_only=True):
+    """A message was refused: malformed, oversized, repeated or out of place.
+
+    Args:
+        site: who refused it, or None where the scheduler did.
+        sender: who sent it, or None where that could not be told.
+        error: the name of the error.
+        detail: its message.
+    """
+
+    site: int | None
+    sender: int | None
+    error: str
+    detail: str
+
+
+class SiteJoined(_Event, frozen=True, kw_only=True):
+    """A site takes part from now on.
+
+    Args:
+        site, name: which.
+        address: where it listens, ``host:port``.
+    """
+
+    site: int
+    name: str
+    address: str
+
+
+class SiteLost(_Event, frozen=True, kw_only=True):
+    """A site takes no part from now on; rounds are complete without it until it joins again.
+
+    Args:
+        site: which.
+        detail: what made us give it up.
+    """
+
+    site: int
+    detail: str
+
+
+class RunEnded(_Event, frozen=True, kw_only=True):
+    """The last event of a run that was not killed.
+
+    Args:
+        error: what ended it, or None where it did all its rounds.
+    """
+
+    error: str | None
+
+
+Event = (
+    RunStarted
+    | RoundDone
+    | StepDone
+    | Evaluated
+    | LinkBytes
+    | MessageRefused
+    | SiteJoined
+    | SiteLost
+    | RunEnded
+)
+
+
+class UnknownEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An event written by another release, kept as text.
+
+    Args:
+        at_s: when, seconds since the run began.
+        kind: as written.
+        data: the whole JSON object.
+        reason: why this release cannot read it.
+    """
+
+    at_s: float
+    kind: str
+    data: str
+    reason: str
+
+
+class _Header(msgspec.Struct):
+    at_s: float
+    kind: str
+
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+_header_decoder = msgspec.json.Decoder(_Header)
+
+
+def kind_of(event: Event) -> str:
+    """Return the kind an event is written with.
+
+    >>> kind_of(RunEnded(at_s=1.0, error=None))
+    'run_ended'
+    """
+    return str(event.__struct_config__.tag)
+
+
+def encode(event: Event) -> str:
+    """Write an event as JSON.
+
+    Raises:
+        ValueError: a field has a value of another type, or a number that JSON lacks, such as NaN;
+            a log must not take in what nobody can read back.
+
+    >>> encode(Evaluated(at_s=2.5, site=0, round=4, accuracy=0.75))
+    '{"kind":"evaluated","at_s":2.5,"site":0,"round":4,"accuracy":0.75}'
+    """
+    try:
+        data = _encoder.encode(event)
+        _decoder.decode(data)
+    except (TypeError, msgspec.ValidationError) as error:
+        raise ValueError(f"cannot record {kind_of(event)}: {error}") from error
+    return data.decode()
+
+
+def decode(data: str) -> Event | UnknownEvent:
+    """Read an event that `encode` wrote, in this release or another.
+
+    Raises:
+        ValueError: the text is not a JSON object with an ``at_s`` and a ``kind``.
+
+    >>> decode('{"kind":"evaluated","at_s":2.5,"site":0,"round":4,"accuracy":0.75}').accuracy
+    0.75
+    >>> decode('{"kind":"eclipse","at_s":2.5}').reason
+    "Invalid value 'eclipse' - at `$.kind`"
+    """
+    try:
+        return _decoder.decode(data)
+    except msgspec.ValidationError as error:
+        reason = str(error)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"not an event: {error}") from error
+    try:
+        header = _header_decoder.decode(data)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"not an event: {error}") from error
+    return UnknownEvent(at_s=header.at_s, kind=header.kind, data=data, reason=reason)

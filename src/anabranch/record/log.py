@@ -1,0 +1,171 @@
+"""The event log: one append-only SQLite file per run, readable while it is written.
+
+Write-ahead logging gives the three things a log must do: a batch is there whole or not at all, a
+killed writer loses only the batch in hand, and readers neither wait for the writer nor hold it
+up. While a run is alive (or after it was killed) the newest events are in ``<log>-wal`` beside the
+file, so copy both; a log that was closed is one file.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from anabranch.record.events import Event, UnknownEvent, decode, encode, kind_of
+
+_APPLICATION_ID = 0x616E6162  # "anab": tells our files from other SQLite files
+_SCHEMA_VERSION = 1
+
+_SCHEMA = f"""
+BEGIN;
+CREATE TABLE events (
+    seq INTEGER PRIMARY KEY,
+    at_s REAL NOT NULL,
+    kind TEXT NOT NULL,
+    data TEXT NOT NULL
+);
+CREATE TRIGGER no_update BEFORE UPDATE ON events
+    BEGIN SELECT RAISE(ABORT, 'an event log is append-only'); END;
+CREATE TRIGGER no_delete BEFORE DELETE ON events
+    BEGIN SELECT RAISE(ABORT, 'an event log is append-only'); END;
+PRAGMA application_id = {_APPLICATION_ID};
+PRAGMA user_version = {_SCHEMA_VERSION};
+COMMIT;
+"""
+
+
+class LogError(ValueError):
+    """A log that cannot be created or read; the message names the file and what to do."""
+
+
+class EventLog:
+    """The writing end of a log. Any thread may use it, one at a time.
+
+    >>> from anabranch.record import RunEnded
+    >>> path = getfixture("tmp_path") / "run.db"
+    >>> with EventLog.create(path) as log:
+    ...     log.append([RunEnded(at_s=3.0, error=None)])
+    >>> list(read_events(path))
+    [(1, RunEnded(at_s=3.0, error=None))]
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    @classmethod
+    def create(cls, path: Path) -> Self:
+        """Begin a new log.
+
+        Raises:
+            LogError: something is at this path already, or its folder does not exist.
+        """
+        try:
+            path.open("xb").close()  # claims the name: of two runs that race for it, one fails
+        except FileExistsError:
+            raise LogError(
+                f"{path} exists, and a log is never overwritten; name another file or remove it"
+            ) from None
+        except FileNotFoundError:
+            raise LogError(f"cannot create {path}: there is no folder {path.parent}") from None
+        connection = sqlite3.connect(path, check_same_thread=False)
+        # The schema goes in before WAL is on, hence into the file itself: a reader finds a valid,
+        # empty log from here on.
+        connection.executescript(_SCHEMA)
+        connection.execute("PRAGMA journal_mode = WAL")
+        # Commits survive the death of the process, at the cost of no fsync each; after a power cut
+        # the log may lack its last batches but is never torn.
+        connection.execute("PRAGMA synchronous = NORMAL")
+        return cls(connection)
+
+    def append(self, events: Iterable[Event]) -> None:
+        """Commit a batch: all of it, or, where this raises or the process dies, none of it.
+
+        Raises:
+            ValueError: an event cannot be written; see `anabranch.record.events.encode`.
+        """
+        rows = ((event.at_s, kind_of(event), encode(event)) for event in events)
+        with self._connection:
+            self._connection.executemany(
+                "INSERT INTO events (at_s, kind, data) VALUES (?, ?, ?)", rows
+            )
+
+    def close(self) -> None:
+        """Finish the log; closing twice does no harm."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def read_events(path: Path, after_seq: int = 0) -> Iterator[tuple[int, Event | UnknownEvent]]:
+    """Yield a log's committed events in the order they were appended.
+
+    The events are those committed when the first one is taken. To follow a live run, call again
+    with the last number seen.
+
+    Args:
+        path: the log.
+        after_seq: yield only events numbered above this; they count from 1.
+
+    Yields:
+        An event's number, and the event; an `UnknownEvent` where another release wrote it.
+
+    Raises:
+        LogError: there is no file, it is not an event log, it is damaged, or a newer release
+            wrote it.
+    """
+    with closing(_open_to_read(path)) as connection:
+        try:
+            _check_is_log(path, connection)
+            rows = connection.execute(
+                "SELECT seq, data FROM events WHERE seq > ? ORDER BY seq", (after_seq,)
+            )
+            for seq, data in rows:
+                yield seq, _decode(path, seq, data)
+        except sqlite3.DatabaseError as error:
+            raise LogError(
+                f"{path} is not an event log, or is damaged ({error}); give the file that a run "
+                "wrote"
+            ) from error
+
+
+def _open_to_read(path: Path) -> sqlite3.Connection:
+    if not path.is_file():
+        raise LogError(f"there is no event log at {path}; give the file that a run wrote")
+    # A log has one writer ever, and the writer's -wal file is there until it closes. Without that
+    # file nothing can change any more, and "immutable" lets SQLite read from a read-only folder and
+    # keeps it from leaving files there.
+    finished = not path.with_name(path.name + "-wal").exists()
+    uri = f"{path.resolve().as_uri()}?mode=ro{'&immutable=1' if finished else ''}"
+    return sqlite3.connect(uri, uri=True)
+
+
+def _check_is_log(path: Path, connection: sqlite3.Connection) -> None:
+    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+    if application_id != _APPLICATION_ID:
+        raise LogError(f"{path} is not an event log; give the file that a run wrote")
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version != _SCHEMA_VERSION:
+        raise LogError(
+            f"{path} is an event log of format {version}, and this release reads format "
+            f"{_SCHEMA_VERSION}; use the release of anabranch that wrote it"
+        )
+
+
+def _decode(path: Path, seq: int, data: str) -> Event | UnknownEvent:
+    try:
+        return decode(data)
+    except ValueError as error:
+        raise LogError(f"{path}, event {seq}: {error}; the log is damaged") from error

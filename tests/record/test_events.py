@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import json
+import math
+
+import msgspec
+import pytest
+
+from anabranch.record import (
+    Evaluated,
+    Event,
+    LinkBytes,
+    MessageRefused,
+    RoundDone,
+    RunEnded,
+    RunStarted,
+    SiteJoined,
+    SiteLost,
+    StepDone,
+    UnknownEvent,
+)
+from anabranch.record.events import decode, encode, kind_of
+
+STARTED = RunStarted(
+    at_s=0.0,
+    label="packed",
+    overlay_toml='name = "x"',
+    plan_json="{}",
+    sites=["Oslo", "Lima"],
+    buffer_bytes=4,
+    chunk_elements=1,
+    shaped=True,
+    task="digits",
+    model="mlp",
+    seed=7,
+    rounds=3,
+    predicted_s=2.5,
+    paper_s=3.0,
+    limit_s=1.0,
+    target_accuracy=None,
+    versions={"anabranch": "0.1.0"},
+    started_at="2030-01-02T03:04:05Z",
+)
+ONE_OF_EACH: list[Event] = [
+    STARTED,
+    RoundDone(at_s=1.5, site=1, round=0, version=2, seconds=1.25, checksum=2**64 - 1),
+    StepDone(at_s=0.5, site=1, round=0, loss=0.25, samples=32, compute_s=0.125),
+    Evaluated(at_s=2.0, site=0, round=0, accuracy=0.5),
+    LinkBytes(at_s=2.0, source=0, target=1, seconds=0.5, payload_bytes=1024),
+    MessageRefused(at_s=2.0, site=0, sender=None, error="DuplicateMessage", detail='chunk "3"'),
+    SiteJoined(at_s=0.0, site=1, name="Lima", address="192.0.2.7:4000"),
+    SiteLost(at_s=3.0, site=1, detail="silent for 2 s"),
+    RunEnded(at_s=4.0, error=None),
+]
+
+
+def test_one_of_each_is_tested() -> None:
+    assert {type(event) for event in ONE_OF_EACH} == set(Event.__args__)
+
+
+@pytest.mark.parametrize("event", ONE_OF_EACH, ids=kind_of)
+def test_decoding_gives_back_what_was_encoded(event: Event) -> None:
+    assert decode(encode(event)) == event
+
+
+@pytest.mark.parametrize("event", ONE_OF_EACH, ids=kind_of)
+def test_the_text_is_json_that_names_kind_and_time(event: Event) -> None:
+    fields = json.loads(encode(event))
+    assert (fields["kind"], fields["at_s"]) == (kind_of(event), event.at_s)
+
+
+def test_kinds_are_words_joined_by_underscores() -> None:
+    assert kind_of(STARTED) == "run_started"
+
+
+def test_diverged_loss_is_recorded_as_none() -> None:
+    step = StepDone(at_s=0.5, site=1, round=0, loss=math.nan, samples=32, compute_s=0.1)
+    assert decode(encode(step)) == msgspec.structs.replace(step, loss=None)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        RunEnded(at_s=math.nan, error=None),
+        Evaluated(at_s=1.0, site=0, round=0, accuracy=math.inf),
+        Evaluated(at_s=1.0, site="Oslo", round=0, accuracy=0.5),  # type: ignore[arg-type]
+        RunEnded(at_s=1.0, error=object()),  # type: ignore[arg-type]
+    ],
+)
+def test_what_could_not_be_read_back_is_not_written(event: Event) -> None:
+    with pytest.raises(ValueError, match="cannot record"):
+        encode(event)
+
+
+def test_unknown_kind_is_kept_with_its_reason() -> None:
+    data = '{"kind":"eclipse","at_s":2.5,"site":1}'
+    event = decode(data)
+    assert isinstance(event, UnknownEvent)
+    assert (event.at_s, event.kind, event.data) == (2.5, "eclipse", data)
+    assert "eclipse" in event.reason
+
+
+def test_known_kind_without_a_field_it_needs_is_kept_as_unknown() -> None:
+    event = decode('{"kind":"evaluated","at_s":2.5,"site":1}')
+    assert isinstance(event, UnknownEvent)
+    assert event.kind == "evaluated"
+    assert "round" in event.reason
+
+
+def test_fields_of_a_newer_release_are_ignored() -> None:
+    assert decode('{"kind":"run_ended","at_s":1.0,"error":null,"mood":"fine"}') == RunEnded(
+        at_s=1.0, error=None
+    )
+
+
+@pytest.mark.parametrize("data", ["", "{", "[]", '{"kind":"run_ended"}', '{"at_s":1.0}'])
+def test_what_is_not_an_event_is_refused(data: str) -> None:
+    with pytest.raises(ValueError, match="not an event"):
+        decode(data)

@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from anabranch.record import (
+    Event,
+    EventLog,
+    LogError,
+    RunEnded,
+    SiteLost,
+    UnknownEvent,
+    read_events,
+)
+
+# Appends the batch 0, 1, 2 for every line "commit" it reads, and says when that is done; for
+# "stall" it stops in the middle of a batch, its first two events inserted and not committed.
+WRITER = """
+import sys
+from pathlib import Path
+from anabranch.record import EventLog, SiteLost
+
+def say(word):
+    print(word, flush=True)
+
+def batch(stall):
+    for site in range(3):
+        if stall and site == 2:
+            say("stalled")
+            sys.stdin.readline()
+        yield SiteLost(at_s=1.5, site=site, detail="test")
+
+log = EventLog.create(Path(sys.argv[1]))
+say("ready")
+for line in sys.stdin:
+    log.append(batch(line == "stall\\n"))
+    say("committed")
+"""
+
+
+class Writer:
+    """A process that writes a log when told to."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+
+    def tell(self, word: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{word}\n")
+        self.process.stdin.flush()
+
+    def hear(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+
+@contextmanager
+def writer(path: Path) -> Iterator[Writer]:
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert Writer(process).hear() == "ready"
+            yield Writer(process)
+        finally:
+            process.kill()
+
+
+def lost(*sites: int) -> list[Event]:
+    return [SiteLost(at_s=float(site), site=site, detail="test") for site in sites]
+
+
+def sites(path: Path, after_seq: int = 0) -> list[tuple[int, int]]:
+    return [
+        (seq, event.site)
+        for seq, event in read_events(path, after_seq)
+        if isinstance(event, SiteLost)
+    ]
+
+
+def test_events_come_back_in_order_with_their_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    with EventLog.create(path) as log:
+        log.append(lost(4, 2))
+        log.append([])
+        log.append(lost(3))
+    assert list(read_events(path)) == list(enumerate(lost(4, 2, 3), start=1))
+
+
+def test_reading_resumes_after_a_number(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    with EventLog.create(path) as log:
+        log.append(lost(4, 2, 3))
+        assert sites(path, after_seq=1) == [(2, 2), (3, 3)]
+        assert sites(path, after_seq=3) == []
+
+
+def test_a_log_is_readable_from_the_moment_it_is_created(tmp_path: Path) -> None:
+    with EventLog.create(tmp_path / "run.db"):
+        assert list(read_events(tmp_path / "run.db")) == []
+
+
+def test_a_batch_with_a_bad_event_is_not_written_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    with EventLog.create(path) as log:
+        with pytest.raises(ValueError, match="cannot record"):
+            log.append([*lost(1), RunEnded(at_s=float("nan"), error=None)])
+        log.append(lost(2))
+    assert sites(path) == [(1, 2)]
+
+
+def test_killed_writer_leaves_every_committed_batch(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    with writer(path) as other:
+        other.tell("commit")
+        assert other.hear() == "committed"
+        other.tell("stall")
+        assert other.hear() == "stalled"
+        other.process.send_signal(signal.SIGKILL)
+        assert other.process.wait() == -signal.SIGKILL
+    assert sites(path) == [(1, 0), (2, 1), (3, 2)]
+
+
+def test_reader_sees_committed_events_only_while_another_process_writes(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    with writer(path) as other:
+        assert sites(path) == []
+        other.tell("commit")
+        assert other.hear() == "committed"
+        assert sites(path) == [(1, 0), (2, 1), (3, 2)]
+        other.tell("stall")
+        assert other.hear() == "stalled"
+        assert sites(path, after_seq=3) == []
+        other.tell("go on")
+        assert other.hear() == "committed"
+        assert sites(path, after_seq=3) == [(4, 0), (5, 1), (6, 2)]
+
+
+def test_reading_goes_on_undisturbed_by_later_commits(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    with EventLog.create(path) as log:
+        log.append(lost(1, 2))
+        reading = read_events(path)
+        first = next(reading)
+        log.append(lost(3))
+        assert [first, *reading] == list(enumerate(lost(1, 2), start=1))
+
+
+def test_a_closed_log_is_a_single_file_and_reading_adds_none(tmp_path: Path) -> None:
+    with EventLog.create(tmp_path / "run.db") as log:
+        log.append(lost(1))
+    assert sites(tmp_path / "run.db") == [(1, 1)]
+    assert [path.name for path in tmp_path.iterdir()] == ["run.db"]
+
+
+def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    with EventLog.create(path) as log:
+        log.append(lost(1))
+    with pytest.raises(LogError, match=r"run\.db exists, and a log is never overwritten"):
+        EventLog.create(path)
+    assert sites(path) == [(1, 1)]
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match=r"no folder .*runs"):
+        EventLog.create(tmp_path / "runs" / "run.db")
+
+
+@pytest.mark.parametrize("statement", ["UPDATE events SET at_s = 0", "DELETE FROM events"])
+def test_history_cannot_be_changed(tmp_path: Path, statement: str) -> None:
+    path = tmp_path / "run.db"
+    with EventLog.create(path) as log:
+        log.append(lost(1))
+    with (
+        closing(sqlite3.connect(path)) as connection,
+        pytest.raises(sqlite3.IntegrityError, match="append-only"),
+    ):
+        connection.execute(statement)
+
+
+def test_a_missing_log_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match=r"no event log at .*gone\.db"):
+        list(read_events(tmp_path / "gone.db"))
+
+
+def text_file(path: Path) -> None:
+    path.write_text("at_s,kind\n" * 200)
+
+
+def empty_file(path: Path) -> None:
+    path.touch()
+
+
+def other_database(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE events (seq, at_s, kind, data)")
+
+
+@pytest.mark.parametrize("make", [text_file, empty_file, other_database])
+def test_a_file_that_is_no_log_is_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "run.db")
+    with pytest.raises(LogError, match=r"run\.db is not an event log"):
+        list(read_events(tmp_path / "run.db"))
+
+
+def edit(path: Path, statement: str) -> None:
+    EventLog.create(path).close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(statement)
+
+
+def test_a_log_of_another_format_is_refused(tmp_path: Path) -> None:
+    edit(tmp_path / "run.db", "PRAGMA user_version = 2")
+    with pytest.raises(LogError, match="format 2, and this release reads format 1"):
+        list(read_events(tmp_path / "run.db"))
+
+
+def test_an_event_of_another_release_does_not_stop_the_reader(tmp_path: Path) -> None:
+    data = '{"kind":"eclipse","at_s":2.5}'
+    edit(tmp_path / "run.db", f"INSERT INTO events VALUES (1, 2.5, 'eclipse', '{data}')")
+    [(seq, event)] = read_events(tmp_path / "run.db")
+    assert isinstance(event, UnknownEvent)
+    assert (seq, event.kind) == (1, "eclipse")
+
+
+def test_a_damaged_event_is_named_by_its_number(tmp_path: Path) -> None:
+    edit(tmp_path / "run.db", "INSERT INTO events VALUES (7, 2.5, 'run_ended', '{\"kind')")
+    with pytest.raises(LogError, match=r"run\.db, event 7: .*damaged"):
+        list(read_events(tmp_path / "run.db"))

@@ -1,0 +1,293 @@
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from anabranch.overlay import Overlay, Site
+from anabranch.plan import Plan, PlanError, Tree
+from anabranch.record import (
+    LogError,
+    MessageRefused,
+    RoundDone,
+    RunEnded,
+    SiteLost,
+    write_plan_page,
+    write_report,
+)
+
+
+class Reader(HTMLParser):
+    """Reads a page as a browser does: its words, its tables, and what it would load."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.words = ""
+        self.rows: list[list[str]] = []
+        self.loads: list[str] = []
+        self.scripts: list[str] = []
+        self._inside: list[str] = []
+        # Plain signs, so that the tests can be typed.
+        self.feed(page.replace("\N{MULTIPLICATION SIGN}", "x").replace("\N{EN DASH}", "-"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.loads += [f"{tag} {key}" for key, _ in attrs if key in ("src", "href", "srcset")]
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+        if tag == "script":
+            self.scripts.append("")
+        if tag not in ("meta", "br"):
+            self._inside.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._inside.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "script" in self._inside:
+            self.scripts[-1] += data
+        elif "style" not in self._inside:
+            self.words += f" {data.strip()}" if data.strip() else ""
+            if self.rows and {"td", "th"} & set(self._inside):
+                self.rows[-1][-1] += data
+
+    def row(self, name: str, heading: str) -> list[str]:
+        """Return the row of a name in the table that has this heading."""
+        start = next(i for i, row in enumerate(self.rows) if heading in row)
+        return next(row for row in self.rows[start + 1 :] if row[0] == name)
+
+    def cell(self, name: str, heading: str) -> str:
+        head = next(row for row in self.rows if heading in row)
+        return self.row(name, heading)[head.index(heading)]
+
+
+def report(tmp_path: Path, *logs: Path) -> Reader:
+    out = tmp_path / "report.html"
+    write_report(logs, out)
+    assert out.stat().st_size < 6_000_000
+    return Reader(out.read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def page(run, write_log, tmp_path: Path, packed: Plan) -> Reader:
+    """A report of a star with rounds of 4 s, its limit 1 s, and of a packed plan with 2 s."""
+    star_log = write_log("star", run(round_s=(4, 4, 4), predicted_s=5.0, accuracy=(0.5, 0.6, 0.7)))
+    packed_log = write_log("packed", run(packed, round_s=(2, 2, 2.5), predicted_s=1.6))
+    return report(tmp_path, star_log, packed_log)
+
+
+def test_the_verdict_names_the_fastest_and_the_baseline(page: Reader) -> None:
+    assert "packed: 2.00x as fast as star" in page.words
+    assert "packed takes 2.00 s a round, star 4.00 s (medians of 3 and 3 rounds)" in page.words
+
+
+def test_the_verdict_gives_the_reason(page: Reader) -> None:
+    # 10 MB over 40 Mbit/s take 2 s. Both packed trees cross the links between Perth and Kyoto.
+    assert (
+        "Under star that is Lima → Oslo , which carries 1.00 x the buffer (10 MB) at 40 Mbit/s: "
+        "2.00 s."
+    ) in page.words
+    assert (
+        "Kyoto → Perth , which carries 1.00 x the buffer (10 MB) at 80 Mbit/s: 1.00 s."
+        in page.words
+    )
+    assert "less than 1.00 s; packed reaches 50 % of that physical limit" in page.words
+
+
+@pytest.mark.parametrize(
+    ("heading", "of_star", "of_packed"),
+    [
+        ("sites", "4", "4"),
+        ("rounds", "3 of 3", "3 of 3"),
+        ("median round", "4.00 s", "2.00 s"),
+        ("speed-up over star", "1.00x", "2.00x"),
+        ("predicted", "5.00 s", "1.60 s"),
+        ("measured / predicted", "0.80x", "1.25x"),
+        ("share of limit", "25 %", "50 %"),
+        ("final accuracy", "70.0 %", "90.0 % (best 92.0 %)"),
+        ("time to accuracy", "90 % not reached", "4.00 s to 90 %"),
+        ("checksums", "equal in 3 rounds", "equal in 3 rounds"),
+        ("busiest link", "Lima → Oslo", "Kyoto → Perth"),
+        ("time it needs", "2.00 s", "1.00 s"),
+        ("trees", "1", "2"),
+        ("log", "star.db", "packed.db"),
+    ],
+)
+def test_the_tables_say(page: Reader, heading: str, of_star: str, of_packed: str) -> None:
+    assert (page.cell("star", heading), page.cell("packed", heading)) == (of_star, of_packed)
+
+
+def test_nothing_is_loaded(page: Reader, tmp_path: Path) -> None:
+    assert page.loads == []
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "default-src 'none'" in text
+    assert not re.search(r"@import|url\(", text[: text.index("</style>")])
+
+
+def test_the_library_is_there_once(page: Reader) -> None:
+    assert sum(len(script) > 1_000_000 for script in page.scripts) == 1
+
+
+def test_all_is_well_needs_no_warning(page: Reader) -> None:
+    assert "Mind" not in page.words
+
+
+def test_one_run_is_reported_alone(run, write_log, tmp_path: Path) -> None:
+    page = report(tmp_path, write_log("star", run()))
+    assert "star: 3.00 s a round" in page.words
+    assert "median of 3 rounds" in page.words
+
+
+def test_a_slower_run_than_the_star_is_told_as_such(
+    run, write_log, tmp_path: Path, packed: Plan
+) -> None:
+    logs = [
+        write_log("star", run(round_s=(1, 1))),
+        write_log("packed", run(packed, round_s=(4, 4))),
+    ]
+    assert "star: 4.00x as fast as packed" in report(tmp_path, *logs).words
+
+
+def test_communication_only_runs_say_so_in_place_of_accuracy(
+    run, write_log, tmp_path: Path
+) -> None:
+    page = report(tmp_path, write_log("star", run(accuracy=(), target_accuracy=None)))
+    assert "No run evaluated its model" in page.words
+    assert page.cell("star", "final accuracy") == "not evaluated"
+    assert page.cell("star", "time to accuracy") == "no target"
+
+
+def test_runs_of_different_work_are_not_compared(run, write_log, tmp_path: Path) -> None:
+    logs = [write_log("a", run(label="a")), write_log("b", run(label="b", buffer_bytes=1000))]
+    page = report(tmp_path, *logs)
+    assert "2 runs of different work" in page.words
+    assert page.cell("b", "speed-up over a") == "-"
+
+
+def test_runs_with_one_label_are_told_apart(run, write_log, tmp_path: Path) -> None:
+    page = report(tmp_path, write_log("monday", run()), write_log("tuesday", run()))
+    assert page.cell("star (monday)", "sites") == page.cell("star (tuesday)", "sites") == "4"
+
+
+def test_a_killed_run_is_reported_as_far_as_it_went(run, write_log, tmp_path: Path) -> None:
+    events = [event for event in run() if not isinstance(event, RunEnded)]
+    page = report(tmp_path, write_log("star", events))
+    assert "star: the log stops at 9.00 s without an end" in page.words
+
+
+@pytest.mark.parametrize("length", [1, 4, 8])
+def test_any_beginning_of_a_log_can_be_reported(run, write_log, tmp_path: Path, length) -> None:
+    page = report(tmp_path, write_log("star", run()[:length]))
+    assert page.cell("star", "sites") == "4"
+
+
+def test_a_run_without_a_completed_round_says_so(run, write_log, tmp_path: Path) -> None:
+    page = report(tmp_path, write_log("star", run()[:2]))
+    assert "No round was completed" in page.words
+    assert "there are no round times" in page.words
+    assert "no record of what its links carried" in page.words
+
+
+def test_what_went_wrong_is_said_first(run, write_log, tmp_path: Path) -> None:
+    events = run()[:-1]
+    odd = RoundDone(at_s=9.0, site=2, round=1, version=1, seconds=4.0, checksum=99)
+    refused = MessageRefused(at_s=9.0, site=0, sender=2, error="DuplicateMessage", detail="")
+    ended = RunEnded(at_s=9.5, error="Perth was lost")
+    page = report(tmp_path, write_log("star", [*events, odd, refused, refused, ended]))
+    assert "the result of round 1 is not the same everywhere: Kyoto differ" in page.words
+    assert "messages were refused: 2 x DuplicateMessage" in page.words
+    assert "the run ended with an error: Perth was lost" in page.words
+    assert page.cell("star", "checksums") == "DIFFER in 1 of 3 rounds"
+
+
+def test_runs_that_did_not_feel_the_overlay_are_not_held_against_its_limit(
+    run, write_log, tmp_path: Path
+) -> None:
+    page = report(tmp_path, write_log("star", run(shaped=False)))
+    assert page.cell("star", "share of limit") == "-"
+    assert "links were not held to the overlay's rates" in page.words
+
+
+def test_names_from_a_log_cannot_bring_a_script(
+    run, write_log, tmp_path: Path, overlay: Overlay
+) -> None:
+    evil = "</script><script>alert(1)</script>"
+    hostile = replace(overlay, name=evil, sites=(Site(evil), *overlay.sites[1:]))
+    lost = SiteLost(at_s=1.0, site=0, detail=evil)
+    ended = RunEnded(at_s=1.0, error=evil)
+    changes = {"label": evil, "task": evil, "model": evil, "versions": {evil: evil}}
+    events = [*run(on=hostile, **changes)[:-1], lost, ended]
+    page = report(tmp_path, write_log("evil", events))
+    assert page.cell(evil, "task") == evil
+    assert not any(script.startswith("alert(1)") for script in page.scripts)
+
+
+def test_no_log_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        write_report([], tmp_path / "report.html")
+
+
+def test_a_log_that_cannot_be_summed_up_is_named(write_log, tmp_path: Path) -> None:
+    path = write_log("empty", [])
+    with pytest.raises(LogError, match=r"empty\.db: the log is empty"):
+        write_report([path], tmp_path / "report.html")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"overlay_toml": "= 3"}, ""),
+        ({"plan_json": "{"}, ""),
+        ({"sites": ["a", "b", "c", "d"]}, "not those of its overlay"),
+    ],
+)
+def test_a_log_whose_first_event_makes_no_sense_is_named(
+    run, write_log, tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    path = write_log("odd", run(**change))
+    with pytest.raises(LogError, match=rf"odd\.db: .*{message}"):
+        write_report([path], tmp_path / "report.html")
+
+
+def test_a_plan_page_lists_shares_and_busiest_links(
+    overlay: Overlay, star: Plan, packed: Plan, tmp_path: Path
+) -> None:
+    out = tmp_path / "plan.html"
+    write_plan_page(overlay, [star, packed], out)
+    page = Reader(out.read_text(encoding="utf-8"))
+    assert page.loads == []
+    assert page.cell("packed", "sustained rate") == "80 Mbit/s"
+    assert page.cell("star", "sustained rate") == "40 Mbit/s"
+    assert "packed synchronises 80 Mbit/s" in page.words
+    assert page.row("packed", "edges up") == ["packed", "1", "Kyoto", "75 %", "1", "1"]
+    assert ["packed", "2", "Perth", "25 %", "1", "2"] in page.rows
+
+
+def test_a_plan_page_tells_plans_without_labels_apart(
+    overlay: Overlay, star: Plan, tmp_path: Path
+) -> None:
+    out = tmp_path / "plan.html"
+    unnamed = replace(star, label="")
+    write_plan_page(overlay, [unnamed, unnamed], out)
+    page = Reader(out.read_text(encoding="utf-8"))
+    assert page.cell("plan 1", "trees") == page.cell("plan 1 #2", "trees") == "1"
+
+
+def test_a_plan_page_needs_plans_that_fit(overlay: Overlay, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="at least one plan"):
+        write_plan_page(overlay, [], tmp_path / "plan.html")
+    with pytest.raises(PlanError):
+        write_plan_page(
+            overlay, [Plan(1, (Tree(0, 1.0, (-1, 0), (-1, 0)),))], tmp_path / "plan.html"
+        )
+
+
+def test_importing_the_record_does_not_import_plotly() -> None:
+    code = "import sys, anabranch.record; sys.exit('plotly' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

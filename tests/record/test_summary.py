@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from anabranch.overlay import Overlay, Trace
+from anabranch.plan import Plan
+from anabranch.record import (
+    Evaluated,
+    Event,
+    LinkBytes,
+    MessageRefused,
+    RoundDone,
+    RunEnded,
+    RunStarted,
+    SiteJoined,
+    SiteLost,
+    StepDone,
+    UnknownEvent,
+    summarise,
+)
+from anabranch.record.summary import AccuracyPoint, CompletedRound, Dispute, Utilisation
+
+
+def done(
+    round: int,
+    *sites: int,
+    at_s: float = 1.0,
+    seconds: float = 1.0,
+    checksum: int | None = None,
+    version: int = 1,
+) -> list[Event]:
+    return [
+        RoundDone(
+            at_s=at_s, site=site, round=round, version=version, seconds=seconds, checksum=checksum
+        )
+        for site in sites
+    ]
+
+
+def test_a_whole_run(run) -> None:
+    summary = summarise(run())
+    assert summary.label == "star"
+    assert summary.sites == ("Oslo", "Lima", "Kyoto", "Perth")
+    assert summary.rounds == (
+        CompletedRound(0, 1, 2.0, 2.0),
+        CompletedRound(1, 1, 6.0, 4.0),
+        CompletedRound(2, 1, 9.0, 3.0),
+    )
+    assert summary.round_s == (2.0, 4.0, 3.0)
+    assert summary.median_round_s == 3.0
+    assert summary.total_s == 9.0
+    assert summary.ended
+    assert summary.error is None
+    assert summary.plan_versions == (1,)
+
+
+def test_a_round_lasts_as_long_as_its_slowest_site(start) -> None:
+    events = [*done(0, 0, 1, 3, seconds=1.0), *done(0, 2, at_s=5.0, seconds=4.0)]
+    assert summarise([start(), *events]).rounds == (CompletedRound(0, 1, 5.0, 4.0),)
+
+
+def test_a_round_some_site_has_not_finished_does_not_count(start) -> None:
+    summary = summarise([start(), *done(0, 0, 1, 2, 3), *done(1, 0, 1, 2)])
+    assert [r.round for r in summary.rounds] == [0]
+
+
+def test_a_repeated_round_counts_once_as_it_ended_last(start) -> None:
+    again = done(0, 0, 1, 2, 3, at_s=3.0, seconds=3.0, version=2)
+    summary = summarise([start(), *done(0, 0, 1, 2, 3), *again])
+    assert summary.rounds == (CompletedRound(0, 2, 3.0, 3.0),)
+
+
+def test_rounds_are_complete_without_a_lost_site_until_it_is_back(start) -> None:
+    summary = summarise(
+        [
+            start(),
+            *done(0, 0, 1, 2),
+            SiteLost(at_s=2.0, site=3, detail="silent"),  # completes round 0
+            *done(1, 0, 1, 2),
+            SiteJoined(at_s=3.0, site=3, name="Perth", address="192.0.2.4:4000"),
+            *done(2, 0, 1, 2),
+            *done(3, 0, 1, 2, 3),
+        ]
+    )
+    assert [r.round for r in summary.rounds] == [0, 1, 3]
+
+
+def test_accuracy_is_the_mean_over_sites_when_the_last_is_done(start) -> None:
+    summary = summarise(
+        [
+            start(),
+            Evaluated(at_s=1.0, site=0, round=0, accuracy=0.5),
+            Evaluated(at_s=3.0, site=0, round=1, accuracy=0.875),
+            Evaluated(at_s=2.0, site=1, round=0, accuracy=0.75),
+        ]
+    )
+    assert summary.accuracy == (AccuracyPoint(2.0, 0, 0.625), AccuracyPoint(3.0, 1, 0.875))
+
+
+def test_accuracy_final_best_and_time_to_reach(run) -> None:
+    summary = summarise(run(accuracy=(0.5, 0.92, 0.9)))
+    assert summary.final_accuracy == 0.9
+    assert summary.best_accuracy == 0.92
+    assert summary.time_to_accuracy_s(0.9) == 6.0
+    assert summary.time_to_accuracy_s(0.95) is None
+
+
+def test_measured_against_predicted_and_limit(run) -> None:
+    summary = summarise(run(predicted_s=2.5, limit_s=1.5))
+    assert summary.measured_over_predicted == pytest.approx(3.0 / 2.5)
+    assert summary.share_of_limit == pytest.approx(0.5)
+
+
+def test_predictions_say_nothing_of_links_that_were_not_shaped(run) -> None:
+    summary = summarise(run(shaped=False))
+    assert summary.measured_over_predicted is None
+    assert summary.share_of_limit is None
+
+
+def test_bytes_of_each_link(run) -> None:
+    summary = summarise(run())
+    assert summary.link_bytes == {
+        pair: 30_000_000 for site in (1, 2, 3) for pair in ((0, site), (site, 0))
+    }
+
+
+def test_utilisation_is_the_share_of_goodput(run, overlay: Overlay) -> None:
+    series = summarise(run(round_s=(2.0, 4.0))).utilisation(overlay)
+    # 10 MB is 1 s of 80 Mbit/s and 2 s of 40 Mbit/s.
+    assert series[0, 1] == (Utilisation(2.0, 2.0, 0.5), Utilisation(6.0, 4.0, 0.25))
+    assert series[1, 0] == (Utilisation(2.0, 2.0, 1.0), Utilisation(6.0, 4.0, 0.5))
+    assert series[2, 3] == ()
+    assert series.keys() == {(link.source, link.target) for link in overlay}
+
+
+def test_utilisation_follows_loss_and_a_changing_rate(start, overlay: Overlay) -> None:
+    traced = replace(
+        overlay,
+        links=tuple(
+            replace(link, trace=Trace((0.0, 10.0), (link.rate_bps, 40e6)), loss=0.5)
+            if (link.source, link.target) == (0, 1)
+            else link
+            for link in overlay
+        ),
+    )
+    events: Iterable[Event] = (
+        start(),
+        LinkBytes(at_s=10.0, source=0, target=1, seconds=1.0, payload_bytes=1_000_000),
+        LinkBytes(at_s=11.0, source=0, target=1, seconds=1.0, payload_bytes=1_000_000),
+    )
+    assert [u.share for u in summarise(events).utilisation(traced)[0, 1]] == [0.2, 0.4]
+
+
+def test_compute_time_is_that_of_the_site_that_computes_longest(start) -> None:
+    def step(round: int, site: int, compute_s: float) -> Event:
+        return StepDone(at_s=1.0, site=site, round=round, loss=None, samples=8, compute_s=compute_s)
+
+    summary = summarise([start(), step(0, 0, 1.0), step(0, 0, 1.0), step(0, 1, 1.5), step(1, 1, 3)])
+    assert summary.compute_s == (2.0, 3.0)
+
+
+def test_checksums_that_agree(run) -> None:
+    summary = summarise(run())
+    assert (summary.checksums_agree, summary.checked_rounds, summary.disputes) == (True, 3, ())
+
+
+def test_checksums_that_differ_name_round_and_sites(start) -> None:
+    summary = summarise(
+        [
+            start(),
+            *done(0, 0, 1, 2, 3, checksum=7),
+            *done(1, 0, 2, checksum=7),
+            *done(1, 1, 3, checksum=8),  # a tie: site 0 is believed
+            *done(2, 0, checksum=5),
+            *done(2, 1, 2, 3, checksum=6),
+        ]
+    )
+    assert summary.checksums_agree is False
+    assert summary.disputes == (Dispute(1, (1, 3)), Dispute(2, (0,)))
+
+
+def test_a_single_checksum_proves_nothing(start) -> None:
+    summary = summarise([start(), *done(0, 0, checksum=7), *done(0, 1, 2, 3)])
+    assert (summary.checksums_agree, summary.checked_rounds) == (None, 0)
+
+
+def test_refused_messages_and_unknown_events_are_counted(start) -> None:
+    refused = MessageRefused(at_s=1.0, site=0, sender=2, error="DuplicateMessage", detail="chunk 3")
+    unknown = UnknownEvent(at_s=2.0, kind="eclipse", data="{}", reason="unknown kind")
+    summary = summarise([start(), refused, unknown, refused])
+    assert summary.refused == {"DuplicateMessage": 2}
+    assert summary.unknown == {"eclipse": 1}
+
+
+def test_the_error_that_ended_a_run(start) -> None:
+    summary = summarise([start(), RunEnded(at_s=2.0, error="site Lima was lost")])
+    assert (summary.ended, summary.error) == (True, "site Lima was lost")
+
+
+def test_every_beginning_of_a_log_can_be_summed_up(run, overlay: Overlay, packed: Plan) -> None:
+    events = run(packed)
+    for stop in range(1, len(events)):
+        summary = summarise(events[:stop])
+        assert not summary.ended
+        assert len(summary.rounds) <= 3
+        summary.utilisation(overlay)
+    assert summarise(events[:1]).median_round_s is None
+    assert summarise(events[:1]).final_accuracy is None
+
+
+def test_an_empty_log_is_refused() -> None:
+    with pytest.raises(ValueError, match="log is empty"):
+        summarise([])
+
+
+def test_a_log_without_its_first_event_is_refused(run) -> None:
+    with pytest.raises(ValueError, match="not with run_started"):
+        summarise(run()[1:])
+
+
+def test_events_of_two_runs_are_refused(start) -> None:
+    first: RunStarted = start()
+    with pytest.raises(ValueError, match="second run_started"):
+        summarise([first, msgspec.structs.replace(first, seed=8)])
