@@ -1,0 +1,32 @@
+# Every target does its own set-up: a machine with Python, make and pip is enough.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+SOURCES := src tests benchmarks examples
+
+.PHONY: demo test check lint format clean
+
+demo: $(VENV)/ready  ## nine sites of this machine train one model; a table and a report
+	$(BIN)/anabranch demo
+
+test: $(VENV)/ready  ## all tests, doctests and examples; warnings are errors
+	$(BIN)/pytest
+
+check: lint test  ## what must pass before a change lands
+
+lint: $(VENV)/ready  ## format, lint, strict types
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/mypy
+
+format: $(VENV)/ready  ## put the code in shape
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+clean:  ## forget the environment and what tools left behind
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@

@@ -1,0 +1,70 @@
+"""What every benchmark needs: where results go, and what they depend on."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def write(name: str, seed: int, **figures: Any) -> None:
+    """Write one benchmark's figures with everything they depend on."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    document = {
+        "benchmark": name,
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": _git("rev-parse", "HEAD"),
+        "uncommitted_changes": bool(_git("status", "--porcelain", "--", "src")),
+        "seed": seed,
+        "machine": {
+            "cpu": _cpu(),
+            "cores": os.cpu_count(),
+            "system": f"{platform.system()} {platform.release()}",
+        },
+        "versions": {
+            "python": platform.python_version(),
+            **{each: version(each) for each in ("anabranch", "numpy", "torch", "msgspec")},
+        },
+        **figures,
+    }
+    path.write_text(json.dumps(document, indent=2) + "\n")
+    print(f"written: {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def spread(values: Sequence[float]) -> dict[str, float | list[float]]:
+    """Return the median and what it was taken of."""
+    return {"median": median(values), "all": [round(value, 4) for value in values]}
+
+
+def peak_memory_bytes(pid: int) -> int:
+    """Return the most memory a living process has held so far; 0 once it is gone."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    for line in status.splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0

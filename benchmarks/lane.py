@@ -1,0 +1,172 @@
+"""One lane on loopback: 4 MB chunks received and summed, one process each side.
+
+    python benchmarks/lane.py
+
+Measures what the data plane can move at best: the sender's lane, a connection, the frame reader,
+and the accumulator, with nothing to wait for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+import common
+from anabranch.net.errors import PeerError
+from anabranch.net.frames import DISCARD, Sink
+from anabranch.net.messages import AnyMessage, PartialSum
+from anabranch.net.network import Address, Connection
+from anabranch.net.tcp import TcpNetwork
+from anabranch.site.accumulator import Accumulator
+from anabranch.site.aggregation import Send
+from anabranch.site.dataplane import LIMITS
+from anabranch.site.lane import Lane
+
+ELEMENTS = 1 << 20
+BUFFER_CHUNKS = 58  # both sides work through a buffer of AlexNet's size: nothing stays in a cache
+
+
+class Summing:
+    """Receives sums of chunks and adds each to a contribution of its own."""
+
+    def __init__(self, connection: Connection, chunks: int) -> None:
+        self.connection = connection
+        self._chunks = chunks
+        self._own = np.ones((BUFFER_CHUNKS, ELEMENTS), np.float32)
+        self.done = asyncio.get_running_loop().create_future()
+        self.began_s = self.ended_s = self.began_cpu_s = self.ended_cpu_s = 0.0
+        self.last = Accumulator(0)
+
+    def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
+        assert isinstance(message, PartialSum)
+        if message.chunk == 0:
+            self.began_s, self.began_cpu_s = time.perf_counter(), time.process_time()
+        accumulator = Accumulator(ELEMENTS)
+        accumulator.add_own(self._own[message.chunk % BUFFER_CHUNKS], 1.0)
+
+        def piece(offset_bytes: int, data: memoryview) -> None:
+            accumulator.add(offset_bytes // 4, np.frombuffer(data, np.float32))
+
+        def done() -> None:
+            if message.chunk == self._chunks - 1:
+                self.last = accumulator
+                self.ended_s, self.ended_cpu_s = time.perf_counter(), time.process_time()
+                self.done.set_result(None)
+
+        return Sink(piece=piece, done=done)
+
+    def on_refused(self, message: AnyMessage, error: PeerError) -> None:
+        raise error
+
+    def on_closed(self, error: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(error or ConnectionError("closed early"))
+
+
+class Silent:
+    """Receives nothing but the end of the connection."""
+
+    def __init__(self) -> None:
+        self.closed = asyncio.Event()
+
+    def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
+        return DISCARD
+
+    def on_refused(self, message: AnyMessage, error: PeerError) -> None: ...
+
+    def on_closed(self, error: Exception | None) -> None:
+        self.closed.set()
+
+
+async def receive(chunks: int) -> None:
+    receivers: list[Summing] = []
+    connected = asyncio.Event()
+
+    def welcome(connection: Connection) -> Summing:
+        receivers.append(Summing(connection, chunks))
+        connected.set()
+        return receivers[-1]
+
+    listener = await TcpNetwork(LIMITS).listen(("127.0.0.1", 0), welcome)
+    print(listener.address[1], flush=True)
+    await connected.wait()
+    (receiver,) = receivers
+    await receiver.done
+    receiver.connection.close()
+    assert np.array_equal(receiver.last.sum, np.full(ELEMENTS, 3.0, np.float32))
+    seconds = receiver.ended_s - receiver.began_s
+    cpu_s = receiver.ended_cpu_s - receiver.began_cpu_s
+    print(json.dumps({"seconds": seconds, "cpu_s": cpu_s}), flush=True)
+
+
+async def send(address: Address, chunks: int) -> float:
+    silent = Silent()
+
+    async def connect() -> Connection:
+        return await TcpNetwork(LIMITS).connect(address, silent)
+
+    def failed(error: Exception) -> None:
+        raise error
+
+    buffer = np.full((BUFFER_CHUNKS, ELEMENTS), 2.0, np.float32)
+    lane = Lane(0, connect, 2, failed)
+    began_s = time.process_time()
+    for chunk in range(chunks):
+        payload = memoryview(buffer[chunk % BUFFER_CHUNKS].data).cast("B")
+        lane.put(Send(PartialSum(1, 1, chunk, (0, 1), 1.0), payload, lambda: None))
+    await lane.drained()
+    await silent.closed.wait()  # what TCP has buffered must leave before the loop ends
+    cpu_s = time.process_time() - began_s
+    lane.close()
+    return cpu_s
+
+
+def measure(chunks: int) -> tuple[float, float, float]:
+    """Return GB/s, and CPU seconds per GB of the sender and of the receiver."""
+    command = [sys.executable, __file__, "--receive", "--chunks", str(chunks)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as receiver:
+        assert receiver.stdout is not None
+        port = int(receiver.stdout.readline())
+        sender_cpu_s = asyncio.run(send(("127.0.0.1", port), chunks))
+        result = json.loads(receiver.stdout.readline())
+    gigabytes = chunks * 4 * ELEMENTS / 1e9
+    return gigabytes / result["seconds"], sender_cpu_s / gigabytes, result["cpu_s"] / gigabytes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--chunks", type=int, default=500)
+    parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--receive", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.receive:
+        asyncio.run(receive(options.chunks))
+        return
+    measure(50)  # warms the page cache and the processor up
+    runs = [measure(options.chunks) for _ in range(options.runs)]
+    rates, sender_cpu, receiver_cpu = (common.spread(column) for column in zip(*runs, strict=True))
+    print(
+        f"received and summed: {rates['median']:.2f} GB/s (of {options.runs} runs: {rates['all']})"
+    )
+    print(
+        f"CPU per GB: sender {sender_cpu['median']:.3f} s, receiver {receiver_cpu['median']:.3f} s"
+    )
+    common.write(
+        "lane",
+        seed=0,
+        chunk_bytes=4 * ELEMENTS,
+        chunks=options.chunks,
+        gigabytes_per_s=rates,
+        sender_cpu_s_per_gigabyte=sender_cpu,
+        receiver_cpu_s_per_gigabyte=receiver_cpu,
+    )
+
+
+if __name__ == "__main__":
+    main()

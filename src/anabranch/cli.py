@@ -1,0 +1,353 @@
+"""The command line. Each command reads its input, calls the rooms that do the work, and prints.
+
+Exit codes: 0 all went well, 1 a run failed, 2 bad input, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import ExitStack
+from datetime import datetime
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.tree import Tree as TextTree
+
+from anabranch import __version__
+from anabranch import overlay as overlays
+from anabranch import plan as plans
+from anabranch.net.errors import NetError
+from anabranch.net.network import Address
+from anabranch.overlay import Overlay, OverlayError, UniformRates
+from anabranch.plan import Plan, PlanError
+from anabranch.record import LogError, RunSummary, read_events, summarise, units
+from anabranch.run import scenario as scenarios
+from anabranch.run.launch import TOKEN_VARIABLE, run_locally
+from anabranch.run.progress import LiveRun, results_table
+from anabranch.run.scenario import Balanced, Fapt, Route, ScenarioError, Spanning, Star
+
+app = typer.Typer(
+    name="anabranch",
+    help="Train one PyTorch model across sites joined by slow, uneven, changing networks.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+_console = Console()
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_ALEXNET_MB = 244.403
+
+
+def main() -> NoReturn:
+    """Run the command line."""
+    try:
+        app()
+    except (OverlayError, PlanError, ScenarioError, LogError) as error:
+        _fail(error, 2)
+    except (NetError, OSError, ValueError, ArithmeticError) as error:
+        _fail(error, 1)
+    sys.exit(0)
+
+
+def _fail(error: Exception, code: int) -> NoReturn:
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"anabranch {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which release.")
+    ] = False,
+) -> None:
+    pass
+
+
+OutOption = Annotated[Path, typer.Option("--out", help="Folder for the logs and the report.")]
+DataOption = Annotated[
+    Path | None, typer.Option("--data-dir", help="Where the official data-set files are.")
+]
+
+
+# --- demo and run ------------------------------------------------------------------------------
+
+
+@app.command()
+def demo(out: OutOption = Path("runs")) -> None:
+    """Train on nine sites of this machine, over a star and over planned trees; write a report."""
+    with ExitStack() as stack:
+        folder = files("anabranch.run") / "demo"
+        paths = [stack.enter_context(as_file(folder / name)) for name in ("star.toml", "fapt.toml")]
+        _run(paths, out / f"demo-{_stamp()}", None)
+
+
+@app.command()
+def run(
+    scenario: Annotated[list[Path], typer.Argument(help="Scenario files, run one after another.")],
+    out: OutOption = Path("runs"),
+    data_dir: DataOption = None,
+) -> None:
+    """Run scenarios on this machine: real processes, real TCP, links held to their rates."""
+    _run(scenario, out / f"{scenario[0].stem}-{_stamp()}", data_dir)
+
+
+def _stamp() -> str:
+    return datetime.now().strftime("%Y%m%d-%H%M%S")
+
+
+def _run(paths: list[Path], folder: Path, data_dir: Path | None) -> None:
+    from anabranch.record.report import write_report
+
+    loaded = [scenarios.load(path) for path in paths]  # complains before anything runs
+    folder.mkdir(parents=True)
+    signal.signal(signal.SIGTERM, _interrupt)
+    logs = []
+    try:
+        for number, (path, (scenario, overlay)) in enumerate(zip(paths, loaded, strict=True), 1):
+            log = folder / f"{number}-{path.stem}.db"
+            title = scenario.label or path.stem
+            if not _console.is_terminal:
+                _console.print(f"{title}: {overlay.size} sites, {scenario.rounds} rounds")
+            with LiveRun(title, log, _console) as live:
+                run_locally(path, overlay, log, data_dir, live.tick)
+            logs.append(log)
+    except KeyboardInterrupt:
+        print("error: interrupted; every process has ended", file=sys.stderr)
+        raise typer.Exit(130) from None
+    _console.print(results_table([_summary(log) for log in logs]))
+    report_path = folder / "report.html"
+    write_report(logs, report_path)
+    _console.print(f"report: {report_path}", soft_wrap=True)
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _summary(log: Path) -> RunSummary:
+    return summarise(event for _, event in read_events(log))
+
+
+# --- plan --------------------------------------------------------------------------------------
+
+
+@app.command()
+def plan(
+    overlay: Annotated[str, typer.Argument(help="A built-in overlay's name, or a file.")],
+    roots: Annotated[
+        int | None, typer.Option(help="Roots of the FAPT; all sites if not given.")
+    ] = None,
+    size_mb: Annotated[
+        float, typer.Option("--size-mb", help="Buffer in megabytes; AlexNet's if not given.")
+    ] = _ALEXNET_MB,
+    chunk_elements: Annotated[int, typer.Option(help="The most elements of a chunk.")] = 1 << 18,
+    rate: Annotated[
+        str | None,
+        typer.Option(
+            help="For graph files without capacities: bit/s, as 100e6, or a range drawn per "
+            "direction, as 20e6..155e6."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of rates drawn from a range.")] = 0,
+    default_latency_s: Annotated[
+        float | None, typer.Option(help="For graph files without positions: seconds one way.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Also draw the plans into this page.")] = None,
+) -> None:
+    """Plan trees for an overlay: draw them, predict the round, and compare with the limit."""
+    network = overlays.load(overlay, _rate(rate, seed), default_latency_s=default_latency_s)
+    count = network.size if roots is None else roots
+    routes: list[Route] = [Star(), Balanced(), Spanning(), Fapt(roots=1)]
+    routes += [Fapt(roots=count)] if count > 1 else []
+    planned = [scenarios.plan_route(route, network) for route in routes]
+    size_bytes = size_mb * 1e6
+    limit_s = plans.limit_s(network, size_bytes)
+    _console.print(
+        f"{network.name}: {network.size} sites, {len(network.links)} directed links; "
+        f"{units.size(size_bytes)} in chunks of {units.size(4 * chunk_elements)}"
+    )
+    _console.print(_predictions(network, planned, size_bytes, 4 * chunk_elements, limit_s))
+    _console.print(
+        f"physical limit: {units.seconds(limit_s)} a round, no plan on these links is faster"
+    )
+    for tree in _draw(network, planned[-1]):
+        _console.print(tree)
+    if html is not None:
+        from anabranch.record.report import write_plan_page
+
+        write_plan_page(network, planned, html)
+        _console.print(f"drawn: {html}", soft_wrap=True)
+
+
+def _rate(text: str | None, seed: int) -> float | UniformRates | None:
+    if text is None:
+        return None
+    try:
+        low, dots, high = text.partition("..")
+        return UniformRates(float(low), float(high), seed) if dots else float(low)
+    except ValueError as error:
+        raise typer.BadParameter(f"--rate {text}: give bit/s, or low..high ({error})") from None
+
+
+def _predictions(
+    network: Overlay, planned: list[Plan], size_bytes: float, chunk_bytes: float, limit_s: float
+) -> Table:
+    table = Table()
+    for heading in ("route", "round", "speed-up", "of the limit", "paper's metric", "busiest link"):
+        table.add_column(heading, justify="left" if heading in ("route",) else "right")
+    first_s: float | None = None
+    for each in planned:
+        predicted = plans.predict(each, network, size_bytes, chunk_bytes=chunk_bytes)
+        first_s = first_s or predicted.contention_s
+        busiest = "" if predicted.bottleneck is None else _link(network, *predicted.bottleneck)
+        table.add_row(
+            each.label,
+            units.seconds(predicted.contention_s),
+            units.times(first_s / predicted.contention_s),
+            units.percent(limit_s / predicted.contention_s),
+            units.seconds(predicted.paper_s),
+            busiest,
+        )
+    return table
+
+
+def _link(network: Overlay, source: int, target: int) -> str:
+    return f"{network.sites[source].name}->{network.sites[target].name}"
+
+
+def _draw(network: Overlay, planned: Plan) -> list[TextTree]:
+    drawn = []
+    for tree in planned.trees:
+        mirrored = tree.up == tree.down
+        ways = (("", tree.up),) if mirrored else ((" up", tree.up), (" down", tree.down))
+        for way, parents in ways:
+            title = f"[bold]{network.sites[tree.root].name}[/bold]{way}, share {tree.share:.1%}"
+            branches = {tree.root: TextTree(title)}
+            children = tree.children(parents)
+            queue = [tree.root]
+            while queue:
+                site = queue.pop(0)
+                for child in children[site]:
+                    hop = (child, site) if way != " down" else (site, child)
+                    path = planned.path(*hop)
+                    via = [network.sites[relay].name for relay in path[1:-1]]
+                    text = network.sites[child].name + (f" via {', '.join(via)}" if via else "")
+                    branches[child] = branches[site].add(text)
+                    queue.append(child)
+            drawn.append(branches[tree.root])
+    return drawn
+
+
+# --- report ------------------------------------------------------------------------------------
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Event logs, or folders of them.")],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+) -> None:
+    """Write a report of one run, or of several side by side."""
+    from anabranch.record.report import write_report
+
+    logs = [
+        log for path in runs for log in (sorted(path.glob("*.db")) if path.is_dir() else [path])
+    ]
+    if not logs:
+        raise LogError(f"no event log in {', '.join(map(str, runs))}; give what a run wrote")
+    _console.print(results_table([_summary(log) for log in logs]))
+    write_report(logs, out)
+    _console.print(f"report: {out}", soft_wrap=True)
+
+
+# --- one process of a run ----------------------------------------------------------------------
+
+
+InsecureOption = Annotated[
+    bool,
+    typer.Option(
+        "--insecure", help="Allow addresses off this machine: traffic is not encrypted yet."
+    ),
+]
+
+
+@app.command()
+def scheduler(
+    scenario: Annotated[Path, typer.Argument(help="The scenario's file.")],
+    log: Annotated[Path, typer.Option(help="The event log to create.")],
+    listen: Annotated[
+        str, typer.Option(help="host:port; port 0 takes a free one.")
+    ] = "127.0.0.1:0",
+    stop_with_stdin: Annotated[bool, typer.Option(hidden=True)] = False,
+    insecure: InsecureOption = False,
+) -> None:
+    """Run a scenario's scheduler; sites join it by address and token ($ANABRANCH_TOKEN)."""
+    from anabranch.run.control import run_scheduler
+
+    address = _address(listen, insecure)
+    loaded, network = scenarios.load(scenario)
+    run_scheduler(
+        loaded,
+        network,
+        _token(),
+        address,
+        log,
+        lambda at: print(f"{at[0]}:{at[1]}", flush=True),
+        stop_with_stdin,
+    )
+
+
+@app.command()
+def site(
+    name: Annotated[str, typer.Argument(help="This site's name in the overlay.")],
+    scheduler: Annotated[str, typer.Option(help="The scheduler's host:port.")],
+    host: Annotated[str, typer.Option(help="Where other sites reach this one.")] = "127.0.0.1",
+    data_dir: DataOption = None,
+    threads: Annotated[
+        int | None, typer.Option(help="For torch; its own choice if not given.")
+    ] = None,
+    insecure: InsecureOption = False,
+) -> None:
+    """Take part in a run as one site; needs the run's token in $ANABRANCH_TOKEN."""
+    from anabranch.run.worker import run_site
+
+    address = _address(scheduler, insecure)
+    _check_host(host, insecure)
+    run_site(name, address, _token(), host, data_dir, threads)
+
+
+def _token() -> str:
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    if not token:
+        raise typer.BadParameter(
+            f"set ${TOKEN_VARIABLE} to the run's shared secret, the same for the scheduler and "
+            "every site"
+        )
+    return token
+
+
+def _address(text: str, insecure: bool) -> Address:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535:
+        raise typer.BadParameter(f"{text!r} is not host:port")
+    _check_host(host, insecure)
+    return host, int(port)
+
+
+def _check_host(host: str, insecure: bool) -> None:
+    if host not in _LOOPBACK and not insecure:
+        raise typer.BadParameter(
+            f"{host} is off this machine, and traffic would be neither encrypted nor "
+            "authenticated beyond a shared token; say --insecure if the network is trusted"
+        )

@@ -1,0 +1,105 @@
+"""What a person sees while a run goes on, and the table at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from anabranch.record import units
+from anabranch.record.events import Event, UnknownEvent
+from anabranch.record.log import LogError, read_events
+from anabranch.record.summary import RunSummary, summarise
+
+
+class LiveRun:
+    """A progress bar and a table of one run, read from its log; nothing where no terminal is.
+
+    Args:
+        title: beside the bar.
+        log: the run's event log, which need not exist yet.
+        console: where to draw.
+    """
+
+    def __init__(self, title: str, log: Path, console: Console) -> None:
+        self._log = log
+        self._console = console
+        self._events: list[Event | UnknownEvent] = []
+        self._seen = 0
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("rounds"),
+            TimeElapsedColumn(),
+            console=console,
+        )
+        self._task = self._bar.add_task(title, total=None)
+        self._live = Live(self._bar, console=console, transient=True, refresh_per_second=4)
+
+    def __enter__(self) -> LiveRun:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+
+    def tick(self) -> None:
+        """Read what is new in the log and draw it."""
+        if not self._console.is_terminal or not self._log.exists():
+            return
+        try:
+            for seq, event in read_events(self._log, self._seen):
+                self._seen = seq
+                self._events.append(event)
+        except LogError:  # the scheduler is just creating it
+            return
+        if self._events:
+            run = summarise(self._events)
+            self._bar.update(self._task, total=run.started.rounds, completed=len(run.rounds))
+            self._live.update(Group(self._bar, results_table([run])))
+
+
+def results_table(runs: Sequence[RunSummary]) -> Table:
+    """Return runs side by side, a row each; speed-ups are over the first."""
+    table = Table()
+    for heading in (
+        "route",
+        "rounds",
+        "round",
+        "speed-up",
+        "predicted",
+        "measured / predicted",
+        "of the limit",
+        "accuracy",
+        "time to target",
+    ):
+        table.add_column(heading, justify="left" if heading == "route" else "right")
+    first = runs[0].median_round_s
+    for run in runs:
+        round_s, target = run.median_round_s, run.started.target_accuracy
+        reached_s = None if target is None else run.time_to_accuracy_s(target)
+        shaped = run.started.shaped
+        table.add_row(
+            run.label,
+            f"{len(run.rounds)}/{run.started.rounds}",
+            units.seconds(round_s),
+            units.times(first / round_s if first and round_s else None),
+            units.seconds(run.started.predicted_s if shaped else None),
+            units.times(run.measured_over_predicted),
+            units.percent(run.share_of_limit),
+            units.percent(run.final_accuracy),
+            units.seconds(reached_s),
+        )
+    return table
