@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from anabranch.net.errors import PeerError
 from anabranch.net.messages import RoundEnded
-from anabranch.net.network import Address, Network
+from anabranch.net.network import Address, Connection, Network
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.scheduler.server import Scheduler
@@ -88,6 +88,14 @@ class Cluster:
                 for agent, buffer, weight in zip(self.agents, buffers, weights, strict=True)
             )
         )
+
+    def connection(self, source: int, target: int) -> Connection:
+        """Return the connection under a lane, to misuse it."""
+        plane = self.agents[source]._plane
+        assert plane is not None
+        connection = plane._lanes[target]._connection
+        assert connection is not None
+        return connection
 
     async def leave(self) -> None:
         await asyncio.gather(*(agent.leave() for agent in self.agents))

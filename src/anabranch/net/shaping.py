@@ -17,10 +17,6 @@ from anabranch.net.messages import Message
 from anabranch.net.network import Connection, Payload
 from anabranch.overlay import Link
 
-# How much idle time a sender may make up for: an event loop wakes a little late every time, and
-# without it each late wake-up would be lost for good.
-_CATCH_UP_S = 0.01
-
 
 def serialised_s(link: Link, start_s: float, size_bytes: int) -> float:
     """Return when the last byte of a message has left, if its first leaves at ``start_s``.
@@ -47,20 +43,31 @@ def serialised_s(link: Link, start_s: float, size_bytes: int) -> float:
 class TokenBucket:
     """When bytes may leave on a link whose past use is known. Pure: time is handed in.
 
+    An event loop wakes a sender a little late every time. What one message lost so, the next may
+    make up for, and no more: a busy link keeps exactly its rate, and an idle one saves nothing up.
+
     >>> bucket = TokenBucket(Link(0, 1, rate_bps=8e6))
-    >>> [round(bucket.leave_s(now_s, 100_000), 3) for now_s in (1.0, 1.0, 5.0)]
-    [1.09, 1.19, 5.09]
+    >>> bucket.leave_s(1.0, size_bytes=100_000)
+    1.1
+    >>> bucket.woke(1.125)
+    >>> round(bucket.leave_s(1.125, size_bytes=100_000), 3)
+    1.2
     """
 
     def __init__(self, link: Link) -> None:
         self._link = link
         self._free_s = -math.inf  # when the last byte of what was sent so far has left
+        self._late_s = 0.0  # how much later than that the sender woke
 
     def leave_s(self, now_s: float, size_bytes: int) -> float:
         """Book a message; return the moment its last byte has left, seconds."""
-        start_s = max(self._free_s, now_s - _CATCH_UP_S)
+        start_s = max(self._free_s, now_s - self._late_s)
         self._free_s = serialised_s(self._link, start_s, size_bytes)
         return self._free_s
+
+    def woke(self, now_s: float) -> None:
+        """Take note of when the sender saw that the message booked last has left."""
+        self._late_s = max(0.0, now_s - self._free_s)
 
 
 class ShapedConnection:
@@ -95,12 +102,16 @@ class ShapedConnection:
         if self._failure is not None:
             raise self._failure
         size_bytes = len(encode_frame(message)) + memoryview(payload).nbytes
-        now_s = self._loop.time() - self._epoch_s
+        now_s = self._now_s()
         leave_s = self._bucket.leave_s(now_s, size_bytes)
         await asyncio.sleep(leave_s - now_s)
+        self._bucket.woke(self._now_s())
         self._flying.append((leave_s + self._latency_s, message, payload))
         self._landed.clear()
         self._left.set()
+
+    def _now_s(self) -> float:
+        return self._loop.time() - self._epoch_s
 
     async def _deliver(self) -> None:
         try:
@@ -110,7 +121,7 @@ class ShapedConnection:
                     self._left.clear()
                     await self._left.wait()
                 arrive_s, message, payload = self._flying[0]
-                await asyncio.sleep(arrive_s - (self._loop.time() - self._epoch_s))
+                await asyncio.sleep(arrive_s - self._now_s())
                 await self._connection.send(message, payload)
                 self._flying.popleft()
         except Exception as error:

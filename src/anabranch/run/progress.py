@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -72,20 +73,15 @@ class LiveRun:
 
 
 def results_table(runs: Sequence[RunSummary]) -> Table:
-    """Return runs side by side, a row each; speed-ups are over the first."""
-    table = Table()
-    for heading in (
-        "route",
-        "rounds",
-        "round",
-        "speed-up",
-        "predicted",
-        "measured / predicted",
-        "of the limit",
-        "accuracy",
-        "time to target",
-    ):
-        table.add_column(heading, justify="left" if heading == "route" else "right")
+    """Return runs side by side, a row each.
+
+    ``round`` is the median; ``speed-up`` is over the first run; ``limit`` is the share of the
+    physical limit; ``to target`` is the time until the target accuracy was first seen.
+    """
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("route")
+    for heading in ("rounds", "round", "speed-up", "predicted", "limit", "accuracy", "to target"):
+        table.add_column(heading, justify="right", no_wrap=True)
     first = runs[0].median_round_s
     for run in runs:
         round_s, target = run.median_round_s, run.started.target_accuracy
@@ -97,7 +93,6 @@ def results_table(runs: Sequence[RunSummary]) -> Table:
             units.seconds(round_s),
             units.times(first / round_s if first and round_s else None),
             units.seconds(run.started.predicted_s if shaped else None),
-            units.times(run.measured_over_predicted),
             units.percent(run.share_of_limit),
             units.percent(run.final_accuracy),
             units.seconds(reached_s),

@@ -1,0 +1,284 @@
+"""All-reduce of a whole run, scheduler and sites in one loop: exact, equal everywhere, unharmed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import numpy as np
+import pytest
+
+from anabranch.net.errors import (
+    DuplicateMessage,
+    MalformedMessage,
+    OutOfPlaceMessage,
+    OversizedMessage,
+    PeerError,
+    UnauthorisedPeer,
+)
+from anabranch.net.frames import encode_frame
+from anabranch.net.messages import Hello, Mean, Message, PartialSum, RoundRequest, Start
+from anabranch.net.network import Network
+from anabranch.net.tcp import TcpNetwork
+from anabranch.overlay import Link, Overlay, Site, internet2_9, random_sparse
+from anabranch.plan import Plan, balanced, fapt, spanning, star
+from anabranch.site.dataplane import LIMITS
+
+from .cluster import TOKEN, Cluster, Floats
+from .memory_network import MemoryNetwork
+
+Planner = Callable[[Overlay], Plan]
+PLANNERS: dict[str, Planner] = {
+    "star": star,
+    "balanced": balanced,
+    "mst": spanning,
+    "fapt-1": fapt,
+    "fapt-all": lambda overlay: fapt(overlay, roots=overlay.size),
+}
+NETWORKS: dict[str, Callable[[], Network]] = {
+    "memory": MemoryNetwork,
+    "tcp": lambda: TcpNetwork(LIMITS),
+}
+TRIANGLE = Overlay(
+    "triangle",
+    tuple(Site(name) for name in "abc"),
+    tuple(Link(i, j, 1e9) for i in range(3) for j in range(3) if i != j),
+)
+
+
+def run(coroutine: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(coroutine, 60))
+
+
+def random_buffers(sites: int, elements: int, seed: int) -> list[Floats]:
+    generator = np.random.default_rng(seed)
+    return [generator.standard_normal(elements).astype(np.float32) for _ in range(sites)]
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_the_mean_is_exact_and_the_same_bits_everywhere(network: str, planner: str) -> None:
+    async def scenario() -> None:
+        overlay = internet2_9()
+        cluster = await Cluster.start(NETWORKS[network](), overlay, PLANNERS[planner](overlay))
+        for round in range(1, 4):
+            buffers = random_buffers(9, 4000 - round, seed=round)
+            mean = np.mean([buffer.astype(np.float64) for buffer in buffers], axis=0)
+            done = await cluster.all_reduce(buffers)
+            assert [each.round for each in done] == [round] * 9
+            np.testing.assert_allclose(buffers[0], mean, rtol=1e-5, atol=1e-6)
+            assert all(np.array_equal(buffer, buffers[0]) for buffer in buffers)
+        assert cluster.refusals == []
+        await cluster.leave()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_sparse_overlays_and_weights(seed: int) -> None:
+    async def scenario() -> None:
+        generator = np.random.default_rng(seed)
+        overlay = random_sparse(int(generator.integers(3, 14)), seed)
+        plan = list(PLANNERS.values())[seed % len(PLANNERS)](overlay)
+        weights = generator.integers(1, 9, overlay.size).astype(float).tolist()
+        cluster = await Cluster.start(MemoryNetwork(), overlay, plan, chunk_elements=37)
+        # Small whole numbers: the weighted sum is exact in float32, in whatever order.
+        buffers = [
+            generator.integers(-50, 50, 1000).astype(np.float32) for _ in range(overlay.size)
+        ]
+        total = sum(w * b.astype(np.float64) for w, b in zip(weights, buffers, strict=True))
+        expected = np.asarray(total, np.float32) / np.float32(sum(weights))
+        await cluster.all_reduce(buffers, weights)
+        assert all(np.array_equal(buffer, expected) for buffer in buffers)
+        await cluster.leave()
+
+    run(scenario())
+
+
+def test_a_single_site_keeps_its_buffer() -> None:
+    async def scenario() -> None:
+        alone = Overlay("alone", (Site("a"),), ())
+        cluster = await Cluster.start(MemoryNetwork(), alone, star(alone))
+        buffer = np.arange(10, dtype=np.float32)
+        await cluster.all_reduce([buffer])
+        assert buffer.tolist() == list(range(10))
+        await cluster.leave()
+
+    run(scenario())
+
+
+def test_buffers_shorter_than_the_number_of_trees_are_exact_too() -> None:
+    async def scenario() -> None:
+        overlay = internet2_9()
+        cluster = await Cluster.start(MemoryNetwork(), overlay, fapt(overlay, roots=9))
+        for elements in (0, 1, 3, 10):
+            buffers = [np.full(elements, float(site), np.float32) for site in range(9)]
+            await cluster.all_reduce(buffers)
+            assert all(buffer.tolist() == [4.0] * elements for buffer in buffers)
+        await cluster.leave()
+
+    run(scenario())
+
+
+def test_a_site_that_is_late_finds_its_neighbours_data_kept() -> None:
+    async def scenario() -> None:
+        cluster = await Cluster.start(MemoryNetwork(), TRIANGLE, star(TRIANGLE, hub=0))
+        buffers = random_buffers(3, 500, seed=0)
+        expected = np.mean(buffers, axis=0)
+        early = asyncio.gather(*(cluster.agents[site].all_reduce(buffers[site]) for site in (1, 2)))
+        for _ in range(200):  # turns of the loop, until nothing more can move without the hub
+            await asyncio.sleep(0)
+        assert not early.done()
+        await cluster.agents[0].all_reduce(buffers[0])
+        await early
+        np.testing.assert_allclose(buffers[1], expected, rtol=1e-5, atol=1e-6)
+        assert all(np.array_equal(buffer, buffers[0]) for buffer in buffers)
+        assert cluster.refusals == []
+        await cluster.leave()
+
+    run(scenario())
+
+
+def test_a_new_plan_counts_from_the_next_round_nobody_has_asked_for() -> None:
+    async def scenario() -> None:
+        overlay = internet2_9()
+        cluster = await Cluster.start(MemoryNetwork(), overlay, star(overlay))
+        versions = []
+        for version, plan in enumerate(
+            (fapt(overlay, roots=9, version=2), spanning(overlay, version=3)), start=2
+        ):
+            buffers = random_buffers(9, 300, seed=version)
+            mean = np.mean(buffers, axis=0)
+            started = asyncio.ensure_future(cluster.all_reduce(buffers))
+            while cluster.scheduler.rounds.round < version - 1:
+                await asyncio.sleep(0)
+            cluster.scheduler.rounds.issue(plan)
+            versions += [{done.version for done in await started}]
+            np.testing.assert_allclose(buffers[3], mean, rtol=1e-4, atol=1e-6)
+        buffers = random_buffers(9, 300, seed=9)
+        versions += [{done.version for done in await cluster.all_reduce(buffers)}]
+        assert versions == [{1}, {2}, {3}]
+        assert cluster.refusals == []
+        await cluster.leave()
+
+    run(scenario())
+
+
+def test_shaped_links_still_give_the_exact_mean() -> None:
+    async def scenario() -> None:
+        overlay = Overlay(
+            "slow", TRIANGLE.sites, tuple(Link(e.source, e.target, 4e6, 0.001) for e in TRIANGLE)
+        )
+        plan = fapt(overlay, roots=3)
+        cluster = await Cluster.start(TcpNetwork(LIMITS), overlay, plan, shaped=True)
+        buffers = [np.full(3000, float(site), np.float32) for site in range(3)]
+        (done, *_) = await cluster.all_reduce(buffers)
+        assert all(buffer.tolist() == [1.0] * 3000 for buffer in buffers)
+        # Each link carries a third of the buffer up and a third down.
+        assert done.seconds >= 2 * 8 * 4000 / 4e6
+        await cluster.leave()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("buffer", "weight", "named"),
+    [
+        (np.zeros(10, np.float64), 1.0, "float64"),
+        (np.zeros((2, 5), np.float32), 1.0, r"shape \(2, 5\)"),
+        (np.zeros(20, np.float32)[::2], 1.0, "contiguous"),
+        (np.zeros(5000, np.float32), 1.0, "allows 4096"),
+        (np.zeros(10, np.float32), 0.0, "weight is 0"),
+        (np.zeros(10, np.float32), float("inf"), "weight is inf"),
+        ([0.0], 1.0, "list"),
+    ],
+)
+def test_a_buffer_that_cannot_be_reduced_is_refused_before_anything_is_sent(
+    buffer: Any, weight: float, named: str
+) -> None:
+    async def scenario() -> None:
+        cluster = await Cluster.start(MemoryNetwork(), TRIANGLE, star(TRIANGLE))
+        with pytest.raises(ValueError, match=named):
+            await cluster.agents[0].all_reduce(buffer, weight)
+        good = [np.ones(4, np.float32) for _ in range(3)]
+        await cluster.all_reduce(good)
+        await cluster.leave()
+
+    run(scenario())
+
+
+# --- strangers and confused neighbours ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("noise", "error"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", MalformedMessage),
+        (encode_frame(Hello("secret", 1, 0), 1 << 40), OversizedMessage),
+        (encode_frame(Hello("guess", 1, 0)), UnauthorisedPeer),
+        (encode_frame(Hello(TOKEN, 2, 1)), UnauthorisedPeer),  # for another site
+        (encode_frame(Hello(TOKEN, 1, 0)), UnauthorisedPeer),  # site 1 is connected already
+        (encode_frame(Hello(TOKEN, 7, 0)), UnauthorisedPeer),  # no neighbour
+        (encode_frame(PartialSum(2, 1, 0, (1, 0), 1.0), 40) + bytes(40), UnauthorisedPeer),
+    ],
+)
+def test_a_stranger_is_turned_away_and_the_round_in_progress_goes_on(
+    noise: bytes, error: type[PeerError]
+) -> None:
+    async def scenario() -> None:
+        plan = star(TRIANGLE, hub=0)
+        cluster = await Cluster.start(TcpNetwork(LIMITS), TRIANGLE, plan)
+        warm = [np.ones(100, np.float32) for _ in range(3)]
+        await cluster.all_reduce(warm)
+        buffers = random_buffers(3, 2000, seed=1)
+        expected = np.mean(buffers, axis=0)
+        early = asyncio.gather(*(cluster.agents[site].all_reduce(buffers[site]) for site in (1, 2)))
+        host, port = cluster.scheduler.members.addresses[0]
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(noise)
+        await reader.read()  # until the site hangs up
+        writer.close()
+        await cluster.agents[0].all_reduce(buffers[0])
+        await early
+        np.testing.assert_allclose(buffers[0], expected, rtol=1e-5, atol=1e-6)
+        assert [type(refusal) for refusal in cluster.refusals] == [error]
+        await cluster.leave()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("message", "elements", "error"),
+    [
+        (PartialSum(1, 1, 0, (1, 0), 1.0), 10, DuplicateMessage),  # round 1 is over
+        (PartialSum(5, 1, 0, (1, 0), 1.0), 10, OutOfPlaceMessage),  # the far future
+        (PartialSum(2, 1, 0, (2, 0), 1.0), 10, OutOfPlaceMessage),  # speaks as another site
+        (PartialSum(2, 1, 0, (1, 2), 1.0), 10, OutOfPlaceMessage),  # does not lead here
+        (PartialSum(2, 1, 0, (1, 0, 1), 1.0), 10, OutOfPlaceMessage),  # runs in a circle
+        (PartialSum(2, 1, 0, (1, 0, 9), 1.0), 10, OutOfPlaceMessage),  # on to nowhere
+        (PartialSum(2, 1, 0, (1, 0, 2), 1.0), 4000, OutOfPlaceMessage),  # too long to relay
+        (PartialSum(2, 1, 0, (1, 0), -1.0), 10, MalformedMessage),
+        (PartialSum(2, 1, 0, (1, 0), 1.0), 0, MalformedMessage),
+        (Mean(2, 1, 0, (1, 0)), 10, OutOfPlaceMessage),  # nobody asked
+        (Start(), 0, OutOfPlaceMessage),
+        (RoundRequest(1), 0, OutOfPlaceMessage),
+        (Hello(TOKEN, 1, 0), 0, OutOfPlaceMessage),
+    ],
+)
+def test_a_confused_neighbour_is_told_and_the_round_goes_on(
+    message: Message, elements: int, error: type[PeerError]
+) -> None:
+    async def scenario() -> None:
+        network = TcpNetwork(LIMITS)
+        cluster = await Cluster.start(network, TRIANGLE, star(TRIANGLE, hub=0))
+        await cluster.all_reduce([np.ones(100, np.float32) for _ in range(3)])
+        await cluster.connection(1, 0).send(message, memoryview(bytes(4 * elements)))
+        buffers = random_buffers(3, 2000, seed=1)
+        expected = np.mean(buffers, axis=0)
+        await cluster.all_reduce(buffers)
+        np.testing.assert_allclose(buffers[2], expected, rtol=1e-5, atol=1e-6)
+        assert error in [type(refusal) for refusal in cluster.refusals]
+        await cluster.leave()
+
+    run(scenario())
