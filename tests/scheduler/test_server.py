@@ -52,7 +52,7 @@ def test_a_site_that_dies_in_a_round_ends_the_run_everywhere_and_is_named() -> N
         while cluster.scheduler.rounds.round < 2:
             await asyncio.sleep(0)
         cluster.agents[1]._plane.close()
-        cluster.agents[1]._scheduler.close()
+        cluster.agents[1]._connection.close()
         results = await asyncio.gather(
             *survivors, cluster.scheduler.finished(), return_exceptions=True
         )
@@ -126,7 +126,11 @@ def test_models_of_different_size_never_start() -> None:
 
 @pytest.mark.parametrize(
     ("name", "token", "named"),
-    [("site1", "guess", "token"), ("site9", TOKEN, "no site .site9."), ("site0", TOKEN, "joined already")],
+    [
+        ("site1", "guess", "token"),
+        ("site9", TOKEN, "no site .site9."),
+        ("site0", TOKEN, "joined already"),
+    ],
 )
 def test_a_site_that_may_not_join_is_told_why_and_the_others_go_on(
     name: str, token: str, named: str
@@ -161,7 +165,7 @@ def test_a_site_that_may_not_join_is_told_why_and_the_others_go_on(
 def test_a_message_out_of_place_is_refused_by_name(message: Message) -> None:
     async def scenario() -> None:
         cluster = await Cluster.start(MemoryNetwork(), OVERLAY, PLAN)
-        await cluster.agents[1]._scheduler.send(message)
+        await cluster.agents[1]._connection.send(message)
         with pytest.raises(RunAborted, match="refused this site"):
             await cluster.agents[1].all_reduce(np.ones(10, np.float32))
         assert len(cluster.witness.refusals) == 1
@@ -173,7 +177,7 @@ def test_a_message_out_of_place_is_refused_by_name(message: Message) -> None:
 def test_the_run_ends_when_the_last_site_has_left_and_not_before() -> None:
     async def scenario() -> None:
         cluster = await Cluster.start(MemoryNetwork(), OVERLAY, PLAN)
-        await cluster.agents[0]._scheduler.send(Leave())
+        await cluster.agents[0]._connection.send(Leave())
         end = asyncio.ensure_future(cluster.scheduler.finished())
         for _ in range(20):
             await asyncio.sleep(0)

@@ -139,12 +139,21 @@ class Leave(Message, frozen=True):
     """A site has finished its work."""
 
 
+class Failed(Message, frozen=True):
+    """A site cannot go on, through no fault of another; ``reason`` says why."""
+
+    reason: str
+
+
 class Farewell(Message, frozen=True):
     """Everybody has finished; the site may close."""
 
 
 class Abort(Message, frozen=True):
-    """The run is over, early; ``reason`` names who or what caused it."""
+    """From the scheduler: the run is over, early; ``reason`` names who or what caused it.
+
+    From a site: a lane of mine has broken; the scheduler decides who is to blame.
+    """
 
     reason: str
 
@@ -164,6 +173,7 @@ AnyMessage = (
     | RoundEnded
     | Report
     | Leave
+    | Failed
     | Farewell
     | Abort
 )

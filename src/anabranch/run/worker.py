@@ -62,8 +62,8 @@ def run_site(
                 case Exchange() as task:
                     _exchange(site, scenario, task)
             site.leave()
-        except BaseException:
-            site.close()
+        except Exception as error:
+            site.fail(error)
             raise
 
 
@@ -111,11 +111,8 @@ class _Site:
         self._door.call(self._report())
         self._door.call(self._agent.leave())
 
-    def close(self) -> None:
-        async def close() -> None:
-            self._agent.close()
-
-        self._door.call(close())
+    def fail(self, error: Exception) -> None:
+        self._door.call(self._agent.fail(error))
 
     def _refused(self, sender: int | None, error: PeerError) -> None:
         self.record(

@@ -12,6 +12,7 @@ from anabranch.net.frames import DISCARD, Limits, Sink
 from anabranch.net.messages import (
     Abort,
     AnyMessage,
+    Failed,
     Farewell,
     Join,
     Leave,
@@ -120,6 +121,7 @@ class Scheduler:
         if not self._end.done():
             self._broadcast(Abort(reason))
             self._end.set_exception(RunAborted(reason))
+            self._end.exception()  # finished() may not be waiting yet: no reason for a warning
 
     def _welcome(self, connection: Connection) -> Receiver:
         return _FromSite(self, connection)
@@ -163,6 +165,8 @@ class Scheduler:
                 if len(self._left) == self.overlay.size and not self._end.done():
                     self._broadcast(Farewell())
                     self._end.set_result(None)
+            case Failed():
+                self.abort(f"{self.name(site)} failed: {message.reason}")
             case Abort():
                 asyncio.get_running_loop().call_later(_BLAME_S, self.abort, message.reason)
             case _:

@@ -16,6 +16,7 @@ from anabranch.net.frames import DISCARD, Sink
 from anabranch.net.messages import (
     Abort,
     AnyMessage,
+    Failed,
     Farewell,
     Join,
     Leave,
@@ -29,7 +30,7 @@ from anabranch.net.messages import (
     Start,
     Welcome,
 )
-from anabranch.net.network import Address, Connection, Network, Receiver
+from anabranch.net.network import Address, Connection, Listener, Network, Receiver
 from anabranch.plan import Plan
 from anabranch.site.accumulator import Floats
 from anabranch.site.dataplane import DataPlane, DataPlaneConfig
@@ -106,7 +107,8 @@ class SiteAgent:
         self.loop = asyncio.get_running_loop()
         self._aborted: asyncio.Future[None] = self.loop.create_future()
         self._inbox = _FromScheduler(self._abort)
-        self._scheduler: Connection
+        self._listener: Listener | None = None
+        self._connection: Connection | None = None  # to the scheduler
         self._plane: DataPlane | None = None
         self._plan: Plan
         self._round = 0
@@ -124,9 +126,9 @@ class SiteAgent:
             RunAborted: it refused this site, or the run ended before it began.
         """
         self._listener = await self._data.listen(self._listen, self._on_lane)
-        self._scheduler = await self._control.connect(scheduler, self._inbox)
+        self._connection = await self._control.connect(scheduler, self._inbox)
         host, port = self._listener.address
-        await self._scheduler.send(Join(self._token, self._name, host, port))
+        await self._send(Join(self._token, self._name, host, port))
         self.welcome = await self._expect(Welcome)
         self._plan = plans.loads(self.welcome.plan_json)
         return self.welcome
@@ -194,12 +196,20 @@ class SiteAgent:
         await self._expect(Farewell)
         self.close()
 
+    async def fail(self, error: Exception) -> None:
+        """Tell the scheduler that this site cannot go on, which ends the run, and close."""
+        if self._connection is not None and not self._aborted.done():
+            self._connection.post(Failed(str(error)))
+        self.close()
+
     def close(self) -> None:
         """Close every connection; no error reaches anyone."""
-        self._listener.close()
+        if self._listener is not None:
+            self._listener.close()
         if self._plane is not None:
             self._plane.close()
-        self._scheduler.close()
+        if self._connection is not None:
+            self._connection.close()
 
     def sent_bytes(self) -> dict[int, int]:
         """Return the payload bytes sent so far to each neighbour."""
@@ -220,8 +230,8 @@ class SiteAgent:
                 self._plane.fail(error)
 
     def _on_data_plane_failed(self, error: Exception) -> None:
-        if not self._aborted.done():
-            self._scheduler.post(Abort(str(error)))
+        if self._connection is not None and not self._aborted.done():
+            self._connection.post(Abort(str(error)))
 
     async def _verdict(self, error: Exception) -> Exception:
         """Return the scheduler's account of a failure, or our own if it gives none."""
@@ -235,8 +245,9 @@ class SiteAgent:
     async def _send(self, message: Message) -> None:
         if self._aborted.done():
             self._aborted.result()
+        assert self._connection is not None, "join() comes first"
         try:
-            await self._scheduler.send(message)
+            await self._connection.send(message)
         except LinkError as error:
             raise await self._verdict(error) from error
 

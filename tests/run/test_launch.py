@@ -1,0 +1,190 @@
+"""Real processes on this machine: a run ends well, or ends everywhere, soon, and says why."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from anabranch.net.errors import RunAborted
+from anabranch.overlay import Overlay, dumps, random_complete
+from anabranch.record import RunEnded, RunStarted, read_events, summarise
+from anabranch.run.launch import run_locally
+from anabranch.run.scenario import load
+
+OVERLAY = random_complete(3, 0, low_bps=50e6, high_bps=100e6, latency_s=0.001)
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Callable[..., Path]:
+    def write(rounds: int = 5, task: str = 'kind = "exchange"\nelements = 20_000') -> Path:
+        (tmp_path / "overlay.toml").write_text(dumps(OVERLAY))
+        path = tmp_path / "scenario.toml"
+        path.write_text(
+            f'overlay = "overlay.toml"\nrounds = {rounds}\nchunk_elements = 2048\n'
+            f'[route]\nkind = "fapt"\n[task]\n{task}\n'
+        )
+        return path
+
+    return write
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+class Killer:
+    """Kills one process of a run once the run is in its rounds, and times what follows."""
+
+    def __init__(self, victim: str, log: Path, sign: signal.Signals = signal.SIGKILL) -> None:
+        self._victim = victim
+        self._log = log
+        self._sign = sign
+        self.pids: dict[str, int] = {}
+        self.killed_s: float | None = None
+
+    def started(self, pids: dict[str, int]) -> None:
+        self.pids = pids
+
+    def tick(self) -> None:
+        if self.killed_s is None and self._rounds_done() > 2:
+            os.kill(self.pids[self._victim], self._sign)
+            self.killed_s = time.monotonic()
+
+    def _rounds_done(self) -> int:
+        try:
+            events = [event for _, event in read_events(self._log)]
+        except ValueError:  # the scheduler is just creating the log
+            return 0
+        return len(summarise(events).rounds) if events else 0
+
+
+def test_a_run_ends_well_and_its_log_says_so(scenario: Callable[..., Path], tmp_path: Path) -> None:
+    log = tmp_path / "run.db"
+    pids: dict[str, int] = {}
+    run_locally(scenario(), OVERLAY, log, on_started=pids.update)
+    run = summarise(event for _, event in read_events(log))
+    assert [done.round for done in run.rounds] == [1, 2, 3, 4, 5]
+    assert run.checksums_agree
+    assert run.ended
+    assert run.error is None
+    assert sum(run.link_bytes.values()) == 5 * 4 * 20_000 * 2 * 2  # up and down, two edges a tree
+    assert len(pids) == 4
+    assert not any(map(is_alive, pids.values()))
+
+
+def test_training_reaches_its_target_and_all_sites_hold_one_model(
+    scenario: Callable[..., Path], tmp_path: Path
+) -> None:
+    log = tmp_path / "run.db"
+    task = (
+        'kind = "train"\ndata = "digits"\nmodel = "softmax"\nlearning_rate = 0.5\n'
+        "batch_size = 64\nevaluate_every = 5\ntarget_accuracy = 0.85"
+    )
+    run_locally(scenario(rounds=40, task=task), OVERLAY, log)
+    run = summarise(event for _, event in read_events(log))
+    assert len(run.rounds) == 40
+    assert run.checked_rounds == 40
+    assert run.checksums_agree
+    assert run.best_accuracy is not None
+    assert run.best_accuracy >= 0.85
+    assert run.time_to_accuracy_s(0.85) is not None
+
+
+@pytest.mark.parametrize(
+    ("victim", "named"),
+    [("site site1", "site 1 (site1) died in round"), ("the scheduler", "the scheduler was killed")],
+)
+def test_a_process_that_is_killed_ends_the_run_within_5_s_and_is_named(
+    victim: str, named: str, scenario: Callable[..., Path], tmp_path: Path
+) -> None:
+    log = tmp_path / "run.db"
+    killer = Killer(victim, log)
+    with pytest.raises(RunAborted, match=named.replace("(", r"\(").replace(")", r"\)")):
+        run_locally(
+            scenario(rounds=100_000),
+            OVERLAY,
+            log,
+            on_tick=killer.tick,
+            on_started=killer.started,
+        )
+    assert killer.killed_s is not None
+    assert time.monotonic() - killer.killed_s < 5
+    assert not any(map(is_alive, killer.pids.values()))
+    events = [event for _, event in read_events(log)]
+    assert isinstance(events[0], RunStarted)
+    if victim != "the scheduler":
+        assert isinstance(events[-1], RunEnded)
+        assert named in str(events[-1].error)
+
+
+def test_an_interrupt_of_the_scheduler_ends_every_process(
+    scenario: Callable[..., Path], tmp_path: Path
+) -> None:
+    log = tmp_path / "run.db"
+    killer = Killer("the scheduler", log, signal.SIGTERM)
+    with pytest.raises(RunAborted, match="interrupted"):
+        run_locally(
+            scenario(rounds=100_000),
+            OVERLAY,
+            log,
+            on_tick=killer.tick,
+            on_started=killer.started,
+        )
+    assert not any(map(is_alive, killer.pids.values()))
+
+
+def test_a_site_that_cannot_begin_says_why(scenario: Callable[..., Path], tmp_path: Path) -> None:
+    task = 'kind = "train"\ndata = "digits"\nmodel = "lenet-5"\nlearning_rate = 0.1'
+    with pytest.raises(RunAborted, match=r"site . \(site.\) failed: .*lenet-5.*12 x 12"):
+        run_locally(scenario(task=task), OVERLAY, tmp_path / "run.db")
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
+def test_no_process_outlives_the_launcher(
+    sign: signal.Signals, scenario: Callable[..., Path], tmp_path: Path
+) -> None:
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from anabranch.run.launch import run_locally\n"
+        "from anabranch.run.scenario import load\n"
+        "path = Path(sys.argv[1])\n"
+        "run_locally(path, load(path)[1], Path(sys.argv[2]),\n"
+        "            on_started=lambda pids: print(*pids.values(), flush=True))\n"
+    )
+    path = scenario(rounds=100_000)
+    command = [sys.executable, "-c", program, str(path), str(tmp_path / "run.db")]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as launcher:
+        assert launcher.stdout is not None
+        pids = [int(pid) for pid in launcher.stdout.readline().split()]
+        assert len(pids) == 4
+        launcher.send_signal(sign)
+        launcher.wait(30)
+        deadline_s = time.monotonic() + 10
+        gone = threading.Event()
+        while any(map(is_alive, pids)) and time.monotonic() < deadline_s:
+            gone.wait(0.05)
+        left = [pid for pid in pids if is_alive(pid)]
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+    assert not left
+
+
+def test_a_scenario_names_its_overlay_from_its_own_folder(scenario: Callable[..., Path]) -> None:
+    loaded, overlay = load(scenario())
+    assert loaded.rounds == 5
+    assert isinstance(overlay, Overlay)
+    assert overlay == OVERLAY
