@@ -108,7 +108,7 @@ def test_a_mean_is_forwarded_and_the_round_ends_with_the_last_one() -> None:
         for child in (2, 3):
             middle.hear_sum(child, chunk, 1.0)
     for send in middle.sent:
-        send.sent()
+        send.leaving()
     middle.sent.clear()
     middle.hear_mean(0, 0, 7.0)
     assert middle.said() == [("Mean", 0, child, [7.0] * 4) for child in (2, 3)]
@@ -215,12 +215,20 @@ def test_a_mean_before_our_sum_has_left_is_refused_and_overwrites_nothing() -> N
     with pytest.raises(OutOfPlaceMessage, match="before this site's sum has left"):
         leaf.hear_mean(1, 0, 7.0)
     assert leaf.buffer.tolist() == [4.0] * ELEMENTS
-    leaf.sent[0].sent()
+    leaf.sent[0].leaving()
     leaf.hear_mean(1, 0, 7.0)
     with pytest.raises(DuplicateMessage):
         leaf.hear_mean(1, 0, 8.0)
     with pytest.raises(OutOfPlaceMessage, match="not its source"):
         leaf.hear_mean(0, 1, 8.0)
+    assert leaf.buffer.tolist() == [7.0] * 4 + [4.0] * 4
+
+
+def test_a_mean_may_be_back_before_the_sender_hears_that_the_sum_has_left() -> None:
+    leaf = Site(3)
+    leaf.begin()
+    leaf.sent[0].leaving()  # and not yet sent()
+    leaf.hear_mean(1, 0, 7.0)
     assert leaf.buffer.tolist() == [7.0] * 4 + [4.0] * 4
 
 

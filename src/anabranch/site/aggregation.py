@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -25,13 +26,18 @@ from anabranch.site.accumulator import Accumulator, Floats
 _ELEMENT_BYTES = 4
 
 
+def _nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Send:
-    """An instruction: send this; call ``sent`` when its last byte has been handed over."""
+    """An instruction: send this; call ``leaving`` just before, and ``sent`` just after."""
 
     message: ChunkMessage
     payload: memoryview
-    sent: Callable[[], None]
+    leaving: Callable[[], None] = _nothing
+    sent: Callable[[], None] = _nothing
 
 
 class _Gathering:
@@ -78,7 +84,7 @@ class Aggregation:
         self._buffer: Floats
         self._weight = 1.0
         self._summed: set[int] = set()  # chunks whose sum is complete here
-        self._sum_sent: set[int] = set()  # of those, the ones that have left this site
+        self._sum_sent: set[int] = set()  # of those, the ones that have begun to leave this site
         self._mean_started: set[int] = set()
         self._means = 0  # chunks whose mean is in the buffer
 
@@ -219,7 +225,9 @@ class Aggregation:
         assert self._plan is not None
         path = self._plan.path(self.site, self._tree(chunk).up[self.site])
         message = PartialSum(self.round, self._plan.version, chunk.index, path, weight)
-        self._emit(Send(message, total.data.cast("B"), lambda: self._sum_sent.add(chunk.index)))
+        # Noted before it leaves: the mean can be back before the sender hears that all has left.
+        leaving = partial(self._sum_sent.add, chunk.index)
+        self._emit(Send(message, total.data.cast("B"), leaving))
 
     # --- down
 
@@ -256,7 +264,7 @@ class Aggregation:
         for child in self._down_children[chunk.tree]:
             path = self._plan.path(self.site, child)
             message = Mean(self.round, self._plan.version, chunk.index, path)
-            self._emit(Send(message, payload, _nothing))
+            self._emit(Send(message, payload))
         self._means += 1
         if self._means == len(self._chunks):
             self._on_finished()
@@ -277,7 +285,3 @@ class Aggregation:
             raise OutOfPlaceMessage(
                 f"chunk {message.chunk} has {payload_bytes} bytes where the plan deals {expected}"
             )
-
-
-def _nothing() -> None:
-    pass

@@ -275,7 +275,9 @@ class DataPlane:
             self._relaying[message.path] -= 1
             self._inbound[sender].post(Credit(message.path))
 
-        return Sink(target=payload, done=lambda: self._lane(to).put(Send(message, payload, sent)))
+        return Sink(
+            target=payload, done=lambda: self._lane(to).put(Send(message, payload, sent=sent))
+        )
 
     def on_credit(self, sender: int, message: Credit) -> None:
         """Take note that a neighbour has relayed a chunk."""

@@ -121,6 +121,7 @@ class Lane:
                     self._wake.clear()
                     await self._wake.wait()
                 send = heapq.heappop(self._ready).send
+                send.leaving()
                 await self._connection.send(send.message, send.payload)
                 self.payload_bytes += len(send.payload)
                 send.sent()
