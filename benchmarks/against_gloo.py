@@ -136,7 +136,8 @@ def compare(
     }
     ratio = median(g / a for g, a in zip(rounds["gloo"], rounds["anabranch"], strict=True))
     print(
-        f"{overlay_name}, fapt {roots} roots, chunks of {chunk_elements}: gloo {median(rounds['gloo']):.2f} s, "
+        f"{overlay_name}, fapt {roots} roots, chunks of {chunk_elements}: "
+        f"gloo {median(rounds['gloo']):.2f} s, "
         f"anabranch {median(rounds['anabranch']):.2f} s, gloo/anabranch {ratio:.2f}; CPU of all "
         f"nine {median(cpu['gloo']):.1f} s against {median(cpu['anabranch']):.1f} s"
     )

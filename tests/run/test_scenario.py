@@ -1,0 +1,143 @@
+"""Scenarios: what is written is what runs; what is wrong is named, with the fix."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from anabranch.overlay import OverlayError, internet2_9
+from anabranch.plan import PlanError
+from anabranch.run.scenario import (
+    Balanced,
+    Exchange,
+    Fapt,
+    Route,
+    Scenario,
+    ScenarioError,
+    Spanning,
+    Star,
+    Train,
+    decode,
+    encode,
+    load,
+    loads,
+    plan_route,
+)
+
+TEXT = """
+overlay = "internet2-9"
+rounds = 3
+[route]
+kind = "fapt"
+roots = 9
+[task]
+kind = "train"
+learning_rate = 0.1
+"""
+
+
+def test_a_scenario_is_read_with_its_defaults() -> None:
+    scenario = loads(TEXT)
+    assert scenario == Scenario(
+        overlay="internet2-9", rounds=3, route=Fapt(roots=9), task=Train(learning_rate=0.1)
+    )
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        loads(TEXT),
+        Scenario(
+            overlay="x", rounds=1, route=Fapt(roots=("a", "b")), task=Exchange(profile="alexnet")
+        ),
+        Scenario(overlay="x", rounds=1, route=Star(hub="a"), task=Exchange(elements=7)),
+    ],
+)
+def test_a_scenario_reaches_the_sites_unchanged(scenario: Scenario) -> None:
+    assert decode(encode(scenario)) == scenario
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("rounds", "round", "round: no such key; did you mean 'rounds'"),
+        ("roots", "root", r"route\.root: no such key; did you mean 'roots'"),
+        ("learning_rate", "rate", r"task\.rate: no such key; .*learning_rate"),
+        ("fapt", "fabt", r"route\.kind: no such kind 'fabt'; did you mean 'fapt'"),
+        ('kind = "train"', "", r"task\.kind: this key is required; give one of train, exchange"),
+        ("rounds = 3", "", "rounds: this key is required"),
+        ("rounds = 3", "rounds = 0", "rounds: must be an integer >= 1, not 0"),
+        ("rounds = 3", 'rounds = "many"', "rounds: must be an integer, not 'many'"),
+        ("rounds = 3", "rounds = 3\nseed = -1", "seed: must be an integer >= 0"),
+        ("= 0.1", "= -0.1", r"task\.learning_rate: must be a number > 0"),
+        ("= 0.1", '= 0.1\noptimiser = "adm"', r"task\.optimiser: .* did you mean 'adam'"),
+        ("= 0.1", "= 0.1\ntarget_accuracy = 90", r"task\.target_accuracy: must be a number <= 1"),
+        ("rounds = 3", "rounds = ", "not TOML: .*line 3"),
+        ('kind = "train"\nlearning_rate = 0.1', 'kind = "exchange"', "task: give either profile or elements"),
+    ],
+)
+def test_what_is_wrong_is_named_with_file_key_and_fix(old: str, new: str, named: str) -> None:
+    assert old in TEXT
+    with pytest.raises(ScenarioError, match=rf"^my\.toml: {named}"):
+        loads(TEXT.replace(old, new), "my.toml")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"cannot read .*none\.toml"):
+        load(tmp_path / "none.toml")
+
+
+def test_an_unknown_overlay_is_named_with_the_nearest(tmp_path: Path) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text(TEXT.replace("internet2-9", "internet-9"))
+    with pytest.raises(OverlayError, match="internet2-9"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("route", "roots", "label"),
+    [
+        (Star(), [1], "star at dc2"),
+        (Star(hub="dc7"), [6], "star at dc7"),
+        (Balanced(root="dc1", arity=3), [0], "balanced 3-way tree at dc1"),
+        (Spanning(root="dc2"), [1], "spanning tree at dc2"),
+        (Fapt(roots=("dc5", "dc2")), [4, 1], "fapt, 2 roots"),
+        (Fapt(roots=3), [3, 6, 4], "fapt, 3 roots"),
+    ],
+)
+def test_a_route_becomes_its_plan(route: Route, roots: list[int], label: str) -> None:
+    plan = plan_route(route, internet2_9())
+    assert [tree.root for tree in plan.trees] == roots
+    assert plan.label == label
+
+
+def test_every_site_is_a_root_unless_told_otherwise() -> None:
+    plan = plan_route(Fapt(), internet2_9())
+    assert sorted(tree.root for tree in plan.trees) == list(range(9))
+
+
+@pytest.mark.parametrize(
+    ("route", "error", "named"),
+    [
+        (Star(hub="dc0"), OverlayError, "no site 'dc0'.*did you mean"),
+        (Fapt(roots=10), PlanError, "10 roots"),
+        (Fapt(roots=0), PlanError, "0 roots"),
+        (Fapt(roots=("dc1", "dc1")), PlanError, "different sites"),
+    ],
+)
+def test_a_route_that_cannot_be_planned_is_named(
+    route: Route, error: type[Exception], named: str
+) -> None:
+    with pytest.raises(error, match=named):
+        plan_route(route, internet2_9())
+
+
+@pytest.mark.parametrize("name", ["star.toml", "fapt.toml"])
+def test_the_demo_differs_in_its_route_alone(name: str) -> None:
+    folder = files("anabranch.run") / "demo"
+    scenario = loads((folder / name).read_text(), name)
+    other = loads((folder / "star.toml").read_text())
+    assert scenario.task == other.task
+    assert (scenario.rounds, scenario.chunk_elements) == (other.rounds, other.chunk_elements)
