@@ -88,6 +88,9 @@ def test_a_graph_file_without_rates_asks_for_them_and_takes_them(tmp_path: Path)
     [
         (["plan", "internet2"], "internet2-9"),
         (["plan", "internet2-9", "--roots", "10"], "10 roots"),
+        (["plan", "internet2-9", "--roots", "0"], "--roots"),
+        (["plan", "internet2-9", "--size-mb", "0"], "--size-mb"),
+        (["plan", "internet2-9", "--chunk-elements", "0"], "--chunk-elements"),
         (["plan", "internet2-9", "--rate", "fast"], "bit/s"),
         (["run", "none.toml"], "none.toml"),
         (["report", "none.db"], "none.db"),

@@ -147,12 +147,14 @@ def _summary(log: Path) -> RunSummary:
 def plan(
     overlay: Annotated[str, typer.Argument(help="A built-in overlay's name, or a file.")],
     roots: Annotated[
-        int | None, typer.Option(help="Roots of the FAPT; all sites if not given.")
+        int | None, typer.Option(help="Roots of the FAPT; all sites if not given.", min=1)
     ] = None,
     size_mb: Annotated[
-        float, typer.Option("--size-mb", help="Buffer in megabytes; AlexNet's if not given.")
+        float,
+        typer.Option("--size-mb", help="Buffer in megabytes; AlexNet's if not given.", min=1e-6),
     ] = _ALEXNET_MB,
-    chunk_elements: Annotated[int, typer.Option(help="The most elements of a chunk.")] = 1 << 18,
+    chunk_elements: Annotated[int, typer.Option(help="The most elements of a chunk.", min=1)] = 1
+    << 18,
     rate: Annotated[
         str | None,
         typer.Option(
@@ -215,8 +217,8 @@ def _predictions(
         table.add_row(
             each.label,
             units.seconds(predicted.contention_s),
-            units.times(first_s / predicted.contention_s),
-            units.percent(limit_s / predicted.contention_s),
+            units.times(first_s / predicted.contention_s if first_s else None),
+            units.percent(limit_s / predicted.contention_s if first_s else None),
             units.seconds(predicted.paper_s),
             busiest,
         )

@@ -173,6 +173,18 @@ def test_a_flipped_byte_of_a_message_is_refused_or_gives_a_typed_message(
     assert all(isinstance(message, Message) for message in recorder.messages)
 
 
+def test_a_stopped_reader_consumes_nothing_more() -> None:
+    recorder = Recorder()
+
+    def accept(message: AnyMessage, payload_bytes: int) -> Sink:
+        recorder.reader.stop()
+        return Recorder.accept(recorder, message, payload_bytes)
+
+    recorder.reader = FrameReader(accept, recorder.refuse, LIMITS)
+    recorder.feed(encode_frame(Start()) * 5, 1 << 16)
+    assert recorder.messages == [Start()]
+
+
 def test_discard_takes_anything_and_keeps_nothing() -> None:
     reader = FrameReader(lambda message, size: DISCARD, lambda message, error: None, LIMITS)
     frame = encode_frame(Ready(5), 1 << 20) + bytes(1 << 20)

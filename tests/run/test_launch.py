@@ -129,6 +129,42 @@ def test_a_process_that_is_killed_ends_the_run_within_5_s_and_is_named(
         assert named in str(events[-1].error)
 
 
+def test_a_site_killed_before_it_joins_ends_the_run_and_leaves_a_readable_log(
+    scenario: Callable[..., Path], tmp_path: Path
+) -> None:
+    log = tmp_path / "run.db"
+    pids: dict[str, int] = {}
+
+    def started(found: dict[str, int]) -> None:
+        pids.update(found)
+        os.kill(pids["site site1"], signal.SIGKILL)
+
+    began_s = time.monotonic()
+    with pytest.raises(RunAborted, match="site site1 was killed by SIGKILL"):
+        run_locally(scenario(), OVERLAY, log, on_started=started)
+    assert time.monotonic() - began_s < 8  # three interpreters start, and 5 s
+    assert not any(map(is_alive, pids.values()))
+    assert summarise(event for _, event in read_events(log)).rounds == ()
+
+
+def test_a_survivor_that_does_not_hear_is_ended_too(
+    scenario: Callable[..., Path], tmp_path: Path
+) -> None:
+    log = tmp_path / "run.db"
+    killer = Killer("site site1", log)
+
+    def tick() -> None:
+        if killer.killed_s is None and killer._rounds_done() > 2:
+            os.kill(killer.pids["site site2"], signal.SIGSTOP)
+        killer.tick()
+
+    with pytest.raises(RunAborted, match=r"site 1 \(site1\) died"):
+        run_locally(scenario(rounds=100_000), OVERLAY, log, on_tick=tick, on_started=killer.started)
+    assert killer.killed_s is not None
+    assert time.monotonic() - killer.killed_s < 5
+    assert not any(map(is_alive, killer.pids.values()))
+
+
 def test_an_interrupt_of_the_scheduler_ends_every_process(
     scenario: Callable[..., Path], tmp_path: Path
 ) -> None:

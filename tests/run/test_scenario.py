@@ -75,7 +75,11 @@ def test_a_scenario_reaches_the_sites_unchanged(scenario: Scenario) -> None:
         ("= 0.1", '= 0.1\noptimiser = "adm"', r"task\.optimiser: .* did you mean 'adam'"),
         ("= 0.1", "= 0.1\ntarget_accuracy = 90", r"task\.target_accuracy: must be a number <= 1"),
         ("rounds = 3", "rounds = ", "not TOML: .*line 3"),
-        ('kind = "train"\nlearning_rate = 0.1', 'kind = "exchange"', "task: give either profile or elements"),
+        (
+            'kind = "train"\nlearning_rate = 0.1',
+            'kind = "exchange"',
+            "task: give either profile or elements",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_with_file_key_and_fix(old: str, new: str, named: str) -> None:

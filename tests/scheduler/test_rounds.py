@@ -46,9 +46,9 @@ def test_models_that_differ_are_noticed_once_all_have_said() -> None:
     book = RoundBook(3, FIRST)
     for site in range(3):
         book.grant(site, 1)
-    assert book.ended(0, 1, 77) is None
-    assert book.ended(2, 1, 78) is None
-    wrong = book.ended(1, 1, 77)
+    assert book.ended(0, 1, 1, 77) is None
+    assert book.ended(2, 1, 1, 78) is None
+    wrong = book.ended(1, 1, 1, 77)
     assert wrong is not None
     assert "round 1" in wrong
     assert "sites [2]" in wrong
@@ -58,14 +58,14 @@ def test_models_that_agree_raise_no_complaint() -> None:
     book = RoundBook(2, FIRST)
     for site in range(2):
         book.grant(site, 1)
-    assert [book.ended(site, 1, 5) for site in range(2)] == [None, None]
+    assert [book.ended(site, 1, 1, 5) for site in range(2)] == [None, None]
 
 
 def test_a_site_ends_a_round_once_and_only_its_own() -> None:
     book = RoundBook(2, FIRST)
     book.grant(0, 1)
-    book.ended(0, 1, None)
+    book.ended(0, 1, 1, None)
     with pytest.raises(OutOfPlaceMessage):
-        book.ended(0, 1, None)
+        book.ended(0, 1, 1, None)
     with pytest.raises(OutOfPlaceMessage):
-        book.ended(1, 1, None)
+        book.ended(1, 1, 1, None)

@@ -160,6 +160,8 @@ def test_a_site_that_may_not_join_is_told_why_and_the_others_go_on(
         RoundRequest(2),
         RoundEnded(1, 1, 0.0, None),
         RoundEnded(7, 1, 0.0, None),
+        RoundEnded(0, 1, 0.0, None),
+        RoundEnded(1, 1, float("nan"), None),
     ],
 )
 def test_a_message_out_of_place_is_refused_by_name(message: Message) -> None:

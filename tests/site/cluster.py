@@ -34,7 +34,7 @@ class Witness:
     def round_ended(self, site: int, ended: RoundEnded) -> None:
         self.rounds.append((site, ended.round))
 
-    def reported(self, events: tuple[bytes, ...]) -> None: ...
+    def reported(self, site: int, events: tuple[bytes, ...]) -> None: ...
 
     def refused(self, site: int | None, error: PeerError) -> None:
         self.refusals.append(error)

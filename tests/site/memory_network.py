@@ -50,6 +50,9 @@ class MemoryConnection:
             sink.piece(0, memoryview(payload))
         sink.done()
 
+    def trust(self) -> None:
+        pass
+
     async def drained(self) -> None:
         pass
 

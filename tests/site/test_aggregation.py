@@ -164,6 +164,23 @@ def test_early_data_that_does_not_fit_the_plan_is_thrown_away_and_named() -> Non
     assert middle.said() == [("PartialSum", 0, 0, [4.0] * 4)]
 
 
+def test_early_data_of_another_size_does_not_mix_with_what_fits() -> None:
+    middle = Site(1)
+    middle.hear_sum(3, 0, 9.0, elements=3)
+    middle.hear_sum(2, 0, 3.0)
+    assert middle.begin() == [(3, "chunk 0 with 3 elements")]
+    middle.hear_sum(3, 0, 4.0)
+    assert middle.said() == [("PartialSum", 0, 0, [9.0] * 4)]
+
+
+def test_early_data_of_a_stranger_in_a_sum_that_is_needed_ends_the_round_by_name() -> None:
+    middle = Site(1)
+    middle.hear_sum(0, 0, 100.0)  # the root is no child
+    middle.hear_sum(2, 0, 3.0)
+    with pytest.raises(OutOfPlaceMessage, match=r"chunk 0 from \[0\], not children"):
+        middle.begin()
+
+
 def test_early_data_is_bounded_by_one_buffer() -> None:
     middle = Site(1)
     middle.hear_sum(2, 0, 1.0)

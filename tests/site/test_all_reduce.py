@@ -15,10 +15,11 @@ from anabranch.net.errors import (
     OutOfPlaceMessage,
     OversizedMessage,
     PeerError,
+    RunAborted,
     UnauthorisedPeer,
 )
 from anabranch.net.frames import encode_frame
-from anabranch.net.messages import Hello, Mean, Message, PartialSum, RoundRequest, Start
+from anabranch.net.messages import Credit, Hello, Mean, Message, PartialSum, RoundRequest, Start
 from anabranch.net.network import Network
 from anabranch.net.tcp import TcpNetwork
 from anabranch.overlay import Link, Overlay, Site, internet2_9, random_sparse
@@ -112,7 +113,7 @@ def test_buffers_shorter_than_the_number_of_trees_are_exact_too() -> None:
     async def scenario() -> None:
         overlay = internet2_9()
         cluster = await Cluster.start(MemoryNetwork(), overlay, fapt(overlay, roots=9))
-        for elements in (0, 1, 3, 10):
+        for elements in (1, 3, 10):
             buffers = [np.full(elements, float(site), np.float32) for site in range(9)]
             await cluster.all_reduce(buffers)
             assert all(buffer.tolist() == [4.0] * elements for buffer in buffers)
@@ -189,7 +190,9 @@ def test_shaped_links_still_give_the_exact_mean() -> None:
         (np.zeros((2, 5), np.float32), 1.0, r"shape \(2, 5\)"),
         (np.zeros(20, np.float32)[::2], 1.0, "contiguous"),
         (np.zeros(5000, np.float32), 1.0, "allows 4096"),
+        (np.zeros(0, np.float32), 1.0, "empty"),
         (np.zeros(10, np.float32), 0.0, "weight is 0"),
+        (np.zeros(10, np.float32), 1e39, r"weight is 1e\+39"),
         (np.zeros(10, np.float32), float("inf"), "weight is inf"),
         ([0.0], 1.0, "list"),
     ],
@@ -208,6 +211,41 @@ def test_a_buffer_that_cannot_be_reduced_is_refused_before_anything_is_sent(
     run(scenario())
 
 
+def test_buffers_of_different_lengths_end_the_run_by_name() -> None:
+    async def scenario() -> None:
+        cluster = await Cluster.start(MemoryNetwork(), TRIANGLE, star(TRIANGLE, hub=0))
+        buffers = [np.ones(elements, np.float32) for elements in (101, 101, 100)]
+        results = await asyncio.gather(
+            *(a.all_reduce(b) for a, b in zip(cluster.agents, buffers, strict=True)),
+            return_exceptions=True,
+        )
+        for result in results:
+            assert isinstance(result, RunAborted)
+            assert "refused a message of site 2 (c): chunk 1 has" in str(result)
+
+    run(scenario())
+
+
+def test_a_credit_that_was_not_earned_is_refused() -> None:
+    async def scenario() -> None:
+        chain = Overlay(
+            "chain", TRIANGLE.sites, tuple(e for e in TRIANGLE if {e.source, e.target} != {0, 2})
+        )
+        cluster = await Cluster.start(MemoryNetwork(), chain, star(chain, hub=0))
+        await cluster.all_reduce([np.ones(2000, np.float32) for _ in range(3)])
+        relay = cluster.agents[1]._plane
+        assert relay is not None
+        for path in ((2, 1, 0), (1, 2, 0), (0, 1, 2)):
+            relay._inbound[2].post(Credit(path))
+        buffers = [np.full(2000, float(site), np.float32) for site in range(3)]
+        await cluster.all_reduce(buffers)
+        assert buffers[2].tolist() == [1.0] * 2000
+        assert [type(refusal) for refusal in cluster.refusals] == [OutOfPlaceMessage] * 3
+        await cluster.leave()
+
+    run(scenario())
+
+
 # --- strangers and confused neighbours ------------------------------------------------------------
 
 
@@ -217,10 +255,13 @@ def test_a_buffer_that_cannot_be_reduced_is_refused_before_anything_is_sent(
         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", MalformedMessage),
         (encode_frame(Hello("secret", 1, 0), 1 << 40), OversizedMessage),
         (encode_frame(Hello("guess", 1, 0)), UnauthorisedPeer),
+        (encode_frame(Start()) * 1000, UnauthorisedPeer),  # once, not a thousand times
+        (encode_frame(Hello("x" * 5000, 1, 0)), OversizedMessage),  # small until it is trusted
         (encode_frame(Hello(TOKEN, 2, 1)), UnauthorisedPeer),  # for another site
         (encode_frame(Hello(TOKEN, 1, 0)), UnauthorisedPeer),  # site 1 is connected already
         (encode_frame(Hello(TOKEN, 7, 0)), UnauthorisedPeer),  # no neighbour
-        (encode_frame(PartialSum(2, 1, 0, (1, 0), 1.0), 40) + bytes(40), UnauthorisedPeer),
+        (encode_frame(PartialSum(2, 1, 0, (1, 0), 1.0)), UnauthorisedPeer),
+        (encode_frame(PartialSum(2, 1, 0, (1, 0), 1.0), 40) + bytes(40), OversizedMessage),
     ],
 )
 def test_a_stranger_is_turned_away_and_the_round_in_progress_goes_on(

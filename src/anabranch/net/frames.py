@@ -89,6 +89,11 @@ class FrameReader:
         self._sink: Sink | None = None  # of the payload being read, None between frames
         self._size = 0  # of that payload
         self._offset = 0  # how much of it has gone to the sink
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Consume nothing more, not even what is already there."""
+        self._stopped = True
 
     @property
     def between_frames(self) -> bool:
@@ -128,6 +133,8 @@ class FrameReader:
 
     def _take(self, used: int) -> int:
         """Consume one message or piece from the staging buffer; return its length, 0 if none."""
+        if self._stopped:
+            return 0
         if self._sink is None:
             return self._take_message(used)
         ready = min(self._held - used, self._size - self._offset)

@@ -59,10 +59,15 @@ class Credit(Message, frozen=True):
 
 
 class Refusal(Message, frozen=True):
-    """To a peer: your message was refused; ``error`` names the kind, ``detail`` what was wrong."""
+    """To a peer: your message was refused; ``error`` names the kind, ``detail`` what was wrong.
+
+    ``chunk`` is its (round, version, chunk) if it was a chunk: a site that really sent that one
+    knows that its round cannot end.
+    """
 
     error: str
     detail: str
+    chunk: tuple[int, int, int] | None = None
 
 
 # --- between a site and the scheduler ----------------------------------------------------------

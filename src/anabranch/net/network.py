@@ -52,6 +52,9 @@ class Connection(Protocol):
     async def drained(self) -> None:
         """Return when no payload's memory is in use any more."""
 
+    def trust(self) -> None:
+        """Take messages of full size from now on; until then a caller may send only small ones."""
+
     def close(self) -> None:
         """Close, sending what is buffered first; the receiver hears no more messages."""
 

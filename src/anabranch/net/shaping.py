@@ -132,6 +132,10 @@ class ShapedConnection:
         """See :class:`anabranch.net.network.Connection`; not held back."""
         self._connection.post(message)
 
+    def trust(self) -> None:
+        """See :class:`anabranch.net.network.Connection`."""
+        self._connection.trust()
+
     async def drained(self) -> None:
         """See :class:`anabranch.net.network.Connection`."""
         await self._landed.wait()

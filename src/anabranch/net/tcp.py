@@ -13,11 +13,13 @@ import asyncio
 import socket
 from collections.abc import Callable
 
-from anabranch.net.errors import LinkError, NetError
+from anabranch.net.errors import LinkError
 from anabranch.net.frames import FrameReader, Limits, encode_frame
 from anabranch.net.messages import Message
 from anabranch.net.network import Address, Connection, Payload, Receiver
 
+# What a caller may send before it has said who it is.
+_STRANGER = Limits(message_bytes=1 << 12, payload_bytes=0)
 # Reads in one turn of the loop; more would let one fast peer keep the others waiting.
 _READS = 4
 
@@ -25,9 +27,12 @@ _READS = 4
 class _TcpConnection(asyncio.BufferedProtocol):
     """One end of a connection; see :class:`anabranch.net.network.Connection`."""
 
-    def __init__(self, welcome: Callable[[Connection], Receiver], limits: Limits) -> None:
+    def __init__(
+        self, welcome: Callable[[Connection], Receiver], limits: Limits, trusted: bool
+    ) -> None:
         self._welcome = welcome
         self._limits = limits
+        self._trusted = trusted
         self._receiver: Receiver
         self._reader: FrameReader
         self._transport: asyncio.Transport
@@ -35,6 +40,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._flushed = asyncio.Event()  # the transport holds nothing back
         self._writable: asyncio.Future[None] | None = None  # while a sender waits for the kernel
+        self._one_at_a_time = asyncio.Lock()
         self._sending = False
         self._posted: list[bytes] = []  # waits for the end of the send in progress
         self._failure: Exception | None = None
@@ -52,27 +58,32 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._flushed.set()
         self._receiver = self._welcome(self)
         self._reader = FrameReader(
-            self._receiver.on_message, self._receiver.on_refused, self._limits
+            self._receiver.on_message,
+            self._receiver.on_refused,
+            self._limits if self._trusted else _STRANGER,
         )
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        try:
-            for _ in range(_READS):
-                if self._closing:
-                    return
+        for reads_left in reversed(range(_READS)):
+            if self._closing:
+                return
+            try:
                 self._reader.advance(nbytes)
+            except Exception as error:  # the peer's fault, or our own: either ends the stream
+                self._failure = error
+                self._transport.abort()
+                return
+            if reads_left == 0:
+                return
+            try:
                 nbytes = self._socket.recv_into(self._reader.buffer())
-                if nbytes == 0:
-                    return  # the transport will see the end too
-            self._reader.advance(nbytes)
-        except NetError as error:
-            self._failure = error
-            self._transport.abort()
-        except OSError:
-            return  # nothing more has come, or the connection broke: the transport will see
+            except OSError:
+                return  # nothing more has come, or the connection broke: the transport will see
+            if nbytes == 0:
+                return  # the transport will see the end too
 
     def eof_received(self) -> None:
         if not self._reader.between_frames:
@@ -102,16 +113,20 @@ class _TcpConnection(asyncio.BufferedProtocol):
 
     async def send(self, message: Message, payload: Payload = b"") -> None:
         data = memoryview(payload).cast("B")
-        self._sending = True
-        try:
-            await self._flushed.wait()  # what was posted before goes first
-            await self._write(memoryview(encode_frame(message, len(data))))
-            await self._write(data)
-        finally:
-            self._sending = False
-            posted, self._posted = self._posted, []
-            for frame in posted:
-                self._transport.write(frame)
+        async with self._one_at_a_time:
+            self._sending = True
+            try:
+                await self._flushed.wait()  # what was posted before goes first
+                await self._write(memoryview(encode_frame(message, len(data))))
+                await self._write(data)
+            except asyncio.CancelledError:
+                self._transport.abort()  # a frame cut short would be continued by the next
+                raise
+            finally:
+                self._sending = False
+                posted, self._posted = self._posted, []
+                for frame in posted:
+                    self._transport.write(frame)
 
     async def _write(self, data: memoryview) -> None:
         while data:
@@ -148,8 +163,12 @@ class _TcpConnection(asyncio.BufferedProtocol):
     async def drained(self) -> None:
         """Return at once: what has been sent is the kernel's."""
 
+    def trust(self) -> None:
+        self._reader.limits = self._limits
+
     def close(self) -> None:
         self._closing = True
+        self._reader.stop()
         self._transport.close()
 
 
@@ -181,7 +200,7 @@ class TcpNetwork:
         loop = asyncio.get_running_loop()
         try:
             _, connection = await loop.create_connection(
-                lambda: _TcpConnection(lambda _: receiver, self._limits), *address
+                lambda: _TcpConnection(lambda _: receiver, self._limits, trusted=True), *address
             )
         except OSError as error:
             raise LinkError(f"cannot connect to {address[0]}:{address[1]}: {error}") from error
@@ -194,7 +213,7 @@ class TcpNetwork:
         loop = asyncio.get_running_loop()
         try:
             server = await loop.create_server(
-                lambda: _TcpConnection(welcome, self._limits), *address
+                lambda: _TcpConnection(welcome, self._limits, trusted=False), *address
             )
         except OSError as error:
             raise LinkError(f"cannot listen on {address[0]}:{address[1]}: {error}") from error

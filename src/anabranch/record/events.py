@@ -40,7 +40,7 @@ class RunStarted(_Event, frozen=True, kw_only=True):
         overlay_toml: the overlay as text, for `anabranch.overlay.loads`.
         plan_json: the first plan as text, for `anabranch.plan.loads`.
         sites: names; every other event names a site by its index here.
-        buffer_bytes: size of the synchronised buffer.
+        buffer_bytes: size of the synchronised buffer; 0 where the run ended before it began.
         chunk_elements: the most elements of a chunk.
         shaped: whether links were held to the overlay's rates (emulated or simulated), so that
             predictions and limits apply.

@@ -17,7 +17,7 @@ import numpy as np
 from anabranch import __version__
 from anabranch import overlay as overlays
 from anabranch import plan as plans
-from anabranch.net.errors import PeerError, RunAborted
+from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage, PeerError, RunAborted
 from anabranch.net.messages import RoundEnded
 from anabranch.net.network import Address
 from anabranch.net.tcp import TcpNetwork
@@ -49,20 +49,26 @@ class _LogWriter:
         self._now = now
         self._limit_rate_bps = plans.limit_rate_bps(overlay)
         self._started_s: float | None = None
-        self._joined: list[events.Event] = []  # a log begins with what was meant to happen
+        self._held: list[events.Event] = []  # until the first event: what was meant to happen
 
     def _at_s(self) -> float:
         return 0.0 if self._started_s is None else self._now() - self._started_s
 
     def joined(self, site: int, address: Address) -> None:
-        self._joined.append(
+        self._append(
             events.SiteJoined(
-                at_s=0.0,
+                at_s=self._at_s(),
                 site=site,
                 name=self._overlay.sites[site].name,
                 address=f"{address[0]}:{address[1]}",
             )
         )
+
+    def _append(self, *happened: events.Event) -> None:
+        if self._started_s is None:
+            self._held += happened
+        else:
+            self._log.append(happened)
 
     def started(self, buffer_elements: int) -> None:
         self._started_s = self._now()
@@ -96,51 +102,56 @@ class _LogWriter:
                     versions=versions(),
                     started_at=datetime.now(UTC).isoformat(timespec="seconds"),
                 ),
-                *self._joined,
+                *self._held,
             ]
         )
 
     def round_ended(self, site: int, ended: RoundEnded) -> None:
-        self._log.append(
-            [
-                events.RoundDone(
-                    at_s=self._at_s(),
-                    site=site,
-                    round=ended.round,
-                    version=ended.version,
-                    seconds=ended.seconds,
-                    checksum=ended.checksum,
-                )
-            ]
+        self._append(
+            events.RoundDone(
+                at_s=self._at_s(),
+                site=site,
+                round=ended.round,
+                version=ended.version,
+                seconds=ended.seconds,
+                checksum=ended.checksum,
+            )
         )
 
-    def reported(self, encoded: tuple[bytes, ...]) -> None:
+    def reported(self, site: int, encoded: tuple[bytes, ...]) -> None:
         known = []
         for data in encoded:
             try:
                 event = events.decode(data.decode())
             except ValueError as error:
-                raise PeerError(f"a report that is no event: {error}") from None
-            if isinstance(event, events.UnknownEvent):
-                raise PeerError(f"a report of unknown kind {event.kind!r}: {event.reason}")
+                raise MalformedMessage(f"a report that is no event: {error}") from None
+            match event:
+                case events.StepDone() | events.Evaluated() | events.MessageRefused():
+                    about: int | None = event.site
+                case events.LinkBytes():
+                    about = event.source
+                case _:
+                    raise OutOfPlaceMessage(f"a site cannot report {type(event).__name__}")
+            if about != site:
+                raise OutOfPlaceMessage(f"site {site} reports what happened at site {about}")
             known.append(event)
-        self._log.append(known)
+        self._append(*known)
 
     def refused(self, site: int | None, error: PeerError) -> None:
-        self._log.append(
-            [
-                events.MessageRefused(
-                    at_s=self._at_s(),
-                    site=None,
-                    sender=site,
-                    error=type(error).__name__,
-                    detail=str(error),
-                )
-            ]
+        self._append(
+            events.MessageRefused(
+                at_s=self._at_s(),
+                site=None,
+                sender=site,
+                error=type(error).__name__,
+                detail=str(error),
+            )
         )
 
     def ended(self, error: str | None) -> None:
-        self._log.append([events.RunEnded(at_s=self._at_s(), error=error)])
+        if self._started_s is None:  # the log of a run that never began must be readable too
+            self.started(0)
+        self._append(events.RunEnded(at_s=self._at_s(), error=error))
 
 
 def _model(task: Train | Exchange) -> str:

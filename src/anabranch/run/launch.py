@@ -22,8 +22,9 @@ TOKEN_VARIABLE = "ANABRANCH_TOKEN"
 
 _POLL_S = 0.05
 # Once one process has failed, the others are told by the scheduler or see it gone; those that have
-# not ended by then are killed.
-_MERCY_S = 4.0
+# not ended by then, busy or stopped, are killed.
+_MERCY_S = 3.0
+_LAST_WORDS_S = 1.0
 
 
 @dataclass
@@ -38,8 +39,10 @@ class _Process:
         if code is not None and code < 0:
             return f"{self.name} was killed by {signal.Signals(-code).name}"
         self.stderr.seek(0)
-        lines = [line for line in self.stderr.read().splitlines() if line.strip()]
-        return lines[-1].removeprefix("error: ") if lines else f"{self.name} exited with {code}"
+        said = self.stderr.read().strip()
+        if "error: " in said:
+            return said.rpartition("error: ")[2]
+        return said.splitlines()[-1] if said else f"{self.name} exited with {code}"
 
 
 def run_locally(
@@ -108,21 +111,22 @@ def _wait(processes: list[_Process], on_tick: Callable[[], None]) -> None:
     scheduler = processes[0]
     failed_s: float | None = None
     first: _Process | None = None
-    while any(process.popen.poll() is None for process in processes):
-        on_tick()
-        time.sleep(_POLL_S)
+    while running := [process for process in processes if process.popen.poll() is None]:
         if first is None:
             first = next((p for p in processes if p.popen.returncode not in (None, 0)), None)
             failed_s = time.monotonic()
         elif failed_s is not None and time.monotonic() - failed_s > _MERCY_S:
             break
+        on_tick()
+        time.sleep(_POLL_S)
     first = first or next((p for p in processes if p.popen.returncode != 0), None)
     on_tick()
     if first is None:
         return
+    _stop(processes, _LAST_WORDS_S)
     # The scheduler knows why a run ended; where it was itself the cause, its end says so. A site
     # that fails before it joins is nobody's business but ours.
-    told = scheduler.popen.returncode not in (None, 0) and scheduler.popen.returncode is not None
+    told = scheduler not in running and scheduler.popen.returncode != 0
     raise RunAborted((scheduler if told else first).account())
 
 
@@ -133,19 +137,21 @@ def _processes() -> Iterator[list[_Process]]:
     try:
         yield processes
     finally:
-        _end(processes)
+        _stop(processes, _MERCY_S)
+        for process in processes:
+            for stream in (process.popen.stdin, process.popen.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
 
 
-def _end(processes: list[_Process]) -> None:
+def _stop(processes: list[_Process], mercy_s: float) -> None:
+    """End whatever still runs: the scheduler in order, so that its log is whole, then the rest."""
     if processes and processes[0].popen.poll() is None:
         processes[0].popen.terminate()  # the scheduler tells the sites
-    deadline_s = time.monotonic() + _MERCY_S
+    deadline_s = time.monotonic() + mercy_s
     for process in processes:
         try:
             process.popen.wait(max(0.0, deadline_s - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.popen.kill()
             process.popen.wait()
-        for stream in (process.popen.stdin, process.popen.stdout, process.stderr):
-            if stream is not None:
-                stream.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +17,8 @@ from anabranch.record import units
 from anabranch.record.events import Event, UnknownEvent
 from anabranch.record.log import LogError, read_events
 from anabranch.record.summary import RunSummary, summarise
+
+_REFRESH_S = 0.5
 
 
 class LiveRun:
@@ -32,6 +35,7 @@ class LiveRun:
         self._console = console
         self._events: list[Event | UnknownEvent] = []
         self._seen = 0
+        self._next_s = 0.0
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -58,8 +62,10 @@ class LiveRun:
 
     def tick(self) -> None:
         """Read what is new in the log and draw it."""
-        if not self._console.is_terminal or not self._log.exists():
+        now_s = time.monotonic()
+        if not self._console.is_terminal or now_s < self._next_s or not self._log.exists():
             return
+        self._next_s = now_s + _REFRESH_S
         try:
             for seq, event in read_events(self._log, self._seen):
                 self._seen = seq

@@ -108,8 +108,7 @@ class _Site:
 
     def leave(self) -> None:
         self._reporting.cancel()
-        self._door.call(self._report())
-        self._door.call(self._agent.leave())
+        self._door.call(self._report_and_leave())
 
     def fail(self, error: Exception) -> None:
         self._door.call(self._agent.fail(error))
@@ -128,9 +127,13 @@ class _Site:
     async def _report_regularly(self) -> None:
         while True:
             await asyncio.sleep(_REPORT_EVERY_S)
-            await self._report()
+            self._report()
 
-    async def _report(self) -> None:
+    async def _report_and_leave(self) -> None:
+        self._report()
+        await self._agent.leave()
+
+    def _report(self) -> None:
         now_s, sent_bytes = self.now_s(), self._agent.sent_bytes()
         for target, count in sent_bytes.items():
             if more := count - self._sent_bytes.get(target, 0):
@@ -146,7 +149,7 @@ class _Site:
         self._sent_bytes, self._sampled_s = sent_bytes, now_s
         waiting, self._events = self._events, []
         if waiting:
-            await self._agent.report(tuple(events.encode(event).encode() for event in waiting))
+            self._agent.report(tuple(events.encode(event).encode() for event in waiting))
 
 
 def _train(

@@ -55,12 +55,15 @@ class RoundBook:
         self._known[site] = plan.version
         return plan, lacks
 
-    def ended(self, site: int, round: int, checksum: int | None) -> str | None:
+    def ended(self, site: int, round: int, version: int, checksum: int | None) -> str | None:
         """Note that a site holds a round's result; return what is wrong once all do, or None.
 
         Raises:
-            OutOfPlaceMessage: the site is not in that round, or has said so before.
+            OutOfPlaceMessage: the site is not in that round or ran it under another version, or
+                has said so before.
         """
+        if round < 1 or version != self._known[site]:
+            raise OutOfPlaceMessage(f"site {site} ends round {round} under version {version}")
         votes = self._checksums.setdefault(round, {})
         if round != self._asked[site] or site in votes:
             raise OutOfPlaceMessage(f"site {site} ends round {round}, which it is not in")

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Protocol
 
 from anabranch import overlay as overlays
 from anabranch import plan as plans
-from anabranch.net.errors import OutOfPlaceMessage, PeerError, RunAborted
+from anabranch.net.errors import (
+    LinkError,
+    MalformedMessage,
+    OutOfPlaceMessage,
+    PeerError,
+    RunAborted,
+)
 from anabranch.net.frames import DISCARD, Limits, Sink
 from anabranch.net.messages import (
     Abort,
@@ -51,8 +58,8 @@ class Observer(Protocol):
     def round_ended(self, site: int, ended: RoundEnded) -> None:
         """A site holds a round's result."""
 
-    def reported(self, events: tuple[bytes, ...]) -> None:
-        """A site sent events for the log."""
+    def reported(self, site: int, events: tuple[bytes, ...]) -> None:
+        """A site sent events for the log; raise PeerError to refuse them."""
 
     def refused(self, site: int | None, error: PeerError) -> None:
         """A message was refused."""
@@ -88,6 +95,7 @@ class Scheduler:
         self.members = Members(overlay, token)
         self.rounds = RoundBook(overlay.size, plan)
         self._connections: dict[int, Connection] = {}
+        self.strangers: set[Connection] = set()  # connections that have not joined
         self._ready: set[int] = set()
         self._left: set[int] = set()
         self._buffer_elements: int | None = None  # as the first ready site says
@@ -109,7 +117,7 @@ class Scheduler:
             await self._end
         finally:
             self._listener.close()
-            for connection in self._connections.values():
+            for connection in [*self._connections.values(), *self.strangers]:
                 connection.close()
 
     def name(self, site: int) -> str:
@@ -124,6 +132,7 @@ class Scheduler:
             self._end.exception()  # finished() may not be waiting yet: no reason for a warning
 
     def _welcome(self, connection: Connection) -> Receiver:
+        self.strangers.add(connection)
         return _FromSite(self, connection)
 
     def _broadcast(self, message: Message) -> None:
@@ -154,13 +163,15 @@ class Scheduler:
                 plan_json = plans.dumps(plan) if lacks else ""
                 self._connections[site].post(RoundGrant(message.round, plan.version, plan_json))
             case RoundEnded():
-                wrong = self.rounds.ended(site, message.round, message.checksum)
+                if not (math.isfinite(message.seconds) and message.seconds >= 0):
+                    raise MalformedMessage(f"a round that took {message.seconds} s")
+                wrong = self.rounds.ended(site, message.round, message.version, message.checksum)
                 self.observer.round_ended(site, message)
                 if wrong:
                     self.abort(wrong)
             case Report():
-                self.observer.reported(message.events)
-            case Leave() if site not in self._left:
+                self.observer.reported(site, message.events)
+            case Leave() if site not in self._left and len(self._ready) == self.overlay.size:
                 self._left.add(site)
                 if len(self._left) == self.overlay.size and not self._end.done():
                     self._broadcast(Farewell())
@@ -190,8 +201,11 @@ class Scheduler:
         when = f"in round {self.rounds.round}" if self.rounds.round else "before the first round"
         if isinstance(error, PeerError):
             self.abort(f"{self.name(site)} broke the protocol {when}: {error}")
-        else:
+        elif error is None or isinstance(error, LinkError):
             self.abort(f"{self.name(site)} died {when}: {error}")
+        else:
+            what = f"{type(error).__name__}: {error}"
+            self.abort(f"the scheduler failed on a message of {self.name(site)} {when}: {what}")
 
 
 class _FromSite:
@@ -207,6 +221,8 @@ class _FromSite:
             self._scheduler.hear(self._site, message)
         elif isinstance(message, Join):
             self._site = self._scheduler.join(message, self._connection)
+            self._connection.trust()
+            self._scheduler.strangers.discard(self._connection)
         else:
             raise OutOfPlaceMessage(f"a {type(message).__name__} before Join")
         return DISCARD
@@ -218,6 +234,7 @@ class _FromSite:
             self._connection.close()
 
     def on_closed(self, error: Exception | None) -> None:
+        self._scheduler.strangers.discard(self._connection)
         if self._site is not None:
             self._scheduler.lost(self._site, error)
         elif isinstance(error, PeerError):

@@ -33,6 +33,7 @@ from anabranch.net.messages import (
 from anabranch.net.network import Address, Connection, Listener, Network, Receiver
 from anabranch.plan import Plan
 from anabranch.site.accumulator import Floats
+from anabranch.site.aggregation import LEAST_WEIGHT, MOST_WEIGHT
 from anabranch.site.dataplane import DataPlane, DataPlaneConfig
 
 M = TypeVar("M", bound=Message)
@@ -186,9 +187,10 @@ class SiteAgent:
         """Tell the scheduler that a round's result is in use here."""
         await self._send(RoundEnded(done.round, done.version, done.seconds, checksum))
 
-    async def report(self, events: tuple[bytes, ...]) -> None:
-        """Send encoded events to the run's log."""
-        await self._send(Report(events))
+    def report(self, events: tuple[bytes, ...]) -> None:
+        """Send encoded events to the run's log; does not wait."""
+        assert self._connection is not None, "join() comes first"
+        self._connection.post(Report(events))
 
     async def leave(self) -> None:
         """Say that this site has finished, wait until every site has, and close."""
@@ -199,7 +201,7 @@ class SiteAgent:
     async def fail(self, error: Exception) -> None:
         """Tell the scheduler that this site cannot go on, which ends the run, and close."""
         if self._connection is not None and not self._aborted.done():
-            self._connection.post(Failed(str(error)))
+            self._connection.post(Failed(str(error) or type(error).__name__))
         self.close()
 
     def close(self) -> None:
@@ -292,5 +294,9 @@ def _check_buffer(buffer: Floats, weight: float, most: int) -> None:
         )
     if len(buffer) > most:
         raise ValueError(f"the buffer has {len(buffer)} elements, this run allows {most}")
-    if not (weight > 0 and np.isfinite(weight)):
-        raise ValueError(f"weight is {weight:g}, must be > 0")
+    if not len(buffer):
+        raise ValueError("the buffer is empty; a round without data would not wait for anybody")
+    if not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
+        raise ValueError(
+            f"weight is {weight:g}, must be in {LEAST_WEIGHT:g}..{MOST_WEIGHT:g}; scale all weights"
+        )

@@ -10,7 +10,6 @@ needs no child count; whether the chunk is complete is asked only once the plan 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +23,8 @@ from anabranch.plan import Chunk, Plan, Tree
 from anabranch.site.accumulator import Accumulator, Floats
 
 _ELEMENT_BYTES = 4
+# Weights multiply and divide float32 sums: beyond this they would vanish or overflow.
+LEAST_WEIGHT, MOST_WEIGHT = 1e-20, 1e20
 
 
 def _nothing() -> None:
@@ -76,7 +77,8 @@ class Aggregation:
         self._room = buffer_elements  # elements that early data may still take
         self._emit = emit
         self._on_finished = finished
-        self._gathering: dict[tuple[int, int], _Gathering] = {}  # by (version, chunk)
+        # By version, chunk and its elements: what does not fit must not mix with what does.
+        self._gathering: dict[tuple[int, int, int], _Gathering] = {}
         self._plan: Plan | None = None
         self._chunks: tuple[Chunk, ...] = ()
         self._up_children: list[list[int]] = []  # of this site, by tree
@@ -102,6 +104,9 @@ class Aggregation:
         Returns:
             Early data that turned out not to belong to this round and was thrown away: (site,
             what was wrong with it).
+
+        Raises:
+            OutOfPlaceMessage: such data was added to a sum that this round needs.
         """
         self._plan, self._chunks, self._buffer, self._weight = plan, chunks, buffer, weight
         self._up_children = [tree.children(tree.up)[self.site] for tree in plan.trees]
@@ -110,7 +115,7 @@ class Aggregation:
         if not chunks:
             self._on_finished()
         for chunk in chunks:
-            early = self._gathering.get((plan.version, chunk.index))
+            early = self._gathering.get((plan.version, chunk.index, chunk.elements))
             if early is not None:
                 early.accumulator.add_own(self._own(chunk), weight)
                 self._send_up_if_complete(chunk, early)
@@ -121,7 +126,7 @@ class Aggregation:
     def _discard_misfits(self) -> list[tuple[int, str]]:
         assert self._plan is not None
         misfits = []
-        for (version, index), early in list(self._gathering.items()):
+        for (version, index, _), early in list(self._gathering.items()):
             wrong = ""
             if version != self._plan.version:
                 wrong = f"plan version {version}, the round runs under {self._plan.version}"
@@ -129,11 +134,15 @@ class Aggregation:
                 wrong = f"chunk {index} of {len(self._chunks)}"
             elif len(early.accumulator.sum) != self._chunks[index].elements:
                 wrong = f"chunk {index} with {len(early.accumulator.sum)} elements"
-            elif strangers := early.started - set(self._up_children[self._chunks[index].tree]):
-                wrong = f"chunk {index} from {sorted(strangers)}, not children of this site"
+            else:
+                children = set(self._up_children[self._chunks[index].tree])
+                if strangers := sorted(early.started - children):
+                    wrong = f"chunk {index} from {strangers}, not children of this site"
+                    if early.started & children:
+                        raise OutOfPlaceMessage(f"early data of round {self.round}: {wrong}")
             if wrong:
                 misfits += [(child, wrong) for child in sorted(early.started)]
-                del self._gathering[version, index]
+                del self._gathering[version, index, len(early.accumulator.sum)]
         return misfits
 
     def _own(self, chunk: Chunk) -> Floats:
@@ -154,22 +163,20 @@ class Aggregation:
             OutOfPlaceMessage: another plan, chunk, size or child than this round has.
         """
         child, index = message.path[0], message.chunk
-        if not (message.weight > 0 and math.isfinite(message.weight)):
-            raise MalformedMessage(f"chunk {index} has weight {message.weight:g}, must be > 0")
+        if not LEAST_WEIGHT <= message.weight <= MOST_WEIGHT:
+            raise MalformedMessage(f"chunk {index} has weight {message.weight:g}, out of range")
         if index < 0 or payload_bytes == 0 or payload_bytes % _ELEMENT_BYTES:
             raise MalformedMessage(f"chunk {index} has {payload_bytes} bytes, not float32 elements")
         if self._plan is not None:
             self._check(message, payload_bytes)
             if child not in self._up_children[self._chunks[index].tree]:
                 raise OutOfPlaceMessage(f"site {child} is no child of this site for chunk {index}")
-        key = message.version, index
+        key = message.version, index, payload_bytes // _ELEMENT_BYTES
         gathering = self._gathering.get(key)
         if index in self._summed or (gathering is not None and child in gathering.started):
             raise DuplicateMessage(f"chunk {index} of round {self.round} from site {child}")
         if gathering is None:
-            gathering = self._open(key, payload_bytes // _ELEMENT_BYTES)
-        elif len(gathering.accumulator.sum) * _ELEMENT_BYTES != payload_bytes:
-            raise OutOfPlaceMessage(f"chunk {index} has {payload_bytes} bytes, unlike before")
+            gathering = self._open(key)
         gathering.started.add(child)
         add = gathering.accumulator.add
 
@@ -184,7 +191,8 @@ class Aggregation:
 
         return Sink(piece=piece, done=done)
 
-    def _open(self, key: tuple[int, int], elements: int) -> _Gathering:
+    def _open(self, key: tuple[int, int, int]) -> _Gathering:
+        elements = key[2]
         if self._plan is None:
             if elements > self._room:
                 raise OutOfPlaceMessage(
@@ -201,7 +209,7 @@ class Aggregation:
         assert self._plan is not None
         if len(gathering.counted) < len(self._up_children[chunk.tree]):
             return
-        del self._gathering[self._plan.version, chunk.index]
+        del self._gathering[self._plan.version, chunk.index, chunk.elements]
         self._summed.add(chunk.index)
         total, weight = gathering.accumulator.sum, gathering.weight + self._weight
         if self._tree(chunk).root == self.site:

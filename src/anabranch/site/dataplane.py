@@ -7,6 +7,7 @@ import hmac
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -100,6 +101,7 @@ class DataPlane:
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lanes: dict[int, Lane] = {}
         self._inbound: dict[int, Connection] = {}
+        self.strangers: set[Connection] = set()  # connections that have not said Hello
         self._rounds: dict[int, tuple[Aggregation, asyncio.Event]] = {}
         self._rounds_done = 0
         self._deals: dict[tuple[int, int], tuple[Chunk, ...]] = {}
@@ -124,7 +126,12 @@ class DataPlane:
         aggregation, finished = self._round(round)
         for target in {hop[1] for _, hop in plan.hops() if hop[0] == self.config.site}:
             self._lane(target)
-        for child, wrong in aggregation.begin(plan, self._deal(plan, len(buffer)), buffer, weight):
+        try:
+            misfits = aggregation.begin(plan, self._deal(plan, len(buffer)), buffer, weight)
+        except PeerError as error:
+            self.fail(error)
+            raise
+        for child, wrong in misfits:
             self._refused(child, OutOfPlaceMessage(f"early data of round {round}: {wrong}"))
         await self._unless_failed(finished.wait())
         for lane in list(self._lanes.values()):
@@ -209,6 +216,7 @@ class DataPlane:
 
     def welcome(self, connection: Connection) -> Receiver:
         """Take a new connection; its first message must be a valid Hello."""
+        self.strangers.add(connection)
         return _Inbound(self, connection)
 
     def admit(self, hello: Hello, connection: Connection) -> int:
@@ -281,15 +289,33 @@ class DataPlane:
 
     def on_credit(self, sender: int, message: Credit) -> None:
         """Take note that a neighbour has relayed a chunk."""
-        if sender not in message.path[1:-1] or self.config.site not in message.path:
-            raise OutOfPlaceMessage(f"a credit for {message.path}, on which it does not relay")
-        self._lane(sender).credit(message.path)
+        path, site = message.path, self.config.site
+        if (site, sender) not in pairwise(path[:-1]):
+            raise OutOfPlaceMessage(f"a credit for {path}, on which it does not relay for us")
+        self._lane(sender).credit(path)
+
+    def on_refusal(self, sender: int, refusal: Refusal) -> None:
+        """Act on a neighbour's refusal of what this site sent.
+
+        A duplicate was counted before, and what this site never sent harms nobody; but a round
+        whose data was refused cannot end, so it ends here and now, by name.
+        """
+        error = PeerError(
+            f"{self.config.name(sender)} refused a message of {self.config.name(self.config.site)}"
+            f": {refusal.detail}"
+        )
+        self._refused(sender, error)
+        needed = self._lane(sender).has_sent(refusal.chunk)
+        if refusal.error == UnauthorisedPeer.__name__ or (
+            needed and refusal.error != DuplicateMessage.__name__
+        ):
+            self.fail(error)
 
     def refuse(self, sender: int | None, error: PeerError) -> None:
         """Report a refused message."""
         self._refused(sender, error)
 
-    def lost(self, sender: int, error: Exception | None) -> None:
+    def lost(self, sender: int, error: Exception) -> None:
         """Take note that a neighbour's lane has ended."""
         self._inbound.pop(sender, None)
         name = self.config.name(sender)
@@ -299,7 +325,7 @@ class DataPlane:
         """Close every connection."""
         for lane in self._lanes.values():
             lane.close()
-        for connection in list(self._inbound.values()):
+        for connection in [*self._inbound.values(), *self.strangers]:
             connection.close()
 
 
@@ -316,6 +342,8 @@ class _Inbound:
             if not isinstance(message, Hello):
                 raise UnauthorisedPeer(f"{self._connection.peer} did not say Hello")
             self._sender = self._plane.admit(message, self._connection)
+            self._connection.trust()
+            self._plane.strangers.discard(self._connection)
             return DISCARD
         if isinstance(message, ChunkMessage):
             return self._plane.on_chunk(self._sender, message, payload_bytes)
@@ -323,15 +351,20 @@ class _Inbound:
 
     def on_refused(self, message: AnyMessage, error: PeerError) -> None:
         self._plane.refuse(self._sender, error)
-        self._connection.post(Refusal(type(error).__name__, str(error)))
+        about = None
+        if isinstance(message, ChunkMessage):
+            about = message.round, message.version, message.chunk
+        self._connection.post(Refusal(type(error).__name__, str(error), about))
         if self._sender is None:
             self._connection.close()
 
     def on_closed(self, error: Exception | None) -> None:
-        if self._sender is not None:
+        self._plane.strangers.discard(self._connection)
+        if self._sender is None:
+            if isinstance(error, PeerError):
+                self._plane.refuse(None, error)
+        elif error is not None:
             self._plane.lost(self._sender, error)
-        elif isinstance(error, PeerError):
-            self._plane.refuse(None, error)
 
 
 class _Outbound:
@@ -345,10 +378,7 @@ class _Outbound:
         if isinstance(message, Credit):
             self._plane.on_credit(self._target, message)
         elif isinstance(message, Refusal):
-            error = PeerError(f"site {self._target} refused a message: {message.detail}")
-            self._plane.refuse(self._target, error)
-            if message.error == UnauthorisedPeer.__name__:
-                self._plane.fail(error)
+            self._plane.on_refusal(self._target, message)
         else:
             raise OutOfPlaceMessage(f"a {type(message).__name__} in answer to a lane")
         return DISCARD

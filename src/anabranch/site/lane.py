@@ -1,6 +1,6 @@
 """A lane: the sending queue towards one neighbour.
 
-What bounds the queues, so that no site's memory grows with a slow link:
+What bounds the queues, however slow the link:
 
 - what a site sends of its own (its sums, the means it passes down) is at most one entry for each
   chunk and neighbour, and the entry refers to memory that the round holds anyway;
@@ -19,6 +19,7 @@ from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import ChunkMessage, Mean
 from anabranch.net.network import Connection
 from anabranch.overlay import Link
@@ -78,7 +79,10 @@ class Lane:
         self._failed = failed
         self._ready: list[_Entry] = []
         self._parked: defaultdict[Path, deque[_Entry]] = defaultdict(deque)  # waits for credit
+        self._window = window
         self._credit: defaultdict[Path, int] = defaultdict(lambda: window)
+        self._newest = 0  # the latest round sent
+        self._sent: set[tuple[int, int, int]] = set()
         self._entries = 0
         self._unsent = 0
         self._wake = asyncio.Event()
@@ -106,7 +110,13 @@ class Lane:
         return path[-2] != self._site
 
     def credit(self, path: Path) -> None:
-        """Take note that the neighbour has passed on a chunk of this route."""
+        """Take note that the neighbour has passed on a chunk of this route.
+
+        Raises:
+            OutOfPlaceMessage: it has none of ours.
+        """
+        if self._credit[path] >= self._window:
+            raise OutOfPlaceMessage(f"a credit for {path}, of which nothing is outstanding")
         if self._parked[path]:
             heapq.heappush(self._ready, self._parked[path].popleft())
             self._wake.set()
@@ -122,6 +132,7 @@ class Lane:
                     await self._wake.wait()
                 send = heapq.heappop(self._ready).send
                 send.leaving()
+                self._note(send.message)
                 await self._connection.send(send.message, send.payload)
                 self.payload_bytes += len(send.payload)
                 send.sent()
@@ -130,6 +141,17 @@ class Lane:
                     self._empty.set()
         except Exception as error:
             self._failed(error)
+
+    def _note(self, message: ChunkMessage) -> None:
+        key = message.round, message.version, message.chunk
+        if message.round > self._newest:
+            self._newest = message.round
+            self._sent = {sent for sent in self._sent if sent[0] >= message.round - 1}
+        self._sent.add(key)
+
+    def has_sent(self, chunk: tuple[int, int, int] | None) -> bool:
+        """Return whether this (round, version, chunk) went out here, in this round or the last."""
+        return chunk in self._sent
 
     async def drained(self) -> None:
         """Return when everything queued has been sent and its memory is free."""
