@@ -20,7 +20,7 @@ import numpy as np
 import common
 from anabranch.net.errors import PeerError
 from anabranch.net.frames import DISCARD, Sink
-from anabranch.net.messages import AnyMessage, PartialSum
+from anabranch.net.messages import AnyMessage, PartialSum, Ready
 from anabranch.net.network import Address, Connection
 from anabranch.net.tcp import TcpNetwork
 from anabranch.site.accumulator import Accumulator
@@ -44,6 +44,9 @@ class Summing:
         self.last = Accumulator(0)
 
     def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
+        if isinstance(message, Ready):
+            self.connection.trust()
+            return DISCARD
         assert isinstance(message, PartialSum)
         if message.chunk == 0:
             self.began_s, self.began_cpu_s = time.perf_counter(), time.process_time()
@@ -109,7 +112,9 @@ async def send(address: Address, chunks: int) -> float:
     silent = Silent()
 
     async def connect() -> Connection:
-        return await TcpNetwork(LIMITS).connect(address, silent)
+        connection = await TcpNetwork(LIMITS).connect(address, silent)
+        await connection.send(Ready(ELEMENTS))
+        return connection
 
     def failed(error: Exception) -> None:
         raise error
