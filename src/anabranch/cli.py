@@ -39,7 +39,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-_console = Console()
+_console = Console() if sys.stdout.isatty() else Console(width=110)  # files do not wrap
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _ALEXNET_MB = 244.403
 
