@@ -9,7 +9,7 @@ from anabranch.learn.models import build_model
 from anabranch.learn.optimisers import Adam, Sgd
 from anabranch.learn.partition import partition_evenly
 from anabranch.learn.tasks import load_task
-from anabranch.learn.train import DivergedError, Trainer, time_to_accuracy_s
+from anabranch.learn.train import DivergedError, Trainer
 
 
 def clock():
@@ -215,11 +215,3 @@ def test_a_batch_that_the_shard_cannot_fill_is_refused(digits, batch_size):
 def test_a_shard_that_does_not_fit_the_task_is_refused(digits, shard):
     with pytest.raises(ValueError, match=r"does not fit task 'digits': .* 0\.\.1437"):
         make(digits, np.array(shard, np.int64), batch_size=1)
-
-
-def test_time_to_accuracy_is_the_first_time_at_or_above_the_target():
-    points = [(1.0, 0.2), (2.0, 0.8), (3.0, 0.7), (4.0, 0.9)]
-    assert time_to_accuracy_s(points, 0.8) == 2.0
-    assert time_to_accuracy_s(points, 0.85) == 4.0
-    assert time_to_accuracy_s(points, 0.95) is None
-    assert time_to_accuracy_s([], 0.5) is None

@@ -13,7 +13,7 @@ in one thread, but those in several threads of one process may draw each other's
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -193,16 +193,3 @@ def _batches(
             waiting = np.concatenate([waiting, generator.permutation(shard)])
         yield waiting[:batch_size]
         waiting = waiting[batch_size:]
-
-
-def time_to_accuracy_s(points: Iterable[tuple[float, float]], target: float) -> float | None:
-    """Return when a run first reached an accuracy, or None if it never did.
-
-    Args:
-        points: pairs of (seconds since the run began, accuracy in [0, 1]), one an evaluation.
-        target: the accuracy to reach.
-
-    >>> time_to_accuracy_s([(10.0, 0.5), (20.0, 0.91), (30.0, 0.89)], target=0.9)
-    20.0
-    """
-    return min((time_s for time_s, accuracy in points if accuracy >= target), default=None)
