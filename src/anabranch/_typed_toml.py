@@ -23,6 +23,10 @@ class TomlError(ValueError):
     """Text that is not TOML (names the line) or not what is expected (names the key)."""
 
 
+class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of such a file; its subclasses list the keys."""
+
+
 def decode_toml(text: str, kind: type[T]) -> T:
     """Read TOML text as a msgspec struct; tables with a ``kind`` may be one of several structs.
 

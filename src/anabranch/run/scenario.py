@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from anabranch import overlay as overlays
 from anabranch import plan as plans
-from anabranch._typed_toml import TomlError, decode_toml
+from anabranch._typed_toml import Table, TomlError, decode_toml
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 
@@ -22,11 +22,7 @@ class ScenarioError(ValueError):
 _Positive = Annotated[int, Meta(ge=1)]
 
 
-class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A table of the scenario file."""
-
-
-class Star(_Part, frozen=True, kw_only=True, tag_field="kind", tag="star"):
+class Star(Table, frozen=True, kw_only=True, tag_field="kind", tag="star"):
     """Every site talks to one hub.
 
     Args:
@@ -36,7 +32,7 @@ class Star(_Part, frozen=True, kw_only=True, tag_field="kind", tag="star"):
     hub: str | None = None
 
 
-class Balanced(_Part, frozen=True, kw_only=True, tag_field="kind", tag="balanced"):
+class Balanced(Table, frozen=True, kw_only=True, tag_field="kind", tag="balanced"):
     """A balanced tree, laid over the sites whatever their links.
 
     Args:
@@ -48,7 +44,7 @@ class Balanced(_Part, frozen=True, kw_only=True, tag_field="kind", tag="balanced
     arity: _Positive = 2
 
 
-class Spanning(_Part, frozen=True, kw_only=True, tag_field="kind", tag="mst"):
+class Spanning(Table, frozen=True, kw_only=True, tag_field="kind", tag="mst"):
     """The maximum-throughput spanning tree.
 
     Args:
@@ -58,7 +54,7 @@ class Spanning(_Part, frozen=True, kw_only=True, tag_field="kind", tag="mst"):
     root: str | None = None
 
 
-class Fapt(_Part, frozen=True, kw_only=True, tag_field="kind", tag="fapt"):
+class Fapt(Table, frozen=True, kw_only=True, tag_field="kind", tag="fapt"):
     """Fastest aggregation path trees, one for each root.
 
     Args:
@@ -71,7 +67,7 @@ class Fapt(_Part, frozen=True, kw_only=True, tag_field="kind", tag="fapt"):
 Route = Star | Balanced | Spanning | Fapt
 
 
-class Train(_Part, frozen=True, kw_only=True, tag_field="kind", tag="train"):
+class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
     """Train a model: every step, all sites average their gradients (BSP).
 
     Args:
@@ -97,7 +93,7 @@ class Train(_Part, frozen=True, kw_only=True, tag_field="kind", tag="train"):
     target_accuracy: Annotated[float, Meta(gt=0, le=1)] | None = None
 
 
-class Exchange(_Part, frozen=True, kw_only=True, tag_field="kind", tag="exchange"):
+class Exchange(Table, frozen=True, kw_only=True, tag_field="kind", tag="exchange"):
     """Exchange a buffer and compute nothing; every round's mean is checked against the exact one.
 
     Args:
@@ -109,7 +105,7 @@ class Exchange(_Part, frozen=True, kw_only=True, tag_field="kind", tag="exchange
     elements: _Positive | None = None
 
 
-class Scenario(_Part, frozen=True, kw_only=True):
+class Scenario(Table, frozen=True, kw_only=True):
     """One run.
 
     Args:
