@@ -68,6 +68,22 @@ def test_a_complete_overlay_links_every_ordered_pair(n):
     assert overlay.targets == tuple(tuple(j for j in range(n) if j != i) for i in range(n))
 
 
+def test_a_complete_overlay_may_draw_the_latency_of_each_direction():
+    overlay = random_complete(40, 0, latency_s=(1.0, 5.0), latency_drift_s=0.5)
+    latencies_s = np.array([link.latency_s for link in overlay])
+    assert len(set(latencies_s)) == 40 * 39
+    assert latencies_s.min() >= 1
+    assert latencies_s.max() <= 5
+    assert latencies_s.mean() == pytest.approx(3, abs=5 * 4 / np.sqrt(12 * 40 * 39))
+    assert {link.latency_drift_s for link in overlay} == {0.5}
+
+
+def test_drawing_latencies_leaves_the_rates_as_they_were():
+    drawn, fixed = random_complete(9, 4, latency_s=(1.0, 5.0)), random_complete(9, 4)
+    assert [link.rate_bps for link in drawn] == [link.rate_bps for link in fixed]
+    assert {link.latency_s for link in fixed} == {0.03}
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_geographic_overlay_links_each_site_to_its_nearest(seed):
     overlay = random_geographic(20, seed, neighbours=2)
@@ -106,6 +122,9 @@ def test_more_neighbours_than_sites_means_all():
         (lambda: random_geographic(9, 0, neighbours=0), "neighbours is 0, which must be >= 1"),
         (lambda: random_complete(1, 0), "overlay of 1 sites has nothing to link"),
         (lambda: random_complete(3, 0, low_bps=9, high_bps=1), "cannot draw rates from 9 to 1"),
+        (lambda: random_complete(3, 0, latency_s=(5, 1)), "cannot draw latencies from 5 to 1 s; g"),
+        (lambda: random_complete(3, 0, latency_s=(-1, 1)), "cannot draw latencies from -1 to 1"),
+        (lambda: random_complete(3, 0, latency_drift_s=-1), "has latency drift -1 s"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(make, complaint):

@@ -52,9 +52,13 @@ def test_a_trace_refuses_what_is_no_course_of_rates(starts_s, rates_bps, complai
         ((A, Site("b", 91.0, 0.0)), "site 'b' is at latitude 91, longitude 0; give degrees"),
         ((A, Site("b", 0.0, -181.0)), "longitude -181"),
         ((A, Site("b", float("nan"), 0.0)), "latitude nan"),
+        ((A, Site("b", uplink_bps=0.0)), "site 'b' has uplink 0 bit/s, which must be finite and"),
+        ((A, Site("b", uplink_bps=float("inf"))), "uplink inf bit/s.*leave it out where only"),
+        ((A, Site("b", downlink_bps=-5.0)), "site 'b' has downlink -5 bit/s"),
+        ((A, Site("b", downlink_bps=float("nan"))), "downlink nan bit/s"),
     ],
 )
-def test_sites_that_cannot_be_told_apart_or_placed_are_refused(sites, complaint):
+def test_sites_that_cannot_be_told_apart_placed_or_joined_are_refused(sites, complaint):
     with pytest.raises(OverlayError, match=complaint):
         pair(sites=sites)
 
@@ -71,6 +75,9 @@ def test_sites_that_cannot_be_told_apart_or_placed_are_refused(sites, complaint)
         ({"rate_bps": float("inf")}, "link a->b has rate inf bit/s, which must be finite"),
         ({"latency_s": -0.1}, "link a->b has latency -0.1 s"),
         ({"latency_s": float("inf")}, "link a->b has latency inf s"),
+        ({"latency_drift_s": -0.1}, "link a->b has latency drift -0.1 s, which must be finite"),
+        ({"latency_drift_s": float("inf")}, "link a->b has latency drift inf s"),
+        ({"latency_drift_s": float("nan")}, "link a->b has latency drift nan s"),
         ({"loss": 1.0}, r"link a->b has loss 1, which must be in \[0, 1\); 0.0002 means 0.02 %"),
         ({"loss": -0.1}, "link a->b has loss -0.1"),
         ({"loss": float("nan")}, "link a->b has loss nan"),
@@ -132,6 +139,13 @@ def test_at_a_moment_traced_links_hold_their_rate_of_that_moment():
     traced = replace(THERE, trace=Trace((0.0, 10.0), (2e6, 5e6)))
     then = pair(links=(traced, BACK)).at(12.0)
     assert then.links == (replace(THERE, rate_bps=5e6), BACK)
+
+
+def test_at_a_moment_sites_keep_their_ports_and_links_their_drift():
+    drifting = replace(THERE, trace=Trace((0.0, 10.0), (2e6, 5e6)), latency_drift_s=0.01)
+    overlay = pair(sites=(Site("a", uplink_bps=1e6, downlink_bps=2e6), B), links=(drifting, BACK))
+    assert overlay.at(12.0).sites == overlay.sites
+    assert overlay.at(12.0).links[0] == replace(drifting, rate_bps=5e6, trace=None)
 
 
 def test_equal_overlays_are_equal_and_hash_alike():

@@ -31,6 +31,9 @@ def test_equal_rules_draw_equal_rates_within_their_bounds():
 
 def test_redrawing_keeps_everything_but_the_traces():
     overlay = internet2_9()
+    sites = tuple(replace(site, uplink_bps=1e8, downlink_bps=2e8) for site in overlay.sites)
+    links = tuple(replace(link, latency_drift_s=0.01) for link in overlay)
+    overlay = replace(overlay, sites=sites, links=links)
     changing = redraw(overlay, **DYNAMICS)
     stripped = replace(changing, links=tuple(replace(link, trace=None) for link in changing))
     assert stripped == overlay

@@ -75,6 +75,33 @@ def test_positions_are_read():
     assert loads(text).sites[1] == Site("seattle", 47.6, -122.0)
 
 
+def test_ports_are_read():
+    text = GOOD.replace('"seattle"\n', '"seattle"\nuplink_bps = 25e6\ndownlink_bps = 50e6\n', 1)
+    assert loads(text).sites == (
+        Site("new-york"),
+        Site("seattle", uplink_bps=25e6, downlink_bps=50e6),
+    )
+
+
+def test_defaults_serve_sites_that_do_not_say_their_ports():
+    text = GOOD.replace('"seattle"\n', '"seattle"\nuplink_bps = 25e6\n', 1)
+    assert loads(text + "[defaults]\nuplink_bps = 100e6\ndownlink_bps = 200e6\n").sites == (
+        Site("new-york", uplink_bps=100e6, downlink_bps=200e6),
+        Site("seattle", uplink_bps=25e6, downlink_bps=200e6),
+    )
+
+
+def test_a_link_and_its_way_back_drift_alike_each_by_itself():
+    assert [link.latency_drift_s for link in loads(GOOD + "latency_drift_s = 0.5\n")] == [0.5, 0.5]
+
+
+def test_defaults_serve_links_that_do_not_say_their_drift():
+    defaults = "[defaults]\nlatency_drift_s = 0.25\n"
+    assert {link.latency_drift_s for link in loads(GOOD + defaults)} == {0.25}
+    own = loads(GOOD + "latency_drift_s = 0\n" + defaults)
+    assert own == loads(GOOD)
+
+
 def test_traces_are_read_each_way_and_give_the_rate_at_the_start():
     text = GOOD.replace("back_rate_bps = 1e6", "back_trace = {starts_s = [0], rates_bps = [3]}")
     text = text.replace("\nrate_bps = 2e6", "\ntrace = {starts_s = [0, 180], rates_bps = [2e6, 5]}")
@@ -145,6 +172,12 @@ def test_dynamics_redraws_every_rate():
         (("0.03", "nan"), r"link\[0\].latency_s: must be a finite number, not nan"),
         (("0.03", "0.03\nloss = 1"), r"link\[0\].loss: must be a number < 1, not 1"),
         (("0.03", "0.03\nloss = nan"), r"link\[0\].loss: must be a finite number, not nan"),
+        (("0.03", "0.03\nlatency_drift_s = -1"), r"latency_drift_s: must be a number >= 0, not -1"),
+        (
+            ('name = "seattle"', 'name = "s"\nuplink_bps = 0'),
+            r"site\[1\].uplink_bps: must be a numb",
+        ),
+        (("2e6", "2e6\n[defaults]\ndownlink_bps = inf"), "defaults.downlink_bps: must be a finite"),
         (('"seattle"\n[[link', '""\n[[link'), r"site\[1\].name: must be a string of length >= 1"),
         (
             ("rate_bps = 2e6", "trace = {starts_s = [0, 1], rates_bps = [1, 0]}"),
@@ -175,6 +208,13 @@ def test_an_error_names_the_file_the_key_and_the_fix(change, complaint):
     with pytest.raises(OverlayError, match=complaint) as caught:
         loads(GOOD.replace("\n\n", "\n").replace(old, new), where="a.toml")
     assert str(caught.value).startswith("a.toml: ")
+
+
+def test_a_text_read_twice_names_the_file_of_each_reading():
+    for where in ("a.toml", "b.toml"):
+        with pytest.raises(OverlayError, match=f"^{where}: overlay 'x' has no site"):
+            loads('name = "x"\nsite = []', where=where)
+    assert loads(GOOD, where="a.toml") is loads(GOOD, where="b.toml")
 
 
 def test_a_link_given_twice_names_both_places():
@@ -222,9 +262,10 @@ def test_a_pair_of_links_is_written_as_one():
 def test_links_that_differ_in_more_than_rate_are_written_apart():
     overlay = internet2_9()
     first, *others = overlay.links
-    changed = replace(overlay, links=(replace(first, loss=0.5), *others))
-    assert dumps(changed).count("[[link]]") == 14
-    assert loads(dumps(changed)) == changed
+    for change in ({"loss": 0.5}, {"latency_s": 0.5}, {"latency_drift_s": 0.5}):
+        changed = replace(overlay, links=(replace(first, **change), *others))
+        assert dumps(changed).count("[[link]]") == 14
+        assert loads(dumps(changed)) == changed
 
 
 def test_numpy_numbers_are_written_as_numbers():
@@ -267,7 +308,11 @@ def traces(draw: st.DrawFn) -> Trace:
 def overlays(draw: st.DrawFn) -> Overlay:
     names = draw(st.lists(st.text(min_size=1), min_size=1, max_size=5, unique=True))
     degrees = st.tuples(st.floats(-90, 90), st.floats(-180, 180))
-    sites = [Site(name, *(draw(st.none() | degrees) or (None, None))) for name in names]
+    ports = st.none() | POSITIVE
+    sites = [
+        Site(name, *(draw(st.none() | degrees) or (None, None)), draw(ports), draw(ports))
+        for name in names
+    ]
     n = len(sites)
     everywhere = [(a, b) for a in range(n) for b in range(n) if a != b]
     ring = {(i, (i + 1) % n) for i in range(n) if n > 1}
@@ -278,7 +323,8 @@ def overlays(draw: st.DrawFn) -> Overlay:
         rate_bps = draw(POSITIVE) if trace is None else trace.rates_bps[0]
         latency_s = draw(st.sampled_from([0.0, 0.03]) | st.floats(0, allow_infinity=False))
         loss = draw(st.sampled_from([0.0, 0.0002]) | st.floats(0, 1, exclude_max=True))
-        links.append(Link(source, target, rate_bps, latency_s, loss, trace))
+        drift_s = draw(st.sampled_from([0.0, 0.5]) | st.floats(0, allow_infinity=False))
+        links.append(Link(source, target, rate_bps, latency_s, loss, trace, drift_s))
     return Overlay(draw(st.text()), tuple(sites), tuple(links))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -31,6 +32,7 @@ def random_overlay(
     symmetric: bool = False,
     one_way: float = 0.0,
     latency_s: float = 0.0,
+    ports: float = 0.0,
 ) -> Overlay:
     """Return a strongly connected overlay with rates of 20..155 Mbit/s.
 
@@ -41,6 +43,7 @@ def random_overlay(
         symmetric: both directions at one rate.
         one_way: chance that a joined pair beside the ring has one direction only.
         latency_s: of every link.
+        ports: chance that a site has an uplink, and that it has a downlink, as fast as a link.
     """
     rng = np.random.default_rng(seed)
     ring = {(min(i, (i + 1) % n), max(i, (i + 1) % n)) for i in range(n) if n > 1}
@@ -55,7 +58,20 @@ def random_overlay(
             if not in_ring and rng.random() < one_way:
                 pair.pop(int(rng.integers(2)))
             links += pair
-    return build(n, links, latency_s=latency_s)
+    overlay = build(n, links, latency_s=latency_s)
+    for name in ("uplink_bps", "downlink_bps") if ports else ():
+        rates_bps = rng.integers(20, 156, size=n) * 1e6
+        given = zip(rng.random(n) < ports, rates_bps.tolist(), strict=True)
+        overlay = with_ports(overlay, **{name: [bps if has else None for has, bps in given]})
+    return overlay
+
+
+def with_ports(overlay: Overlay, **rates_bps: Iterable[float | None]) -> Overlay:
+    """Return the overlay with an ``uplink_bps`` or ``downlink_bps`` (or both) for each site."""
+    for name, given in rates_bps.items():
+        pairs = zip(overlay.sites, given, strict=True)
+        overlay = replace(overlay, sites=tuple(replace(site, **{name: bps}) for site, bps in pairs))
+    return overlay
 
 
 def overlays(max_sites: int = 7) -> st.SearchStrategy[Overlay]:
@@ -67,6 +83,7 @@ def overlays(max_sites: int = 7) -> st.SearchStrategy[Overlay]:
         symmetric=st.booleans(),
         one_way=st.sampled_from([0.0, 0.5]),
         latency_s=st.sampled_from([0.0, 0.03]),
+        ports=st.sampled_from([0.0, 0.0, 0.5]),
     )
 
 

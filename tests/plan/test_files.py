@@ -18,6 +18,14 @@ def test_a_plan_comes_back_equal(overlay):
         assert dumps(loads(dumps(plan))) == dumps(plan)
 
 
+def test_a_plan_read_twice_cannot_be_changed_by_either_reader():
+    text = dumps(star(internet2_9(), hub=0))
+    plan = loads(text)
+    assert loads(text) is plan
+    with pytest.raises(TypeError):
+        plan.routes[0, 1] = (0, 2, 1)
+
+
 def changed(**changes: object) -> str:
     return json.dumps(json.loads(dumps(star(internet2_9(), hub=0))) | changes)
 
@@ -48,6 +56,12 @@ TREE = {"root": 0, "share": 1.0, "up": [-1, 0], "down": [-1, 0]}
 def test_a_text_that_is_no_plan_says_why(text, complaint):
     with pytest.raises(PlanError, match=complaint):
         loads(text)
+
+
+def test_a_complaint_is_made_every_time():
+    for _ in range(2):
+        with pytest.raises(PlanError, match="no plan"):
+            loads("{")
 
 
 def test_a_plan_of_nine_trees_is_one_short_line():

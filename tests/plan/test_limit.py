@@ -20,7 +20,7 @@ from anabranch.plan import (
     star,
 )
 
-from .networks import all_plans, all_ways, build, overlays, random_overlay
+from .networks import all_plans, all_ways, build, overlays, random_overlay, with_ports
 
 
 def packed_rate_bps(overlay: Overlay) -> float:
@@ -36,17 +36,24 @@ def packed_rate_bps(overlay: Overlay) -> float:
                 use[descents] += 1
                 use[[links[site, p] for site, p in enumerate(up) if p != NO_PARENT]] += 1
                 triples.append(use)
-    goodput = np.array([link.goodput_bps for link in overlay])
-    unit = goodput.max()
-    result = linprog(-np.ones(len(triples)), A_ub=np.array(triples).T, b_ub=goodput / unit)
+    uses = np.array(triples).T
+    table, most_bps = [*uses], [link.goodput_bps for link in overlay]
+    for i, site in enumerate(overlay.sites):
+        for end, port_bps in enumerate((site.uplink_bps, site.downlink_bps)):
+            if port_bps is not None:
+                table.append(uses[[at for pair, at in links.items() if pair[end] == i]].sum(axis=0))
+                most_bps.append(port_bps)
+    unit = max(most_bps)
+    result = linprog(-np.ones(len(triples)), A_ub=table, b_ub=np.array(most_bps) / unit)
     return float(-result.fun * unit)
 
 
+@pytest.mark.parametrize("ports", [0.0, 0.6])
 @pytest.mark.parametrize("one_way", [0.0, 0.6])
 @pytest.mark.parametrize("n", [2, 3, 4])
 @pytest.mark.parametrize("seed", range(8))
-def test_the_limit_is_the_best_packing_of_all_trees(n, seed, one_way):
-    overlay = random_overlay(n, seed, density=0.6, one_way=one_way)
+def test_the_limit_is_the_best_packing_of_all_trees(n, seed, one_way, ports):
+    overlay = random_overlay(n, seed, density=0.6, one_way=one_way, ports=ports)
     assert limit_rate_bps(overlay) == pytest.approx(packed_rate_bps(overlay), rel=1e-6)
 
 
@@ -55,6 +62,9 @@ def test_the_limit_is_exact_where_rates_differ_by_orders_of_magnitude(seed):
     rng = np.random.default_rng(seed)
     rates = 10 ** rng.uniform(4, 9, size=(4, 4))
     overlay = build(4, [(a, b, rates[a, b]) for a in range(4) for b in range(4) if a != b])
+    assert limit_rate_bps(overlay) == pytest.approx(packed_rate_bps(overlay), rel=1e-6)
+    ports_bps = 10 ** rng.uniform(4, 9, size=(2, 4))
+    overlay = with_ports(overlay, uplink_bps=ports_bps[0], downlink_bps=ports_bps[1])
     assert limit_rate_bps(overlay) == pytest.approx(packed_rate_bps(overlay), rel=1e-6)
 
 
@@ -99,6 +109,48 @@ def test_a_complete_overlay_of_equal_links_carries_half_a_sites_links():
     """Strength of the complete graph: n / 2 times one link."""
     complete = build(6, [(a, b, 1e6) for a in range(6) for b in range(6) if a != b])
     assert limit_rate_bps(complete) == pytest.approx(3e6)
+
+
+def complete(n: int, rate_bps: float) -> Overlay:
+    return build(n, [(a, b, rate_bps) for a in range(n) for b in range(n) if a != b])
+
+
+def test_the_site_of_the_slowest_port_sends_and_receives_the_buffer_once():
+    ports_bps = [100e6, 50e6, 25e6]
+    overlay = with_ports(complete(3, 1e9), uplink_bps=ports_bps, downlink_bps=ports_bps)
+    assert limit_rate_bps(overlay) == pytest.approx(25e6, rel=1e-9)
+    assert limit_s(overlay, 16 * 2**20) == pytest.approx(8 * 16 * 2**20 / 25e6, rel=1e-9)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 9])
+def test_equal_ports_reach_the_known_bound_of_all_reduce(n):
+    """2 (n - 1) / n buffers through each port: Patarasuk and Yuan, JPDC 2009."""
+    overlay = with_ports(complete(n, 1e9), uplink_bps=[8e6] * n, downlink_bps=[8e6] * n)
+    assert limit_rate_bps(overlay) == pytest.approx(8e6 * n / (2 * (n - 1)), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["uplink_bps", "downlink_bps"])
+@pytest.mark.parametrize("port_bps", [1e6, 6e6, 7.9e6, 8e6, 100e6])
+def test_the_hub_of_a_star_sends_and_receives_the_buffer_once_for_each_leaf(port_bps, name):
+    links = [way for leaf in range(1, 5) for way in ((0, leaf, 2e6), (leaf, 0, 2e6))]
+    overlay = with_ports(build(5, links), **{name: [port_bps, None, None, None, None]})
+    assert limit_rate_bps(overlay) == pytest.approx(min(2e6, port_bps / 4), rel=1e-9)
+    assert share_of_limit(star(overlay, hub=0), overlay) == pytest.approx(1)
+
+
+def test_ports_as_fast_as_all_their_links_together_change_nothing():
+    overlay = random_overlay(9, 3)
+    goodput_bps = overlay.goodput_matrix_bps()
+    wide = with_ports(
+        overlay, uplink_bps=goodput_bps.sum(axis=1), downlink_bps=goodput_bps.sum(axis=0)
+    )
+    assert limit_rate_bps(wide) == pytest.approx(limit_rate_bps(overlay), rel=1e-9)
+
+
+def test_loss_does_not_count_against_a_port():
+    overlay = build(2, [(0, 1, 8e6), (1, 0, 8e6)], loss=0.5)
+    overlay = with_ports(overlay, uplink_bps=[4e6, 4e6])
+    assert limit_rate_bps(overlay) == pytest.approx(4e6)
 
 
 @settings(deadline=None, max_examples=30)

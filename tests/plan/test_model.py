@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from anabranch.plan import Chunk, Plan, PlanError, Tree, deal
 
-from .networks import build
+from .networks import all_plans, build, overlays
 
 PAIR = Tree(0, 1.0, (-1, 0), (-1, 0))
 
@@ -60,6 +61,32 @@ def test_hops_follow_relays():
     assert sorted(hop for _, hop in plan.hops()) == [(0, 1), (1, 0), (1, 0), (1, 2), (2, 1)]
 
 
+@given(overlays())
+def test_what_a_site_looks_up_is_what_the_trees_and_hops_say(overlay):
+    for plan in all_plans(overlay):
+        for site in range(plan.size):
+            for index, tree in enumerate(plan.trees):
+                assert plan.up_children[index][site] == tuple(tree.children(tree.up)[site])
+                assert plan.down_children[index][site] == tuple(tree.children(tree.down)[site])
+            leaving = {hop[1] for _, hop in plan.hops() if hop[0] == site}
+            assert plan.next_hops[site] == tuple(sorted(leaving))
+
+
+def test_a_relay_sends_to_the_next_hop():
+    plan = Plan(1, (Tree(0, 1.0, (-1, 0, 0), (-1, 0, 1)),), {(2, 0): (2, 1, 0)})
+    assert plan.up_children == (((1, 2), (), ()),)
+    assert plan.down_children == (((1,), (2,), ()),)
+    assert plan.next_hops == ((1,), (0, 2), (1,))
+
+
+def test_lookups_are_worked_out_once_and_leave_the_plan_as_it_was():
+    plan, same = (Plan(1, (PAIR,)) for _ in range(2))
+    assert plan.next_hops is plan.next_hops
+    assert plan.up_children is plan.up_children
+    assert plan == same
+    assert replace(plan, version=2).next_hops == plan.next_hops
+
+
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
     weights = draw(st.lists(st.integers(1, 100), min_size=1, max_size=6))
@@ -98,6 +125,11 @@ def test_at_every_moment_all_trees_have_sent_the_same_part_of_theirs(
         for tree, total in totals.items():
             lead = sent[chunk.tree] / totals[chunk.tree] - sent[tree] / total
             assert lead <= 0.5 / totals[chunk.tree] + 0.5 / total + 1e-12
+
+
+def test_a_deal_follows_from_the_shares_and_is_made_once():
+    turned = Plan(2, (Tree(1, 1.0, (1, -1), (1, -1)),), label="other")
+    assert deal(Plan(1, (PAIR,)), 10, 3) is deal(turned, 10, 3)
 
 
 def test_an_empty_buffer_has_no_chunks():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -13,6 +14,7 @@ from anabranch.plan import (
     PlanError,
     Tree,
     balanced,
+    deal,
     fapt,
     predict,
     spanning,
@@ -21,7 +23,7 @@ from anabranch.plan import (
 )
 from anabranch.plan._predict import _bound_s, _Passage
 
-from .networks import all_plans, build, overlays, random_overlay
+from .networks import all_plans, build, overlays, random_overlay, with_ports
 from .reference_schedule import round_s
 
 ALEXNET = 61_000_000  # parameters, float32
@@ -65,10 +67,26 @@ def test_the_bound_is_within_5_percent_on_random_overlays(seed, density):
         assert 0.95 * reference <= bound <= reference * (1 + 1e-6), plan.label
 
 
+@pytest.mark.parametrize("density", [0.2, 1.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_bound_is_within_10_percent_where_sites_have_ports(seed, density):
+    overlay = random_overlay(4 + seed, seed, density=density, latency_s=0.03, ports=0.6)
+    bottlenecks = set()
+    for plan in all_plans(overlay):
+        reference, bound = reference_and_bound(plan, overlay, ALEXNET // 4)
+        assert 0.9 * reference <= bound <= reference * (1 + 1e-6), plan.label
+        predicted = predict(plan, overlay, ALEXNET, chunk_bytes=4 * CHUNK)
+        assert (predicted.bottleneck is None) != (predicted.bottleneck_port is None)
+        bottlenecks.add(predicted.bottleneck_port)
+    assert len(bottlenecks - {None}) > 0
+
+
 @settings(deadline=None)
 @given(overlays(max_sites=6), st.integers(1, 40_000), st.integers(500, 20_000))
 def test_no_schedule_beats_the_bound(overlay, elements, chunk):
     for plan in all_plans(overlay):
+        if len({piece.tree for piece in deal(plan, elements, chunk)}) < len(plan.trees):
+            continue  # the bound takes every tree to send, but here one has no whole element
         reference, bound = reference_and_bound(plan, overlay, elements, chunk)
         # deal rounds each tree's part to whole elements; the bound does not
         slack = 2 * 32 / steady_rate_bps(plan, overlay) * overlay.size
@@ -83,6 +101,34 @@ def test_a_pair_takes_one_chunk_each_way_and_the_rest_in_between():
     assert predicted.paper_s == 4 + 4
     assert predicted.link_load == {(0, 1): 1.0, (1, 0): 1.0}
     assert predicted.link_busy_s == {(0, 1): 4.0, (1, 0): 4.0}
+
+
+def test_a_hub_answers_two_sites_through_one_uplink():
+    """By hand: a first 250 bits come in 0.25 s, then 2 x 1000 bits leave at 1000 bit/s."""
+    overlay = build(3, [(0, 1, 1e3), (1, 0, 1e3), (0, 2, 1e3), (2, 0, 1e3)])
+    overlay = with_ports(overlay, uplink_bps=[1e3, None, None])
+    predicted = predict(star(overlay, hub=0), overlay, 125, chunk_bytes=32)
+    assert predicted.contention_s == 0.25 + 2
+    assert (predicted.bottleneck, predicted.bottleneck_port) == (None, (0, "uplink"))
+    assert predicted.paper_s == 1 + 1
+    assert predicted.link_busy_s == dict.fromkeys([(0, 1), (1, 0), (0, 2), (2, 0)], 1.0)
+
+
+def test_a_chunk_passes_a_link_no_faster_than_its_ports():
+    """By hand: 8 bits in one chunk up a link of 8 bit/s from an uplink of 2, down at 8 into 4."""
+    overlay = build(2, [(0, 1, 8.0), (1, 0, 8.0)], latency_s=0.5)
+    overlay = with_ports(overlay, uplink_bps=[None, 2.0], downlink_bps=[None, 4.0])
+    predicted = predict(star(overlay, hub=0), overlay, 1, chunk_bytes=1)
+    assert predicted.contention_s == 4 + 0.5 + 2 + 0.5
+    assert round_s(star(overlay, hub=0), overlay, 1, 1, element_bytes=1) == 7
+    assert predicted.bottleneck_port == (1, "uplink")
+
+
+def test_drift_does_not_count_in_a_prediction():
+    overlay = internet2_9()
+    drifting = replace(overlay, links=tuple(replace(e, latency_drift_s=0.5) for e in overlay))
+    before, after = (predict(star(o), o, 1e6, chunk_bytes=1e5) for o in (overlay, drifting))
+    assert before == after
 
 
 def test_two_trees_on_one_link_share_it_but_not_in_the_papers_metric():
@@ -115,7 +161,8 @@ def test_nothing_to_send_takes_no_time():
     assert predict(fapt(overlay), overlay, 0, chunk_bytes=1).contention_s == 0
     alone = build(1, [])
     predicted = predict(star(alone), alone, 1e9, chunk_bytes=1)
-    assert (predicted.contention_s, predicted.paper_s, predicted.bottleneck) == (0, 0, None)
+    assert (predicted.contention_s, predicted.paper_s) == (0, 0)
+    assert (predicted.bottleneck, predicted.bottleneck_port) == (None, None)
 
 
 @pytest.mark.parametrize(("size", "chunk"), [(-1, 1), (1, 0), (math.nan, 1)])

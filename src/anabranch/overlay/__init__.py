@@ -3,6 +3,7 @@
 from anabranch.overlay._built_in import BUILT_IN, internet2_9
 from anabranch.overlay._generate import random_complete, random_geographic, random_sparse
 from anabranch.overlay._graph_files import read_graph
+from anabranch.overlay._latency import Latency
 from anabranch.overlay._load import load
 from anabranch.overlay._model import Link, Overlay, OverlayError, Site, Trace
 from anabranch.overlay._rates import UniformRates, redraw
@@ -10,6 +11,7 @@ from anabranch.overlay._toml import dumps, loads
 
 __all__ = [
     "BUILT_IN",
+    "Latency",
     "Link",
     "Overlay",
     "OverlayError",

@@ -5,7 +5,9 @@ Each is connected both ways and follows from its arguments alone: equal seeds, e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -120,7 +122,8 @@ def random_complete(
     *,
     low_bps: float = 20e6,
     high_bps: float = 155e6,
-    latency_s: float = 0.03,
+    latency_s: float | tuple[float, float] = 0.03,
+    latency_drift_s: float = 0.0,
     loss: float = 0.0002,
 ) -> Overlay:
     """Draw an overlay with a link from every site to every other, as between cloud regions.
@@ -129,7 +132,9 @@ def random_complete(
         n: number of sites, >= 2; there are ``n * (n - 1)`` links.
         seed: a seed, or a generator, which is advanced.
         low_bps, high_bps: the rate of each direction is drawn uniformly between them, bit/s.
-        latency_s: one-way delay of every link, seconds.
+        latency_s: one-way delay of every link, seconds; or (low, high), between which that of
+            each direction is drawn uniformly.
+        latency_drift_s: how far each message moves the latency at most, see `Link`.
         loss: share of packets lost on every link.
 
     Raises:
@@ -137,11 +142,33 @@ def random_complete(
 
     >>> len(random_complete(4, seed=7).links)
     12
+
+    The intermittent networks of Malik et al. (II-A), with links of 100 Mbit/s:
+
+    >>> overlay = random_complete(
+    ...     9, seed=7, low_bps=1e8, high_bps=1e8, latency_s=(1.0, 5.0), latency_drift_s=0.5
+    ... )
+    >>> [round(overlay.link(*pair).latency_s, 2) for pair in ((0, 1), (1, 0))]
+    [4.5, 3.65]
     """
     _check_at_least_two(n)
     rng = np.random.default_rng(seed)
-    linked = [(a, b, latency_s) for a, b in combinations(range(n), 2)]
+    linked = [(a, b, 0.0) for a, b in combinations(range(n), 2)]
     links = _both_ways(linked, rng, low_bps, high_bps, loss)
+    if isinstance(latency_s, tuple):
+        low_s, high_s = latency_s
+        if not 0 <= low_s <= high_s < math.inf:
+            raise OverlayError(
+                f"cannot draw latencies from {low_s:g} to {high_s:g} s; give 0 <= low <= high, "
+                "both finite"
+            )
+        latencies_s = rng.uniform(low_s, high_s, len(links)).tolist()
+    else:
+        latencies_s = [latency_s] * len(links)
+    links = tuple(
+        replace(link, latency_s=one_way_s, latency_drift_s=latency_drift_s)
+        for link, one_way_s in zip(links, latencies_s, strict=True)
+    )
     return Overlay(f"complete-{n}", _numbered_sites(n), links)
 
 

@@ -26,15 +26,24 @@ class OverlayError(ValueError):
 class Site:
     """A participant: a data centre, cluster or client.
 
+    A site may be joined to the network by a *port* that all its links share: what they send, and
+    what they receive, is then limited together too. A port carries goodput: loss belongs to links,
+    and what a link sends again does not count against the port.
+
     Args:
         name: unique within its overlay; certificates and logs use it.
         latitude_deg, longitude_deg: where it stands, in [-90, 90] and [-180, 180], for drawing
             and for geographic latency; both None where nobody said.
+        uplink_bps: payload that all outgoing links may carry together, bit/s, > 0; None where
+            only the links limit it.
+        downlink_bps: the same for all incoming links.
     """
 
     name: str
     latitude_deg: float | None = None
     longitude_deg: float | None = None
+    uplink_bps: float | None = None
+    downlink_bps: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +103,9 @@ class Link:
         latency_s: one-way delay of the first bit, seconds.
         loss: share of packets lost, in [0, 1).
         trace: how the rate changes during a run, or None where it does not.
+        latency_drift_s: after each message the latency moves by a value drawn evenly from
+            ``[-latency_drift_s, latency_drift_s]``, and never below 0; see `Latency`. Plans count
+            the latency at the start.
     """
 
     source: int
@@ -102,6 +114,7 @@ class Link:
     latency_s: float = 0.0
     loss: float = 0.0
     trace: Trace | None = None
+    latency_drift_s: float = 0.0
 
     @property
     def goodput_bps(self) -> float:
@@ -120,8 +133,9 @@ class Overlay:
 
     Raises:
         OverlayError: a repeated site name, half a position, an unknown site, a link to itself, a
-            duplicate link, a rate that is not positive or not its trace's, a negative latency, a
-            loss outside [0, 1), or sites that cannot all reach each other.
+            duplicate link, a rate that is not positive or not its trace's, a port that is not
+            positive, a negative latency or drift, a loss outside [0, 1), or sites that cannot all
+            reach each other.
     """
 
     name: str
@@ -153,6 +167,12 @@ class Overlay:
             if site.name in seen:
                 raise OverlayError(f"site {site.name!r} is given twice; site names must be unique")
             seen.add(site.name)
+            for key, port_bps in (("uplink", site.uplink_bps), ("downlink", site.downlink_bps)):
+                if port_bps is not None and not 0 < port_bps < math.inf:
+                    raise OverlayError(
+                        f"site {site.name!r} has {key} {port_bps:g} bit/s, which must be finite "
+                        "and > 0; leave it out where only the links limit it"
+                    )
             latitude_deg, longitude_deg = site.latitude_deg, site.longitude_deg
             if latitude_deg is None and longitude_deg is None:
                 continue
@@ -190,6 +210,11 @@ class Overlay:
             raise OverlayError(
                 f"link {self.label(link)} has latency {link.latency_s:g} s, which must be finite "
                 "and >= 0; give seconds, one way"
+            )
+        if not 0 <= link.latency_drift_s < math.inf:
+            raise OverlayError(
+                f"link {self.label(link)} has latency drift {link.latency_drift_s:g} s, which must "
+                "be finite and >= 0; give the most that a message changes the latency, seconds"
             )
         if not 0 <= link.loss < 1:
             raise OverlayError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -29,6 +30,8 @@ class _Site(Struct, forbid_unknown_fields=True):
     name: Annotated[str, Meta(min_length=1)]
     latitude_deg: float | None = None
     longitude_deg: float | None = None
+    uplink_bps: _Rate | None = None
+    downlink_bps: _Rate | None = None
 
 
 class _Trace(Struct, forbid_unknown_fields=True):
@@ -41,6 +44,7 @@ class _Link(Struct, forbid_unknown_fields=True):
     target: str = msgspec.field(name="to")
     rate_bps: _Rate | None = None
     latency_s: _Latency | None = None
+    latency_drift_s: _Latency | None = None
     loss: _Loss | None = None
     trace: _Trace | None = None
     back_rate_bps: _Rate | None = None
@@ -50,7 +54,10 @@ class _Link(Struct, forbid_unknown_fields=True):
 class _Defaults(Struct, forbid_unknown_fields=True):
     rate_bps: _Rate | None = None
     latency_s: _Latency | None = None
+    latency_drift_s: _Latency = 0.0
     loss: _Loss = 0.0
+    uplink_bps: _Rate | None = None
+    downlink_bps: _Rate | None = None
 
 
 class _Dynamics(Struct, forbid_unknown_fields=True):
@@ -70,16 +77,18 @@ class _File(Struct, forbid_unknown_fields=True):
 
 
 def loads(text: str, where: str = "<string>") -> Overlay:
-    """Read an overlay from TOML.
+    """Read an overlay from TOML; equal texts may give one object, which is frozen.
 
     Args:
         text: the document. ``name`` and ``[[site]]`` (``name``, ``latitude_deg``,
-            ``longitude_deg``) come first. A ``[[link]]`` has ``from`` and ``to``, ``latency_s``,
-            ``loss`` and either ``rate_bps`` or ``trace = {starts_s, rates_bps}``;
-            ``back_rate_bps`` or ``back_trace`` also makes the link the other way, with the same
-            latency and loss. ``[defaults]`` serves links that leave out ``rate_bps``,
-            ``latency_s`` or ``loss`` (0 where nobody says). ``[dynamics]`` changes all rates
-            during the run, as `redraw` does.
+            ``longitude_deg``, ``uplink_bps``, ``downlink_bps``) come first. A ``[[link]]`` has
+            ``from`` and ``to``, ``latency_s``, ``latency_drift_s``, ``loss`` and either
+            ``rate_bps`` or ``trace = {starts_s, rates_bps}``; ``back_rate_bps`` or ``back_trace``
+            also makes the link the other way, with the same latency, drift and loss.
+            ``[defaults]`` serves links that leave out ``rate_bps``, ``latency_s``,
+            ``latency_drift_s`` or ``loss`` (the latter two are 0 where nobody says), and sites
+            that leave out ``uplink_bps`` or ``downlink_bps``. ``[dynamics]`` changes all rates
+            of links during the run, as `redraw` does.
         where: the file's name, for messages.
 
     Raises:
@@ -96,14 +105,30 @@ def loads(text: str, where: str = "<string>") -> Overlay:
     ['a->b', 'b->a']
     """
     try:
-        file = decode_toml(text, _File)
-        sites = tuple(Site(s.name, s.latitude_deg, s.longitude_deg) for s in file.site)
-        overlay = Overlay(file.name, sites, tuple(_links(file)))
-        if file.dynamics is None:
-            return overlay
-        return _at_key("dynamics", redraw, overlay, **msgspec.structs.asdict(file.dynamics))
+        return _read(text)
     except (OverlayError, TomlError) as error:
         raise OverlayError(f"{where}: {error}") from error.__cause__
+
+
+@lru_cache(maxsize=8)  # every site of a simulation is sent the same text
+def _read(text: str) -> Overlay:
+    file = decode_toml(text, _File)
+    overlay = Overlay(file.name, tuple(_sites(file)), tuple(_links(file)))
+    if file.dynamics is None:
+        return overlay
+    return _at_key("dynamics", redraw, overlay, **msgspec.structs.asdict(file.dynamics))
+
+
+def _sites(file: _File) -> Iterator[Site]:
+    default = file.defaults
+    for entry in file.site:
+        yield Site(
+            entry.name,
+            entry.latitude_deg,
+            entry.longitude_deg,
+            default.uplink_bps if entry.uplink_bps is None else entry.uplink_bps,
+            default.downlink_bps if entry.downlink_bps is None else entry.downlink_bps,
+        )
 
 
 def _links(file: _File) -> Iterator[Link]:
@@ -123,6 +148,8 @@ def _links(file: _File) -> Iterator[Link]:
                 f"{key}.latency_s: {entry.source}->{entry.target} has no latency; give it here or "
                 "in [defaults]"
             )
+        drift_s = entry.latency_drift_s
+        drift_s = file.defaults.latency_drift_s if drift_s is None else drift_s
         loss = file.defaults.loss if entry.loss is None else entry.loss
         ways = [(entry.source, entry.target, "")]
         if entry.back_rate_bps is not None or entry.back_trace is not None:
@@ -135,7 +162,7 @@ def _links(file: _File) -> Iterator[Link]:
                 )
             given[source, target] = i
             rate_bps, trace = _course(file, entry, key, back)
-            yield Link(index[source], index[target], rate_bps, latency_s, loss, trace)
+            yield Link(index[source], index[target], rate_bps, latency_s, loss, trace, drift_s)
 
 
 def _course(file: _File, entry: _Link, key: str, back: str) -> tuple[float, Trace | None]:
@@ -185,16 +212,18 @@ def dumps(overlay: Overlay) -> str:
     lines = [f"name = {_string(overlay.name)}"]
     for site in overlay.sites:
         lines += ["", "[[site]]", f"name = {_string(site.name)}"]
-        if site.latitude_deg is not None:
-            lines.append(f"latitude_deg = {_number(site.latitude_deg)}")
-        if site.longitude_deg is not None:
-            lines.append(f"longitude_deg = {_number(site.longitude_deg)}")
+        for key in ("latitude_deg", "longitude_deg", "uplink_bps", "downlink_bps"):
+            value = getattr(site, key)
+            if value is not None:
+                lines.append(f"{key} = {_number(value)}")
     names = [_string(site.name) for site in overlay.sites]
     links = iter(overlay.links)
     link = next(links, None)
     while link is not None:
         lines += ["", "[[link]]", f"from = {names[link.source]}", f"to = {names[link.target]}"]
         lines += [_rate(link), f"latency_s = {_number(link.latency_s)}"]
+        if link.latency_drift_s:
+            lines.append(f"latency_drift_s = {_number(link.latency_drift_s)}")
         if link.loss:
             lines.append(f"loss = {_number(link.loss)}")
         following = next(links, None)
@@ -206,8 +235,9 @@ def dumps(overlay: Overlay) -> str:
 
 
 def _is_way_back(link: Link, other: Link) -> bool:
-    there = (link.source, link.target, link.latency_s, link.loss)
-    return there == (other.target, other.source, other.latency_s, other.loss)
+    there = (link.source, link.target, link.latency_s, link.latency_drift_s, link.loss)
+    back = (other.target, other.source, other.latency_s, other.latency_drift_s, other.loss)
+    return there == back
 
 
 def _rate(link: Link) -> str:

@@ -6,6 +6,9 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from types import MappingProxyType
+
 import msgspec
 
 from anabranch.plan._model import Plan, PlanError, Tree
@@ -41,12 +44,17 @@ def dumps(plan: Plan) -> str:
 
 
 def loads(text: str | bytes) -> Plan:
-    """Return the plan that a JSON text holds.
+    """Return the plan that a JSON text holds; equal texts may give one object, which is frozen.
 
     Raises:
         PlanError: the text is not JSON, lacks a key, has an unknown one or a value of the wrong
             type (the message gives its place), or what it describes is no plan.
     """
+    return _read(text)
+
+
+@lru_cache(maxsize=8)  # every site of a simulation is sent the same text
+def _read(text: str | bytes) -> Plan:
     try:
         file = msgspec.json.decode(text, type=_PlanFile)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -59,4 +67,4 @@ def loads(text: str | bytes) -> Plan:
         if (path[0], path[-1]) in routes:
             raise PlanError(f"route {path[0]}->{path[-1]} is given twice; keep one")
         routes[path[0], path[-1]] = path
-    return Plan(file.version, trees, routes, file.label)
+    return Plan(file.version, trees, MappingProxyType(routes), file.label)

@@ -22,6 +22,10 @@ way between the two ("in-out separation", Ben-Ameur and Neto 2007); when there a
 is feasible, and the gap has halved. The answer is exact but for rounding: relative 1e-6, up to
 about a thousand links.
 
+A port adds a row: what its links carry together, ``u + d``, is no more than its rate. They cannot
+all be full then, so ``u + d = c - s``, with a variable ``s`` for what each of them leaves unused;
+only the links of a port that is slower than all of them together have one.
+
 Links as fast one way as the other: a spanning tree, climbed one way and descended the other,
 takes its rate once from each direction of its edges, so packing triples is packing spanning
 trees, and x is the strength of the graph (Tutte; Nash-Williams)
@@ -43,11 +47,13 @@ from scipy.optimize import linprog
 from scipy.sparse import csgraph, csr_array
 
 from anabranch.overlay import Overlay
-from anabranch.plan._load import steady_rate_bps
+from anabranch.plan._load import Port, port_bps, steady_rate_bps
 from anabranch.plan._model import Plan
 
 _Floats = npt.NDArray[np.float64]
+_Ints = npt.NDArray[np.intp]
 _Row = tuple[bool, tuple[int, ...]]  # a way (True is up) and the sites of a set X, in order
+_Terms = tuple[_Ints, _Floats, float]  # of a row: columns, their values, what bounds the sum
 
 _TOLERANCE = 1e-7  # relative to x; HiGHS is no finer
 _FLOW_UNITS = 2**30  # x in scipy's integer flows: as fine as int32 allows
@@ -56,7 +62,7 @@ _FLOW_UNITS = 2**30  # x in scipy's integer flows: as fine as int32 allows
 def limit_rate_bps(overlay: Overlay) -> float:
     """Return the highest rate of all-reduce, buffer bits per second; infinite on a single site.
 
-    Traced links count at their rate of time 0, see :meth:`Overlay.at`.
+    Traced links count at their rate of time 0, see :meth:`Overlay.at`; latency plays no part.
     """
     if overlay.size == 1:
         return float("inf")
@@ -94,62 +100,103 @@ def share_of_limit(plan: Plan, overlay: Overlay) -> float:
 
 
 class _Program:
-    """The linear program; a *point* is (d of each link, lam of each site), shape (m + n,).
+    """The linear program of m links and n sites, k of the links at a port that may fill up.
 
-    Rates are in units of ``unit_bps``, the goodput into or out of the worst-off site. All of x
-    passes each site in and out, so x <= 1, and no link is of use beyond 2.
+    A *point* is (d of each link, lam of each site, s of each of the k), shape (m + n + k,).
+    Rates are in units of ``unit_bps``, the most that the worst-off site can take in or send out.
+    All of x passes each site in and out, so x <= 1, and no link is of use beyond 2.
     """
 
     def __init__(self, overlay: Overlay) -> None:
-        goodput_bps = overlay.goodput_matrix_bps()
-        self.unit_bps = float(min(goodput_bps.sum(axis=0).min(), goodput_bps.sum(axis=1).min()))
+        matrix_bps = overlay.goodput_matrix_bps()
         self._n = overlay.size
-        self._source, self._target = np.nonzero(goodput_bps)
+        self._source, self._target = np.nonzero(matrix_bps)
         self._m = len(self._source)
-        capacity = goodput_bps[self._source, self._target] / self.unit_bps
-        self._capacity = np.minimum(capacity, 2.0)
+        goodput_bps = matrix_bps[self._source, self._target]
+        ports: list[tuple[Port, _Ints]] = []  # with the links that share them
+        for site in range(self._n):
+            ports.append(((site, "uplink"), np.flatnonzero(self._source == site)))
+            ports.append(((site, "downlink"), np.flatnonzero(self._target == site)))
+        self.unit_bps = min(
+            min(float(goodput_bps[edges].sum()), port_bps(overlay, port)) for port, edges in ports
+        )
+        self._capacity = np.minimum(goodput_bps / self.unit_bps, 2.0)
+        rated = [(edges, port_bps(overlay, port) / self.unit_bps) for port, edges in ports]
+        self._ports = [(edges, most) for edges, most in rated if most < self._capacity[edges].sum()]
+        self._shared = np.zeros(self._m, dtype=bool)  # the k links
+        for edges, _ in self._ports:
+            self._shared[edges] = True
+        self._s_column = self._m + self._n - 1 + np.cumsum(self._shared)  # of each of the k
         sites = range(self._n)
         ones = [(site,) for site in sites] + [(*sites[:site], *sites[site + 1 :]) for site in sites]
         self.rows: set[_Row] = {(up, some) for up in (False, True) for some in ones}
 
     def rate(self, point: _Floats) -> float:
-        return float(point[self._m :].sum())
+        return float(self._parts(point)[1].sum())
 
     def idle(self) -> _Floats:
-        """Return a feasible point of rate 0."""
-        return np.concatenate([self._capacity / 2, np.zeros(self._n)])
+        """Return a feasible point of rate 0: each link slowed to suit its ports, then halved."""
+        used = np.ones(self._m)
+        for edges, most in self._ports:
+            used[edges] = np.minimum(used[edges], most / self._capacity[edges].sum())
+        used *= self._capacity
+        unused = (self._capacity - used)[self._shared]
+        return np.concatenate([used / 2, np.zeros(self._n), unused])
 
     def solve(self) -> _Floats:
         """Return a best point under the present rows."""
-        columns, values, limits, ends = [], [], [], [0]
-        for up, some in sorted(self.rows):
-            # d(into X) or (c - d)(out of X) must reach lam(all but X), for x - lam(X) is that.
-            inside = np.zeros(self._n, dtype=bool)
-            inside[list(some)] = True
-            crossing = inside[self._source] != inside[self._target]
-            edges = np.flatnonzero(crossing & (inside[self._source] == up))
-            others = np.flatnonzero(~inside)
-            columns += [edges, self._m + others]
-            values += [np.full(len(edges), 1.0 if up else -1.0), np.ones(len(others))]
-            limits.append(float(self._capacity[edges].sum()) if up else 0.0)
-            ends.append(ends[-1] + len(edges) + len(others))
-        shape = len(limits), self._m + self._n
+        rows = [self._cut_terms(*row) for row in sorted(self.rows)] + self._port_terms()
+        columns, values, limits = zip(*rows, strict=True)
+        ends = np.cumsum([0, *map(len, columns)])
+        k = int(self._shared.sum())
+        shape = len(rows), self._m + self._n + k
         table = csr_array((np.concatenate(values), np.concatenate(columns), ends), shape=shape)
-        gain = np.concatenate([np.zeros(self._m), np.ones(self._n)])
-        bounds = [(0.0, most) for most in self._capacity.tolist()] + [(0.0, np.inf)] * self._n
+        gain = np.concatenate([np.zeros(self._m), np.ones(self._n), np.zeros(k)])
+        most = [*self._capacity, *[np.inf] * self._n, *self._capacity[self._shared]]
         result = linprog(  # type: ignore[call-overload]  # the stubs know no sparse tables
-            -gain, A_ub=table, b_ub=limits, bounds=bounds, method="highs-ds"
+            -gain, A_ub=table, b_ub=limits, bounds=[(0.0, top) for top in most], method="highs-ds"
         )
         assert result.status == 0, result.message  # bounded, and idle() is feasible
         return np.asarray(result.x)
 
+    def _cut_terms(self, up: bool, some: tuple[int, ...]) -> _Terms:
+        """Return a row: d(into X) or (c - s - d)(out of X) reaches lam(all but X) = x - lam(X)."""
+        inside = np.zeros(self._n, dtype=bool)
+        inside[list(some)] = True
+        crossing = inside[self._source] != inside[self._target]
+        edges = np.flatnonzero(crossing & (inside[self._source] == up))
+        others = self._m + np.flatnonzero(~inside)
+        unused = self._s_column[edges[self._shared[edges]]] if up else others[:0]
+        columns = np.concatenate([edges, others, unused])
+        values = np.ones(len(columns))
+        values[: len(edges)] = 1.0 if up else -1.0
+        return columns, values, float(self._capacity[edges].sum()) if up else 0.0
+
+    def _port_terms(self) -> list[_Terms]:
+        """Return the rows (c - s)(links of a port) <= its rate, and those of c - s - d = u >= 0."""
+        rows: list[_Terms] = []
+        for edges, most in self._ports:
+            least = float(self._capacity[edges].sum()) - most
+            rows.append((self._s_column[edges], np.full(len(edges), -1.0), -least))
+        for edge in np.flatnonzero(self._shared):
+            both = np.array([edge, self._s_column[edge]])
+            rows.append((both, np.ones(2), float(self._capacity[edge])))
+        return rows
+
+    def _parts(self, point: _Floats) -> tuple[_Floats, _Floats, _Floats]:
+        """Return a point's d, its lam, and the u that d and s leave, shapes (m,), (n,) and (m,)."""
+        d, lam, s = np.split(point, [self._m, self._m + self._n])
+        u = self._capacity - d
+        u[self._shared] -= s
+        return d, lam, u
+
     def violated(self, point: _Floats) -> Iterator[_Row]:
         """Yield the rows that a point violates most, at most one for each way and site."""
-        d, lam = point[: self._m], point[self._m :]
+        d, lam, u = self._parts(point)
         enough = _FLOW_UNITS * (1 - _TOLERANCE) - self._m / 2  # the flows' caps are rounded
         for up in (False, True):
             near, far = (self._target, self._source) if up else (self._source, self._target)
-            capacity = np.concatenate([self._capacity - d if up else d, lam])
+            capacity = np.concatenate([u if up else d, lam])
             units = np.rint(capacity * (_FLOW_UNITS / lam.sum())).clip(0, _FLOW_UNITS)
             tails = np.concatenate([near, np.full(self._n, self._n)])  # n is the super-root
             heads = np.concatenate([far, np.arange(self._n)])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 from anabranch.overlay import Link, Overlay
 
 NO_PARENT = -1
+
+_Children = tuple[tuple[int, ...], ...]  # of each site, in order of index
 
 
 class PlanError(ValueError):
@@ -70,9 +73,12 @@ def _check_reaches_root(root: int, parents: tuple[int, ...], way: str) -> None:
             site = above
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plan:
     """A version and the trees that one round's data follows.
+
+    What a site asks again and again (`up_children`, `down_children`, `next_hops`) is worked out for
+    all sites when it is first asked for, since many of them may share one plan.
 
     Args:
         version: rises with every plan the scheduler issues; a round runs under exactly one.
@@ -119,6 +125,24 @@ class Plan:
         """Return the sites a message between two tree neighbours passes, both ends included."""
         return self.routes.get((source, target), (source, target))
 
+    @cached_property
+    def up_children(self) -> tuple[_Children, ...]:
+        """For each tree and site, the sites whose sums it awaits, in order of index."""
+        return tuple(_frozen(tree.children(tree.up)) for tree in self.trees)
+
+    @cached_property
+    def down_children(self) -> tuple[_Children, ...]:
+        """For each tree and site, the sites it passes results on to, in order of index."""
+        return tuple(_frozen(tree.children(tree.down)) for tree in self.trees)
+
+    @cached_property
+    def next_hops(self) -> _Children:
+        """For each site, those it sends over a link to, relayed messages too, in order of index."""
+        found: list[set[int]] = [set() for _ in range(self.size)]
+        for source, target in {hop for _, hop in self.hops()}:
+            found[source].add(target)
+        return _frozen(map(sorted, found))
+
     def hops(self) -> Iterator[tuple[Tree, tuple[int, int]]]:
         """Yield every (tree, directed link) a round uses; a link twice used comes up twice."""
         for tree in self.trees:
@@ -139,6 +163,10 @@ class Plan:
             raise PlanError(f"the plan spans {self.size} sites, the overlay {overlay.size}")
         for _, hop in self.hops():
             link_of(overlay, *hop)
+
+
+def _frozen(rows: Iterable[Iterable[int]]) -> _Children:
+    return tuple(tuple(row) for row in rows)
 
 
 def link_of(overlay: Overlay, source: int, target: int) -> Link:
@@ -199,6 +227,11 @@ def deal(plan: Plan, elements: int, chunk_elements: int) -> tuple[Chunk, ...]:
     >>> [(c.tree, c.start, c.stop) for c in deal(plan, 8, 2)]
     [(0, 0, 2), (1, 4, 6), (0, 2, 4), (1, 6, 8)]
     """
+    return _deal(tuple(tree.share for tree in plan.trees), elements, chunk_elements)
+
+
+@lru_cache(maxsize=8)  # every site of a simulation asks for the same deal in every round
+def _deal(shares: tuple[float, ...], elements: int, chunk_elements: int) -> tuple[Chunk, ...]:
     if elements < 0 or chunk_elements < 1:
         raise ValueError(
             f"cannot deal {elements} elements in chunks of {chunk_elements}: give elements >= 0 "
@@ -206,9 +239,9 @@ def deal(plan: Plan, elements: int, chunk_elements: int) -> tuple[Chunk, ...]:
         )
     cuts: list[tuple[float, int, int, int]] = []  # (place in the order, tree, start, stop)
     sent_share, start = 0.0, 0
-    for index, tree in enumerate(plan.trees):
-        sent_share += tree.share
-        last = index == len(plan.trees) - 1
+    for index, share in enumerate(shares):
+        sent_share += share
+        last = index == len(shares) - 1
         stop = elements if last else min(elements, round(elements * sent_share))
         count = -(-(stop - start) // chunk_elements)
         for k in range(count):

@@ -4,30 +4,35 @@ The system. The flat buffer is cut into chunks, dealt to the trees by share (:fu
 lowest chunk first. A site sends a chunk's sum to its parent when all its children's sums for that
 chunk have come; the root turns round at once; sites pass results on at once; relays forward whole
 chunks. Every directed link serves one chunk at a time at its goodput, and the chunk arrives one
-latency later. Adding up takes no time (NetStorm, Fig. 4: it overlaps with sending).
+latency later. A port (:class:`anabranch.overlay.Site`) is crossed at the same time as the link: a
+chunk takes as long as the slowest of the link and the ports at its ends. Adding up takes no time
+(NetStorm, Fig. 4: it overlaps with sending).
 
 **The paper's metric** takes trees as independent and a tree's part of the buffer as one piece:
 seconds = max over trees of ``share * bits * (delay up + delay down)``, with the delays of
 :mod:`anabranch.plan._delay`. With shares in proportion to quality all trees tie. It has the way
-down, which eq. 2 leaves out because the paper's links are undirected and it merely doubles.
+down, which eq. 2 leaves out because the paper's links are undirected and it merely doubles. It
+knows no ports.
 
-**The contention bound.** Chunks pipeline, so a long round is paced by its busiest link, whatever
-the depth of the trees; path sums matter only while the pipeline fills and drains. Look at one
-link. The trees that cross it cross it in *passages* (tree, way, edge, hop). For each passage
+**The contention bound.** Chunks pipeline, so a long round is paced by its busiest link or port,
+whatever the depth of the trees; path sums matter only while the pipeline fills and drains. Look at
+one *server*: a link, or a port, which serves all of a site's outgoing or incoming links. The trees
+that cross it cross it in *passages* (tree, way, edge, hop). For each passage
 
-- ``head`` is the earliest moment that a first chunk can reach the link: one chunk's transfer and
+- ``head`` is the earliest moment that a first chunk can reach the server: one chunk's transfer and
   latency along the slowest path that feeds it (from the leaves, and for the way down through the
   root);
-- ``work`` is ``share * bits / goodput``;
-- ``tail`` is the least time from the end of its last chunk's transfer on this link to that chunk's
+- ``work`` is ``share * bits / rate``, with the link's goodput or the port's rate;
+- ``tail`` is the least time from the end of its last chunk's transfer on this hop to that chunk's
   last consumer.
 
-For any set S of passages, the link cannot begin before the least head, is busy for the sum of
-their work, and leaves at least the least tail undone; so in any order of service
+For any set S of passages, the server cannot begin before the least head, is busy for the sum of
+their work, and leaves at least the least tail undone; so in any order of service, and however a
+port divides its rate among links,
 
-    seconds >= max over links, over S of (min head in S + sum of work in S + min tail in S).
+    seconds >= max over servers, over S of (min head in S + sum of work in S + min tail in S).
 
-The inner maximum is what a preemptive schedule of the one link takes that always serves the
+The inner maximum is what a preemptive schedule of the one server takes that always serves the
 longest tail (Jackson's rule; Carlier 1982), which is how we find it, in O(k log k) for k passages.
 It is a true lower bound, and met where one link is plainly the busiest. Against the schedule
 event by event, for 61 M float32 in chunks of 2**18, it is less than 1 % short on Internet2 and less
@@ -40,9 +45,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import pairwise
+from typing import TypeVar
 
 from anabranch.overlay import Overlay
 from anabranch.plan._delay import (
@@ -51,10 +57,11 @@ from anabranch.plan._delay import (
     subtree_delays,
     up_delays_s_per_bit,
 )
-from anabranch.plan._load import link_load
+from anabranch.plan._load import Port, link_load, port_bps, ports_on
 from anabranch.plan._model import NO_PARENT, Plan, Tree, link_of
 
 _Link = tuple[int, int]
+_Server = TypeVar("_Server", _Link, Port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +71,10 @@ class Prediction:
     Args:
         paper_s: the paper's metric, seconds: trees apart from each other, each part in one piece.
         contention_s: the pipelined bound, seconds, with every link shared as it really is.
-        bottleneck: the (source, target) link that sets ``contention_s``; None on a single site.
+        bottleneck: the (source, target) link that sets ``contention_s``; None where a port does,
+            and on a single site.
+        bottleneck_port: the port that sets ``contention_s``, as (site, "uplink" or "downlink");
+            None where a link does, and on a single site.
         link_load: for each link in use, how many times the whole buffer crosses it.
         link_busy_s: for each link in use, seconds of sending, ``8 * size_bytes * load / goodput``.
     """
@@ -72,13 +82,14 @@ class Prediction:
     paper_s: float
     contention_s: float
     bottleneck: _Link | None
+    bottleneck_port: Port | None
     link_load: Mapping[_Link, float]
     link_busy_s: Mapping[_Link, float]
 
 
 @dataclass(frozen=True, slots=True)
 class _Passage:
-    """One tree's use of one link, seconds; see the theory above."""
+    """One tree's use of one link or port, seconds; see the theory above."""
 
     head_s: float
     work_s: float
@@ -90,7 +101,8 @@ def predict(plan: Plan, overlay: Overlay, size_bytes: float, *, chunk_bytes: flo
 
     Args:
         plan: any plan that fits the overlay.
-        overlay: traced links count at their rate of time 0, see :meth:`Overlay.at`.
+        overlay: traced links count at their rate of time 0, see :meth:`Overlay.at`; drifting
+            latencies at their start.
         size_bytes: the whole flat buffer, >= 0.
         chunk_bytes: the most bytes in a chunk, > 0.
 
@@ -104,22 +116,33 @@ def predict(plan: Plan, overlay: Overlay, size_bytes: float, *, chunk_bytes: flo
             "and chunk_bytes > 0"
         )
     plan.check_fits(overlay)
-    passages: defaultdict[_Link, list[_Passage]] = defaultdict(list)
+    by_link: defaultdict[_Link, list[_Passage]] = defaultdict(list)
+    by_port: defaultdict[Port, list[_Passage]] = defaultdict(list)
     for tree in plan.trees if size_bytes else ():
         for link, passage in _passages(plan, tree, overlay, size_bytes, chunk_bytes):
-            passages[link].append(passage)
-    bounds = ((_bound_s(found), link) for link, found in passages.items())
-    contention_s, bottleneck = max(bounds, default=(0.0, None))
+            by_link[link].append(passage)
+            for port in ports_on(overlay, *link):
+                work_s = 8 * size_bytes * tree.share / port_bps(overlay, port)
+                by_port[port].append(replace(passage, work_s=work_s))
+    link_s, slowest_link = _slowest(by_link)
+    port_s, slowest_port = _slowest(by_port)
     load = link_load(plan)
     return Prediction(
         paper_s=max(_paper_s(plan, tree, overlay, size_bytes) for tree in plan.trees),
-        contention_s=contention_s,
-        bottleneck=bottleneck,
+        contention_s=max(link_s, port_s),
+        bottleneck=slowest_link if link_s >= port_s else None,
+        bottleneck_port=slowest_port if link_s < port_s else None,
         link_load=load,
         link_busy_s={
             hop: 8 * size_bytes * load[hop] / link_of(overlay, *hop).goodput_bps for hop in load
         },
     )
+
+
+def _slowest(passages: Mapping[_Server, list[_Passage]]) -> tuple[float, _Server | None]:
+    """Return the largest bound and whose it is, the last of equals; (0.0, None) where none is."""
+    bounds = ((_bound_s(found), server) for server, found in passages.items())
+    return max(bounds, default=(0.0, None))
 
 
 def _paper_s(plan: Plan, tree: Tree, overlay: Overlay, size_bytes: float) -> float:
@@ -135,25 +158,27 @@ def _passages(
     tree_bits = 8 * size_bytes * tree.share
     chunk_bits = tree_bits / math.ceil(tree_bits / (8 * chunk_bytes))  # cut evenly, as by deal
 
-    def hops_s(source: int, target: int) -> list[tuple[_Link, float, float]]:
-        """Return an edge's hops: link, transfer of one chunk, that and latency."""
+    def hops_s(source: int, target: int) -> list[tuple[_Link, float, float, float]]:
+        """Return an edge's hops: link, its own time for a chunk, with its ports, and latency."""
         found = []
         for hop in pairwise(plan.path(source, target)):
             link = link_of(overlay, *hop)
-            transfer_s = chunk_bits / link.goodput_bps
-            found.append((hop, transfer_s, transfer_s + link.latency_s))
+            link_s = transfer_s = chunk_bits / link.goodput_bps
+            for port in ports_on(overlay, *hop):
+                transfer_s = max(transfer_s, chunk_bits / port_bps(overlay, port))
+            found.append((hop, link_s, transfer_s, transfer_s + link.latency_s))
         return found
 
     def edge_s(source: int, target: int) -> float:
-        return sum(hop_s for _, _, hop_s in hops_s(source, target))
+        return sum(hop_s for *_, hop_s in hops_s(source, target))
 
     def along(
         source: int, target: int, head_s: float, after_s: float
     ) -> Iterator[tuple[_Link, _Passage]]:
         """Yield an edge's passages: known at the source, ``after_s`` to go from the target."""
         left_s = edge_s(source, target) + after_s
-        for link, transfer_s, hop_s in hops_s(source, target):
-            work_s = transfer_s * tree_bits / chunk_bits
+        for link, link_s, transfer_s, hop_s in hops_s(source, target):
+            work_s = link_s * tree_bits / chunk_bits
             yield link, _Passage(head_s, work_s, left_s - transfer_s)
             head_s += hop_s
             left_s -= hop_s
