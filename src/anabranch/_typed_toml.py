@@ -9,7 +9,7 @@ import math
 import re
 import reprlib
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -28,12 +28,17 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def decode_toml(text: str, kind: type[T]) -> T:
-    """Read TOML text as a msgspec struct; tables with a ``kind`` may be one of several structs.
+    """Read TOML text as a msgspec struct.
+
+    Fields may be tables, optional ones, tables by name (``dict[str, Table]``), lists and tuples
+    of tables, and ``Table | list[Table]``, which reads both ``[key]`` and ``[[key]]``. Wherever
+    a table stands, its ``kind`` may choose one of several structs.
 
     Raises:
         TomlError: a syntax error, with its line; or a key that is unknown (names the nearest
             valid one), missing, of the wrong type or out of range, with its path, such as
-            ``link[3].rate_bps``; the first of a list is ``[0]``.
+            ``link[3].rate_bps``; the first of a list is ``[0]``. A ValueError that a struct's
+            ``__post_init__`` raises is passed on under the path of its table.
     """
     try:
         document = tomllib.loads(text)
@@ -45,7 +50,7 @@ def decode_toml(text: str, kind: type[T]) -> T:
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
-        raise TomlError(_explain(str(error), document)) from error
+        raise TomlError(_explain(error, document, kind)) from error
 
 
 _TYPES = {
@@ -63,21 +68,28 @@ def _check_keys(value: Any, info: Any, path: str) -> None:
 
     msgspec would refuse it too, but could not name the nearest.
     """
-    if isinstance(info, inspect.LiteralType) and value not in info.values:
-        known = [str(each) for each in info.values]
-        near = nearest(str(value), known) or f"give one of {listed(known)}"
-        raise TomlError(f"{path}: no such choice {value!r}; {near}")
+    allowed = info.types if isinstance(info, inspect.UnionType) else (info,)
+    _check_choice(value, allowed, path)
     if isinstance(value, list):
-        if isinstance(info, inspect.ListType):
-            for i, item in enumerate(value):
-                _check_keys(item, info.item_type, f"{path}[{i}]")
+        for each in allowed:
+            if isinstance(each, inspect.ListType | inspect.VarTupleType):
+                for i, item in enumerate(value):
+                    _check_keys(item, each.item_type, f"{path}[{i}]")
+            elif isinstance(each, inspect.TupleType):
+                # a wrong length is msgspec's to refuse
+                for i, (item, kind) in enumerate(zip(value, each.item_types, strict=False)):
+                    _check_keys(item, kind, f"{path}[{i}]")
     elif isinstance(value, dict):
-        struct = _choose(value, info, path)
+        for each in allowed:
+            if isinstance(each, inspect.DictType):
+                for key, item in value.items():
+                    _check_keys(item, each.value_type, _below(path, _quoted(key)))
+        struct = _choose(value, allowed, path)
         if struct is None:
             return
         valid = {field.encode_name: field.type for field in struct.fields}
         for key, item in value.items():
-            below = f"{path}.{key}" if path else key
+            below = _below(path, key)
             if key == struct.tag_field:
                 continue
             if key not in valid:
@@ -86,41 +98,103 @@ def _check_keys(value: Any, info: Any, path: str) -> None:
             _check_keys(item, valid[key], below)
 
 
-def _choose(table: dict[str, Any], info: Any, path: str) -> inspect.StructType | None:
+def _check_choice(value: Any, allowed: Sequence[Any], path: str) -> None:
+    """Raise TomlError where a word was given that is none of those allowed."""
+    choices = [
+        each for kind in allowed if isinstance(kind, inspect.LiteralType) for each in kind.values
+    ]
+    others = [kind for kind in allowed if not isinstance(kind, inspect.LiteralType)]
+    if isinstance(value, str):
+        free = any(isinstance(kind, inspect.StrType) for kind in others)
+    else:
+        free = any(not isinstance(kind, inspect.NoneType) for kind in others)
+    if choices and not free and value not in choices:
+        known = [str(each) for each in choices]
+        near = nearest(str(value), known) or f"give one of {listed(known)}"
+        raise TomlError(f"{path}: no such choice {value!r}; {near}")
+
+
+def _choose(table: dict[str, Any], allowed: Sequence[Any], path: str) -> inspect.StructType | None:
     """Return which struct a table is meant to be; None where none is expected."""
-    kinds = info.types if isinstance(info, inspect.UnionType) else (info,)
-    structs = [each for each in kinds if isinstance(each, inspect.StructType)]
+    structs = [each for each in allowed if isinstance(each, inspect.StructType)]
     if not structs or structs[0].tag_field is None:
         return structs[0] if structs else None
     tag_field = structs[0].tag_field
     by_tag = {str(struct.tag): struct for struct in structs}
     tag = table.get(tag_field)
+    where = _below(path, tag_field)
     if tag is None:
-        raise TomlError(f"{path}.{tag_field}: this key is required; give one of {listed(by_tag)}")
-    if tag not in by_tag:
+        raise TomlError(f"{where}: this key is required; give one of {listed(by_tag)}")
+    if not isinstance(tag, str) or tag not in by_tag:
         near = nearest(str(tag), by_tag) or f"give one of {listed(by_tag)}"
-        raise TomlError(f"{path}.{tag_field}: no such kind {tag!r}; {near}")
+        raise TomlError(f"{where}: no such kind {tag!r}; {near}")
     return by_tag[tag]
 
 
-def _explain(message: str, document: dict[str, Any]) -> str:
+def _explain(error: msgspec.ValidationError, document: dict[str, Any], kind: type) -> str:
     """Say what msgspec found wrong in the words of TOML: the key first, then the fix.
 
     msgspec writes ``Expected `float` > 0.0 - at `$.link[3].rate_bps` ``.
     """
-    what, _, path = message.partition(" - at `$")
-    path = path.rstrip("`").lstrip(".")
+    what = str(error).partition(" - at `$")[0]
+    path, value = _follow(str(error), document, kind)
+    if isinstance(error.__cause__, ValueError):
+        return f"{path}: {error.__cause__}" if path else str(error.__cause__)
     if missing := re.fullmatch("Object missing required field `(.+)`", what):
-        return f"{path}.{missing[1]}".lstrip(".") + ": this key is required; add it"
-    value: Any = document
-    for key, place in re.findall(r"(\w+)|\[(\d+)\]", path):
-        value = value[int(place) if place else key]
+        return f"{_below(path, missing[1])}: this key is required; add it"
     if isinstance(value, float) and not math.isfinite(value):
         return f"{path}: must be a finite number, not {value}"
-    if expected := re.fullmatch(r"Expected `(\w+)(?: \| null)?`(?:, got `.+`)?(.*)", what):
-        kind, bound = _TYPES[expected[1]], expected[2].removesuffix(".0")
-        return f"{path}: must be {kind}{bound}, not {reprlib.repr(value)}"
+    if expected := re.fullmatch(r"Expected `(.+?)`(?:, got `.+`)?(.*?)(?:, got \d+)?", what):
+        types = [_TYPES.get(each, each) for each in expected[1].split(" | ") if each != "null"]
+        bound = expected[2].removesuffix(".0")
+        return f"{path}: must be {' or '.join(types)}{bound}, not {reprlib.repr(value)}"
     return f"{path}: {what[0].lower()}{what[1:]}; change it"
+
+
+def _follow(message: str, document: dict[str, Any], kind: type) -> tuple[str, Any]:
+    """Return the path that users know, and the value there, of the place that msgspec names.
+
+    It writes ``[...]`` for whichever entry of a dict; this finds out which.
+    """
+    place = message.partition(" - at `$")[2].rstrip("`")
+    path = ""
+    value: Any = document
+    for key, index in re.findall(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]", place):
+        if index == "...":
+            name = _first_wrong(value, document, kind, message)
+            path, value = _below(path, _quoted(name)), value[name]
+        elif index:
+            path, value = f"{path}[{index}]", value[int(index)]
+        else:
+            path, value = _below(path, key), value[key]
+    return path, value
+
+
+def _first_wrong(table: dict[str, Any], document: dict[str, Any], kind: type, message: str) -> str:
+    """Return the first entry of a table in the document that, alone, is refused so."""
+    entries = dict(table)
+    try:
+        for name, entry in entries.items():
+            table.clear()
+            table[name] = entry
+            try:
+                msgspec.convert(document, kind)
+            except msgspec.ValidationError as error:
+                if str(error) == message:
+                    return name
+    finally:
+        table.clear()
+        table.update(entries)
+    raise AssertionError(f"no entry of {list(entries)} alone is refused: {message}")
+
+
+def _below(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def _quoted(name: str) -> str:
+    """Return a name that the user chose, as TOML writes it in a path."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
 
 
 def nearest(name: str, valid: Collection[str]) -> str:

@@ -1,0 +1,234 @@
+"""An asyncio event loop in virtual time: it never waits, it moves its clock.
+
+Everything that can happen at one instant happens, in the order in which it was scheduled; then
+time jumps to the next instant that anything was scheduled for. So a run of hours takes as long as
+its events take to handle, and is the same every time. What must not happen in such a world is an
+error, at once and by name:
+
+- nothing can ever happen again, and somebody still waits: :class:`Deadlock` says who, and where;
+- another thread calls in: its moment would depend on the machine;
+- somebody asks for a socket, a pipe or a subprocess: they live in real time.
+
+Work for an executor is done at once, in place. It takes no virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from contextvars import Context
+from heapq import heappop, heappush
+from itertools import count
+from types import CoroutineType
+from typing import Any, NoReturn, TypeVar, TypeVarTuple
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+_MOST_NAMED = 12  # waiting tasks in the text of a Deadlock
+
+
+class Deadlock(RuntimeError):
+    """Nothing is scheduled and nothing can run, but the main task has not finished."""
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """An event loop whose time moves only when nothing is left to do at the present instant.
+
+    Callbacks of one instant run first in, first out, whether they were due then or called soon.
+
+    Attributes:
+        handled: how many callbacks have run, for benchmarks.
+        explain: called, on a deadlock, for what else is known of why nothing moves; each text is
+            a line of the error.
+    """
+
+    # What the base class has, and its type stub does not.
+    _ready: deque[asyncio.Handle]
+    _stopping: bool
+    _thread_id: int | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now_s = 0.0
+        # (when, order of scheduling, callback, its arguments, the handle if it can be cancelled)
+        self._agenda: list[tuple[float, int, Callable[..., object], tuple[Any, ...], Any]] = []
+        self._order = count()
+        self._closing_instant: list[Callable[[], object]] = []
+        self.handled = 0
+        self.explain: list[Callable[[], list[str]]] = []
+
+    def time(self) -> float:
+        """Return virtual seconds since the loop was made."""
+        return self._now_s
+
+    # --- scheduling
+
+    def at(self, when_s: float, callback: Callable[..., object], *args: object) -> None:
+        """Call back at a moment, or now if that has passed; the call cannot be taken back.
+
+        What ``call_at`` does, without the price of a handle and a context.
+        """
+        when_s = when_s if when_s > self._now_s else self._now_s
+        heappush(self._agenda, (when_s, next(self._order), callback, args, None))
+
+    def at_end_of_instant(self, callback: Callable[[], object]) -> None:
+        """Call back once nothing else is left to do at this instant, before time moves on."""
+        self._closing_instant.append(callback)
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        """See :meth:`asyncio.loop.call_soon`."""
+        handle = events.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """See :meth:`asyncio.loop.call_at`."""
+        when = max(when, self._now_s)
+        timer = events.TimerHandle(when, callback, args, self, context)
+        heappush(self._agenda, (when, next(self._order), timer._run, (), timer))
+        return timer
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """See :meth:`asyncio.loop.call_later`."""
+        return self.call_at(self._now_s + delay, callback, *args, context=context)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """A cancelled timer stays on the agenda until its moment, and does nothing then."""
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        """See :meth:`asyncio.loop.call_soon`.
+
+        Raises:
+            RuntimeError: it comes from another thread.
+        """
+        if self._thread_id not in (None, threading.get_ident()):
+            raise RuntimeError(
+                f"{threading.current_thread().name} calls into a simulation, which runs in one "
+                "thread; do the work there, with run_in_executor"
+            )
+        return self.call_soon(callback, *args, context=context)
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Executor | None, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        """Do the work at once, in this thread; virtual time stands still meanwhile."""
+        done: asyncio.Future[T] = self.create_future()
+        try:
+            done.set_result(func(*args))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+    # --- running
+
+    def _run_once(self) -> None:
+        """Run what is ready; if nothing is, let the instant end, then move to the next."""
+        ready = self._ready
+        if not ready:
+            if self._closing_instant:
+                closing, self._closing_instant = self._closing_instant, []
+                for callback in closing:
+                    callback()
+                return
+            agenda = self._agenda
+            while agenda and agenda[0][4] is not None and agenda[0][4]._cancelled:
+                heappop(agenda)  # or time would move for nothing
+            if not agenda:
+                if not self._stopping:
+                    raise Deadlock(self._account())
+                return
+            # The entries of this instant run one by one, in order of scheduling. What they in turn
+            # schedule for this instant waits behind what they make ready.
+            when_s = self._now_s = agenda[0][0]
+            last = next(self._order)
+            while agenda and agenda[0][0] == when_s and agenda[0][1] < last:
+                _, _, call, args, timer = heappop(agenda)
+                if timer is None:
+                    self.handled += 1
+                    call(*args)
+                elif not timer._cancelled:
+                    timer._scheduled = False
+                    self.handled += 1
+                    call()
+            return
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                self.handled += 1
+                handle._run()
+
+    def _account(self) -> str:
+        """Say who waits for what."""
+        waiting = sorted(
+            (task.get_name(), _where(task)) for task in asyncio.all_tasks(self) if not task.done()
+        )
+        lines = [f"{name} waits in {where}" for name, where in waiting[:_MOST_NAMED]]
+        if len(waiting) > _MOST_NAMED:
+            lines.append(f"and {len(waiting) - _MOST_NAMED} more tasks")
+        for explain in self.explain:
+            lines += explain()
+        return f"nothing can happen any more, at {self._now_s:g} s: " + "; ".join(lines)
+
+    # --- what only real time has
+
+    def _process_events(self, event_list: object) -> None:
+        raise AssertionError("there is no selector")
+
+    def _write_to_self(self) -> None:
+        """Nobody sleeps who would have to be woken."""
+
+    def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
+        raise RuntimeError(
+            "a simulation has no sockets, pipes or subprocesses; use the simulated network"
+        )
+
+    create_connection: Any = _refuse
+    create_server: Any = _refuse
+    create_datagram_endpoint: Any = _refuse
+    connect_accepted_socket: Any = _refuse
+    connect_read_pipe: Any = _refuse
+    connect_write_pipe: Any = _refuse
+    subprocess_exec: Any = _refuse
+    subprocess_shell: Any = _refuse
+    getaddrinfo: Any = _refuse
+
+
+def _where(task: asyncio.Task[Any]) -> str:
+    """Return the innermost function a task waits in, and its line."""
+    coroutine: Any = task.get_coro()
+    while isinstance(inner := getattr(coroutine, "cr_await", None), CoroutineType):
+        coroutine = inner
+    frame = getattr(coroutine, "cr_frame", None)
+    name = getattr(coroutine, "__qualname__", repr(coroutine))
+    return name if frame is None else f"{name}, line {frame.f_lineno}"
+
+
+def run_virtually(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in a virtual loop of its own, from time 0 to its end; return its result.
+
+    Raises:
+        Deadlock: it can never end; says who waits for what.
+    """
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(main)

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from anabranch.sim.loop import Deadlock, VirtualLoop, run_virtually
+
+
+def test_a_year_passes_at_once() -> None:
+    async def sleep() -> float:
+        await asyncio.sleep(365 * 86400.0)
+        return asyncio.get_running_loop().time()
+
+    assert run_virtually(sleep()) == 365 * 86400.0
+
+
+def test_equal_times_are_first_in_first_out_whatever_scheduled_them() -> None:
+    async def main() -> list[str]:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        seen: list[str] = []
+        loop.call_at(1.0, seen.append, "timer")
+        loop.at(1.0, seen.append, "raw")
+        loop.call_later(1.0, seen.append, "later")
+        loop.call_at(0.5, lambda: loop.call_at(1.0, seen.append, "scheduled afterwards"))
+        await asyncio.sleep(2.0)
+        return seen
+
+    assert run_virtually(main()) == ["timer", "raw", "later", "scheduled afterwards"]
+
+
+def test_what_is_due_runs_before_what_it_makes_ready() -> None:
+    async def main() -> list[str]:
+        loop = asyncio.get_running_loop()
+        seen: list[str] = []
+        loop.call_at(1.0, lambda: loop.call_soon(seen.append, "made ready"))
+        loop.call_at(1.0, seen.append, "due")
+        await asyncio.sleep(2.0)
+        return seen
+
+    assert run_virtually(main()) == ["due", "made ready"]
+
+
+def test_a_timer_in_the_past_runs_now_and_after_what_is_ready() -> None:
+    async def main() -> tuple[list[str], float]:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(5.0)
+        seen: list[str] = []
+        loop.call_at(1.0, seen.append, "late")
+        loop.call_soon(seen.append, "soon")
+        await asyncio.sleep(0.1)
+        return seen, loop.time()
+
+    assert run_virtually(main()) == (["soon", "late"], 5.1)
+
+
+def test_what_is_made_ready_runs_before_a_timer_set_later_for_the_same_instant() -> None:
+    async def main() -> list[str]:
+        loop = asyncio.get_running_loop()
+        seen: list[str] = []
+
+        def due() -> None:
+            loop.call_soon(seen.append, "first")
+            loop.call_at(1.0, seen.append, "second")
+
+        loop.call_at(1.0, due)
+        await asyncio.sleep(2.0)
+        return seen
+
+    assert run_virtually(main()) == ["first", "second"]
+
+
+def test_a_cancelled_timer_does_nothing() -> None:
+    async def main() -> list[str]:
+        loop = asyncio.get_running_loop()
+        seen: list[str] = []
+        loop.call_at(1.0, seen.append, "cancelled").cancel()
+        await asyncio.sleep(2.0)
+        return seen
+
+    assert run_virtually(main()) == []
+
+
+def test_the_end_of_an_instant_comes_after_all_that_happens_in_it() -> None:
+    async def main() -> list[str]:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        seen: list[str] = []
+        loop.at_end_of_instant(lambda: seen.append(f"end at {loop.time()}"))
+        loop.call_soon(loop.call_soon, seen.append, "twice removed")
+        loop.at(1.0, seen.append, "next instant")
+        await asyncio.sleep(2.0)
+        return seen
+
+    assert run_virtually(main()) == ["twice removed", "end at 0.0", "next instant"]
+
+
+def test_a_deadlock_names_who_waits_and_where() -> None:
+    async def for_ever() -> None:
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        loop.explain.append(lambda: ["the link is cut"])
+        await asyncio.gather(asyncio.create_task(for_ever(), name="site Oslo"))
+
+    with pytest.raises(Deadlock, match=r"site Oslo waits in Event.wait, line \d+.*the link is cut"):
+        run_virtually(main())
+
+
+def test_time_does_not_move_for_a_cancelled_timer() -> None:
+    async def main() -> None:
+        asyncio.get_running_loop().call_at(100.0, print).cancel()
+        await asyncio.Event().wait()
+
+    with pytest.raises(Deadlock, match="any more, at 0 s"):
+        run_virtually(main())
+
+
+def test_tasks_end_in_order_after_a_deadlock() -> None:
+    ended: list[int] = []
+
+    async def patient(number: int) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(number)
+
+    async def main() -> None:
+        await asyncio.gather(*(patient(i) for i in range(3)))
+
+    with pytest.raises(Deadlock):
+        run_virtually(main())
+    assert sorted(ended) == [0, 1, 2]
+
+
+def test_a_call_from_another_thread_is_an_error_there() -> None:
+    async def main() -> list[BaseException]:
+        loop = asyncio.get_running_loop()
+        caught: list[BaseException] = []
+
+        def call_in() -> None:
+            try:
+                loop.call_soon_threadsafe(print)
+            except RuntimeError as error:
+                caught.append(error)
+
+        thread = threading.Thread(target=call_in, name="intruder")
+        thread.start()
+        thread.join()
+        return caught
+
+    (error,) = run_virtually(main())
+    assert "intruder calls into a simulation" in str(error)
+
+
+def test_the_executor_works_in_place_and_takes_no_time() -> None:
+    async def main() -> tuple[int, float]:
+        loop = asyncio.get_running_loop()
+        thread = await loop.run_in_executor(None, threading.get_ident)
+        with pytest.raises(ZeroDivisionError):
+            await loop.run_in_executor(None, lambda: 1 // 0)
+        return thread, loop.time()
+
+    assert run_virtually(main()) == (threading.get_ident(), 0.0)
+
+
+def test_real_sockets_are_refused() -> None:
+    async def main() -> None:
+        await asyncio.get_running_loop().create_server(asyncio.Protocol, "127.0.0.1", 0)
+
+    with pytest.raises(RuntimeError, match="a simulation has no sockets"):
+        run_virtually(main())
+
+
+def test_time_outs_are_in_virtual_time() -> None:
+    async def main() -> float:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.Event().wait(), 1000.0)
+        async with asyncio.timeout(50.0):
+            await asyncio.sleep(49.0)
+        return asyncio.get_running_loop().time()
+
+    assert run_virtually(main()) == 1049.0
