@@ -9,6 +9,7 @@ import pytest
 from anabranch.record import (
     Evaluated,
     Event,
+    FaultInjected,
     LinkBytes,
     MessageRefused,
     RoundDone,
@@ -50,7 +51,8 @@ ONE_OF_EACH: list[Event] = [
     MessageRefused(at_s=2.0, site=0, sender=None, error="DuplicateMessage", detail='chunk "3"'),
     SiteJoined(at_s=0.0, site=1, name="Lima", address="192.0.2.7:4000"),
     SiteLost(at_s=3.0, site=1, detail="silent for 2 s"),
-    RunEnded(at_s=4.0, error=None),
+    FaultInjected(at_s=3.5, fault="cut", detail="Oslo->Lima is cut"),
+    RunEnded(at_s=4.0, error=None, reason="time is up after 1 round"),
 ]
 
 
@@ -111,6 +113,21 @@ def test_fields_of_a_newer_release_are_ignored() -> None:
     assert decode('{"kind":"run_ended","at_s":1.0,"error":null,"mood":"fine"}') == RunEnded(
         at_s=1.0, error=None
     )
+
+
+def test_logs_of_before_there_was_a_simulation_can_be_read() -> None:
+    fields = json.loads(encode(STARTED))
+    del fields["world"]
+    assert decode(json.dumps(fields)) == STARTED
+    assert STARTED.world == "local"
+    assert decode('{"kind":"run_ended","at_s":1.0,"error":null}') == RunEnded(
+        at_s=1.0, error=None, reason=None
+    )
+
+
+def test_a_simulated_run_has_no_date_and_may_have_no_limit() -> None:
+    started = msgspec.structs.replace(STARTED, world="simulated", started_at=None, limit_s=None)
+    assert decode(encode(started)) == started
 
 
 @pytest.mark.parametrize("data", ["", "{", "[]", '{"kind":"run_ended"}', '{"at_s":1.0}'])

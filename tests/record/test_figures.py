@@ -8,7 +8,7 @@ import pytest
 
 from anabranch.overlay import Link, Overlay, Site, Trace
 from anabranch.plan import Plan, PlanError, Tree
-from anabranch.record import LinkBytes, figures, summarise
+from anabranch.record import FaultInjected, LinkBytes, figures, summarise
 
 
 def test_every_tree_is_one_entry_of_the_legend(overlay: Overlay, packed: Plan) -> None:
@@ -108,6 +108,30 @@ def test_limits_leave_out_runs_that_did_not_feel_the_overlay(run) -> None:
     assert [list(trace.y) for trace in figures.limits(runs).data] == [["a"], ["a"]]
 
 
+def test_limits_leave_out_runs_whose_limit_was_not_computed(run) -> None:
+    runs = {"a": summarise(run()), "b": summarise(run(limit_s=None))}
+    assert [list(trace.y) for trace in figures.limits(runs).data] == [["a"], ["a"]]
+
+
+def test_round_times_have_no_entry_for_limits_that_nobody_computed(run) -> None:
+    figure = figures.round_times({"a": summarise(run(limit_s=None))})
+    assert [trace.name for trace in figure.data] == [None, "predicted"]
+
+
+def test_simulated_round_times_are_not_called_measured(run) -> None:
+    figure = figures.limits({"a": summarise(run(world="simulated"))})
+    assert [trace.name for trace in figure.data] == ["predicted", "simulated"]
+
+
+def test_faults_are_marked_where_time_runs(run, overlay: Overlay) -> None:
+    fault = FaultInjected(at_s=2.5, fault="cut", detail="<b>Oslo->Lima</b> is cut")
+    summary = summarise([*run()[:-1], fault])
+    for figure in (figures.accuracy({"star": summary}), figures.utilisation(summary, overlay)):
+        [mark] = [trace for trace in figure.data if trace.name == "fault"]
+        assert list(mark.x) == [2.5, 2.5, None]
+        assert mark.text[0] == "cut: &lt;b&gt;Oslo-&gt;Lima&lt;/b&gt; is cut<br>at 2.50 s"
+
+
 def test_accuracy_is_drawn_against_time_with_its_target(run) -> None:
     figure = figures.accuracy({"star": summarise(run(accuracy=(0.5, 0.75)))})
     assert list(figure.data[0].x) == [2.0, 6.0]
@@ -142,6 +166,12 @@ def test_utilisation_spreads_intervals_over_even_bins(start, overlay: Overlay) -
     shares = np.array(heat(figure)["Oslo → Lima"])
     assert shares @ np.diff(edges_s) == pytest.approx(350, abs=0.5)  # 3.5 s at 100 %
     assert shares.max() <= 100
+
+
+def test_a_record_of_a_single_moment_can_be_drawn(start, overlay: Overlay) -> None:
+    sent = LinkBytes(at_s=2.0, source=0, target=1, seconds=0.0, payload_bytes=10_000_000)
+    rows = heat(figures.utilisation(summarise([start(), sent]), overlay))
+    assert rows["Oslo → Lima"] == [50.0]
 
 
 def test_utilisation_follows_a_changing_rate(start, overlay: Overlay) -> None:

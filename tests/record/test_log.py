@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import signal
 import sqlite3
 import subprocess
@@ -17,11 +18,12 @@ from anabranch.record import (
     RunEnded,
     SiteLost,
     UnknownEvent,
+    fingerprint,
     read_events,
 )
 
 # Appends the batch 0, 1, 2 for every line "commit" it reads, and says when that is done; for
-# "stall" it stops in the middle of a batch, its first two events inserted and not committed.
+# "stall" it stops in the middle of a batch, its first two events taken and not committed.
 WRITER = """
 import sys
 from pathlib import Path
@@ -117,6 +119,101 @@ def test_a_batch_with_a_bad_event_is_not_written_at_all(tmp_path: Path) -> None:
             log.append([*lost(1), RunEnded(at_s=float("nan"), error=None)])
         log.append(lost(2))
     assert sites(path) == [(1, 2)]
+
+
+def test_batches_wait_until_enough_events_share_a_commit(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    with EventLog.create(path, commit_every=3) as log:
+        log.append(lost(1))
+        log.append(lost(2))
+        assert sites(path) == []
+        log.append(lost(3, 4))
+        assert sites(path) == [(1, 1), (2, 2), (3, 3), (4, 4)]
+
+
+def test_what_waits_can_be_flushed(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    with EventLog.create(path, commit_every=1000) as log:
+        log.append(lost(1))
+        log.flush()
+        log.flush()
+        assert sites(path) == [(1, 1)]
+
+
+def test_an_error_that_ends_a_run_loses_nothing_that_waits(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+
+    def fail() -> None:
+        with EventLog.create(path, commit_every=1000) as log:
+            log.append(lost(1))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert sites(path) == [(1, 1)]
+    assert [file.name for file in tmp_path.iterdir()] == ["run.db"]
+
+
+def test_a_bad_event_keeps_its_batch_alone_from_what_waits(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    with EventLog.create(path, commit_every=1000) as log:
+        log.append(lost(1))
+        with pytest.raises(ValueError, match="cannot record"):
+            log.append([*lost(2), RunEnded(at_s=float("nan"), error=None)])
+        log.append(lost(3))
+    assert sites(path) == [(1, 1), (2, 3)]
+
+
+@pytest.mark.parametrize("commit_every", [1, 1000])
+def test_a_closed_log_takes_in_nothing(tmp_path: Path, commit_every: int) -> None:
+    log = EventLog.create(tmp_path / "run.db", commit_every)
+    log.close()
+    log.close()
+    with pytest.raises(LogError, match="is closed"):
+        log.append(lost(1))
+
+
+def test_a_commit_needs_an_event(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        EventLog.create(tmp_path / "run.db", commit_every=0)
+    assert not (tmp_path / "run.db").exists()
+
+
+def test_logs_of_the_same_events_have_one_fingerprint_however_they_were_committed(
+    tmp_path: Path,
+) -> None:
+    with EventLog.create(tmp_path / "a.db") as log:
+        log.append(lost(1, 2))
+        log.append(lost(3))
+    with EventLog.create(tmp_path / "b.db", commit_every=1000) as log:
+        for site in (1, 2, 3):
+            log.append(lost(site))
+    assert fingerprint(tmp_path / "a.db") == fingerprint(tmp_path / "b.db")
+
+
+@pytest.mark.parametrize("other", [(), (1,), (2, 1), (1, 3), (1, 2, 2)])
+def test_any_other_events_have_another_fingerprint(tmp_path: Path, other: tuple[int, ...]) -> None:
+    for name, which in (("a", (1, 2)), ("b", other)):
+        with EventLog.create(tmp_path / f"{name}.db") as log:
+            log.append(lost(*which))
+    assert fingerprint(tmp_path / "a.db") != fingerprint(tmp_path / "b.db")
+
+
+def test_a_fingerprint_is_the_hash_of_the_stored_lines(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    with EventLog.create(path) as log:
+        log.append([SiteLost(at_s=1.0, site=0, detail="two\nlines: \N{BULLET}")])
+        log.append(lost(1))
+    with closing(sqlite3.connect(path)) as connection:
+        stored = [data for (data,) in connection.execute("SELECT data FROM events ORDER BY seq")]
+    text = "".join(f"{data}\n" for data in stored)
+    assert text.count("\n") == 2
+    assert fingerprint(path) == hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_what_is_no_log_has_no_fingerprint(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match="no event log"):
+        fingerprint(tmp_path / "gone.db")
 
 
 def test_killed_writer_leaves_every_committed_batch(tmp_path: Path) -> None:

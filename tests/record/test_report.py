@@ -12,6 +12,8 @@ import pytest
 from anabranch.overlay import Overlay, Site
 from anabranch.plan import Plan, PlanError, Tree
 from anabranch.record import (
+    FaultInjected,
+    LinkBytes,
     LogError,
     MessageRefused,
     RoundDone,
@@ -19,6 +21,7 @@ from anabranch.record import (
     SiteLost,
     write_plan_page,
     write_report,
+    write_twin_report,
 )
 
 
@@ -206,6 +209,61 @@ def test_what_went_wrong_is_said_first(run, write_log, tmp_path: Path) -> None:
     assert page.cell("star", "checksums") == "DIFFER in 1 of 3 rounds"
 
 
+def test_a_lost_site_is_told_with_when_and_why(run, write_log, tmp_path: Path) -> None:
+    lost = SiteLost(at_s=9.25, site=3, detail="Perth died in round 4: connection reset")
+    ended = RunEnded(at_s=9.25, error=lost.detail)
+    page = report(tmp_path, write_log("star", [*run()[:-1], lost, ended]))
+    assert page.words.count("Perth died in round 4") == 2  # as the error, and among what happened
+    assert page.row("star", "detail")[1:] == ["9.25 s", "Perth was lost", lost.detail]
+
+
+def test_a_site_lost_without_an_error_is_a_problem_too(run, write_log, tmp_path: Path) -> None:
+    lost = SiteLost(at_s=4.0, site=3, detail="silent for 2 s")
+    page = report(tmp_path, write_log("star", [*run()[:-1], lost, run()[-1]]))
+    assert "star: Perth was lost at 4.00 s: silent for 2 s." in page.words
+
+
+def test_injected_faults_are_told(run, write_log, tmp_path: Path) -> None:
+    faults = [
+        FaultInjected(at_s=3.0, fault="cut", detail="Oslo->Lima is cut"),
+        FaultInjected(at_s=5.0, fault="cut", detail="Oslo->Lima is back"),
+        FaultInjected(at_s=4.0, fault="slow", detail="Kyoto computes at half speed"),
+    ]
+    page = report(tmp_path, write_log("star", [*run()[:-1], *faults, run()[-1]]))
+    assert "a script injected faults, so times include them: 2 x cut, 1 x slow" in page.words
+    start = next(i for i, row in enumerate(page.rows) if "detail" in row)
+    assert [row[1:] for row in page.rows[start + 1 : start + 4]] == [
+        ["3.00 s", "injected: cut", "Oslo->Lima is cut"],
+        ["4.00 s", "injected: slow", "Kyoto computes at half speed"],
+        ["5.00 s", "injected: cut", "Oslo->Lima is back"],
+    ]
+
+
+def test_a_run_that_ended_early_on_purpose_did_not_fail(run, write_log, tmp_path: Path) -> None:
+    reason = "target accuracy 0.9 reached after 3 rounds"
+    ended = RunEnded(at_s=9.0, error=None, reason=reason)
+    page = report(tmp_path, write_log("star", [*run(rounds=50)[:-1], ended]))
+    assert f"star ended early, on purpose: {reason}." in page.words
+    assert page.cell("star", "rounds") == "3 of 50"
+    assert "Mind" not in page.words
+
+
+def test_simulated_runs_are_called_so_and_have_no_date(run, write_log, tmp_path: Path) -> None:
+    changes = {"world": "simulated", "started_at": None, "limit_s": None}
+    page = report(tmp_path, write_log("star", run(**changes)))
+    assert "1 simulated run on overlay square" in page.words
+    assert page.cell("star", "simulated / predicted") == "1.20x"
+    assert page.cell("star", "world") == "simulated"
+    assert page.cell("star", "started") == "-"
+    assert page.cell("star", "share of limit") == page.cell("star", "physical limit") == "-"
+    assert "nothing can be compared with it" in page.words
+
+
+def test_a_report_of_both_worlds_counts_the_simulated_runs(run, write_log, tmp_path: Path) -> None:
+    logs = [write_log("a", run(label="a")), write_log("b", run(label="b", world="simulated"))]
+    assert "2 runs (1 simulated) on overlay square" in report(tmp_path, *logs).words
+
+
 def test_runs_that_did_not_feel_the_overlay_are_not_held_against_its_limit(
     run, write_log, tmp_path: Path
 ) -> None:
@@ -286,6 +344,135 @@ def test_a_plan_page_needs_plans_that_fit(overlay: Overlay, tmp_path: Path) -> N
         write_plan_page(
             overlay, [Plan(1, (Tree(0, 1.0, (-1, 0), (-1, 0)),))], tmp_path / "plan.html"
         )
+
+
+@pytest.fixture
+def twin_logs(run, write_log):
+    """Return a function that writes a pair of logs, simulated and measured, for a route."""
+
+    def write(name: str, simulated_s, measured_s, plan: Plan | None = None, more=(), **changes):
+        plans = () if plan is None else (plan,)
+        simulated = {"world": "simulated", "started_at": None, "limit_s": None, **changes}
+        measured = run(*plans, round_s=measured_s, label=name, **changes)
+        return (
+            write_log(
+                f"{name}-simulated", run(*plans, round_s=simulated_s, label=name, **simulated)
+            ),
+            write_log(f"{name}-measured", [*measured[:-1], *more, measured[-1]]),
+        )
+
+    return write
+
+
+def twin_report(tmp_path: Path, *pairs: tuple[Path, Path]) -> Reader:
+    out = tmp_path / "twin.html"
+    write_twin_report(pairs, out)
+    assert out.stat().st_size < 6_000_000
+    return Reader(out.read_text(encoding="utf-8"))
+
+
+def test_a_twin_that_agrees_says_so_first(twin_logs, tmp_path: Path, packed: Plan) -> None:
+    page = twin_report(
+        tmp_path,
+        twin_logs("star", (4, 4, 4), (4.2, 4.2, 4.2)),
+        twin_logs("packed", (2, 2, 2), (2.02, 1.98, 1.98), packed),
+    )
+    assert page.loads == []
+    assert "Simulated and measured within 5.0 % on all 2 routes" in page.words
+    assert "that of star (simulated 4.00 s a round, measured 4.20 s)" in page.words
+    assert "the median over 2 routes is 3.0 %; every route is within 10 %" in page.words
+    assert "Every link carried exactly the same number of payload bytes" in page.words
+    assert "Mind" not in page.words
+
+
+@pytest.mark.parametrize(
+    ("heading", "of_star", "of_packed"),
+    [
+        ("simulated, a round", "4.00 s", "2.00 s"),
+        ("measured, a round", "4.20 s", "2.50 s"),
+        ("measured / simulated", "1.050x", "1.250x"),
+        ("error", "5.0 %", "25 %"),
+        ("within 10 %", "yes", "NO"),
+        ("predicted", "2.50 s", "2.50 s"),
+        ("rounds", "3", "3"),
+        ("payload", "equal, 180 MB", "equal, 180 MB"),
+        ("checksums", *2 * ("equal on all sites, and in both worlds",)),
+    ],
+)
+def test_a_twin_has_a_row_for_each_route(
+    twin_logs, tmp_path: Path, packed: Plan, heading: str, of_star: str, of_packed: str
+) -> None:
+    page = twin_report(
+        tmp_path,
+        twin_logs("star", (4, 4, 4), (4.2, 4.2, 4.2)),
+        twin_logs("packed", (2, 2, 2), (2, 2.5, 3), packed),
+    )
+    assert "Not within 10 %: packed takes 1.250x its simulated round time" in page.words
+    assert "1 of 2 routes are more than 10 % apart" in page.words
+    assert "packed measured between 1.00x (round 0) and 1.50x (round 2)" in page.words
+    assert page.cell("star", heading) == of_star
+    assert page.cell("packed", heading) == of_packed
+
+
+def test_a_twin_of_one_route_is_told_alone(twin_logs, tmp_path: Path) -> None:
+    page = twin_report(tmp_path, twin_logs("star", (4,), (4.2,)))
+    assert "star: simulated and measured within 5.0 %" in page.words
+    assert "How far apart" not in page.words
+    assert page.cell("star, simulated", "started") == "-"
+    assert page.cell("star, measured", "started") == "2030-01-02T03:04:05Z"
+
+
+def test_a_twin_lists_links_that_did_not_carry_the_same(twin_logs, tmp_path: Path) -> None:
+    more = LinkBytes(at_s=9.0, source=0, target=1, seconds=1.0, payload_bytes=7)
+    page = twin_report(tmp_path, twin_logs("star", (4, 4), (4, 4), more=[more]))
+    assert "Links did not carry the same in both worlds" in page.words
+    assert page.cell("star", "payload") == "DIFFERS on 1 link"
+    assert page.row("star", "difference") == [
+        "star",
+        "Oslo → Lima",
+        "20,000,000",
+        "20,000,007",
+        "+7",
+    ]
+
+
+def test_a_twin_whose_worlds_did_not_do_as_many_rounds_is_a_problem(
+    twin_logs, tmp_path: Path
+) -> None:
+    page = twin_report(tmp_path, twin_logs("star", (4, 4), (4,)))
+    assert "simulated run completed 2 rounds and the measured one 1" in page.words
+    assert page.cell("star", "rounds") == "2 and 1"
+
+
+def test_a_twin_tells_what_went_wrong_in_either_world(twin_logs, tmp_path: Path) -> None:
+    lost = SiteLost(at_s=8.0, site=3, detail="silent")
+    page = twin_report(tmp_path, twin_logs("star", (4, 4), (4, 4), more=[lost]))
+    assert "star, measured: Perth was lost at 8.00 s: silent." in page.words
+
+
+def test_a_twin_without_rounds_says_so(twin_logs, tmp_path: Path) -> None:
+    page = twin_report(tmp_path, twin_logs("a", (), (4,), accuracy=()), twin_logs("b", (4,), (4,)))
+    assert "within 0 % on 1 of 2 routes" in page.words
+    assert "so not compared: a." in page.words
+    page = twin_report(tmp_path, twin_logs("c", (), (), accuracy=()))
+    assert "No route completed a round in both worlds" in page.words
+    assert "neither log says what links carried" in page.words
+
+
+def test_a_pair_that_is_no_twin_is_named(twin_logs, tmp_path: Path) -> None:
+    simulated, measured = twin_logs("star", (4,), (4,))
+    with pytest.raises(LogError, match=r"star-measured\.db and .*star-simulated\.db: .*order"):
+        write_twin_report([(measured, simulated)], tmp_path / "twin.html")
+    with pytest.raises(ValueError, match="at least one pair"):
+        write_twin_report([], tmp_path / "twin.html")
+
+
+def test_names_in_a_twin_cannot_bring_a_script(twin_logs, tmp_path: Path) -> None:
+    evil = "</script><script>alert(1)<!--"
+    fault = FaultInjected(at_s=1.0, fault=evil, detail=evil)
+    pairs = twin_logs("x", (4, 4), (9, 4), more=[fault], task=evil, versions={evil: evil})
+    page = twin_report(tmp_path, pairs)
+    assert not any(script.startswith("alert(1)") for script in page.scripts)
 
 
 def test_importing_the_record_does_not_import_plotly() -> None:

@@ -11,6 +11,7 @@ from anabranch.plan import Plan
 from anabranch.record import (
     Evaluated,
     Event,
+    FaultInjected,
     LinkBytes,
     MessageRefused,
     RoundDone,
@@ -22,7 +23,13 @@ from anabranch.record import (
     UnknownEvent,
     summarise,
 )
-from anabranch.record.summary import AccuracyPoint, CompletedRound, Dispute, Utilisation
+from anabranch.record.summary import (
+    AccuracyPoint,
+    CompletedRound,
+    Dispute,
+    Utilisation,
+    observed,
+)
 
 
 def done(
@@ -199,6 +206,54 @@ def test_refused_messages_and_unknown_events_are_counted(start) -> None:
 def test_the_error_that_ended_a_run(start) -> None:
     summary = summarise([start(), RunEnded(at_s=2.0, error="site Lima was lost")])
     assert (summary.ended, summary.error) == (True, "site Lima was lost")
+
+
+def test_a_run_that_ended_early_on_purpose_has_a_reason_and_no_error(start) -> None:
+    summary = summarise([start(), RunEnded(at_s=2.0, error=None, reason="time is up")])
+    assert (summary.ended, summary.error, summary.reason) == (True, None, "time is up")
+
+
+def test_faults_and_lost_sites_are_kept_in_order(start) -> None:
+    cut = FaultInjected(at_s=1.0, fault="cut", detail="Oslo->Lima is cut")
+    kill = FaultInjected(at_s=2.0, fault="kill", detail="Perth is killed")
+    lost = SiteLost(at_s=2.5, site=3, detail="Perth died")
+    summary = summarise([start(), cut, kill, lost, RunEnded(at_s=2.5, error="Perth died")])
+    assert summary.faults == (cut, kill)
+    assert summary.lost == (lost,)
+
+
+def test_a_round_that_only_the_lost_site_did_not_report_is_complete_when_it_is_lost(start) -> None:
+    lost = SiteLost(at_s=2.0, site=3, detail="died")
+    ended = RunEnded(at_s=2.0, error="died")
+    events = [*done(1, 0, 1, 2, 3), *done(2, 0, 1, 2), *done(3, 0, 1), lost, ended]
+    assert [r.round for r in summarise([start(), *events]).rounds] == [1, 2]
+
+
+def test_there_is_no_share_of_a_limit_that_was_not_computed(run) -> None:
+    summary = summarise(run(limit_s=None))
+    assert summary.share_of_limit is None
+    assert summary.measured_over_predicted is not None
+
+
+def test_checksums_are_kept_of_rounds_that_ended_alike(start) -> None:
+    summary = summarise(
+        [
+            start(),
+            *done(1, 0, 1, checksum=7),
+            *done(2, 0, checksum=7),
+            *done(2, 1, checksum=8),
+            *done(3, 0, checksum=9),  # nobody to compare it with
+        ]
+    )
+    assert summary.checksums == {1: 7}
+
+
+def test_figures_are_measured_unless_their_run_was_simulated(run) -> None:
+    local, simulated = summarise(run()), summarise(run(world="simulated"))
+    assert (local.simulated, simulated.simulated) == (False, True)
+    assert observed([local, local]) == "measured"
+    assert observed([simulated]) == "simulated"
+    assert observed([simulated, local]) == "measured or simulated"
 
 
 def test_every_beginning_of_a_log_can_be_summed_up(run, overlay: Overlay, packed: Plan) -> None:

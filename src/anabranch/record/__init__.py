@@ -6,6 +6,7 @@ Importing this package does not import plotly; writing a report does.
 from anabranch.record.events import (
     Evaluated,
     Event,
+    FaultInjected,
     LinkBytes,
     MessageRefused,
     RoundDone,
@@ -16,14 +17,17 @@ from anabranch.record.events import (
     StepDone,
     UnknownEvent,
 )
-from anabranch.record.log import EventLog, LogError, read_events
-from anabranch.record.report import write_plan_page, write_report
+from anabranch.record.log import EventLog, LogError, fingerprint, read_events
+from anabranch.record.report import write_plan_page, write_report, write_twin_report
 from anabranch.record.summary import RunSummary, summarise
+from anabranch.record.twin import AGREEMENT, TwinRow, compare, median_error, worst_row
 
 __all__ = [
+    "AGREEMENT",
     "Evaluated",
     "Event",
     "EventLog",
+    "FaultInjected",
     "LinkBytes",
     "LogError",
     "MessageRefused",
@@ -34,9 +38,15 @@ __all__ = [
     "SiteJoined",
     "SiteLost",
     "StepDone",
+    "TwinRow",
     "UnknownEvent",
+    "compare",
+    "fingerprint",
+    "median_error",
     "read_events",
     "summarise",
+    "worst_row",
     "write_plan_page",
     "write_report",
+    "write_twin_report",
 ]

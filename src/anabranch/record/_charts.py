@@ -52,7 +52,7 @@ def measurements(runs: Sequence[Run]) -> list[str]:
     """Return the sections on what was measured."""
     summaries = {run.name: run.summary for run in runs}
     timed = {name: summary for name, summary in summaries.items() if summary.rounds}
-    shaped = {name: summary for name, summary in timed.items() if summary.started.shaped}
+    limited = {name: run for name, run in timed.items() if run.share_of_limit is not None}
     evaluated = {name: summary for name, summary in summaries.items() if summary.accuracy}
 
     rounds = (
@@ -61,11 +61,11 @@ def measurements(runs: Sequence[Run]) -> list[str]:
         else _missing("No round was completed by all sites, so there are no round times.")
     )
     limits = (
-        figures.to_html(figures.limits(shaped), "limits")
-        if shaped
+        figures.to_html(figures.limits(limited), "limits")
+        if limited
         else _missing(
-            "No run both completed a round and held its links to the overlay's rates, so nothing "
-            "can be compared with the physical limit."
+            "No run completed a round, held its links to the overlay's rates and had the physical "
+            "limit computed, so nothing can be compared with it."
         )
     )
     accuracy = (

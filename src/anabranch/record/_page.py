@@ -21,7 +21,7 @@ _STYLE = """
 @media (prefers-color-scheme: dark) {
   :root { --page: #14171b; --card: #1d2126; --ink: #e6e9ed; --soft: #9aa4af;
     --edge: #333a42; --good: #5fce95; --bad: #ff8a80; }
-  .js-plotly-plot :is(.xtick, .ytick, .infolayer, .annotation, .textpoint, .bartext,
+  .js-plotly-plot :is([class$=tick], .infolayer, .annotation, .textpoint, .bartext,
     .barlayer, .scatterlayer) text, .js-plotly-plot text:is(.legendtext, .xtitle, .ytitle)
     { fill: var(--ink) !important; }
   .js-plotly-plot .annotation .bg { fill: var(--card) !important; }

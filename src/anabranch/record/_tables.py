@@ -9,12 +9,13 @@ from anabranch.overlay import Overlay
 from anabranch.plan import NO_PARENT, Plan, steady_rate_bps
 from anabranch.record import _page, units
 from anabranch.record._runs import Run, bottleneck
-from anabranch.record.summary import RunSummary
+from anabranch.record.summary import RunSummary, observed
 
 
 def results(runs: Sequence[Run]) -> str:
     """Return the table that compares the runs."""
     first_s = runs[0].summary.median_round_s
+    what = observed(run.summary for run in runs)
     rows = []
     for run in runs:
         summary = run.summary
@@ -44,7 +45,7 @@ def results(runs: Sequence[Run]) -> str:
         "median round",
         f"speed-up over {runs[0].name}",
         "predicted",
-        "measured / predicted",
+        f"{what} / predicted",
         "share of limit",
         "computing, a round",
         "final accuracy",
@@ -184,12 +185,49 @@ def what_ran(runs: Sequence[Run]) -> str:
             str(started.seed),
             units.size(started.buffer_bytes),
             f"{started.chunk_elements:,} elements",
-            started.started_at,
+            started.world,
+            started.started_at or units.NONE,
             ", ".join(f"{name} {version}" for name, version in sorted(started.versions.items())),
             run.path.name,
         )
         for run in runs
         for started in (run.summary.started,)
     ]
-    headings = ("route", "task", "model", "seed", "buffer", "chunk", "started", "versions", "log")
+    headings = (
+        "route",
+        "task",
+        "model",
+        "seed",
+        "buffer",
+        "chunk",
+        "world",
+        "started",
+        "versions",
+        "log",
+    )
     return _page.section("What ran", "", _page.table(headings, rows, numbers=(3, 4, 5)))
+
+
+def happenings(runs: Sequence[Run]) -> str:
+    """Return what befell the runs: faults injected and sites lost; nothing where nothing did."""
+    found = [
+        (fault.at_s, run.name, f"injected: {fault.fault}", fault.detail)
+        for run in runs
+        for fault in run.summary.faults
+    ]
+    found += [
+        (lost.at_s, run.name, f"{run.site(lost.site)} was lost", lost.detail)
+        for run in runs
+        for lost in run.summary.lost
+    ]
+    if not found:
+        return ""
+    rows = [
+        (name, units.seconds(at_s), what, detail)
+        for at_s, name, what, detail in sorted(found, key=lambda row: row[0])
+    ]
+    return _page.section(
+        "What happened",
+        "Faults that a script injected, and sites that were lost, in order of time.",
+        _page.table(("route", "at", "what", "detail"), rows, numbers=(1,)),
+    )

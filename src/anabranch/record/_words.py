@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -53,6 +54,15 @@ def verdict(runs: Sequence[Run]) -> tuple[str, list[str]]:
     return title, words
 
 
+def endings(runs: Sequence[Run]) -> list[str]:
+    """Return a sentence for each run that ended early on purpose, HTML."""
+    return [
+        f"{escape(run.name)} ended early, on purpose: {escape(run.summary.reason)}."
+        for run in runs
+        if run.summary.reason is not None
+    ]
+
+
 def _why(runs: Sequence[Run]) -> str:
     """Return the sentences that name each plan's busiest link, HTML."""
     sentences = ["A round cannot end before its busiest link has carried its load."]
@@ -72,10 +82,15 @@ def _why(runs: Sequence[Run]) -> str:
 def kicker(runs: Sequence[Run]) -> str:
     """Return the line above the title, plain text: what ran."""
     first = runs[0]
+    simulated = sum(run.summary.simulated for run in runs)
+    if simulated == len(runs):
+        count = units.count(len(runs), "simulated run")
+    else:
+        count = units.count(len(runs), "run") + (f" ({simulated} simulated)" if simulated else "")
     if len({run.work for run in runs}) > 1:
-        return f"{units.count(len(runs), 'run')}"
+        return count
     return (
-        f"{units.count(len(runs), 'run')} on overlay {first.overlay.name}: "
+        f"{count} on overlay {first.overlay.name}: "
         f"{units.count(first.overlay.size, 'site')}, {len(first.overlay.links)} directed links, "
         f"a buffer of {units.size(first.summary.started.buffer_bytes)}"
     )
@@ -90,9 +105,15 @@ def header(title: str, paragraphs: Iterable[str], kicker: str) -> str:
     )
 
 
-def problems(runs: Sequence[Run]) -> str:
-    """Return what a reader must know before trusting the figures; nothing where all is well."""
+def problems(runs: Sequence[Run], others: Iterable[str] = ()) -> str:
+    """Return what a reader must know before trusting the figures; nothing where all is well.
+
+    Args:
+        runs: whose problems to name.
+        others: further problems, plain text, without a full stop.
+    """
     found = [f"{run.name}: {problem}." for run in runs for problem in _problems_of(run)]
+    found += [f"{problem}." for problem in others]
     if not found:
         return ""
     items = "".join(f"<li>{escape(problem)}</li>" for problem in found)
@@ -109,6 +130,14 @@ def _problems_of(run: Run) -> list[str]:
             f"the log stops at {units.seconds(summary.total_s)} without an end: the run is still "
             "going or was killed"
         )
+    found += [
+        f"{run.site(lost.site)} was lost at {units.seconds(lost.at_s)}: {lost.detail}"
+        for lost in summary.lost
+        if lost.detail != summary.error
+    ]
+    if summary.faults:
+        kinds = units.tally(Counter(fault.fault for fault in summary.faults))
+        found.append(f"a script injected faults, so times include them: {kinds}")
     found += [
         f"the result of round {dispute.round} is not the same everywhere: "
         f"{', '.join(run.site(site) for site in dispute.sites)} differ from the others"

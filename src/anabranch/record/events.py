@@ -49,10 +49,14 @@ class RunStarted(_Event, frozen=True, kw_only=True):
         rounds: how many were asked for.
         predicted_s: round time predicted with contention on links, seconds.
         paper_s: round time by the formula of the plan's paper, seconds.
-        limit_s: the physical limit: no plan on this overlay has a shorter round, seconds.
+        limit_s: the physical limit: no plan on this overlay has a shorter round, seconds; None
+            where it was not computed, which takes long on large overlays.
         target_accuracy: in [0, 1], or None where no target was set.
         versions: release of each package that matters, by name.
-        started_at: UTC date and time, ISO 8601.
+        started_at: UTC date and time, ISO 8601; None in simulation, where a run has no date: its
+            log is the same byte for byte every time.
+        world: "local" where real processes ran on one machine, "simulated" where the whole run
+            took place in one process and in virtual time.
     """
 
     label: str
@@ -68,10 +72,11 @@ class RunStarted(_Event, frozen=True, kw_only=True):
     rounds: int
     predicted_s: float
     paper_s: float
-    limit_s: float
+    limit_s: float | None
     target_accuracy: float | None
     versions: dict[str, str]
-    started_at: str
+    started_at: str | None
+    world: str = "local"
 
 
 class RoundDone(_Event, frozen=True, kw_only=True):
@@ -180,14 +185,29 @@ class SiteLost(_Event, frozen=True, kw_only=True):
     detail: str
 
 
+class FaultInjected(_Event, frozen=True, kw_only=True):
+    """A fault script acted, or a fault of its making ended: what follows was provoked.
+
+    Args:
+        fault: its kind: "kill", "pause", "cut", "slow" or "clock".
+        detail: what it did, in words, such as "dc1->dc2 is cut" or "dc1->dc2 is back".
+    """
+
+    fault: str
+    detail: str
+
+
 class RunEnded(_Event, frozen=True, kw_only=True):
     """The last event of a run that was not killed.
 
     Args:
-        error: what ended it, or None where it did all its rounds.
+        error: what went wrong, or None where nothing did.
+        reason: why it ended on purpose before all its rounds were done, such as "target accuracy
+            0.9 reached after 12 rounds"; None where it did them all, or failed.
     """
 
     error: str | None
+    reason: str | None = None
 
 
 Event = (
@@ -199,6 +219,7 @@ Event = (
     | MessageRefused
     | SiteJoined
     | SiteLost
+    | FaultInjected
     | RunEnded
 )
 

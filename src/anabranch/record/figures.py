@@ -1,7 +1,8 @@
 """Figures of plans and runs, for reports and dashboards.
 
-This is the one module that imports plotly, which takes half a second: import it where a figure is
-drawn, never at the top of another module.
+Plotly takes half a second to import, so this module and the others that import it (`_style`,
+`_charts` and the twin's) are themselves imported where a page is written, never at the top of
+another module.
 
 Plotly reads text as a dialect of HTML, so every name is escaped on its way in.
 """
@@ -15,32 +16,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from anabranch.overlay import Overlay
 from anabranch.plan import NO_PARENT, Plan, Tree, link_load
-from anabranch.record import units
+from anabranch.record import _timeline, units
 from anabranch.record._layout import Points, site_positions
-from anabranch.record.events import LinkBytes
-from anabranch.record.summary import RunSummary
+from anabranch.record._style import ALERT, COLOURS, GREY, finish, link_name, mark_faults, site_name
+from anabranch.record.summary import RunSummary, observed
 
 Pair = tuple[int, int]
 
-# Twelve hues that stand out on white and on near-black.
-_COLOURS = (
-    "#2f7ed8", "#e8743b", "#19a979", "#bf399e", "#d9a400", "#6c8893",
-    "#e0485a", "#13a4b4", "#945ecf", "#8a6d3b", "#5fa82a", "#525df4",
-)  # fmt: skip
-_GREY = "128,128,128"
-_ALERT = "#e0485a"
-_BUSY_COLOURS = [[0, "rgba(47,126,216,.08)"], [0.6, "#2f7ed8"], [1, _ALERT]]
+_BUSY_COLOURS = [[0, "rgba(47,126,216,.08)"], [0.6, "#2f7ed8"], [1, ALERT]]
 
 _BAND = 0.036  # the strip beside a link's centre line where its traffic is drawn, data units
 _LABELLED_LINKS = 48  # beyond this many, rates on the drawing hide more than they tell
 _HEATMAP_ROWS = 40
-_HEATMAP_BINS = 240
 
 
 def library() -> str:
@@ -80,7 +72,7 @@ def trees(overlay: Overlay, plan: Plan) -> go.Figure:
     low, high = points.min(axis=0) - 0.07, points.max(axis=0) + 0.1
     width, tall = high - low
     legend_rows = -(-len(plan.trees) // 4)
-    _finish(figure, height=round(40 + 26 * legend_rows + 540 * min(1.0, max(0.45, tall / width))))
+    finish(figure, height=round(40 + 26 * legend_rows + 540 * min(1.0, max(0.45, tall / width))))
     figure.update_xaxes(visible=False, range=[float(low[0]), float(high[0])])
     figure.update_yaxes(visible=False, range=[float(low[1]), float(high[1])], scaleanchor="x")
     figure.update_layout(
@@ -136,10 +128,10 @@ def _draw_links(figure: go.Figure, overlay: Overlay, plan: Plan, points: Points)
     idle_opacity = min(0.35, 30 / max(1, len(busyness)))  # hundreds of lines add up to black
     middle = dict.fromkeys(busyness, 0.5)
     for low, high, width, colour in (  # plotly has one width for each trace
-        (-1.0, 0.0, 1, f"rgba({_GREY},{idle_opacity:.2f})"),
-        (0.0, 1 / 3, 4, f"rgba({_GREY},.25)"),
-        (1 / 3, 2 / 3, 8, f"rgba({_GREY},.25)"),
-        (2 / 3, 0.999, 12, f"rgba({_GREY},.3)"),
+        (-1.0, 0.0, 1, f"rgba({GREY},{idle_opacity:.2f})"),
+        (0.0, 1 / 3, 4, f"rgba({GREY},.25)"),
+        (1 / 3, 2 / 3, 8, f"rgba({GREY},.25)"),
+        (2 / 3, 0.999, 12, f"rgba({GREY},.3)"),
         (0.999, math.inf, 22, "rgba(224,72,90,.4)"),  # shows from under any number of trees
     ):
         pairs = [pair for pair, value in busyness.items() if low < value <= high]
@@ -161,7 +153,7 @@ def _draw_links(figure: go.Figure, overlay: Overlay, plan: Plan, points: Points)
             marker={"size": 22, "opacity": 0},
             hoverinfo="text",
             hovertext=[
-                f"{_link_name(overlay, pair)}: {units.rate(link.goodput_bps)}<br>"
+                f"{link_name(overlay, pair)}: {units.rate(link.goodput_bps)}<br>"
                 f"{units.buffers(load.get(pair, 0.0))} a round, "
                 f"{units.percent(share)} as busy as the busiest link"
                 for link, (pair, share) in zip(overlay, busyness.items(), strict=True)
@@ -185,8 +177,8 @@ def _draw_trees(figure: go.Figure, overlay: Overlay, plan: Plan, points: Points)
             for pair, trees_here in users.items()
             if index in trees_here
         }
-        colour = _COLOURS[index % len(_COLOURS)]
-        name = f"{index + 1}. {_name(overlay, tree.root)} {units.percent(tree.share)}"
+        colour = COLOURS[index % len(COLOURS)]
+        name = f"{index + 1}. {site_name(overlay, tree.root)} {units.percent(tree.share)}"
         line = {"width": 1.5 + 1.5 * tree.share, "color": colour}
         for pairs, dash in ((up, "solid"), (down, "dot")):
             if pairs or dash == "solid":  # a tree of one site has no link, and stays in the legend
@@ -230,7 +222,7 @@ def _draw_sites(figure: go.Figure, overlay: Overlay, plan: Plan, points: Points)
             mode="markers",
             hoverinfo="text",
             hovertext=[
-                f"{_name(overlay, site)}: root of {units.percent(share)} of the buffer"
+                f"{site_name(overlay, site)}: root of {units.percent(share)} of the buffer"
                 for site, share in enumerate(rooted)
             ],
             marker={
@@ -246,7 +238,7 @@ def _draw_sites(figure: go.Figure, overlay: Overlay, plan: Plan, points: Points)
         figure.add_annotation(
             x=float(x),
             y=float(y),
-            text=f"<b>{_name(overlay, site)}</b>",
+            text=f"<b>{site_name(overlay, site)}</b>",
             showarrow=False,
             yshift=diameter / 2 + 10,
             bgcolor="rgba(255,255,255,.6)",
@@ -304,6 +296,8 @@ def round_times(runs: Mapping[str, RunSummary]) -> go.Figure:
         ("predicted", "diamond-open", [run.started.predicted_s for run in shaped.values()]),
         ("physical limit", "line-ns-open", [run.started.limit_s for run in shaped.values()]),
     ):
+        if set(values_s) <= {None}:
+            continue
         figure.add_trace(
             go.Scatter(
                 x=values_s,
@@ -313,7 +307,7 @@ def round_times(runs: Mapping[str, RunSummary]) -> go.Figure:
                 marker={
                     "symbol": symbol,
                     "size": 13 if symbol.startswith("diamond") else 30,
-                    "color": f"rgb({_GREY})",
+                    "color": f"rgb({GREY})",
                     "line": {"width": 2.5},
                 },
                 hovertemplate="%{x:.3g} s",
@@ -326,26 +320,37 @@ def round_times(runs: Mapping[str, RunSummary]) -> go.Figure:
         figure.update_xaxes(rangemode="tozero")
     figure.update_xaxes(title="round time, seconds")
     _list_runs_downwards(figure, runs)
-    _finish(figure, height=130 + 64 * len(runs))
+    finish(figure, height=130 + 64 * len(runs))
     return figure
 
 
 def limits(runs: Mapping[str, RunSummary]) -> go.Figure:
-    """Draw how near each run's predicted and measured round times come to the physical limit."""
-    shaped = {name: run for name, run in runs.items() if run.started.shaped}
+    """Draw how near each run's predicted and measured round times come to the physical limit.
+
+    Runs that did not feel the overlay's rates, or whose limit was not computed, are left out.
+    """
+    limited = {
+        name: (run, run.started.limit_s)
+        for name, run in runs.items()
+        if run.started.shaped and run.started.limit_s is not None
+    }
     figure = go.Figure()
     for what, colour, values_s in (
-        ("predicted", f"rgba({_GREY},.55)", [run.started.predicted_s for run in shaped.values()]),
-        ("measured", _COLOURS[0], [run.median_round_s for run in shaped.values()]),
+        (
+            "predicted",
+            f"rgba({GREY},.55)",
+            [run.started.predicted_s for run, _ in limited.values()],
+        ),
+        (observed(runs.values()), COLOURS[0], [run.median_round_s for run, _ in limited.values()]),
     ):
         shares = [
-            run.started.limit_s / value_s if value_s else 0.0
-            for run, value_s in zip(shaped.values(), values_s, strict=True)
+            limit_s / value_s if value_s else 0.0
+            for (_, limit_s), value_s in zip(limited.values(), values_s, strict=True)
         ]
         figure.add_trace(
             go.Bar(
                 x=[100 * share for share in shares],
-                y=[html.escape(name) for name in shaped],
+                y=[html.escape(name) for name in limited],
                 orientation="h",
                 name=what,
                 marker={"color": colour},
@@ -358,14 +363,14 @@ def limits(runs: Mapping[str, RunSummary]) -> go.Figure:
                 hoverinfo="skip",
             )
         )
-    figure.add_vline(x=100, line={"color": _ALERT, "width": 2, "dash": "dash"})
+    figure.add_vline(x=100, line={"color": ALERT, "width": 2, "dash": "dash"})
     figure.add_annotation(
         x=100, y=1, yref="paper", yanchor="bottom", text="physical limit", showarrow=False
     )
     figure.update_xaxes(title="share of the physical limit, %", range=[0, 122])
     figure.update_layout(barmode="group", bargap=0.3)
-    _list_runs_downwards(figure, shaped)
-    _finish(figure, height=130 + 64 * len(shaped))
+    _list_runs_downwards(figure, limited)
+    finish(figure, height=130 + 64 * len(limited))
     return figure
 
 
@@ -382,23 +387,16 @@ def utilisation(run: RunSummary, overlay: Overlay) -> go.Figure:
     }
     busiest = sorted(mean_share, key=lambda pair: -mean_share[pair])[:_HEATMAP_ROWS]
     rows = [pair for pair in mean_share if pair in set(busiest)]
-    edges_s = _bin_edges_s(run)
+    edges_s = _timeline.bin_edges_s([run])
     shares = []
     for pair in rows:
-        bits = np.diff(np.interp(edges_s, *_bits_sent(run.links.get(pair, ()))))
         link = overlay.link(*pair)
         assert link is not None
-        middles_s = (edges_s[1:] + edges_s[:-1]) / 2
-        rates_bps = (
-            np.full(len(middles_s), link.rate_bps)
-            if link.trace is None
-            else np.array([link.trace.rate_bps(float(at_s)) for at_s in middles_s])
-        )
-        shares.append(bits / (rates_bps * (1 - link.loss) * np.diff(edges_s)))
+        shares.append(_timeline.shares(link, run.links.get(pair, ()), edges_s))
     figure = go.Figure(
         go.Heatmap(
             x=edges_s.tolist(),
-            y=[_link_name(overlay, pair) for pair in rows],
+            y=[link_name(overlay, pair) for pair in rows],
             z=[[round(100 * float(share), 1) for share in row] for row in shares],
             zmin=0,
             zmax=100,
@@ -409,27 +407,9 @@ def utilisation(run: RunSummary, overlay: Overlay) -> go.Figure:
     )
     figure.update_xaxes(title="seconds since the run began", showgrid=False)
     figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False, dtick=1)
-    _finish(figure, height=110 + 20 * max(4, len(rows)))
+    finish(figure, height=110 + 20 * max(4, len(rows)))
+    mark_faults(figure, run.faults)
     return figure
-
-
-def _bin_edges_s(run: RunSummary) -> npt.NDArray[np.float64]:
-    """Return even bins as wide as the intervals of the record, or wider where there are many."""
-    samples = [sample for row in run.links.values() for sample in row]
-    begin_s = max(0.0, min(sample.at_s - sample.seconds for sample in samples))
-    end_s = max(sample.at_s for sample in samples)
-    typical_s = float(np.median([sample.seconds for sample in samples])) or end_s - begin_s
-    bins = min(_HEATMAP_BINS, max(1, round((end_s - begin_s) / typical_s)))
-    return np.linspace(begin_s, end_s, bins + 1)
-
-
-def _bits_sent(samples: Sequence[LinkBytes]) -> tuple[list[float], list[float]]:
-    """Return a link's bits since the run began: moments, rising, and the total at each."""
-    moments_s, totals = [0.0], [0.0]
-    for sample in samples:
-        moments_s += [max(moments_s[-1], sample.at_s - sample.seconds), sample.at_s]
-        totals += [totals[-1], totals[-1] + 8 * sample.payload_bytes]
-    return moments_s, totals
 
 
 def accuracy(runs: Mapping[str, RunSummary]) -> go.Figure:
@@ -451,22 +431,23 @@ def accuracy(runs: Mapping[str, RunSummary]) -> go.Figure:
     for target in sorted(target for target in targets if target is not None):
         figure.add_hline(
             y=100 * target,
-            line={"dash": "dash", "width": 1.5, "color": f"rgb({_GREY})"},
+            line={"dash": "dash", "width": 1.5, "color": f"rgb({GREY})"},
             annotation={"text": f"target {units.percent(target)}"},
             annotation_position="bottom right",
         )
     figure.update_xaxes(title="seconds since the run began", rangemode="tozero")
     figure.update_yaxes(title="accuracy, %")
-    _finish(figure, height=420)
+    finish(figure, height=420)
     figure.update_layout(showlegend=True)
+    mark_faults(figure, [fault for run in runs.values() for fault in run.faults])
     return figure
 
 
 def _cycle(count: int) -> list[str]:
-    return [_COLOURS[index % len(_COLOURS)] for index in range(count)]
+    return [COLOURS[index % len(COLOURS)] for index in range(count)]
 
 
-def _list_runs_downwards(figure: go.Figure, runs: Mapping[str, RunSummary]) -> None:
+def _list_runs_downwards(figure: go.Figure, runs: Mapping[str, object]) -> None:
     figure.update_yaxes(
         categoryorder="array",
         categoryarray=[html.escape(name) for name in runs],
@@ -474,28 +455,3 @@ def _list_runs_downwards(figure: go.Figure, runs: Mapping[str, RunSummary]) -> N
         automargin=True,
         showgrid=False,
     )
-
-
-def _name(overlay: Overlay, site: int) -> str:
-    return html.escape(overlay.sites[site].name)
-
-
-def _link_name(overlay: Overlay, pair: Pair) -> str:
-    return f"{_name(overlay, pair[0])} → {_name(overlay, pair[1])}"
-
-
-def _finish(figure: go.Figure, *, height: int) -> None:
-    """Give a figure the look that all share; the page recolours its text in dark mode."""
-    figure.update_layout(
-        template="none",
-        height=height,
-        margin={"l": 12, "r": 12, "t": 36, "b": 48},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        modebar={"bgcolor": "rgba(0,0,0,0)", "color": f"rgba({_GREY},.6)"},
-        font={"family": "system-ui, sans-serif", "size": 13, "color": "#2b2f36"},
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
-    )
-    axis = {"gridcolor": f"rgba({_GREY},.22)", "zeroline": False, "automargin": True}
-    figure.update_xaxes(**axis)
-    figure.update_yaxes(**axis)

@@ -4,10 +4,14 @@ Write-ahead logging gives the three things a log must do: a batch is there whole
 killed writer loses only the batch in hand, and readers neither wait for the writer nor hold it
 up. While a run is alive (or after it was killed) the newest events are in ``<log>-wal`` beside the
 file, so copy both; a log that was closed is one file.
+
+Small batches cost less to write than to commit. A simulated run has a great many of them, and
+nothing is lost with it that cannot be had again, so there many events share one commit.
 """
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -19,6 +23,8 @@ from anabranch.record.events import Event, UnknownEvent, decode, encode, kind_of
 
 _APPLICATION_ID = 0x616E6162  # "anab": tells our files from other SQLite files
 _SCHEMA_VERSION = 1
+
+_Row = tuple[float, str, str]  # at_s, kind, data
 
 _SCHEMA = f"""
 BEGIN;
@@ -50,19 +56,30 @@ class EventLog:
     >>> with EventLog.create(path) as log:
     ...     log.append([RunEnded(at_s=3.0, error=None)])
     >>> list(read_events(path))
-    [(1, RunEnded(at_s=3.0, error=None))]
+    [(1, RunEnded(at_s=3.0, error=None, reason=None))]
     """
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, commit_every: int = 1) -> None:
         self._connection = connection
+        self._commit_every = commit_every
+        self._waiting: list[_Row] = []
+        self._closed = False
 
     @classmethod
-    def create(cls, path: Path) -> Self:
+    def create(cls, path: Path, commit_every: int = 1) -> Self:
         """Begin a new log.
+
+        Args:
+            path: the file to create.
+            commit_every: commit as soon as so many events wait. With 1 readers see every batch at
+                once; with more they lag behind, and a killed process loses what waits.
 
         Raises:
             LogError: something is at this path already, or its folder does not exist.
+            ValueError: `commit_every` is less than 1.
         """
+        if commit_every < 1:
+            raise ValueError(f"commit_every is {commit_every}, which must be at least 1 event")
         try:
             path.open("xb").close()  # claims the name: of two runs that race for it, one fails
         except FileExistsError:
@@ -79,23 +96,38 @@ class EventLog:
         # Commits survive the death of the process, at the cost of no fsync each; after a power cut
         # the log may lack its last batches but is never torn.
         connection.execute("PRAGMA synchronous = NORMAL")
-        return cls(connection)
+        return cls(connection, commit_every)
 
     def append(self, events: Iterable[Event]) -> None:
-        """Commit a batch: all of it, or, where this raises or the process dies, none of it.
+        """Take in a batch: all of it, or, where this raises or the process dies, none of it.
 
         Raises:
+            LogError: the log is closed.
             ValueError: an event cannot be written; see `anabranch.record.events.encode`.
         """
-        rows = ((event.at_s, kind_of(event), encode(event)) for event in events)
+        if self._closed:
+            raise LogError("this event log is closed, and takes in no more events")
+        self._waiting += [(event.at_s, kind_of(event), encode(event)) for event in events]
+        if len(self._waiting) >= self._commit_every:
+            self.flush()
+
+    def flush(self) -> None:
+        """Commit what waits, for readers to see. Where this raises, what waited is lost."""
+        if not self._waiting:
+            return
+        rows, self._waiting = self._waiting, []
         with self._connection:
             self._connection.executemany(
                 "INSERT INTO events (at_s, kind, data) VALUES (?, ?, ?)", rows
             )
 
     def close(self) -> None:
-        """Finish the log; closing twice does no harm."""
-        self._connection.close()
+        """Commit what waits and finish the log; closing twice does no harm."""
+        self._closed = True
+        try:
+            self.flush()
+        finally:
+            self._connection.close()
 
     def __enter__(self) -> Self:
         return self
@@ -126,14 +158,35 @@ def read_events(path: Path, after_seq: int = 0) -> Iterator[tuple[int, Event | U
         LogError: there is no file, it is not an event log, it is damaged, or a newer release
             wrote it.
     """
+    for seq, data in _stored(path, after_seq):
+        yield seq, _decode(path, seq, data)
+
+
+def fingerprint(path: Path) -> str:
+    """Return 64 hexadecimal digits that two logs share if and only if they tell the same run.
+
+    The SHA-256 of the events' stored text, in order, each ended by a line feed, which no event
+    has inside; how the file lays them out does not count. Any SQLite gives the same digits::
+
+        sqlite3 run.db "SELECT data FROM events ORDER BY seq" | sha256sum
+
+    Raises:
+        LogError: as for `read_events`, but that events are not decoded.
+    """
+    digest = hashlib.sha256()
+    for _, data in _stored(path):
+        digest.update(data.encode() + b"\n")
+    return digest.hexdigest()
+
+
+def _stored(path: Path, after_seq: int = 0) -> Iterator[tuple[int, str]]:
     with closing(_open_to_read(path)) as connection:
         try:
             _check_is_log(path, connection)
             rows = connection.execute(
                 "SELECT seq, data FROM events WHERE seq > ? ORDER BY seq", (after_seq,)
             )
-            for seq, data in rows:
-                yield seq, _decode(path, seq, data)
+            yield from rows
         except sqlite3.DatabaseError as error:
             raise LogError(
                 f"{path} is not an event log, or is damaged ({error}); give the file that a run "

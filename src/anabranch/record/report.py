@@ -12,7 +12,7 @@ from pathlib import Path
 
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan, steady_rate_bps
-from anabranch.record import _page, _tables, _words, units
+from anabranch.record import _page, _tables, _twin_page, _words, units
 from anabranch.record._runs import distinct, name_apart, read
 
 
@@ -35,15 +35,49 @@ def write_report(logs: Sequence[Path], out: Path) -> None:
 
     title, verdict = _words.verdict(runs)
     body = [
-        _words.header(title, verdict, _words.kicker(runs)),
+        _words.header(title, [*verdict, *_words.endings(runs)], _words.kicker(runs)),
         _words.problems(runs),
         _tables.results(runs),
         _tables.reasons(runs),
         _charts.drawings(runs),
         *_charts.measurements(runs),
+        _tables.happenings(runs),
         _tables.what_ran(runs),
     ]
     out.write_text(_page.page(title, "\n".join(body), _charts.library()), encoding="utf-8")
+
+
+def write_twin_report(pairs: Sequence[tuple[Path, Path]], out: Path) -> None:
+    """Write how well simulated and measured runs agree, as a self-contained HTML page.
+
+    Args:
+        pairs: for each route its log of the simulated run, and its log of the measured one.
+        out: the page, written over if it is there.
+
+    Raises:
+        LogError: a log cannot be read, does not say what ran, or the two logs of a pair are not
+            one scenario simulated and measured; see `anabranch.record.compare`.
+        ValueError: no pair is given.
+        OSError: the page cannot be written.
+    """
+    if not pairs:
+        raise ValueError("a twin's report needs at least one pair of event logs")
+    twins = _twin_page.read_twins(pairs)
+    runs = [run for twin in twins for run in twin.runs]
+    from anabranch.record import figures  # imports plotly, which is slow
+
+    title, verdict = _twin_page.verdict(twins)
+    body = [
+        _words.header(title, [*verdict, *_words.endings(runs)], _twin_page.kicker(twins)),
+        _twin_page.problems(twins),
+        _twin_page.results(twins),
+        _twin_page.differing_links(twins),
+        _twin_page.overview(twins),
+        *_twin_page.routes(twins),
+        _tables.happenings(runs),
+        _tables.what_ran(runs),
+    ]
+    out.write_text(_page.page(title, "\n".join(body), figures.library()), encoding="utf-8")
 
 
 def write_plan_page(overlay: Overlay, plans: Sequence[Plan], out: Path) -> None:

@@ -14,6 +14,7 @@ from anabranch.overlay import Link, Overlay
 from anabranch.record.events import (
     Evaluated,
     Event,
+    FaultInjected,
     LinkBytes,
     MessageRefused,
     RoundDone,
@@ -99,11 +100,15 @@ class RunSummary:
         links: what each link carried, by (source, target), in order of time.
         checked_rounds: how many rounds have checksums of two sites or more.
         disputes: the checked rounds whose checksums differ.
+        checksums: of the other checked rounds, by number.
+        faults: what a fault script did, in order.
+        lost: the sites that were lost, in order; one that came back may be lost again.
         refused: messages refused, by name of the error.
         unknown: events of another release that were left out, by kind.
         total_s: when the run ended or, where it did not, when its last event was written.
         ended: whether the log has its last event.
-        error: what ended the run early, or None.
+        error: what went wrong and ended the run, or None.
+        reason: why the run ended early on purpose, or None.
     """
 
     started: RunStarted
@@ -113,16 +118,25 @@ class RunSummary:
     links: Mapping[tuple[int, int], tuple[LinkBytes, ...]]
     checked_rounds: int
     disputes: tuple[Dispute, ...]
+    checksums: Mapping[int, int]
+    faults: tuple[FaultInjected, ...]
+    lost: tuple[SiteLost, ...]
     refused: Mapping[str, int]
     unknown: Mapping[str, int]
     total_s: float
     ended: bool
     error: str | None
+    reason: str | None
 
     @property
     def label(self) -> str:
         """The run's name."""
         return self.started.label
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the run took place in virtual time."""
+        return self.started.world == "simulated"
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -153,11 +167,14 @@ class RunSummary:
 
     @property
     def share_of_limit(self) -> float | None:
-        """The shortest possible round time over the median one; None as for the prediction."""
-        measured_s = self.median_round_s
-        if measured_s is None or not self.started.shaped or measured_s <= 0:
+        """The shortest possible round time over the median one.
+
+        None as for the prediction, and where the shortest possible one was not computed.
+        """
+        measured_s, limit_s = self.median_round_s, self.started.limit_s
+        if limit_s is None or measured_s is None or not self.started.shaped or measured_s <= 0:
             return None
-        return self.started.limit_s / measured_s
+        return limit_s / measured_s
 
     @property
     def plan_versions(self) -> tuple[int, ...]:
@@ -217,6 +234,12 @@ def _goodput_bps(link: Link, sample: LinkBytes) -> float:
     return link.trace.rate_bps(sample.at_s - sample.seconds / 2) * (1 - link.loss)
 
 
+def observed(runs: Iterable[RunSummary]) -> str:
+    """Return the word for how these runs' figures were got: measured, simulated, or either."""
+    words = sorted({"simulated" if run.simulated else "measured" for run in runs})
+    return " or ".join(words) or "measured"
+
+
 def summarise(events: Iterable[Event | UnknownEvent]) -> RunSummary:
     """Sum a run up.
 
@@ -256,6 +279,8 @@ class _Tally:
         self.links: defaultdict[tuple[int, int], list[LinkBytes]] = defaultdict(list)
         self.refused: Counter[str] = Counter()
         self.unknown: Counter[str] = Counter()
+        self.faults: list[FaultInjected] = []
+        self.lost: list[SiteLost] = []
         self.total_s = 0.0
         self.end: RunEnded | None = None
 
@@ -276,8 +301,11 @@ class _Tally:
             case SiteJoined():
                 self.present.add(event.site)
             case SiteLost():
+                self.lost.append(event)
                 self.present.discard(event.site)
                 self._complete(self.done)  # survivors may have been waiting for this one only
+            case FaultInjected():
+                self.faults.append(event)
             case RunEnded():
                 self.end = event
             case UnknownEvent():
@@ -322,11 +350,19 @@ class _Tally:
                 for number, sums in checked.items()
                 if (dissenters := _dissenters(sums))
             ),
+            checksums={
+                number: next(iter(sums.values()))
+                for number, sums in checked.items()
+                if not _dissenters(sums)
+            },
+            faults=tuple(self.faults),
+            lost=tuple(self.lost),
             refused=dict(sorted(self.refused.items())),
             unknown=dict(sorted(self.unknown.items())),
             total_s=self.total_s,
             ended=self.end is not None,
             error=self.end.error if self.end else None,
+            reason=self.end.reason if self.end else None,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 NONE = "\N{EN DASH}"  # stands for a number there is none of
-_TIMES = "\N{MULTIPLICATION SIGN}"
+TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 def seconds(value_s: float | None) -> str:
@@ -63,7 +63,7 @@ def times(ratio: float | None) -> str:
     """
     if ratio is None:
         return NONE
-    return f"{ratio:.1f}{_TIMES}" if ratio >= 10 else f"{ratio:.2f}{_TIMES}"
+    return f"{ratio:.1f}{TIMES}" if ratio >= 10 else f"{ratio:.2f}{TIMES}"
 
 
 def buffers(load: float) -> str:
@@ -72,7 +72,7 @@ def buffers(load: float) -> str:
     >>> buffers(0.5)
     '0.50 × the buffer'
     """
-    return f"{load:.2f} {_TIMES} the buffer"
+    return f"{load:.2f} {TIMES} the buffer"
 
 
 def count(number: int, noun: str) -> str:
@@ -90,7 +90,7 @@ def tally(counts: Mapping[str, int]) -> str:
     >>> tally({"DuplicateMessage": 2, "OversizedMessage": 1})
     '2 × DuplicateMessage, 1 × OversizedMessage'
     """
-    return ", ".join(f"{number} {_TIMES} {what}" for what, number in counts.items())
+    return ", ".join(f"{number} {TIMES} {what}" for what, number in counts.items())
 
 
 def _digits(value: float) -> str:

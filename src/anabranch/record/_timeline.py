@@ -1,0 +1,73 @@
+"""What links carried, over time: the numbers behind figures. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from anabranch.overlay import Link
+from anabranch.record.events import LinkBytes
+from anabranch.record.summary import RunSummary
+
+Floats = npt.NDArray[np.float64]
+
+_MOST_BINS = 240
+_INTERVALS_IN_A_ROUND = 10  # with fewer, a record does not show what happens within one
+
+
+def bin_edges_s(runs: Sequence[RunSummary], whole_rounds: bool = False) -> Floats:
+    """Return the edges of even bins that span the records of runs, at least one with a record.
+
+    Bins are as wide as the intervals of the coarsest record, or wider where those are many.
+
+    Args:
+        runs: whose records to span.
+        whole_rounds: make bins as long as the longest median round where that is but a few
+            intervals: such a record does not show what happens within a round, and where rounds of
+            two runs are out of step it shows differences that are none.
+    """
+    recorded = [
+        samples for run in runs if (samples := [s for row in run.links.values() for s in row])
+    ]
+    begin_s = max(0.0, min(sample.at_s - sample.seconds for row in recorded for sample in row))
+    end_s = max(sample.at_s for row in recorded for sample in row)
+    if end_s <= begin_s:  # in virtual time a whole record may fall on one moment
+        begin_s, end_s = 0.0, end_s or 1.0
+    typical_s = max(float(np.median([sample.seconds for sample in row])) for row in recorded)
+    rounds_s = [run.median_round_s for run in runs if run.median_round_s is not None]
+    if whole_rounds and rounds_s and max(rounds_s) < _INTERVALS_IN_A_ROUND * typical_s:
+        typical_s = max(typical_s, *rounds_s)
+    bins = round((end_s - begin_s) / typical_s) if typical_s > 0 else 1
+    return np.linspace(begin_s, end_s, min(_MOST_BINS, max(1, bins)) + 1)
+
+
+def shares(link: Link, samples: Sequence[LinkBytes], edges_s: Floats) -> Floats:
+    """Return what a link carried in each bin, as a share of what its goodput allows."""
+    bits = 8 * np.diff(_bytes_by(samples, edges_s))
+    middles_s = (edges_s[1:] + edges_s[:-1]) / 2
+    rates_bps = (
+        np.full(len(middles_s), link.rate_bps)
+        if link.trace is None
+        else np.array([link.trace.rate_bps(float(at_s)) for at_s in middles_s])
+    )
+    found: Floats = bits / (rates_bps * (1 - link.loss) * np.diff(edges_s))
+    return found
+
+
+def bytes_by(run: RunSummary, moments_s: Floats) -> Floats:
+    """Return the payload that all links together had carried by each moment, bytes."""
+    total: Floats = np.zeros(len(moments_s))
+    for samples in run.links.values():
+        total += _bytes_by(samples, moments_s)
+    return total
+
+
+def _bytes_by(samples: Sequence[LinkBytes], moments_s: Floats) -> Floats:
+    """Return what one link had carried by each moment; a sample's bytes flow evenly."""
+    known_s, totals = [0.0], [0.0]
+    for sample in samples:
+        known_s += [max(known_s[-1], sample.at_s - sample.seconds), sample.at_s]
+        totals += [totals[-1], totals[-1] + sample.payload_bytes]
+    return np.interp(moments_s, known_s, totals)
