@@ -9,6 +9,7 @@ machine. Ours computes the mean, gloo the sum, as each does by itself.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import secrets
@@ -28,8 +29,8 @@ from anabranch.overlay import dumps, internet2_9, random_complete
 from anabranch.run.launch import TOKEN_VARIABLE
 from anabranch.scheduler.server import LIMITS as CONTROL_LIMITS
 from anabranch.site.agent import SiteAgent
+from anabranch.site.arithmetic import Float32
 from anabranch.site.dataplane import LIMITS as DATA_LIMITS
-from anabranch.site.door import Door
 
 ELEMENTS = 61_100_840
 SITES = 9
@@ -37,7 +38,7 @@ SITES = 9
 EQUAL = random_complete(SITES, 0, low_bps=1e9, high_bps=1e9, latency_s=0.0, loss=0.0)
 
 
-def take_part(
+async def take_part(
     rank: int, name: str, scheduler: str, gloo_port: int, options: argparse.Namespace
 ) -> None:
     import torch
@@ -52,34 +53,38 @@ def take_part(
     times: dict[str, list[float]] = {"gloo": [], "anabranch": []}
     cpu: dict[str, list[float]] = {"gloo": [], "anabranch": []}
     host, port = scheduler.split(":")
-    with Door() as door:
-
-        async def make() -> SiteAgent:
-            control, data = TcpNetwork(CONTROL_LIMITS), TcpNetwork(DATA_LIMITS)
-            token = os.environ[TOKEN_VARIABLE]
-            return SiteAgent(control, data, name, token, ("127.0.0.1", 0), lambda *refused: None)
-
-        agent = door.call(make())
-        door.call(agent.join((host, int(port))))
-        door.call(agent.start(options.chunk_elements, ELEMENTS, shaped=False))
-        for number in range(options.rounds + 1):
-            for system in ("gloo", "anabranch"):
-                buffer.fill(float(rank))
-                dist.barrier()
-                began_s, began_cpu_s = time.perf_counter(), time.process_time()
-                if system == "gloo":
-                    dist.all_reduce(tensor)
-                else:
-                    door.call(agent.all_reduce(buffer))
-                took_s, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
-                expected = SITES * (SITES - 1) / 2 / (1 if system == "gloo" else SITES)
-                assert buffer[0] == expected
-                assert bool((tensor == expected).all())
-                dist.barrier()
-                if number:  # the first round of each opens connections
-                    times[system].append(took_s)
-                    cpu[system].append(cpu_s)
-        door.call(agent.leave())
+    loop = asyncio.get_running_loop()
+    lanes = TcpNetwork(DATA_LIMITS)
+    agent = SiteAgent(
+        TcpNetwork(CONTROL_LIMITS),
+        lanes,
+        name,
+        os.environ[TOKEN_VARIABLE],
+        ("127.0.0.1", 0),
+        loop.time,
+        lambda: None,
+        lambda *refused: None,
+    )
+    await agent.join((host, int(port)))
+    await agent.start(options.chunk_elements, ELEMENTS, Float32(), lanes)
+    for number in range(options.rounds + 1):
+        for system in ("gloo", "anabranch"):
+            buffer.fill(float(rank))
+            await loop.run_in_executor(None, dist.barrier)
+            began_s, began_cpu_s = time.perf_counter(), time.process_time()
+            if system == "gloo":
+                await loop.run_in_executor(None, dist.all_reduce, tensor)
+            else:
+                await agent.all_reduce(buffer)
+            took_s, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
+            expected = SITES * (SITES - 1) / 2 / (1 if system == "gloo" else SITES)
+            assert buffer[0] == expected
+            assert bool((tensor == expected).all())
+            await loop.run_in_executor(None, dist.barrier)
+            if number:  # the first round of each opens connections
+                times[system].append(took_s)
+                cpu[system].append(cpu_s)
+    await agent.leave()
     dist.destroy_process_group()
     print(json.dumps({"times": times, "cpu": cpu}), flush=True)
 
@@ -95,7 +100,7 @@ def compare(
         free.close()
         Path(folder, "overlay.toml").write_text(dumps(overlay))
         Path(folder, "scenario.toml").write_text(
-            f'overlay = "overlay.toml"\nrounds = {options.rounds + 1}\n'
+            f'overlay = "overlay.toml"\nstop.rounds = {options.rounds + 1}\n'
             f'[route]\nkind = "fapt"\nroots = {roots}\n'
             f'[task]\nkind = "exchange"\nelements = {ELEMENTS}\n'
         )
@@ -163,7 +168,9 @@ def main() -> None:
     parser.add_argument("--gloo-port", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank is not None:
-        take_part(options.rank, options.name, options.scheduler, options.gloo_port, options)
+        asyncio.run(
+            take_part(options.rank, options.name, options.scheduler, options.gloo_port, options)
+        )
         return
     results = [
         compare(overlay, SITES, chunk_elements, options)

@@ -37,13 +37,18 @@ def peaks_bytes(route: str, elements: int, options: argparse.Namespace) -> dict[
     with tempfile.TemporaryDirectory() as folder:
         scenario = Path(folder, "scenario.toml")
         scenario.write_text(
-            f'overlay = "internet2-9"\nrounds = {options.rounds}\n'
+            f'overlay = "internet2-9"\nstop.rounds = {options.rounds}\n'
             f"chunk_elements = {options.chunk_elements}\n"
             f"shaped = {str(options.shaped).lower()}\n[route]\n{route}\n"
             f'[task]\nkind = "exchange"\nelements = {elements}\n'
         )
         run_locally(
-            scenario, internet2_9(), Path(folder, "run.db"), on_tick=sample, on_started=pids.update
+            scenario,
+            0,
+            internet2_9(),
+            Path(folder, "run.db"),
+            on_tick=sample,
+            on_started=pids.update,
         )
     del peaks["the scheduler"]
     return peaks

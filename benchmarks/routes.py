@@ -43,11 +43,11 @@ def measure(overlay: Overlay, route: str, options: argparse.Namespace) -> dict[s
     with tempfile.TemporaryDirectory() as folder:
         scenario, log = Path(folder, "scenario.toml"), Path(folder, "run.db")
         scenario.write_text(
-            f'overlay = "internet2-9"\nrounds = {options.rounds}\n'
+            f'overlay = "internet2-9"\nstop.rounds = {options.rounds}\n'
             f"chunk_elements = {options.chunk_elements}\n[route]\n{route}\n"
             f'[task]\nkind = "exchange"\nelements = {options.elements}\n'
         )
-        run_locally(scenario, overlay, log, on_tick=sample, on_started=pids.update)
+        run_locally(scenario, 0, overlay, log, on_tick=sample, on_started=pids.update)
         run = summarise(event for _, event in read_events(log))
     assert run.checksums_agree
     assert len(run.rounds) == options.rounds

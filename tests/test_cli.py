@@ -115,7 +115,7 @@ def test_a_run_and_its_report(tmp_path: Path) -> None:
     for kind in ("star", "fapt"):
         path = tmp_path / f"{kind}.toml"
         path.write_text(
-            f'label = "{kind}"\noverlay = "overlay.toml"\nrounds = 3\n[route]\nkind = "{kind}"\n'
+            f'label = "{kind}"\noverlay = "overlay.toml"\nstop.rounds = 3\nroute.kind = "{kind}"\n'
             '[task]\nkind = "exchange"\nelements = 10_000\n'
         )
         paths.append(str(path))
@@ -140,7 +140,7 @@ def test_a_run_that_fails_ends_with_1_and_says_why(tmp_path: Path) -> None:
     path = tmp_path / "s.toml"
     (tmp_path / "overlay.toml").write_text(dumps(random_complete(2, 0)))
     path.write_text(
-        'overlay = "overlay.toml"\nrounds = 1\n[route]\nkind = "star"\n'
+        'overlay = "overlay.toml"\nstop.rounds = 1\n[route]\nkind = "star"\n'
         '[task]\nkind = "train"\ndata = "digits"\nmodel = "mpl"\nlearning_rate = 0.1\n'
     )
     done = anabranch("run", str(path), "--out", str(tmp_path / "runs"))

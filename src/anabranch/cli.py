@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import datetime
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -26,11 +28,19 @@ from anabranch.net.errors import NetError
 from anabranch.net.network import Address
 from anabranch.overlay import Overlay, OverlayError, UniformRates
 from anabranch.plan import Plan, PlanError
-from anabranch.record import LogError, RunSummary, read_events, summarise, units
+from anabranch.record import (
+    LogError,
+    RunSummary,
+    compare,
+    fingerprint,
+    read_events,
+    summarise,
+    units,
+)
 from anabranch.run import scenario as scenarios
 from anabranch.run.launch import TOKEN_VARIABLE, run_locally
-from anabranch.run.progress import LiveRun, results_table
-from anabranch.run.scenario import Balanced, Fapt, Route, ScenarioError, Spanning, Star
+from anabranch.run.progress import LiveRun, results_table, twin_table
+from anabranch.run.scenario import Balanced, Fapt, Route, Scenario, ScenarioError, Spanning, Star
 
 app = typer.Typer(
     name="anabranch",
@@ -88,19 +98,71 @@ DataOption = Annotated[
 def demo(out: OutOption = Path("runs")) -> None:
     """Train on nine sites of this machine, over a star and over planned trees; write a report."""
     with ExitStack() as stack:
-        folder = files("anabranch.run") / "demo"
-        paths = [stack.enter_context(as_file(folder / name)) for name in ("star.toml", "fapt.toml")]
-        _run(paths, out / f"demo-{_stamp()}", None)
+        path = stack.enter_context(as_file(files("anabranch.run") / "demo.toml"))
+        _run([path], out / f"demo-{_stamp()}", None)
+
+
+ScenariosArgument = Annotated[
+    list[Path], typer.Argument(help="Scenario files; each of their routes is a run.")
+]
 
 
 @app.command()
 def run(
-    scenario: Annotated[list[Path], typer.Argument(help="Scenario files, run one after another.")],
-    out: OutOption = Path("runs"),
-    data_dir: DataOption = None,
+    scenario: ScenariosArgument, out: OutOption = Path("runs"), data_dir: DataOption = None
 ) -> None:
     """Run scenarios on this machine: real processes, real TCP, links held to their rates."""
     _run(scenario, out / f"{scenario[0].stem}-{_stamp()}", data_dir)
+
+
+@app.command()
+def simulate(
+    scenario: ScenariosArgument, out: OutOption = Path("runs"), data_dir: DataOption = None
+) -> None:
+    """Run scenarios in virtual time: one process, modelled links and computing, scripted faults."""
+    from anabranch.record.report import write_report
+
+    loaded = [_Loaded(path) for path in scenario]
+    for each in loaded:
+        each.check_simulable()
+    folder = out / f"{scenario[0].stem}-{_stamp()}"
+    runs = _runs(loaded, folder)
+    for run in runs:
+        _simulate(run, data_dir)
+    logs = [run.log for run in runs]
+    _console.print(results_table([_summary(log) for log in logs]))
+    for log in logs:
+        _console.print(f"{log}: event log {fingerprint(log)}", soft_wrap=True)
+    report_path = folder / "report.html"
+    write_report(logs, report_path)
+    _console.print(f"report: {report_path}", soft_wrap=True)
+
+
+@app.command()
+def twin(
+    scenario: ScenariosArgument, out: OutOption = Path("runs"), data_dir: DataOption = None
+) -> None:
+    """Run scenarios in both worlds, and compare: does the simulation tell the truth?"""
+    from anabranch.record.report import write_twin_report
+
+    loaded = [_Loaded(path) for path in scenario]
+    for each in loaded:
+        each.check_simulable()
+        each.check_real()
+        each.check_shaped()
+    folder = out / f"{scenario[0].stem}-{_stamp()}"
+    pairs = []
+    for simulated, measured in zip(
+        _runs(loaded, folder / "simulated"), _runs(loaded, folder / "measured"), strict=True
+    ):
+        _simulate(simulated, data_dir)
+        _run_locally(measured, data_dir)
+        pairs.append((simulated.log, measured.log))
+    twins = [compare(_summary(simulated), _summary(measured)) for simulated, measured in pairs]
+    _console.print(twin_table(twins))
+    report_path = folder / "report.html"
+    write_twin_report(pairs, report_path)
+    _console.print(f"report: {report_path}", soft_wrap=True)
 
 
 def _stamp() -> str:
@@ -110,26 +172,110 @@ def _stamp() -> str:
 def _run(paths: list[Path], folder: Path, data_dir: Path | None) -> None:
     from anabranch.record.report import write_report
 
-    loaded = [scenarios.load(path) for path in paths]  # complains before anything runs
-    folder.mkdir(parents=True)
-    signal.signal(signal.SIGTERM, _interrupt)
-    logs = []
-    try:
-        for number, (path, (scenario, overlay)) in enumerate(zip(paths, loaded, strict=True), 1):
-            log = folder / f"{number}-{path.stem}.db"
-            title = scenario.label or path.stem
-            if not _console.is_terminal:
-                _console.print(f"{title}: {overlay.size} sites, {scenario.rounds} rounds")
-            with LiveRun(title, log, _console) as live:
-                run_locally(path, overlay, log, data_dir, live.tick)
-            logs.append(log)
-    except KeyboardInterrupt:
-        print("error: interrupted; every process has ended", file=sys.stderr)
-        raise typer.Exit(130) from None
+    loaded = [_Loaded(path) for path in paths]  # complains before anything runs
+    for each in loaded:
+        each.check_real()
+    runs = _runs(loaded, folder)
+    for run in runs:
+        _run_locally(run, data_dir)
+    logs = [run.log for run in runs]
     _console.print(results_table([_summary(log) for log in logs]))
     report_path = folder / "report.html"
     write_report(logs, report_path)
     _console.print(f"report: {report_path}", soft_wrap=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One route of one scenario, and where its log goes."""
+
+    path: Path
+    route: int
+    scenario: Scenario
+    overlay: Overlay
+    log: Path
+
+    @property
+    def title(self) -> str:
+        """What it is called while it runs."""
+        label = self.scenario.label or self.path.stem
+        routes = self.scenario.routes[0].__struct_config__.tag
+        return f"{label}, {routes}: {self.overlay.size} sites"
+
+
+class _Loaded:
+    """A scenario file, read and checked."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.scenario, self.overlay = scenarios.load(path)
+
+    def check_real(self) -> None:
+        """Check that it runs with real processes."""
+        self._check(scenarios.check_real, self.scenario, self.overlay)
+
+    def check_simulable(self) -> None:
+        """Check that it runs in simulation."""
+        self._check(scenarios.check_simulable, self.scenario)
+
+    def check_shaped(self) -> None:
+        """Check that real links will be as the simulated ones are."""
+        if not self.scenario.shaped:
+            raise ScenarioError(
+                f"{self.path}: shaped: a twin needs links that keep their rates; leave it out"
+            )
+
+    def _check(self, check: Callable[..., None], *arguments: object) -> None:
+        try:
+            check(*arguments)
+        except ScenarioError as error:
+            raise ScenarioError(f"{self.path}: {error}") from None
+
+
+def _runs(loaded: Sequence[_Loaded], folder: Path) -> list[_Run]:
+    """Return the scenarios' runs, one for each route; make the folder for their logs."""
+    folder.mkdir(parents=True)
+    routes = [
+        (each, index, scenario)
+        for each in loaded
+        for index, scenario in enumerate(each.scenario.runs())
+    ]
+    return [
+        _Run(
+            each.path,
+            index,
+            scenario,
+            each.overlay,
+            folder / f"{number}-{each.path.stem}-{scenario.routes[0].__struct_config__.tag}.db",
+        )
+        for number, (each, index, scenario) in enumerate(routes, 1)
+    ]
+
+
+def _simulate(run: _Run, data_dir: Path | None) -> None:
+    from anabranch.run.simulate import simulate
+
+    rounds = run.scenario.stop.rounds
+    with _console.status(f"{run.title}, simulated") as status:
+        simulate(
+            run.scenario,
+            run.overlay,
+            run.log,
+            data_dir,
+            lambda round: status.update(f"{run.title}, simulated: round {round} of {rounds}"),
+        )
+
+
+def _run_locally(run: _Run, data_dir: Path | None) -> None:
+    signal.signal(signal.SIGTERM, _interrupt)
+    if not _console.is_terminal:
+        _console.print(f"{run.title}, {run.scenario.stop.rounds} rounds")
+    try:
+        with LiveRun(run.title, run.log, _console) as live:
+            run_locally(run.path, run.route, run.overlay, run.log, data_dir, live.tick)
+    except KeyboardInterrupt:
+        print("error: interrupted; every process has ended", file=sys.stderr)
+        raise typer.Exit(130) from None
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:
@@ -288,6 +434,7 @@ InsecureOption = Annotated[
 def scheduler(
     scenario: Annotated[Path, typer.Argument(help="The scenario's file.")],
     log: Annotated[Path, typer.Option(help="The event log to create.")],
+    route: Annotated[int, typer.Option(help="Which of its routes, from 0.", min=0)] = 0,
     listen: Annotated[
         str, typer.Option(help="host:port; port 0 takes a free one.")
     ] = "127.0.0.1:0",
@@ -299,8 +446,11 @@ def scheduler(
 
     address = _address(listen, insecure)
     loaded, network = scenarios.load(scenario)
+    runs = loaded.runs()
+    if route >= len(runs):
+        raise typer.BadParameter(f"--route {route}: {scenario} has routes 0..{len(runs) - 1}")
     run_scheduler(
-        loaded,
+        runs[route],
         network,
         _token(),
         address,

@@ -28,7 +28,7 @@ def scenario(tmp_path: Path) -> Callable[..., Path]:
         (tmp_path / "overlay.toml").write_text(dumps(OVERLAY))
         path = tmp_path / "scenario.toml"
         path.write_text(
-            f'overlay = "overlay.toml"\nrounds = {rounds}\nchunk_elements = 2048\n'
+            f'overlay = "overlay.toml"\nstop = {{rounds = {rounds}}}\nchunk_elements = 2048\n'
             f'[route]\nkind = "fapt"\n[task]\n{task}\n'
         )
         return path
@@ -73,7 +73,7 @@ class Killer:
 def test_a_run_ends_well_and_its_log_says_so(scenario: Callable[..., Path], tmp_path: Path) -> None:
     log = tmp_path / "run.db"
     pids: dict[str, int] = {}
-    run_locally(scenario(), OVERLAY, log, on_started=pids.update)
+    run_locally(scenario(), 0, OVERLAY, log, on_started=pids.update)
     run = summarise(event for _, event in read_events(log))
     assert [done.round for done in run.rounds] == [1, 2, 3, 4, 5]
     assert run.checksums_agree
@@ -92,7 +92,7 @@ def test_training_reaches_its_target_and_all_sites_hold_one_model(
         'kind = "train"\ndata = "digits"\nmodel = "softmax"\nlearning_rate = 0.5\n'
         "batch_size = 64\nevaluate_every = 5\ntarget_accuracy = 0.85"
     )
-    run_locally(scenario(rounds=40, task=task), OVERLAY, log)
+    run_locally(scenario(rounds=40, task=task), 0, OVERLAY, log)
     run = summarise(event for _, event in read_events(log))
     assert len(run.rounds) == 40
     assert run.checked_rounds == 40
@@ -114,6 +114,7 @@ def test_a_process_that_is_killed_ends_the_run_within_5_s_and_is_named(
     with pytest.raises(RunAborted, match=named.replace("(", r"\(").replace(")", r"\)")):
         run_locally(
             scenario(rounds=100_000),
+            0,
             OVERLAY,
             log,
             on_tick=killer.tick,
@@ -141,7 +142,7 @@ def test_a_site_killed_before_it_joins_ends_the_run_and_leaves_a_readable_log(
 
     began_s = time.monotonic()
     with pytest.raises(RunAborted, match="site site1 was killed by SIGKILL"):
-        run_locally(scenario(), OVERLAY, log, on_started=started)
+        run_locally(scenario(), 0, OVERLAY, log, on_started=started)
     assert time.monotonic() - began_s < 8  # three interpreters start, and 5 s
     assert not any(map(is_alive, pids.values()))
     assert summarise(event for _, event in read_events(log)).rounds == ()
@@ -159,7 +160,9 @@ def test_a_survivor_that_does_not_hear_is_ended_too(
         killer.tick()
 
     with pytest.raises(RunAborted, match=r"site 1 \(site1\) died"):
-        run_locally(scenario(rounds=100_000), OVERLAY, log, on_tick=tick, on_started=killer.started)
+        run_locally(
+            scenario(rounds=100_000), 0, OVERLAY, log, on_tick=tick, on_started=killer.started
+        )
     assert killer.killed_s is not None
     assert time.monotonic() - killer.killed_s < 5
     assert not any(map(is_alive, killer.pids.values()))
@@ -173,6 +176,7 @@ def test_an_interrupt_of_the_scheduler_ends_every_process(
     with pytest.raises(RunAborted, match="interrupted"):
         run_locally(
             scenario(rounds=100_000),
+            0,
             OVERLAY,
             log,
             on_tick=killer.tick,
@@ -184,7 +188,7 @@ def test_an_interrupt_of_the_scheduler_ends_every_process(
 def test_a_site_that_cannot_begin_says_why(scenario: Callable[..., Path], tmp_path: Path) -> None:
     task = 'kind = "train"\ndata = "digits"\nmodel = "lenet-5"\nlearning_rate = 0.1'
     with pytest.raises(RunAborted, match=r"site . \(site.\) failed: .*lenet-5.*12 x 12"):
-        run_locally(scenario(task=task), OVERLAY, tmp_path / "run.db")
+        run_locally(scenario(task=task), 0, OVERLAY, tmp_path / "run.db")
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
@@ -196,7 +200,7 @@ def test_no_process_outlives_the_launcher(
         "from anabranch.run.launch import run_locally\n"
         "from anabranch.run.scenario import load\n"
         "path = Path(sys.argv[1])\n"
-        "run_locally(path, load(path)[1], Path(sys.argv[2]),\n"
+        "run_locally(path, 0, load(path)[1], Path(sys.argv[2]),\n"
         "            on_started=lambda pids: print(*pids.values(), flush=True))\n"
     )
     path = scenario(rounds=100_000)
@@ -221,6 +225,6 @@ def test_no_process_outlives_the_launcher(
 
 def test_a_scenario_names_its_overlay_from_its_own_folder(scenario: Callable[..., Path]) -> None:
     loaded, overlay = load(scenario())
-    assert loaded.rounds == 5
+    assert loaded.stop.rounds == 5
     assert isinstance(overlay, Overlay)
     assert overlay == OVERLAY

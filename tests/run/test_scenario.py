@@ -18,6 +18,7 @@ from anabranch.run.scenario import (
     ScenarioError,
     Spanning,
     Star,
+    Stop,
     Train,
     decode,
     encode,
@@ -28,7 +29,7 @@ from anabranch.run.scenario import (
 
 TEXT = """
 overlay = "internet2-9"
-rounds = 3
+stop.rounds = 3
 [route]
 kind = "fapt"
 roots = 9
@@ -41,7 +42,10 @@ learning_rate = 0.1
 def test_a_scenario_is_read_with_its_defaults() -> None:
     scenario = loads(TEXT)
     assert scenario == Scenario(
-        overlay="internet2-9", rounds=3, route=Fapt(roots=9), task=Train(learning_rate=0.1)
+        overlay="internet2-9",
+        stop=Stop(rounds=3),
+        route=Fapt(roots=9),
+        task=Train(learning_rate=0.1),
     )
 
 
@@ -50,9 +54,12 @@ def test_a_scenario_is_read_with_its_defaults() -> None:
     [
         loads(TEXT),
         Scenario(
-            overlay="x", rounds=1, route=Fapt(roots=("a", "b")), task=Exchange(profile="alexnet")
+            overlay="x",
+            stop=Stop(rounds=1),
+            route=Fapt(roots=("a", "b")),
+            task=Exchange(profile="alexnet"),
         ),
-        Scenario(overlay="x", rounds=1, route=Star(hub="a"), task=Exchange(elements=7)),
+        Scenario(overlay="x", stop=Stop(rounds=1), route=Star(hub="a"), task=Exchange(elements=7)),
     ],
 )
 def test_a_scenario_reaches_the_sites_unchanged(scenario: Scenario) -> None:
@@ -62,14 +69,14 @@ def test_a_scenario_reaches_the_sites_unchanged(scenario: Scenario) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "named"),
     [
-        ("rounds", "round", "round: no such key; did you mean 'rounds'"),
+        ("rounds", "round", r"stop\.round: no such key; did you mean 'rounds'"),
         ("roots", "root", r"route\.root: no such key; did you mean 'roots'"),
         ("learning_rate", "rate", r"task\.rate: no such key; .*learning_rate"),
         ("fapt", "fabt", r"route\.kind: no such kind 'fabt'; did you mean 'fapt'"),
         ('kind = "train"', "", r"task\.kind: this key is required; give one of train, exchange"),
-        ("rounds = 3", "", "rounds: this key is required"),
-        ("rounds = 3", "rounds = 0", "rounds: must be an integer >= 1, not 0"),
-        ("rounds = 3", 'rounds = "many"', "rounds: must be an integer, not 'many'"),
+        ("stop.rounds = 3", "", "stop: this key is required"),
+        ("rounds = 3", "rounds = 0", r"stop\.rounds: must be an integer >= 1, not 0"),
+        ("rounds = 3", 'rounds = "many"', r"stop\.rounds: must be an integer, not 'many'"),
         ("rounds = 3", "rounds = 3\nseed = -1", "seed: must be an integer >= 0"),
         ("= 0.1", "= -0.1", r"task\.learning_rate: must be a number > 0"),
         ("= 0.1", '= 0.1\noptimiser = "adm"', r"task\.optimiser: .* did you mean 'adam'"),
@@ -138,10 +145,8 @@ def test_a_route_that_cannot_be_planned_is_named(
         plan_route(route, internet2_9())
 
 
-@pytest.mark.parametrize("name", ["star.toml", "fapt.toml"])
-def test_the_demo_differs_in_its_route_alone(name: str) -> None:
-    folder = files("anabranch.run") / "demo"
-    scenario = loads((folder / name).read_text(), name)
-    other = loads((folder / "star.toml").read_text())
-    assert scenario.task == other.task
-    assert (scenario.rounds, scenario.chunk_elements) == (other.rounds, other.chunk_elements)
+def test_the_demo_is_one_scenario_with_two_routes() -> None:
+    scenario = loads((files("anabranch.run") / "demo.toml").read_text())
+    assert scenario.routes == (Star(), Fapt())
+    assert [run.routes for run in scenario.runs()] == [(Star(),), (Fapt(),)]
+    assert {run.task for run in scenario.runs()} == {scenario.task}

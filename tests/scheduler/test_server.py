@@ -15,9 +15,9 @@ from anabranch.net.messages import Join, Leave, Message, Ready, RoundEnded, Roun
 from anabranch.overlay import internet2_9, random_complete
 from anabranch.plan import PlanError, star
 from anabranch.scheduler.server import Scheduler
-from anabranch.site.agent import SiteAgent
+from anabranch.site.arithmetic import Float32
 
-from ..site.cluster import TOKEN, Cluster, Witness
+from ..site.cluster import TOKEN, Cluster, Witness, make_agent
 from ..site.memory_network import MemoryNetwork
 
 OVERLAY = random_complete(3, 0)
@@ -26,10 +26,6 @@ PLAN = star(OVERLAY, hub=0)
 
 def run(coroutine: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(coroutine, 60))
-
-
-def agent(network: MemoryNetwork, name: str, token: str = TOKEN) -> SiteAgent:
-    return SiteAgent(network, network, name, token, ("h", 0), lambda sender, error: None)
 
 
 async def errors_of(cluster: Cluster, rounds: Any) -> list[str]:
@@ -111,10 +107,13 @@ def test_models_of_different_size_never_start() -> None:
         network = MemoryNetwork()
         scheduler = Scheduler(network, OVERLAY, PLAN, TOKEN, "", Witness())
         address = await scheduler.listen(("h", 0))
-        agents = [agent(network, site.name) for site in OVERLAY.sites]
+        agents = [make_agent(network, site.name) for site in OVERLAY.sites]
         await asyncio.gather(*(each.join(address) for each in agents))
         results = await asyncio.gather(
-            *(each.start(64, size, False) for each, size in zip(agents, (9, 9, 8), strict=True)),
+            *(
+                each.start(64, size, Float32(), network)
+                for each, size in zip(agents, (9, 9, 8), strict=True)
+            ),
             return_exceptions=True,
         )
         for result in results:
@@ -140,12 +139,12 @@ def test_a_site_that_may_not_join_is_told_why_and_the_others_go_on(
         witness = Witness()
         scheduler = Scheduler(network, OVERLAY, PLAN, TOKEN, "", witness)
         address = await scheduler.listen(("h", 0))
-        agents = [agent(network, site.name) for site in OVERLAY.sites]
+        agents = [make_agent(network, site.name) for site in OVERLAY.sites]
         first = asyncio.ensure_future(agents[0].join(address))
         while len(scheduler.members.missing) == 3:
             await asyncio.sleep(0)
         with pytest.raises(RunAborted, match=named):
-            await agent(network, name, token).join(address)
+            await make_agent(network, name, token).join(address)
         assert len(witness.refusals) == 1
         await asyncio.gather(first, *(each.join(address) for each in agents[1:]))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -11,13 +11,33 @@ import numpy.typing as npt
 from anabranch.net.errors import PeerError
 from anabranch.net.messages import RoundEnded
 from anabranch.net.network import Address, Connection, Network
-from anabranch.overlay import Overlay
+from anabranch.net.shaping import ShapedNetwork
+from anabranch.overlay import Link, Overlay
 from anabranch.plan import Plan
 from anabranch.scheduler.server import Scheduler
 from anabranch.site.agent import Round, SiteAgent
+from anabranch.site.arithmetic import Float32
 
 TOKEN = "secret"
 Floats = npt.NDArray[np.float32]
+
+
+def make_agent(
+    network: Network,
+    name: str,
+    token: str = TOKEN,
+    refused: Callable[[int | None, PeerError], None] = lambda sender, error: None,
+) -> SiteAgent:
+    """Return a site's agent in the running loop."""
+    clock = asyncio.get_running_loop().time
+    listen = ("127.0.0.1", 0)
+    return SiteAgent(network, network, name, token, listen, clock, lambda: None, refused)
+
+
+def links_from(site: int, agent: SiteAgent, overlay: Overlay) -> dict[Address, Link]:
+    """Return a site's links by the address they lead to."""
+    addresses = agent.welcome.addresses
+    return {addresses[link.target]: link for link in overlay if link.source == site}
 
 
 class Witness:
@@ -30,6 +50,10 @@ class Witness:
     def joined(self, site: int, address: Address) -> None: ...
 
     def started(self, buffer_elements: int) -> None: ...
+
+    def round_began(self, round: int) -> None: ...
+
+    def lost(self, site: int, why: str) -> None: ...
 
     def round_ended(self, site: int, ended: RoundEnded) -> None:
         self.rounds.append((site, ended.round))
@@ -60,6 +84,7 @@ class Cluster:
         buffer_elements: int = 4096,
         shaped: bool = False,
     ) -> Cluster:
+        """Start a run; ``shaped`` holds its lanes to the overlay's rates and latencies."""
         witness = Witness()
         scheduler = Scheduler(network, overlay, plan, TOKEN, "work", witness)
         address = await scheduler.listen(("127.0.0.1", 0))
@@ -69,12 +94,19 @@ class Cluster:
             cluster.refusals.append(error)
 
         for site in overlay.sites:
-            cluster.agents.append(
-                SiteAgent(network, network, site.name, TOKEN, ("127.0.0.1", 0), refused)
-            )
+            cluster.agents.append(make_agent(network, site.name, refused=refused))
         await asyncio.gather(*(agent.join(address) for agent in cluster.agents))
+        lanes = [
+            ShapedNetwork(network, links_from(site, agent, overlay), 0, agent.began)
+            if shaped
+            else network
+            for site, agent in enumerate(cluster.agents)
+        ]
         await asyncio.gather(
-            *(agent.start(chunk_elements, buffer_elements, shaped) for agent in cluster.agents)
+            *(
+                agent.start(chunk_elements, buffer_elements, Float32(), lane)
+                for agent, lane in zip(cluster.agents, lanes, strict=True)
+            )
         )
         return cluster
 

@@ -53,9 +53,6 @@ class MemoryConnection:
     def trust(self) -> None:
         pass
 
-    async def drained(self) -> None:
-        pass
-
     def close(self) -> None:
         if self.open:
             self.open = False

@@ -16,6 +16,7 @@ from anabranch.net.frames import Sink
 from anabranch.net.messages import Mean, PartialSum
 from anabranch.plan import Plan, Tree, deal
 from anabranch.site.aggregation import Aggregation, Send
+from anabranch.site.arithmetic import Float32
 
 # Site 0 is the root, 1 its child, 2 and 3 are 1's children.
 PARENTS = (-1, 0, 1, 1)
@@ -30,7 +31,7 @@ class Site:
     def __init__(self, site: int, elements: int = ELEMENTS) -> None:
         self.sent: list[Send] = []
         self.finished = 0
-        self.aggregation = Aggregation(site, 1, elements, self.sent.append, self._finish)
+        self.aggregation = Aggregation(site, 1, elements, Float32(), self.sent.append, self._finish)
         self.buffer = np.full(elements, float(site + 1), np.float32)
 
     def _finish(self) -> None:

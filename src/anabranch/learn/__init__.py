@@ -1,4 +1,4 @@
-"""What is learnt: tasks, models, how data is split, and the training loop. Synchronous, no network.
+"""What is learnt: tasks, models, how data is split, and training steps. Synchronous, no network.
 
 Import the module you need; `profiles`, `partition` and `checksum` come without torch:
 
@@ -9,5 +9,5 @@ Import the module you need; `profiles`, `partition` and `checksum` come without 
 - `flat`: a model's parameters and gradients as two flat buffers;
 - `checksum`: tells whether two buffers are the same, bit for bit;
 - `optimisers`: updates that give the same bits on every machine;
-- `train`: the training loop, which meets the network in one call a step.
+- `train`: a step's two halves, the gradients of a batch and the update with their mean.
 """

@@ -1,8 +1,10 @@
-"""Synchronous training at one site, which meets the network in one call a step.
+"""Synchronous training at one site, between two meetings with the others.
 
-A `Trainer` computes gradients of its own batch, hands the flat buffer to ``exchange``, which turns
-it into the mean over sites, and updates. Sites that begin with one model, exchange exactly and use
-one optimiser end every step with the same model, bit for bit; `StepResult.checksum` says so.
+A step has three parts. A `Trainer` computes the gradients of its next batch into a flat buffer; its
+caller turns the buffer, in place, into the mean over sites; the trainer updates. Sites that begin
+with one model, exchange exactly and use one optimiser end every step with the same model, bit for
+bit; `anabranch.learn.checksum` says so. Until the update, model and optimiser are as they were: a
+step whose exchange failed may be taken again, on another batch.
 
 The caller owns the loop, the clock and the threads: how many torch may use
 (`torch.set_num_threads`) is a setting of the process, best made before the first step. Dropout
@@ -13,8 +15,7 @@ in one thread, but those in several threads of one process may draw each other's
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -22,40 +23,15 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from anabranch.learn.checksum import checksum
 from anabranch.learn.flat import FlatModel
 from anabranch.learn.optimisers import Optimiser
 from anabranch.learn.tasks import Task
-
-Exchange = Callable[[npt.NDArray[np.float32]], None]
-"""Replace, in place, a site's flat gradients by their mean over sites; raise if that failed."""
 
 _EVALUATION_BATCH = 256
 
 
 class DivergedError(ArithmeticError):
     """The loss is no longer finite; the message names the step."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """What one step did.
-
-    Args:
-        step: its number, from 0.
-        loss: mean cross-entropy of this site's batch, before the update.
-        samples: size of the batch.
-        compute_s: seconds spent on sampling, forward, backward and update.
-        exchange_s: seconds spent in ``exchange``.
-        checksum: of the parameters after the update; sites that agree have the same model.
-    """
-
-    step: int
-    loss: float
-    samples: int
-    compute_s: float
-    exchange_s: float
-    checksum: int
 
 
 class Trainer:
@@ -69,7 +45,6 @@ class Trainer:
         batch_size: samples a step, in [1, n]. The same at every site, or the plain mean of
             gradients is not the gradient of all samples.
         seed: of this site's shuffling and dropout, >= 0; give each site its own.
-        clock: returns seconds; only differences are used.
 
     Attributes:
         flat: the model and its buffers.
@@ -90,8 +65,6 @@ class Trainer:
         optimiser: Optimiser,
         batch_size: int,
         seed: int,
-        *,
-        clock: Callable[[], float],
     ) -> None:
         known = len(task.train_labels)
         if shard.ndim != 1 or not shard.size or shard.min() < 0 or shard.max() >= known:
@@ -109,40 +82,13 @@ class Trainer:
         self.steps = 0
         self._task = task
         self._batches = _batches(shard, batch_size, sampling)
-        self._batch_size = batch_size
         self._update = optimiser.start(self.flat.parameters.size)
-        self._clock = clock
-
-    def step(self, exchange: Exchange) -> StepResult:
-        """Take one step: gradients of the next batch, exchange, update.
-
-        If ``exchange`` raises, the model and the optimiser are as before the step, which may be
-        taken again, on another batch.
-
-        Raises:
-            DivergedError: the loss of the batch is not finite; nothing was exchanged.
-        """
-        started_s = self._clock()
-        loss = self.compute_gradients()
-        computed_s = self._clock()
-        exchange(self.flat.gradients)
-        exchanged_s = self._clock()
-        self.update()
-        updated_s = self._clock()
-        return StepResult(
-            step=self.steps - 1,
-            loss=loss,
-            samples=self._batch_size,
-            compute_s=(computed_s - started_s) + (updated_s - exchanged_s),
-            exchange_s=exchanged_s - computed_s,
-            checksum=checksum(self.flat.parameters),
-        )
 
     def compute_gradients(self) -> float:
         """Fill ``flat.gradients`` from the next batch and return its mean loss.
 
         Raises:
-            DivergedError: the loss is not finite.
+            DivergedError: the loss is not finite; there is nothing to exchange.
         """
         chosen = torch.from_numpy(next(self._batches))
         self.flat.module.train()

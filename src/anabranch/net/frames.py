@@ -22,6 +22,7 @@ from anabranch.net.messages import WIRE_VERSION, AnyMessage, Message, decode, en
 PIECE_BYTES = 1 << 17
 _STAGING_BYTES = 1 << 18
 _PREFIX = struct.Struct(">2sBxIQ")
+PREFIX_BYTES = _PREFIX.size
 _MAGIC = b"AB"
 _ALIGN = 4  # float32: pieces start and end between elements
 

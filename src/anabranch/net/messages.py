@@ -125,6 +125,12 @@ class RoundGrant(Message, frozen=True):
     plan_json: str
 
 
+class NoMoreRounds(Message, frozen=True):
+    """The answer to a request for a round that the scheduler decided not to hold."""
+
+    round: int
+
+
 class RoundEnded(Message, frozen=True):
     """A site holds the result of a round; ``checksum`` covers its model or buffer."""
 
@@ -175,6 +181,7 @@ AnyMessage = (
     | Start
     | RoundRequest
     | RoundGrant
+    | NoMoreRounds
     | RoundEnded
     | Report
     | Leave

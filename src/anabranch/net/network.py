@@ -1,7 +1,7 @@
 """The port through which protocols see the network: connections that carry messages.
 
-A real run gets it from TCP (:mod:`anabranch.net.tcp`); a simulated one will get it from a model.
-Nothing that uses it can tell which.
+A real run gets it from TCP (:mod:`anabranch.net.tcp`), a simulated one from a model of links
+(:mod:`anabranch.sim.network`). Nothing that uses it can tell which.
 """
 
 from __future__ import annotations
@@ -15,6 +15,11 @@ from anabranch.net.messages import AnyMessage, Message
 
 Address = tuple[str, int]
 Payload = memoryview | bytes
+
+
+def frozen(payload: Payload) -> Payload:
+    """Return the same bytes in memory that cannot change: the payload itself if it cannot."""
+    return payload if memoryview(payload).readonly else bytes(payload)
 
 
 class Receiver(Protocol):
@@ -38,9 +43,7 @@ class Connection(Protocol):
         """The other end's address, for error messages."""
 
     async def send(self, message: Message, payload: Payload = b"") -> None:
-        """Send a message; return when the next may be sent.
-
-        The payload must not change until ``drained``.
+        """Send a message; return when the next may be sent and the payload's memory is free.
 
         Raises:
             LinkError: the connection is gone.
@@ -48,9 +51,6 @@ class Connection(Protocol):
 
     def post(self, message: Message) -> None:
         """Send a message without payload soon, after a send in progress; never waits."""
-
-    async def drained(self) -> None:
-        """Return when no payload's memory is in use any more."""
 
     def trust(self) -> None:
         """Take messages of full size from now on; until then a caller may send only small ones."""

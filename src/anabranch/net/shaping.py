@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
+from collections.abc import Callable, Mapping
 
 from anabranch.net.frames import encode_frame
 from anabranch.net.messages import Message
-from anabranch.net.network import Connection, Payload
-from anabranch.overlay import Link
+from anabranch.net.network import Address, Connection, Listener, Network, Payload, Receiver, frozen
+from anabranch.overlay import Latency, Link
 
 
 def serialised_s(link: Link, start_s: float, size_bytes: int) -> float:
@@ -76,19 +77,20 @@ class ShapedConnection:
     Args:
         connection: a fast connection to the same peer.
         link: the rate, latency and loss to keep.
-        epoch_s: the loop's time at which the run began; the link's trace counts from there.
+        latency: of the link's messages, one after the other.
+        began_s: the loop's time at which the run began; the link's trace counts from there.
     """
 
-    def __init__(self, connection: Connection, link: Link, epoch_s: float) -> None:
+    def __init__(
+        self, connection: Connection, link: Link, latency: Latency, began_s: float
+    ) -> None:
         self._connection = connection
-        self._latency_s = link.latency_s
+        self._latency = latency
         self._bucket = TokenBucket(link)
-        self._epoch_s = epoch_s
+        self._began_s = began_s
         self._loop = asyncio.get_running_loop()
         self._flying: deque[tuple[float, Message, Payload]] = deque()  # left, not yet arrived
         self._left = asyncio.Event()
-        self._landed = asyncio.Event()
-        self._landed.set()
         self._failure: BaseException | None = None
         self._delivery = self._loop.create_task(self._deliver(), name="link latency")
 
@@ -106,27 +108,25 @@ class ShapedConnection:
         leave_s = self._bucket.leave_s(now_s, size_bytes)
         await asyncio.sleep(leave_s - now_s)
         self._bucket.woke(self._now_s())
-        self._flying.append((leave_s + self._latency_s, message, payload))
-        self._landed.clear()
+        # A link holds what is on its way, so that the sender may use its memory again.
+        self._flying.append((leave_s + self._latency.next_s(), message, frozen(payload)))
         self._left.set()
 
     def _now_s(self) -> float:
-        return self._loop.time() - self._epoch_s
+        return self._loop.time() - self._began_s
 
     async def _deliver(self) -> None:
         try:
             while True:
                 while not self._flying:
-                    self._landed.set()
                     self._left.clear()
                     await self._left.wait()
                 arrive_s, message, payload = self._flying[0]
                 await asyncio.sleep(arrive_s - self._now_s())
                 await self._connection.send(message, payload)
                 self._flying.popleft()
-        except Exception as error:
+        except Exception as error:  # the receiver hears of a lost connection; this is for senders
             self._failure = error
-            self._landed.set()
 
     def post(self, message: Message) -> None:
         """See :class:`anabranch.net.network.Connection`; not held back."""
@@ -136,13 +136,43 @@ class ShapedConnection:
         """See :class:`anabranch.net.network.Connection`."""
         self._connection.trust()
 
-    async def drained(self) -> None:
-        """See :class:`anabranch.net.network.Connection`."""
-        await self._landed.wait()
-        if self._failure is not None:
-            raise self._failure
-
     def close(self) -> None:
         """Close at once: what is still on the link is lost."""
         self._delivery.cancel()
         self._connection.close()
+
+
+class ShapedNetwork:
+    """A network whose connections behave like the links they stand for.
+
+    Args:
+        network: makes the connections; must be much faster than the links.
+        links: the link that leads to an address; other addresses are left alone.
+        seed: of latencies that drift.
+        began: the loop's time at which the run began, once it has; nobody connects before.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        links: Mapping[Address, Link],
+        seed: int,
+        began: asyncio.Future[float],
+    ) -> None:
+        self._network = network
+        self._links = links
+        self._seed = seed
+        self._began = began
+
+    async def connect(self, address: Address, receiver: Receiver) -> Connection:
+        """See :meth:`anabranch.net.network.Network.connect`."""
+        began_s = await self._began
+        connection = await self._network.connect(address, receiver)
+        if address not in self._links:
+            return connection
+        link = self._links[address]
+        return ShapedConnection(connection, link, Latency(link, self._seed), began_s)
+
+    async def listen(self, address: Address, welcome: Callable[[Connection], Receiver]) -> Listener:
+        """See :meth:`anabranch.net.network.Network.listen`; what comes in is not held back."""
+        return await self._network.listen(address, welcome)

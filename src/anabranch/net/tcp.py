@@ -160,9 +160,6 @@ class _TcpConnection(asyncio.BufferedProtocol):
         elif not self._transport.is_closing():
             self._transport.write(frame)
 
-    async def drained(self) -> None:
-        """Return at once: what has been sent is the kernel's."""
-
     def trust(self) -> None:
         self._reader.limits = self._limits
 

@@ -47,6 +47,7 @@ class _Process:
 
 def run_locally(
     scenario: Path,
+    route: int,
     overlay: Overlay,
     log: Path,
     data_dir: Path | None = None,
@@ -60,6 +61,7 @@ def run_locally(
 
     Args:
         scenario: the scenario's file.
+        route: which of its routes, from 0.
         overlay: its overlay.
         log: the event log to create.
         data_dir: where data sets are.
@@ -89,7 +91,8 @@ def run_locally(
 
         scheduler = start(
             "the scheduler",
-            *("scheduler", str(scenario), "--log", str(log), "--stop-with-stdin"),
+            *("scheduler", str(scenario), "--route", str(route), "--log", str(log)),
+            "--stop-with-stdin",
             stdin=subprocess.PIPE,
         )
         assert scheduler.popen.stdout is not None

@@ -17,6 +17,7 @@ from anabranch.record import units
 from anabranch.record.events import Event, UnknownEvent
 from anabranch.record.log import LogError, read_events
 from anabranch.record.summary import RunSummary, summarise
+from anabranch.record.twin import TwinRow, median_error, worst_row
 
 _REFRESH_S = 0.5
 
@@ -76,6 +77,32 @@ class LiveRun:
             run = summarise(self._events)
             self._bar.update(self._task, total=run.started.rounds, completed=len(run.rounds))
             self._live.update(Group(self._bar, results_table([run])))
+
+
+def twin_table(twins: Sequence[TwinRow]) -> Table:
+    """Return both worlds side by side, a row for each route, and the errors over all of them.
+
+    ``error`` is how far the measured round is from the simulated one.
+    """
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_footer=True)
+    worst = worst_row(twins)
+    table.add_column("route", "median, worst error")
+    for heading in ("simulated", "measured", "measured/simulated"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    errors = (
+        f"{units.percent(median_error(twins))}, {units.percent(worst.error if worst else None)}"
+    )
+    table.add_column("error", errors, justify="right", no_wrap=True)
+    for twin in twins:
+        ratio = twin.measured_over_simulated
+        table.add_row(
+            twin.label,
+            units.seconds(twin.simulated_s),
+            units.seconds(twin.measured_s),
+            "-" if ratio is None else f"{ratio:.3f}",
+            units.percent(twin.error),
+        )
+    return table
 
 
 def results_table(runs: Sequence[RunSummary]) -> Table:

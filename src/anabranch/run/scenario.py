@@ -1,4 +1,4 @@
-"""A scenario: one TOML file that describes a run."""
+"""A scenario: one TOML file that describes a run, in either world."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from anabranch import plan as plans
 from anabranch._typed_toml import Table, TomlError, decode_toml
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
+from anabranch.sim.compute import Compute, ComputeError, ComputeModel
+from anabranch.sim.faults import Fault, FaultError, script
 
 
 class ScenarioError(ValueError):
@@ -68,7 +70,7 @@ Route = Star | Balanced | Spanning | Fapt
 
 
 class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
-    """Train a model: every step, all sites average their gradients (BSP).
+    """Train a model: every step, all sites average their gradients.
 
     Args:
         data: ``digits``, ``mnist`` or ``fashion-mnist``.
@@ -94,39 +96,121 @@ class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
 
 
 class Exchange(Table, frozen=True, kw_only=True, tag_field="kind", tag="exchange"):
-    """Exchange a buffer and compute nothing; every round's mean is checked against the exact one.
+    """Exchange a buffer and compute no gradients; every mean is checked against the exact one.
 
     Args:
         profile: the model whose parameter count the buffer has, such as ``alexnet``; or
         elements: its length.
+        batch_size: samples whose computing ``[compute]`` lets pass before each exchange.
     """
 
     profile: str | None = None
     elements: _Positive | None = None
+    batch_size: Annotated[int, Meta(ge=0)] = 0
+
+
+Task = Train | Exchange
+
+
+class Bsp(Table, frozen=True, kw_only=True, tag_field="kind", tag="bsp"):
+    """Bulk-synchronous: nobody takes the next step before all have ended this one."""
+
+
+class EveryStep(Table, frozen=True, kw_only=True, tag_field="kind", tag="every-step"):
+    """Synchronise after every step."""
+
+
+class Mean(Table, frozen=True, kw_only=True, tag_field="kind", tag="mean"):
+    """Every site's update weighs the same."""
+
+
+class EqualBatches(Table, frozen=True, kw_only=True, tag_field="kind", tag="equal"):
+    """Every site takes batches of the same size."""
+
+
+class Shuffled(Table, frozen=True, kw_only=True, tag_field="kind", tag="shuffled"):
+    """Samples are dealt evenly to the sites, and every site shuffles its own each epoch."""
+
+
+class Stop(Table, frozen=True, kw_only=True):
+    """When a run ends: at whichever comes first. The round in progress is always finished.
+
+    Args:
+        rounds: how many synchronisations at most.
+        after_s: seconds since the run began; None for no limit.
+        at_target: once the task's ``target_accuracy`` has been seen.
+    """
+
+    rounds: _Positive
+    after_s: Annotated[float, Meta(gt=0)] | None = None
+    at_target: bool = False
+
+
+class Simulation(Table, frozen=True, kw_only=True):
+    """What only a simulation has to be told.
+
+    Args:
+        tensors: whether chunks hold numbers (``real``) or have only sizes (``sizes``), which is
+            much faster, and trains nothing; None is ``real`` for training and ``sizes`` for
+            exchanges.
+        control_latency_s: one way between the scheduler and each site, seconds.
+    """
+
+    tensors: Literal["real", "sizes"] | None = None
+    control_latency_s: Annotated[float, Meta(ge=0)] = 0.0
 
 
 class Scenario(Table, frozen=True, kw_only=True):
-    """One run.
+    """What to run, once for each route. The six questions are route to sampling.
 
     Args:
-        label: for titles; the plan's own label if empty.
+        label: for titles; each plan's own label if empty.
         overlay: a built-in overlay's name, or the path of a file, from the scenario's folder.
-        route: where aggregates travel.
+        route: where aggregates travel; of a list, each is a run of its own.
+        pace: when a participant may proceed.
+        period: how often they talk.
+        merge: what an update weighs.
+        load: how much work each does.
+        sampling: which samples each draws.
         task: what the sites do.
-        rounds: how many synchronisations.
+        stop: when the run ends.
+        compute: how long computing takes. In simulation that is all it takes; with real
+            processes, a site that is done sooner waits.
+        fault: what goes wrong, and when; in simulation only.
+        simulation: what only a simulation has to be told.
         seed: of every random choice.
         chunk_elements: the most elements of a chunk.
-        shaped: hold each link to the overlay's rate and latency; for one machine only.
+        sample_every_s: how often a site writes down what its links carried, seconds.
+        shaped: hold each link to the overlay's rate and latency, where processes on one machine
+            stand for sites; the simulation's links always keep them.
     """
 
-    overlay: str
-    route: Route
-    task: Train | Exchange
-    rounds: _Positive
     label: str = ""
+    overlay: str
+    route: Route | tuple[Route, ...]
+    pace: Bsp = Bsp()
+    period: EveryStep = EveryStep()
+    merge: Mean = Mean()
+    load: EqualBatches = EqualBatches()
+    sampling: Shuffled = Shuffled()
+    task: Task
+    stop: Stop
+    compute: Compute | None = None
+    fault: tuple[Fault, ...] = ()
+    simulation: Simulation = Simulation()
     seed: Annotated[int, Meta(ge=0)] = 0
     chunk_elements: _Positive = 1 << 18
+    sample_every_s: Annotated[float, Meta(gt=0)] = 0.5
     shaped: bool = True
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        """The routes, each of which is a run of its own."""
+        return self.route if isinstance(self.route, tuple) else (self.route,)
+
+    def runs(self) -> tuple[Scenario, ...]:
+        """Return one scenario for each route."""
+        return tuple(msgspec.structs.replace(self, route=route) for route in self.routes)
 
 
 def load(path: Path) -> tuple[Scenario, Overlay]:
@@ -142,7 +226,12 @@ def load(path: Path) -> tuple[Scenario, Overlay]:
         raise ScenarioError(f"cannot read {path}: {error}") from None
     scenario = loads(text, str(path))
     source = Path(path.parent, scenario.overlay)
-    return scenario, overlays.load(source if source.is_file() else scenario.overlay)
+    overlay = overlays.load(source if source.is_file() else scenario.overlay)
+    try:
+        check(scenario, overlay)
+    except ScenarioError as error:
+        raise ScenarioError(f"{path}: {error}") from None
+    return scenario, overlay
 
 
 def loads(text: str, where: str = "<string>") -> Scenario:
@@ -158,7 +247,74 @@ def loads(text: str, where: str = "<string>") -> Scenario:
     task = scenario.task
     if isinstance(task, Exchange) and (task.profile is None) == (task.elements is None):
         raise ScenarioError(f"{where}: task: give either profile or elements")
+    if scenario.stop.at_target and getattr(task, "target_accuracy", None) is None:
+        raise ScenarioError(
+            f"{where}: stop.at_target: there is no target; give task.target_accuracy, or leave it "
+            "out"
+        )
+    if not scenario.routes:
+        raise ScenarioError(f"{where}: route: there is none; give at least one")
     return scenario
+
+
+def check(scenario: Scenario, overlay: Overlay) -> None:
+    """Check what only the overlay can tell: the sites and links that a scenario names.
+
+    Raises:
+        ScenarioError: names the key, and what to do.
+    """
+    try:
+        script(scenario.fault, overlay, rounds=scenario.stop.rounds)
+        compute_model(scenario, overlay)
+    except (FaultError, ComputeError) as error:
+        raise ScenarioError(str(error)) from None
+
+
+def compute_model(scenario: Scenario, overlay: Overlay) -> ComputeModel | None:
+    """Return how long a scenario's computing takes on an overlay's sites; None if it says not.
+
+    Raises:
+        ComputeError: it names a site that the overlay has not got, or asks the impossible.
+    """
+    if scenario.compute is None:
+        return None
+    return ComputeModel(scenario.compute, [site.name for site in overlay.sites], scenario.seed)
+
+
+def check_real(scenario: Scenario, overlay: Overlay) -> None:
+    """Check that a scenario asks for nothing that only a simulation has.
+
+    Raises:
+        ScenarioError: names the key, and what to do.
+    """
+    if scenario.fault:
+        raise ScenarioError(
+            "fault: faults are scripted in simulation only; leave them out, or run "
+            "`anabranch simulate`"
+        )
+    capped = [
+        site.name
+        for site in overlay.sites
+        if site.uplink_bps is not None or site.downlink_bps is not None
+    ]
+    if scenario.shaped and capped:
+        raise ScenarioError(
+            f"overlay: site {capped[0]} has a capped port, which only a simulation keeps; leave "
+            "the caps out, say shaped = false, or run `anabranch simulate`"
+        )
+
+
+def check_simulable(scenario: Scenario) -> None:
+    """Check that a scenario says all that a simulation has to know.
+
+    Raises:
+        ScenarioError: names the key, and what to do.
+    """
+    if scenario.compute is None and scenario.task.batch_size:
+        raise ScenarioError(
+            "compute: a simulation cannot tell how long a step takes; give [compute] with "
+            "samples_per_s"
+        )
 
 
 def encode(scenario: Scenario) -> str:

@@ -23,6 +23,7 @@ class RoundBook:
         self._asked = [0] * sites  # the last round each site asked for
         self._known = [plan.version] * sites  # the plan version each site has
         self._checksums: dict[int, dict[int, int | None]] = {}
+        self._last: int | None = None  # no round after this one is held
 
     @property
     def round(self) -> int:
@@ -37,8 +38,16 @@ class RoundBook:
             )
         self._plan = plan
 
-    def grant(self, site: int, round: int) -> tuple[Plan, bool]:
+    def close(self) -> None:
+        """Hold no round that nobody has asked for yet; those in progress run to their end."""
+        if self._last is None:
+            self._last = self.round
+
+    def grant(self, site: int, round: int) -> tuple[Plan, bool] | None:
         """Answer a site's request; return the round's plan and whether the site lacks it.
+
+        Returns:
+            None if the round is not held.
 
         Raises:
             OutOfPlaceMessage: the site does not ask for the round after its last.
@@ -47,6 +56,8 @@ class RoundBook:
             raise OutOfPlaceMessage(
                 f"site {site} asks for round {round} after round {self._asked[site]}"
             )
+        if self._last is not None and round > self._last:
+            return None
         plan = self._versions.setdefault(round, self._plan)
         self._asked[site] = round
         if min(self._asked) >= round:

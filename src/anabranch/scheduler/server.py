@@ -24,6 +24,7 @@ from anabranch.net.messages import (
     Join,
     Leave,
     Message,
+    NoMoreRounds,
     Ready,
     Refusal,
     Report,
@@ -55,8 +56,14 @@ class Observer(Protocol):
     def started(self, buffer_elements: int) -> None:
         """Every site is ready to exchange buffers of this size; the run's clock starts."""
 
+    def round_began(self, round: int) -> None:
+        """A site was the first to ask for a round."""
+
     def round_ended(self, site: int, ended: RoundEnded) -> None:
         """A site holds a round's result."""
+
+    def lost(self, site: int, why: str) -> None:
+        """A site's connection has ended before the run did."""
 
     def reported(self, site: int, events: tuple[bytes, ...]) -> None:
         """A site sent events for the log; raise PeerError to refuse them."""
@@ -75,6 +82,9 @@ class Scheduler:
         token: what a site must know to join.
         work: handed to every site as it is.
         observer: hears what happens.
+
+    Attributes:
+        stopped: why the run is to end before its last round, or None.
     """
 
     def __init__(
@@ -92,10 +102,12 @@ class Scheduler:
         self._plan = plan
         self._work = work
         self.observer = observer
+        self.stopped: str | None = None
         self.members = Members(overlay, token)
         self.rounds = RoundBook(overlay.size, plan)
         self._connections: dict[int, Connection] = {}
-        self.strangers: set[Connection] = set()  # connections that have not joined
+        # Connections that have not joined; in order, as closing them is seen by others.
+        self.strangers: dict[Connection, None] = {}
         self._ready: set[int] = set()
         self._left: set[int] = set()
         self._buffer_elements: int | None = None  # as the first ready site says
@@ -131,8 +143,14 @@ class Scheduler:
             self._end.set_exception(RunAborted(reason))
             self._end.exception()  # finished() may not be waiting yet: no reason for a warning
 
+    def stop(self, reason: str) -> None:
+        """Hold no further round; the run then ends in good order. Only the first reason counts."""
+        if self.stopped is None:
+            self.stopped = reason
+            self.rounds.close()
+
     def _welcome(self, connection: Connection) -> Receiver:
-        self.strangers.add(connection)
+        self.strangers[connection] = None
         return _FromSite(self, connection)
 
     def _broadcast(self, message: Message) -> None:
@@ -159,9 +177,7 @@ class Scheduler:
                 self._ready.add(site)
                 self._begin_if_all_ready(site, message.buffer_elements)
             case RoundRequest() if len(self._ready) == self.overlay.size:
-                plan, lacks = self.rounds.grant(site, message.round)
-                plan_json = plans.dumps(plan) if lacks else ""
-                self._connections[site].post(RoundGrant(message.round, plan.version, plan_json))
+                self._grant(site, message.round)
             case RoundEnded():
                 if not (math.isfinite(message.seconds) and message.seconds >= 0):
                     raise MalformedMessage(f"a round that took {message.seconds} s")
@@ -183,6 +199,18 @@ class Scheduler:
             case _:
                 raise OutOfPlaceMessage(f"a {type(message).__name__} from {self.name(site)}")
 
+    def _grant(self, site: int, round: int) -> None:
+        before = self.rounds.round
+        granted = self.rounds.grant(site, round)
+        if granted is None:
+            self._connections[site].post(NoMoreRounds(round))
+            return
+        plan, lacks = granted
+        plan_json = plans.dumps(plan) if lacks else ""
+        self._connections[site].post(RoundGrant(round, plan.version, plan_json))
+        if round > before:
+            self.observer.round_began(round)
+
     def _begin_if_all_ready(self, site: int, buffer_elements: int) -> None:
         if self._buffer_elements is None:
             self._buffer_elements = buffer_elements
@@ -200,12 +228,15 @@ class Scheduler:
         del self._connections[site]
         when = f"in round {self.rounds.round}" if self.rounds.round else "before the first round"
         if isinstance(error, PeerError):
-            self.abort(f"{self.name(site)} broke the protocol {when}: {error}")
+            why = f"{self.name(site)} broke the protocol {when}: {error}"
         elif error is None or isinstance(error, LinkError):
-            self.abort(f"{self.name(site)} died {when}: {error}")
+            why = f"{self.name(site)} died {when}: {error}"
         else:
             what = f"{type(error).__name__}: {error}"
-            self.abort(f"the scheduler failed on a message of {self.name(site)} {when}: {what}")
+            why = f"the scheduler failed on a message of {self.name(site)} {when}: {what}"
+        if not self._end.done():
+            self.observer.lost(site, why)
+        self.abort(why)
 
 
 class _FromSite:
@@ -222,7 +253,7 @@ class _FromSite:
         elif isinstance(message, Join):
             self._site = self._scheduler.join(message, self._connection)
             self._connection.trust()
-            self._scheduler.strangers.discard(self._connection)
+            self._scheduler.strangers.pop(self._connection, None)
         else:
             raise OutOfPlaceMessage(f"a {type(message).__name__} before Join")
         return DISCARD
@@ -234,7 +265,7 @@ class _FromSite:
             self._connection.close()
 
     def on_closed(self, error: Exception | None) -> None:
-        self._scheduler.strangers.discard(self._connection)
+        self._scheduler.strangers.pop(self._connection, None)
         if self._site is not None:
             self._scheduler.lost(self._site, error)
         elif isinstance(error, PeerError):

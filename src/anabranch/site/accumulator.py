@@ -59,6 +59,10 @@ class Accumulator:
                 np.add(self._weighted(known, stop), piece[known - start :], out=fresh)
             self._reached = stop
 
+    def take(self, offset_bytes: int, piece: memoryview) -> None:
+        """Add a child's piece as it comes off the network; see ``add``."""
+        self.add(offset_bytes // 4, np.frombuffer(piece, np.float32))
+
     def _weighted(self, start: int, stop: int) -> Floats:
         assert self._own is not None
         own = self._own[start:stop]

@@ -21,6 +21,7 @@ from anabranch.net.messages import (
     Join,
     Leave,
     Message,
+    NoMoreRounds,
     Ready,
     Refusal,
     Report,
@@ -34,6 +35,7 @@ from anabranch.net.network import Address, Connection, Listener, Network, Receiv
 from anabranch.plan import Plan
 from anabranch.site.accumulator import Floats
 from anabranch.site.aggregation import LEAST_WEIGHT, MOST_WEIGHT
+from anabranch.site.arithmetic import Arithmetic
 from anabranch.site.dataplane import DataPlane, DataPlaneConfig
 
 M = TypeVar("M", bound=Message)
@@ -41,6 +43,10 @@ M = TypeVar("M", bound=Message)
 # How long a site whose lane broke waits for the scheduler to say who is at fault, before it gives
 # its own account. Only the wording of an error depends on it.
 _VERDICT_S = 2.0
+
+
+class RoundsOver(Exception):
+    """The scheduler ended the run in good order: the round that was asked for will not be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,7 @@ class _FromScheduler:
             self._aborted(RunAborted(message.reason))
         elif isinstance(message, Refusal):
             self._aborted(RunAborted(f"the scheduler refused this site: {message.detail}"))
-        elif isinstance(message, Welcome | Start | RoundGrant | Farewell):
+        elif isinstance(message, Welcome | Start | RoundGrant | NoMoreRounds | Farewell):
             self.answers.put_nowait(message)
         else:
             raise OutOfPlaceMessage(f"a {type(message).__name__} from the scheduler")
@@ -83,11 +89,16 @@ class SiteAgent:
 
     Args:
         control: the network to the scheduler.
-        data: the network to the other sites.
+        data: the network on which other sites reach this one.
         name: this site's name in the overlay.
         token: the run's shared secret.
         listen: where to take other sites' lanes; port 0 takes a free one.
+        clock: this site's clock, seconds.
+        progressed: called whenever a message has been sent to another site.
         refused: told of each message from another site that was refused: (site or None, error).
+
+    Attributes:
+        began: the loop's time when the run began, once it has.
     """
 
     def __init__(
@@ -97,6 +108,8 @@ class SiteAgent:
         name: str,
         token: str,
         listen: Address,
+        clock: Callable[[], float],
+        progressed: Callable[[], None],
         refused: Callable[[int | None, PeerError], None],
     ) -> None:
         self._control = control
@@ -104,9 +117,12 @@ class SiteAgent:
         self._name = name
         self._token = token
         self._listen = listen
+        self._clock = clock
+        self._progressed = progressed
         self._refused = refused
-        self.loop = asyncio.get_running_loop()
-        self._aborted: asyncio.Future[None] = self.loop.create_future()
+        loop = asyncio.get_running_loop()
+        self._aborted: asyncio.Future[None] = loop.create_future()
+        self.began: asyncio.Future[float] = loop.create_future()
         self._inbox = _FromScheduler(self._abort)
         self._listener: Listener | None = None
         self._connection: Connection | None = None  # to the scheduler
@@ -114,7 +130,6 @@ class SiteAgent:
         self._plan: Plan
         self._round = 0
         self.welcome: Welcome
-        self.epoch_s = 0.0  # the loop's time when the run began
 
     async def join(self, scheduler: Address) -> Welcome:
         """Join a run and wait until every site has.
@@ -134,13 +149,16 @@ class SiteAgent:
         self._plan = plans.loads(self.welcome.plan_json)
         return self.welcome
 
-    async def start(self, chunk_elements: int, buffer_elements: int, shaped: bool) -> None:
+    async def start(
+        self, chunk_elements: int, buffer_elements: int, arithmetic: Arithmetic, lanes: Network
+    ) -> None:
         """Say that this site is ready, and wait until every site is.
 
         Args:
             chunk_elements: the most elements of a chunk; the same at every site.
             buffer_elements: the largest buffer a round of this run has.
-            shaped: hold each link to the overlay's rate and latency.
+            arithmetic: what is done to elements; the same at every site.
+            lanes: the network on which this site connects to others.
         """
         config = DataPlaneConfig(
             site=self.welcome.site,
@@ -149,12 +167,13 @@ class SiteAgent:
             token=self._token,
             chunk_elements=chunk_elements,
             buffer_elements=buffer_elements,
-            shaped=shaped,
         )
-        self._plane = DataPlane(self._data, config, self._refused, self._on_data_plane_failed)
+        self._plane = DataPlane(
+            lanes, config, arithmetic, self._progressed, self._refused, self._on_data_plane_failed
+        )
         await self._send(Ready(buffer_elements))
         await self._expect(Start)
-        self._plane.epoch_s = self.epoch_s = self.loop.time()
+        self.began.set_result(asyncio.get_running_loop().time())
 
     async def all_reduce(self, buffer: Floats, weight: float = 1.0) -> Round:
         """Replace a buffer by its weighted mean over all sites; one round.
@@ -165,14 +184,18 @@ class SiteAgent:
 
         Raises:
             ValueError: not such a buffer or weight.
+            RoundsOver: there is no further round; the buffer is as it was.
             RunAborted: the run ended early; names who or what caused it.
         """
         assert self._plane is not None, "start() comes first"
         _check_buffer(buffer, weight, self._plane.config.buffer_elements)
-        began_s = self.loop.time()
+        began_s = self._clock()
         self._round += 1
         await self._send(RoundRequest(self._round))
-        grant = await self._expect(RoundGrant)
+        grant = await self._expect(RoundGrant, NoMoreRounds)
+        if isinstance(grant, NoMoreRounds):
+            raise RoundsOver
+        assert isinstance(grant, RoundGrant)
         if grant.round != self._round:
             raise RunAborted(f"the scheduler granted round {grant.round}, not {self._round}")
         if grant.plan_json:
@@ -181,7 +204,7 @@ class SiteAgent:
             await self._plane.all_reduce(self._round, self._plan, buffer, weight)
         except (LinkError, PeerError, RunAborted) as error:
             raise await self._verdict(error) from error
-        return Round(self._round, grant.version, self.loop.time() - began_s)
+        return Round(self._round, grant.version, self._clock() - began_s)
 
     async def round_ended(self, done: Round, checksum: int | None) -> None:
         """Tell the scheduler that a round's result is in use here."""
@@ -253,14 +276,16 @@ class SiteAgent:
         except LinkError as error:
             raise await self._verdict(error) from error
 
-    async def _expect(self, kind: type[M]) -> M:
+    async def _expect(self, *kinds: type[M]) -> M:
         answer = await self._inbox.answers.get()
         if isinstance(answer, Exception):
             self._inbox.answers.put_nowait(answer)  # for whoever asks next
             raise answer
-        if not isinstance(answer, kind):
-            raise RunAborted(f"the scheduler said {type(answer).__name__}, not {kind.__name__}")
-        return answer
+        for kind in kinds:
+            if isinstance(answer, kind):
+                return answer
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        raise RunAborted(f"the scheduler said {type(answer).__name__}, not {wanted}")
 
 
 class _Stranger:

@@ -14,13 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-
 from anabranch.net.errors import DuplicateMessage, MalformedMessage, OutOfPlaceMessage
 from anabranch.net.frames import Sink
 from anabranch.net.messages import ChunkMessage, Mean, PartialSum
-from anabranch.plan import Chunk, Plan, Tree
-from anabranch.site.accumulator import Accumulator, Floats
+from anabranch.plan import NO_PARENT, Chunk, Plan
+from anabranch.site.accumulator import Floats
+from anabranch.site.arithmetic import Arithmetic, Gathering
 
 _ELEMENT_BYTES = 4
 # Weights multiply and divide float32 sums: beyond this they would vanish or overflow.
@@ -31,7 +30,7 @@ def _nothing() -> None:
     pass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Send:
     """An instruction: send this; call ``leaving`` just before, and ``sent`` just after."""
 
@@ -41,15 +40,15 @@ class Send:
     sent: Callable[[], None] = _nothing
 
 
-class _Gathering:
+class _Partial:
     """A chunk on its way up: its sum, and whose contributions it holds."""
 
-    __slots__ = ("accumulator", "counted", "started", "weight")
+    __slots__ = ("counted", "gathering", "started", "weight")
 
-    def __init__(self, elements: int) -> None:
-        self.accumulator = Accumulator(elements)
+    def __init__(self, gathering: Gathering) -> None:
+        self.gathering = gathering
         self.started: set[int] = set()  # children whose sum has begun to arrive
-        self.counted: set[int] = set()  # children whose sum is all there
+        self.counted = 0  # children whose sum is all there
         self.weight = 0.0
 
 
@@ -60,6 +59,7 @@ class Aggregation:
         site: this site.
         round: the round's number, from 1.
         buffer_elements: the largest buffer a round may have; bounds what is kept before it begins.
+        arithmetic: what is done to elements.
         emit: called with each :class:`Send`, in the order in which they become possible.
         finished: called once, when every chunk's mean is in the buffer.
     """
@@ -69,20 +69,22 @@ class Aggregation:
         site: int,
         round: int,
         buffer_elements: int,
+        arithmetic: Arithmetic,
         emit: Callable[[Send], None],
         finished: Callable[[], None],
     ) -> None:
         self.site = site
         self.round = round
         self._room = buffer_elements  # elements that early data may still take
+        self._arithmetic = arithmetic
         self._emit = emit
         self._on_finished = finished
         # By version, chunk and its elements: what does not fit must not mix with what does.
-        self._gathering: dict[tuple[int, int, int], _Gathering] = {}
+        self._partials: dict[tuple[int, int, int], _Partial] = {}
         self._plan: Plan | None = None
         self._chunks: tuple[Chunk, ...] = ()
-        self._up_children: list[list[int]] = []  # of this site, by tree
-        self._down_children: list[list[int]] = []
+        self._up_children: list[tuple[int, ...]] = []  # of this site, by tree
+        self._down_children: list[tuple[int, ...]] = []
         self._buffer: Floats
         self._weight = 1.0
         self._summed: set[int] = set()  # chunks whose sum is complete here
@@ -109,15 +111,15 @@ class Aggregation:
             OutOfPlaceMessage: such data was added to a sum that this round needs.
         """
         self._plan, self._chunks, self._buffer, self._weight = plan, chunks, buffer, weight
-        self._up_children = [tree.children(tree.up)[self.site] for tree in plan.trees]
-        self._down_children = [tree.children(tree.down)[self.site] for tree in plan.trees]
+        self._up_children = [children[self.site] for children in plan.up_children]
+        self._down_children = [children[self.site] for children in plan.down_children]
         misfits = self._discard_misfits()
         if not chunks:
             self._on_finished()
         for chunk in chunks:
-            early = self._gathering.get((plan.version, chunk.index, chunk.elements))
+            early = self._partials.get((plan.version, chunk.index, chunk.elements))
             if early is not None:
-                early.accumulator.add_own(self._own(chunk), weight)
+                early.gathering.add_own(self._own(chunk), weight)
                 self._send_up_if_complete(chunk, early)
             elif not self._up_children[chunk.tree]:
                 self._send_own(chunk)
@@ -126,14 +128,14 @@ class Aggregation:
     def _discard_misfits(self) -> list[tuple[int, str]]:
         assert self._plan is not None
         misfits = []
-        for (version, index, _), early in list(self._gathering.items()):
+        for (version, index, elements), early in list(self._partials.items()):
             wrong = ""
             if version != self._plan.version:
                 wrong = f"plan version {version}, the round runs under {self._plan.version}"
             elif index >= len(self._chunks):
                 wrong = f"chunk {index} of {len(self._chunks)}"
-            elif len(early.accumulator.sum) != self._chunks[index].elements:
-                wrong = f"chunk {index} with {len(early.accumulator.sum)} elements"
+            elif elements != self._chunks[index].elements:
+                wrong = f"chunk {index} with {elements} elements"
             else:
                 children = set(self._up_children[self._chunks[index].tree])
                 if strangers := sorted(early.started - children):
@@ -142,15 +144,11 @@ class Aggregation:
                         raise OutOfPlaceMessage(f"early data of round {self.round}: {wrong}")
             if wrong:
                 misfits += [(child, wrong) for child in sorted(early.started)]
-                del self._gathering[version, index, len(early.accumulator.sum)]
+                del self._partials[version, index, elements]
         return misfits
 
     def _own(self, chunk: Chunk) -> Floats:
         return self._buffer[chunk.start : chunk.stop]
-
-    def _tree(self, chunk: Chunk) -> Tree:
-        assert self._plan is not None
-        return self._plan.trees[chunk.tree]
 
     # --- up
 
@@ -172,26 +170,18 @@ class Aggregation:
             if child not in self._up_children[self._chunks[index].tree]:
                 raise OutOfPlaceMessage(f"site {child} is no child of this site for chunk {index}")
         key = message.version, index, payload_bytes // _ELEMENT_BYTES
-        gathering = self._gathering.get(key)
-        if index in self._summed or (gathering is not None and child in gathering.started):
+        partial_sum = self._partials.get(key)
+        if index in self._summed or (partial_sum is not None and child in partial_sum.started):
             raise DuplicateMessage(f"chunk {index} of round {self.round} from site {child}")
-        if gathering is None:
-            gathering = self._open(key)
-        gathering.started.add(child)
-        add = gathering.accumulator.add
+        if partial_sum is None:
+            partial_sum = self._open(key)
+        partial_sum.started.add(child)
+        return Sink(
+            piece=partial_sum.gathering.take,
+            done=partial(self._count, key, partial_sum, message.weight),
+        )
 
-        def piece(offset_bytes: int, data: memoryview) -> None:
-            add(offset_bytes // _ELEMENT_BYTES, np.frombuffer(data, np.float32))
-
-        def done() -> None:
-            gathering.counted.add(child)
-            gathering.weight += message.weight
-            if self._plan is not None and self._gathering.get(key) is gathering:
-                self._send_up_if_complete(self._chunks[index], gathering)
-
-        return Sink(piece=piece, done=done)
-
-    def _open(self, key: tuple[int, int, int]) -> _Gathering:
+    def _open(self, key: tuple[int, int, int]) -> _Partial:
         elements = key[2]
         if self._plan is None:
             if elements > self._room:
@@ -200,42 +190,50 @@ class Aggregation:
                     "has come already"
                 )
             self._room -= elements
-        gathering = self._gathering[key] = _Gathering(elements)
+        opened = self._partials[key] = _Partial(self._arithmetic.gather(elements))
         if self._plan is not None:
-            gathering.accumulator.add_own(self._own(self._chunks[key[1]]), self._weight)
-        return gathering
+            opened.gathering.add_own(self._own(self._chunks[key[1]]), self._weight)
+        return opened
 
-    def _send_up_if_complete(self, chunk: Chunk, gathering: _Gathering) -> None:
+    def _count(self, key: tuple[int, int, int], partial_sum: _Partial, weight: float) -> None:
+        partial_sum.counted += 1
+        partial_sum.weight += weight
+        if self._plan is not None and self._partials.get(key) is partial_sum:
+            self._send_up_if_complete(self._chunks[key[1]], partial_sum)
+
+    def _send_up_if_complete(self, chunk: Chunk, complete: _Partial) -> None:
         assert self._plan is not None
-        if len(gathering.counted) < len(self._up_children[chunk.tree]):
+        if complete.counted < len(self._up_children[chunk.tree]):
             return
-        del self._gathering[self._plan.version, chunk.index, chunk.elements]
+        del self._partials[self._plan.version, chunk.index, chunk.elements]
         self._summed.add(chunk.index)
-        total, weight = gathering.accumulator.sum, gathering.weight + self._weight
-        if self._tree(chunk).root == self.site:
-            np.divide(total, np.float32(weight), out=self._own(chunk))
+        total, weight = complete.gathering.sum, complete.weight + self._weight
+        parent = self._plan.trees[chunk.tree].up[self.site]
+        if parent == NO_PARENT:
+            self._arithmetic.divide(total, weight, self._own(chunk))
             self._sum_sent.add(chunk.index)
             self._send_down(chunk)
         else:
-            self._send_up(chunk, total, weight)
+            self._send_up(chunk, parent, total, weight)
 
     def _send_own(self, chunk: Chunk) -> None:
         """A site without children has nothing to wait for."""
-        own = self._own(chunk)
-        if self._tree(chunk).root == self.site:
+        assert self._plan is not None
+        parent = self._plan.trees[chunk.tree].up[self.site]
+        if parent == NO_PARENT:
             self._sum_sent.add(chunk.index)
             self._send_down(chunk)
         else:
-            weighted = own if self._weight == 1.0 else own * np.float32(self._weight)
-            self._send_up(chunk, weighted, self._weight)
+            weighted = self._arithmetic.weighted(self._own(chunk), self._weight)
+            self._send_up(chunk, parent, weighted, self._weight)
 
-    def _send_up(self, chunk: Chunk, total: Floats, weight: float) -> None:
+    def _send_up(self, chunk: Chunk, parent: int, total: Floats, weight: float) -> None:
         assert self._plan is not None
-        path = self._plan.path(self.site, self._tree(chunk).up[self.site])
+        path = self._plan.path(self.site, parent)
         message = PartialSum(self.round, self._plan.version, chunk.index, path, weight)
         # Noted before it leaves: the mean can be back before the sender hears that all has left.
         leaving = partial(self._sum_sent.add, chunk.index)
-        self._emit(Send(message, total.data.cast("B"), leaving))
+        self._emit(Send(message, self._arithmetic.payload(total), leaving))
 
     # --- down
 
@@ -251,7 +249,7 @@ class Aggregation:
             raise OutOfPlaceMessage(f"a mean of round {self.round}, which has not begun here")
         self._check(message, payload_bytes)
         chunk = self._chunks[message.chunk]
-        if self._tree(chunk).down[self.site] != message.path[0]:
+        if self._plan.trees[chunk.tree].down[self.site] != message.path[0]:
             raise OutOfPlaceMessage(
                 f"the mean of chunk {chunk.index} comes from site {message.path[0]}, "
                 f"which is not its source"
@@ -263,16 +261,18 @@ class Aggregation:
         if chunk.index in self._mean_started:
             raise DuplicateMessage(f"the mean of chunk {chunk.index} of round {self.round}")
         self._mean_started.add(chunk.index)
-        return Sink(target=self._own(chunk).data.cast("B"), done=lambda: self._send_down(chunk))
+        memory = self._arithmetic.memory(self._own(chunk))
+        return Sink(target=memory, done=partial(self._send_down, chunk))
 
     def _send_down(self, chunk: Chunk) -> None:
         assert self._plan is not None
         self._mean_started.add(chunk.index)
-        payload = self._own(chunk).data.cast("B")
-        for child in self._down_children[chunk.tree]:
-            path = self._plan.path(self.site, child)
-            message = Mean(self.round, self._plan.version, chunk.index, path)
-            self._emit(Send(message, payload))
+        if children := self._down_children[chunk.tree]:
+            payload = self._arithmetic.payload(self._own(chunk))
+            for child in children:
+                path = self._plan.path(self.site, child)
+                message = Mean(self.round, self._plan.version, chunk.index, path)
+                self._emit(Send(message, payload))
         self._means += 1
         if self._means == len(self._chunks):
             self._on_finished()

@@ -30,11 +30,11 @@ from anabranch.net.messages import (
     Refusal,
 )
 from anabranch.net.network import Address, Connection, Network, Receiver
-from anabranch.net.shaping import ShapedConnection
 from anabranch.overlay import Overlay
 from anabranch.plan import Chunk, Plan, deal
 from anabranch.site.accumulator import Floats
 from anabranch.site.aggregation import Aggregation, Send
+from anabranch.site.arithmetic import Arithmetic
 from anabranch.site.lane import Lane, Path, relay_window
 
 T = TypeVar("T")
@@ -54,7 +54,6 @@ class DataPlaneConfig:
         token: the run's shared secret.
         chunk_elements: the most elements of a chunk.
         buffer_elements: the largest buffer a round may have.
-        shaped: hold each link to the overlay's rate and latency (local world only).
     """
 
     site: int
@@ -63,7 +62,6 @@ class DataPlaneConfig:
     token: str
     chunk_elements: int
     buffer_elements: int
-    shaped: bool
 
     def __post_init__(self) -> None:
         if not 1 <= self.chunk_elements <= _MOST_CHUNK_ELEMENTS:
@@ -82,6 +80,8 @@ class DataPlane:
     Args:
         network: connects to the neighbours.
         config: see there.
+        arithmetic: what is done to the elements of a round.
+        progressed: called whenever a message has been sent.
         refused: told of each message that was refused: (sender or None, error).
         failed: told, once, what made the data plane useless.
     """
@@ -90,18 +90,22 @@ class DataPlane:
         self,
         network: Network,
         config: DataPlaneConfig,
+        arithmetic: Arithmetic,
+        progressed: Callable[[], None],
         refused: Callable[[int | None, PeerError], None],
         failed: Callable[[Exception], None],
     ) -> None:
         self.config = config
         self._network = network
-        self.epoch_s = 0.0  # the loop's time when the run began
+        self._arithmetic = arithmetic
+        self._progressed = progressed
         self._refused = refused
         self._on_failed = failed
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lanes: dict[int, Lane] = {}
         self._inbound: dict[int, Connection] = {}
-        self.strangers: set[Connection] = set()  # connections that have not said Hello
+        # Connections that have not said Hello; in order, as closing them is seen by others.
+        self.strangers: dict[Connection, None] = {}
         self._rounds: dict[int, tuple[Aggregation, asyncio.Event]] = {}
         self._rounds_done = 0
         self._deals: dict[tuple[int, int], tuple[Chunk, ...]] = {}
@@ -124,7 +128,7 @@ class DataPlane:
         if round != self._rounds_done + 1:
             raise ValueError(f"round {round} cannot follow round {self._rounds_done}")
         aggregation, finished = self._round(round)
-        for target in {hop[1] for _, hop in plan.hops() if hop[0] == self.config.site}:
+        for target in plan.next_hops[self.config.site]:
             self._lane(target)
         try:
             misfits = aggregation.begin(plan, self._deal(plan, len(buffer)), buffer, weight)
@@ -135,18 +139,23 @@ class DataPlane:
             self._refused(child, OutOfPlaceMessage(f"early data of round {round}: {wrong}"))
         await self._unless_failed(finished.wait())
         for lane in list(self._lanes.values()):
-            await self._unless_failed(lane.drained())
+            if not lane.empty:
+                await self._unless_failed(lane.emptied())
         self._rounds_done = round
         del self._rounds[round]
 
     def _round(self, round: int) -> tuple[Aggregation, asyncio.Event]:
         if round not in self._rounds:
             finished = asyncio.Event()
-            site, elements = self.config.site, self.config.buffer_elements
-            self._rounds[round] = (
-                Aggregation(site, round, elements, self._send, finished.set),
-                finished,
+            aggregation = Aggregation(
+                self.config.site,
+                round,
+                self.config.buffer_elements,
+                self._arithmetic,
+                self._send,
+                finished.set,
             )
+            self._rounds[round] = aggregation, finished
         return self._rounds[round]
 
     def _deal(self, plan: Plan, elements: int) -> tuple[Chunk, ...]:
@@ -187,8 +196,10 @@ class DataPlane:
             window = relay_window(link, 4 * self.config.chunk_elements)
             self._lanes[target] = Lane(
                 self.config.site,
+                f"{self.config.name(self.config.site)}, lane to {self.config.name(target)}",
                 lambda: self._connect(target),
                 window,
+                self._progressed,
                 lambda error: self.fail(self._lane_error(target, error)),
             )
         return self._lanes[target]
@@ -203,9 +214,6 @@ class DataPlane:
         config = self.config
         connection = await self._network.connect(config.addresses[target], _Outbound(self, target))
         await connection.send(Hello(config.token, config.site, target))
-        link = config.overlay.link(config.site, target)
-        if link is not None and config.shaped:
-            return ShapedConnection(connection, link, self.epoch_s)
         return connection
 
     def sent_bytes(self) -> dict[int, int]:
@@ -216,7 +224,7 @@ class DataPlane:
 
     def welcome(self, connection: Connection) -> Receiver:
         """Take a new connection; its first message must be a valid Hello."""
-        self.strangers.add(connection)
+        self.strangers[connection] = None
         return _Inbound(self, connection)
 
     def admit(self, hello: Hello, connection: Connection) -> int:
@@ -343,7 +351,7 @@ class _Inbound:
                 raise UnauthorisedPeer(f"{self._connection.peer} did not say Hello")
             self._sender = self._plane.admit(message, self._connection)
             self._connection.trust()
-            self._plane.strangers.discard(self._connection)
+            self._plane.strangers.pop(self._connection, None)
             return DISCARD
         if isinstance(message, ChunkMessage):
             return self._plane.on_chunk(self._sender, message, payload_bytes)
@@ -359,7 +367,7 @@ class _Inbound:
             self._connection.close()
 
     def on_closed(self, error: Exception | None) -> None:
-        self._plane.strangers.discard(self._connection)
+        self._plane.strangers.pop(self._connection, None)
         if self._sender is None:
             if isinstance(error, PeerError):
                 self._plane.refuse(None, error)

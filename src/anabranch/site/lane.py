@@ -17,7 +17,6 @@ import heapq
 import math
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import ChunkMessage, Mean
@@ -49,11 +48,7 @@ def priority(message: ChunkMessage) -> tuple[int, int, bool]:
     return message.round, message.chunk, not isinstance(message, Mean)
 
 
-@dataclass(order=True, slots=True)
-class _Entry:
-    priority: tuple[int, int, bool]
-    order: int  # of arrival, between equals
-    send: Send = field(compare=False)
+_Entry = tuple[int, int, bool, int, Send]  # its priority, its place between equals, and what
 
 
 class Lane:
@@ -61,21 +56,26 @@ class Lane:
 
     Args:
         site: this site.
+        name: of the lane's task, for whoever asks what it waits for.
         connect: makes the connection to the neighbour; nothing else sends payloads on it.
         window: chunks of one route that may be at the neighbour if it relays.
+        progressed: called whenever a message has been sent.
         failed: called once with the error that ended the lane.
     """
 
     def __init__(
         self,
         site: int,
+        name: str,
         connect: Callable[[], Awaitable[Connection]],
         window: int,
+        progressed: Callable[[], None],
         failed: Callable[[Exception], None],
     ) -> None:
         self._site = site
         self._connect = connect
         self._connection: Connection | None = None
+        self._progressed = progressed
         self._failed = failed
         self._ready: list[_Entry] = []
         self._parked: defaultdict[Path, deque[_Entry]] = defaultdict(deque)  # waits for credit
@@ -89,25 +89,23 @@ class Lane:
         self._empty = asyncio.Event()
         self._empty.set()
         self.payload_bytes = 0  # sent so far
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="lane")
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
 
     def put(self, send: Send) -> None:
         """Queue a message."""
-        entry = _Entry(priority(send.message), self._entries, send)
         self._entries += 1
+        entry = (*priority(send.message), self._entries, send)
+        if self._unsent == 0:
+            self._empty.clear()
         self._unsent += 1
-        self._empty.clear()
         path = send.message.path
-        if self._is_relayed_next(path):
+        if path[-2] != self._site:  # the neighbour will relay it
             if self._credit[path] == 0:
                 self._parked[path].append(entry)
                 return
             self._credit[path] -= 1
         heapq.heappush(self._ready, entry)
         self._wake.set()
-
-    def _is_relayed_next(self, path: Path) -> bool:
-        return path[-2] != self._site
 
     def credit(self, path: Path) -> None:
         """Take note that the neighbour has passed on a chunk of this route.
@@ -130,11 +128,12 @@ class Lane:
                 while not self._ready:
                     self._wake.clear()
                     await self._wake.wait()
-                send = heapq.heappop(self._ready).send
+                send = heapq.heappop(self._ready)[4]
                 send.leaving()
                 self._note(send.message)
                 await self._connection.send(send.message, send.payload)
                 self.payload_bytes += len(send.payload)
+                self._progressed()
                 send.sent()
                 self._unsent -= 1
                 if self._unsent == 0:
@@ -153,11 +152,14 @@ class Lane:
         """Return whether this (round, version, chunk) went out here, in this round or the last."""
         return chunk in self._sent
 
-    async def drained(self) -> None:
-        """Return when everything queued has been sent and its memory is free."""
+    @property
+    def empty(self) -> bool:
+        """Whether everything queued has been sent."""
+        return self._unsent == 0
+
+    async def emptied(self) -> None:
+        """Return when everything queued has been sent."""
         await self._empty.wait()
-        if self._connection is not None:
-            await self._connection.drained()
 
     def close(self) -> None:
         """Stop sending and close the connection."""

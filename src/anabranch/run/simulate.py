@@ -1,0 +1,251 @@
+"""The simulated world: a whole run in one process and in virtual time, faults included."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from anabranch.net.errors import NetError, RunAborted
+from anabranch.net.messages import Welcome
+from anabranch.net.network import Address, Network
+from anabranch.overlay import Overlay
+from anabranch.record.events import FaultInjected
+from anabranch.record.log import EventLog
+from anabranch.run.control import Recorder, conduct, make_scheduler
+from anabranch.run.scenario import (
+    Exchange,
+    Scenario,
+    check_simulable,
+    compute_model,
+    plan_route,
+)
+from anabranch.run.site import take_part
+from anabranch.sim.compute import ComputeModel, Slowdowns
+from anabranch.sim.faults import (
+    ClockStep,
+    ComputeFactor,
+    Factors,
+    Kill,
+    LinkFactor,
+    Pause,
+    Scripted,
+    script,
+)
+from anabranch.sim.loop import Deadlock, VirtualLoop, run_virtually
+from anabranch.sim.machine import Clock, Machine
+from anabranch.sim.network import SimulatedNetwork
+
+T = TypeVar("T")
+
+_TOKEN = "simulated"  # nobody else is there
+_EVENTS_A_COMMIT = 1000
+_STEADY = Slowdowns(starts_s=(0.0,), factors=(1.0,))
+
+
+def simulate(
+    scenario: Scenario,
+    overlay: Overlay,
+    log_path: Path,
+    data_dir: Path | None = None,
+    on_round: Callable[[int], None] = lambda round: None,
+) -> None:
+    """Run a scenario in virtual time.
+
+    Args:
+        scenario: what to run, with one route.
+        overlay: its overlay.
+        log_path: the event log to create.
+        data_dir: where data sets are.
+        on_round: called when a round begins, with its number.
+
+    Raises:
+        RunAborted: the run ended early; says who or what caused it.
+        LogError: the log cannot be created.
+        ScenarioError: the scenario does not say how long computing takes.
+    """
+    check_simulable(scenario)
+    with EventLog.create(log_path, commit_every=_EVENTS_A_COMMIT) as log:
+        simulation = _Simulation(scenario, overlay, log, data_dir, on_round)
+        try:
+            run_virtually(simulation.run())
+        except Deadlock as error:
+            simulation.recorder.ended(str(error))
+            raise RunAborted(str(error)) from None
+
+
+class _Simulation:
+    """One run: the scheduler, its sites, their network and machines, and what befalls them."""
+
+    recorder: Recorder
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        overlay: Overlay,
+        log: EventLog,
+        data_dir: Path | None,
+        on_round: Callable[[int], None],
+    ) -> None:
+        self._scenario = scenario
+        self._overlay = overlay
+        self._log = log
+        self._data_dir = data_dir
+        self._on_round = on_round
+        scripted = script(scenario.fault, overlay, rounds=scenario.stop.rounds)
+        self._faults = [
+            _Fault(str(fault.__struct_config__.tag), each)
+            for fault, each in zip(scenario.fault, scripted, strict=True)
+        ]
+        self._link_factors: Factors[tuple[int, int]] = Factors()
+        self._compute_factors: Factors[int] = Factors()
+        self._pauses: Factors[int] = Factors()
+
+    async def run(self) -> None:
+        """Run to the end.
+
+        Raises:
+            RunAborted: the run ended early.
+        """
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        self._loop = loop
+        scenario, overlay = self._scenario, self._overlay
+        self._network = SimulatedNetwork(
+            loop, overlay, scenario.seed, scenario.simulation.control_latency_s
+        )
+        model = compute_model(scenario, overlay)
+        self._worlds = [
+            _SimulatedWorld(loop, self._network, site, model) for site in range(overlay.size)
+        ]
+        plan = plan_route(scenario.routes[0], overlay)
+        self.recorder = Recorder(
+            self._log, scenario, overlay, plan, "simulated", self._begin, self._begin_round
+        )
+        control = self._network.control(None)
+        scheduler = make_scheduler(control, self.recorder, scenario, overlay, plan, _TOKEN)
+        address = await scheduler.listen(("scheduler", 0))
+        self._tasks = [
+            loop.create_task(
+                take_part(world, site.name, address, _TOKEN, self._data_dir),
+                name=f"site {site.name}",
+            )
+            for world, site in zip(self._worlds, overlay.sites, strict=True)
+        ]
+        try:
+            await conduct(scheduler, self.recorder)
+        except RunAborted as aborted:
+            ends = await asyncio.gather(*self._tasks, return_exceptions=True)
+            bugs = [end for end in ends if isinstance(end, Exception)]
+            cause = next((bug for bug in bugs if not isinstance(bug, NetError)), None)
+            raise aborted from cause
+        await asyncio.gather(*self._tasks)
+
+    # --- what befalls them
+
+    def _begin(self) -> None:
+        self._network.begin()
+        for world in self._worlds:
+            world.machine.begin()
+        for fault in self._faults:
+            if fault.scripted.at_s is not None:
+                self._loop.call_later(fault.scripted.at_s, self._inject, fault)
+
+    def _begin_round(self, round: int) -> None:
+        self._on_round(round)
+        for fault in self._faults:
+            if fault.scripted.round == round:
+                self._inject(fault)
+
+    def _inject(self, fault: _Fault) -> None:
+        self._note(fault, fault.scripted.label)
+        action = fault.scripted.action
+        match action:
+            case Kill(site=site):
+                self._network.kill(site)
+                self._tasks[site].cancel()
+            case Pause(site=site):
+                self._pauses.begin(site, 0.0)
+                self._worlds[site].fall_asleep()
+            case LinkFactor(links=links, rate_factor=factor):
+                for pair in links:
+                    self._network.scale(pair, self._link_factors.begin(pair, factor))
+            case ComputeFactor(site=site, time_factor=factor):
+                self._worlds[site].machine.slow(self._compute_factors.begin(site, factor))
+            case ClockStep(site=site, offset_s=offset_s, drift=drift):
+                self._worlds[site].clock.step(offset_s, drift)
+        for_s = getattr(action, "for_s", None)
+        if for_s is not None:
+            self._loop.call_later(for_s, self._heal, fault)
+
+    def _heal(self, fault: _Fault) -> None:
+        self._note(fault, f"over: {fault.scripted.label}")
+        match fault.scripted.action:
+            case Pause(site=site):
+                if self._pauses.end(site, 0.0) == 1.0:
+                    self._worlds[site].wake_up()
+            case LinkFactor(links=links, rate_factor=factor):
+                for pair in links:
+                    self._network.scale(pair, self._link_factors.end(pair, factor))
+            case ComputeFactor(site=site, time_factor=factor):
+                self._worlds[site].machine.slow(self._compute_factors.end(site, factor))
+
+    def _note(self, fault: _Fault, detail: str) -> None:
+        event = FaultInjected(at_s=self.recorder.at_s(), fault=fault.kind, detail=detail)
+        self.recorder.write(event)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    """A scripted fault and its kind, for the log."""
+
+    kind: str
+    scripted: Scripted
+
+
+class _SimulatedWorld:
+    """See :class:`anabranch.run.site.World`."""
+
+    def __init__(
+        self, loop: VirtualLoop, network: SimulatedNetwork, site: int, model: ComputeModel | None
+    ) -> None:
+        self.control: Network = network.control(site)
+        self.data: Network = network.lanes(site)
+        self._host = network.sites[site]
+        self.listen: Address = self._host.name, 0
+        self._site = site
+        self._model = model
+        self.machine = Machine(loop, _STEADY if model is None else model.slowdowns(site))
+        self.clock = Clock(loop)
+
+    def clock_s(self) -> float:
+        return self.clock.now_s()
+
+    def enter(
+        self, scenario: Scenario, overlay: Overlay, welcome: Welcome, began: asyncio.Future[float]
+    ) -> Network:
+        return self.data
+
+    def sizes_only(self, scenario: Scenario) -> bool:
+        tensors = scenario.simulation.tensors
+        return tensors == "sizes" or (tensors is None and isinstance(scenario.task, Exchange))
+
+    async def compute(self, step: int, samples: int, do: Callable[[], T]) -> T:
+        done = do()
+        if self._model is not None:
+            await self.machine.work(self._model.work_s(self._site, step, samples))
+            await asyncio.sleep(self._model.added_s(self._site, step))
+        await self._host.awake()
+        return done
+
+    def fall_asleep(self) -> None:
+        """Stand still: compute nothing, hear nothing, send nothing more."""
+        self._host.asleep = True
+        self.machine.stop()
+
+    def wake_up(self) -> None:
+        """Go on."""
+        self.machine.go_on()
+        self._host.wake()

@@ -1,0 +1,212 @@
+"""A site in a run, in any world: it joins, does its steps, exchanges, and reports."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from anabranch import overlay as overlays
+from anabranch.net.errors import PeerError
+from anabranch.net.messages import Welcome
+from anabranch.net.network import Address, Network
+from anabranch.overlay import Overlay
+from anabranch.record import events
+from anabranch.run.scenario import Scenario, decode
+from anabranch.run.work import make_work
+from anabranch.site.agent import RoundsOver, SiteAgent
+
+T = TypeVar("T")
+
+
+class World(Protocol):
+    """What differs between the worlds, seen from one site.
+
+    Attributes:
+        control: the network to the scheduler.
+        data: the network on which other sites reach this one.
+        listen: where they do.
+    """
+
+    control: Network
+    data: Network
+    listen: Address
+
+    def clock_s(self) -> float:
+        """Return the time by this site's clock, seconds."""
+
+    def enter(
+        self, scenario: Scenario, overlay: Overlay, welcome: Welcome, began: asyncio.Future[float]
+    ) -> Network:
+        """Take note of the run that this site has joined.
+
+        Args:
+            scenario, overlay: what runs, and where.
+            welcome: which site this is, and where the others are.
+            began: the loop's time when the run began, once it has.
+
+        Returns:
+            The network on which this site connects to others.
+        """
+
+    def sizes_only(self, scenario: Scenario) -> bool:
+        """Return whether chunks have sizes and no numbers."""
+
+    async def compute(self, step: int, samples: int, do: Callable[[], T]) -> T:
+        """Do a step's computing, and let the time pass that it takes.
+
+        Args:
+            step: counted from 0.
+            samples: the step's batch.
+            do: what there is to compute.
+        """
+
+
+async def take_part(
+    world: World, name: str, scheduler: Address, token: str, data_dir: Path | None
+) -> None:
+    """Take part in a run as one site, to its end.
+
+    Args:
+        world: what this site runs in.
+        name: this site's name in the run's overlay.
+        scheduler: where to join.
+        token: the run's shared secret.
+        data_dir: where data sets are.
+
+    Raises:
+        RunAborted: the run ended early; says who or what caused it.
+        LinkError: the scheduler cannot be reached.
+    """
+    diary = _Diary(world)
+    agent = SiteAgent(
+        world.control,
+        world.data,
+        name,
+        token,
+        world.listen,
+        world.clock_s,
+        diary.progressed,
+        diary.refused,
+    )
+    try:
+        welcome = await agent.join(scheduler)
+        scenario = decode(welcome.work)
+        await _steps(world, agent, diary, welcome, scenario, data_dir)
+        diary.report()
+        await agent.leave()
+    except Exception as error:
+        await agent.fail(error)
+        raise
+
+
+async def _steps(
+    world: World,
+    agent: SiteAgent,
+    diary: _Diary,
+    welcome: Welcome,
+    scenario: Scenario,
+    data_dir: Path | None,
+) -> None:
+    site, sites = welcome.site, len(welcome.addresses)
+    loop = asyncio.get_running_loop()
+    sizes_only = world.sizes_only(scenario)
+    work = await loop.run_in_executor(None, make_work, scenario, site, sites, data_dir, sizes_only)
+    overlay = overlays.loads(welcome.overlay_toml)
+    lanes = world.enter(scenario, overlay, welcome, agent.began)
+    await agent.start(scenario.chunk_elements, len(work.buffer), work.arithmetic, lanes)
+    diary.begin(agent, site, scenario.sample_every_s)
+    for step in range(scenario.stop.rounds):
+        began_s = world.clock_s()
+        loss = await world.compute(step, work.samples, work.prepare)
+        computed_s = world.clock_s() - began_s
+        try:
+            done = await agent.all_reduce(work.buffer)
+        except RoundsOver:
+            return
+        checksum = await loop.run_in_executor(None, work.apply, done.round)
+        await agent.round_ended(done, checksum)
+        if work.samples:
+            diary.write(
+                events.StepDone(
+                    at_s=diary.now_s(),
+                    site=site,
+                    round=done.round,
+                    loss=loss,
+                    samples=work.samples,
+                    compute_s=computed_s,
+                )
+            )
+        # All sites hold the same model, so one of them measures it.
+        last = done.round == scenario.stop.rounds
+        every = work.evaluate_every
+        if site == 0 and every is not None and (done.round % every == 0 or last):
+            at_s = diary.now_s()
+            accuracy = await loop.run_in_executor(None, work.evaluate)
+            diary.write(events.Evaluated(at_s=at_s, site=0, round=done.round, accuracy=accuracy))
+            diary.report()  # the run may be over for it
+
+
+class _Diary:
+    """What a site saw and has not reported yet."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._agent: SiteAgent | None = None
+        self._site = 0
+        self._every_s = 0.0
+        self._began_s = 0.0  # by this site's clock
+        self._events: list[events.Event] = []
+        self._sent_bytes: dict[int, int] = {}
+        self._sampled_s = 0.0
+
+    def begin(self, agent: SiteAgent, site: int, every_s: float) -> None:
+        """Count time from now."""
+        self._agent, self._site, self._every_s = agent, site, every_s
+        self._began_s = self._world.clock_s()
+
+    def now_s(self) -> float:
+        """Return seconds since the run began, by this site's clock; 0 before."""
+        return 0.0 if self._agent is None else self._world.clock_s() - self._began_s
+
+    def write(self, event: events.Event) -> None:
+        self._events.append(event)
+
+    def refused(self, sender: int | None, error: PeerError) -> None:
+        """Write down that a message from another site was refused."""
+        self.write(
+            events.MessageRefused(
+                at_s=self.now_s(),
+                site=self._site,
+                sender=sender,
+                error=type(error).__name__,
+                detail=str(error),
+            )
+        )
+
+    def progressed(self) -> None:
+        """Report if it is time to; called whenever a message has been sent."""
+        if self.now_s() - self._sampled_s >= self._every_s:
+            self.report()
+
+    def report(self) -> None:
+        """Send what was written down, and what each link carried since the last time."""
+        if self._agent is None:
+            return
+        now_s, sent_bytes = self.now_s(), self._agent.sent_bytes()
+        for target, count in sent_bytes.items():
+            if more := count - self._sent_bytes.get(target, 0):
+                self.write(
+                    events.LinkBytes(
+                        at_s=now_s,
+                        source=self._site,
+                        target=target,
+                        seconds=now_s - self._sampled_s,
+                        payload_bytes=more,
+                    )
+                )
+        self._sent_bytes, self._sampled_s = sent_bytes, now_s
+        waiting, self._events = self._events, []
+        if waiting:
+            self._agent.report(tuple(events.encode(event).encode() for event in waiting))

@@ -1,0 +1,208 @@
+"""What a site does in a step, apart from talking: gradients, or a buffer to exchange."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from anabranch.net.errors import RunAborted
+from anabranch.run.scenario import Exchange, Scenario, Task, Train
+from anabranch.site.arithmetic import Arithmetic, Float32, SizesOnly
+
+if TYPE_CHECKING:
+    from anabranch.learn import tasks
+
+Floats = npt.NDArray[np.float32]
+
+
+class Work(Protocol):
+    """One site's work. Its methods compute; they are called one at a time, from any thread.
+
+    Attributes:
+        buffer: what is exchanged, shape (elements,).
+        arithmetic: what the exchange does to its elements.
+        samples: how many a step takes.
+        evaluate_every: steps between two evaluations; None if there is nothing to evaluate.
+    """
+
+    buffer: Floats
+    arithmetic: Arithmetic
+    samples: int
+    evaluate_every: int | None
+
+    def prepare(self) -> float | None:
+        """Fill the buffer with this site's contribution; return the loss, if there is one."""
+
+    def apply(self, round: int) -> int | None:
+        """Use the mean that the buffer now holds; return a checksum of the result, or None."""
+
+    def evaluate(self) -> float:
+        """Return the accuracy on held-out data."""
+
+
+def make_work(
+    scenario: Scenario, site: int, sites: int, data_dir: Path | None, sizes_only: bool
+) -> Work:
+    """Return what one site does in each step of a scenario.
+
+    Args:
+        scenario: what to run.
+        site: this site's index.
+        sites: how many there are.
+        data_dir: where data sets are.
+        sizes_only: leave the numbers out.
+    """
+    if sizes_only:
+        return _Sized(scenario, buffer_elements(scenario, data_dir))
+    if isinstance(scenario.task, Train):
+        return _Training(scenario, scenario.task, site, sites, data_dir)
+    return _Exchanging(scenario.task, site, sites)
+
+
+def buffer_elements(scenario: Scenario, data_dir: Path | None) -> int:
+    """Return how many float32 a scenario's sites exchange each round."""
+    task = scenario.task
+    if isinstance(task, Exchange):
+        return _exchanged_elements(task)
+    from anabranch.learn.models import build_model
+
+    data = _load_task(task.data, data_dir)
+    model = build_model(task.model, data.shape, data.classes, seed=0, hidden=task.hidden or None)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _exchanged_elements(task: Exchange) -> int:
+    if task.profile is None:
+        assert task.elements is not None  # scenarios are checked
+        return task.elements
+    from anabranch.learn.profiles import load_profile
+
+    return load_profile(task.profile).elements
+
+
+@lru_cache(maxsize=1)  # the sites of a simulation share it
+def _load_task(name: str, data_dir: Path | None) -> tasks.Task:
+    from anabranch.learn.tasks import load_task
+
+    return load_task(name, data_dir)
+
+
+class _Training:
+    """Real gradients of a real model."""
+
+    def __init__(
+        self, scenario: Scenario, task: Train, site: int, sites: int, data_dir: Path | None
+    ) -> None:
+        from anabranch.learn.models import build_model
+        from anabranch.learn.optimisers import Adam, Sgd
+        from anabranch.learn.partition import partition_evenly
+        from anabranch.learn.train import Trainer
+
+        data = _load_task(task.data, data_dir)
+        model = build_model(
+            task.model, data.shape, data.classes, seed=scenario.seed, hidden=task.hidden or None
+        )
+        rate = task.learning_rate
+        self._trainer = Trainer(
+            data,
+            model,
+            partition_evenly(len(data.train_labels), sites, scenario.seed)[site],
+            Adam(rate) if task.optimiser == "adam" else Sgd(rate, task.momentum),
+            task.batch_size,
+            seed=scenario.seed * sites + site,
+        )
+        self.buffer = self._trainer.flat.gradients
+        self.arithmetic: Arithmetic = Float32()
+        self.samples = task.batch_size
+        self.evaluate_every: int | None = task.evaluate_every
+
+    def prepare(self) -> float:
+        return self._trainer.compute_gradients()
+
+    def apply(self, round: int) -> int:
+        from anabranch.learn.checksum import checksum
+
+        self._trainer.update()
+        return checksum(self._trainer.flat.parameters)
+
+    def evaluate(self) -> float:
+        return self._trainer.accuracy()
+
+
+class _Exchanging:
+    """Numbers whose mean is known, exchanged and checked."""
+
+    def __init__(self, task: Exchange, site: int, sites: int) -> None:
+        self.buffer = np.empty(_exchanged_elements(task), np.float32)
+        self.arithmetic: Arithmetic = Float32()
+        self.samples = task.batch_size
+        self.evaluate_every: int | None = None
+        self._site = site
+        self._sites = sites
+
+    def prepare(self) -> None:
+        _fill(self.buffer, self._site)
+
+    def apply(self, round: int) -> int:
+        from anabranch.learn.checksum import checksum
+
+        _check(self.buffer, self._sites, round)
+        return checksum(self.buffer)
+
+    def evaluate(self) -> float:
+        raise NotImplementedError("there is no model")
+
+
+class _Sized:
+    """No numbers, only their count."""
+
+    def __init__(self, scenario: Scenario, elements: int) -> None:
+        self.buffer, self.arithmetic = _nothing(elements, scenario.chunk_elements)
+        self.samples = scenario.task.batch_size
+        self.evaluate_every: int | None = None
+
+    def prepare(self) -> None:
+        pass
+
+    def apply(self, round: int) -> None:
+        pass
+
+    def evaluate(self) -> float:
+        raise NotImplementedError("there is no model")
+
+
+@lru_cache(maxsize=1)  # the sites of a simulation share it
+def _nothing(elements: int, chunk_elements: int) -> tuple[Floats, Arithmetic]:
+    return np.zeros(elements, np.float32), SizesOnly(chunk_elements)
+
+
+def describe(task: Task) -> tuple[str, str]:
+    """Return what a task is about and what it exchanges, for people."""
+    if isinstance(task, Train):
+        return task.data, task.model
+    return "exchange", task.profile or f"{task.elements} elements"
+
+
+# What sites exchange when they compute nothing: whole numbers so small that float32 adds them up
+# exactly, in any order, so the mean is known to the last bit.
+_PATTERN = (np.arange(251 * 1024) % 251).astype(np.float32)
+
+
+def _fill(buffer: Floats, site: int) -> None:
+    for start in range(0, len(buffer), len(_PATTERN)):
+        part = buffer[start : start + len(_PATTERN)]
+        np.add(_PATTERN[: len(part)], np.float32(site), out=part)
+
+
+def _check(buffer: Floats, sites: int, round: int) -> None:
+    mean = (_PATTERN * sites + np.float32(sites * (sites - 1) // 2)) / np.float32(sites)
+    for start in range(0, len(buffer), len(mean)):
+        part = buffer[start : start + len(mean)]
+        if not np.array_equal(part, mean[: len(part)]):
+            raise RunAborted(
+                f"round {round} gave a wrong mean, first in {start}..{start + len(part)}"
+            )

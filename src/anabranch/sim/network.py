@@ -1,0 +1,426 @@
+"""The network port, made of flows: every connection lives in one loop, and links are modelled.
+
+What a lane sends becomes a flow over its link, and over its two sites' ports where the overlay
+caps them; flows share by max-min fairness (:mod:`anabranch.sim.fluid`), at a link's goodput
+``rate * (1 - loss)`` times what faults leave of it. ``send`` returns when the last byte has left;
+the message arrives one latency later, whole and in order. A connection takes no time to make.
+
+Left out, because none of it sets the pace of a lane: what is posted (credits, refusals) needs a
+latency but no bandwidth, and so does all that passes between sites and the scheduler.
+
+Hosts can die and sleep. A dead host's connections close, as the kernel closes those of a killed
+process. A sleeping one is like a stopped process: what has been handed to its network interface
+leaves, what comes in waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+
+from anabranch.net.errors import LinkError, PeerError
+from anabranch.net.frames import PREFIX_BYTES
+from anabranch.net.messages import AnyMessage, Message, encode
+from anabranch.net.network import Address, Connection, Payload, Receiver, frozen
+from anabranch.overlay import Latency, Link, Overlay
+from anabranch.sim.fluid import Flow, Fluid
+from anabranch.sim.loop import VirtualLoop
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How what one end of a connection says gets to the other.
+
+    Args:
+        resources: what its flows use; none where it takes no bandwidth.
+        latency: of what is sent, message by message.
+        post_s: of what is posted, seconds.
+    """
+
+    resources: tuple[int, ...]
+    latency: Latency
+    post_s: float
+
+
+class Host:
+    """A machine that takes part: awake, asleep, or dead.
+
+    Args:
+        name: for error messages.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.dead = False
+        self.asleep = False
+        self._backlog: list[tuple[Callable[..., object], tuple[object, ...]]] = []
+
+    def act(self, callback: Callable[..., object], *args: object) -> None:
+        """Call back now, or on waking up; never once dead."""
+        if self.asleep:
+            self._backlog.append((callback, args))
+        elif not self.dead:
+            callback(*args)
+
+    async def awake(self) -> None:
+        """Return at once, or on waking up."""
+        if self.asleep:
+            up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._backlog.append((_settle, (up,)))
+            await up
+
+    def wake(self) -> None:
+        """Do, in order, what waited."""
+        self.asleep = False
+        backlog, self._backlog = self._backlog, []
+        for callback, args in backlog:
+            self.act(callback, *args)
+
+
+def _settle(future: asyncio.Future[None], error: Exception | None = None) -> None:
+    if not future.done():
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+
+class SimulatedNetwork:
+    """The links between the sites of an overlay, and a control network beside them.
+
+    Args:
+        loop: whose time it lives in.
+        overlay: sites and links; rate traces count from ``begin``.
+        seed: of latencies that drift.
+        control_latency_s: one way between the scheduler and any site, seconds.
+
+    Attributes:
+        sites: the hosts, by index.
+        messages: how many have been sent so far, for benchmarks.
+    """
+
+    def __init__(
+        self, loop: VirtualLoop, overlay: Overlay, seed: int, control_latency_s: float
+    ) -> None:
+        self.loop = loop
+        self.sites = [Host(site.name) for site in overlay.sites]
+        self.scheduler = Host("scheduler")
+        self.messages = 0
+        self._overlay = overlay
+        self._fluid: Fluid[_End] = Fluid()
+        self._rates_bps = {(link.source, link.target): link.goodput_bps for link in overlay}
+        self._factors: dict[Pair, float] = {}
+        self._ways = self._lay_links(seed)
+        control = Latency(Link(0, 0, 1.0, control_latency_s), seed)
+        self._control = _Way((), control, control_latency_s)
+        self._listeners: dict[Address, tuple[Host, Callable[[Connection], Receiver]]] = {}
+        self._ports = count(1)
+        self._ends: dict[_End, None] = {}  # open, in order of making
+        self._unsettled = False
+        self._armed_s = math.inf  # when the next look at the flows is due
+        loop.explain.append(self._explain)
+
+    def _lay_links(self, seed: int) -> dict[Pair, _Way]:
+        add, sites = self._fluid.add_resource, self._overlay.sites
+        up = [None if site.uplink_bps is None else add(site.uplink_bps) for site in sites]
+        down = [None if site.downlink_bps is None else add(site.downlink_bps) for site in sites]
+        ways = {}
+        for link in self._overlay:
+            used = (add(link.goodput_bps), up[link.source], down[link.target])
+            resources = tuple(resource for resource in used if resource is not None)
+            way = _Way(resources, Latency(link, seed), link.latency_s)
+            ways[link.source, link.target] = way
+        return ways
+
+    def lanes(self, site: int) -> Port:
+        """Return a site's port on the overlay's links."""
+        return Port(self, self.sites[site], site)
+
+    def control(self, site: int | None) -> Port:
+        """Return a site's port on the control network; None for the scheduler's."""
+        return Port(self, self.scheduler if site is None else self.sites[site], None)
+
+    # --- what changes the network
+
+    def begin(self) -> None:
+        """Let traces begin."""
+        began_s = self.loop.time()
+        for link in self._overlay:
+            if link.trace is not None:
+                pieces = zip(link.trace.starts_s, link.trace.rates_bps, strict=True)
+                for start_s, rate_bps in pieces:
+                    pair, goodput_bps = (link.source, link.target), rate_bps * (1.0 - link.loss)
+                    self.loop.at(began_s + start_s, self._set_rate, pair, goodput_bps)
+
+    def _set_rate(self, pair: Pair, goodput_bps: float) -> None:
+        self._rates_bps[pair] = goodput_bps
+        self._apply(pair)
+
+    def scale(self, pair: Pair, factor: float) -> None:
+        """Let a link carry ``factor`` times its rate from now on; 0 cuts it, 1 restores it."""
+        self._factors[pair] = factor
+        self._apply(pair)
+
+    def _apply(self, pair: Pair) -> None:
+        capacity_bps = self._rates_bps[pair] * self._factors.get(pair, 1.0)
+        self._fluid.set_capacity(self._ways[pair].resources[0], capacity_bps)
+        self._touch()
+
+    def kill(self, site: int) -> None:
+        """Let a host die: it hears and does nothing more, and its peers lose their connections."""
+        host = self.sites[site]
+        host.dead = True
+        for address in [at for at, (whose, _) in self._listeners.items() if whose is host]:
+            del self._listeners[address]
+        for end in [end for end in self._ends if end.host is host]:
+            end.vanish()
+
+    # --- flows
+
+    def carry(self, end: _End, resources: tuple[int, ...], size_bytes: int) -> Flow[_End]:
+        """Start a flow now; ``end.left`` is called when its last byte has left."""
+        self._touch()
+        return self._fluid.start(resources, 8.0 * size_bytes, end)
+
+    def drop(self, flow: Flow[_End]) -> None:
+        """End a flow before its time."""
+        self._fluid.cancel(flow)
+        self._touch()
+
+    def _touch(self) -> None:
+        if not self._unsettled:
+            self._unsettled = True
+            self.loop.at_end_of_instant(self._settle_flows)
+
+    def _settle_flows(self) -> None:
+        self._unsettled = False
+        self._fluid.settle(self.loop.time())
+        next_s = self._fluid.next_s
+        if next_s < self._armed_s:
+            self._armed_s = next_s
+            self.loop.at(next_s, self._look)
+
+    def _look(self) -> None:
+        now_s = self.loop.time()
+        if self._armed_s <= now_s:
+            self._armed_s = math.inf
+        for flow in self._fluid.finish(now_s):
+            flow.token.left()
+        self._touch()
+
+    # --- connections
+
+    def connect(self, port: Port, address: Address, receiver: Receiver) -> _End:
+        """Make a connection from a port; see :class:`Port`."""
+        if address not in self._listeners:
+            raise LinkError(f"cannot connect to {address[0]}:{address[1]}: nobody listens there")
+        host, welcome = self._listeners[address]
+        there, back = self._way(port.site, host)
+        caller, called = _End(self, port.host, host, there), _End(self, host, port.host, back)
+        caller.other, called.other = called, caller
+        caller.receiver = receiver
+        called.receiver = welcome(called)
+        self._ends[caller] = self._ends[called] = None
+        return caller
+
+    def _way(self, source: int | None, host: Host) -> tuple[_Way, _Way]:
+        """Return a connection's ways there and back."""
+        if source is None:
+            return self._control, self._control
+        target = self.sites.index(host)
+        if (source, target) not in self._ways:
+            raise LinkError(f"no link leads from {self.sites[source].name} to {host.name}")
+        there = self._ways[source, target]
+        return there, self._ways.get((target, source), _Way((), there.latency, there.post_s))
+
+    def listen(
+        self, port: Port, address: Address, welcome: Callable[[Connection], Receiver]
+    ) -> _Listener:
+        """Listen on a port; see :class:`Port`."""
+        address = port.host.name, address[1] or next(self._ports)
+        self._listeners[address] = port.host, welcome
+        return _Listener(address, lambda: self._listeners.pop(address, None))
+
+    def forget(self, end: _End) -> None:
+        """Take note that an end is closed."""
+        self._ends.pop(end, None)
+
+    def _explain(self) -> list[str]:
+        stalled = [flow.token for flow in self._fluid.stalled()]
+        asleep = [host.name for host in self.sites if host.asleep]
+        return [
+            *(f"nothing moves from {end.host.name} to {end.peer_host.name}" for end in stalled),
+            *(f"{name} is stopped" for name in asleep),
+        ]
+
+
+class Port:
+    """A host's way into the network; see :class:`anabranch.net.network.Network`.
+
+    Args:
+        network: what it leads into.
+        host: whose it is.
+        site: the host's index if this port is on the overlay, None if on the control network.
+    """
+
+    def __init__(self, network: SimulatedNetwork, host: Host, site: int | None) -> None:
+        self._network = network
+        self.host = host
+        self.site = site
+
+    async def connect(self, address: Address, receiver: Receiver) -> Connection:
+        """See :meth:`anabranch.net.network.Network.connect`."""
+        return self._network.connect(self, address, receiver)
+
+    async def listen(
+        self, address: Address, welcome: Callable[[Connection], Receiver]
+    ) -> _Listener:
+        """See :meth:`anabranch.net.network.Network.listen`."""
+        return self._network.listen(self, address, welcome)
+
+
+class _Listener:
+    def __init__(self, address: Address, forget: Callable[[], object]) -> None:
+        self.address = address
+        self._forget = forget
+
+    def close(self) -> None:
+        self._forget()
+
+
+class _End:
+    """One end of a connection; see :class:`anabranch.net.network.Connection`."""
+
+    other: _End
+    receiver: Receiver
+
+    def __init__(
+        self,
+        network: SimulatedNetwork,
+        host: Host,
+        peer_host: Host,
+        way: _Way,
+    ) -> None:
+        self.host = host
+        self.peer_host = peer_host
+        self._network = network
+        self._loop = network.loop
+        self._way = way
+        self._open = True
+        self._flow: Flow[_End] | None = None  # of the send in progress
+        self._sending: tuple[Message, Payload, asyncio.Future[None]]
+        self._one_at_a_time = asyncio.Lock()
+        self._posted: list[Message] = []  # waits for the end of the send in progress
+        self._arrives_s = 0.0  # of what was sent last: nothing overtakes it
+
+    @property
+    def peer(self) -> str:
+        return self.peer_host.name
+
+    def trust(self) -> None:
+        """Everybody in a simulation is trusted."""
+
+    async def send(self, message: Message, payload: Payload = b"") -> None:
+        async with self._one_at_a_time:
+            await self.host.awake()
+            if not self._open:
+                raise LinkError(f"the connection to {self.peer} is gone")
+            self._network.messages += 1
+            if not self._way.resources:
+                self._fly(message, payload)
+                return
+            done: asyncio.Future[None] = self._loop.create_future()
+            self._sending = message, payload, done
+            size_bytes = PREFIX_BYTES + len(encode(message)) + len(payload)
+            self._flow = self._network.carry(self, self._way.resources, size_bytes)
+            try:
+                await done
+            except asyncio.CancelledError:
+                self.close()  # a message cut short would be continued by the next
+                raise
+
+    def left(self) -> None:
+        """Take note that the last byte of the message being sent has left."""
+        message, payload, done = self._sending
+        self._flow = None
+        self._fly(message, payload)
+        posted, self._posted = self._posted, []
+        for each in posted:
+            self.post(each)
+        self.host.act(_settle, done)
+
+    def _fly(self, message: Message, payload: Payload) -> None:
+        # A link holds what is on its way, so that the sender may use its memory again.
+        self._arrives_s = max(self._arrives_s, self._loop.time() + self._way.latency.next_s())
+        self._loop.at(self._arrives_s, self.other.arrive, message, frozen(payload))
+
+    def post(self, message: Message) -> None:
+        if self._flow is not None:
+            self._posted.append(message)
+        elif self._open:
+            self._network.messages += 1
+            self.host.act(self._post, message)
+
+    def _post(self, message: Message) -> None:
+        self._arrives_s = max(self._arrives_s, self._loop.time() + self._way.post_s)
+        self._loop.at(self._arrives_s, self.other.arrive, message, b"")
+
+    def arrive(self, message: AnyMessage, payload: Payload) -> None:
+        """Take a message in."""
+        if self.host.asleep:
+            self.host.act(self.arrive, message, payload)
+            return
+        if not self._open:
+            return
+        try:
+            try:
+                sink = self.receiver.on_message(message, len(payload))
+            except PeerError as error:
+                self.receiver.on_refused(message, error)
+                return
+            if sink.target is not None:
+                sink.target[:] = payload
+            elif sink.piece is not None and payload:
+                sink.piece(0, memoryview(payload))
+            sink.done()
+        except Exception as error:  # our own fault: it ends the connection, as it does over TCP
+            self._shut()
+            self._tell_other()
+            self.receiver.on_closed(error)
+
+    # --- the end
+
+    def close(self) -> None:
+        if self._open:
+            self._shut()
+            self._loop.call_soon(self.host.act, self.receiver.on_closed, None)
+            self._tell_other()
+
+    def vanish(self) -> None:
+        """Close without a word to this side, which is dead."""
+        self._shut()
+        self._tell_other()
+
+    def _shut(self) -> None:
+        self._open = False
+        self._network.forget(self)
+        if self._flow is not None:
+            self._network.drop(self._flow)
+            self._flow = None
+            error = LinkError(f"the connection to {self.peer} is gone")
+            self.host.act(_settle, self._sending[2], error)
+
+    def _tell_other(self) -> None:
+        lost_s = max(self._arrives_s, self._loop.time() + self._way.post_s)
+        self._loop.at(lost_s, self.other.host.act, self.other.lose)
+
+    def lose(self) -> None:
+        """Take note that the other end is closed."""
+        if self._open:
+            self._shut()
+            self.receiver.on_closed(LinkError(f"{self.peer} closed the connection"))
