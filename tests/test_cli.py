@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.overlay import dumps, random_complete
-from anabranch.record import read_events, summarise
+from anabranch.record import fingerprint, read_events, summarise
 
 
 def anabranch(
@@ -108,32 +108,87 @@ def test_bad_input_ends_with_2_and_names_the_fix(arguments: list[str], named: st
     assert "Traceback" not in done.stderr
 
 
-def test_a_run_and_its_report(tmp_path: Path) -> None:
+@pytest.fixture
+def two_routes(tmp_path: Path) -> Path:
     overlay = random_complete(3, 0, low_bps=50e6, high_bps=100e6, latency_s=0.001)
     (tmp_path / "overlay.toml").write_text(dumps(overlay))
-    paths = []
-    for kind in ("star", "fapt"):
-        path = tmp_path / f"{kind}.toml"
-        path.write_text(
-            f'label = "{kind}"\noverlay = "overlay.toml"\nstop.rounds = 3\nroute.kind = "{kind}"\n'
-            '[task]\nkind = "exchange"\nelements = 10_000\n'
-        )
-        paths.append(str(path))
-    done = anabranch("run", *paths, "--out", str(tmp_path / "runs"))
+    path = tmp_path / "two.toml"
+    path.write_text(
+        'overlay = "overlay.toml"\nstop.rounds = 3\n'
+        '[[route]]\nkind = "star"\n[[route]]\nkind = "fapt"\n'
+        '[task]\nkind = "exchange"\nelements = 10_000\n'
+    )
+    return path
+
+
+@pytest.mark.parametrize("world", ["run", "simulate"])
+def test_a_scenario_runs_once_for_each_route_and_is_reported(
+    world: str, two_routes: Path, tmp_path: Path
+) -> None:
+    done = anabranch(world, str(two_routes), "--out", str(tmp_path / "runs"))
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "runs").iterdir()
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "1-star.db",
-        "2-fapt.db",
-        "report.html",
-    ]
-    run = summarise(event for _, event in read_events(folder / "2-fapt.db"))
-    assert run.label == "fapt"
+    logs = ["1-two-star.db", "2-two-fapt.db"]
+    assert sorted(path.name for path in folder.iterdir()) == [*logs, "report.html"]
+    run = summarise(event for _, event in read_events(folder / logs[1]))
+    assert run.label == "fapt, 3 roots"
     assert len(run.rounds) == 3
     again = anabranch("report", str(folder), "--out", str(tmp_path / "again.html"))
     assert again.returncode == 0
     assert "star" in again.stdout
     assert (tmp_path / "again.html").read_text().count("<html") == 1
+    if world == "simulate":
+        assert all(f"event log {fingerprint(folder / log)}" in done.stdout for log in logs)
+
+
+def test_a_twin_runs_both_worlds_and_reports_how_far_apart_they_are(
+    two_routes: Path, tmp_path: Path
+) -> None:
+    done = anabranch("twin", str(two_routes), "--out", str(tmp_path / "runs"))
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "measured",
+        "report.html",
+        "simulated",
+    ]
+    for heading in ("simulated", "measured", "measured/simulated", "error"):
+        assert heading in done.stdout
+    for route in ("star", "fapt, 3 roots"):
+        assert route in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "more", "named"),
+    [
+        (
+            "run",
+            '[[fault]]\nkind = "kill"\nsite = "site1"\nround = 2',
+            "fault: faults are scripted",
+        ),
+        ("twin", "", "a twin needs links that keep their rates"),
+        ("simulate", '[[fault]]\nkind = "kill"\nsite = "sit1"\nround = 2', "did you mean 'site1'"),
+        ("simulate", "[compute]\nsamples_per_sec = 1", "did you mean 'samples_per_s'"),
+    ],
+)
+def test_what_a_world_cannot_do_is_refused_before_anything_runs(
+    command: str, more: str, named: str, two_routes: Path, tmp_path: Path
+) -> None:
+    two_routes.write_text(f"{two_routes.read_text()}{more}\n")
+    if command == "twin":
+        two_routes.write_text("shaped = false\n" + two_routes.read_text())
+    done = anabranch(command, str(two_routes), "--out", str(tmp_path / "runs"))
+    assert done.returncode == 2
+    assert named in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_simulated_run_that_a_fault_ends_fails_by_name(two_routes: Path, tmp_path: Path) -> None:
+    fault = '[[fault]]\nkind = "kill"\nsite = "site1"\nround = 2\n'
+    two_routes.write_text(two_routes.read_text() + fault)
+    done = anabranch("simulate", str(two_routes), "--out", str(tmp_path / "runs"))
+    assert done.returncode == 1
+    assert "error: site 1 (site1) died in round 2" in done.stderr
 
 
 def test_a_run_that_fails_ends_with_1_and_says_why(tmp_path: Path) -> None:
@@ -141,8 +196,9 @@ def test_a_run_that_fails_ends_with_1_and_says_why(tmp_path: Path) -> None:
     (tmp_path / "overlay.toml").write_text(dumps(random_complete(2, 0)))
     path.write_text(
         'overlay = "overlay.toml"\nstop.rounds = 1\n[route]\nkind = "star"\n'
-        '[task]\nkind = "train"\ndata = "digits"\nmodel = "mpl"\nlearning_rate = 0.1\n'
+        '[task]\nkind = "train"\ndata = "digits"\nmodel = "lenet-5"\nlearning_rate = 0.1\n'
     )
     done = anabranch("run", str(path), "--out", str(tmp_path / "runs"))
     assert done.returncode == 1
-    assert "failed: no model 'mpl'; did you mean 'mlp'?" in done.stderr
+    assert "lenet-5" in done.stderr
+    assert "failed: " in done.stderr

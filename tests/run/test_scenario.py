@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
+from anabranch.learn.models import MODELS
+from anabranch.learn.tasks import TASKS
 from anabranch.overlay import OverlayError, internet2_9
 from anabranch.plan import PlanError
 from anabranch.run.scenario import (
@@ -150,3 +153,9 @@ def test_the_demo_is_one_scenario_with_two_routes() -> None:
     assert scenario.routes == (Star(), Fapt())
     assert [run.routes for run in scenario.runs()] == [(Star(),), (Fapt(),)]
     assert {run.task for run in scenario.runs()} == {scenario.task}
+
+
+def test_a_scenario_offers_just_the_models_and_data_sets_there_are() -> None:
+    offered = get_type_hints(Train, include_extras=False)
+    assert get_args(offered["model"]) == MODELS
+    assert set(get_args(offered["data"])) == set(TASKS)

@@ -11,6 +11,7 @@ from msgspec import Meta
 from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch._typed_toml import Table, TomlError, decode_toml
+from anabranch.learn.profiles import load_profile
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.sim.compute import Compute, ComputeError, ComputeModel
@@ -84,8 +85,8 @@ class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
         target_accuracy: what time-to-accuracy is measured to; None for no target.
     """
 
-    data: str = "digits"
-    model: str = "mlp"
+    data: Literal["digits", "mnist", "fashion-mnist"] = "digits"
+    model: Literal["softmax", "mlp", "lenet-5", "alexnet"] = "mlp"
     hidden: tuple[_Positive, ...] = ()
     optimiser: Literal["sgd", "adam"] = "sgd"
     learning_rate: Annotated[float, Meta(gt=0)]
@@ -245,8 +246,14 @@ def loads(text: str, where: str = "<string>") -> Scenario:
     except TomlError as error:
         raise ScenarioError(f"{where}: {error}") from error.__cause__
     task = scenario.task
-    if isinstance(task, Exchange) and (task.profile is None) == (task.elements is None):
-        raise ScenarioError(f"{where}: task: give either profile or elements")
+    if isinstance(task, Exchange):
+        if (task.profile is None) == (task.elements is None):
+            raise ScenarioError(f"{where}: task: give either profile or elements")
+        if task.profile is not None:
+            try:
+                load_profile(task.profile)
+            except ValueError as error:
+                raise ScenarioError(f"{where}: task.profile: {error}") from None
     if scenario.stop.at_target and getattr(task, "target_accuracy", None) is None:
         raise ScenarioError(
             f"{where}: stop.at_target: there is no target; give task.target_accuracy, or leave it "

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from anabranch.learn.profiles import load_profile
 from anabranch.net.errors import RunAborted
 from anabranch.run.scenario import Exchange, Scenario, Task, Train
 from anabranch.site.arithmetic import Arithmetic, Float32, SizesOnly
@@ -79,8 +80,6 @@ def _exchanged_elements(task: Exchange) -> int:
     if task.profile is None:
         assert task.elements is not None  # scenarios are checked
         return task.elements
-    from anabranch.learn.profiles import load_profile
-
     return load_profile(task.profile).elements
 
 
