@@ -27,7 +27,7 @@ from anabranch import plan as plans
 from anabranch.net.errors import NetError
 from anabranch.net.network import Address
 from anabranch.overlay import Overlay, OverlayError, UniformRates
-from anabranch.plan import Plan, PlanError
+from anabranch.plan import Plan, PlanError, Prediction
 from anabranch.record import (
     LogError,
     RunSummary,
@@ -359,20 +359,24 @@ def _predictions(
     for each in planned:
         predicted = plans.predict(each, network, size_bytes, chunk_bytes=chunk_bytes)
         first_s = first_s or predicted.contention_s
-        busiest = "" if predicted.bottleneck is None else _link(network, *predicted.bottleneck)
         table.add_row(
             each.label,
             units.seconds(predicted.contention_s),
             units.times(first_s / predicted.contention_s if first_s else None),
             units.percent(limit_s / predicted.contention_s if first_s else None),
             units.seconds(predicted.paper_s),
-            busiest,
+            _bottleneck(network, predicted),
         )
     return table
 
 
-def _link(network: Overlay, source: int, target: int) -> str:
-    return f"{network.sites[source].name}->{network.sites[target].name}"
+def _bottleneck(network: Overlay, predicted: Prediction) -> str:
+    if predicted.bottleneck_port is not None:
+        site, way = predicted.bottleneck_port
+        return f"{network.sites[site].name}, {way}"
+    if predicted.bottleneck is not None:
+        return "->".join(network.sites[site].name for site in predicted.bottleneck)
+    return ""
 
 
 def _draw(network: Overlay, planned: Plan) -> list[TextTree]:

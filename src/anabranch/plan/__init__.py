@@ -5,7 +5,7 @@ from anabranch.plan._delay import down_delays_s_per_bit, up_delays_s_per_bit
 from anabranch.plan._fapt import fapt, qualities_bps
 from anabranch.plan._files import dumps, loads
 from anabranch.plan._limit import limit_rate_bps, limit_s, share_of_limit
-from anabranch.plan._load import Port, link_load, port_load, steady_rate_bps
+from anabranch.plan._load import Port, link_load, port_bps, port_load, steady_rate_bps
 from anabranch.plan._model import NO_PARENT, Chunk, Plan, PlanError, Tree, deal
 from anabranch.plan._predict import Prediction, predict
 from anabranch.plan._routes import relay_routes
@@ -29,6 +29,7 @@ __all__ = [
     "limit_s",
     "link_load",
     "loads",
+    "port_bps",
     "port_load",
     "predict",
     "qualities_bps",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from anabranch.overlay import Overlay
 from anabranch.overlay import loads as load_overlay
-from anabranch.plan import NO_PARENT, Plan, link_load
+from anabranch.plan import NO_PARENT, Plan, link_load, port_bps, port_load
 from anabranch.plan import loads as load_plan
 from anabranch.record.log import LogError, read_events
 from anabranch.record.summary import RunSummary, summarise
@@ -85,10 +85,10 @@ def distinct(names: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """The link that keeps a plan's rounds from being shorter.
+    """The link or port that keeps a plan's rounds from being shorter.
 
     Args:
-        name: of the link.
+        name: of the link, or of the site and its port.
         load: buffers it carries in a round.
         rate_bps: its goodput when the run begins.
     """
@@ -98,23 +98,27 @@ class Bottleneck:
     rate_bps: float
 
     def seconds(self, buffer_bytes: int) -> float:
-        """Return how long the link needs for one round, seconds."""
+        """Return how long it needs for one round, seconds."""
         return 8 * buffer_bytes * self.load / self.rate_bps
 
 
 def bottleneck(overlay: Overlay, plan: Plan) -> Bottleneck | None:
-    """Return the busiest link; None where a single site uses no link."""
-    load = link_load(plan)
-    used = [link for link in overlay if (link.source, link.target) in load]
-    if not used:
-        return None
-    busiest = max(used, key=lambda link: load[link.source, link.target] / link.goodput_bps)
-    source, target = overlay.sites[busiest.source].name, overlay.sites[busiest.target].name
-    return Bottleneck(
-        name=f"{source} → {target}",
-        load=load[busiest.source, busiest.target],
-        rate_bps=busiest.goodput_bps,
-    )
+    """Return the busiest link, or port where it is busier; None where a single site uses none."""
+    load, names = link_load(plan), [site.name for site in overlay.sites]
+    used = [
+        Bottleneck(
+            f"{names[link.source]} → {names[link.target]}",
+            load[link.source, link.target],
+            link.goodput_bps,
+        )
+        for link in overlay
+        if (link.source, link.target) in load
+    ]
+    used += [
+        Bottleneck(f"{names[port[0]]}, {port[1]}", carried, port_bps(overlay, port))
+        for port, carried in port_load(plan, overlay).items()
+    ]
+    return max(used, key=lambda each: each.load / each.rate_bps, default=None)
 
 
 def is_star(plan: Plan) -> bool:

@@ -40,7 +40,8 @@ class Recorder:
     Args:
         log: where to.
         scenario, overlay, plan: what runs.
-        world: ``local`` or ``simulated``.
+        world: ``local`` or ``simulated``, for reports.
+        started_at: UTC date and time, ISO 8601; None where a run has no date.
         on_round: called when a site is the first to ask for a round, with its number.
         on_start: called when the run begins.
     """
@@ -52,6 +53,7 @@ class Recorder:
         overlay: Overlay,
         plan: Plan,
         world: str,
+        started_at: str | None,
         on_start: Callable[[], None] = lambda: None,
         on_round: Callable[[int], None] = lambda round: None,
     ) -> None:
@@ -60,6 +62,7 @@ class Recorder:
         self._overlay = overlay
         self._plan = plan
         self._world = world
+        self._started_at = started_at
         self._on_start = on_start
         self._on_round = on_round
         self._loop = asyncio.get_running_loop()
@@ -119,7 +122,7 @@ class Recorder:
                     sites=[site.name for site in self._overlay.sites],
                     buffer_bytes=size_bytes,
                     chunk_elements=scenario.chunk_elements,
-                    shaped=scenario.shaped or self._world == "simulated",
+                    shaped=scenario.shaped,
                     world=self._world,
                     task=task,
                     model=model,
@@ -132,11 +135,7 @@ class Recorder:
                         scenario.task.target_accuracy if isinstance(scenario.task, Train) else None
                     ),
                     versions=versions(),
-                    started_at=(
-                        None
-                        if self._world == "simulated"
-                        else datetime.now(UTC).isoformat(timespec="seconds")
-                    ),
+                    started_at=self._started_at,
                 ),
                 *self._held,
             ]
@@ -271,7 +270,8 @@ async def _run(
     stop_with_stdin: bool,
 ) -> None:
     loop = asyncio.get_running_loop()
-    recorder = Recorder(log, scenario, overlay, plan, "local")
+    started_at = datetime.now(UTC).isoformat(timespec="seconds")
+    recorder = Recorder(log, scenario, overlay, plan, "local", started_at)
     scheduler = make_scheduler(TcpNetwork(LIMITS), recorder, scenario, overlay, plan, token)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, scheduler.abort, "the run was interrupted")

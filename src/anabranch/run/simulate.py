@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from msgspec import structs
+
 from anabranch.net.errors import NetError, RunAborted
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
@@ -89,7 +91,7 @@ class _Simulation:
         data_dir: Path | None,
         on_round: Callable[[int], None],
     ) -> None:
-        self._scenario = scenario
+        self._scenario = structs.replace(scenario, shaped=True)  # its links cannot but be
         self._overlay = overlay
         self._log = log
         self._data_dir = data_dir
@@ -122,7 +124,7 @@ class _Simulation:
         ]
         plan = plan_route(scenario.routes[0], overlay)
         self.recorder = Recorder(
-            self._log, scenario, overlay, plan, "simulated", self._begin, self._begin_round
+            self._log, scenario, overlay, plan, "simulated", None, self._begin, self._begin_round
         )
         control = self._network.control(None)
         scheduler = make_scheduler(control, self.recorder, scenario, overlay, plan, _TOKEN)

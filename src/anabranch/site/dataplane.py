@@ -31,7 +31,7 @@ from anabranch.net.messages import (
 )
 from anabranch.net.network import Address, Connection, Network, Receiver
 from anabranch.overlay import Overlay
-from anabranch.plan import Chunk, Plan, deal
+from anabranch.plan import Plan, deal
 from anabranch.site.accumulator import Floats
 from anabranch.site.aggregation import Aggregation, Send
 from anabranch.site.arithmetic import Arithmetic
@@ -108,7 +108,6 @@ class DataPlane:
         self.strangers: dict[Connection, None] = {}
         self._rounds: dict[int, tuple[Aggregation, asyncio.Event]] = {}
         self._rounds_done = 0
-        self._deals: dict[tuple[int, int], tuple[Chunk, ...]] = {}
         self._relaying: Counter[Path] = Counter()  # chunks held here, by route
 
     # --- rounds
@@ -131,7 +130,8 @@ class DataPlane:
         for target in plan.next_hops[self.config.site]:
             self._lane(target)
         try:
-            misfits = aggregation.begin(plan, self._deal(plan, len(buffer)), buffer, weight)
+            chunks = deal(plan, len(buffer), self.config.chunk_elements)
+            misfits = aggregation.begin(plan, chunks, buffer, weight)
         except PeerError as error:
             self.fail(error)
             raise
@@ -157,13 +157,6 @@ class DataPlane:
             )
             self._rounds[round] = aggregation, finished
         return self._rounds[round]
-
-    def _deal(self, plan: Plan, elements: int) -> tuple[Chunk, ...]:
-        key = plan.version, elements
-        if key not in self._deals:
-            self._deals = {k: v for k, v in self._deals.items() if k[0] == plan.version}
-            self._deals[key] = deal(plan, elements, self.config.chunk_elements)
-        return self._deals[key]
 
     async def _unless_failed(self, awaitable: Awaitable[T]) -> T:
         task = asyncio.ensure_future(awaitable)
