@@ -120,12 +120,12 @@ async def send(address: Address, chunks: int) -> float:
         raise error
 
     buffer = np.full((BUFFER_CHUNKS, ELEMENTS), 2.0, np.float32)
-    lane = Lane(0, connect, 2, failed)
+    lane = Lane(0, "lane", connect, 2, lambda: None, failed)
     began_s = time.process_time()
     for chunk in range(chunks):
         payload = memoryview(buffer[chunk % BUFFER_CHUNKS].data).cast("B")
         lane.put(Send(PartialSum(1, 1, chunk, (0, 1), 1.0), payload))
-    await lane.drained()
+    await lane.emptied()
     await silent.closed.wait()  # what TCP has buffered must leave before the loop ends
     cpu_s = time.process_time() - began_s
     lane.close()
