@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.resources import as_file, files
@@ -256,7 +256,7 @@ def _simulate(run: _Run, data_dir: Path | None) -> None:
     from anabranch.run.simulate import simulate
 
     rounds = run.scenario.stop.rounds
-    with _console.status(f"{run.title}, simulated") as status:
+    with _ending_on_interrupt(), _console.status(f"{run.title}, simulated") as status:
         simulate(
             run.scenario,
             run.overlay,
@@ -267,12 +267,18 @@ def _simulate(run: _Run, data_dir: Path | None) -> None:
 
 
 def _run_locally(run: _Run, data_dir: Path | None) -> None:
-    signal.signal(signal.SIGTERM, _interrupt)
     if not _console.is_terminal:
         _console.print(f"{run.title}, {run.scenario.stop.rounds} rounds")
+    with _ending_on_interrupt(), LiveRun(run.title, run.log, _console) as live:
+        run_locally(run.path, run.route, run.overlay, run.log, data_dir, live.tick)
+
+
+@contextmanager
+def _ending_on_interrupt() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end what the block does in good order, and then this command."""
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
-        with LiveRun(run.title, run.log, _console) as live:
-            run_locally(run.path, run.route, run.overlay, run.log, data_dir, live.tick)
+        yield
     except KeyboardInterrupt:
         print("error: interrupted; every process has ended", file=sys.stderr)
         raise typer.Exit(130) from None

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from anabranch.learn.checksum import checksum
 from anabranch.learn.models import build_model
 from anabranch.learn.optimisers import Adam, Sgd
 from anabranch.learn.partition import partition_evenly
@@ -12,15 +13,7 @@ from anabranch.learn.tasks import load_task
 from anabranch.learn.train import DivergedError, Trainer
 
 
-def clock():
-    return 0.0
-
-
-def alone(gradients):
-    """The exchange of the only site there is."""
-
-
-def make(task, shard=None, *, optimiser=None, batch_size=32, seed=0, model=None, clock=clock):
+def make(task, shard=None, *, optimiser=None, batch_size=32, seed=0, model=None):
     return Trainer(
         task,
         build_model("mlp", task.shape, task.classes, seed=1) if model is None else model,
@@ -28,23 +21,29 @@ def make(task, shard=None, *, optimiser=None, batch_size=32, seed=0, model=None,
         Adam(1e-3) if optimiser is None else optimiser,
         batch_size,
         seed,
-        clock=clock,
     )
 
 
-def step_together(first, second):
-    """Take one step at both, exchanging the exact mean: the second within the first's exchange."""
-    results = []
+def alone(gradients):
+    """The exchange of the only site there is."""
 
-    def exchange(gradients):
-        def meet(others):
-            mean = (gradients + others) / 2
-            gradients[:] = mean
-            others[:] = mean
 
-        results.append(second.step(meet))
+def take_step(trainer, exchange=alone):
+    """Take one step, as a run does, and return the loss of its batch."""
+    loss = trainer.compute_gradients()
+    exchange(trainer.flat.gradients)
+    trainer.update()
+    return loss
 
-    return first.step(exchange), *results
+
+def step_together(*sites):
+    """Take one step at all sites, exchanging the exact mean; return the losses of their batches."""
+    losses = [site.compute_gradients() for site in sites]
+    mean = sum(site.flat.gradients for site in sites) / len(sites)
+    for site in sites:
+        site.flat.gradients[:] = mean
+        site.update()
+    return losses
 
 
 @pytest.mark.parametrize("optimiser", [Sgd(0.05, momentum=0.9), Adam(1e-3)], ids=["sgd", "adam"])
@@ -53,8 +52,8 @@ def test_two_sites_that_exchange_the_mean_hold_the_same_model_bit_for_bit(digits
     sites = [make(digits, shard, optimiser=optimiser, seed=i) for i, shard in enumerate(shards)]
     for _ in range(10):
         first, second = step_together(*sites)
-        assert first.loss != second.loss
-        assert first.checksum == second.checksum
+        assert first != second
+        assert len({checksum(site.flat.parameters) for site in sites}) == 1
     np.testing.assert_array_equal(sites[0].flat.parameters, sites[1].flat.parameters)
 
 
@@ -65,8 +64,8 @@ def test_two_sites_learn_what_one_site_learns_from_both_batches(digits, optimise
     sites = [make(digits, shard, optimiser=optimiser, batch_size=40) for shard in (left, right)]
     union = make(digits, np.arange(80), optimiser=optimiser, batch_size=80)
     for _ in range(10):
-        first, second = step_together(*sites)
-        assert union.step(alone).loss == pytest.approx((first.loss + second.loss) / 2, rel=1e-4)
+        losses = step_together(*sites)
+        assert take_step(union) == pytest.approx(sum(losses) / 2, rel=1e-4)
     np.testing.assert_allclose(
         sites[0].flat.parameters, union.flat.parameters, rtol=1e-3, atol=1e-5
     )
@@ -76,7 +75,7 @@ def test_an_mlp_learns_digits_beyond_nine_in_ten_within_100_steps(digits):
     trainer = make(digits)
     assert trainer.accuracy() < 0.3
     for _ in range(100):
-        trainer.step(alone)
+        take_step(trainer)
     assert trainer.accuracy() > 0.9
 
 
@@ -85,7 +84,7 @@ def test_lenet_learns_fashion_mnist_beyond_seven_in_ten_within_150_steps(data_di
     model = build_model("lenet-5", task.shape, task.classes, seed=0)
     trainer = make(task, model=model, optimiser=Adam(1e-3))
     for _ in range(150):
-        trainer.step(alone)
+        take_step(trainer)
     assert trainer.accuracy(2000) > 0.7
 
 
@@ -95,7 +94,11 @@ def test_one_seed_gives_one_run_with_dropout_and_all(digits):
         nn.init.zeros_(model[2].weight)
         nn.init.zeros_(model[2].bias)
         trainer = make(digits, model=model, seed=seed)
-        return [trainer.step(alone).checksum for _ in range(5)]
+        taken = []
+        for _ in range(5):
+            loss = take_step(trainer)
+            taken.append((loss, checksum(trainer.flat.parameters)))
+        return taken
 
     first = run(3)
     torch.rand(7)  # what else draws in the process must not matter
@@ -106,7 +109,7 @@ def test_one_seed_gives_one_run_with_dropout_and_all(digits):
 def test_a_step_leaves_the_global_generator_of_torch_alone(digits):
     trainer = make(digits)
     before = torch.get_rng_state()
-    trainer.step(alone)
+    take_step(trainer)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -132,32 +135,13 @@ def test_every_epoch_visits_the_whole_shard_once_in_another_order(digits):
     )
     shard, model = np.arange(100, 110), Recorder()
     trainer = make(task, shard, batch_size=4, model=model)
-    results = [trainer.step(alone) for _ in range(5)]
-    assert {result.samples for result in results} == {4}
+    for done in range(1, 6):
+        take_step(trainer)
+        assert trainer.steps == done
+        assert len(model.seen) == 4 * done
     epochs = model.seen[:10], model.seen[10:]
     assert sorted(epochs[0]) == sorted(epochs[1]) == shard.tolist()
     assert epochs[0] != epochs[1]
-
-
-def test_time_within_the_exchange_is_told_from_time_outside_it(digits):
-    now_s = [100.0]
-
-    class Slow(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(64, 10)
-
-        def forward(self, inputs):
-            now_s[0] += 2.0
-            return self.linear(inputs.flatten(1))
-
-    def exchange(gradients):
-        now_s[0] += 5.0
-
-    trainer = make(digits, model=Slow(), clock=lambda: now_s[0])
-    results = [trainer.step(exchange) for _ in range(2)]
-    assert [result.step for result in results] == [0, 1]
-    assert [(r.compute_s, r.exchange_s) for r in results] == [(2.0, 5.0), (2.0, 5.0)]
 
 
 def test_a_failed_exchange_leaves_the_model_as_it_was_and_the_run_goes_on(digits):
@@ -168,20 +152,21 @@ def test_a_failed_exchange_leaves_the_model_as_it_was_and_the_run_goes_on(digits
     trainer = make(digits)
     before = trainer.flat.parameters.copy()
     with pytest.raises(ConnectionError, match="peer 3"):
-        trainer.step(fail)
+        take_step(trainer, fail)
     np.testing.assert_array_equal(trainer.flat.parameters, before)
     assert trainer.steps == 0
-    assert trainer.step(alone).step == 0
+    take_step(trainer)
+    assert trainer.steps == 1
     assert np.isfinite(trainer.flat.parameters).all()
 
 
 def test_a_loss_that_is_not_finite_is_an_error_before_anything_is_exchanged(digits):
     trainer = make(digits)
-    trainer.step(alone)
+    take_step(trainer)
     trainer.flat.parameters[:] = np.inf
     exchanged = []
     with pytest.raises(DivergedError, match="nan at step 1; lower the learning rate"):
-        trainer.step(exchanged.append)
+        take_step(trainer, exchanged.append)
     assert not exchanged
 
 
@@ -201,7 +186,7 @@ def test_accuracy_is_measured_without_dropout(digits):
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.999), nn.Linear(64, 10))
     trainer = make(digits, model=model)
     for _ in range(3):
-        trainer.step(alone)
+        take_step(trainer)
     assert len({trainer.accuracy() for _ in range(5)}) == 1
 
 

@@ -76,6 +76,9 @@ def simulate(
         except Deadlock as error:
             simulation.recorder.ended(str(error))
             raise RunAborted(str(error)) from None
+        except KeyboardInterrupt:
+            simulation.recorder.ended("the run was interrupted")
+            raise
 
 
 class _Simulation:
