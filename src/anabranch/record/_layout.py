@@ -8,11 +8,13 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse.csgraph import shortest_path
+from scipy.spatial import KDTree
 
 from anabranch.overlay import Overlay
 
 Points = npt.NDArray[np.float64]
 
+_MANY_SITES = 200  # of so many, nobody sees a single one's place
 _LEAST_GAP = 0.2  # between two sites, as a share of the drawing's longer side
 
 
@@ -51,7 +53,7 @@ def _by_hops(overlay: Overlay) -> Points:
     points: Points = n / 4 * np.column_stack([np.cos(angle), np.sin(angle)])
     weight = 1 / np.where(hops > 0, hops, np.inf) ** 2
     pull = np.linalg.pinv(np.diag(weight.sum(axis=1)) - weight)
-    for _ in range(200):
+    for _ in range(200 if n <= _MANY_SITES else 20):
         apart = np.linalg.norm(points[:, None] - points[None], axis=2)
         ratio = weight * np.divide(hops, apart, out=np.zeros_like(apart), where=apart > 1e-9)
         points = pull @ ((np.diag(ratio.sum(axis=1)) - ratio) @ points)
@@ -67,19 +69,17 @@ def _push_apart(points: Points) -> Points:
     n = len(points)
     gap = min(_LEAST_GAP, 0.55 / math.sqrt(n))
     for _ in range(100):
-        still = True
-        for i in range(n):
-            for j in range(i + 1, n):
-                step = points[j] - points[i]
-                apart = float(np.hypot(*step))
-                if apart < 0.99 * gap:
-                    turn = 2 * math.pi * (i + j / n) / n  # for two sites at one spot
-                    way = step / apart if apart > 1e-9 else (math.cos(turn), math.sin(turn))
-                    move = 0.5 * (gap - apart) * np.asarray(way)
-                    points[i] -= move
-                    points[j] += move
-                    still = False
-        if still:
+        near = sorted(KDTree(points).query_pairs(0.99 * gap))
+        for i, j in near:
+            step = points[j] - points[i]
+            apart = float(np.hypot(*step))
+            if apart < gap:
+                turn = 2 * math.pi * (i + j / n) / n  # for two sites at one spot
+                way = step / apart if apart > 1e-9 else (math.cos(turn), math.sin(turn))
+                move = 0.5 * (gap - apart) * np.asarray(way)
+                points[i] -= move
+                points[j] += move
+        if not near:
             break
     return points
 

@@ -32,6 +32,7 @@ _BUSY_COLOURS = [[0, "rgba(47,126,216,.08)"], [0.6, "#2f7ed8"], [1, ALERT]]
 
 _BAND = 0.036  # the strip beside a link's centre line where its traffic is drawn, data units
 _LABELLED_LINKS = 48  # beyond this many, rates on the drawing hide more than they tell
+_NAMED_SITES = 80  # of more, only roots are named: the rest say their names when pointed at
 _HEATMAP_ROWS = 40
 
 
@@ -234,8 +235,9 @@ def _draw_sites(figure: go.Figure, overlay: Overlay, plan: Plan, points: Points)
             showlegend=False,
         )
     )
-    for site, ((x, y), diameter) in enumerate(zip(points, diameters, strict=True)):
-        figure.add_annotation(
+    crowded = overlay.size > _NAMED_SITES
+    names = [
+        go.layout.Annotation(
             x=float(x),
             y=float(y),
             text=f"<b>{site_name(overlay, site)}</b>",
@@ -244,6 +246,10 @@ def _draw_sites(figure: go.Figure, overlay: Overlay, plan: Plan, points: Points)
             bgcolor="rgba(255,255,255,.6)",
             borderpad=0,
         )
+        for site, ((x, y), diameter) in enumerate(zip(points, diameters, strict=True))
+        if rooted[site] or not crowded
+    ]
+    figure.update_layout(annotations=[*figure.layout.annotations, *names])
 
 
 def _label_rates(figure: go.Figure, overlay: Overlay, points: Points) -> None:
