@@ -125,7 +125,7 @@ async def send(address: Address, chunks: int) -> float:
     for chunk in range(chunks):
         payload = memoryview(buffer[chunk % BUFFER_CHUNKS].data).cast("B")
         lane.put(Send(PartialSum(1, 1, chunk, (0, 1), 1.0), payload))
-    await lane.emptied()
+    await lane.own_sent()
     await silent.closed.wait()  # what TCP has buffered must leave before the loop ends
     cpu_s = time.process_time() - began_s
     lane.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -15,17 +14,13 @@ from anabranch.net.messages import Join, Leave, Message, Ready, RoundEnded, Roun
 from anabranch.overlay import internet2_9, random_complete
 from anabranch.plan import PlanError, star
 from anabranch.scheduler.server import Scheduler
+from anabranch.sim.loop import run_virtually
 from anabranch.site.arithmetic import Float32
 
-from ..site.cluster import TOKEN, Cluster, Witness, make_agent
-from ..site.memory_network import MemoryNetwork
+from ..site.cluster import TOKEN, Cluster, Witness, make_agent, simulated
 
 OVERLAY = random_complete(3, 0)
 PLAN = star(OVERLAY, hub=0)
-
-
-def run(coroutine: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(coroutine, 60))
 
 
 async def errors_of(cluster: Cluster, rounds: Any) -> list[str]:
@@ -39,14 +34,13 @@ async def errors_of(cluster: Cluster, rounds: Any) -> list[str]:
 
 def test_a_site_that_dies_in_a_round_ends_the_run_everywhere_and_is_named() -> None:
     async def scenario() -> None:
-        cluster = await Cluster.start(MemoryNetwork(), OVERLAY, PLAN)
+        cluster = await Cluster.start(simulated(OVERLAY), OVERLAY, PLAN)
         buffers = [np.ones(1000, np.float32) for _ in range(3)]
         await cluster.all_reduce(buffers)
         survivors = [
             asyncio.ensure_future(cluster.agents[site].all_reduce(buffers[site])) for site in (0, 2)
         ]
-        while cluster.scheduler.rounds.round < 2:
-            await asyncio.sleep(0)
+        await cluster.witness.has_begun[2].wait()
         cluster.agents[1]._plane.close()
         cluster.agents[1]._connection.close()
         results = await asyncio.gather(
@@ -56,12 +50,12 @@ def test_a_site_that_dies_in_a_round_ends_the_run_everywhere_and_is_named() -> N
             assert isinstance(result, RunAborted)
             assert str(result).startswith("site 1 (site1) died in round 2"), result
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 def test_a_lane_that_breaks_ends_the_run_and_both_ends_are_named() -> None:
     async def scenario() -> None:
-        cluster = await Cluster.start(MemoryNetwork(), OVERLAY, PLAN)
+        cluster = await Cluster.start(simulated(OVERLAY), OVERLAY, PLAN)
         buffers = [np.ones(1000, np.float32) for _ in range(3)]
         await cluster.all_reduce(buffers)
         cluster.connection(2, 0).close()
@@ -69,50 +63,49 @@ def test_a_lane_that_breaks_ends_the_run_and_both_ends_are_named() -> None:
         assert first == second
         assert "site 2 (site2)" in first
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 def test_the_scheduler_that_dies_ends_the_run_at_every_site() -> None:
     async def scenario() -> None:
-        cluster = await Cluster.start(MemoryNetwork(), OVERLAY, PLAN)
+        cluster = await Cluster.start(simulated(OVERLAY), OVERLAY, PLAN)
         rounds = [
             asyncio.ensure_future(each.all_reduce(np.ones(10, np.float32)))
             for each in cluster.agents[:2]
         ]
-        while cluster.scheduler.rounds.round < 1:
-            await asyncio.sleep(0)
+        await cluster.witness.has_begun[1].wait()
         for connection in cluster.scheduler._connections.values():
             connection.close()
         for result in await asyncio.gather(*rounds, return_exceptions=True):
             assert isinstance(result, RunAborted)
             assert "the scheduler is gone" in str(result)
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 def test_models_that_drift_apart_end_the_run() -> None:
     async def scenario() -> None:
-        cluster = await Cluster.start(MemoryNetwork(), OVERLAY, PLAN)
+        cluster = await Cluster.start(simulated(OVERLAY), OVERLAY, PLAN)
         done = await cluster.all_reduce([np.ones(10, np.float32) for _ in range(3)])
         for site, checksum in enumerate((5, 5, 6)):
             await cluster.agents[site].round_ended(done[site], checksum)
         with pytest.raises(RunAborted, match=r"after round 1 the models of sites \[2\] differ"):
             await cluster.scheduler.finished()
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 def test_models_of_different_size_never_start() -> None:
     async def scenario() -> None:
-        network = MemoryNetwork()
-        scheduler = Scheduler(network, OVERLAY, PLAN, TOKEN, "", Witness())
+        ports = simulated(OVERLAY)
+        scheduler = Scheduler(ports.control(None), OVERLAY, PLAN, TOKEN, "", Witness())
         address = await scheduler.listen(("h", 0))
-        agents = [make_agent(network, site.name) for site in OVERLAY.sites]
+        agents = [make_agent(ports, index, site.name) for index, site in enumerate(OVERLAY.sites)]
         await asyncio.gather(*(each.join(address) for each in agents))
         results = await asyncio.gather(
             *(
-                each.start(64, size, Float32(), network)
-                for each, size in zip(agents, (9, 9, 8), strict=True)
+                agents[site].start(64, size, Float32(), ports.lanes(site))
+                for site, size in enumerate((9, 9, 8))
             ),
             return_exceptions=True,
         )
@@ -120,7 +113,7 @@ def test_models_of_different_size_never_start() -> None:
             assert isinstance(result, RunAborted)
             assert "site 2 (site2) would exchange 8 elements, others 9" in str(result)
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 @pytest.mark.parametrize(
@@ -135,20 +128,19 @@ def test_a_site_that_may_not_join_is_told_why_and_the_others_go_on(
     name: str, token: str, named: str
 ) -> None:
     async def scenario() -> None:
-        network = MemoryNetwork()
+        ports = simulated(OVERLAY)
         witness = Witness()
-        scheduler = Scheduler(network, OVERLAY, PLAN, TOKEN, "", witness)
+        scheduler = Scheduler(ports.control(None), OVERLAY, PLAN, TOKEN, "", witness)
         address = await scheduler.listen(("h", 0))
-        agents = [make_agent(network, site.name) for site in OVERLAY.sites]
+        agents = [make_agent(ports, index, site.name) for index, site in enumerate(OVERLAY.sites)]
         first = asyncio.ensure_future(agents[0].join(address))
-        while len(scheduler.members.missing) == 3:
-            await asyncio.sleep(0)
+        await witness.has_joined[0].wait()
         with pytest.raises(RunAborted, match=named):
-            await make_agent(network, name, token).join(address)
+            await make_agent(ports, 1, name, token).join(address)
         assert len(witness.refusals) == 1
         await asyncio.gather(first, *(each.join(address) for each in agents[1:]))
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 @pytest.mark.parametrize(
@@ -165,33 +157,33 @@ def test_a_site_that_may_not_join_is_told_why_and_the_others_go_on(
 )
 def test_a_message_out_of_place_is_refused_by_name(message: Message) -> None:
     async def scenario() -> None:
-        cluster = await Cluster.start(MemoryNetwork(), OVERLAY, PLAN)
+        cluster = await Cluster.start(simulated(OVERLAY), OVERLAY, PLAN)
         await cluster.agents[1]._connection.send(message)
         with pytest.raises(RunAborted, match="refused this site"):
             await cluster.agents[1].all_reduce(np.ones(10, np.float32))
         assert len(cluster.witness.refusals) == 1
         assert isinstance(cluster.witness.refusals[0], PeerError)
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 def test_the_run_ends_when_the_last_site_has_left_and_not_before() -> None:
     async def scenario() -> None:
-        cluster = await Cluster.start(MemoryNetwork(), OVERLAY, PLAN)
+        cluster = await Cluster.start(simulated(OVERLAY), OVERLAY, PLAN)
         await cluster.agents[0]._connection.send(Leave())
         end = asyncio.ensure_future(cluster.scheduler.finished())
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await asyncio.sleep(3600.0)
         assert not end.done()
         await asyncio.gather(*(each.leave() for each in cluster.agents[1:]))
         await end
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 def test_a_plan_for_another_overlay_is_refused_at_once() -> None:
     async def scenario() -> None:
+        control = simulated(OVERLAY).control(None)
         with pytest.raises(PlanError):
-            Scheduler(MemoryNetwork(), internet2_9(), replace(PLAN), TOKEN, "", Witness())
+            Scheduler(control, internet2_9(), replace(PLAN), TOKEN, "", Witness())
 
-    run(scenario())
+    run_virtually(scenario())

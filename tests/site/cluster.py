@@ -1,9 +1,11 @@
-"""A scheduler and its sites in one event loop, over any network."""
+"""A scheduler and its sites in one event loop, over a simulated network or TCP."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,26 +14,62 @@ from anabranch.net.errors import PeerError
 from anabranch.net.messages import RoundEnded
 from anabranch.net.network import Address, Connection, Network
 from anabranch.net.shaping import ShapedNetwork
+from anabranch.net.tcp import TcpNetwork
 from anabranch.overlay import Link, Overlay
 from anabranch.plan import Plan
 from anabranch.scheduler.server import Scheduler
+from anabranch.sim.loop import VirtualLoop
+from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import Round, SiteAgent
 from anabranch.site.arithmetic import Float32
+from anabranch.site.dataplane import LIMITS
 
 TOKEN = "secret"
 Floats = npt.NDArray[np.float32]
 
 
+class Ports(Protocol):
+    """Everybody's ways into a network."""
+
+    def control(self, site: int | None) -> Network:
+        """Return a site's port towards the scheduler; None for the scheduler's own."""
+
+    def lanes(self, site: int) -> Network:
+        """Return a site's port towards other sites."""
+
+
+def simulated(overlay: Overlay) -> SimulatedNetwork:
+    """Return the ports of a simulated network in the running loop."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    return SimulatedNetwork(loop, overlay, seed=0, control_latency_s=0.0)
+
+
+class Tcp:
+    """The ports of real TCP on this machine, which are all alike; see :class:`Ports`."""
+
+    def __init__(self) -> None:
+        self._network = TcpNetwork(LIMITS)
+
+    def control(self, site: int | None) -> Network:
+        return self._network
+
+    def lanes(self, site: int) -> Network:
+        return self._network
+
+
 def make_agent(
-    network: Network,
+    ports: Ports,
+    site: int,
     name: str,
     token: str = TOKEN,
     refused: Callable[[int | None, PeerError], None] = lambda sender, error: None,
 ) -> SiteAgent:
-    """Return a site's agent in the running loop."""
+    """Return an agent in the running loop, at a site's ports and under a name."""
+    control, data = ports.control(site), ports.lanes(site)
     clock = asyncio.get_running_loop().time
     listen = ("127.0.0.1", 0)
-    return SiteAgent(network, network, name, token, listen, clock, lambda: None, refused)
+    return SiteAgent(control, data, name, token, listen, clock, lambda: None, refused)
 
 
 def links_from(site: int, agent: SiteAgent, overlay: Overlay) -> dict[Address, Link]:
@@ -41,17 +79,28 @@ def links_from(site: int, agent: SiteAgent, overlay: Overlay) -> dict[Address, L
 
 
 class Witness:
-    """Remembers what the scheduler observed."""
+    """Remembers what the scheduler observed.
+
+    Attributes:
+        refusals: of the messages that it refused.
+        rounds: (site, round) of each result that a site reported.
+        has_joined: set, by site, when it has.
+        has_begun: set, by round, when the first site has asked for it.
+    """
 
     def __init__(self) -> None:
         self.refusals: list[PeerError] = []
         self.rounds: list[tuple[int, int]] = []
+        self.has_joined: defaultdict[int, asyncio.Event] = defaultdict(asyncio.Event)
+        self.has_begun: defaultdict[int, asyncio.Event] = defaultdict(asyncio.Event)
 
-    def joined(self, site: int, address: Address) -> None: ...
+    def joined(self, site: int, address: Address) -> None:
+        self.has_joined[site].set()
 
     def started(self, buffer_elements: int) -> None: ...
 
-    def round_began(self, round: int) -> None: ...
+    def round_began(self, round: int) -> None:
+        self.has_begun[round].set()
 
     def lost(self, site: int, why: str) -> None: ...
 
@@ -76,7 +125,7 @@ class Cluster:
     @classmethod
     async def start(
         cls,
-        network: Network,
+        ports: Ports,
         overlay: Overlay,
         plan: Plan,
         *,
@@ -86,20 +135,20 @@ class Cluster:
     ) -> Cluster:
         """Start a run; ``shaped`` holds its lanes to the overlay's rates and latencies."""
         witness = Witness()
-        scheduler = Scheduler(network, overlay, plan, TOKEN, "work", witness)
+        scheduler = Scheduler(ports.control(None), overlay, plan, TOKEN, "work", witness)
         address = await scheduler.listen(("127.0.0.1", 0))
         cluster = cls(scheduler, [], witness)
 
         def refused(sender: int | None, error: PeerError) -> None:
             cluster.refusals.append(error)
 
-        for site in overlay.sites:
-            cluster.agents.append(make_agent(network, site.name, refused=refused))
+        for index, site in enumerate(overlay.sites):
+            cluster.agents.append(make_agent(ports, index, site.name, refused=refused))
         await asyncio.gather(*(agent.join(address) for agent in cluster.agents))
         lanes = [
-            ShapedNetwork(network, links_from(site, agent, overlay), 0, agent.began)
+            ShapedNetwork(ports.lanes(site), links_from(site, agent, overlay), 0, agent.began)
             if shaped
-            else network
+            else ports.lanes(site)
             for site, agent in enumerate(cluster.agents)
         ]
         await asyncio.gather(

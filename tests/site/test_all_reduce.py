@@ -20,14 +20,11 @@ from anabranch.net.errors import (
 )
 from anabranch.net.frames import encode_frame
 from anabranch.net.messages import Credit, Hello, Mean, Message, PartialSum, RoundRequest, Start
-from anabranch.net.network import Network
-from anabranch.net.tcp import TcpNetwork
 from anabranch.overlay import Link, Overlay, Site, internet2_9, random_sparse
 from anabranch.plan import Plan, balanced, fapt, spanning, star
-from anabranch.site.dataplane import LIMITS
+from anabranch.sim.loop import run_virtually
 
-from .cluster import TOKEN, Cluster, Floats
-from .memory_network import MemoryNetwork
+from .cluster import TOKEN, Cluster, Floats, Ports, Tcp, simulated
 
 Planner = Callable[[Overlay], Plan]
 PLANNERS: dict[str, Planner] = {
@@ -37,10 +34,6 @@ PLANNERS: dict[str, Planner] = {
     "fapt-1": fapt,
     "fapt-all": lambda overlay: fapt(overlay, roots=overlay.size),
 }
-NETWORKS: dict[str, Callable[[], Network]] = {
-    "memory": MemoryNetwork,
-    "tcp": lambda: TcpNetwork(LIMITS),
-}
 TRIANGLE = Overlay(
     "triangle",
     tuple(Site(name) for name in "abc"),
@@ -48,8 +41,17 @@ TRIANGLE = Overlay(
 )
 
 
-def run(coroutine: Coroutine[Any, Any, None]) -> None:
+def run_over_tcp(coroutine: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(coroutine, 60))
+
+
+# In which time, and over which network.
+WORLDS: dict[
+    str, tuple[Callable[[Coroutine[Any, Any, None]], None], Callable[[Overlay], Ports]]
+] = {
+    "simulated": (run_virtually, simulated),
+    "tcp": (run_over_tcp, lambda overlay: Tcp()),
+}
 
 
 def random_buffers(sites: int, elements: int, seed: int) -> list[Floats]:
@@ -57,12 +59,14 @@ def random_buffers(sites: int, elements: int, seed: int) -> list[Floats]:
     return [generator.standard_normal(elements).astype(np.float32) for _ in range(sites)]
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("planner", PLANNERS)
-def test_the_mean_is_exact_and_the_same_bits_everywhere(network: str, planner: str) -> None:
+def test_the_mean_is_exact_and_the_same_bits_everywhere(world: str, planner: str) -> None:
+    run, ports = WORLDS[world]
+
     async def scenario() -> None:
         overlay = internet2_9()
-        cluster = await Cluster.start(NETWORKS[network](), overlay, PLANNERS[planner](overlay))
+        cluster = await Cluster.start(ports(overlay), overlay, PLANNERS[planner](overlay))
         for round in range(1, 4):
             buffers = random_buffers(9, 4000 - round, seed=round)
             mean = np.mean([buffer.astype(np.float64) for buffer in buffers], axis=0)
@@ -83,7 +87,7 @@ def test_random_sparse_overlays_and_weights(seed: int) -> None:
         overlay = random_sparse(int(generator.integers(3, 14)), seed)
         plan = list(PLANNERS.values())[seed % len(PLANNERS)](overlay)
         weights = generator.integers(1, 9, overlay.size).astype(float).tolist()
-        cluster = await Cluster.start(MemoryNetwork(), overlay, plan, chunk_elements=37)
+        cluster = await Cluster.start(simulated(overlay), overlay, plan, chunk_elements=37)
         # Small whole numbers: the weighted sum is exact in float32, in whatever order.
         buffers = [
             generator.integers(-50, 50, 1000).astype(np.float32) for _ in range(overlay.size)
@@ -94,42 +98,41 @@ def test_random_sparse_overlays_and_weights(seed: int) -> None:
         assert all(np.array_equal(buffer, expected) for buffer in buffers)
         await cluster.leave()
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 def test_a_single_site_keeps_its_buffer() -> None:
     async def scenario() -> None:
         alone = Overlay("alone", (Site("a"),), ())
-        cluster = await Cluster.start(MemoryNetwork(), alone, star(alone))
+        cluster = await Cluster.start(simulated(alone), alone, star(alone))
         buffer = np.arange(10, dtype=np.float32)
         await cluster.all_reduce([buffer])
         assert buffer.tolist() == list(range(10))
         await cluster.leave()
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 def test_buffers_shorter_than_the_number_of_trees_are_exact_too() -> None:
     async def scenario() -> None:
         overlay = internet2_9()
-        cluster = await Cluster.start(MemoryNetwork(), overlay, fapt(overlay, roots=9))
+        cluster = await Cluster.start(simulated(overlay), overlay, fapt(overlay, roots=9))
         for elements in (1, 3, 10):
             buffers = [np.full(elements, float(site), np.float32) for site in range(9)]
             await cluster.all_reduce(buffers)
             assert all(buffer.tolist() == [4.0] * elements for buffer in buffers)
         await cluster.leave()
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 def test_a_site_that_is_late_finds_its_neighbours_data_kept() -> None:
     async def scenario() -> None:
-        cluster = await Cluster.start(MemoryNetwork(), TRIANGLE, star(TRIANGLE, hub=0))
+        cluster = await Cluster.start(simulated(TRIANGLE), TRIANGLE, star(TRIANGLE, hub=0))
         buffers = random_buffers(3, 500, seed=0)
         expected = np.mean(buffers, axis=0)
         early = asyncio.gather(*(cluster.agents[site].all_reduce(buffers[site]) for site in (1, 2)))
-        for _ in range(200):  # turns of the loop, until nothing more can move without the hub
-            await asyncio.sleep(0)
+        await asyncio.sleep(3600.0)  # nothing more can move without the hub
         assert not early.done()
         await cluster.agents[0].all_reduce(buffers[0])
         await early
@@ -138,13 +141,13 @@ def test_a_site_that_is_late_finds_its_neighbours_data_kept() -> None:
         assert cluster.refusals == []
         await cluster.leave()
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 def test_a_new_plan_counts_from_the_next_round_nobody_has_asked_for() -> None:
     async def scenario() -> None:
         overlay = internet2_9()
-        cluster = await Cluster.start(MemoryNetwork(), overlay, star(overlay))
+        cluster = await Cluster.start(simulated(overlay), overlay, star(overlay))
         versions = []
         for version, plan in enumerate(
             (fapt(overlay, roots=9, version=2), spanning(overlay, version=3)), start=2
@@ -152,8 +155,7 @@ def test_a_new_plan_counts_from_the_next_round_nobody_has_asked_for() -> None:
             buffers = random_buffers(9, 300, seed=version)
             mean = np.mean(buffers, axis=0)
             started = asyncio.ensure_future(cluster.all_reduce(buffers))
-            while cluster.scheduler.rounds.round < version - 1:
-                await asyncio.sleep(0)
+            await cluster.witness.has_begun[version - 1].wait()
             cluster.scheduler.rounds.issue(plan)
             versions += [{done.version for done in await started}]
             np.testing.assert_allclose(buffers[3], mean, rtol=1e-4, atol=1e-6)
@@ -163,7 +165,7 @@ def test_a_new_plan_counts_from_the_next_round_nobody_has_asked_for() -> None:
         assert cluster.refusals == []
         await cluster.leave()
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 def test_shaped_links_still_give_the_exact_mean() -> None:
@@ -172,7 +174,7 @@ def test_shaped_links_still_give_the_exact_mean() -> None:
             "slow", TRIANGLE.sites, tuple(Link(e.source, e.target, 4e6, 0.001) for e in TRIANGLE)
         )
         plan = fapt(overlay, roots=3)
-        cluster = await Cluster.start(TcpNetwork(LIMITS), overlay, plan, shaped=True)
+        cluster = await Cluster.start(Tcp(), overlay, plan, shaped=True)
         buffers = [np.full(3000, float(site), np.float32) for site in range(3)]
         (done, *_) = await cluster.all_reduce(buffers)
         assert all(buffer.tolist() == [1.0] * 3000 for buffer in buffers)
@@ -180,7 +182,7 @@ def test_shaped_links_still_give_the_exact_mean() -> None:
         assert done.seconds >= 2 * 8 * 4000 / 4e6
         await cluster.leave()
 
-    run(scenario())
+    run_over_tcp(scenario())
 
 
 @pytest.mark.parametrize(
@@ -201,19 +203,19 @@ def test_a_buffer_that_cannot_be_reduced_is_refused_before_anything_is_sent(
     buffer: Any, weight: float, named: str
 ) -> None:
     async def scenario() -> None:
-        cluster = await Cluster.start(MemoryNetwork(), TRIANGLE, star(TRIANGLE))
+        cluster = await Cluster.start(simulated(TRIANGLE), TRIANGLE, star(TRIANGLE))
         with pytest.raises(ValueError, match=named):
             await cluster.agents[0].all_reduce(buffer, weight)
         good = [np.ones(4, np.float32) for _ in range(3)]
         await cluster.all_reduce(good)
         await cluster.leave()
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 def test_buffers_of_different_lengths_end_the_run_by_name() -> None:
     async def scenario() -> None:
-        cluster = await Cluster.start(MemoryNetwork(), TRIANGLE, star(TRIANGLE, hub=0))
+        cluster = await Cluster.start(simulated(TRIANGLE), TRIANGLE, star(TRIANGLE, hub=0))
         buffers = [np.ones(elements, np.float32) for elements in (101, 101, 100)]
         results = await asyncio.gather(
             *(a.all_reduce(b) for a, b in zip(cluster.agents, buffers, strict=True)),
@@ -223,7 +225,7 @@ def test_buffers_of_different_lengths_end_the_run_by_name() -> None:
             assert isinstance(result, RunAborted)
             assert "refused a message of site 2 (c): chunk 1 has" in str(result)
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 def test_a_credit_that_was_not_earned_is_refused() -> None:
@@ -231,7 +233,7 @@ def test_a_credit_that_was_not_earned_is_refused() -> None:
         chain = Overlay(
             "chain", TRIANGLE.sites, tuple(e for e in TRIANGLE if {e.source, e.target} != {0, 2})
         )
-        cluster = await Cluster.start(MemoryNetwork(), chain, star(chain, hub=0))
+        cluster = await Cluster.start(simulated(chain), chain, star(chain, hub=0))
         await cluster.all_reduce([np.ones(2000, np.float32) for _ in range(3)])
         relay = cluster.agents[1]._plane
         assert relay is not None
@@ -243,7 +245,7 @@ def test_a_credit_that_was_not_earned_is_refused() -> None:
         assert [type(refusal) for refusal in cluster.refusals] == [OutOfPlaceMessage] * 3
         await cluster.leave()
 
-    run(scenario())
+    run_virtually(scenario())
 
 
 # --- strangers and confused neighbours ------------------------------------------------------------
@@ -269,7 +271,7 @@ def test_a_stranger_is_turned_away_and_the_round_in_progress_goes_on(
 ) -> None:
     async def scenario() -> None:
         plan = star(TRIANGLE, hub=0)
-        cluster = await Cluster.start(TcpNetwork(LIMITS), TRIANGLE, plan)
+        cluster = await Cluster.start(Tcp(), TRIANGLE, plan)
         warm = [np.ones(100, np.float32) for _ in range(3)]
         await cluster.all_reduce(warm)
         buffers = random_buffers(3, 2000, seed=1)
@@ -286,7 +288,7 @@ def test_a_stranger_is_turned_away_and_the_round_in_progress_goes_on(
         assert [type(refusal) for refusal in cluster.refusals] == [error]
         await cluster.leave()
 
-    run(scenario())
+    run_over_tcp(scenario())
 
 
 @pytest.mark.parametrize(
@@ -311,8 +313,7 @@ def test_a_confused_neighbour_is_told_and_the_round_goes_on(
     message: Message, elements: int, error: type[PeerError]
 ) -> None:
     async def scenario() -> None:
-        network = TcpNetwork(LIMITS)
-        cluster = await Cluster.start(network, TRIANGLE, star(TRIANGLE, hub=0))
+        cluster = await Cluster.start(Tcp(), TRIANGLE, star(TRIANGLE, hub=0))
         await cluster.all_reduce([np.ones(100, np.float32) for _ in range(3)])
         await cluster.connection(1, 0).send(message, memoryview(bytes(4 * elements)))
         buffers = random_buffers(3, 2000, seed=1)
@@ -322,4 +323,4 @@ def test_a_confused_neighbour_is_told_and_the_round_goes_on(
         assert error in [type(refusal) for refusal in cluster.refusals]
         await cluster.leave()
 
-    run(scenario())
+    run_over_tcp(scenario())

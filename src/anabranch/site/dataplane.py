@@ -139,8 +139,8 @@ class DataPlane:
             self._refused(child, OutOfPlaceMessage(f"early data of round {round}: {wrong}"))
         await self._unless_failed(finished.wait())
         for lane in list(self._lanes.values()):
-            if not lane.empty:
-                await self._unless_failed(lane.emptied())
+            if lane.holds_own:
+                await self._unless_failed(lane.own_sent())
         self._rounds_done = round
         del self._rounds[round]
 

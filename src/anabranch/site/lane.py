@@ -84,10 +84,9 @@ class Lane:
         self._newest = 0  # the latest round sent
         self._sent: set[tuple[int, int, int]] = set()
         self._entries = 0
-        self._unsent = 0
+        self._own = 0  # messages that this site made, and that wait
+        self._own_sent = asyncio.Event()
         self._wake = asyncio.Event()
-        self._empty = asyncio.Event()
-        self._empty.set()
         self.payload_bytes = 0  # sent so far
         self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
 
@@ -95,10 +94,9 @@ class Lane:
         """Queue a message."""
         self._entries += 1
         entry = (*priority(send.message), self._entries, send)
-        if self._unsent == 0:
-            self._empty.clear()
-        self._unsent += 1
         path = send.message.path
+        if path[0] == self._site:
+            self._own += 1
         if path[-2] != self._site:  # the neighbour will relay it
             if self._credit[path] == 0:
                 self._parked[path].append(entry)
@@ -135,9 +133,10 @@ class Lane:
                 self.payload_bytes += len(send.payload)
                 self._progressed()
                 send.sent()
-                self._unsent -= 1
-                if self._unsent == 0:
-                    self._empty.set()
+                if send.message.path[0] == self._site:
+                    self._own -= 1
+                    if self._own == 0:
+                        self._own_sent.set()
         except Exception as error:
             self._failed(error)
 
@@ -153,13 +152,18 @@ class Lane:
         return chunk in self._sent
 
     @property
-    def empty(self) -> bool:
-        """Whether everything queued has been sent."""
-        return self._unsent == 0
+    def holds_own(self) -> bool:
+        """Whether something that this site made, and not another's to relay, waits here."""
+        return self._own > 0
 
-    async def emptied(self) -> None:
-        """Return when everything queued has been sent."""
-        await self._empty.wait()
+    async def own_sent(self) -> None:
+        """Return when nothing that this site made waits any more.
+
+        Relayed chunks do not count: sites that are ahead may send more of them without end.
+        """
+        while self._own:
+            self._own_sent.clear()
+            await self._own_sent.wait()
 
     def close(self) -> None:
         """Stop sending and close the connection."""

@@ -1,0 +1,391 @@
+"""Connections over real TCP on loopback: order, limits, and every way to end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from anabranch.net.errors import (
+    LinkError,
+    MalformedMessage,
+    OutOfPlaceMessage,
+    OversizedMessage,
+    PeerError,
+)
+from anabranch.net.frames import Limits, Sink, encode_frame
+from anabranch.net.messages import (
+    AnyMessage,
+    Credit,
+    Farewell,
+    Hello,
+    NoMoreRounds,
+    RoundRequest,
+    Start,
+)
+from anabranch.net.network import Connection
+from anabranch.net.tcp import TcpNetwork
+
+LIMITS = Limits(message_bytes=1 << 16, payload_bytes=1 << 28)
+# More than the kernel buffers for a peer that does not read.
+LARGE = bytes(range(256)) * (1 << 18)  # 64 MiB
+
+
+class Ear:
+    """Remembers what it hears; ``closed`` is done when the connection has gone."""
+
+    def __init__(self, trusting: bool = True) -> None:
+        self.connection: Connection
+        self.trusting = trusting
+        self.heard: list[tuple[AnyMessage, bytes]] = []
+        self.refused: list[tuple[AnyMessage, PeerError]] = []
+        self.closed: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self._more = asyncio.Event()
+
+    def welcome(self, connection: Connection) -> Ear:
+        self.connection = connection
+        if self.trusting:  # once the connection is made
+            asyncio.get_running_loop().call_soon(connection.trust)
+        return self
+
+    def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
+        memory = bytearray(payload_bytes)
+
+        def done() -> None:
+            self.heard.append((message, bytes(memory)))
+            self._more.set()
+
+        return Sink(target=memoryview(memory) if payload_bytes else None, done=done)
+
+    def on_refused(self, message: AnyMessage, error: PeerError) -> None:
+        self.refused.append((message, error))
+
+    def on_closed(self, error: Exception | None) -> None:
+        self.closed.set_result(error)
+
+    async def hears(self, *messages: AnyMessage) -> None:
+        """Wait for so many messages, and check them all."""
+        while len(self.heard) < len(messages):
+            self._more.clear()
+            await self._more.wait()
+        assert [message for message, _ in self.heard] == list(messages)
+
+
+def on_loop(play: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(play(), 30))
+
+
+@asynccontextmanager
+async def joined(called: Ear, caller: Ear | None = None) -> AsyncIterator[Connection]:
+    """Yield the caller's end of a connection; close both in the end."""
+    network = TcpNetwork(LIMITS)
+    caller = caller or Ear()
+    listener = await network.listen(("127.0.0.1", 0), called.welcome)
+    connection = await network.connect(listener.address, caller)
+    while not hasattr(called, "connection"):
+        await asyncio.sleep(0)
+    yield connection
+    for end in (connection, called.connection):
+        end.close()
+    listener.close()
+    await asyncio.wait({called.closed, caller.closed})
+
+
+@asynccontextmanager
+async def raw_server(receiver: Ear) -> AsyncIterator[tuple[Connection, socket.socket]]:
+    """Yield a connection and the plain socket at its other end, which reads nothing by itself."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        connection = await TcpNetwork(LIMITS).connect(server.getsockname(), receiver)
+        peer, _ = await asyncio.get_running_loop().sock_accept(server)
+        with peer:
+            peer.setblocking(False)
+            yield connection, peer
+    connection.close()
+    await asyncio.wait({receiver.closed})
+
+
+@asynccontextmanager
+async def raw_client(ear: Ear) -> AsyncIterator[socket.socket]:
+    """Yield a plain socket that is connected to a listener."""
+    listener = await TcpNetwork(LIMITS).listen(("127.0.0.1", 0), ear.welcome)
+    with socket.create_connection(listener.address) as peer:
+        peer.setblocking(False)
+        while not hasattr(ear, "connection"):
+            await asyncio.sleep(0)
+        yield peer
+    ear.connection.close()
+    listener.close()
+    await asyncio.wait({ear.closed})
+
+
+async def turns() -> None:
+    """Let the loop turn, so that what is ready happens."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def test_payloads_arrive_whole_and_in_order() -> None:
+    async def play() -> None:
+        ear = Ear()
+        async with joined(ear) as connection:
+            await asyncio.gather(
+                connection.send(RoundRequest(1), LARGE),
+                connection.send(RoundRequest(2)),
+                connection.send(RoundRequest(3), memoryview(b"end")),
+            )
+            await ear.hears(RoundRequest(1), RoundRequest(2), RoundRequest(3))
+            assert [payload for _, payload in ear.heard] == [LARGE, b"", b"end"]
+
+    on_loop(play)
+
+
+def test_the_memory_of_a_payload_is_free_once_send_returns() -> None:
+    async def play() -> None:
+        ear = Ear()
+        async with joined(ear) as connection:
+            memory = bytearray(b"old " * 10_000)
+            await connection.send(Start(), memoryview(memory))
+            memory[:] = bytes(len(memory))
+            await ear.hears(Start())
+            assert ear.heard[0][1] == b"old " * 10_000
+
+    on_loop(play)
+
+
+def test_posts_go_between_sends_and_never_into_one() -> None:
+    async def play() -> None:
+        async with raw_server(Ear()) as (connection, peer):
+            first = asyncio.ensure_future(connection.send(RoundRequest(1), LARGE))
+            second = asyncio.ensure_future(connection.send(RoundRequest(2)))
+            await turns()
+            assert not first.done()  # nobody reads
+            connection.post(Credit((7,)))
+            expected = b"".join(
+                [
+                    encode_frame(RoundRequest(1), len(LARGE)) + LARGE,
+                    encode_frame(Credit((7,))),
+                    encode_frame(RoundRequest(2)),
+                ]
+            )
+            assert await read(peer, len(expected)) == expected
+            await asyncio.gather(first, second)
+
+    on_loop(play)
+
+
+async def read(peer: socket.socket, count: int) -> bytes:
+    """Read so many bytes, or all until the end."""
+    data = bytearray()
+    while len(data) < count:
+        more = await asyncio.get_running_loop().sock_recv(peer, 1 << 20)
+        if not more:
+            break
+        data += more
+    return bytes(data)
+
+
+def test_a_send_cancelled_in_the_middle_ends_the_connection() -> None:
+    async def play() -> None:
+        ear = Ear()
+        async with raw_server(ear) as (connection, peer):
+            sending = asyncio.ensure_future(connection.send(RoundRequest(1), LARGE))
+            await turns()
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+            assert isinstance(await ear.closed, LinkError)
+            with pytest.raises(LinkError, match="is gone"):
+                await connection.send(Start())
+            connection.post(Start())  # and this is nothing to complain of
+            got = await read(peer, 2 * len(LARGE))
+            frame = encode_frame(RoundRequest(1), len(LARGE)) + LARGE
+            assert len(got) < len(frame)  # and nothing else comes after it
+            assert frame.startswith(got)
+
+    on_loop(play)
+
+
+def test_a_send_to_a_peer_that_goes_away_is_a_link_error() -> None:
+    async def play() -> None:
+        ear = Ear()
+        async with raw_server(ear) as (connection, peer):
+            sending = asyncio.ensure_future(connection.send(RoundRequest(1), LARGE))
+            await turns()
+            peer.close()
+            with pytest.raises(LinkError, match=r"the connection to .* (is gone|broke)"):
+                await sending
+            assert isinstance(await ear.closed, LinkError)
+
+    on_loop(play)
+
+
+# --- who may send what ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("frame", "named"),
+    [
+        (encode_frame(Start(), 1), "a payload of 1 bytes, at most 0"),
+        (encode_frame(Hello("x" * 5000, 1, 0)), "a message of 50.. bytes, at most 4096"),
+    ],
+)
+def test_a_caller_may_send_only_small_messages_until_it_is_trusted(
+    frame: bytes, named: str
+) -> None:
+    async def play() -> None:
+        stranger = Ear(trusting=False)
+        async with raw_client(stranger) as peer:
+            peer.send(encode_frame(Start()) + frame)
+            error = await stranger.closed
+            assert isinstance(error, OversizedMessage)
+            with pytest.raises(OversizedMessage, match=named):
+                raise error
+            assert stranger.heard == [(Start(), b"")]
+        friend = Ear()
+        async with raw_client(friend) as peer:
+            await turns()
+            peer.send(frame)
+            peer.send(b"p")
+            while not friend.heard:
+                await asyncio.sleep(0)
+
+    on_loop(play)
+
+
+def test_who_was_called_is_trusted_from_the_first() -> None:
+    async def play() -> None:
+        called, caller = Ear(), Ear()
+        async with joined(called, caller):
+            await called.connection.send(Start(), b"payload")
+            await caller.hears(Start())
+
+    on_loop(play)
+
+
+def test_a_trusted_peer_has_limits_too() -> None:
+    async def play() -> None:
+        ear = Ear()
+        async with raw_client(ear) as peer:
+            await turns()
+            peer.send(encode_frame(Start(), LIMITS.payload_bytes + 1))
+            assert isinstance(await ear.closed, OversizedMessage)
+
+    on_loop(play)
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "named"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", MalformedMessage, "a frame begins with b'GE'"),
+        (encode_frame(Start())[:-1], LinkError, "closed the connection inside a message"),
+        (encode_frame(Start()), LinkError, "closed the connection$"),
+        (b"", LinkError, "closed the connection$"),
+    ],
+)
+def test_how_a_stream_ends_is_named(data: bytes, error: type[Exception], named: str) -> None:
+    async def play() -> None:
+        ear = Ear()
+        async with raw_client(ear) as peer:
+            peer.send(data)
+            peer.shutdown(socket.SHUT_WR)
+            why = await ear.closed
+            assert why is not None
+            with pytest.raises(error, match=named):
+                raise why
+
+    on_loop(play)
+
+
+def test_a_refused_message_harms_neither_the_next_nor_the_connection() -> None:
+    refusal = OutOfPlaceMessage("not now")
+
+    class Picky(Ear):
+        def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
+            if message == NoMoreRounds(1):
+                raise refusal
+            return super().on_message(message, payload_bytes)
+
+    async def play() -> None:
+        ear = Picky()
+        async with joined(ear) as connection:
+            await turns()
+            await connection.send(NoMoreRounds(1), bytes(1_000_000))
+            await connection.send(Start(), b"good")
+            await ear.hears(Start())
+            assert ear.heard == [(Start(), b"good")]
+            assert ear.refused == [(NoMoreRounds(1), refusal)]
+
+    on_loop(play)
+
+
+def test_a_receiver_that_breaks_ends_the_connection_on_both_sides() -> None:
+    class Broken(Ear):
+        def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
+            raise ZeroDivisionError
+
+    async def play() -> None:
+        called, caller = Broken(), Ear()
+        async with joined(called, caller) as connection:
+            await connection.send(Start())
+            assert isinstance(await called.closed, ZeroDivisionError)
+            assert isinstance(await caller.closed, LinkError)
+
+    on_loop(play)
+
+
+# --- the end --------------------------------------------------------------------------------------
+
+
+def test_a_connection_that_was_closed_hears_nothing_more() -> None:
+    class Leaving(Ear):
+        def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
+            self.connection.close()
+            return super().on_message(message, payload_bytes)
+
+    async def play() -> None:
+        ear = Leaving()
+        async with raw_client(ear) as peer:
+            peer.send(encode_frame(Start()) + encode_frame(Farewell()))  # in one read
+            peer.send(encode_frame(Farewell()))
+            assert await ear.closed is None
+            assert ear.heard == [(Start(), b"")]
+
+    on_loop(play)
+
+
+def test_what_was_posted_before_the_end_arrives() -> None:
+    async def play() -> None:
+        called, caller = Ear(), Ear()
+        async with joined(called, caller) as connection:
+            for number in range(100):
+                connection.post(NoMoreRounds(number))
+            connection.close()
+            await called.hears(*map(NoMoreRounds, range(100)))
+            assert isinstance(await called.closed, LinkError)
+            assert await caller.closed is None
+
+    on_loop(play)
+
+
+def test_what_cannot_be_reached_or_listened_on_is_a_link_error_with_its_address() -> None:
+    async def raises(attempt: Awaitable[object], named: str) -> None:
+        with pytest.raises(LinkError, match=named):
+            await attempt
+
+    async def play() -> None:
+        network = TcpNetwork(LIMITS)
+        listener = await network.listen(("127.0.0.1", 0), lambda connection: Ear())
+        host, port = listener.address
+        await raises(
+            network.listen((host, port), lambda connection: Ear()),
+            f"cannot listen on 127.0.0.1:{port}",
+        )
+        listener.close()
+        await raises(network.connect((host, port), Ear()), f"cannot connect to 127.0.0.1:{port}")
+
+    on_loop(play)

@@ -1,0 +1,145 @@
+"""What a site does in a step: the same in every world, and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from anabranch.net.errors import RunAborted
+from anabranch.run.scenario import Exchange, Fapt, Scenario, Stop, Task, Train
+from anabranch.run.work import Work, buffer_elements, describe, make_work
+from anabranch.site.arithmetic import Float32, SizesOnly
+
+SOFTMAX = Train(data="digits", model="softmax", learning_rate=0.5, batch_size=16)
+SITES = 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """One torch thread: models this small lose more to waiting for a second than they gain."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def scenario(task: Task, seed: int = 0) -> Scenario:
+    return Scenario(overlay="x", route=Fapt(), task=task, stop=Stop(rounds=1), seed=seed)
+
+
+def works(task: Task, seed: int = 0, sizes_only: bool = False) -> list[Work]:
+    given = scenario(task, seed)
+    return [make_work(given, site, SITES, None, sizes_only) for site in range(SITES)]
+
+
+def exchange(sites: list[Work]) -> None:
+    """Put the exact mean in every buffer."""
+    mean = np.mean([work.buffer.astype(np.float64) for work in sites], axis=0)
+    for work in sites:
+        work.buffer[:] = mean
+
+
+@pytest.mark.parametrize("elements", [1, 250, 251 * 1024, 251 * 1024 + 1, 600_000])
+def test_an_exchange_accepts_the_exact_mean_and_no_other(elements: int) -> None:
+    sites = works(Exchange(elements=elements))
+    for work in sites:
+        assert work.prepare() is None
+    assert len({work.buffer.tobytes() for work in sites}) == SITES  # all different
+    exchange(sites)
+    assert len({work.apply(1) for work in sites}) == 1
+    for at in (0, elements // 2, elements - 1):
+        right = sites[0].buffer[at]
+        sites[0].buffer[at] = np.nextafter(right, np.float32(1e9))
+        with pytest.raises(RunAborted, match=r"round 7 gave a wrong mean, first in \d+\.\.\d+"):
+            sites[0].apply(7)
+        sites[0].buffer[at] = right
+    assert sites[0].apply(8) is not None
+
+
+def test_an_exchange_says_the_same_in_every_round() -> None:
+    [work, *_] = works(Exchange(elements=1000))
+    work.prepare()
+    first = work.buffer.copy()
+    work.buffer[:] = 0.0
+    work.prepare()
+    assert np.array_equal(work.buffer, first)
+
+
+def test_training_keeps_one_model_at_all_sites_and_learns() -> None:
+    sites = works(SOFTMAX)
+    losses = []
+    for round in range(1, 16):
+        losses.append([work.prepare() for work in sites])
+        assert len({work.buffer.tobytes() for work in sites}) == SITES  # each its own samples
+        exchange(sites)
+        assert len({work.apply(round) for work in sites}) == 1
+    assert np.mean(losses[-1]) < np.mean(losses[0]) / 2
+    assert len({work.evaluate() for work in sites}) == 1
+    assert sites[0].evaluate() > 0.7
+
+
+def test_the_seed_decides_what_is_drawn() -> None:
+    def first_gradients(seed: int) -> bytes:
+        [work, *_] = works(SOFTMAX, seed)
+        work.prepare()
+        return work.buffer.tobytes()
+
+    assert first_gradients(1) == first_gradients(1) != first_gradients(2)
+
+
+@pytest.mark.parametrize(
+    ("task", "elements"),
+    [
+        (SOFTMAX, (64 + 1) * 10),
+        (Train(data="digits", model="mlp", hidden=(7, 5), learning_rate=0.1), 65 * 7 + 40 + 60),
+        (Exchange(elements=12_345), 12_345),
+    ],
+)
+def test_the_buffer_has_the_same_length_with_and_without_numbers(task: Task, elements: int) -> None:
+    assert buffer_elements(scenario(task), None) == elements
+    for sizes_only in (False, True):
+        [work, *_] = works(task, sizes_only=sizes_only)
+        assert len(work.buffer) == elements
+        assert work.buffer.dtype == np.float32
+        assert work.samples == task.batch_size
+
+
+def test_a_profile_has_its_model_s_size() -> None:
+    assert 50e6 < buffer_elements(scenario(Exchange(profile="alexnet")), None) < 70e6
+
+
+def test_sites_without_numbers_share_one_buffer_of_nothing() -> None:
+    first, second, *_ = works(SOFTMAX, sizes_only=True)
+    assert first.buffer is second.buffer
+    assert isinstance(first.arithmetic, SizesOnly)
+    assert first.prepare() is None
+    assert first.apply(1) is None
+    assert first.evaluate_every is None
+    with pytest.raises(NotImplementedError):
+        first.evaluate()
+
+
+def test_only_training_is_evaluated() -> None:
+    [training, *_] = works(SOFTMAX)
+    [exchanging, *_] = works(Exchange(elements=5))
+    assert training.evaluate_every == SOFTMAX.evaluate_every
+    assert exchanging.evaluate_every is None
+    assert isinstance(training.arithmetic, Float32)
+    assert isinstance(exchanging.arithmetic, Float32)
+    with pytest.raises(NotImplementedError, match="no model"):
+        exchanging.evaluate()
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        (SOFTMAX, ("digits", "softmax")),
+        (Exchange(profile="alexnet"), ("exchange", "alexnet")),
+        (Exchange(elements=7), ("exchange", "7 elements")),
+    ],
+)
+def test_tasks_are_described(task: Task, words: tuple[str, str]) -> None:
+    assert describe(task) == words

@@ -1,0 +1,282 @@
+"""A lane: what goes first, what waits for credit, and what it remembers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from anabranch.net.errors import LinkError, OutOfPlaceMessage, PeerError
+from anabranch.net.frames import DISCARD, Sink
+from anabranch.net.messages import AnyMessage, ChunkMessage, Mean, PartialSum
+from anabranch.net.network import Connection
+from anabranch.overlay import Link, Overlay, Site
+from anabranch.sim.loop import run_virtually
+from anabranch.site.aggregation import Send
+from anabranch.site.lane import Lane, priority, relay_window
+
+from .cluster import simulated
+
+# Site 1's lane to site 2, which relays to site 3.
+CHAIN = Overlay(
+    "chain",
+    tuple(Site(name) for name in "abcd"),
+    tuple(Link(i, j, 8e6) for i in range(4) for j in (i - 1, i + 1) if 0 <= j < 4),
+)
+PAYLOAD = bytes(100_000)  # 0.1 s
+RELAYED, OTHER = (1, 2, 3), (0, 1, 2, 3)
+
+
+def up(chunk: int, path: tuple[int, ...] = (1, 2), round: int = 1) -> PartialSum:
+    return PartialSum(round, 1, chunk, path, 1.0)
+
+
+def down(chunk: int, path: tuple[int, ...] = (1, 2), round: int = 1) -> Mean:
+    return Mean(round, 1, chunk, path)
+
+
+class Neighbour:
+    """Takes everything."""
+
+    def __init__(self) -> None:
+        self.heard: list[AnyMessage] = []
+
+    def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
+        self.heard.append(message)
+        return DISCARD
+
+    def on_refused(self, message: AnyMessage, error: PeerError) -> None:
+        raise AssertionError
+
+    def on_closed(self, error: Exception | None) -> None: ...
+
+
+class Bench:
+    """A lane, its neighbour, and what it reported."""
+
+    def __init__(self, window: int = 2) -> None:
+        self.network = simulated(CHAIN)
+        self.neighbour = Neighbour()
+        self.events: list[tuple[str, ChunkMessage]] = []
+        self.progress = 0
+        self.errors: list[Exception] = []
+        self.lane = Lane(1, "lane", self._connect, window, self._progressed, self.errors.append)
+
+    async def _connect(self) -> Connection:
+        listener = await self.network.lanes(2).listen(("", 0), lambda _: self.neighbour)
+        return await self.network.lanes(1).connect(listener.address, Neighbour())
+
+    def _progressed(self) -> None:
+        self.progress += 1
+
+    def put(self, *messages: ChunkMessage) -> None:
+        for message in messages:
+            self.lane.put(
+                Send(
+                    message,
+                    memoryview(PAYLOAD),
+                    leaving=lambda message=message: self.events.append(("leaving", message)),
+                    sent=lambda message=message: self.events.append(("sent", message)),
+                )
+            )
+
+    async def hears(self, *messages: ChunkMessage) -> None:
+        """Check what the neighbour hears, in the end."""
+        await asyncio.sleep(3600.0)
+        assert self.neighbour.heard == list(messages)
+
+
+def on_bench(play: Callable[[Bench], Coroutine[Any, Any, None]], window: int = 2) -> None:
+    async def main() -> None:
+        bench = Bench(window)
+        await play(bench)
+        bench.lane.close()
+
+    run_virtually(main())
+
+
+def test_the_lowest_round_then_chunk_goes_first_and_a_mean_before_a_sum() -> None:
+    async def play(bench: Bench) -> None:
+        bench.put(up(7, round=2), up(2), up(0), down(2), down(1), up(1))
+        await bench.hears(up(0), down(1), up(1), down(2), up(2), up(7, round=2))
+        assert priority(down(9)) < priority(up(9)) < priority(down(10))
+
+    on_bench(play)
+
+
+def test_equals_go_in_the_order_they_came() -> None:
+    async def play(bench: Bench) -> None:
+        bench.put(down(0, RELAYED), down(0), down(0, OTHER))
+        await bench.hears(down(0, RELAYED), down(0), down(0, OTHER))
+
+    on_bench(play)
+
+
+def test_what_comes_later_overtakes_what_waits_and_not_what_is_leaving() -> None:
+    async def play(bench: Bench) -> None:
+        bench.put(up(5), up(6))
+        await asyncio.sleep(0.05)
+        bench.put(up(1))
+        await bench.hears(up(5), up(1), up(6))
+
+    on_bench(play)
+
+
+def test_each_send_is_told_just_before_it_leaves_and_just_after() -> None:
+    async def play(bench: Bench) -> None:
+        bench.put(up(0), up(1))
+        assert bench.events == []
+        await asyncio.sleep(0.05)
+        assert bench.events == [("leaving", up(0))]
+        assert bench.progress == 0
+        await asyncio.sleep(0.1)
+        assert bench.events == [("leaving", up(0)), ("sent", up(0)), ("leaving", up(1))]
+        assert bench.progress == 1
+        assert bench.lane.payload_bytes == len(PAYLOAD)
+
+    on_bench(play)
+
+
+def test_a_lane_is_empty_when_all_has_left_and_not_before() -> None:
+    async def play(bench: Bench) -> None:
+        await bench.lane.emptied()
+        assert bench.lane.empty
+        bench.put(up(0), up(1))
+        assert not bench.lane.empty
+        await bench.lane.emptied()
+        assert asyncio.get_running_loop().time() == pytest.approx(0.2, rel=0.01)
+        assert bench.lane.empty
+        assert bench.events[-1] == ("sent", up(1))
+
+    on_bench(play)
+
+
+# --- credit ---------------------------------------------------------------------------------------
+
+
+def test_a_window_of_a_route_is_sent_and_the_rest_waits_for_credit() -> None:
+    async def play(bench: Bench) -> None:
+        bench.put(*(up(chunk, RELAYED) for chunk in range(5)))
+        await bench.hears(up(0, RELAYED), up(1, RELAYED))
+        assert not bench.lane.empty  # the others are parked, not forgotten
+        bench.lane.credit(RELAYED)
+        await bench.hears(*(up(chunk, RELAYED) for chunk in range(3)))
+        bench.lane.credit(RELAYED)
+        bench.lane.credit(RELAYED)
+        await bench.hears(*(up(chunk, RELAYED) for chunk in range(5)))
+        assert bench.lane.empty
+
+    on_bench(play)
+
+
+def test_routes_have_credit_of_their_own_and_what_ends_here_needs_none() -> None:
+    async def play(bench: Bench) -> None:
+        bench.put(up(0, RELAYED), up(1, RELAYED), up(2, OTHER), up(3), up(4), up(5, OTHER))
+        await bench.hears(up(0, RELAYED), up(2, OTHER), up(3), up(4))
+        bench.lane.credit(OTHER)
+        await bench.hears(up(0, RELAYED), up(2, OTHER), up(3), up(4), up(5, OTHER))
+        assert not bench.lane.empty
+
+    on_bench(play, window=1)
+
+
+def test_credit_that_came_back_may_be_spent_later() -> None:
+    async def play(bench: Bench) -> None:
+        bench.put(up(0, RELAYED))
+        await asyncio.sleep(1.0)
+        bench.lane.credit(RELAYED)
+        bench.put(up(1, RELAYED), up(2, RELAYED))
+        await bench.hears(up(0, RELAYED), up(1, RELAYED))
+
+    on_bench(play, window=1)
+
+
+def test_credit_beyond_the_window_is_refused() -> None:
+    async def play(bench: Bench) -> None:
+        with pytest.raises(OutOfPlaceMessage, match="nothing is outstanding"):
+            bench.lane.credit(RELAYED)
+        bench.put(up(0, RELAYED))
+        bench.lane.credit(RELAYED)
+        with pytest.raises(OutOfPlaceMessage, match="nothing is outstanding"):
+            bench.lane.credit(RELAYED)
+
+    on_bench(play)
+
+
+@pytest.mark.parametrize(
+    ("latency_s", "window"),
+    [
+        (0.0, 2),  # one on its way in, one on its way out
+        (0.05, 3),  # a credit is back after 0.1 s, in which one more chunk is sent
+        (0.051, 4),
+        (1.0, 22),
+    ],
+)
+def test_a_window_covers_the_time_a_credit_takes_to_come_back(
+    latency_s: float, window: int
+) -> None:
+    assert relay_window(Link(0, 1, 8e6, latency_s), chunk_bytes=100_000) == window
+
+
+# --- memory and end -------------------------------------------------------------------------------
+
+
+def test_a_lane_remembers_what_left_in_this_round_and_the_last() -> None:
+    async def play(bench: Bench) -> None:
+        bench.put(up(0), up(3), up(0, round=2))
+        assert not bench.lane.has_sent((1, 1, 0))  # it has not left yet
+        await asyncio.sleep(1.0)
+        assert bench.lane.has_sent((1, 1, 0))
+        assert bench.lane.has_sent((1, 1, 3))
+        assert bench.lane.has_sent((2, 1, 0))
+        assert not bench.lane.has_sent((1, 2, 0))  # another plan's
+        assert not bench.lane.has_sent(None)
+        bench.put(down(0, round=3))
+        await asyncio.sleep(1.0)
+        assert not bench.lane.has_sent((1, 1, 0))
+        assert bench.lane.has_sent((2, 1, 0))
+
+    on_bench(play)
+
+
+def test_a_connection_that_breaks_ends_the_lane_once() -> None:
+    async def play(bench: Bench) -> None:
+        bench.put(up(0), up(1))
+        await asyncio.sleep(0.05)
+        bench.network.kill(2)
+        await asyncio.sleep(1.0)
+        bench.put(up(2))
+        await asyncio.sleep(1.0)
+        [error] = bench.errors
+        assert isinstance(error, LinkError)
+        assert bench.events == [("leaving", up(0))]
+
+    on_bench(play)
+
+
+def test_a_neighbour_that_cannot_be_reached_ends_the_lane() -> None:
+    async def main() -> None:
+        async def connect() -> Connection:
+            raise LinkError("nobody there")
+
+        errors: list[Exception] = []
+        lane = Lane(1, "lane", connect, 2, lambda: None, errors.append)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert [str(error) for error in errors] == ["nobody there"]
+        lane.close()
+
+    run_virtually(main())
+
+
+def test_a_closed_lane_sends_no_more() -> None:
+    async def play(bench: Bench) -> None:
+        bench.put(up(0), up(1))
+        await asyncio.sleep(0.15)
+        bench.lane.close()
+        await bench.hears(up(0))
+        assert bench.errors == []
+
+    on_bench(play)
