@@ -61,7 +61,6 @@ async def take_part(
         name,
         os.environ[TOKEN_VARIABLE],
         ("127.0.0.1", 0),
-        loop.time,
         lambda: None,
         lambda *refused: None,
     )

@@ -188,7 +188,9 @@ def test_a_simulated_run_that_a_fault_ends_fails_by_name(two_routes: Path, tmp_p
     two_routes.write_text(two_routes.read_text() + fault)
     done = anabranch("simulate", str(two_routes), "--out", str(tmp_path / "runs"))
     assert done.returncode == 1
-    assert "error: site 1 (site1) died in round 2" in done.stderr
+    assert "error: two, star (3 sites): site 1 (site1) died in round 2" in done.stderr
+    assert "star at site" in done.stdout  # what was done before is reported all the same
+    assert "report: " in done.stdout
 
 
 def test_a_run_that_fails_ends_with_1_and_says_why(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import math
 import re
 import reprlib
 import tomllib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -93,9 +93,25 @@ def _check_keys(value: Any, info: Any, path: str) -> None:
             if key == struct.tag_field:
                 continue
             if key not in valid:
-                near = nearest(key, valid) or f"the keys here are {listed(valid)}"
+                near = (
+                    nearest(key, valid)
+                    or _further_down(key, valid)
+                    or f"the keys here are {listed(valid)}"
+                )
                 raise TomlError(f"{below}: no such key; {near}")
             _check_keys(item, valid[key], below)
+
+
+def _further_down(key: str, valid: Mapping[str, Any]) -> str:
+    """Return ``did you mean 'stop.rounds'?`` where one of the tables here has that very key."""
+    for name, info in valid.items():
+        kinds = info.types if isinstance(info, inspect.UnionType) else (info,)
+        for struct in kinds:
+            if isinstance(struct, inspect.StructType) and key in {
+                field.encode_name for field in struct.fields
+            }:
+                return f"did you mean {f'{name}.{key}'!r}?"
+    return ""
 
 
 def _check_choice(value: Any, allowed: Sequence[Any], path: str) -> None:

@@ -24,7 +24,7 @@ from rich.tree import Tree as TextTree
 from anabranch import __version__
 from anabranch import overlay as overlays
 from anabranch import plan as plans
-from anabranch.net.errors import NetError
+from anabranch.net.errors import NetError, RunAborted
 from anabranch.net.network import Address
 from anabranch.overlay import Overlay, OverlayError, UniformRates
 from anabranch.plan import Plan, PlanError, Prediction
@@ -120,22 +120,12 @@ def simulate(
     scenario: ScenariosArgument, out: OutOption = Path("runs"), data_dir: DataOption = None
 ) -> None:
     """Run scenarios in virtual time: one process, modelled links and computing, scripted faults."""
-    from anabranch.record.report import write_report
-
     loaded = [_Loaded(path) for path in scenario]
     for each in loaded:
         each.check_simulable()
     folder = out / f"{scenario[0].stem}-{_stamp()}"
-    runs = _runs(loaded, folder)
-    for run in runs:
-        _simulate(run, data_dir)
-    logs = [run.log for run in runs]
-    _console.print(results_table([_summary(log) for log in logs]))
-    for log in logs:
+    for log in _run_all(_runs(loaded, folder), _simulate, data_dir, folder):
         _console.print(f"{log}: event log {fingerprint(log)}", soft_wrap=True)
-    report_path = folder / "report.html"
-    write_report(logs, report_path)
-    _console.print(f"report: {report_path}", soft_wrap=True)
 
 
 @app.command()
@@ -170,19 +160,42 @@ def _stamp() -> str:
 
 
 def _run(paths: list[Path], folder: Path, data_dir: Path | None) -> None:
-    from anabranch.record.report import write_report
 
     loaded = [_Loaded(path) for path in paths]  # complains before anything runs
     for each in loaded:
         each.check_real()
-    runs = _runs(loaded, folder)
+    _run_all(_runs(loaded, folder), _run_locally, data_dir, folder)
+
+
+def _run_all(
+    runs: Sequence[_Run],
+    execute: Callable[[_Run, Path | None], None],
+    data_dir: Path | None,
+    folder: Path,
+) -> list[Path]:
+    """Run one after another until one fails; report those that ran, and return their logs.
+
+    Raises:
+        RunAborted: a run failed; its log is in the report too.
+    """
+    from anabranch.record.report import write_report
+
+    failure: RunAborted | None = None
     for run in runs:
-        _run_locally(run, data_dir)
-    logs = [run.log for run in runs]
-    _console.print(results_table([_summary(log) for log in logs]))
-    report_path = folder / "report.html"
-    write_report(logs, report_path)
-    _console.print(f"report: {report_path}", soft_wrap=True)
+        try:
+            execute(run, data_dir)
+        except RunAborted as error:
+            failure = RunAborted(f"{run.title}: {error}")
+            break
+    logs = [run.log for run in runs if run.log.exists() and any(read_events(run.log))]
+    if logs:
+        _console.print(results_table([_summary(log) for log in logs]))
+        report_path = folder / "report.html"
+        write_report(logs, report_path)
+        _console.print(f"report: {report_path}", soft_wrap=True)
+    if failure is not None:
+        raise failure
+    return logs
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +213,7 @@ class _Run:
         """What it is called while it runs."""
         label = self.scenario.label or self.path.stem
         routes = self.scenario.routes[0].__struct_config__.tag
-        return f"{label}, {routes}: {self.overlay.size} sites"
+        return f"{label}, {routes} ({self.overlay.size} sites)"
 
 
 class _Loaded:

@@ -124,7 +124,7 @@ def round_s(
         for site, waiting in enumerate(awaited[chunk]):
             if not waiting:
                 summed(chunk, site)
-    now_s = 0.0
+    now_s = end_s = 0.0  # an event that was superseded ends nothing
     dispatch(now_s)
     while events:
         now_s = events[0][0]
@@ -132,6 +132,7 @@ def round_s(
             _, _, message, version = heappop(events)
             if version is None:
                 arrived(message)
+                end_s = now_s
                 continue
             one = sending.get(message.link)
             if one is not None and (one.message, one.version) == (message, version):
@@ -139,4 +140,4 @@ def round_s(
                 latency_s = overlay.link(*message.link).latency_s
                 heappush(events, (now_s + latency_s, next(tie), message, None))
         dispatch(now_s)
-    return now_s
+    return end_s

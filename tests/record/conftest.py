@@ -98,8 +98,8 @@ MakeRun = Callable[..., list[Event]]
 def run(start: MakeStart, overlay: Overlay, star: Plan) -> MakeRun:
     """Return a function that makes the events of a whole run.
 
-    Round r ends `round_s[r]` after the one before at the last site, and half as late at the others;
-    keywords change the first event.
+    Round r begins `idle_s` after the end of the one before, as sites compute. It ends `round_s[r]`
+    later at the last site, and half as late at the others; keywords change the first event.
     """
 
     def make(
@@ -108,12 +108,14 @@ def run(start: MakeStart, overlay: Overlay, star: Plan) -> MakeRun:
         on: Overlay = overlay,
         round_s: Sequence[float] = (2.0, 4.0, 3.0),
         accuracy: Iterable[float] = (0.5, 0.92, 0.9),
+        idle_s: float = 0.0,
         **changes: object,
     ) -> list[Event]:
         events: list[Event] = [start(plan, on, **changes)]
         now_s = 0.0
         points = iter(accuracy)
         for number, seconds in enumerate(round_s):
+            now_s += idle_s
             for site in range(on.size):
                 took_s = seconds if site == on.size - 1 else seconds / 2
                 done = {"site": site, "round": number, "version": plan.version, "checksum": number}

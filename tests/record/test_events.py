@@ -51,7 +51,7 @@ ONE_OF_EACH: list[Event] = [
     MessageRefused(at_s=2.0, site=0, sender=None, error="DuplicateMessage", detail='chunk "3"'),
     SiteJoined(at_s=0.0, site=1, name="Lima", address="192.0.2.7:4000"),
     SiteLost(at_s=3.0, site=1, detail="silent for 2 s"),
-    FaultInjected(at_s=3.5, fault="cut", detail="Oslo->Lima is cut"),
+    FaultInjected(at_s=3.5, fault="cut", detail="cut Oslo->Lima for 30 s", over=True),
     RunEnded(at_s=4.0, error=None, reason="time is up after 1 round"),
 ]
 
@@ -123,6 +123,11 @@ def test_logs_of_before_there_was_a_simulation_can_be_read() -> None:
     assert decode('{"kind":"run_ended","at_s":1.0,"error":null}') == RunEnded(
         at_s=1.0, error=None, reason=None
     )
+
+
+def test_logs_of_before_faults_had_an_end_can_be_read() -> None:
+    data = '{"kind":"fault_injected","at_s":1.0,"fault":"cut","detail":"cut Oslo->Lima"}'
+    assert decode(data) == FaultInjected(at_s=1.0, fault="cut", detail="cut Oslo->Lima", over=False)
 
 
 def test_a_simulated_run_has_no_date_and_may_have_no_limit() -> None:

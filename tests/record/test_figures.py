@@ -124,12 +124,18 @@ def test_simulated_round_times_are_not_called_measured(run) -> None:
 
 
 def test_faults_are_marked_where_time_runs(run, overlay: Overlay) -> None:
-    fault = FaultInjected(at_s=2.5, fault="cut", detail="<b>Oslo->Lima</b> is cut")
-    summary = summarise([*run()[:-1], fault])
+    detail = "cut <b>Oslo->Lima</b> for 3 s"
+    faults = [
+        FaultInjected(at_s=2.5, fault="cut", detail=detail),
+        FaultInjected(at_s=5.5, fault="cut", detail=detail, over=True),
+    ]
+    summary = summarise([*run()[:-1], *faults])
     for figure in (figures.accuracy({"star": summary}), figures.utilisation(summary, overlay)):
         [mark] = [trace for trace in figure.data if trace.name == "fault"]
-        assert list(mark.x) == [2.5, 2.5, None]
-        assert mark.text[0] == "cut: &lt;b&gt;Oslo-&gt;Lima&lt;/b&gt; is cut<br>at 2.50 s"
+        assert list(mark.x) == [2.5, 2.5, None, 5.5, 5.5, None]
+        escaped = "cut &lt;b&gt;Oslo-&gt;Lima&lt;/b&gt; for 3 s"
+        assert mark.text[0] == f"{escaped}<br>at 2.50 s"
+        assert mark.text[3] == f"over: {escaped}<br>at 5.50 s"
 
 
 def test_accuracy_is_drawn_against_time_with_its_target(run) -> None:

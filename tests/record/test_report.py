@@ -225,17 +225,19 @@ def test_a_site_lost_without_an_error_is_a_problem_too(run, write_log, tmp_path:
 
 def test_injected_faults_are_told(run, write_log, tmp_path: Path) -> None:
     faults = [
-        FaultInjected(at_s=3.0, fault="cut", detail="Oslo->Lima is cut"),
-        FaultInjected(at_s=5.0, fault="cut", detail="Oslo->Lima is back"),
-        FaultInjected(at_s=4.0, fault="slow", detail="Kyoto computes at half speed"),
+        FaultInjected(at_s=3.0, fault="cut", detail="cut Oslo->Lima for 2 s"),
+        FaultInjected(at_s=5.0, fault="cut", detail="cut Oslo->Lima for 2 s", over=True),
+        FaultInjected(at_s=4.0, fault="slow", detail="slow Kyoto 2x"),
+        FaultInjected(at_s=6.0, fault="cut", detail="cut Lima->Oslo"),
     ]
     page = report(tmp_path, write_log("star", [*run()[:-1], *faults, run()[-1]]))
     assert "a script injected faults, so times include them: 2 x cut, 1 x slow" in page.words
     start = next(i for i, row in enumerate(page.rows) if "detail" in row)
-    assert [row[1:] for row in page.rows[start + 1 : start + 4]] == [
-        ["3.00 s", "injected: cut", "Oslo->Lima is cut"],
-        ["4.00 s", "injected: slow", "Kyoto computes at half speed"],
-        ["5.00 s", "injected: cut", "Oslo->Lima is back"],
+    assert [row[1:] for row in page.rows[start + 1 : start + 5]] == [
+        ["3.00 s", "injected", "cut Oslo->Lima for 2 s"],
+        ["4.00 s", "injected", "slow Kyoto 2x"],
+        ["5.00 s", "over", "cut Oslo->Lima for 2 s"],
+        ["6.00 s", "injected", "cut Lima->Oslo"],
     ]
 
 
@@ -350,10 +352,18 @@ def test_a_plan_page_needs_plans_that_fit(overlay: Overlay, tmp_path: Path) -> N
 def twin_logs(run, write_log):
     """Return a function that writes a pair of logs, simulated and measured, for a route."""
 
-    def write(name: str, simulated_s, measured_s, plan: Plan | None = None, more=(), **changes):
+    def write(
+        name: str,
+        simulated_s,
+        measured_s,
+        plan: Plan | None = None,
+        more=(),
+        measured_idle_s: float = 0.0,
+        **changes,
+    ):
         plans = () if plan is None else (plan,)
         simulated = {"world": "simulated", "started_at": None, "limit_s": None, **changes}
-        measured = run(*plans, round_s=measured_s, label=name, **changes)
+        measured = run(*plans, round_s=measured_s, label=name, idle_s=measured_idle_s, **changes)
         return (
             write_log(
                 f"{name}-simulated", run(*plans, round_s=simulated_s, label=name, **simulated)
@@ -407,11 +417,19 @@ def test_a_twin_has_a_row_for_each_route(
         twin_logs("star", (4, 4, 4), (4.2, 4.2, 4.2)),
         twin_logs("packed", (2, 2, 2), (2, 2.5, 3), packed),
     )
-    assert "Not within 10 %: packed takes 1.250x its simulated round time" in page.words
+    assert "Not within 10 %: packed takes 1.250x its simulated time per round" in page.words
     assert "1 of 2 routes are more than 10 % apart" in page.words
     assert "packed measured between 1.00x (round 0) and 1.50x (round 2)" in page.words
     assert page.cell("star", heading) == of_star
     assert page.cell("packed", heading) == of_packed
+
+
+def test_a_twin_counts_the_time_between_exchanges(twin_logs, tmp_path: Path) -> None:
+    page = twin_report(tmp_path, twin_logs("star", (4, 4), (4, 4), measured_idle_s=1.0))
+    assert "Not within 10 %: star takes 1.250x its simulated time per round" in page.words
+    assert "simulated 4.00 s a round, measured 5.00 s" in page.words
+    assert "An error is how far a route's median measured time per round is from its" in page.words
+    assert page.cell("star", "measured, a round") == "5.00 s"
 
 
 def test_a_twin_of_one_route_is_told_alone(twin_logs, tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ def test_a_whole_run(run) -> None:
     )
     assert summary.round_s == (2.0, 4.0, 3.0)
     assert summary.median_round_s == 3.0
+    assert summary.interval_s == (2.0, 4.0, 3.0)
     assert summary.total_s == 9.0
     assert summary.ended
     assert summary.error is None
@@ -68,6 +69,29 @@ def test_a_whole_run(run) -> None:
 def test_a_round_lasts_as_long_as_its_slowest_site(start) -> None:
     events = [*done(0, 0, 1, 3, seconds=1.0), *done(0, 2, at_s=5.0, seconds=4.0)]
     assert summarise([start(), *events]).rounds == (CompletedRound(0, 1, 5.0, 4.0),)
+
+
+def test_intervals_have_in_them_what_the_exchange_has_not(run) -> None:
+    summary = summarise(run(round_s=(2.0, 4.0, 3.0), idle_s=1.0))
+    assert summary.round_s == (2.0, 4.0, 3.0)
+    assert summary.interval_s == (3.0, 5.0, 4.0)  # the first from the beginning of the run
+    assert (summary.median_round_s, summary.median_interval_s) == (3.0, 4.0)
+
+
+def test_an_interval_ends_with_the_last_site_however_short_each_was_at_it(start) -> None:
+    first = [*done(1, 0, 1, 2, at_s=2.0, seconds=1.0), *done(1, 3, at_s=5.0, seconds=0.5)]
+    second = done(2, 0, 1, 2, 3, at_s=12.0, seconds=1.0)
+    third = done(3, 0, 1, 2, at_s=30.0)  # never completed
+    summary = summarise([start(), *first, *second, *third])
+    assert summary.interval_s == (5.0, 7.0)
+    assert summary.median_interval_s == 6.0
+
+
+def test_a_run_ends_when_the_scheduler_says_so_whatever_a_site_s_clock_says(start) -> None:
+    fast = LinkBytes(at_s=1000.0, source=0, target=1, seconds=1.0, payload_bytes=7)
+    ended = RunEnded(at_s=2.5, error=None)
+    assert summarise([start(), *done(1, 0, 1, 2, 3, at_s=2.0), fast]).total_s == 1000.0
+    assert summarise([start(), *done(1, 0, 1, 2, 3, at_s=2.0), fast, ended]).total_s == 2.5
 
 
 def test_a_round_some_site_has_not_finished_does_not_count(start) -> None:
@@ -214,11 +238,12 @@ def test_a_run_that_ended_early_on_purpose_has_a_reason_and_no_error(start) -> N
 
 
 def test_faults_and_lost_sites_are_kept_in_order(start) -> None:
-    cut = FaultInjected(at_s=1.0, fault="cut", detail="Oslo->Lima is cut")
-    kill = FaultInjected(at_s=2.0, fault="kill", detail="Perth is killed")
+    cut = FaultInjected(at_s=1.0, fault="cut", detail="cut Oslo->Lima for 0.5 s")
+    back = msgspec.structs.replace(cut, at_s=1.5, over=True)
+    kill = FaultInjected(at_s=2.0, fault="kill", detail="kill Perth")
     lost = SiteLost(at_s=2.5, site=3, detail="Perth died")
-    summary = summarise([start(), cut, kill, lost, RunEnded(at_s=2.5, error="Perth died")])
-    assert summary.faults == (cut, kill)
+    summary = summarise([start(), cut, back, kill, lost, RunEnded(at_s=2.5, error="Perth died")])
+    assert summary.faults == (cut, back, kill)
     assert summary.lost == (lost,)
 
 
@@ -264,6 +289,8 @@ def test_every_beginning_of_a_log_can_be_summed_up(run, overlay: Overlay, packed
         assert len(summary.rounds) <= 3
         summary.utilisation(overlay)
     assert summarise(events[:1]).median_round_s is None
+    assert summarise(events[:1]).median_interval_s is None
+    assert summarise(events[:1]).interval_s == ()
     assert summarise(events[:1]).final_accuracy is None
 
 

@@ -36,6 +36,15 @@ def test_the_error_is_how_far_measured_is_from_simulated_by_their_medians(twin) 
     assert row.error == pytest.approx(0.1)
 
 
+def test_what_a_world_does_between_exchanges_counts(run) -> None:
+    simulated = summarise(run(round_s=(2.0, 4.0, 3.0), idle_s=1.0, world="simulated"))
+    row = compare(simulated, summarise(run(round_s=(2.0, 4.0, 3.0), idle_s=3.0)))
+    assert (row.simulated_s, row.measured_s) == (4.0, 6.0)
+    assert row.error == pytest.approx(0.5)
+    same = compare(simulated, summarise(run(round_s=(1.0, 3.0, 2.0), idle_s=2.0)))
+    assert (same.error, same.agrees) == (0.0, True)  # the same in other shares
+
+
 def test_faster_than_simulated_is_as_much_an_error_as_slower(twin) -> None:
     assert twin((2.0,), (1.5,)).error == twin((2.0,), (2.5,)).error == 0.25
 

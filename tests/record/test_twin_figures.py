@@ -64,6 +64,16 @@ def test_round_times_are_side_by_side_with_the_prediction(worlds) -> None:
     assert list(predicted.y) == [2.5, 2.5]
 
 
+def test_round_times_run_from_end_to_end(run) -> None:
+    figure = _twin_figures.timeline(
+        summarise(run(round_s=(2.0, 4.0, 3.0), idle_s=1.0, world="simulated")),
+        summarise(run(round_s=(3.0, 5.0, 4.0), idle_s=0.5)),
+    )
+    [simulated] = traces(figure, "simulated", "lines+markers")
+    [measured] = traces(figure, "measured", "lines+markers")
+    assert (list(simulated.y), list(measured.y)) == ([3.0, 5.0, 4.0], [3.5, 5.5, 4.5])
+
+
 def test_accuracy_is_drawn_where_both_worlds_evaluated(run, worlds) -> None:
     without = summarise(run(accuracy=()))
     titles = [note.text for note in _twin_figures.timeline(*worlds).layout.annotations]
@@ -72,11 +82,18 @@ def test_accuracy_is_drawn_where_both_worlds_evaluated(run, worlds) -> None:
 
 
 def test_faults_are_crosses_on_the_line_of_their_world(run, worlds) -> None:
-    fault = FaultInjected(at_s=4.0, fault="cut", detail="Oslo->Lima is cut")
-    figure = _twin_figures.timeline(worlds[0], summarise([*run()[:-1], fault]))
+    detail = "cut Oslo->Lima for 2 s"
+    faults = [
+        FaultInjected(at_s=4.0, fault="cut", detail=detail),
+        FaultInjected(at_s=6.0, fault="cut", detail=detail, over=True),
+    ]
+    figure = _twin_figures.timeline(worlds[0], summarise([*run()[:-1], *faults]))
     [_, cross] = traces(figure, "measured", "markers")
-    assert list(cross.x) == [4.0]
-    assert cross.text[0] == "measured: cut: Oslo-&gt;Lima is cut<br>at 4.00 s"
+    assert list(cross.x) == [4.0, 6.0]
+    assert list(cross.text) == [
+        "measured: cut Oslo-&gt;Lima for 2 s<br>at 4.00 s",
+        "measured: over: cut Oslo-&gt;Lima for 2 s<br>at 6.00 s",
+    ]
 
 
 def test_the_busiest_links_come_first(worlds, overlay: Overlay, star: Plan) -> None:

@@ -84,6 +84,18 @@ def test_a_scenario_reaches_the_sites_unchanged(scenario: Scenario) -> None:
         ("= 0.1", "= -0.1", r"task\.learning_rate: must be a number > 0"),
         ("= 0.1", '= 0.1\noptimiser = "adm"', r"task\.optimiser: .* did you mean 'adam'"),
         ("= 0.1", "= 0.1\ntarget_accuracy = 90", r"task\.target_accuracy: must be a number <= 1"),
+        ("stop.rounds", "rounds", "rounds: no such key; did you mean 'stop.rounds'"),
+        ("stop.rounds = 3", "stop.rounds = 3\nchunk_elements = 0", "chunk_elements: must be"),
+        (
+            "learning_rate",
+            "optimiser = 'adam'\nmomentum = 0.9\nlearning_rate",
+            r"task\.momentum: adam has none",
+        ),
+        (
+            "stop.rounds = 3",
+            "stop = {rounds = 3, at_target = true}",
+            r"stop\.at_target: there is no target",
+        ),
         ("rounds = 3", "rounds = ", "not TOML: .*line 3"),
         (
             'kind = "train"\nlearning_rate = 0.1',
@@ -159,3 +171,21 @@ def test_a_scenario_offers_just_the_models_and_data_sets_there_are() -> None:
     offered = get_type_hints(Train, include_extras=False)
     assert get_args(offered["model"]) == MODELS
     assert set(get_args(offered["data"])) == set(TASKS)
+
+
+@pytest.mark.parametrize(
+    ("route", "named"),
+    [
+        ('route = {kind = "star", hub = "dc12"}', r"route: no site 'dc12'.*did you mean 'dc2'"),
+        ('route = {kind = "fapt", roots = 12}', "route: 12 roots; give 1 to 9"),
+        ('route = [{kind = "star"}, {kind = "mst", root = "x"}]', r"route\[1\]: no site 'x'"),
+    ],
+)
+def test_a_route_through_an_unknown_site_is_named_when_the_file_is_read(
+    route: str, named: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "s.toml"
+    task = 'task = {kind = "exchange", elements = 9}'
+    path.write_text(f'overlay = "internet2-9"\nstop.rounds = 3\n{route}\n{task}\n')
+    with pytest.raises(ScenarioError, match=f"s.toml: {named}"):
+        load(path)

@@ -107,8 +107,35 @@ def test_a_deadlock_names_who_waits_and_where() -> None:
         loop.explain.append(lambda: ["the link is cut"])
         await asyncio.gather(asyncio.create_task(for_ever(), name="site Oslo"))
 
-    with pytest.raises(Deadlock, match=r"site Oslo waits in Event.wait, line \d+.*the link is cut"):
+    with pytest.raises(Deadlock, match=r"the link is cut; site Oslo waits in .*for_ever$"):
         run_virtually(main())
+
+
+def test_a_deadlock_groups_who_waits_in_the_same_place_and_leaves_out_who_has_no_name() -> None:
+    class Site:
+        async def starve(self) -> None:
+            await asyncio.wait_for(asyncio.Event().wait(), None)
+
+        async def thirst(self) -> None:
+            await asyncio.Event().wait()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        loop.explain.append(lambda: ["b is cut", "c is cut"])
+        site = Site()
+        named = [loop.create_task(site.starve(), name=name) for name in "gfdcbea"]
+        named += [loop.create_task(site.thirst(), name=name) for name in "yx"]
+        await asyncio.sleep(2.5)
+        await asyncio.gather(*named, site.starve())  # the last has no name, as main has none
+
+    with pytest.raises(Deadlock) as caught:
+        run_virtually(main())
+    where = main.__qualname__.replace("main", "Site")
+    assert str(caught.value) == (
+        "nothing can happen any more, at 2.5 s: b is cut; c is cut; "
+        f"x, y wait in {where}.thirst; a, b, c, d, e and 2 more wait in {where}.starve"
+    )
 
 
 def test_time_does_not_move_for_a_cancelled_timer() -> None:

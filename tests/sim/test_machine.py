@@ -156,8 +156,15 @@ def test_any_script_over_any_table_is_integrated_exactly(
 
 
 def test_a_machine_that_stands_still_for_ever_never_ends() -> None:
-    with pytest.raises(Deadlock, match=r"Machine\.work"):
-        ends_s([1.0], [(0.5, STOP)])
+    async def main() -> None:
+        loop = loop_of_test()
+        machine = Machine(loop, STEADY)
+        machine.begin()
+        loop.call_at(0.5, machine.stop)
+        await loop.create_task(machine.work(1.0), name="site Oslo")
+
+    with pytest.raises(Deadlock, match=r"at 0\.5 s: site Oslo waits in Machine\.work$"):
+        run_virtually(main())
 
 
 def test_work_that_is_cancelled_leaves_the_machine_free() -> None:

@@ -67,9 +67,8 @@ def make_agent(
 ) -> SiteAgent:
     """Return an agent in the running loop, at a site's ports and under a name."""
     control, data = ports.control(site), ports.lanes(site)
-    clock = asyncio.get_running_loop().time
     listen = ("127.0.0.1", 0)
-    return SiteAgent(control, data, name, token, listen, clock, lambda: None, refused)
+    return SiteAgent(control, data, name, token, listen, lambda: None, refused)
 
 
 def links_from(site: int, agent: SiteAgent, overlay: Overlay) -> dict[Address, Link]:

@@ -27,6 +27,7 @@ CHAIN = Overlay(
 )
 PAYLOAD = bytes(100_000)  # 0.1 s
 RELAYED, OTHER = (1, 2, 3), (0, 1, 2, 3)
+PASSING = (0, 1, 2)  # not of this site's making, and the neighbour keeps it
 
 
 def up(chunk: int, path: tuple[int, ...] = (1, 2), round: int = 1) -> PartialSum:
@@ -141,14 +142,78 @@ def test_each_send_is_told_just_before_it_leaves_and_just_after() -> None:
 
 def test_a_lane_is_empty_when_all_has_left_and_not_before() -> None:
     async def play(bench: Bench) -> None:
-        await bench.lane.emptied()
-        assert bench.lane.empty
+        await bench.lane.own_sent()
+        assert not bench.lane.holds_own
         bench.put(up(0), up(1))
-        assert not bench.lane.empty
-        await bench.lane.emptied()
+        assert bench.lane.holds_own
+        await bench.lane.own_sent()
         assert asyncio.get_running_loop().time() == pytest.approx(0.2, rel=0.01)
-        assert bench.lane.empty
+        assert not bench.lane.holds_own
         assert bench.events[-1] == ("sent", up(1))
+
+    on_bench(play)
+
+
+def test_what_is_only_relayed_here_keeps_no_round_from_ending() -> None:
+    async def play(bench: Bench) -> None:
+        passing = [up(chunk, PASSING, round=2) for chunk in range(4)]
+        bench.put(*passing[:3])
+        await bench.lane.own_sent()
+        assert not bench.lane.holds_own
+        await asyncio.sleep(0.05)  # the first of them is leaving
+        bench.put(up(0))
+        assert bench.lane.holds_own
+        await bench.lane.own_sent()
+        assert asyncio.get_running_loop().time() == pytest.approx(0.2, rel=0.01)
+        sent = [message for what, message in bench.events if what == "sent"]
+        assert sent == [passing[0], up(0)]  # and two are still here
+        bench.put(passing[3])
+        await bench.lane.own_sent()
+        assert not bench.lane.holds_own
+        assert asyncio.get_running_loop().time() == pytest.approx(0.2, rel=0.01)
+        await bench.hears(passing[0], up(0), *passing[1:])
+
+    on_bench(play)
+
+
+def test_relayed_chunks_without_end_keep_no_round_from_ending() -> None:
+    async def play(bench: Bench) -> None:
+        left = 1000
+
+        def one_more() -> None:
+            nonlocal left
+            left -= 1
+            if left:
+                message = up(0, PASSING, round=2)
+                bench.lane.put(Send(message, memoryview(PAYLOAD), sent=one_more))
+
+        one_more()
+        one_more()
+        await asyncio.sleep(1.05)
+        bench.put(up(0))
+        await bench.lane.own_sent()
+        assert asyncio.get_running_loop().time() == pytest.approx(1.2, rel=0.01)
+        assert left > 900
+
+    on_bench(play)
+
+
+def test_nor_does_what_is_relayed_here_and_waits_for_credit() -> None:
+    async def play(bench: Bench) -> None:
+        bench.put(*(up(chunk, OTHER) for chunk in range(3)))
+        assert not bench.lane.holds_own
+        bench.put(up(1, RELAYED), up(2, RELAYED), up(3, RELAYED), up(4))
+        await bench.hears(up(0, OTHER), up(1, OTHER), up(1, RELAYED), up(2, RELAYED), up(4))
+        assert bench.lane.holds_own  # one of each route has no credit
+        bench.lane.credit(RELAYED)
+        began_s = asyncio.get_running_loop().time()
+        await bench.lane.own_sent()
+        assert asyncio.get_running_loop().time() - began_s == pytest.approx(0.1, rel=0.01)
+        assert bench.events[-1] == ("sent", up(3, RELAYED))
+        assert not bench.lane.holds_own
+        bench.lane.credit(OTHER)
+        await asyncio.sleep(1.0)
+        assert bench.events[-1] == ("sent", up(2, OTHER))
 
     on_bench(play)
 
@@ -160,13 +225,13 @@ def test_a_window_of_a_route_is_sent_and_the_rest_waits_for_credit() -> None:
     async def play(bench: Bench) -> None:
         bench.put(*(up(chunk, RELAYED) for chunk in range(5)))
         await bench.hears(up(0, RELAYED), up(1, RELAYED))
-        assert not bench.lane.empty  # the others are parked, not forgotten
+        assert bench.lane.holds_own  # the others are parked, not forgotten
         bench.lane.credit(RELAYED)
         await bench.hears(*(up(chunk, RELAYED) for chunk in range(3)))
         bench.lane.credit(RELAYED)
         bench.lane.credit(RELAYED)
         await bench.hears(*(up(chunk, RELAYED) for chunk in range(5)))
-        assert bench.lane.empty
+        assert not bench.lane.holds_own
 
     on_bench(play)
 
@@ -177,7 +242,7 @@ def test_routes_have_credit_of_their_own_and_what_ends_here_needs_none() -> None
         await bench.hears(up(0, RELAYED), up(2, OTHER), up(3), up(4))
         bench.lane.credit(OTHER)
         await bench.hears(up(0, RELAYED), up(2, OTHER), up(3), up(4), up(5, OTHER))
-        assert not bench.lane.empty
+        assert bench.lane.holds_own
 
     on_bench(play, window=1)
 

@@ -49,7 +49,7 @@ def finish(figure: go.Figure, *, height: int) -> None:
 
 def fault_text(fault: FaultInjected) -> str:
     """Return what to show under the pointer for a fault, escaped."""
-    what = f"{fault.fault}: {fault.detail}"
+    what = f"over: {fault.detail}" if fault.over else fault.detail
     return f"{html.escape(what)}<br>at {units.seconds(fault.at_s)}"
 
 

@@ -211,7 +211,7 @@ def what_ran(runs: Sequence[Run]) -> str:
 def happenings(runs: Sequence[Run]) -> str:
     """Return what befell the runs: faults injected and sites lost; nothing where nothing did."""
     found = [
-        (fault.at_s, run.name, f"injected: {fault.fault}", fault.detail)
+        (fault.at_s, run.name, "over" if fault.over else "injected", fault.detail)
         for run in runs
         for fault in run.summary.faults
     ]

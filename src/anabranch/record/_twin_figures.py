@@ -56,7 +56,7 @@ def _worlds(simulated: RunSummary, measured: RunSummary) -> tuple[_World, _World
 
 
 def errors(rows: Sequence[tuple[str, TwinRow]]) -> go.Figure:
-    """Draw how far each route's measured round time is from the simulated one.
+    """Draw how far each route's measured time per round is from the simulated one.
 
     Args:
         rows: name and comparison of each route.
@@ -105,7 +105,7 @@ def errors(rows: Sequence[tuple[str, TwinRow]]) -> go.Figure:
         showarrow=False,
     )
     figure.update_xaxes(
-        title="measured round time, % above or below the simulated one", range=[-reach, reach]
+        title="measured time per round, % above or below the simulated one", range=[-reach, reach]
     )
     figure.update_yaxes(
         categoryorder="array",
@@ -229,7 +229,7 @@ def _draw_rounds(figure: go.Figure, worlds: Sequence[_World]) -> None:
         figure.add_trace(
             go.Scatter(
                 x=[done.round for done in rounds],
-                y=list(world.run.round_s),
+                y=list(world.run.interval_s),
                 mode="lines+markers" if len(rounds) <= 40 else "lines",
                 line=world.line,
                 marker={"size": 8, "color": world.colour, "opacity": 1},

@@ -78,7 +78,9 @@ def verdict(twins: Sequence[Twin]) -> tuple[str, list[str]]:
     far = [row for row in timed if not row.agrees]
     bound = units.percent(AGREEMENT)
     if far:
-        title = f"Not within {bound}: {worst.label} takes {_ratio(worst)} its simulated round time"
+        title = (
+            f"Not within {bound}: {worst.label} takes {_ratio(worst)} its simulated time per round"
+        )
     elif len(rows) == 1:
         title = f"{worst.label}: simulated and measured within {units.percent(worst.error)}"
     else:
@@ -112,7 +114,7 @@ def _errors(
             f"({times}); the median over {len(timed)} routes is {units.percent(middle)}; {judged}."
         )
     return (
-        f"{text} An error is how far a route's median measured round time is from its median "
+        f"{text} An error is how far a route's median measured time per round is from its median "
         "simulated one, as a share of the simulated one."
     )
 

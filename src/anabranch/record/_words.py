@@ -136,7 +136,7 @@ def _problems_of(run: Run) -> list[str]:
         if lost.detail != summary.error
     ]
     if summary.faults:
-        kinds = units.tally(Counter(fault.fault for fault in summary.faults))
+        kinds = units.tally(Counter(fault.fault for fault in summary.faults if not fault.over))
         found.append(f"a script injected faults, so times include them: {kinds}")
     found += [
         f"the result of round {dispute.round} is not the same everywhere: "

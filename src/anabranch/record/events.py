@@ -190,11 +190,13 @@ class FaultInjected(_Event, frozen=True, kw_only=True):
 
     Args:
         fault: its kind: "kill", "pause", "cut", "slow" or "clock".
-        detail: what it did, in words, such as "dc1->dc2 is cut" or "dc1->dc2 is back".
+        detail: in words, such as "cut dc1->dc2 for 30 s".
+        over: whether this is its end.
     """
 
     fault: str
     detail: str
+    over: bool = False
 
 
 class RunEnded(_Event, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean, median
 
 from anabranch.overlay import Link, Overlay
@@ -149,6 +150,21 @@ class RunSummary:
         return tuple(done.seconds for done in self.rounds)
 
     @property
+    def interval_s(self) -> tuple[float, ...]:
+        """How long it took from the end of one completed round to the end of the next, seconds.
+
+        Unlike ``round_s``, which is what the exchange takes, this has everything in it: computing,
+        waiting for others, evaluating. The first counts from the beginning of the run.
+        """
+        ends_s = (0.0, *(done.at_s for done in self.rounds))
+        return tuple(after_s - before_s for before_s, after_s in pairwise(ends_s))
+
+    @property
+    def median_interval_s(self) -> float | None:
+        """The median time from the end of one round to the next, s; None before the first."""
+        return median(self.interval_s) if self.rounds else None
+
+    @property
     def median_round_s(self) -> float | None:
         """The median round time, seconds; None before the first completed round."""
         return median(self.round_s) if self.rounds else None
@@ -285,7 +301,9 @@ class _Tally:
         self.end: RunEnded | None = None
 
     def add(self, event: Event | UnknownEvent) -> None:
-        self.total_s = max(self.total_s, event.at_s)
+        # A site's clock may be wrong; the scheduler's, which tells the end, is right.
+        is_end = isinstance(event, RunEnded)
+        self.total_s = event.at_s if is_end else max(self.total_s, event.at_s)
         match event:
             case RoundDone():
                 self.done[event.round][event.site] = event

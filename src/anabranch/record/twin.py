@@ -1,8 +1,10 @@
 """How well the two worlds agree: one route simulated, and the same route measured. Pure.
 
-A route's error is how far its measured round time is from its simulated one: with the medians over
-all completed rounds of each run, ``|measured / simulated - 1|``. Measured is compared with
-simulated and not the other way round, as one compares what came with what was foretold.
+A route's error is how far its measured time per round is from its simulated one: with the medians
+over all completed rounds of each run, ``|measured / simulated - 1|``. The time per round runs from
+the end of one round to the end of the next, so computing and waiting are in it. Measured is
+compared with simulated and not the other way round, as one compares what came with what was
+foretold.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ class TwinRow:
 
     Args:
         label: the route's name.
-        simulated_s, measured_s: median round time in each world, seconds; None where it completed
-            no round.
+        simulated_s, measured_s: median time per round in each world, seconds; None where it
+            completed no round.
         predicted_s: the round time predicted with contention on links, seconds.
         simulated_rounds, measured_rounds: how many rounds each world completed.
         simulated_bytes, measured_bytes: payload over all links in the whole run, bytes.
@@ -65,14 +67,14 @@ class TwinRow:
 
     @property
     def measured_over_simulated(self) -> float | None:
-        """The measured round time over the simulated one; None where either is missing."""
+        """The measured time per round over the simulated one; None where either is missing."""
         if self.measured_s is None or not self.simulated_s:
             return None
         return self.measured_s / self.simulated_s
 
     @property
     def error(self) -> float | None:
-        """How far the measured round time is from the simulated one, as a share of that."""
+        """How far the measured time per round is from the simulated one, as a share of that."""
         ratio = self.measured_over_simulated
         return None if ratio is None else abs(ratio - 1)
 
@@ -120,8 +122,8 @@ def compare(simulated: RunSummary, measured: RunSummary) -> TwinRow:
     ]
     return TwinRow(
         label=simulated.label,
-        simulated_s=simulated.median_round_s,
-        measured_s=measured.median_round_s,
+        simulated_s=simulated.median_interval_s,
+        measured_s=measured.median_interval_s,
         predicted_s=simulated.started.predicted_s,
         simulated_rounds=len(simulated.rounds),
         measured_rounds=len(measured.rounds),

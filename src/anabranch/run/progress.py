@@ -108,12 +108,25 @@ def twin_table(twins: Sequence[TwinRow]) -> Table:
 def results_table(runs: Sequence[RunSummary]) -> Table:
     """Return runs side by side, a row each.
 
-    ``round`` is the median; ``speed-up`` is over the first run; ``limit`` is the share of the
-    physical limit; ``to target`` is the time until the target accuracy was first seen.
+    ``exchange`` is the median time of a round's exchange at its slowest site, ``worst`` the
+    longest; ``speed-up`` is of the exchange, over the first run. ``predicted``, and ``limit``, the
+    share of the physical limit, hold for the network as it is at the beginning. ``per round`` is
+    the median time from the end of one round to the end of the next, computing and all. ``to
+    target`` is the time until the target accuracy was first seen.
     """
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("route")
-    for heading in ("rounds", "round", "speed-up", "predicted", "limit", "accuracy", "to target"):
+    for heading in (
+        "rounds",
+        "exchange",
+        "worst",
+        "speed-up",
+        "predicted",
+        "limit",
+        "per round",
+        "accuracy",
+        "to target",
+    ):
         table.add_column(heading, justify="right", no_wrap=True)
     first = runs[0].median_round_s
     for run in runs:
@@ -124,9 +137,11 @@ def results_table(runs: Sequence[RunSummary]) -> Table:
             run.label,
             f"{len(run.rounds)}/{run.started.rounds}",
             units.seconds(round_s),
+            units.seconds(max(run.round_s, default=None)),
             units.times(first / round_s if first and round_s else None),
             units.seconds(run.started.predicted_s if shaped else None),
             units.percent(run.share_of_limit),
+            units.seconds(run.median_interval_s),
             units.percent(run.final_accuracy),
             units.seconds(reached_s),
         )

@@ -12,10 +12,11 @@ from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch._typed_toml import Table, TomlError, decode_toml
 from anabranch.learn.profiles import load_profile
-from anabranch.overlay import Overlay
-from anabranch.plan import Plan
+from anabranch.overlay import Overlay, OverlayError
+from anabranch.plan import Plan, PlanError
 from anabranch.sim.compute import Compute, ComputeError, ComputeModel
 from anabranch.sim.faults import Fault, FaultError, script
+from anabranch.site.dataplane import MOST_CHUNK_ELEMENTS
 
 
 class ScenarioError(ValueError):
@@ -200,7 +201,7 @@ class Scenario(Table, frozen=True, kw_only=True):
     fault: tuple[Fault, ...] = ()
     simulation: Simulation = Simulation()
     seed: Annotated[int, Meta(ge=0)] = 0
-    chunk_elements: _Positive = 1 << 18
+    chunk_elements: Annotated[int, Meta(ge=1, le=MOST_CHUNK_ELEMENTS)] = 1 << 18
     sample_every_s: Annotated[float, Meta(gt=0)] = 0.5
     shaped: bool = True
 
@@ -254,10 +255,17 @@ def loads(text: str, where: str = "<string>") -> Scenario:
                 load_profile(task.profile)
             except ValueError as error:
                 raise ScenarioError(f"{where}: task.profile: {error}") from None
+    elif task.optimiser == "adam" and task.momentum:
+        raise ScenarioError(f"{where}: task.momentum: adam has none; leave it out")
     if scenario.stop.at_target and getattr(task, "target_accuracy", None) is None:
         raise ScenarioError(
             f"{where}: stop.at_target: there is no target; give task.target_accuracy, or leave it "
             "out"
+        )
+    if scenario.stop.at_target and scenario.simulation.tensors == "sizes":
+        raise ScenarioError(
+            f"{where}: stop.at_target: nothing is learnt where simulation.tensors is sizes; leave "
+            "one of them out"
         )
     if not scenario.routes:
         raise ScenarioError(f"{where}: route: there is none; give at least one")
@@ -275,6 +283,24 @@ def check(scenario: Scenario, overlay: Overlay) -> None:
         compute_model(scenario, overlay)
     except (FaultError, ComputeError) as error:
         raise ScenarioError(str(error)) from None
+    for index, route in enumerate(scenario.routes):
+        key = f"route[{index}]" if isinstance(scenario.route, tuple) else "route"
+        try:
+            _check_sites(route, overlay)
+        except (OverlayError, PlanError) as error:
+            raise ScenarioError(f"{key}: {error}") from None
+
+
+def _check_sites(route: Route, overlay: Overlay) -> None:
+    """Raise OverlayError or PlanError if a route asks for a site that the overlay has not got."""
+    match route:
+        case Fapt(roots=int() as count) if not 1 <= count <= overlay.size:
+            raise PlanError(f"{count} roots; give 1 to {overlay.size}, the number of sites")
+        case Fapt(roots=tuple() as names):
+            for name in names:
+                overlay.index(name)
+        case Star(hub=str() as name) | Balanced(root=str() as name) | Spanning(root=str() as name):
+            overlay.index(name)
 
 
 def compute_model(scenario: Scenario, overlay: Overlay) -> ComputeModel | None:

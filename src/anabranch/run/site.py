@@ -86,7 +86,6 @@ async def take_part(
         name,
         token,
         world.listen,
-        world.clock_s,
         diary.progressed,
         diary.refused,
     )
@@ -118,9 +117,9 @@ async def _steps(
     await agent.start(scenario.chunk_elements, len(work.buffer), work.arithmetic, lanes)
     diary.begin(agent, site, scenario.sample_every_s)
     for step in range(scenario.stop.rounds):
-        began_s = world.clock_s()
+        began_s = loop.time()
         loss = await world.compute(step, work.samples, work.prepare)
-        computed_s = world.clock_s() - began_s
+        computed_s = loop.time() - began_s
         try:
             done = await agent.all_reduce(work.buffer)
         except RoundsOver:
@@ -149,7 +148,11 @@ async def _steps(
 
 
 class _Diary:
-    """What a site saw and has not reported yet."""
+    """What a site saw and has not reported yet.
+
+    Moments are told by the site's clock, which may be wrong; durations are measured by the loop's,
+    as a real process measures them by a clock that nobody sets.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -159,12 +162,13 @@ class _Diary:
         self._began_s = 0.0  # by this site's clock
         self._events: list[events.Event] = []
         self._sent_bytes: dict[int, int] = {}
-        self._sampled_s = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._sampled_s = 0.0  # by the loop's time
 
     def begin(self, agent: SiteAgent, site: int, every_s: float) -> None:
         """Count time from now."""
         self._agent, self._site, self._every_s = agent, site, every_s
-        self._began_s = self._world.clock_s()
+        self._began_s, self._sampled_s = self._world.clock_s(), self._loop.time()
 
     def now_s(self) -> float:
         """Return seconds since the run began, by this site's clock; 0 before."""
@@ -187,19 +191,19 @@ class _Diary:
 
     def progressed(self) -> None:
         """Report if it is time to; called whenever a message has been sent."""
-        if self.now_s() - self._sampled_s >= self._every_s:
+        if self._loop.time() - self._sampled_s >= self._every_s:
             self.report()
 
     def report(self) -> None:
         """Send what was written down, and what each link carried since the last time."""
         if self._agent is None:
             return
-        now_s, sent_bytes = self.now_s(), self._agent.sent_bytes()
+        now_s, sent_bytes = self._loop.time(), self._agent.sent_bytes()
         for target, count in sent_bytes.items():
             if more := count - self._sent_bytes.get(target, 0):
                 self.write(
                     events.LinkBytes(
-                        at_s=now_s,
+                        at_s=self.now_s(),
                         source=self._site,
                         target=target,
                         seconds=now_s - self._sampled_s,

@@ -263,6 +263,8 @@ class _FromSite:
         self._connection.post(Refusal(type(error).__name__, str(error)))
         if self._site is None:
             self._connection.close()
+        else:
+            self._scheduler.abort(f"{self._scheduler.name(self._site)} broke the protocol: {error}")
 
     def on_closed(self, error: Exception | None) -> None:
         self._scheduler.strangers.pop(self._connection, None)

@@ -17,19 +17,21 @@ from __future__ import annotations
 import asyncio
 import threading
 from asyncio import events
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from contextvars import Context
 from heapq import heappop, heappush
 from itertools import count
+from pathlib import Path
 from types import CoroutineType
 from typing import Any, NoReturn, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-_MOST_NAMED = 12  # waiting tasks in the text of a Deadlock
+_MOST_NAMED = 5  # tasks that wait in the same place, in the text of a Deadlock
+_ASYNCIO = str(Path(asyncio.__file__).parent)
 
 
 class Deadlock(RuntimeError):
@@ -180,14 +182,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _account(self) -> str:
         """Say who waits for what."""
-        waiting = sorted(
-            (task.get_name(), _where(task)) for task in asyncio.all_tasks(self) if not task.done()
-        )
-        lines = [f"{name} waits in {where}" for name, where in waiting[:_MOST_NAMED]]
-        if len(waiting) > _MOST_NAMED:
-            lines.append(f"and {len(waiting) - _MOST_NAMED} more tasks")
-        for explain in self.explain:
-            lines += explain()
+        lines = [line for explain in self.explain for line in explain()]
+        waiting: defaultdict[str, list[str]] = defaultdict(list)  # names, by where they wait
+        for task in asyncio.all_tasks(self):
+            # asyncio names the others by a count of its own, which is another in each process
+            if not task.done() and not task.get_name().startswith("Task-"):
+                waiting[_where(task)].append(task.get_name())
+        for where, names in sorted(waiting.items(), key=lambda item: (len(item[1]), item[0])):
+            names.sort()
+            more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+            verb = "waits" if len(names) == 1 else "wait"
+            lines.append(f"{', '.join(names[:_MOST_NAMED])}{more} {verb} in {where}")
         return f"nothing can happen any more, at {self._now_s:g} s: " + "; ".join(lines)
 
     # --- what only real time has
@@ -215,13 +220,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 def _where(task: asyncio.Task[Any]) -> str:
-    """Return the innermost function a task waits in, and its line."""
+    """Return the innermost function a task waits in, asyncio's own left out."""
     coroutine: Any = task.get_coro()
-    while isinstance(inner := getattr(coroutine, "cr_await", None), CoroutineType):
-        coroutine = inner
-    frame = getattr(coroutine, "cr_frame", None)
     name = getattr(coroutine, "__qualname__", repr(coroutine))
-    return name if frame is None else f"{name}, line {frame.f_lineno}"
+    while isinstance(coroutine := getattr(coroutine, "cr_await", None), CoroutineType):
+        if not coroutine.cr_code.co_filename.startswith(_ASYNCIO):
+            name = coroutine.__qualname__
+    return str(name)
 
 
 def run_virtually(main: Coroutine[Any, Any, T]) -> T:

@@ -93,7 +93,6 @@ class SiteAgent:
         name: this site's name in the overlay.
         token: the run's shared secret.
         listen: where to take other sites' lanes; port 0 takes a free one.
-        clock: this site's clock, seconds.
         progressed: called whenever a message has been sent to another site.
         refused: told of each message from another site that was refused: (site or None, error).
 
@@ -108,7 +107,6 @@ class SiteAgent:
         name: str,
         token: str,
         listen: Address,
-        clock: Callable[[], float],
         progressed: Callable[[], None],
         refused: Callable[[int | None, PeerError], None],
     ) -> None:
@@ -117,12 +115,11 @@ class SiteAgent:
         self._name = name
         self._token = token
         self._listen = listen
-        self._clock = clock
         self._progressed = progressed
         self._refused = refused
-        loop = asyncio.get_running_loop()
-        self._aborted: asyncio.Future[None] = loop.create_future()
-        self.began: asyncio.Future[float] = loop.create_future()
+        self._loop = asyncio.get_running_loop()
+        self._aborted: asyncio.Future[None] = self._loop.create_future()
+        self.began: asyncio.Future[float] = self._loop.create_future()
         self._inbox = _FromScheduler(self._abort)
         self._listener: Listener | None = None
         self._connection: Connection | None = None  # to the scheduler
@@ -173,7 +170,7 @@ class SiteAgent:
         )
         await self._send(Ready(buffer_elements))
         await self._expect(Start)
-        self.began.set_result(asyncio.get_running_loop().time())
+        self.began.set_result(self._loop.time())
 
     async def all_reduce(self, buffer: Floats, weight: float = 1.0) -> Round:
         """Replace a buffer by its weighted mean over all sites; one round.
@@ -189,7 +186,7 @@ class SiteAgent:
         """
         assert self._plane is not None, "start() comes first"
         _check_buffer(buffer, weight, self._plane.config.buffer_elements)
-        began_s = self._clock()
+        began_s = self._loop.time()
         self._round += 1
         await self._send(RoundRequest(self._round))
         grant = await self._expect(RoundGrant, NoMoreRounds)
@@ -204,7 +201,7 @@ class SiteAgent:
             await self._plane.all_reduce(self._round, self._plan, buffer, weight)
         except (LinkError, PeerError, RunAborted) as error:
             raise await self._verdict(error) from error
-        return Round(self._round, grant.version, self._clock() - began_s)
+        return Round(self._round, grant.version, self._loop.time() - began_s)
 
     async def round_ended(self, done: Round, checksum: int | None) -> None:
         """Tell the scheduler that a round's result is in use here."""

@@ -39,8 +39,8 @@ from anabranch.site.lane import Lane, Path, relay_window
 
 T = TypeVar("T")
 
-_MOST_CHUNK_ELEMENTS = 1 << 26
-LIMITS = Limits(message_bytes=1 << 16, payload_bytes=4 * _MOST_CHUNK_ELEMENTS)
+MOST_CHUNK_ELEMENTS = 1 << 26
+LIMITS = Limits(message_bytes=1 << 16, payload_bytes=4 * MOST_CHUNK_ELEMENTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ class DataPlaneConfig:
     buffer_elements: int
 
     def __post_init__(self) -> None:
-        if not 1 <= self.chunk_elements <= _MOST_CHUNK_ELEMENTS:
+        if not 1 <= self.chunk_elements <= MOST_CHUNK_ELEMENTS:
             raise ValueError(
-                f"chunk_elements is {self.chunk_elements}, must be in 1..{_MOST_CHUNK_ELEMENTS}"
+                f"chunk_elements is {self.chunk_elements}, must be in 1..{MOST_CHUNK_ELEMENTS}"
             )
 
     def name(self, site: int) -> str:
