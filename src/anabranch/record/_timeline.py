@@ -24,7 +24,7 @@ def bin_edges_s(runs: Sequence[RunSummary], whole_rounds: bool = False) -> Float
 
     Args:
         runs: whose records to span.
-        whole_rounds: make bins as long as the longest median round where that is but a few
+        whole_rounds: make bins as long as the longest median time per round where that is but a few
             intervals: such a record does not show what happens within a round, and where rounds of
             two runs are out of step it shows differences that are none.
     """
@@ -33,10 +33,12 @@ def bin_edges_s(runs: Sequence[RunSummary], whole_rounds: bool = False) -> Float
     ]
     begin_s = max(0.0, min(sample.at_s - sample.seconds for row in recorded for sample in row))
     end_s = max(sample.at_s for row in recorded for sample in row)
+    # A site's clock may be wrong; the end of the run is told by another.
+    end_s = min(end_s, max(run.total_s for run in runs))
     if end_s <= begin_s:  # in virtual time a whole record may fall on one moment
         begin_s, end_s = 0.0, end_s or 1.0
     typical_s = max(float(np.median([sample.seconds for sample in row])) for row in recorded)
-    rounds_s = [run.median_round_s for run in runs if run.median_round_s is not None]
+    rounds_s = [run.median_interval_s for run in runs if run.median_interval_s is not None]
     if whole_rounds and rounds_s and max(rounds_s) < _INTERVALS_IN_A_ROUND * typical_s:
         typical_s = max(typical_s, *rounds_s)
     bins = round((end_s - begin_s) / typical_s) if typical_s > 0 else 1
@@ -68,6 +70,6 @@ def _bytes_by(samples: Sequence[LinkBytes], moments_s: Floats) -> Floats:
     """Return what one link had carried by each moment; a sample's bytes flow evenly."""
     known_s, totals = [0.0], [0.0]
     for sample in samples:
-        known_s += [max(known_s[-1], sample.at_s - sample.seconds), sample.at_s]
+        known_s += [max(known_s[-1], sample.at_s - sample.seconds), max(known_s[-1], sample.at_s)]
         totals += [totals[-1], totals[-1] + sample.payload_bytes]
     return np.interp(moments_s, known_s, totals)

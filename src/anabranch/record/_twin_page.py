@@ -121,13 +121,16 @@ def _errors(
 
 def _spread(twin: Twin) -> str:
     """Return how the ratio changes from round to round."""
-    measured = {done.round: done.seconds for done in twin.measured.summary.rounds}
+    simulated, measured = (
+        dict(zip((done.round for done in run.rounds), run.interval_s, strict=True))
+        for run in (twin.simulated.summary, twin.measured.summary)
+    )
     ratios = {
-        done.round: measured[done.round] / done.seconds
-        for done in twin.simulated.summary.rounds
-        if done.round in measured and done.seconds > 0
+        number: measured[number] / took_s
+        for number, took_s in simulated.items()
+        if number in measured and took_s > 0
     }
-    if len(ratios) < 2:
+    if len(set(ratios.values())) < 2:
         return ""
     low, high = min(ratios, key=lambda r: ratios[r]), max(ratios, key=lambda r: ratios[r])
     return (
@@ -209,8 +212,8 @@ def results(twins: Sequence[Twin]) -> str:
     )
     return _page.section(
         "Both worlds, route by route",
-        "Medians over all completed rounds; a round's time is that of its slowest site. Payload is "
-        "equal where each link's bytes over the whole run are. Checksums tell whether all sites "
+        "Medians over all completed rounds, from the end of one to the end of the next; the "
+        "prediction is of the exchange alone. Payload is equal where each link's bytes over the whole run are. Checksums tell whether all sites "
         "ended each round with the same result, and whether that was the same in both worlds.",
         _page.table(headings, rows, numbers=(1, 2, 3, 4, 6, 7)),
     )

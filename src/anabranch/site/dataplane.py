@@ -189,7 +189,7 @@ class DataPlane:
             window = relay_window(link, 4 * self.config.chunk_elements)
             self._lanes[target] = Lane(
                 self.config.site,
-                f"{self.config.name(self.config.site)}, lane to {self.config.name(target)}",
+                f"lane {self.config.name(self.config.site)} -> {self.config.name(target)}",
                 lambda: self._connect(target),
                 window,
                 self._progressed,
