@@ -213,8 +213,9 @@ def results(twins: Sequence[Twin]) -> str:
     return _page.section(
         "Both worlds, route by route",
         "Medians over all completed rounds, from the end of one to the end of the next; the "
-        "prediction is of the exchange alone. Payload is equal where each link's bytes over the whole run are. Checksums tell whether all sites "
-        "ended each round with the same result, and whether that was the same in both worlds.",
+        "prediction is of the exchange alone. Payload is equal where each link's bytes over the "
+        "whole run are. Checksums tell whether all sites ended each round with "
+        "the same result, and whether that was the same in both worlds.",
         _page.table(headings, rows, numbers=(1, 2, 3, 4, 6, 7)),
     )
 
