@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from anabranch.overlay import dumps, random_complete
-from anabranch.record import fingerprint, read_events, summarise
+from anabranch.record import LogError, fingerprint, read_events, summarise
 
 
 def anabranch(
@@ -28,7 +30,7 @@ def anabranch(
 def test_help_lists_the_commands() -> None:
     done = anabranch("--help")
     assert done.returncode == 0
-    for command in ("demo", "plan", "run", "report", "scheduler", "site"):
+    for command in ("demo", "plan", "run", "simulate", "twin", "report", "scheduler", "site"):
         assert command in done.stdout
 
 
@@ -191,6 +193,40 @@ def test_a_simulated_run_that_a_fault_ends_fails_by_name(two_routes: Path, tmp_p
     assert "error: two, star (3 sites): site 1 (site1) died in round 2" in done.stderr
     assert "star at site" in done.stdout  # what was done before is reported all the same
     assert "report: " in done.stdout
+
+
+def has_events(log: Path) -> bool:
+    try:
+        return any(read_events(log))
+    except LogError:  # it is just being created
+        return False
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_simulation_ends_its_log(
+    sign: signal.Signals, two_routes: Path, tmp_path: Path
+) -> None:
+    two_routes.write_text(two_routes.read_text().replace("rounds = 3", "rounds = 1_000_000"))
+    command = [
+        sys.executable,
+        "-m",
+        "anabranch",
+        "simulate",
+        str(two_routes),
+        "--out",
+        str(tmp_path),
+    ]
+    pause = threading.Event()
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        while running.poll() is None and not any(map(has_events, tmp_path.glob("*/*.db"))):
+            pause.wait(0.1)  # events are written a thousand at a time
+        running.send_signal(sign)
+        assert running.wait(30) == 130
+        assert running.stderr is not None
+        assert "error: interrupted" in running.stderr.read()
+    (log,) = tmp_path.glob("*/*.db")
+    run = summarise(event for _, event in read_events(log))
+    assert run.error == "the run was interrupted"
 
 
 def test_a_run_that_fails_ends_with_1_and_says_why(tmp_path: Path) -> None:
