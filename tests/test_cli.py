@@ -169,6 +169,7 @@ def test_a_twin_runs_both_worlds_and_reports_how_far_apart_they_are(
             "fault: faults are scripted",
         ),
         ("twin", "", "a twin needs links that keep their rates"),
+        ("twin", "[simulation]\ncontrol_latency_s = 0.1", "control_latency_s: real processes"),
         ("simulate", '[[fault]]\nkind = "kill"\nsite = "sit1"\nround = 2', "did you mean 'site1'"),
         ("simulate", "[compute]\nsamples_per_sec = 1", "did you mean 'samples_per_s'"),
     ],
@@ -177,7 +178,7 @@ def test_what_a_world_cannot_do_is_refused_before_anything_runs(
     command: str, more: str, named: str, two_routes: Path, tmp_path: Path
 ) -> None:
     two_routes.write_text(f"{two_routes.read_text()}{more}\n")
-    if command == "twin":
+    if not more:
         two_routes.write_text("shaped = false\n" + two_routes.read_text())
     done = anabranch(command, str(two_routes), "--out", str(tmp_path / "runs"))
     assert done.returncode == 2

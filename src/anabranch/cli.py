@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.resources import as_file, files
+from itertools import count
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -87,7 +88,10 @@ def _options(
 
 OutOption = Annotated[Path, typer.Option("--out", help="Folder for the logs and the report.")]
 DataOption = Annotated[
-    Path | None, typer.Option("--data-dir", help="Where the official data-set files are.")
+    Path | None,
+    typer.Option(
+        "--data-dir", help="Where the official data-set files are.", exists=True, file_okay=False
+    ),
 ]
 
 
@@ -99,7 +103,7 @@ def demo(out: OutOption = Path("runs")) -> None:
     """Train on nine sites of this machine, over a star and over planned trees; write a report."""
     with ExitStack() as stack:
         path = stack.enter_context(as_file(files("anabranch.run") / "demo.toml"))
-        _run([path], out / f"demo-{_stamp()}", None)
+        _run([path], _folder(out, "demo"), None)
 
 
 ScenariosArgument = Annotated[
@@ -112,7 +116,7 @@ def run(
     scenario: ScenariosArgument, out: OutOption = Path("runs"), data_dir: DataOption = None
 ) -> None:
     """Run scenarios on this machine: real processes, real TCP, links held to their rates."""
-    _run(scenario, out / f"{scenario[0].stem}-{_stamp()}", data_dir)
+    _run(scenario, _folder(out, scenario[0].stem), data_dir)
 
 
 @app.command()
@@ -123,7 +127,7 @@ def simulate(
     loaded = [_Loaded(path) for path in scenario]
     for each in loaded:
         each.check_simulable()
-    folder = out / f"{scenario[0].stem}-{_stamp()}"
+    folder = _folder(out, scenario[0].stem)
     for log in _run_all(_runs(loaded, folder), _simulate, data_dir, folder):
         _console.print(f"{log}: event log {fingerprint(log)}", soft_wrap=True)
 
@@ -139,8 +143,8 @@ def twin(
     for each in loaded:
         each.check_simulable()
         each.check_real()
-        each.check_shaped()
-    folder = out / f"{scenario[0].stem}-{_stamp()}"
+        each.check_twin()
+    folder = _folder(out, scenario[0].stem)
     pairs = []
     for simulated, measured in zip(
         _runs(loaded, folder / "simulated"), _runs(loaded, folder / "measured"), strict=True
@@ -155,12 +159,19 @@ def twin(
     _console.print(f"report: {report_path}", soft_wrap=True)
 
 
-def _stamp() -> str:
-    return datetime.now().strftime("%Y%m%d-%H%M%S")
+def _folder(out: Path, stem: str) -> Path:
+    """Return a folder that is not there yet, named after what runs and the present second."""
+    if out.exists() and not out.is_dir():
+        raise LogError(f"--out {out} is no folder; name one, or a new one")
+    stamp = f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
+    return next(
+        folder
+        for number in count(1)
+        if not (folder := out / (stamp if number == 1 else f"{stamp}-{number}")).exists()
+    )
 
 
 def _run(paths: list[Path], folder: Path, data_dir: Path | None) -> None:
-
     loaded = [_Loaded(path) for path in paths]  # complains before anything runs
     for each in loaded:
         each.check_real()
@@ -231,12 +242,9 @@ class _Loaded:
         """Check that it runs in simulation."""
         self._check(scenarios.check_simulable, self.scenario)
 
-    def check_shaped(self) -> None:
-        """Check that real links will be as the simulated ones are."""
-        if not self.scenario.shaped:
-            raise ScenarioError(
-                f"{self.path}: shaped: a twin needs links that keep their rates; leave it out"
-            )
+    def check_twin(self) -> None:
+        """Check that it means the same in both worlds."""
+        self._check(scenarios.check_twin, self.scenario)
 
     def _check(self, check: Callable[..., None], *arguments: object) -> None:
         try:
@@ -270,13 +278,15 @@ def _simulate(run: _Run, data_dir: Path | None) -> None:
 
     rounds = run.scenario.stop.rounds
     with _ending_on_interrupt(), _console.status(f"{run.title}, simulated") as status:
-        simulate(
+        unused = simulate(
             run.scenario,
             run.overlay,
             run.log,
             data_dir,
             lambda round: status.update(f"{run.title}, simulated: round {round} of {rounds}"),
         )
+    for label in unused:
+        _console.print(f"{run.title}: the run ended before this fault: {label}", soft_wrap=True)
 
 
 def _run_locally(run: _Run, data_dir: Path | None) -> None:
@@ -293,7 +303,7 @@ def _ending_on_interrupt() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print("error: interrupted; every process has ended", file=sys.stderr)
+        print("error: interrupted", file=sys.stderr)
         raise typer.Exit(130) from None
 
 

@@ -84,6 +84,7 @@ def test_a_scenario_reaches_the_sites_unchanged(scenario: Scenario) -> None:
         ("= 0.1", "= -0.1", r"task\.learning_rate: must be a number > 0"),
         ("= 0.1", '= 0.1\noptimiser = "adm"', r"task\.optimiser: .* did you mean 'adam'"),
         ("= 0.1", "= 0.1\ntarget_accuracy = 90", r"task\.target_accuracy: must be a number <= 1"),
+        ("rounds = 3", "rounds = 3\nstop.after_s = inf", r"stop\.after_s: must be"),
         ("stop.rounds", "rounds", "rounds: no such key; did you mean 'stop.rounds'"),
         ("stop.rounds = 3", "stop.rounds = 3\nchunk_elements = 0", "chunk_elements: must be"),
         (
@@ -177,7 +178,8 @@ def test_a_scenario_offers_just_the_models_and_data_sets_there_are() -> None:
     ("route", "named"),
     [
         ('route = {kind = "star", hub = "dc12"}', r"route: no site 'dc12'.*did you mean 'dc2'"),
-        ('route = {kind = "fapt", roots = 12}', "route: 12 roots; give 1 to 9"),
+        ('route = {kind = "fapt", roots = 12}', "route: .*12 roots"),
+        ('route = {kind = "fapt", roots = ["dc1", "dc1"]}', "route: .*different sites"),
         ('route = [{kind = "star"}, {kind = "mst", root = "x"}]', r"route\[1\]: no site 'x'"),
     ],
 )

@@ -97,6 +97,38 @@ def test_the_end_of_an_instant_comes_after_all_that_happens_in_it() -> None:
     assert run_virtually(main()) == ["twice removed", "end at 0.0", "next instant"]
 
 
+def test_the_end_of_an_instant_waits_for_what_is_due_in_it() -> None:
+    async def main() -> list[str]:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        seen: list[str] = []
+        loop.at_end_of_instant(lambda: seen.append("end"))
+        loop.call_later(0.0, seen.append, "due now")
+        loop.at(0.0, seen.append, "due now too")
+        await asyncio.sleep(1.0)
+        return seen
+
+    assert run_virtually(main()) == ["due now", "due now too", "end"]
+
+
+@pytest.mark.parametrize("how", ["call_soon", "call_later", "at"])
+def test_a_callback_that_raises_ends_the_run(how: str) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        match how:
+            case "call_soon":
+                loop.call_soon(lambda: 1 // 0)
+            case "call_later":
+                loop.call_later(1.0, lambda: 1 // 0)
+            case _:
+                loop.at(1.0, lambda: 1 // 0)
+        await asyncio.sleep(2.0)
+
+    with pytest.raises(ZeroDivisionError):
+        run_virtually(main())
+
+
 def test_a_deadlock_names_who_waits_and_where() -> None:
     async def for_ever() -> None:
         await asyncio.Event().wait()
@@ -133,17 +165,21 @@ def test_a_deadlock_groups_who_waits_in_the_same_place_and_leaves_out_who_has_no
         run_virtually(main())
     where = main.__qualname__.replace("main", "Site")
     assert str(caught.value) == (
-        "nothing can happen any more, at 2.5 s: b is cut; c is cut; "
+        "nothing can happen any more: b is cut; c is cut; "
         f"x, y wait in {where}.thirst; a, b, c, d, e and 2 more wait in {where}.starve"
     )
 
 
 def test_time_does_not_move_for_a_cancelled_timer() -> None:
     async def main() -> None:
-        asyncio.get_running_loop().call_at(100.0, print).cancel()
-        await asyncio.Event().wait()
+        loop = asyncio.get_running_loop()
+        loop.call_at(100.0, print).cancel()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            assert loop.time() == 0.0
 
-    with pytest.raises(Deadlock, match="any more, at 0 s"):
+    with pytest.raises(Deadlock, match="nothing can happen any more"):
         run_virtually(main())
 
 
@@ -164,14 +200,23 @@ def test_tasks_end_in_order_after_a_deadlock() -> None:
     assert sorted(ended) == [0, 1, 2]
 
 
-def test_a_call_from_another_thread_is_an_error_there() -> None:
+@pytest.mark.parametrize("how", ["call_soon_threadsafe", "call_soon", "call_later", "future"])
+def test_a_call_from_another_thread_is_an_error_there(how: str) -> None:
     async def main() -> list[BaseException]:
         loop = asyncio.get_running_loop()
         caught: list[BaseException] = []
+        future = loop.create_future()
+        future.add_done_callback(lambda done: None)
 
         def call_in() -> None:
             try:
-                loop.call_soon_threadsafe(print)
+                match how:
+                    case "call_later":
+                        loop.call_later(1.0, print)
+                    case "future":
+                        future.set_result(None)
+                    case _:
+                        getattr(loop, how)(print)
             except RuntimeError as error:
                 caught.append(error)
 

@@ -163,7 +163,7 @@ def test_a_machine_that_stands_still_for_ever_never_ends() -> None:
         loop.call_at(0.5, machine.stop)
         await loop.create_task(machine.work(1.0), name="site Oslo")
 
-    with pytest.raises(Deadlock, match=r"at 0\.5 s: site Oslo waits in Machine\.work$"):
+    with pytest.raises(Deadlock, match=r"any more: site Oslo waits in Machine\.work$"):
         run_virtually(main())
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from anabranch.net.errors import LinkError, OutOfPlaceMessage, PeerError
 from anabranch.net.frames import DISCARD, Sink, encode_frame
-from anabranch.net.messages import AnyMessage, Credit, Message, NoMoreRounds, Start
+from anabranch.net.messages import AnyMessage, Credit, NoMoreRounds, Start
 from anabranch.net.network import Connection, Receiver
 from anabranch.overlay import Latency, Link, Overlay, Site, Trace
 from anabranch.sim.loop import VirtualLoop, run_virtually
@@ -869,14 +869,3 @@ def test_connections_that_share_a_link_are_a_processor_sharing_queue(sizes: Size
     sojourn_s = sojourns_s(arrive_s, frames, connections=100)
     # Whatever the sizes: under processor sharing the mean depends on their mean alone.
     assert np.mean(sojourn_s) == pytest.approx(SERVICE_S / (1 - LOAD), rel=0.04)
-
-
-def test_sent_messages_are_counted() -> None:
-    async def play(world: World) -> None:
-        connection, _ = await world.connect(0, 1, Ear())
-        message: Message = Credit(())
-        await connection.send(message)
-        connection.post(message)
-        assert world.network.messages == 2
-
-    in_world(pair_of(), play)

@@ -71,10 +71,16 @@ def make_agent(
     return SiteAgent(control, data, name, token, listen, lambda: None, refused)
 
 
-def links_from(site: int, agent: SiteAgent, overlay: Overlay) -> dict[Address, Link]:
+def links_from(
+    site: int, agent: SiteAgent, overlay: Overlay
+) -> dict[Address, tuple[Link, Link | None]]:
     """Return a site's links by the address they lead to."""
     addresses = agent.welcome.addresses
-    return {addresses[link.target]: link for link in overlay if link.source == site}
+    return {
+        addresses[link.target]: (link, overlay.link(link.target, link.source))
+        for link in overlay
+        if link.source == site
+    }
 
 
 class Witness:

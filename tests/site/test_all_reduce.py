@@ -20,7 +20,7 @@ from anabranch.net.errors import (
 )
 from anabranch.net.frames import encode_frame
 from anabranch.net.messages import Credit, Hello, Mean, Message, PartialSum, RoundRequest, Start
-from anabranch.overlay import Link, Overlay, Site, internet2_9, random_sparse
+from anabranch.overlay import Link, Overlay, Site, internet2_9, random_complete, random_sparse
 from anabranch.plan import Plan, balanced, fapt, spanning, star
 from anabranch.sim.loop import run_virtually
 
@@ -183,6 +183,58 @@ def test_shaped_links_still_give_the_exact_mean() -> None:
         await cluster.leave()
 
     run_over_tcp(scenario())
+
+
+LINE = tuple(Site(name) for name in "abc")
+TWO_MODELS = {
+    "internet2-9, star at dc4, behind relays": (internet2_9(), lambda o: star(o, hub=3)),
+    "internet2-9, every root": (internet2_9(), lambda o: fapt(o, roots=9)),
+    "a way back that takes much longer": (
+        Overlay(
+            "line",
+            LINE,
+            tuple(
+                Link(a, b, 80e6, 1.0 if (a, b) == (1, 2) else 0.01)
+                for a, b in ((0, 1), (1, 0), (1, 2), (2, 1))
+            ),
+        ),
+        lambda o: star(o, hub=0),
+    ),
+    "drifting latencies": (
+        random_complete(4, 1, latency_s=(0.1, 0.5), latency_drift_s=0.05),
+        lambda o: fapt(o, roots=4),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TWO_MODELS)
+def test_links_held_in_the_sender_take_as_long_as_simulated_ones(name: str) -> None:
+    """Both models of a link in virtual time, where nothing else can make a difference."""
+    overlay, planner = TWO_MODELS[name]
+    plan, took_s = planner(overlay), []
+
+    async def rounds(ports: Ports, shaped: bool) -> None:
+        cluster = await Cluster.start(
+            ports, overlay, plan, chunk_elements=10_000, buffer_elements=200_000, shaped=shaped
+        )
+        for _ in range(3):
+            done = await cluster.all_reduce([np.ones(200_000, np.float32) for _ in overlay.sites])
+            took_s.append(max(each.seconds for each in done))
+        await cluster.leave()
+
+    async def simulate() -> None:
+        await rounds(simulated(overlay), shaped=False)
+
+    async def shape() -> None:
+        # A network so fast that it adds nothing.
+        loopback = Overlay(
+            "loopback", overlay.sites, tuple(Link(e.source, e.target, 1e18) for e in overlay)
+        )
+        await rounds(simulated(loopback), shaped=True)
+
+    run_virtually(simulate())
+    run_virtually(shape())
+    assert took_s[3:] == pytest.approx(took_s[:3], rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from anabranch.net.errors import LinkError, OutOfPlaceMessage, PeerError
 from anabranch.net.frames import DISCARD, Sink
 from anabranch.net.messages import AnyMessage, ChunkMessage, Mean, PartialSum
 from anabranch.net.network import Connection
-from anabranch.overlay import Link, Overlay, Site
+from anabranch.overlay import Link, Overlay, Site, Trace
 from anabranch.sim.loop import run_virtually
 from anabranch.site.aggregation import Send
 from anabranch.site.lane import Lane, priority, relay_window
@@ -271,18 +271,27 @@ def test_credit_beyond_the_window_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("latency_s", "window"),
+    ("there_s", "back_s", "window"),
     [
-        (0.0, 2),  # one on its way in, one on its way out
-        (0.05, 3),  # a credit is back after 0.1 s, in which one more chunk is sent
-        (0.051, 4),
-        (1.0, 22),
+        (0.0, 0.0, 2),  # one on its way in, one on its way out
+        (0.05, 0.05, 3),  # a credit is back after 0.1 s, in which one more chunk is sent
+        (0.051, 0.051, 4),
+        (0.05, 1.95, 22),  # it comes back on another link than the chunk
+        (1.0, None, 22),  # or on none of its own, and takes as long
     ],
 )
 def test_a_window_covers_the_time_a_credit_takes_to_come_back(
-    latency_s: float, window: int
+    there_s: float, back_s: float | None, window: int
 ) -> None:
-    assert relay_window(Link(0, 1, 8e6, latency_s), chunk_bytes=100_000) == window
+    there = Link(0, 1, 8e6, there_s)
+    back = None if back_s is None else Link(1, 0, 1e6, back_s)
+    assert relay_window(there, back, chunk_bytes=100_000) == window
+
+
+def test_a_window_is_for_the_fastest_the_link_ever_is() -> None:
+    trace = Trace((0.0, 60.0), (8e6, 80e6))
+    there, back = Link(0, 1, 8e6, 0.05, trace=trace), Link(1, 0, 8e6, 0.05)
+    assert relay_window(there, back, chunk_bytes=100_000) == 2 + 10
 
 
 # --- memory and end -------------------------------------------------------------------------------

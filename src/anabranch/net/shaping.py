@@ -13,8 +13,9 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from anabranch.net.frames import encode_frame
-from anabranch.net.messages import Message
+from anabranch.net.errors import PeerError
+from anabranch.net.frames import DISCARD, Sink, encode_frame
+from anabranch.net.messages import AnyMessage, Message
 from anabranch.net.network import Address, Connection, Listener, Network, Payload, Receiver, frozen
 from anabranch.overlay import Latency, Link
 
@@ -129,7 +130,7 @@ class ShapedConnection:
             self._failure = error
 
     def post(self, message: Message) -> None:
-        """See :class:`anabranch.net.network.Connection`; not held back."""
+        """See :class:`anabranch.net.network.Connection`; no site posts on a lane of its own."""
         self._connection.post(message)
 
     def trust(self) -> None:
@@ -142,12 +143,41 @@ class ShapedConnection:
         self._connection.close()
 
 
+class _FromAfar:
+    """Hears what comes back on a connection, its latency later; it carries no payloads."""
+
+    def __init__(self, receiver: Receiver, latency_s: float) -> None:
+        self._receiver = receiver
+        self._latency_s = latency_s
+        self._loop = asyncio.get_running_loop()
+
+    def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
+        self._loop.call_later(self._latency_s, self._hear, message)
+        return DISCARD
+
+    def _hear(self, message: AnyMessage) -> None:
+        try:
+            self._receiver.on_message(message, 0)
+        except PeerError as error:
+            self._receiver.on_refused(message, error)
+
+    def on_refused(self, message: AnyMessage, error: PeerError) -> None:
+        raise AssertionError("nothing is refused before it is heard")
+
+    def on_closed(self, error: Exception | None) -> None:
+        self._receiver.on_closed(error)
+
+
 class ShapedNetwork:
     """A network whose connections behave like the links they stand for.
 
+    What is sent keeps the rate and latency of the link there. What comes back, credits and
+    refusals, is held back by the latency of the link back, as it was at the start.
+
     Args:
         network: makes the connections; must be much faster than the links.
-        links: the link that leads to an address; other addresses are left alone.
+        links: the links there and back, by the address that the first leads to; None for a link
+            back that there is not. Other addresses are left alone.
         seed: of latencies that drift.
         began: the loop's time at which the run began, once it has; nobody connects before.
     """
@@ -155,7 +185,7 @@ class ShapedNetwork:
     def __init__(
         self,
         network: Network,
-        links: Mapping[Address, Link],
+        links: Mapping[Address, tuple[Link, Link | None]],
         seed: int,
         began: asyncio.Future[float],
     ) -> None:
@@ -167,11 +197,12 @@ class ShapedNetwork:
     async def connect(self, address: Address, receiver: Receiver) -> Connection:
         """See :meth:`anabranch.net.network.Network.connect`."""
         began_s = await self._began
-        connection = await self._network.connect(address, receiver)
         if address not in self._links:
-            return connection
-        link = self._links[address]
-        return ShapedConnection(connection, link, Latency(link, self._seed), began_s)
+            return await self._network.connect(address, receiver)
+        there, back = self._links[address]
+        from_afar = _FromAfar(receiver, (back or there).latency_s)
+        connection = await self._network.connect(address, from_afar)
+        return ShapedConnection(connection, there, Latency(there, self._seed), began_s)
 
     async def listen(self, address: Address, welcome: Callable[[Connection], Receiver]) -> Listener:
         """See :meth:`anabranch.net.network.Network.listen`; what comes in is not held back."""

@@ -50,7 +50,7 @@ class AccuracyPoint:
     """The accuracy after one round.
 
     Args:
-        at_s: when the last of the sites that evaluated this round did.
+        at_s: when every site had the model, or else when the last site that evaluated it did.
         round: which.
         accuracy: mean over those sites, in [0, 1].
     """
@@ -335,6 +335,11 @@ class _Tally:
         if self.present:
             self.completed.update(r for r in rounds if self.present <= self.done[r].keys())
 
+    def _accurate_s(self, number: int, group: list[Evaluated]) -> float:
+        if number in self.completed:  # told by the scheduler's clock; a site's may be wrong
+            return max(done.at_s for done in self.done[number].values())
+        return max(event.at_s for event in group)
+
     def summary(self) -> RunSummary:
         checksums = {
             number: {
@@ -354,7 +359,7 @@ class _Tally:
             compute_s=tuple(max(by_site.values()) for _, by_site in sorted(self.compute_s.items())),
             accuracy=tuple(
                 AccuracyPoint(
-                    max(event.at_s for event in group), number, fmean(e.accuracy for e in group)
+                    self._accurate_s(number, group), number, fmean(e.accuracy for e in group)
                 )
                 for number, group in sorted(self.evaluated.items())
             ),

@@ -24,6 +24,8 @@ class ScenarioError(ValueError):
 
 
 _Positive = Annotated[int, Meta(ge=1)]
+_LONGEST_S = 1e9  # thirty years; TOML has inf and nan, and a bound keeps both out
+_Seconds = Annotated[float, Meta(gt=0, le=_LONGEST_S)]
 
 
 class Star(Table, frozen=True, kw_only=True, tag_field="kind", tag="star"):
@@ -90,7 +92,7 @@ class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
     model: Literal["softmax", "mlp", "lenet-5", "alexnet"] = "mlp"
     hidden: tuple[_Positive, ...] = ()
     optimiser: Literal["sgd", "adam"] = "sgd"
-    learning_rate: Annotated[float, Meta(gt=0)]
+    learning_rate: Annotated[float, Meta(gt=0, le=1e9)]
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     batch_size: _Positive = 32
     evaluate_every: _Positive = 10
@@ -144,7 +146,7 @@ class Stop(Table, frozen=True, kw_only=True):
     """
 
     rounds: _Positive
-    after_s: Annotated[float, Meta(gt=0)] | None = None
+    after_s: _Seconds | None = None
     at_target: bool = False
 
 
@@ -159,7 +161,7 @@ class Simulation(Table, frozen=True, kw_only=True):
     """
 
     tensors: Literal["real", "sizes"] | None = None
-    control_latency_s: Annotated[float, Meta(ge=0)] = 0.0
+    control_latency_s: Annotated[float, Meta(ge=0, le=_LONGEST_S)] = 0.0
 
 
 class Scenario(Table, frozen=True, kw_only=True):
@@ -202,7 +204,7 @@ class Scenario(Table, frozen=True, kw_only=True):
     simulation: Simulation = Simulation()
     seed: Annotated[int, Meta(ge=0)] = 0
     chunk_elements: Annotated[int, Meta(ge=1, le=MOST_CHUNK_ELEMENTS)] = 1 << 18
-    sample_every_s: Annotated[float, Meta(gt=0)] = 0.5
+    sample_every_s: _Seconds = 0.5
     shaped: bool = True
 
     @property
@@ -273,7 +275,7 @@ def loads(text: str, where: str = "<string>") -> Scenario:
 
 
 def check(scenario: Scenario, overlay: Overlay) -> None:
-    """Check what only the overlay can tell: the sites and links that a scenario names.
+    """Check what only the overlay can tell: sites and links that are named, and every plan.
 
     Raises:
         ScenarioError: names the key, and what to do.
@@ -286,21 +288,9 @@ def check(scenario: Scenario, overlay: Overlay) -> None:
     for index, route in enumerate(scenario.routes):
         key = f"route[{index}]" if isinstance(scenario.route, tuple) else "route"
         try:
-            _check_sites(route, overlay)
+            plan_route(route, overlay)
         except (OverlayError, PlanError) as error:
             raise ScenarioError(f"{key}: {error}") from None
-
-
-def _check_sites(route: Route, overlay: Overlay) -> None:
-    """Raise OverlayError or PlanError if a route asks for a site that the overlay has not got."""
-    match route:
-        case Fapt(roots=int() as count) if not 1 <= count <= overlay.size:
-            raise PlanError(f"{count} roots; give 1 to {overlay.size}, the number of sites")
-        case Fapt(roots=tuple() as names):
-            for name in names:
-                overlay.index(name)
-        case Star(hub=str() as name) | Balanced(root=str() as name) | Spanning(root=str() as name):
-            overlay.index(name)
 
 
 def compute_model(scenario: Scenario, overlay: Overlay) -> ComputeModel | None:
@@ -334,6 +324,21 @@ def check_real(scenario: Scenario, overlay: Overlay) -> None:
         raise ScenarioError(
             f"overlay: site {capped[0]} has a capped port, which only a simulation keeps; leave "
             "the caps out, say shaped = false, or run `anabranch simulate`"
+        )
+
+
+def check_twin(scenario: Scenario) -> None:
+    """Check that a scenario means the same in both worlds.
+
+    Raises:
+        ScenarioError: names the key, and what to do.
+    """
+    if not scenario.shaped:
+        raise ScenarioError("shaped: a twin needs links that keep their rates; leave it out")
+    if scenario.simulation.control_latency_s:
+        raise ScenarioError(
+            "simulation.control_latency_s: real processes on one machine have none, so it makes no "
+            "twin; leave it out"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from anabranch.net.errors import NetError, RunAborted
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
 from anabranch.overlay import Overlay
+from anabranch.plan import Plan
 from anabranch.record.events import FaultInjected
 from anabranch.record.log import EventLog
 from anabranch.run.control import Recorder, conduct, make_scheduler
@@ -26,7 +28,7 @@ from anabranch.run.scenario import (
     plan_route,
 )
 from anabranch.run.site import take_part
-from anabranch.sim.compute import ComputeModel, Slowdowns
+from anabranch.sim.compute import STEADY, ComputeModel
 from anabranch.sim.faults import (
     ClockStep,
     ComputeFactor,
@@ -45,7 +47,6 @@ T = TypeVar("T")
 
 _TOKEN = "simulated"  # nobody else is there
 _EVENTS_A_COMMIT = 1000
-_STEADY = Slowdowns(starts_s=(0.0,), factors=(1.0,))
 
 
 def simulate(
@@ -54,7 +55,7 @@ def simulate(
     log_path: Path,
     data_dir: Path | None = None,
     on_round: Callable[[int], None] = lambda round: None,
-) -> None:
+) -> tuple[str, ...]:
     """Run a scenario in virtual time.
 
     Args:
@@ -64,22 +65,32 @@ def simulate(
         data_dir: where data sets are.
         on_round: called when a round begins, with its number.
 
+    Returns:
+        The scripted faults that never happened, in words: the run had ended before.
+
     Raises:
         RunAborted: the run ended early; says who or what caused it.
         LogError: the log cannot be created.
         ScenarioError: the scenario does not say how long computing takes.
     """
     check_simulable(scenario)
+    plan = plan_route(scenario.routes[0], overlay)
     with _one_thread(scenario), EventLog.create(log_path, commit_every=_EVENTS_A_COMMIT) as log:
-        simulation = _Simulation(scenario, overlay, log, data_dir, on_round)
+        simulation = _Simulation(scenario, overlay, plan, log, data_dir, on_round)
         try:
             run_virtually(simulation.run())
         except Deadlock as error:
-            simulation.recorder.ended(str(error))
+            simulation.ended(str(error))
             raise RunAborted(str(error)) from None
         except KeyboardInterrupt:
-            simulation.recorder.ended("the run was interrupted")
+            simulation.ended("the run was interrupted")
             raise
+        except RunAborted:
+            raise
+        except Exception as error:  # our own fault: the log must say so, and end
+            simulation.ended(f"the simulation failed: {type(error).__name__}: {error}")
+            raise
+    return simulation.unused
 
 
 @contextmanager
@@ -101,16 +112,18 @@ def _one_thread(scenario: Scenario) -> Iterator[None]:
 class _Simulation:
     """One run: the scheduler, its sites, their network and machines, and what befalls them."""
 
-    recorder: Recorder
-
     def __init__(
         self,
         scenario: Scenario,
         overlay: Overlay,
+        plan: Plan,
         log: EventLog,
         data_dir: Path | None,
         on_round: Callable[[int], None],
     ) -> None:
+        self._plan = plan
+        self._recorder: Recorder | None = None
+        self._over = False  # the last event is written: what happens now happens to nobody
         self._scenario = structs.replace(scenario, shaped=True)  # its links cannot but be
         self._overlay = overlay
         self._log = log
@@ -123,7 +136,8 @@ class _Simulation:
         ]
         self._link_factors: Factors[tuple[int, int]] = Factors()
         self._compute_factors: Factors[int] = Factors()
-        self._pauses: Factors[int] = Factors()
+        self._pauses: Counter[int] = Counter()  # in force, by site
+        self._happened: set[str] = set()
 
     async def run(self) -> None:
         """Run to the end.
@@ -142,12 +156,18 @@ class _Simulation:
         self._worlds = [
             _SimulatedWorld(loop, self._network, site, model) for site in range(overlay.size)
         ]
-        plan = plan_route(scenario.routes[0], overlay)
-        self.recorder = Recorder(
-            self._log, scenario, overlay, plan, "simulated", None, self._begin, self._begin_round
+        recorder = self._recorder = Recorder(
+            self._log,
+            scenario,
+            overlay,
+            self._plan,
+            "simulated",
+            None,
+            self._begin,
+            self._begin_round,
         )
         control = self._network.control(None)
-        scheduler = make_scheduler(control, self.recorder, scenario, overlay, plan, _TOKEN)
+        scheduler = make_scheduler(control, recorder, scenario, overlay, self._plan, _TOKEN)
         address = await scheduler.listen(("scheduler", 0))
         self._tasks = [
             loop.create_task(
@@ -156,14 +176,30 @@ class _Simulation:
             )
             for world, site in zip(self._worlds, overlay.sites, strict=True)
         ]
+        aborted: RunAborted | None = None
         try:
-            await conduct(scheduler, self.recorder)
-        except RunAborted as aborted:
-            ends = await asyncio.gather(*self._tasks, return_exceptions=True)
-            bugs = [end for end in ends if isinstance(end, Exception)]
-            cause = next((bug for bug in bugs if not isinstance(bug, NetError)), None)
-            raise aborted from cause
-        await asyncio.gather(*self._tasks)
+            await conduct(scheduler, recorder)
+        except RunAborted as error:
+            aborted = error
+        self._over = True
+        ends = await asyncio.gather(*self._tasks, return_exceptions=True)
+        errors = [end for end in ends if isinstance(end, Exception)]
+        bug = next((error for error in errors if not isinstance(error, NetError)), None)
+        if aborted is not None:
+            raise aborted from bug
+        if errors:
+            raise errors[0]
+
+    def ended(self, error: str) -> None:
+        """Write the last event of a run that could not end by itself."""
+        if self._recorder is not None and not self._over:
+            self._recorder.ended(error)
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """The faults that never happened."""
+        labels = (fault.scripted.label for fault in self._faults)
+        return tuple(label for label in labels if label not in self._happened)
 
     # --- what befalls them
 
@@ -182,23 +218,25 @@ class _Simulation:
                 self._inject(fault)
 
     def _inject(self, fault: _Fault) -> None:
+        if self._over:
+            return
+        self._happened.add(fault.scripted.label)
         self._note(fault, over=False)
-        action = fault.scripted.action
-        match action:
+        for_s: float | None = None
+        match fault.scripted.action:
             case Kill(site=site):
                 self._network.kill(site)
                 self._tasks[site].cancel()
-            case Pause(site=site):
-                self._pauses.begin(site, 0.0)
+            case Pause(site=site, for_s=for_s):
+                self._pauses[site] += 1
                 self._worlds[site].fall_asleep()
-            case LinkFactor(links=links, rate_factor=factor):
+            case LinkFactor(links=links, rate_factor=factor, for_s=for_s):
                 for pair in links:
                     self._network.scale(pair, self._link_factors.begin(pair, factor))
-            case ComputeFactor(site=site, time_factor=factor):
+            case ComputeFactor(site=site, time_factor=factor, for_s=for_s):
                 self._worlds[site].machine.slow(self._compute_factors.begin(site, factor))
             case ClockStep(site=site, offset_s=offset_s, drift=drift):
                 self._worlds[site].clock.step(offset_s, drift)
-        for_s = getattr(action, "for_s", None)
         if for_s is not None:
             self._loop.call_later(for_s, self._heal, fault)
 
@@ -206,7 +244,8 @@ class _Simulation:
         self._note(fault, over=True)
         match fault.scripted.action:
             case Pause(site=site):
-                if self._pauses.end(site, 0.0) == 1.0:
+                self._pauses[site] -= 1
+                if not self._pauses[site]:
                     self._worlds[site].wake_up()
             case LinkFactor(links=links, rate_factor=factor):
                 for pair in links:
@@ -215,9 +254,11 @@ class _Simulation:
                 self._worlds[site].machine.slow(self._compute_factors.end(site, factor))
 
     def _note(self, fault: _Fault, over: bool) -> None:
-        self.recorder.write(
+        if self._over or self._recorder is None:
+            return
+        self._recorder.write(
             FaultInjected(
-                at_s=self.recorder.at_s(),
+                at_s=self._recorder.at_s(),
                 fault=fault.kind,
                 detail=fault.scripted.label,
                 over=over,
@@ -245,7 +286,7 @@ class _SimulatedWorld:
         self.listen: Address = self._host.name, 0
         self._site = site
         self._model = model
-        self.machine = Machine(loop, _STEADY if model is None else model.slowdowns(site))
+        self.machine = Machine(loop, STEADY if model is None else model.slowdowns(site))
         self.clock = Clock(loop)
 
     def clock_s(self) -> float:

@@ -85,7 +85,9 @@ class _RealWorld:
         if not scenario.shaped:
             return self.data
         links = {
-            welcome.addresses[link.target]: link for link in overlay if link.source == welcome.site
+            welcome.addresses[link.target]: (link, overlay.link(link.target, link.source))
+            for link in overlay
+            if link.source == welcome.site
         }
         return ShapedNetwork(self.data, links, scenario.seed, began)
 

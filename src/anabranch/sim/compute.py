@@ -244,7 +244,7 @@ class Slowdowns(Table, frozen=True, kw_only=True):
         return max(0, bisect_right(self.starts_s, at_s) - 1)
 
 
-_STEADY = Slowdowns(starts_s=(0.0,), factors=(1.0,))
+STEADY = Slowdowns(starts_s=(0.0,), factors=(1.0,))
 
 
 class SiteCompute(Table, frozen=True, kw_only=True):
@@ -385,7 +385,7 @@ def _resolve(table: Compute, own: SiteCompute | None, samples_per_s: float) -> _
         table.fixed_s if own.fixed_s is None else own.fixed_s,
         own.jitter or table.jitter,
         own.added_delay or table.added_delay,
-        own.slowdowns or _STEADY,
+        own.slowdowns or STEADY,
     )
 
 

@@ -67,7 +67,7 @@ class PauseFault(_Triggered, frozen=True, kw_only=True, tag_field="kind", tag="p
 
 
 class CutFault(_Triggered, frozen=True, kw_only=True, tag_field="kind", tag="cut"):
-    """Links carry nothing.
+    """Links carry nothing. The control network is not one of them: who is cut off can say so.
 
     Args:
         link: from which site to which, that direction only; or

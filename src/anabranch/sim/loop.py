@@ -1,7 +1,7 @@
 """An asyncio event loop in virtual time: it never waits, it moves its clock.
 
-Everything that can happen at one instant happens, in the order in which it was scheduled; then
-time jumps to the next instant that anything was scheduled for. So a run of hours takes as long as
+Everything that can happen at one instant happens; then time jumps to the next instant that anything
+was scheduled for. So a run of hours takes as long as
 its events take to handle, and is the same every time. What must not happen in such a world is an
 error, at once and by name:
 
@@ -41,7 +41,8 @@ class Deadlock(RuntimeError):
 class VirtualLoop(asyncio.BaseEventLoop):
     """An event loop whose time moves only when nothing is left to do at the present instant.
 
-    Callbacks of one instant run first in, first out, whether they were due then or called soon.
+    At one instant, what was called soon runs before what falls due, and each of the two first in,
+    first out. A callback that raises ends the run.
 
     Attributes:
         handled: how many callbacks have run, for benchmarks.
@@ -62,6 +63,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._order = count()
         self._closing_instant: list[Callable[[], object]] = []
         self.handled = 0
+        self._raised: BaseException | None = None  # by a callback
         self.explain: list[Callable[[], list[str]]] = []
 
     def time(self) -> float:
@@ -75,6 +77,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
         What ``call_at`` does, without the price of a handle and a context.
         """
+        self._check_thread()
         when_s = when_s if when_s > self._now_s else self._now_s
         heappush(self._agenda, (when_s, next(self._order), callback, args, None))
 
@@ -86,6 +89,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         """See :meth:`asyncio.loop.call_soon`."""
+        self._check_thread()
         handle = events.Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
@@ -98,6 +102,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """See :meth:`asyncio.loop.call_at`."""
+        self._check_thread()
         when = max(when, self._now_s)
         timer = events.TimerHandle(when, callback, args, self, context)
         heappush(self._agenda, (when, next(self._order), timer._run, (), timer))
@@ -119,17 +124,23 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_soon_threadsafe(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        """See :meth:`asyncio.loop.call_soon`.
+        """See :meth:`asyncio.loop.call_soon`; no other thread may call this either."""
+        return self.call_soon(callback, *args, context=context)
 
-        Raises:
-            RuntimeError: it comes from another thread.
-        """
-        if self._thread_id not in (None, threading.get_ident()):
+    def _check_thread(self) -> None:
+        """Raise RuntimeError on a call from another thread: its moment would be the machine's."""
+        if self._thread_id != threading.get_ident() and self._thread_id is not None:
             raise RuntimeError(
                 f"{threading.current_thread().name} calls into a simulation, which runs in one "
                 "thread; do the work there, with run_in_executor"
             )
-        return self.call_soon(callback, *args, context=context)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """See :meth:`asyncio.loop.call_exception_handler`; a callback's error ends the run."""
+        if "handle" in context and self._raised is None:
+            self._raised = context.get("exception")
+        else:
+            super().call_exception_handler(context)
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., T], *args: Any
@@ -146,16 +157,19 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         """Run what is ready; if nothing is, let the instant end, then move to the next."""
+        if self._raised is not None:
+            raised, self._raised = self._raised, None
+            raise raised
         ready = self._ready
         if not ready:
-            if self._closing_instant:
+            agenda = self._agenda
+            while agenda and agenda[0][4] is not None and agenda[0][4]._cancelled:
+                heappop(agenda)  # or time would move for nothing
+            if self._closing_instant and not (agenda and agenda[0][0] <= self._now_s):
                 closing, self._closing_instant = self._closing_instant, []
                 for callback in closing:
                     callback()
                 return
-            agenda = self._agenda
-            while agenda and agenda[0][4] is not None and agenda[0][4]._cancelled:
-                heappop(agenda)  # or time would move for nothing
             if not agenda:
                 if not self._stopping:
                     raise Deadlock(self._account())
@@ -193,7 +207,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
             verb = "waits" if len(names) == 1 else "wait"
             lines.append(f"{', '.join(names[:_MOST_NAMED])}{more} {verb} in {where}")
-        return f"nothing can happen any more, at {self._now_s:g} s: " + "; ".join(lines)
+        return "nothing can happen any more: " + ("; ".join(lines) or "nobody says why")
 
     # --- what only real time has
 

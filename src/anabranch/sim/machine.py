@@ -29,7 +29,7 @@ class Machine:
 
     def begin(self) -> None:
         """Let the run begin: slowdowns count from now."""
-        self._began_s = self._since_s = self._loop.time()
+        self._began_s = self._loop.time()
 
     async def work(self, work_s: float) -> None:
         """Return when work that takes this long at nominal speed is done."""

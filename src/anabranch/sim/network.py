@@ -5,8 +5,9 @@ caps them; flows share by max-min fairness (:mod:`anabranch.sim.fluid`), at a li
 ``rate * (1 - loss)`` times what faults leave of it. ``send`` returns when the last byte has left;
 the message arrives one latency later, whole and in order. A connection takes no time to make.
 
-Left out, because none of it sets the pace of a lane: what is posted (credits, refusals) needs a
-latency but no bandwidth, and so does all that passes between sites and the scheduler.
+Left out: what is posted (credits, refusals) needs the latency its link has at the start, but no
+bandwidth, and so does all that passes between sites and the scheduler. A cut link holds posts, and
+the news that an end has closed, until it is there again; the control network is never cut.
 
 Hosts can die and sleep. A dead host's connections close, as the kernel closes those of a killed
 process. A sleeping one is like a stopped process: what has been handed to its network interface
@@ -18,33 +19,52 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import count
 
 from anabranch.net.errors import LinkError, PeerError
 from anabranch.net.frames import PREFIX_BYTES
 from anabranch.net.messages import AnyMessage, Message, encode
 from anabranch.net.network import Address, Connection, Payload, Receiver, frozen
-from anabranch.overlay import Latency, Link, Overlay
+from anabranch.overlay import Latency, Overlay
 from anabranch.sim.fluid import Flow, Fluid
 from anabranch.sim.loop import VirtualLoop
 
 Pair = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
 class _Way:
     """How what one end of a connection says gets to the other.
 
     Args:
         resources: what its flows use; none where it takes no bandwidth.
-        latency: of what is sent, message by message.
-        post_s: of what is posted, seconds.
+        latency_s: returns the latency of what is sent next, seconds.
+        post_s: latency of what is posted, seconds.
     """
 
-    resources: tuple[int, ...]
-    latency: Latency
-    post_s: float
+    __slots__ = ("cut", "held", "latency_s", "post_s", "resources")
+
+    def __init__(
+        self, resources: tuple[int, ...], latency_s: Callable[[], float], post_s: float
+    ) -> None:
+        self.resources = resources
+        self.latency_s = latency_s
+        self.post_s = post_s
+        self.cut = False
+        self.held: list[Callable[[], None]] = []  # posts, until the link is there again
+
+    def when_whole(self, callback: Callable[[], None]) -> None:
+        """Call back now, or once the link is no longer cut."""
+        if self.cut:
+            self.held.append(callback)
+        else:
+            callback()
+
+    def mend(self) -> None:
+        """Let what was held go, in order."""
+        self.cut = False
+        held, self.held = self.held, []
+        for callback in held:
+            callback()
 
 
 class Host:
@@ -82,6 +102,11 @@ class Host:
             self.act(callback, *args)
 
 
+def _steady_way(latency_s: float) -> _Way:
+    """Return a way that takes no bandwidth, and always as long."""
+    return _Way((), lambda: latency_s, latency_s)
+
+
 def _settle(future: asyncio.Future[None], error: Exception | None = None) -> None:
     if not future.done():
         if error is None:
@@ -101,7 +126,6 @@ class SimulatedNetwork:
 
     Attributes:
         sites: the hosts, by index.
-        messages: how many have been sent so far, for benchmarks.
     """
 
     def __init__(
@@ -110,14 +134,12 @@ class SimulatedNetwork:
         self.loop = loop
         self.sites = [Host(site.name) for site in overlay.sites]
         self.scheduler = Host("scheduler")
-        self.messages = 0
         self._overlay = overlay
         self._fluid: Fluid[_End] = Fluid()
         self._rates_bps = {(link.source, link.target): link.goodput_bps for link in overlay}
         self._factors: dict[Pair, float] = {}
         self._ways = self._lay_links(seed)
-        control = Latency(Link(0, 0, 1.0, control_latency_s), seed)
-        self._control = _Way((), control, control_latency_s)
+        self._control = _steady_way(control_latency_s)
         self._listeners: dict[Address, tuple[Host, Callable[[Connection], Receiver]]] = {}
         self._ports = count(1)
         self._ends: dict[_End, None] = {}  # open, in order of making
@@ -133,7 +155,7 @@ class SimulatedNetwork:
         for link in self._overlay:
             used = (add(link.goodput_bps), up[link.source], down[link.target])
             resources = tuple(resource for resource in used if resource is not None)
-            way = _Way(resources, Latency(link, seed), link.latency_s)
+            way = _Way(resources, Latency(link, seed).next_s, link.latency_s)
             ways[link.source, link.target] = way
         return ways
 
@@ -165,6 +187,10 @@ class SimulatedNetwork:
         """Let a link carry ``factor`` times its rate from now on; 0 cuts it, 1 restores it."""
         self._factors[pair] = factor
         self._apply(pair)
+        if factor == 0.0:
+            self._ways[pair].cut = True
+        else:
+            self._ways[pair].mend()
 
     def _apply(self, pair: Pair) -> None:
         capacity_bps = self._rates_bps[pair] * self._factors.get(pair, 1.0)
@@ -236,7 +262,7 @@ class SimulatedNetwork:
         if (source, target) not in self._ways:
             raise LinkError(f"no link leads from {self.sites[source].name} to {host.name}")
         there = self._ways[source, target]
-        return there, self._ways.get((target, source), _Way((), there.latency, there.post_s))
+        return there, self._ways.get((target, source)) or _steady_way(there.post_s)
 
     def listen(
         self, port: Port, address: Address, welcome: Callable[[Connection], Receiver]
@@ -330,7 +356,6 @@ class _End:
             await self.host.awake()
             if not self._open:
                 raise LinkError(f"the connection to {self.peer} is gone")
-            self._network.messages += 1
             if not self._way.resources:
                 self._fly(message, payload)
                 return
@@ -356,15 +381,14 @@ class _End:
 
     def _fly(self, message: Message, payload: Payload) -> None:
         # A link holds what is on its way, so that the sender may use its memory again.
-        self._arrives_s = max(self._arrives_s, self._loop.time() + self._way.latency.next_s())
+        self._arrives_s = max(self._arrives_s, self._loop.time() + self._way.latency_s())
         self._loop.at(self._arrives_s, self.other.arrive, message, frozen(payload))
 
     def post(self, message: Message) -> None:
         if self._flow is not None:
             self._posted.append(message)
         elif self._open:
-            self._network.messages += 1
-            self.host.act(self._post, message)
+            self.host.act(self._way.when_whole, lambda: self._post(message))
 
     def _post(self, message: Message) -> None:
         self._arrives_s = max(self._arrives_s, self._loop.time() + self._way.post_s)
@@ -416,6 +440,9 @@ class _End:
             self.host.act(_settle, self._sending[2], error)
 
     def _tell_other(self) -> None:
+        self._way.when_whole(self._close_other)
+
+    def _close_other(self) -> None:
         lost_s = max(self._arrives_s, self._loop.time() + self._way.post_s)
         self._loop.at(lost_s, self.other.host.act, self.other.lose)
 

@@ -184,9 +184,7 @@ class DataPlane:
 
     def _lane(self, target: int) -> Lane:
         if target not in self._lanes:
-            link = self.config.overlay.link(self.config.site, target)
-            assert link is not None  # plans are checked against the overlay, paths on arrival
-            window = relay_window(link, 4 * self.config.chunk_elements)
+            window = self._relay_window(self.config.site, target)
             self._lanes[target] = Lane(
                 self.config.site,
                 f"lane {self.config.name(self.config.site)} -> {self.config.name(target)}",
@@ -273,9 +271,7 @@ class DataPlane:
             raise OutOfPlaceMessage(f"path {message.path} goes on to site {to}, but no link does")
         if not 0 < payload_bytes <= 4 * config.chunk_elements:
             raise OutOfPlaceMessage(f"a chunk to relay has {payload_bytes} bytes")
-        link = config.overlay.link(sender, config.site)
-        assert link is not None
-        if self._relaying[message.path] >= relay_window(link, 4 * config.chunk_elements):
+        if self._relaying[message.path] >= self._relay_window(sender, config.site):
             raise OutOfPlaceMessage(f"more chunks for {message.path} than the relay window allows")
         self._relaying[message.path] += 1
         payload = memoryview(np.empty(payload_bytes, np.uint8).data)
@@ -287,6 +283,13 @@ class DataPlane:
         return Sink(
             target=payload, done=lambda: self._lane(to).put(Send(message, payload, sent=sent))
         )
+
+    def _relay_window(self, source: int, target: int) -> int:
+        """Return how many chunks of one route the first may have at the second."""
+        overlay = self.config.overlay
+        there, back = overlay.link(source, target), overlay.link(target, source)
+        assert there is not None  # plans are checked against the overlay, paths on arrival
+        return relay_window(there, back, 4 * self.config.chunk_elements)
 
     def on_credit(self, sender: int, message: Credit) -> None:
         """Take note that a neighbour has relayed a chunk."""

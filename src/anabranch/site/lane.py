@@ -27,16 +27,26 @@ from anabranch.site.aggregation import Send
 Path = tuple[int, ...]
 
 
-def relay_window(link: Link, chunk_bytes: int) -> int:
-    """Return how many chunks of one route may be at the relay that ``link`` leads to.
+def relay_window(there: Link, back: Link | None, chunk_bytes: int) -> int:
+    """Return how many chunks of one route may be at the relay that a link leads to.
 
-    One is being received, one is being passed on; beyond those, as many as the link carries while
-    a credit travels back, so that the credit is never what limits the rate.
+    One is being received, one is being passed on; beyond those, as many as the link carries at its
+    fastest while a chunk travels there and its credit back, so that the credit is never what limits
+    the rate. (Latencies that drift count as they are at the start.)
 
-    >>> relay_window(Link(0, 1, rate_bps=80e6, latency_s=0.05), chunk_bytes=1_000_000)
-    3
+    Args:
+        there: the link to the relay.
+        back: the link that credits come back on; None where it has none of its own, and takes as
+            long as the other.
+        chunk_bytes: the most bytes of a chunk.
+
+    >>> there, back = Link(0, 1, 80e6, latency_s=0.05), Link(1, 0, 10e6, latency_s=0.15)
+    >>> relay_window(there, back, chunk_bytes=1_000_000)
+    4
     """
-    return 2 + math.ceil(2 * link.latency_s * link.rate_bps / (8 * chunk_bytes))
+    fastest_bps = there.rate_bps if there.trace is None else max(there.trace.rates_bps)
+    round_trip_s = there.latency_s + (there if back is None else back).latency_s
+    return 2 + math.ceil(round_trip_s * fastest_bps / (8 * chunk_bytes))
 
 
 def priority(message: ChunkMessage) -> tuple[int, int, bool]:
