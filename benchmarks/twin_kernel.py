@@ -5,7 +5,8 @@
 Each site is a process in a network namespace of its own, each link a veth pair whose two directions
 are held to their rates by HTB. Nothing of the project's shapes anything, so this tells whether the
 simulation's links are like real ones: with socket buffers, acknowledgements, and a congestion
-control. The kernel delays nothing here, so neither does the simulation.
+control, which ``--congestion-control`` chooses. The kernel delays nothing here, so neither does the
+simulation.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def ip(*words: object, namespace: str | None = None, tool: str = "ip") -> None:
 
 
 @contextmanager
-def emulated(overlay: Overlay) -> Iterator[list[str]]:
+def emulated(overlay: Overlay, congestion_control: str) -> Iterator[list[str]]:
     """Make a namespace for each site and one for the scheduler; yield their names."""
     names = [f"{PREFIX}-{site}" for site in range(overlay.size)] + [f"{PREFIX}-ctl"]
     with ExitStack() as stack:
@@ -69,7 +70,8 @@ def emulated(overlay: Overlay) -> Iterator[list[str]]:
         for link in overlay:
             at, device = sites[link.source], f"to{link.target}"
             there, here = f"10.77.0.{link.target + 1}/32", f"10.77.0.{link.source + 1}"
-            ip("route", "add", there, "dev", device, "src", here, namespace=at)
+            how = ("src", here, "congctl", congestion_control)
+            ip("route", "add", there, "dev", device, *how, namespace=at)
             hold(at, device, link.goodput_bps)
         yield names
 
@@ -94,10 +96,10 @@ def hold(namespace: str, device: str, goodput_bps: float) -> None:
     ip("qdisc", "add", *fifo, namespace=namespace, tool="tc")
 
 
-def measure(scenario: Path, overlay: Overlay, log: Path) -> None:
+def measure(scenario: Path, overlay: Overlay, log: Path, congestion_control: str) -> None:
     """Run a scenario with a process in each namespace."""
     environment = {**os.environ, TOKEN_VARIABLE: secrets.token_hex(8)}
-    with emulated(overlay) as names, ExitStack() as stack:
+    with emulated(overlay, congestion_control) as names, ExitStack() as stack:
 
         def start(namespace: str, *words: str, **options: object) -> subprocess.Popen[str]:
             command = ["ip", "netns", "exec", namespace, sys.executable, "-m", "anabranch", *words]
@@ -121,7 +123,9 @@ def measure(scenario: Path, overlay: Overlay, log: Path) -> None:
             raise RuntimeError("the run failed; see above")
 
 
-def compare(overlay: Overlay, route: str, elements: int, rounds: int) -> dict[str, object]:
+def compare(
+    overlay: Overlay, route: str, elements: int, rounds: int, congestion_control: str
+) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "scenario.toml")
         Path(folder, "overlay.toml").write_text(dumps(overlay))
@@ -132,7 +136,7 @@ def compare(overlay: Overlay, route: str, elements: int, rounds: int) -> dict[st
         )
         logs = Path(folder, "simulated.db"), Path(folder, "measured.db")
         simulate(load(path)[0], overlay, logs[0])
-        measure(path, overlay, logs[1])
+        measure(path, overlay, logs[1], congestion_control)
         simulated, measured = (per_round_s(log) for log in logs)
     return {
         "overlay": overlay.name,
@@ -159,6 +163,7 @@ def at_once(overlay: Overlay) -> Overlay:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--congestion-control", default="cubic", help="or bbr, where there is")
     options = parser.parse_args()
     results = []
     print("| overlay | route | elements | simulated, s | measured, s | measured / simulated |")
@@ -166,7 +171,9 @@ def main() -> None:
     for overlay in (internet2_9(), random_geographic(6, 2), random_complete(5, 1)):
         for route in ROUTES:
             for elements in (1_000_000, 4_000_000):
-                result = compare(at_once(overlay), route, elements, options.rounds)
+                result = compare(
+                    at_once(overlay), route, elements, options.rounds, options.congestion_control
+                )
                 results.append(result)
                 print(
                     f"| {overlay.name} | {route} | {elements:,} | {result['simulated_s']:.3f} | "
@@ -176,7 +183,7 @@ def main() -> None:
     errors = [abs(float(result["measured_over_simulated"]) - 1) for result in results]  # type: ignore[arg-type]
     print(f"{len(errors)} settings: error {median(errors):.1%} median, {max(errors):.1%} worst")
     common.write(
-        "twin_kernel",
+        f"twin_kernel_{options.congestion_control}",
         seed=0,
         rounds=options.rounds,
         median_error=median(errors),
