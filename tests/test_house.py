@@ -7,6 +7,8 @@ import re
 from itertools import product
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "anabranch"
 ROOMS = {path.name for path in SOURCE.iterdir() if (path / "__init__.py").exists()} | {"cli"}
@@ -57,3 +59,43 @@ def test_every_room_is_in_the_picture() -> None:
     text = (ROOT / "docs/house.md").read_text()
     for room in ROOMS - {"cli"}:
         assert f"\n  {room}/" in text
+
+
+# Decisions and models: plain data in, plain data out, time handed in.
+PURE = [
+    "overlay",
+    "plan",
+    "net/frames.py",
+    "net/messages.py",
+    "record/summary.py",
+    "record/twin.py",
+    "scheduler/members.py",
+    "scheduler/rounds.py",
+    "sim/compute.py",
+    "sim/faults.py",
+    "sim/fluid.py",
+    "site/accumulator.py",
+    "site/aggregation.py",
+    "site/arithmetic.py",
+]
+IMPURE = {"asyncio", "datetime", "random", "socket", "subprocess", "threading", "time"}
+
+
+@pytest.mark.parametrize("place", PURE)
+def test_what_is_pure_imports_no_clock_socket_or_loop(place: str) -> None:
+    files = sorted((SOURCE / place).rglob("*.py")) or [SOURCE / place]
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module]
+            assert not {name.partition(".")[0] for name in names} & IMPURE, file
+
+
+def test_no_site_or_scheduler_asks_which_world_it_is_in() -> None:
+    for room in ("site", "scheduler", "net"):
+        for file in (SOURCE / room).rglob("*.py"):
+            tree = ast.parse(file.read_text())
+            words = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+            words |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+            assert not {word for word in words if "simul" in word.lower()}, file
