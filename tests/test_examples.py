@@ -69,6 +69,23 @@ def assert_went_well(run: RunSummary, scenario: Scenario) -> None:
         assert run.rounds
 
 
+@pytest.mark.parametrize("name", ["routes", "intermittent", "changing-network"])
+def test_the_figures_a_scenario_begins_with_are_those_it_gives(
+    name: str, simulated: Callable[[str], tuple[str, Path]]
+) -> None:
+    said = dict(
+        re.findall(r"^#     (\S.*?)  +([\d.]+)\b", SCENARIOS[name].read_text("utf-8"), re.MULTILINE)
+    )
+    _, folder = simulated(name)
+    for run in summaries(folder):
+        target = run.started.target_accuracy
+        if name == "changing-network":
+            given_s: float | None = run.round_s[1]  # the first has none before it to overlap with
+        else:
+            given_s = run.median_round_s if target is None else run.time_to_accuracy_s(target)
+        assert float(said[run.label]) == pytest.approx(given_s, rel=0.005)
+
+
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_is_simulated_to_its_end(name, simulated) -> None:
     scenario, _ = load(SCENARIOS[name])

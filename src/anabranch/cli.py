@@ -50,7 +50,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-_console = Console() if sys.stdout.isatty() else Console(width=110)  # files do not wrap
+_console = Console() if sys.stdout.isatty() else Console(width=120)  # files do not wrap
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _ALEXNET_MB = 244.403
 

@@ -112,27 +112,21 @@ def results_table(runs: Sequence[RunSummary]) -> Table:
     longest; ``speed-up`` is of the exchange, over the first run. ``predicted``, and ``limit``, the
     share of the physical limit, hold for the network as it is at the beginning. ``per round`` is
     the median time from the end of one round to the end of the next, computing and all. ``to
-    target`` is the time until the target accuracy was first seen.
+    target`` is the time until the target accuracy was first reached; it and ``accuracy`` are left
+    out where nothing is learnt.
     """
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("route")
-    for heading in (
-        "rounds",
-        "exchange",
-        "worst",
-        "speed-up",
-        "predicted",
-        "limit",
-        "per round",
-        "accuracy",
-        "to target",
-    ):
+    headings = ["rounds", "exchange", "worst", "speed-up", "predicted", "limit", "per round"]
+    learns = any(run.accuracy or run.started.target_accuracy is not None for run in runs)
+    for heading in (*headings, *(("accuracy", "to target") if learns else ())):
         table.add_column(heading, justify="right", no_wrap=True)
     first = runs[0].median_round_s
     for run in runs:
         round_s, target = run.median_round_s, run.started.target_accuracy
         reached_s = None if target is None else run.time_to_accuracy_s(target)
         shaped = run.started.shaped
+        learnt = units.percent(run.final_accuracy), units.seconds(reached_s)
         table.add_row(
             run.label,
             f"{len(run.rounds)}/{run.started.rounds}",
@@ -142,7 +136,6 @@ def results_table(runs: Sequence[RunSummary]) -> Table:
             units.seconds(run.started.predicted_s if shaped else None),
             units.percent(run.share_of_limit),
             units.seconds(run.median_interval_s),
-            units.percent(run.final_accuracy),
-            units.seconds(reached_s),
+            *(learnt if learns else ()),
         )
     return table
