@@ -17,7 +17,9 @@ from statistics import median
 
 import common
 from anabranch.overlay import (
+    Link,
     Overlay,
+    Site,
     dumps,
     internet2_9,
     random_complete,
@@ -31,6 +33,7 @@ from anabranch.run.simulate import simulate
 
 ROUTES = {
     "star": 'kind = "star"',
+    "star at a, behind a relay": 'kind = "star", hub = "a"',
     "balanced": 'kind = "balanced"',
     "mst": 'kind = "mst"',
     "fapt, 1 root": 'kind = "fapt", roots = 1',
@@ -67,9 +70,10 @@ def settings() -> Iterator[Setting]:
         "5 sites, complete": random_complete(5, 1),
     }
     for name, overlay in overlays.items():
-        for route in ROUTES:
+        for route in ("star", "balanced", "mst", "fapt, 1 root", "fapt, every root"):
             for elements in (1_000_000, 4_000_000):
                 yield Setting(name, overlay, route, elements)
+    yield Setting("line, slow way back", line(), "star at a, behind a relay", 1_000_000)
     for route in ("mst", "fapt, every root"):
         large = Setting("internet2-9", reference, route, 61_100_840, 1 << 18, rounds=1)
         yield large
@@ -84,6 +88,15 @@ def settings() -> Iterator[Setting]:
         yield Setting(
             "internet2-9, uneven computing", reference, route, 1_000_000, more=UNEVEN, batch_size=32
         )
+
+
+def line() -> Overlay:
+    """Return three sites in a line; what goes back from the middle to the end takes a second."""
+    links = tuple(
+        Link(a, b, 80e6, 1.0 if (a, b) == (1, 2) else 0.01)
+        for a, b in ((0, 1), (1, 0), (1, 2), (2, 1))
+    )
+    return Overlay("line", tuple(Site(name) for name in "abc"), links)
 
 
 def measure(setting: Setting) -> TwinRow:
