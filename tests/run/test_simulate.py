@@ -793,6 +793,12 @@ def test_a_kill_after_the_last_round_harms_no_run_that_is_over(run: Simulate) ->
         assert Run(log).end.error in (None, "site 1 (b) died in round 1: b closed the connection")
 
 
+def test_every_site_that_dies_at_one_instant_is_written_down(run: Simulate) -> None:
+    kills = [fault("kill", site=site, at_s=1.0) for site in "bc"]
+    done = run(scenario(*kills, rounds=9), aborted=r"site 1 \(b\) died")
+    assert [lost.site for lost in done.of(SiteLost)] == [1, 2]
+
+
 def test_nothing_is_written_after_the_end(run: Simulate) -> None:
     pause = fault("pause", site="a", for_s=5.0, at_s=0.5)
     kill = fault("kill", site="b", at_s=1.0)

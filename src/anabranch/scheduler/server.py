@@ -112,6 +112,7 @@ class Scheduler:
         self._left: set[int] = set()
         self._buffer_elements: int | None = None  # as the first ready site says
         self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._over = False  # connections are closed from this side
         self._listener: Listener
 
     async def listen(self, address: Address) -> Address:
@@ -128,6 +129,7 @@ class Scheduler:
         try:
             await self._end
         finally:
+            self._over = True
             self._listener.close()
             for connection in [*self._connections.values(), *self.strangers]:
                 connection.close()
@@ -234,7 +236,7 @@ class Scheduler:
         else:
             what = f"{type(error).__name__}: {error}"
             why = f"the scheduler failed on a message of {self.name(site)} {when}: {what}"
-        if not self._end.done():
+        if not self._over:  # the connections that end with the run are no loss
             self.observer.lost(site, why)
         self.abort(why)
 
