@@ -139,10 +139,10 @@ async def _steps(
             )
         # All sites hold the same model, so one of them measures it.
         last = done.round == scenario.stop.rounds
-        every = work.evaluate_every
-        if site == 0 and every is not None and (done.round % every == 0 or last):
+        look = work.evaluation
+        if site == 0 and look is not None and (done.round % look.every == 0 or last):
             at_s = diary.now_s()
-            accuracy = await loop.run_in_executor(None, work.evaluate)
+            accuracy = await loop.run_in_executor(None, look.accuracy)
             diary.write(events.Evaluated(at_s=at_s, site=0, round=done.round, accuracy=accuracy))
             diary.report()  # the run may be over for it
 

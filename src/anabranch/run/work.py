@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -20,6 +22,19 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float32]
 
 
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """How well a model does.
+
+    Args:
+        every: rounds between two looks.
+        accuracy: computes the share of held-out samples that the model classifies rightly.
+    """
+
+    every: int
+    accuracy: Callable[[], float]
+
+
 class Work(Protocol):
     """One site's work. Its methods compute; they are called one at a time, from any thread.
 
@@ -27,22 +42,19 @@ class Work(Protocol):
         buffer: what is exchanged, shape (elements,).
         arithmetic: what the exchange does to its elements.
         samples: how many a step takes.
-        evaluate_every: steps between two evaluations; None if there is nothing to evaluate.
+        evaluation: how well the model does, and when to ask; None where nothing is learnt.
     """
 
     buffer: Floats
     arithmetic: Arithmetic
     samples: int
-    evaluate_every: int | None
+    evaluation: Evaluation | None
 
     def prepare(self) -> float | None:
         """Fill the buffer with this site's contribution; return the loss, if there is one."""
 
     def apply(self, round: int) -> int | None:
         """Use the mean that the buffer now holds; return a checksum of the result, or None."""
-
-    def evaluate(self) -> float:
-        """Return the accuracy on held-out data."""
 
 
 def make_work(
@@ -117,7 +129,7 @@ class _Training:
         self.buffer = self._trainer.flat.gradients
         self.arithmetic: Arithmetic = Float32()
         self.samples = task.batch_size
-        self.evaluate_every: int | None = task.evaluate_every
+        self.evaluation: Evaluation | None = Evaluation(task.evaluate_every, self._trainer.accuracy)
 
     def prepare(self) -> float:
         return self._trainer.compute_gradients()
@@ -128,9 +140,6 @@ class _Training:
         self._trainer.update()
         return checksum(self._trainer.flat.parameters)
 
-    def evaluate(self) -> float:
-        return self._trainer.accuracy()
-
 
 class _Exchanging:
     """Numbers whose mean is known, exchanged and checked."""
@@ -139,7 +148,7 @@ class _Exchanging:
         self.buffer = np.empty(_exchanged_elements(task), np.float32)
         self.arithmetic: Arithmetic = Float32()
         self.samples = task.batch_size
-        self.evaluate_every: int | None = None
+        self.evaluation: Evaluation | None = None
         self._site = site
         self._sites = sites
 
@@ -152,9 +161,6 @@ class _Exchanging:
         _check(self.buffer, self._sites, round)
         return checksum(self.buffer)
 
-    def evaluate(self) -> float:
-        raise NotImplementedError("there is no model")
-
 
 class _Sized:
     """No numbers, only their count."""
@@ -162,16 +168,13 @@ class _Sized:
     def __init__(self, scenario: Scenario, elements: int) -> None:
         self.buffer, self.arithmetic = _nothing(elements, scenario.chunk_elements)
         self.samples = scenario.task.batch_size
-        self.evaluate_every: int | None = None
+        self.evaluation: Evaluation | None = None
 
     def prepare(self) -> None:
         pass
 
     def apply(self, round: int) -> None:
         pass
-
-    def evaluate(self) -> float:
-        raise NotImplementedError("there is no model")
 
 
 @lru_cache(maxsize=1)  # the sites of a simulation share it
