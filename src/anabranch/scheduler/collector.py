@@ -1,0 +1,182 @@
+"""What the scheduler believes of the network, from what sites report. Pure: times are handed in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from statistics import median
+
+from anabranch.net.throughput import Estimate
+from anabranch.overlay import Overlay
+
+Pair = tuple[int, int]
+
+# How near to a port's rate its links' measured rates must sum for the port to count as full.
+_FULL = 0.1
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A link's latest measurement, and whether it may show no more than a share of a port."""
+
+    at_s: float
+    rate_bps: float
+    shares_port: bool = False
+
+
+class Collector:
+    """Keeps one belief for each link: measured if possible, else last known, fading.
+
+    **Forgetting.** Only links in use are measured. One that was slow once would never be used, so
+    never measured, so believed slow for ever; each one lost so loads the others, until everything
+    crowds on a few. So a belief that is not renewed moves towards the typical rate, the median of
+    what links in use carry: after ``forget_s`` two thirds of the way, on a scale of ratios. The
+    link then looks better than the worst half of those in use, so it is tried, and so measured. A
+    fast link that is forgotten loses little: nobody used it. Where rates really change, what was
+    measured long ago says little more than that it is a link.
+
+    **Ports.** Links that share a site's port show their share of it while they send together. If
+    what a port's links were found to carry within ``together_s`` adds up to the port's rate, within
+    a tenth, those measurements say only that each link carries *at least* that: what was known
+    before still holds where it is more. (A sum far above the port's rate was not carried at once,
+    and then each link was measured for itself.) So links in use behind a full port are forgotten
+    like others.
+
+    Args:
+        initial: what is believed before anything is measured; its traces are not looked at.
+        forget_s: how fast a belief that is not renewed fades, seconds, > 0; infinite for never.
+        since_s: when ``initial`` was known to hold; ``-math.inf`` where it was only assumed, so
+            that it counts for nothing once any link has been measured.
+        together_s: how near in time measurements must be to count as one moment, seconds, >= 0.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+
+    def __init__(
+        self,
+        initial: Overlay,
+        *,
+        forget_s: float = 300.0,
+        since_s: float = 0.0,
+        together_s: float = 10.0,
+    ) -> None:
+        if not forget_s > 0 or not together_s >= 0 or not since_s < math.inf:
+            raise ValueError(
+                f"forget_s is {forget_s:g}, since_s {since_s:g} and together_s {together_s:g}; "
+                "give forget_s > 0, together_s >= 0 and a since_s in the past"
+            )
+        self._initial = initial
+        self._forget_s = forget_s
+        self._together_s = together_s
+        self._known = {(link.source, link.target): (since_s, link.goodput_bps) for link in initial}
+        self._seen: dict[Pair, _Seen] = {}
+        self._latency_s: dict[Pair, float] = {}
+
+    def measured(self, source: int, target: int, estimate: Estimate, now_s: float) -> None:
+        """Take a measurement of a link, made just now.
+
+        Raises:
+            ValueError: there is no such link.
+        """
+        pair = source, target
+        if pair not in self._known:
+            raise ValueError(
+                f"no link {source}->{target} in overlay {self._initial.name!r}, so it cannot have "
+                "been measured; report links of the overlay"
+            )
+        before = self._seen.get(pair)
+        if before is not None:
+            self._known[pair] = self._settled(pair, before)
+        self._seen[pair] = _Seen(now_s, estimate.rate_bps)
+        if estimate.latency_s is not None:
+            self._latency_s[pair] = estimate.latency_s
+        sites, overlay = self._initial.sites, self._initial
+        self._note_if_full(
+            sites[source].uplink_bps, [(source, other) for other in overlay.targets[source]], now_s
+        )
+        self._note_if_full(
+            sites[target].downlink_bps,
+            [(other, target) for other in overlay.sources[target]],
+            now_s,
+        )
+
+    def _note_if_full(self, port_bps: float | None, pairs: list[Pair], now_s: float) -> None:
+        if port_bps is None:
+            return
+        seen = [self._seen[pair] for pair in pairs if pair in self._seen]
+        seen = [each for each in seen if each.at_s >= now_s - self._together_s]
+        if abs(sum(each.rate_bps for each in seen) / port_bps - 1) <= _FULL:
+            for each in seen:
+                each.shares_port = True
+
+    def _settled(self, pair: Pair, seen: _Seen) -> tuple[float, float]:
+        """Return when a link's rate was last known, and the rate, given its latest measurement."""
+        known = self._known[pair]
+        return (
+            known if seen.shares_port and seen.rate_bps < known[1] else (seen.at_s, seen.rate_bps)
+        )
+
+    def belief(self, now_s: float) -> Overlay:
+        """Return the network as believed: the initial sites and links, without traces.
+
+        A link's ``goodput_bps`` is the rate believed; its latency is the last measured, or else
+        the initial one; its loss is the initial one.
+        """
+        last = dict(self._known)
+        for pair, seen in self._seen.items():
+            last[pair] = self._settled(pair, seen)
+        typical_bps = self._typical_bps(last)
+        links = []
+        for link in self._initial:
+            pair = link.source, link.target
+            at_s, rate_bps = last[pair]
+            if typical_bps is not None:
+                age_s = max(0.0, now_s - at_s)
+                kept = math.exp(-age_s / self._forget_s) if age_s < math.inf else 0.0
+                rate_bps = rate_bps**kept * typical_bps ** (1 - kept)
+            if pair in self._seen and self._seen[pair].shares_port:
+                rate_bps = max(rate_bps, self._seen[pair].rate_bps)
+            links.append(
+                replace(
+                    link,
+                    rate_bps=rate_bps / (1 - link.loss),
+                    latency_s=self._latency_s.get(pair, link.latency_s),
+                    trace=None,
+                )
+            )
+        return replace(self._initial, links=tuple(links))
+
+    def _typical_bps(self, last: Mapping[Pair, tuple[float, float]]) -> float | None:
+        """Return the median of what links in use carry; None while none has been measured."""
+        if not self._seen:
+            return None
+        newest_s = max(seen.at_s for seen in self._seen.values())
+        return median(
+            last[pair][1]
+            for pair, seen in self._seen.items()
+            if seen.at_s >= newest_s - self._forget_s
+        )
+
+
+def equal_rates(overlay: Overlay, rate_bps: float | None = None) -> Overlay:
+    """Return the overlay as one believes it who knows its links but not what they carry.
+
+    Args:
+        overlay: whose sites, latencies and losses are kept; traces are dropped.
+        rate_bps: goodput of every link, bit/s; None for the median of the overlay's. Plans depend
+            on ratios only, so that this sets the scale of predicted times and nothing else.
+
+    >>> from anabranch.overlay import internet2_9
+    >>> {round(link.goodput_bps) for link in equal_rates(internet2_9(), 1e8)}
+    {100000000}
+    """
+    if rate_bps is None:
+        rate_bps = median(link.goodput_bps for link in overlay) if overlay.links else 0.0
+    return replace(
+        overlay,
+        links=tuple(
+            replace(link, rate_bps=rate_bps / (1 - link.loss), trace=None) for link in overlay
+        ),
+    )
