@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from anabranch.overlay import Link, Overlay, Site
+from anabranch.overlay import Link, Overlay, Site, Trace
 from anabranch.overlay import dumps as dump_overlay
 from anabranch.plan import Plan, Tree, link_load
 from anabranch.plan import dumps as dump_plan
@@ -16,6 +17,10 @@ from anabranch.record import (
     Event,
     EventLog,
     LinkBytes,
+    LinkChanged,
+    LinkMeasured,
+    PlanIssued,
+    RoundBegan,
     RoundDone,
     RunEnded,
     RunStarted,
@@ -137,6 +142,90 @@ def run(start: MakeStart, overlay: Overlay, star: Plan) -> MakeRun:
                 if value is not None
             ]
         return [*events, RunEnded(at_s=now_s, error=None)]
+
+    return make
+
+
+@pytest.fixture
+def changing(overlay: Overlay) -> Overlay:
+    """The overlay, but for Lima to Oslo, which falls from 40 to 10 Mbit/s at 10 s."""
+    falls = Trace((0.0, 10.0), (40e6, 10e6))
+    return replace(
+        overlay,
+        links=tuple(
+            replace(link, trace=falls) if (link.source, link.target) == (1, 0) else link
+            for link in overlay
+        ),
+    )
+
+
+@pytest.fixture
+def aware(start: MakeStart, changing: Overlay, star: Plan, packed: Plan) -> MakeRun:
+    """Return a function that makes a run in which a link slows down and a new plan answers.
+
+    Rounds of the star take 2 s, until Lima to Oslo falls to a quarter of its rate at 10 s: round 6
+    takes 8 s. The packed plan, version 3, is issued at 12 s and takes 1 s a round. Receivers
+    measure Lima to Oslo and back every 4 s, 5 % too low, but for a mixture of both rates at 12 s
+    and 10 % too low at 20 s. Under the star Perth is last and waits for Oslo's result, and Oslo for
+    Lima's sum; under the packed plan, Lima and Perth wait for each other. Keywords change the first
+    event.
+    """
+
+    def make(**changes: object) -> list[Event]:
+        events: list[Event] = [start(star, changing, rounds=10, limit_s=None, **changes)]
+        pointers = {
+            star.version: {0: (1, 0), 1: (0, 0), 2: (0, 0), 3: (0, 0)},
+            packed.version: {0: (3, 1), 1: (3, 1), 2: (3, 1), 3: (1, 0)},
+        }
+        now_s = 0.0
+        for number, seconds in enumerate((2, 2, 2, 2, 2, 8, 1, 1, 1, 1), start=1):
+            version = star.version if number <= 6 else packed.version
+            events.append(RoundBegan(at_s=now_s, round=number, version=version, site=2))
+            for site, (waited_for, tree) in pointers[version].items():
+                took_s = seconds if site == 3 else seconds / 2
+                events.append(
+                    RoundDone(
+                        at_s=now_s + took_s,
+                        site=site,
+                        round=number,
+                        version=version,
+                        seconds=took_s,
+                        checksum=number,
+                        waited_for=waited_for,
+                        tree=tree,
+                    )
+                )
+            now_s += seconds
+        for at_s, rate_bps in ((4, 38e6), (8, 38e6), (12, 25e6), (16, 9.5e6), (20, 9e6)):
+            for source, target, seen_bps in ((1, 0, rate_bps), (0, 1, 76e6)):
+                events.append(
+                    LinkMeasured(
+                        at_s=at_s,
+                        site=target,
+                        source=source,
+                        target=target,
+                        rate_bps=seen_bps,
+                        latency_s=0.03 if source else None,
+                        chunks=12,
+                    )
+                )
+        events.append(
+            PlanIssued(
+                at_s=12.0,
+                version=packed.version,
+                plan_json=dump_plan(packed),
+                why="Lima->Oslo fell from 40 to 25 Mbit/s",
+                changed=[LinkChanged(source=1, target=0, was_bps=40e6, now_bps=25e6)],
+                before_s=3.2,
+                after_s=1.0,
+            )
+        )
+        first, *others = events
+        return [
+            first,
+            *sorted(others, key=lambda event: event.at_s),
+            RunEnded(at_s=now_s, error=None),
+        ]
 
     return make
 

@@ -11,13 +11,18 @@ from anabranch.record import (
     Event,
     FaultInjected,
     LinkBytes,
+    LinkChanged,
+    LinkMeasured,
     MessageRefused,
+    PlanIssued,
+    RoundBegan,
     RoundDone,
     RunEnded,
     RunStarted,
     SiteJoined,
     SiteLost,
     StepDone,
+    TransportChosen,
     UnknownEvent,
 )
 from anabranch.record.events import decode, encode, kind_of
@@ -44,12 +49,33 @@ STARTED = RunStarted(
 )
 ONE_OF_EACH: list[Event] = [
     STARTED,
-    RoundDone(at_s=1.5, site=1, round=0, version=2, seconds=1.25, checksum=2**64 - 1),
+    RoundBegan(at_s=0.25, round=0, version=2, site=1),
+    RoundDone(
+        at_s=1.5,
+        site=1,
+        round=0,
+        version=2,
+        seconds=1.25,
+        checksum=2**64 - 1,
+        waited_for=0,
+        tree=3,
+    ),
     StepDone(at_s=0.5, site=1, round=0, loss=0.25, samples=32, compute_s=0.125),
     Evaluated(at_s=2.0, site=0, round=0, accuracy=0.5),
     LinkBytes(at_s=2.0, source=0, target=1, seconds=0.5, payload_bytes=1024),
+    LinkMeasured(at_s=2.0, site=1, source=0, target=1, rate_bps=1e6, latency_s=None, chunks=8),
+    PlanIssued(
+        at_s=2.5,
+        version=3,
+        plan_json="{}",
+        why="Oslo->Lima fell",
+        changed=[LinkChanged(source=0, target=1, was_bps=2e6, now_bps=1e6)],
+        before_s=4.0,
+        after_s=2.0,
+    ),
     MessageRefused(at_s=2.0, site=0, sender=None, error="DuplicateMessage", detail='chunk "3"'),
     SiteJoined(at_s=0.0, site=1, name="Lima", address="192.0.2.7:4000"),
+    TransportChosen(at_s=0.1, site=1, strands=4, why="bbr may not be set here"),
     SiteLost(at_s=3.0, site=1, detail="silent for 2 s"),
     FaultInjected(at_s=3.5, fault="cut", detail="cut Oslo->Lima for 30 s", over=True),
     RunEnded(at_s=4.0, error=None, reason="time is up after 1 round"),
@@ -128,6 +154,14 @@ def test_logs_of_before_there_was_a_simulation_can_be_read() -> None:
 def test_logs_of_before_faults_had_an_end_can_be_read() -> None:
     data = '{"kind":"fault_injected","at_s":1.0,"fault":"cut","detail":"cut Oslo->Lima"}'
     assert decode(data) == FaultInjected(at_s=1.0, fault="cut", detail="cut Oslo->Lima", over=False)
+
+
+def test_logs_of_before_sites_said_whom_they_waited_for_can_be_read() -> None:
+    done = RoundDone(at_s=1.5, site=1, round=0, version=2, seconds=1.25, checksum=None)
+    fields = json.loads(encode(done))
+    del fields["waited_for"], fields["tree"]
+    assert decode(json.dumps(fields)) == done
+    assert (done.waited_for, done.tree) == (None, None)
 
 
 def test_a_simulated_run_has_no_date_and_may_have_no_limit() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from anabranch.overlay import Overlay, Site
@@ -14,8 +15,10 @@ from anabranch.plan import Plan, PlanError, Tree
 from anabranch.record import (
     FaultInjected,
     LinkBytes,
+    LinkMeasured,
     LogError,
     MessageRefused,
+    PlanIssued,
     RoundDone,
     RunEnded,
     SiteLost,
@@ -274,6 +277,134 @@ def test_runs_that_did_not_feel_the_overlay_are_not_held_against_its_limit(
     assert "links were not held to the overlay's rates" in page.words
 
 
+@pytest.fixture
+def aware_page(aware, write_log, tmp_path: Path) -> Reader:
+    return report(tmp_path, write_log("star", aware()))
+
+
+def test_measured_rates_are_held_against_true_ones_in_words(aware_page: Reader) -> None:
+    assert "10 measurements of 2 of the 12 links." in aware_page.words
+    assert (
+        "Measured rates are 5.0 % from the true ones at the median and 10 % at the worst "
+        "(Lima → Oslo at 20.0 s: 9 Mbit/s measured, 10 Mbit/s true). Left out: 1 measurement that "
+        "came first after a change of a link's rate and may hold chunks of before it, up to 150 % "
+        "off. The scheduler planned again once."
+    ) in aware_page.words
+
+
+def test_plans_are_listed_with_why_and_what_came_of_them(aware_page: Reader) -> None:
+    start = next(i for i, row in enumerate(aware_page.rows) if "issued" in row)
+    assert aware_page.rows[start + 1 : start + 3] == [
+        ["star", "0.00 s", "1", "the first plan", "2.50 s", "1 tree", "6", "2.00 s"],
+        [
+            "star",
+            "12.0 s",
+            "3",
+            "Lima->Oslo fell from 40 to 25 Mbit/s",
+            "3.20 s → 1.00 s",
+            "2 of 2 new",
+            "4",
+            "1.00 s",
+        ],
+    ]
+
+
+def test_who_held_rounds_up_is_counted(aware_page: Reader) -> None:
+    start = next(i for i, row in enumerate(aware_page.rows) if "rounds it held up" in row)
+    assert aware_page.rows[start + 1 :][:3] == [
+        ["star", "Lima → Oslo", "6", "60 %", "2.00 s", "0"],
+        ["star", "Lima → Perth", "4", "40 %", "1.00 s", "0"],
+        ["star", "Oslo → Perth", "0", "0 %", "-", "6"],
+    ]
+
+
+def test_the_last_plan_that_ran_is_drawn_beside_the_first(aware_page: Reader) -> None:
+    assert "star, plan 3" in aware_page.words
+    assert "Issued at 12.0 s, drawn with the rates of that moment." in aware_page.words
+
+
+def test_a_run_that_watched_nothing_has_no_words_on_it(page: Reader) -> None:
+    assert "Network awareness" not in page.words
+    assert "Who held rounds up" not in page.words
+
+
+def test_who_held_rounds_up_is_told_without_awareness_too(aware, write_log, tmp_path: Path) -> None:
+    silent = [e for e in aware() if not isinstance(e, (LinkMeasured, PlanIssued))]
+    page = report(tmp_path, write_log("star", silent))
+    assert "Who held rounds up" in page.words
+    assert "Network awareness" not in page.words
+
+
+def test_rounds_that_nobody_else_held_up_are_counted_too(start, write_log, tmp_path: Path) -> None:
+    done = [
+        RoundDone(
+            at_s=float(round),
+            site=site,
+            round=round,
+            version=1,
+            seconds=1.0,
+            checksum=None,
+            waited_for=0 if (site, round) == (3, 2) else None,
+        )
+        for round in (1, 2)
+        for site in (3, 0, 1, 2)
+    ]
+    page = report(tmp_path, write_log("star", [start(), *done]))
+    assert ["star", "own sending, or unknown", "1", "50 %", "-", "0"] in page.rows
+    assert ["star", "Oslo → Perth", "1", "50 %", "1.00 s", "0"] in page.rows
+
+
+def test_a_run_that_measured_and_kept_its_plan_says_so(aware, write_log, tmp_path: Path) -> None:
+    kept = [event for event in aware(shaped=False) if not isinstance(event, PlanIssued)]
+    page = report(tmp_path, write_log("star", kept))
+    assert "No plan was issued after the first." in page.words
+    assert "so no true rate is known" in page.words
+    assert not any("issued" in row for row in page.rows)
+
+
+def test_measurements_that_may_hold_both_rates_only_are_not_called_wrong(
+    aware, write_log, tmp_path: Path
+) -> None:
+    mixed = [e for e in aware() if not isinstance(e, LinkMeasured) or (e.at_s == 12.0 and e.source)]
+    page = report(tmp_path, write_log("star", mixed))
+    assert "1 measurement of 1 of the 12 links. Every measurement was the first" in page.words
+
+
+def test_plans_beyond_the_first_few_are_counted(aware, write_log, tmp_path: Path) -> None:
+    events = aware()
+    [issued] = [event for event in events if isinstance(event, PlanIssued)]
+    more = [
+        msgspec.structs.replace(issued, version=3 + k, at_s=12.0 + k / 100) for k in range(1, 50)
+    ]
+    page = report(tmp_path, write_log("star", [*events[:-1], *more, events[-1]]))
+    start = next(i for i, row in enumerate(page.rows) if "issued" in row)
+    [last] = [row for row in page.rows[start:] if row[3].startswith("and ")]
+    listed = page.rows[start + 1 : page.rows.index(last)]
+    assert len(listed) == 1 + 40  # the first plan is not one of those issued
+    assert last == ["star", "", "", "and 10 more", "", "", "", ""]
+
+
+def test_a_plan_issued_that_makes_no_sense_is_named(aware, write_log, tmp_path: Path) -> None:
+    broken = [
+        msgspec.structs.replace(event, plan_json="{") if isinstance(event, PlanIssued) else event
+        for event in aware()
+    ]
+    path = write_log("odd", broken)
+    with pytest.raises(LogError, match=r"odd\.db: "):
+        write_report([path], tmp_path / "report.html")
+
+
+def test_runs_over_emulated_links_are_called_so(run, write_log, tmp_path: Path) -> None:
+    emulated = write_log("a", run(label="a", world="emulated"))
+    page = report(tmp_path, emulated)
+    assert "1 emulated run on overlay square" in page.words
+    assert page.cell("a", "world") == "emulated"
+    assert page.cell("a", "measured / predicted") == "1.20x"
+    others = [write_log(w, run(label=w, world=w)) for w in ("simulated", "local")]
+    words = report(tmp_path, emulated, *others).words
+    assert "3 runs (1 emulated, 1 simulated) on overlay square" in words
+
+
 def test_names_from_a_log_cannot_bring_a_script(
     run, write_log, tmp_path: Path, overlay: Overlay
 ) -> None:
@@ -359,11 +490,14 @@ def twin_logs(run, write_log):
         plan: Plan | None = None,
         more=(),
         measured_idle_s: float = 0.0,
+        world: str = "local",
         **changes,
     ):
         plans = () if plan is None else (plan,)
         simulated = {"world": "simulated", "started_at": None, "limit_s": None, **changes}
-        measured = run(*plans, round_s=measured_s, label=name, idle_s=measured_idle_s, **changes)
+        measured = run(
+            *plans, round_s=measured_s, label=name, idle_s=measured_idle_s, world=world, **changes
+        )
         return (
             write_log(
                 f"{name}-simulated", run(*plans, round_s=simulated_s, label=name, **simulated)
@@ -422,6 +556,12 @@ def test_a_twin_has_a_row_for_each_route(
     assert "packed measured between 1.00x (round 0) and 1.50x (round 2)" in page.words
     assert page.cell("star", heading) == of_star
     assert page.cell("packed", heading) == of_packed
+
+
+def test_a_twin_over_emulated_links_says_so(twin_logs, tmp_path: Path) -> None:
+    page = twin_report(tmp_path, twin_logs("star", (4,), (4,), world="emulated"))
+    assert "1 route, simulated and measured over emulated links, on overlay square" in page.words
+    assert page.cell("star, measured", "world") == "emulated"
 
 
 def test_a_twin_counts_the_time_between_exchanges(twin_logs, tmp_path: Path) -> None:

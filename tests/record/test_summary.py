@@ -13,7 +13,9 @@ from anabranch.record import (
     Event,
     FaultInjected,
     LinkBytes,
+    LinkMeasured,
     MessageRefused,
+    RoundBegan,
     RoundDone,
     RunEnded,
     RunStarted,
@@ -21,6 +23,7 @@ from anabranch.record import (
     SiteLost,
     StepDone,
     UnknownEvent,
+    Wait,
     summarise,
 )
 from anabranch.record.summary import (
@@ -308,3 +311,108 @@ def test_events_of_two_runs_are_refused(start) -> None:
     first: RunStarted = start()
     with pytest.raises(ValueError, match="second run_started"):
         summarise([first, msgspec.structs.replace(first, seed=8)])
+
+
+def test_estimates_are_kept_link_by_link_in_order_of_time(start) -> None:
+    def measured(at_s: float, source: int, target: int) -> LinkMeasured:
+        return LinkMeasured(
+            at_s=at_s,
+            site=target,
+            source=source,
+            target=target,
+            rate_bps=1e6,
+            latency_s=None,
+            chunks=4,
+        )
+
+    late, early, other = measured(2.0, 0, 1), measured(1.0, 0, 1), measured(1.5, 1, 0)
+    summary = summarise([start(), late, other, early])
+    assert summary.measured == {(0, 1): (early, late), (1, 0): (other,)}
+
+
+def test_plans_issued_are_kept_with_why_and_what_changed(aware, packed: Plan) -> None:
+    [issued] = summarise(aware()).plans
+    assert (issued.at_s, issued.version) == (12.0, packed.version)
+    assert issued.why == "Lima->Oslo fell from 40 to 25 Mbit/s"
+    assert (issued.before_s, issued.after_s) == (3.2, 1.0)
+    assert [(change.source, change.was_bps, change.now_bps) for change in issued.changed] == [
+        (1, 40e6, 25e6)
+    ]
+
+
+def test_a_round_s_version_is_what_the_scheduler_fixed_last(start, aware) -> None:
+    assert summarise(aware()).versions == {**dict.fromkeys(range(1, 7), 1), 7: 3, 8: 3, 9: 3, 10: 3}
+    fixed = [
+        RoundBegan(at_s=0.0, round=1, version=4, site=0),
+        RoundBegan(at_s=2.0, round=1, version=5, site=0),
+        RoundBegan(at_s=3.0, round=2, version=5, site=0),
+    ]
+    # Of rounds that the scheduler did not tell of, the sites did.
+    summary = summarise([start(), *fixed, *done(0, 0, version=2), *done(1, 0, version=4)])
+    assert summary.versions == {0: 2, 1: 5, 2: 5}
+
+
+def wait_of(start, *events: RoundDone) -> Wait:
+    [wait] = summarise([start(), *events]).waits
+    return wait
+
+
+def pointing(site: int, to: int | None, *, at_s: float = 1.0, **changes) -> RoundDone:
+    fields = {"round": 0, "version": 1, "seconds": 1.0, "checksum": None, "tree": site}
+    return RoundDone(at_s=at_s, site=site, waited_for=to, **{**fields, **changes})
+
+
+def test_waiting_is_followed_back_from_the_site_that_finished_last(start) -> None:
+    wait = wait_of(
+        start,
+        pointing(0, 1),
+        pointing(1, 3),
+        pointing(2, 0, at_s=2.0),
+        pointing(3, None),
+    )
+    assert wait == Wait(round=0, sites=(2, 0, 1, 3), tree=1, circular=False)
+    assert wait.links == ((0, 2), (1, 0), (3, 1))
+    assert wait.began == (3, 1)
+
+
+def test_waiting_that_comes_back_to_itself_is_followed_once(start) -> None:
+    wait = wait_of(
+        start, pointing(0, 1), pointing(1, 0), pointing(2, 0, at_s=2.0), pointing(3, None)
+    )
+    assert wait == Wait(round=0, sites=(2, 0, 1), tree=0, circular=True)
+
+
+def test_waiting_is_followed_to_the_root_and_the_child_whose_sum_came_last(start) -> None:
+    # Perth got the mean from Oslo, the root; Oslo's last sum came from Lima, who got the mean too.
+    wait = wait_of(start, pointing(0, 1), pointing(1, 0), pointing(2, 0), pointing(3, 0, at_s=2.0))
+    assert wait.began == (1, 0)
+    assert wait.circular
+
+
+def test_waiting_ends_at_a_site_that_has_but_an_earlier_attempt_s_result(start) -> None:
+    again = {"version": 2}
+    wait = wait_of(
+        start,
+        *(pointing(site, 3) for site in range(4)),
+        pointing(2, 0, at_s=2.0, **again),
+        pointing(1, None, **again),
+        pointing(3, None, **again),
+    )
+    assert wait == Wait(round=0, sites=(2, 0), tree=2, circular=False)
+
+
+def test_a_round_whose_last_site_waited_for_nobody_has_no_link_to_blame(start) -> None:
+    events = [pointing(0, 1), pointing(1, None), pointing(2, 0), pointing(3, None, at_s=2.0)]
+    wait = wait_of(start, *events)
+    assert wait == Wait(round=0, sites=(3,), tree=None, circular=False)
+    assert wait.began is None
+
+
+def test_rounds_are_blamed_on_nobody_where_no_site_said_whom_it_waited_for(run) -> None:
+    assert summarise(run()).waits == ()
+
+
+def test_a_run_over_emulated_links_was_measured(run) -> None:
+    emulated = summarise(run(world="emulated"))
+    assert not emulated.simulated
+    assert observed([emulated]) == "measured"

@@ -3,23 +3,29 @@
 Importing this package does not import plotly; writing a report does.
 """
 
+from anabranch.record.awareness import MeasuredRate, measured_rates
 from anabranch.record.events import (
     Evaluated,
     Event,
     FaultInjected,
     LinkBytes,
+    LinkChanged,
+    LinkMeasured,
     MessageRefused,
+    PlanIssued,
+    RoundBegan,
     RoundDone,
     RunEnded,
     RunStarted,
     SiteJoined,
     SiteLost,
     StepDone,
+    TransportChosen,
     UnknownEvent,
 )
 from anabranch.record.log import EventLog, LogError, fingerprint, read_events
 from anabranch.record.report import write_plan_page, write_report, write_twin_report
-from anabranch.record.summary import RunSummary, summarise
+from anabranch.record.summary import RunSummary, Wait, summarise
 from anabranch.record.twin import AGREEMENT, TwinRow, compare, median_error, worst_row
 
 __all__ = [
@@ -29,8 +35,13 @@ __all__ = [
     "EventLog",
     "FaultInjected",
     "LinkBytes",
+    "LinkChanged",
+    "LinkMeasured",
     "LogError",
+    "MeasuredRate",
     "MessageRefused",
+    "PlanIssued",
+    "RoundBegan",
     "RoundDone",
     "RunEnded",
     "RunStarted",
@@ -38,10 +49,13 @@ __all__ = [
     "SiteJoined",
     "SiteLost",
     "StepDone",
+    "TransportChosen",
     "TwinRow",
     "UnknownEvent",
+    "Wait",
     "compare",
     "fingerprint",
+    "measured_rates",
     "median_error",
     "read_events",
     "summarise",

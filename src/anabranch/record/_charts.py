@@ -7,7 +7,7 @@ from html import escape
 
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
-from anabranch.record import _page, figures
+from anabranch.record import _page, figures, units
 from anabranch.record._runs import Run
 
 
@@ -17,8 +17,20 @@ def library() -> str:
 
 
 def drawings(runs: Sequence[Run]) -> str:
-    """Return each run's first plan, drawn."""
-    return drawn_plans([(run.name, run.overlay, run.plan, _versions(run)) for run in runs])
+    """Return each run's first plan, drawn, and the last one that a round ran under."""
+    return drawn_plans([plan for run in runs for plan in _first_and_last(run)])
+
+
+def _first_and_last(run: Run) -> list[tuple[str, Overlay, Plan, str]]:
+    drawn = [(run.name, run.overlay, run.plan, _versions(run))]
+    ran = run.summary.plan_versions
+    for event, plan in zip(run.summary.plans, run.issued, strict=True):
+        if ran and plan.version == ran[-1]:
+            note = f"Issued at {units.seconds(event.at_s)}, drawn with the rates of that moment."
+            drawn.append(
+                (f"{run.name}, plan {plan.version}", run.overlay.at(event.at_s), plan, note)
+            )
+    return drawn
 
 
 def _versions(run: Run) -> str:

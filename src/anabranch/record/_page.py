@@ -52,6 +52,7 @@ thead th { color: var(--soft); font-weight: 600; font-size: 13px; vertical-align
 tbody tr:last-child > * { border-bottom: 0; }
 tbody th { font-weight: 600; min-width: 8.5em; }
 td, .nowrap { white-space: nowrap; }
+td.words { white-space: normal; min-width: 24em; }
 .number { text-align: right; }
 footer { margin-top: 40px; color: var(--soft); font-size: 13px; }
 """
@@ -89,7 +90,10 @@ def page(title: str, body: str, library: str) -> str:
 
 
 def table(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[int] = ()
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    numbers: Collection[int] = (),
+    words: Collection[int] = (),
 ) -> str:
     """Return a table in a card.
 
@@ -97,11 +101,13 @@ def table(
         headings: plain text, one for each column.
         rows: plain text; the first cell heads its row.
         numbers: which columns to set flush right.
+        words: which columns hold sentences, and may break lines.
     """
 
     def cell(tag: str, column: int, text: str) -> str:
-        flush = ' class="number"' if column in numbers else ""
-        return f"<{tag}{flush}>{escape(text)}</{tag}>"
+        kind = "number" if column in numbers else "words" if column in words else None
+        look = f' class="{kind}"' if kind else ""
+        return f"<{tag}{look}>{escape(text)}</{tag}>"
 
     head = "".join(cell("th", column, text) for column, text in enumerate(headings))
     body = "\n".join(

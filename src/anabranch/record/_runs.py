@@ -24,6 +24,7 @@ class Run:
         path: of the log.
         summary: of its events.
         overlay, plan: what its first event holds as text.
+        issued: the plans issued later, as in the summary.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Run:
     summary: RunSummary
     overlay: Overlay
     plan: Plan
+    issued: tuple[Plan, ...]
 
     @property
     def work(self) -> tuple[str, int, bool]:
@@ -43,25 +45,31 @@ class Run:
         names = self.summary.sites
         return names[index] if 0 <= index < len(names) else f"site {index}"
 
+    def link(self, pair: tuple[int, int]) -> str:
+        """Return the name of a link, or of two neighbours in a tree."""
+        return f"{self.site(pair[0])} → {self.site(pair[1])}"
+
 
 def read(path: Path) -> Run:
     """Read one log.
 
     Raises:
-        LogError: it cannot be read, or its first event cannot.
+        LogError: it cannot be read, or what its first event or a plan says makes no sense.
     """
     try:
         summary = summarise(event for _, event in read_events(path))
         overlay = load_overlay(summary.started.overlay_toml)
         plan = load_plan(summary.started.plan_json)
-        plan.check_fits(overlay)
+        issued = tuple(load_plan(event.plan_json) for event in summary.plans)
+        for each in (plan, *issued):
+            each.check_fits(overlay)
         if summary.sites != tuple(site.name for site in overlay.sites):
             raise ValueError("the run's sites are not those of its overlay")
     except LogError:
         raise
     except ValueError as error:
         raise LogError(f"{path}: {error}") from error
-    return Run(summary.label, path, summary, overlay, plan)
+    return Run(summary.label, path, summary, overlay, plan, issued)
 
 
 def name_apart(runs: Sequence[Run]) -> list[Run]:

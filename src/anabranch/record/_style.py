@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
 from anabranch.overlay import Overlay
 from anabranch.record import units
@@ -45,6 +46,26 @@ def finish(figure: go.Figure, *, height: int) -> None:
     axis = {"gridcolor": f"rgba({GREY},.22)", "zeroline": False, "automargin": True}
     figure.update_xaxes(**axis)
     figure.update_yaxes(**axis)
+
+
+def panels(titles: Sequence[str], heights: Sequence[int], *, shared_x: bool) -> go.Figure:
+    """Return panels below each other, each with its title at the left, heights in pixels."""
+    gap = 44 if shared_x else 92
+    total = sum(heights) + gap * (len(heights) - 1)
+    figure = make_subplots(
+        rows=len(heights),
+        cols=1,
+        row_heights=list(heights),
+        vertical_spacing=gap / total if len(heights) > 1 else 0,
+        shared_xaxes=shared_x,
+        subplot_titles=list(titles),
+    )
+    figure.update_annotations(x=0, xanchor="left", font={"size": 14})
+    finish(figure, height=total + 130)
+    figure.update_layout(
+        margin={"t": 66}, legend={"y": 1 + 34 / total, "yanchor": "bottom", "x": 0}
+    )
+    return figure
 
 
 def fault_text(fault: FaultInjected) -> str:

@@ -11,12 +11,19 @@ from dataclasses import dataclass
 
 import numpy as np
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan, link_load
 from anabranch.record import _timeline, units
-from anabranch.record._style import ALERT, COLOURS, GREY, fault_text, finish, link_name
+from anabranch.record._style import (
+    ALERT,
+    COLOURS,
+    GREY,
+    fault_text,
+    finish,
+    link_name,
+    panels,
+)
 from anabranch.record.summary import RunSummary
 from anabranch.record.twin import AGREEMENT, TwinRow
 
@@ -129,7 +136,7 @@ def timeline(simulated: RunSummary, measured: RunSummary) -> go.Figure:
     if simulated.accuracy and measured.accuracy:
         titles.append("Accuracy")
         heights.append(190)
-    figure = _panels(titles, heights, shared_x=False)
+    figure = panels(titles, heights, shared_x=False)
     _draw_progress(figure, worlds)
     _draw_rounds(figure, worlds)
     if len(titles) == 3:
@@ -280,7 +287,7 @@ def busiest_links(
         for world in worlds
     }
     highest = max(float(row.max()) for row in shares.values())
-    figure = _panels(
+    figure = panels(
         [
             f"{link_name(overlay, (link.source, link.target))}, {units.rate(link.goodput_bps)}"
             for link in drawn
@@ -309,24 +316,4 @@ def busiest_links(
     figure.update_xaxes(title=_SPAN_S, row=len(drawn), col=1)
     # One range for all panels: the eye compares heights.
     figure.update_yaxes(title="% of rate", range=[0, max(105.0, 1.05 * highest)], dtick=50)
-    return figure
-
-
-def _panels(titles: Sequence[str], heights: Sequence[int], *, shared_x: bool) -> go.Figure:
-    """Return panels below each other, each with its title at the left, heights in pixels."""
-    gap = 44 if shared_x else 92
-    total = sum(heights) + gap * (len(heights) - 1)
-    figure = make_subplots(
-        rows=len(heights),
-        cols=1,
-        row_heights=list(heights),
-        vertical_spacing=gap / total if len(heights) > 1 else 0,
-        shared_xaxes=shared_x,
-        subplot_titles=list(titles),
-    )
-    figure.update_annotations(x=0, xanchor="left", font={"size": 14})
-    finish(figure, height=total + 130)
-    figure.update_layout(
-        margin={"t": 66}, legend={"y": 1 + 34 / total, "yanchor": "bottom", "x": 0}
-    )
     return figure

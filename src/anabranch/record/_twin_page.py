@@ -57,7 +57,9 @@ def read_twins(pairs: Sequence[tuple[Path, Path]]) -> list[Twin]:
 
 def kicker(twins: Sequence[Twin]) -> str:
     """Return the line above the title, plain text."""
-    count = f"{units.count(len(twins), 'route')}, simulated and measured"
+    emulated = all(twin.measured.summary.started.world == "emulated" for twin in twins)
+    links = " over emulated links" if emulated else ""
+    count = f"{units.count(len(twins), 'route')}, simulated and measured{links}"
     first = twins[0].simulated
     if any(twin.simulated.work != first.work for twin in twins):
         return count

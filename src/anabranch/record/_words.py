@@ -82,11 +82,14 @@ def _why(runs: Sequence[Run]) -> str:
 def kicker(runs: Sequence[Run]) -> str:
     """Return the line above the title, plain text: what ran."""
     first = runs[0]
-    simulated = sum(run.summary.simulated for run in runs)
-    if simulated == len(runs):
-        count = units.count(len(runs), "simulated run")
+    worlds = Counter(sorted(run.summary.started.world for run in runs))
+    del worlds["local"]  # goes without saying
+    if len(runs) in worlds.values():
+        count = units.count(len(runs), f"{first.summary.started.world} run")
     else:
-        count = units.count(len(runs), "run") + (f" ({simulated} simulated)" if simulated else "")
+        count = units.count(len(runs), "run")
+        if worlds:
+            count += f" ({', '.join(f'{number} {world}' for world, number in worlds.items())})"
     if len({run.work for run in runs}) > 1:
         return count
     return (

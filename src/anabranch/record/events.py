@@ -42,8 +42,8 @@ class RunStarted(_Event, frozen=True, kw_only=True):
         sites: names; every other event names a site by its index here.
         buffer_bytes: size of the synchronised buffer; 0 where the run ended before it began.
         chunk_elements: the most elements of a chunk.
-        shaped: whether links were held to the overlay's rates (emulated or simulated), so that
-            predictions and limits apply.
+        shaped: whether links were held to the overlay's rates, by us, by the kernel or by the
+            simulator, so that predictions and limits apply.
         task, model: what was trained.
         seed: of every random choice.
         rounds: how many were asked for.
@@ -55,8 +55,9 @@ class RunStarted(_Event, frozen=True, kw_only=True):
         versions: release of each package that matters, by name.
         started_at: UTC date and time, ISO 8601; None in simulation, where a run has no date: its
             log is the same byte for byte every time.
-        world: "local" where real processes ran on one machine, "simulated" where the whole run
-            took place in one process and in virtual time.
+        world: "local" where real processes ran on one machine, "emulated" where they did so over
+            links that the machine's kernel held to the overlay's rates, "simulated" where the whole
+            run took place in one process and in virtual time.
     """
 
     label: str
@@ -88,6 +89,9 @@ class RoundDone(_Event, frozen=True, kw_only=True):
         seconds: from the site's first request for the round to its result.
         checksum: of the result, or None where nobody asked for one. Equal on every site unless
             something is broken.
+        waited_for: the neighbour whose message completed the round at this site; None where the
+            site's own sending was last, or that is not known.
+        tree: index into the plan's trees of that last message's chunk, or None.
     """
 
     site: int
@@ -95,6 +99,8 @@ class RoundDone(_Event, frozen=True, kw_only=True):
     version: int
     seconds: float
     checksum: int | None
+    waited_for: int | None = None
+    tree: int | None = None
 
 
 class StepDone(_Event, frozen=True, kw_only=True):
@@ -144,6 +150,74 @@ class LinkBytes(_Event, frozen=True, kw_only=True):
     payload_bytes: int
 
 
+class LinkMeasured(_Event, frozen=True, kw_only=True):
+    """A site's new estimate of a link it receives over, from chunks that passed anyway.
+
+    Args:
+        site: who measured: the link's target.
+        source, target: the link's two sites.
+        rate_bps: payload rate, bit/s.
+        latency_s: one way, seconds; None where it could not be told.
+        chunks: how many the estimate rests on.
+    """
+
+    site: int
+    source: int
+    target: int
+    rate_bps: float
+    latency_s: float | None
+    chunks: int
+
+
+class LinkChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """A link whose believed rate moved the scheduler to plan again.
+
+    Args:
+        source, target: the link's two sites.
+        was_bps: the goodput that the plan so far was made for, bit/s.
+        now_bps: the goodput believed now, bit/s.
+    """
+
+    source: int
+    target: int
+    was_bps: float
+    now_bps: float
+
+
+class PlanIssued(_Event, frozen=True, kw_only=True):
+    """The scheduler planned again: rounds that nobody has asked for yet run under the new plan.
+
+    Args:
+        version: of the new plan.
+        plan_json: the new plan as text, for `anabranch.plan.loads`.
+        why: the reason, in words.
+        changed: the links that moved it.
+        before_s, after_s: predicted round time of the old and of the new plan on the network as
+            believed now, seconds.
+    """
+
+    version: int
+    plan_json: str
+    why: str
+    changed: list[LinkChanged]
+    before_s: float
+    after_s: float
+
+
+class RoundBegan(_Event, frozen=True, kw_only=True):
+    """The scheduler fixed the plan that a round runs under, at the round's first request.
+
+    Args:
+        round: its number, from 1.
+        version: of the plan.
+        site: who asked first.
+    """
+
+    round: int
+    version: int
+    site: int
+
+
 class MessageRefused(_Event, frozen=True, kw_only=True):
     """A message was refused: malformed, oversized, repeated or out of place.
 
@@ -171,6 +245,20 @@ class SiteJoined(_Event, frozen=True, kw_only=True):
     site: int
     name: str
     address: str
+
+
+class TransportChosen(_Event, frozen=True, kw_only=True):
+    """A site's lanes do not send as they were asked to.
+
+    Args:
+        site: whose lanes.
+        strands: connections of each lane.
+        why: in words, such as "bbr may not be set here".
+    """
+
+    site: int
+    strands: int
+    why: str
 
 
 class SiteLost(_Event, frozen=True, kw_only=True):
@@ -214,12 +302,16 @@ class RunEnded(_Event, frozen=True, kw_only=True):
 
 Event = (
     RunStarted
+    | RoundBegan
     | RoundDone
     | StepDone
     | Evaluated
     | LinkBytes
+    | LinkMeasured
+    | PlanIssued
     | MessageRefused
     | SiteJoined
+    | TransportChosen
     | SiteLost
     | FaultInjected
     | RunEnded

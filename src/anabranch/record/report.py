@@ -12,7 +12,7 @@ from pathlib import Path
 
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan, steady_rate_bps
-from anabranch.record import _page, _tables, _twin_page, _words, units
+from anabranch.record import _awareness_page, _page, _tables, _twin_page, _words, units
 from anabranch.record._runs import distinct, name_apart, read
 
 
@@ -41,6 +41,7 @@ def write_report(logs: Sequence[Path], out: Path) -> None:
         _tables.reasons(runs),
         _charts.drawings(runs),
         *_charts.measurements(runs),
+        *_awareness_page.sections(runs),
         _tables.happenings(runs),
         _tables.what_ran(runs),
     ]

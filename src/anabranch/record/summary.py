@@ -17,7 +17,10 @@ from anabranch.record.events import (
     Event,
     FaultInjected,
     LinkBytes,
+    LinkMeasured,
     MessageRefused,
+    PlanIssued,
+    RoundBegan,
     RoundDone,
     RunEnded,
     RunStarted,
@@ -75,6 +78,47 @@ class Dispute:
 
 
 @dataclass(frozen=True, slots=True)
+class Wait:
+    """Who held a round up: whom the last site waited for, whom that one did, and so on.
+
+    The chain begins at the site that finished last. Each next site is the one whose message
+    completed the round at the site before. It ends at a site whose own sending was last or that
+    does not say, or before a site that is already on it.
+
+    As a rule it follows the mean back to a root, and the root to the child whose sum came last; as
+    that child in turn got the mean from the root, the chain ends there, circular. What kept the
+    child's sum, a slow link below it or long computing, the chain does not say. Each site tells of
+    its last message only, which may belong to another tree than the one it sent on. So the chain is
+    where to look, not a proof.
+
+    Args:
+        round: which.
+        sites: the chain, the site that finished last first; at least one.
+        tree: index into the plan's trees of the last message on the chain, or None.
+        circular: whether the chain ended because it came back to itself.
+    """
+
+    round: int
+    sites: tuple[int, ...]
+    tree: int | None
+    circular: bool
+
+    @property
+    def links(self) -> tuple[tuple[int, int], ...]:
+        """The messages waited for, as (source, target), the last to arrive first.
+
+        Source and target are neighbours in a tree; where relays join them they have no link of
+        their own.
+        """
+        return tuple((source, target) for target, source in pairwise(self.sites))
+
+    @property
+    def began(self) -> tuple[int, int] | None:
+        """The link at the chain's end, where the waiting began; None where there is none."""
+        return self.links[-1] if len(self.sites) > 1 else None
+
+
+@dataclass(frozen=True, slots=True)
 class Utilisation:
     """How busy a link was during ``(at_s - seconds, at_s]``.
 
@@ -99,6 +143,12 @@ class RunSummary:
         compute_s: for each round with steps, in order, the longest any site computed for it.
         accuracy: one point for each evaluated round, in order of number.
         links: what each link carried, by (source, target), in order of time.
+        measured: each link's estimates, by (source, target), in order of time.
+        plans: those issued after the first, in order.
+        versions: of the plan that each round begun ran under, by number: as the scheduler fixed it
+            or, in logs that do not say, as the sites told. Of a repeated round, the last.
+        waits: who held up each completed round, in order; empty where no site said whom it waited
+            for.
         checked_rounds: how many rounds have checksums of two sites or more.
         disputes: the checked rounds whose checksums differ.
         checksums: of the other checked rounds, by number.
@@ -117,6 +167,10 @@ class RunSummary:
     compute_s: tuple[float, ...]
     accuracy: tuple[AccuracyPoint, ...]
     links: Mapping[tuple[int, int], tuple[LinkBytes, ...]]
+    measured: Mapping[tuple[int, int], tuple[LinkMeasured, ...]]
+    plans: tuple[PlanIssued, ...]
+    versions: Mapping[int, int]
+    waits: tuple[Wait, ...]
     checked_rounds: int
     disputes: tuple[Dispute, ...]
     checksums: Mapping[int, int]
@@ -293,6 +347,9 @@ class _Tally:
         )
         self.evaluated: defaultdict[int, list[Evaluated]] = defaultdict(list)
         self.links: defaultdict[tuple[int, int], list[LinkBytes]] = defaultdict(list)
+        self.measured: defaultdict[tuple[int, int], list[LinkMeasured]] = defaultdict(list)
+        self.plans: list[PlanIssued] = []
+        self.fixed: dict[int, int] = {}  # version by round, as the scheduler said
         self.refused: Counter[str] = Counter()
         self.unknown: Counter[str] = Counter()
         self.faults: list[FaultInjected] = []
@@ -314,6 +371,12 @@ class _Tally:
                 self.evaluated[event.round].append(event)
             case LinkBytes():
                 self.links[event.source, event.target].append(event)
+            case LinkMeasured():
+                self.measured[event.source, event.target].append(event)
+            case PlanIssued():
+                self.plans.append(event)
+            case RoundBegan():
+                self.fixed[event.round] = event.version
             case MessageRefused():
                 self.refused[event.error] += 1
             case SiteJoined():
@@ -339,6 +402,16 @@ class _Tally:
         if number in self.completed:  # told by the scheduler's clock; a site's may be wrong
             return max(done.at_s for done in self.done[number].values())
         return max(event.at_s for event in group)
+
+    def _versions(self) -> dict[int, int]:
+        told = {number: _last(by_site.values()).version for number, by_site in self.done.items()}
+        return dict(sorted({**told, **self.fixed}.items()))
+
+    def _waits(self) -> tuple[Wait, ...]:
+        done = (event for by_site in self.done.values() for event in by_site.values())
+        if all(event.waited_for is None for event in done):
+            return ()
+        return tuple(_wait(number, self.done[number]) for number in sorted(self.completed))
 
     def summary(self) -> RunSummary:
         checksums = {
@@ -367,6 +440,13 @@ class _Tally:
                 pair: tuple(sorted(samples, key=lambda sample: sample.at_s))
                 for pair, samples in sorted(self.links.items())
             },
+            measured={
+                pair: tuple(sorted(series, key=lambda estimate: estimate.at_s))
+                for pair, series in sorted(self.measured.items())
+            },
+            plans=tuple(self.plans),
+            versions=self._versions(),
+            waits=self._waits(),
             checked_rounds=len(checked),
             disputes=tuple(
                 Dispute(number, dissenters)
@@ -390,8 +470,28 @@ class _Tally:
 
 
 def _completed_round(number: int, done: Collection[RoundDone]) -> CompletedRound:
-    last = max(done, key=lambda event: event.at_s)
+    last = _last(done)
     return CompletedRound(number, last.version, last.at_s, max(event.seconds for event in done))
+
+
+def _last(done: Collection[RoundDone]) -> RoundDone:
+    return max(done, key=lambda event: event.at_s)
+
+
+def _wait(number: int, done: Mapping[int, RoundDone]) -> Wait:
+    """Follow the sites' pointers back from the one that finished last."""
+    last = _last(done.values())
+    sites, tree = [last.site], None
+    at = last
+    while at.waited_for is not None and at.waited_for not in sites:
+        sites.append(at.waited_for)
+        tree = at.tree
+        before = done.get(at.waited_for)
+        # One that has the result of an earlier attempt only says nothing of this one.
+        if before is None or before.version != last.version:
+            return Wait(number, tuple(sites), tree, circular=False)
+        at = before
+    return Wait(number, tuple(sites), tree, circular=at.waited_for is not None)
 
 
 def _dissenters(checksums: Mapping[int, int]) -> tuple[int, ...]:
