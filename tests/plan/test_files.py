@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -24,6 +25,21 @@ def test_a_plan_read_twice_cannot_be_changed_by_either_reader():
     assert loads(text) is plan
     with pytest.raises(TypeError):
         plan.routes[0, 1] = (0, 2, 1)
+
+
+def test_auxiliary_paths_come_back_fastest_first():
+    plain = star(internet2_9(), hub=0)
+    paths = {(1, 0): ((1, 2, 0),), (2, 0): ((2, 1, 0), (2, 3, 4, 1, 0))}
+    plan = replace(plain, auxiliary=paths)
+    assert json.loads(dumps(plan))["auxiliary"] == [[1, 2, 0], [2, 1, 0], [2, 3, 4, 1, 0]]
+    assert loads(dumps(plan)) == plan
+    assert dumps(loads(dumps(plan))) == dumps(plan)
+    with pytest.raises(TypeError):
+        loads(dumps(plan)).auxiliary[1, 0] = ()
+
+
+def test_a_plan_without_auxiliary_paths_says_nothing_of_them():
+    assert "auxiliary" not in json.loads(dumps(star(internet2_9(), hub=0)))
 
 
 def changed(**changes: object) -> str:
@@ -51,6 +67,12 @@ TREE = {"root": 0, "share": 1.0, "up": [-1, 0], "down": [-1, 0]}
         (changed(routes=[[0, 1]]), "at least one relay"),
         (changed(routes=[[0, 1, 2], [0, 3, 2]]), "0->2 is given twice"),
         (changed(routes=[[0, 99, 2]]), "leaves sites"),
+        (changed(auxiliary=[[]]), r"auxiliary path \[\] must join two sites"),
+        (changed(auxiliary=[[3]]), r"auxiliary path \[3\] must join two sites"),
+        (changed(auxiliary=[[1, 0.5]]), r"\$\.auxiliary\[0\]\[1\]"),
+        (changed(auxiliary=[[1, 2, 0], [1, 2, 0]]), "auxiliary path 1->0 is given twice"),
+        (changed(auxiliary=[[1, 0]]), "auxiliary path 1->0 is the primary path"),
+        (changed(auxiliary=[[1, 99, 0]]), "auxiliary path 1->0 leaves sites"),
     ],
 )
 def test_a_text_that_is_no_plan_says_why(text, complaint):

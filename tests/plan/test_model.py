@@ -47,6 +47,46 @@ def test_a_route_is_a_simple_path_over_relays_of_the_plan(path):
         Plan(1, (tree,), {(0, 1): path})
 
 
+THREE = Tree(0, 1.0, (-1, 0, 0), (-1, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("paths", "complaint"),
+    [
+        ((), "auxiliary path 2->0 is an empty list"),
+        (((2,),), r"auxiliary path 2->0 is \(2,\): it must start and end there"),
+        (((0, 1, 2),), "must start and end there"),
+        (((2, 1, 1, 0),), "auxiliary path 2->0 passes a site twice"),
+        (((2, 3, 0),), r"auxiliary path 2->0 leaves sites 0\.\.2"),
+        (((2, 0),), r"auxiliary path 2->0 is the primary path \(2, 0\) again"),
+        (((2, 1, 0), (2, 1, 0)), "auxiliary path 2->0 is given twice"),
+    ],
+)
+def test_an_auxiliary_path_is_a_simple_path_of_its_own(paths, complaint):
+    with pytest.raises(PlanError, match=complaint):
+        Plan(1, (THREE,), auxiliary={(2, 0): paths})
+
+
+def test_the_direct_link_may_be_auxiliary_where_the_primary_path_is_a_route():
+    plan = Plan(1, (THREE,), {(2, 0): (2, 1, 0)}, auxiliary={(2, 0): ((2, 0),)})
+    assert plan.path(2, 0) == (2, 1, 0)
+    with pytest.raises(PlanError, match=r"is the primary path \(2, 1, 0\) again"):
+        Plan(1, (THREE,), {(2, 0): (2, 1, 0)}, auxiliary={(2, 0): ((2, 1, 0),)})
+
+
+def test_a_round_needs_no_auxiliary_path():
+    plain, richer = Plan(1, (THREE,)), Plan(1, (THREE,), auxiliary={(2, 0): ((2, 1, 0),)})
+    assert richer.next_hops == plain.next_hops == ((1, 2), (0,), (0,))
+    assert list(richer.hops()) == list(plain.hops())
+
+
+def test_an_auxiliary_path_needs_its_links_too():
+    overlay = build(3, [(0, 1, 1.0), (1, 0, 1.0), (0, 2, 1.0), (2, 0, 1.0)])
+    Plan(1, (THREE,)).check_fits(overlay)
+    with pytest.raises(PlanError, match="3->2, which has no link"):
+        Plan(1, (THREE,), auxiliary={(2, 0): ((2, 1, 0),)}).check_fits(overlay)
+
+
 def test_a_plan_that_needs_a_missing_link_does_not_fit():
     ring = build(3, [(0, 1, 1.0), (1, 2, 1.0), (2, 0, 1.0)])
     with pytest.raises(PlanError, match="3->2, which has no link"):

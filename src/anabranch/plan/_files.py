@@ -1,7 +1,10 @@
 """A plan as text: what the scheduler sends to sites, and what a user may keep in a file.
 
 {"version": 3, "label": "star at A", "routes": [[2, 1, 0], [0, 1, 2]],
- "trees": [{"root": 0, "share": 1.0, "up": [-1, 0, 0], "down": [-1, 0, 0]}]}
+ "trees": [{"root": 0, "share": 1.0, "up": [-1, 0, 0], "down": [-1, 0, 0]}],
+ "auxiliary": [[1, 2, 0]]}
+
+Auxiliary paths stand fastest first for each pair; a plan without any leaves the key out.
 """
 
 from __future__ import annotations
@@ -21,11 +24,12 @@ class _TreeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     down: tuple[int, ...]
 
 
-class _PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     version: int
     label: str
     trees: tuple[_TreeFile, ...]
     routes: tuple[tuple[int, ...], ...]
+    auxiliary: tuple[tuple[int, ...], ...] = ()
 
 
 def dumps(plan: Plan) -> str:
@@ -39,6 +43,7 @@ def dumps(plan: Plan) -> str:
         plan.label,
         tuple(_TreeFile(tree.root, tree.share, tree.up, tree.down) for tree in plan.trees),
         tuple(plan.routes.values()),
+        tuple(path for paths in plan.auxiliary.values() for path in paths),
     )
     return msgspec.json.encode(file).decode()
 
@@ -67,4 +72,12 @@ def _read(text: str | bytes) -> Plan:
         if (path[0], path[-1]) in routes:
             raise PlanError(f"route {path[0]}->{path[-1]} is given twice; keep one")
         routes[path[0], path[-1]] = path
-    return Plan(file.version, trees, MappingProxyType(routes), file.label)
+    auxiliary: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = {}
+    for path in file.auxiliary:
+        if len(path) < 2:
+            raise PlanError(f"auxiliary path {list(path)} must join two sites; leave it out")
+        pair = (path[0], path[-1])
+        auxiliary[pair] = (*auxiliary.get(pair, ()), path)
+    return Plan(
+        file.version, trees, MappingProxyType(routes), file.label, MappingProxyType(auxiliary)
+    )

@@ -86,16 +86,22 @@ class Plan:
         routes: for a tree edge ``(source, target)`` that has no link of its own, the whole path
             ``(source, relay, ..., target)``. Relays forward and never aggregate.
         label: for titles and logs, such as ``"fapt, 9 roots"``.
+        auxiliary: for tree neighbours ``(source, target)``, the further paths that a message from
+            one to the other may take beside :meth:`path`, fastest first: over relays, or the
+            direct link where the primary path is a route. No round needs them, so neither
+            `hops` nor `next_hops` counts them.
 
     Raises:
-        PlanError: no tree, trees of different sizes, shares that do not sum to 1, or a route that
-            is no simple path over relays between sites of the plan.
+        PlanError: no tree, trees of different sizes, shares that do not sum to 1, a route that
+            is no simple path over relays between sites of the plan, or an auxiliary path that is
+            no simple path, or is the primary or another auxiliary path of its pair.
     """
 
     version: int
     trees: tuple[Tree, ...]
     routes: Mapping[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
     label: str = ""
+    auxiliary: Mapping[tuple[int, int], tuple[tuple[int, ...], ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.trees:
@@ -111,10 +117,31 @@ class Plan:
                     f"route {source}->{target} is {path}: it must start and end there and pass at "
                     "least one relay"
                 )
-            if len(set(path)) != len(path):
-                raise PlanError(f"route {source}->{target} passes a site twice: {path}")
-            if not all(0 <= site < self.size for site in path):
-                raise PlanError(f"route {source}->{target} leaves sites 0..{self.size - 1}: {path}")
+            self._check_simple("route", path)
+        for (source, target), paths in self.auxiliary.items():
+            self._check_auxiliary(source, target, paths)
+
+    def _check_simple(self, kind: str, path: tuple[int, ...]) -> None:
+        name = f"{kind} {path[0]}->{path[-1]}"
+        if len(set(path)) != len(path):
+            raise PlanError(f"{name} passes a site twice: {path}")
+        if not all(0 <= site < self.size for site in path):
+            raise PlanError(f"{name} leaves sites 0..{self.size - 1}: {path}")
+
+    def _check_auxiliary(
+        self, source: int, target: int, paths: tuple[tuple[int, ...], ...]
+    ) -> None:
+        name = f"auxiliary path {source}->{target}"
+        if not paths:
+            raise PlanError(f"{name} is an empty list; leave the pair out")
+        for path in paths:
+            if len(path) < 2 or path[0] != source or path[-1] != target:
+                raise PlanError(f"{name} is {path}: it must start and end there")
+            self._check_simple("auxiliary path", path)
+            if path == self.path(source, target):
+                raise PlanError(f"{name} is the primary path {path} again; leave it out")
+        if len(set(paths)) != len(paths):
+            raise PlanError(f"{name} is given twice: {paths}; keep one")
 
     @property
     def size(self) -> int:
@@ -158,11 +185,18 @@ class Plan:
                         yield tree, hop
 
     def check_fits(self, overlay: Overlay) -> None:
-        """Raise PlanError if this plan spans other sites or uses a link the overlay lacks."""
+        """Raise PlanError if this plan spans other sites or uses a link the overlay lacks.
+
+        Auxiliary paths count: their links must exist too.
+        """
         if self.size != overlay.size:
             raise PlanError(f"the plan spans {self.size} sites, the overlay {overlay.size}")
         for _, hop in self.hops():
             link_of(overlay, *hop)
+        for paths in self.auxiliary.values():
+            for path in paths:
+                for hop in pairwise(path):
+                    link_of(overlay, *hop)
 
 
 def _frozen(rows: Iterable[Iterable[int]]) -> _Children:

@@ -1,0 +1,189 @@
+"""Auxiliary paths: what else may carry a chunk between tree neighbours (NetStorm, Section VI).
+
+A plan's trees leave links idle, and what flows over no link measures none. So a site may send some
+chunks to a tree neighbour by a path other than the primary one; relays on it forward and never add
+up. Two searches for such paths:
+
+- `algorithm_3` is the paper's. It removes from the graph what *any* pair's fastest path uses,
+  finds all fastest paths in what is left, and so on. The links it spends are spent for all.
+- `disjoint_paths` looks at each pair alone: what another pair uses is not spent. Its paths may
+  therefore share links with other trees' primary paths, where chunks would wait for each other.
+
+Both take links one by one in the direction that data flows, with the transfer delay 1 / goodput.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from heapq import heappop, heappush
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csgraph
+
+from anabranch.overlay import Overlay
+from anabranch.plan._model import NO_PARENT, Plan, PlanError
+
+_Paths = dict[tuple[int, int], tuple[tuple[int, ...], ...]]
+
+
+def with_auxiliary(
+    plan: Plan, paths: Mapping[tuple[int, int], tuple[tuple[int, ...], ...]]
+) -> Plan:
+    """Return the plan with these auxiliary paths in place of its own.
+
+    Raises:
+        PlanError: a path that a plan cannot have, see :class:`Plan`.
+    """
+    return replace(plan, auxiliary=paths)
+
+
+def algorithm_3(overlay: Overlay, plan: Plan) -> _Paths:
+    """Find auxiliary paths as the paper does, for all pairs of sites together.
+
+    Each turn finds the fastest path of every pair that can still reach each other, and then removes
+    all links on any of them. The listing has the removal inside its loop over pairs, but looks the
+    paths up in a set found before that loop, so both come to the same, and the text's formula takes
+    all links out at once too. (Were a pair denied the links that pairs before it took in the same
+    turn, each link could serve one pair only: most pairs of a sparse overlay would lack even a
+    primary path.) Every turn spends a link, so the turns end when no link is left.
+
+    Args:
+        overlay: n sites; traced links count at their rate of time 0.
+        plan: for which pairs, its tree neighbours, and for their primary paths. Where those are
+            not the fastest ones, as in plans other than :func:`fapt`'s, a pair's first path is
+            auxiliary too.
+
+    Returns:
+        ``{(source, target): paths}`` as :class:`Plan` takes them, in order of the pairs: a pair's
+        paths fastest first, without common links and without a link of its primary path. Pairs
+        without any are left out.
+
+    Raises:
+        PlanError: the plan does not fit the overlay.
+    """
+    plan.check_fits(overlay)
+    found: dict[tuple[int, int], list[tuple[int, ...]]] = {pair: [] for pair in _edges(plan)}
+    primary = {pair: frozenset(pairwise(plan.path(*pair))) for pair in found}
+    goodput_bps = overlay.goodput_matrix_bps()
+    fastest_bps = goodput_bps.max(initial=0.0)
+    while goodput_bps.any():
+        before = _fastest_before(goodput_bps, fastest_bps)
+        for (source, target), paths in found.items():
+            if before[source, target] >= 0:
+                path = _walk_back(before, source, target)
+                if primary[source, target].isdisjoint(pairwise(path)):
+                    paths.append(path)
+        sources, targets = np.nonzero(before >= 0)
+        goodput_bps[before[sources, targets], targets] = 0.0
+    return {pair: tuple(paths) for pair, paths in found.items() if paths}
+
+
+def _fastest_before(
+    goodput_bps: npt.NDArray[np.float64], fastest_bps: float
+) -> npt.NDArray[np.int32]:
+    """Return, for each source and target, the site before the target on the fastest path.
+
+    Shape (n, n); negative where there is no path, and where source and target are one site.
+    """
+    with np.errstate(divide="ignore"):
+        # Relative to the fastest link's, since scipy takes delays near 1e-8 for "no edge".
+        w_trans = fastest_bps / goodput_bps  # inf where there is no link
+    np.fill_diagonal(w_trans, 0.0)
+    before: npt.NDArray[np.int32] = csgraph.floyd_warshall(w_trans, return_predecessors=True)[1]
+    return before
+
+
+def _walk_back(before: npt.NDArray[np.int32], source: int, target: int) -> tuple[int, ...]:
+    path = [target]
+    while path[-1] != source:
+        path.append(int(before[source, path[-1]]))
+    return tuple(reversed(path))
+
+
+def disjoint_paths(overlay: Overlay, plan: Plan, *, most: int = 3) -> _Paths:
+    """Find auxiliary paths for each pair of tree neighbours on its own.
+
+    Take the primary path's links out of the overlay, find the fastest path in what is left, take
+    its links out too, and so on: the same greedy rule as :func:`algorithm_3`, for one pair at a
+    time. Equal delays: fewer hops first, then the path that comes first in order of site indices.
+
+    Args:
+        overlay: n sites; traced links count at their rate of time 0.
+        plan: for which pairs, its tree neighbours, and for their primary paths.
+        most: paths to find for one pair, >= 1. No path is left out for being slow: whether a chunk
+            gains by it depends on how many wait for the primary path, which the sender knows.
+
+    Returns:
+        Paths as of :func:`algorithm_3`.
+
+    Raises:
+        PlanError: the plan does not fit the overlay, or ``most`` is below 1.
+    """
+    if most < 1:
+        raise PlanError(f"cannot find at most {most} auxiliary paths for a pair; ask for 1 or more")
+    plan.check_fits(overlay)
+    delays = _delays_s_per_bit(overlay)
+    found: _Paths = {}
+    for source, target in _edges(plan):
+        spent = set(pairwise(plan.path(source, target)))
+        paths: list[tuple[int, ...]] = []
+        while len(paths) < most and (path := _fastest(delays, source, target, spent)):
+            paths.append(path)
+            spent.update(pairwise(path))
+        if paths:
+            found[source, target] = tuple(paths)
+    return found
+
+
+def _delays_s_per_bit(overlay: Overlay) -> list[list[tuple[float, int]]]:
+    """Return each site's links out as (delay in seconds per bit, target), fastest first."""
+    delays: list[list[tuple[float, int]]] = [[] for _ in overlay.sites]
+    for link in overlay:
+        delays[link.source].append((1.0 / link.goodput_bps, link.target))
+    return [sorted(row) for row in delays]
+
+
+def _fastest(
+    delays: list[list[tuple[float, int]]], source: int, target: int, spent: set[tuple[int, int]]
+) -> tuple[int, ...] | None:
+    """Return the fastest path that avoids the spent links, or None where none is left.
+
+    Dijkstra's search over keys (delay, hops, path); a link that leads further than the best known
+    way to the target is not followed, nor are the slower ones after it.
+    """
+    settled: set[int] = set()
+    bound = float("inf")  # no path slower than this one can be the fastest
+    heap: list[tuple[float, int, tuple[int, ...]]] = [(0.0, 0, (source,))]
+    while heap:
+        delay, hops, path = heappop(heap)
+        site = path[-1]
+        if site == target:
+            return path
+        if site in settled:
+            continue
+        settled.add(site)
+        for link_delay, other in delays[site]:
+            further = delay + link_delay
+            if further > bound:
+                break
+            if other not in settled and (site, other) not in spent:
+                if other == target:
+                    bound = further
+                heappush(heap, (further, hops + 1, (*path, other)))
+    return None
+
+
+def _edges(plan: Plan) -> list[tuple[int, int]]:
+    """Return the ordered pairs between which the plan's trees send, each once, sorted."""
+    return sorted(
+        {(site, up) for tree in plan.trees for site, up in enumerate(tree.up) if up != NO_PARENT}
+        | {
+            (up, site)
+            for tree in plan.trees
+            for site, up in enumerate(tree.down)
+            if up != NO_PARENT
+        }
+    )
