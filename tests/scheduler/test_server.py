@@ -15,6 +15,7 @@ from anabranch.overlay import internet2_9, random_complete
 from anabranch.plan import PlanError, star
 from anabranch.scheduler.server import Scheduler
 from anabranch.sim.loop import run_virtually
+from anabranch.site.agent import Transport
 from anabranch.site.arithmetic import Float32
 
 from ..site.cluster import TOKEN, Cluster, Witness, make_agent, simulated
@@ -104,7 +105,7 @@ def test_models_of_different_size_never_start() -> None:
         await asyncio.gather(*(each.join(address) for each in agents))
         results = await asyncio.gather(
             *(
-                agents[site].start(64, size, Float32(), ports.lanes(site))
+                agents[site].start(Transport(64), size, Float32(), ports.lanes(site))
                 for site, size in enumerate((9, 9, 8))
             ),
             return_exceptions=True,

@@ -11,16 +11,17 @@ import numpy as np
 import numpy.typing as npt
 
 from anabranch.net.errors import PeerError
-from anabranch.net.messages import RoundEnded
+from anabranch.net.messages import LinkRate, RoundEnded
 from anabranch.net.network import Address, Connection, Network
 from anabranch.net.shaping import ShapedNetwork
 from anabranch.net.tcp import TcpNetwork
 from anabranch.overlay import Link, Overlay
 from anabranch.plan import Plan
+from anabranch.scheduler.policy import Replan
 from anabranch.scheduler.server import Scheduler
 from anabranch.sim.loop import VirtualLoop
 from anabranch.sim.network import SimulatedNetwork
-from anabranch.site.agent import Round, SiteAgent
+from anabranch.site.agent import Round, SiteAgent, Transport
 from anabranch.site.arithmetic import Float32
 from anabranch.site.dataplane import LIMITS
 
@@ -104,8 +105,12 @@ class Witness:
 
     def started(self, buffer_elements: int) -> None: ...
 
-    def round_began(self, round: int) -> None:
+    def round_began(self, round: int, version: int, site: int) -> None:
         self.has_begun[round].set()
+
+    def measured(self, source: int, target: int, rate: LinkRate) -> None: ...
+
+    def plan_issued(self, replan: Replan) -> None: ...
 
     def lost(self, site: int, why: str) -> None: ...
 
@@ -158,7 +163,7 @@ class Cluster:
         ]
         await asyncio.gather(
             *(
-                agent.start(chunk_elements, buffer_elements, Float32(), lane)
+                agent.start(Transport(chunk_elements), buffer_elements, Float32(), lane)
                 for agent, lane in zip(cluster.agents, lanes, strict=True)
             )
         )
@@ -179,9 +184,7 @@ class Cluster:
         """Return the connection under a lane, to misuse it."""
         plane = self.agents[source]._plane
         assert plane is not None
-        connection = plane._lanes[target]._connection
-        assert connection is not None
-        return connection
+        return plane._lanes[target]._connections[0]
 
     async def leave(self) -> None:
         await asyncio.gather(*(agent.leave() for agent in self.agents))

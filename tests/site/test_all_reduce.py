@@ -290,7 +290,7 @@ def test_a_credit_that_was_not_earned_is_refused() -> None:
         relay = cluster.agents[1]._plane
         assert relay is not None
         for path in ((2, 1, 0), (1, 2, 0), (0, 1, 2)):
-            relay._inbound[2].post(Credit(path))
+            relay._inbound[2][0].post(Credit(path))
         buffers = [np.full(2000, float(site), np.float32) for site in range(3)]
         await cluster.all_reduce(buffers)
         assert buffers[2].tolist() == [1.0] * 2000

@@ -65,7 +65,7 @@ class Bench:
         self.errors: list[Exception] = []
         self.lane = Lane(1, "lane", self._connect, window, self._progressed, self.errors.append)
 
-    async def _connect(self) -> Connection:
+    async def _connect(self, strand: int) -> Connection:
         listener = await self.network.lanes(2).listen(("", 0), lambda _: self.neighbour)
         return await self.network.lanes(1).connect(listener.address, Neighbour())
 
@@ -332,7 +332,7 @@ def test_a_connection_that_breaks_ends_the_lane_once() -> None:
 
 def test_a_neighbour_that_cannot_be_reached_ends_the_lane() -> None:
     async def main() -> None:
-        async def connect() -> Connection:
+        async def connect(strand: int) -> Connection:
             raise LinkError("nobody there")
 
         errors: list[Exception] = []

@@ -21,19 +21,43 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unk
 
 
 class Hello(Message, frozen=True):
-    """First on a lane: who speaks, and to whom it believes it speaks."""
+    """First on a connection of a lane: who speaks, and to whom it believes it speaks.
+
+    ``strand`` is the connection's place among those of the same lane, from 0.
+    """
 
     token: str
     source: int
     target: int
+    strand: int = 0
 
 
-class ChunkMessage(Message, frozen=True):
+class Stamp(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What the receiver of a chunk must know to measure the link it came over.
+
+    Attributes:
+        sent_s: when its transmission over this link began, by the sender's clock (the paper's t_s).
+        offset_s: what the sender adds to its clock to have the scheduler's; None where unknown.
+        backlogged: whether the sender's lane had sent without a pause since the chunk before.
+    """
+
+    sent_s: float
+    offset_s: float | None
+    backlogged: bool
+
+
+class _OnItsWay(Message, frozen=True, kw_only=True):
+    is_aux: bool = False
+    stamp: Stamp | None = None
+
+
+class ChunkMessage(_OnItsWay, frozen=True):
     """A chunk on its way; the payload is its float32 elements.
 
     ``path`` holds every site from the one that made the message to the one that consumes it. A
     site that is not the last on it relays, whatever its own plan says, so a message in flight
-    survives a change of plan.
+    survives a change of plan. ``is_aux`` tells an auxiliary path from a primary one (the paper's
+    IS_AUX and PATH, NetStorm, VII-B). Every hop writes a ``stamp`` of its own.
     """
 
     round: int
@@ -50,6 +74,31 @@ class PartialSum(ChunkMessage, frozen=True):
 
 class Mean(ChunkMessage, frozen=True):
     """Down a tree: the finished weighted mean of a chunk."""
+
+
+class TimeRequest(Message, frozen=True):
+    """What time is it? From a child to its parent, or from a root to the scheduler.
+
+    ``sent_s`` is the asking side's clock, and comes back as it is.
+    """
+
+    sent_s: float
+
+
+class TimeReply(Message, frozen=True):
+    """The time by the scheduler's clock, as far as the one who answers knows it.
+
+    Attributes:
+        sent_s: as in the request.
+        received_s: when the request came, by the scheduler's clock.
+        replied_s: when this reply left, by the scheduler's clock.
+        error_s: how far off the other's idea of that clock may be.
+    """
+
+    sent_s: float
+    received_s: float
+    replied_s: float
+    error_s: float
 
 
 class Credit(Message, frozen=True):
@@ -118,11 +167,51 @@ class RoundRequest(Message, frozen=True):
 
 
 class RoundGrant(Message, frozen=True):
-    """The version that round runs under; ``plan_json`` is empty if the site has that plan."""
+    """The version that round runs under; ``plan_json`` is empty if the site has that plan.
+
+    ``trees`` are those of the round's first chunks, in order, where the scheduler deals chunks
+    while the round goes on; None where all are dealt beforehand, by share.
+    """
 
     round: int
     version: int
     plan_json: str
+    trees: tuple[int, ...] | None = None
+
+
+class Dealt(Message, frozen=True):
+    """The trees that carry a round's next chunks, in order."""
+
+    round: int
+    trees: tuple[int, ...]
+
+
+class Progress(Message, frozen=True):
+    """How many chunks of each tree a site holds the mean of, in a round whose deal goes on."""
+
+    round: int
+    finished: tuple[int, ...]
+
+
+class Auxiliary(Message, frozen=True):
+    """The auxiliary paths from now on; only the site that a chunk sets out from needs them."""
+
+    paths: tuple[tuple[int, ...], ...]
+
+
+class LinkRate(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a site measured of the link from ``source`` to itself."""
+
+    source: int
+    rate_bps: float
+    latency_s: float | None
+    chunks: int
+
+
+class Measured(Message, frozen=True):
+    """The latest measurements of a site's links, each newer than the last one it told of."""
+
+    links: tuple[LinkRate, ...]
 
 
 class NoMoreRounds(Message, frozen=True):
@@ -132,12 +221,18 @@ class NoMoreRounds(Message, frozen=True):
 
 
 class RoundEnded(Message, frozen=True):
-    """A site holds the result of a round; ``checksum`` covers its model or buffer."""
+    """A site holds the result of a round; ``checksum`` covers its model or buffer.
+
+    The last chunk to become ready was one of ``tree``, and the neighbour ``waited_for`` sent it;
+    None where none did.
+    """
 
     round: int
     version: int
     seconds: float
     checksum: int | None
+    waited_for: int | None = None
+    tree: int | None = None
 
 
 class Report(Message, frozen=True):
@@ -173,6 +268,8 @@ AnyMessage = (
     Hello
     | PartialSum
     | Mean
+    | TimeRequest
+    | TimeReply
     | Credit
     | Refusal
     | Join
@@ -181,6 +278,10 @@ AnyMessage = (
     | Start
     | RoundRequest
     | RoundGrant
+    | Dealt
+    | Progress
+    | Auxiliary
+    | Measured
     | NoMoreRounds
     | RoundEnded
     | Report

@@ -10,6 +10,7 @@ will have to go through it whole.)
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
 from collections.abc import Callable
 
@@ -22,14 +23,21 @@ from anabranch.net.network import Address, Connection, Payload, Receiver
 _STRANGER = Limits(message_bytes=1 << 12, payload_bytes=0)
 # Reads in one turn of the loop; more would let one fast peer keep the others waiting.
 _READS = 4
+_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)  # named since Python 3.12, on Linux
+_UNSENT_BYTES = 1 << 17
 
 
 class _TcpConnection(asyncio.BufferedProtocol):
     """One end of a connection; see :class:`anabranch.net.network.Connection`."""
 
     def __init__(
-        self, welcome: Callable[[Connection], Receiver], limits: Limits, trusted: bool
+        self,
+        welcome: Callable[[Connection], Receiver],
+        limits: Limits,
+        trusted: bool,
+        congestion_control: str | None = None,
     ) -> None:
+        self._congestion_control = congestion_control
         self._welcome = welcome
         self._limits = limits
         self._trusted = trusted
@@ -54,6 +62,10 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._socket = transport.get_extra_info("socket").dup()
         self._socket.setblocking(False)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._congestion_control is not None and not _is_here(self._socket):
+            set_congestion_control(self._socket, self._congestion_control)
+            # What waits here can still be overtaken, what the kernel holds cannot.
+            self._socket.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, _UNSENT_BYTES)
         transport.set_write_buffer_limits(high=0)
         self._flushed.set()
         self._receiver = self._welcome(self)
@@ -182,22 +194,49 @@ class _TcpListener:
         self._server.close()
 
 
+def set_congestion_control(connection: socket.socket, name: str) -> bool:
+    """Ask the kernel for a congestion control; return whether it may be had."""
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+    except OSError:
+        return False
+    return True
+
+
+def may_set_congestion_control(name: str) -> bool:
+    """Return whether this process may choose a congestion control for its connections."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as unconnected:
+        return set_congestion_control(unconnected, name)
+
+
+def _is_here(connection: socket.socket) -> bool:
+    """Return whether the other end is on this machine's loopback, which nothing congests."""
+    return ipaddress.ip_address(connection.getpeername()[0].partition("%")[0]).is_loopback
+
+
 class TcpNetwork:
     """Connections over TCP.
 
     Args:
         limits: the largest message and payload taken from a peer.
+        congestion_control: of the connections it makes to other machines; None for the kernel's
+            own choice. Where it may not be set, the kernel's stays: ask
+            :func:`may_set_congestion_control` first.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, congestion_control: str | None = None) -> None:
         self._limits = limits
+        self._congestion_control = congestion_control
 
     async def connect(self, address: Address, receiver: Receiver) -> Connection:
         """See :meth:`anabranch.net.network.Network.connect`."""
         loop = asyncio.get_running_loop()
         try:
             _, connection = await loop.create_connection(
-                lambda: _TcpConnection(lambda _: receiver, self._limits, trusted=True), *address
+                lambda: _TcpConnection(
+                    lambda _: receiver, self._limits, True, self._congestion_control
+                ),
+                *address,
             )
         except OSError as error:
             raise LinkError(f"cannot connect to {address[0]}:{address[1]}: {error}") from error

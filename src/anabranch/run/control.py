@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import platform
 import signal
@@ -18,16 +19,28 @@ from anabranch import __version__
 from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage, PeerError, RunAborted
-from anabranch.net.messages import RoundEnded
+from anabranch.net.messages import LinkRate, RoundEnded
 from anabranch.net.network import Address, Network
 from anabranch.net.tcp import TcpNetwork
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.record import events
 from anabranch.record.log import EventLog
-from anabranch.run.scenario import Scenario, Train, check_real, encode, plan_route
+from anabranch.run.scenario import (
+    Passive,
+    Scenario,
+    Train,
+    check_real,
+    encode,
+    make_planner,
+    plan_route,
+)
 from anabranch.run.work import describe
-from anabranch.scheduler.server import LIMITS, Scheduler
+from anabranch.scheduler.awareness import Awareness, Search
+from anabranch.scheduler.collector import Collector, equal_rates
+from anabranch.scheduler.dealing import needed_window
+from anabranch.scheduler.policy import Policy, Replan
+from anabranch.scheduler.server import LIMITS, Dealing, Scheduler
 
 _ELEMENT_BYTES = 4
 # The linear program of the limit takes about a second at 50 sites and five at 100.
@@ -40,9 +53,8 @@ class Recorder:
     Args:
         log: where to.
         scenario, overlay, plan: what runs.
-        world: ``local`` or ``simulated``, for reports.
+        world: ``local``, ``emulated`` or ``simulated``, for reports.
         started_at: UTC date and time, ISO 8601; None where a run has no date.
-        on_round: called when a site is the first to ask for a round, with its number.
         on_start: called when the run begins.
     """
 
@@ -55,16 +67,14 @@ class Recorder:
         world: str,
         started_at: str | None,
         on_start: Callable[[], None] = lambda: None,
-        on_round: Callable[[int], None] = lambda round: None,
     ) -> None:
         self._log = log
         self._scenario = scenario
         self._overlay = overlay
-        self._plan = plan
+        self.plan = plan
         self._world = world
         self._started_at = started_at
         self._on_start = on_start
-        self._on_round = on_round
         self._loop = asyncio.get_running_loop()
         self._started_s: float | None = None
         self._held: list[events.Event] = []  # until the first event: what was meant to happen
@@ -106,22 +116,22 @@ class Recorder:
         self._started_s = self._loop.time()
         scenario, size_bytes = self._scenario, buffer_elements * _ELEMENT_BYTES
         predicted = plans.predict(
-            self._plan,
+            self.plan,
             self._overlay,
             size_bytes,
-            chunk_bytes=scenario.chunk_elements * _ELEMENT_BYTES,
+            chunk_bytes=scenario.most_chunk_elements * _ELEMENT_BYTES,
         )
         task, model = describe(scenario.task)
         self._log.append(
             [
                 events.RunStarted(
                     at_s=0.0,
-                    label=scenario.label or self._plan.label,
+                    label=scenario.label or self.plan.label,
                     overlay_toml=overlays.dumps(self._overlay),
-                    plan_json=plans.dumps(self._plan),
+                    plan_json=plans.dumps(self.plan),
                     sites=[site.name for site in self._overlay.sites],
                     buffer_bytes=size_bytes,
-                    chunk_elements=scenario.chunk_elements,
+                    chunk_elements=scenario.most_chunk_elements,
                     shaped=scenario.shaped,
                     world=self._world,
                     task=task,
@@ -141,9 +151,45 @@ class Recorder:
             ]
         )
 
-    def round_began(self, round: int) -> None:
+    def round_began(self, round: int, version: int, site: int) -> None:
         """See :class:`anabranch.scheduler.server.Observer`."""
-        self._on_round(round)
+        self.write(events.RoundBegan(at_s=self.at_s(), round=round, version=version, site=site))
+
+    def measured(self, source: int, target: int, rate: LinkRate) -> None:
+        """See :class:`anabranch.scheduler.server.Observer`."""
+        self.write(
+            events.LinkMeasured(
+                at_s=self.at_s(),
+                site=target,
+                source=source,
+                target=target,
+                rate_bps=rate.rate_bps,
+                latency_s=rate.latency_s,
+                chunks=rate.chunks,
+            )
+        )
+
+    def plan_issued(self, replan: Replan) -> None:
+        """See :class:`anabranch.scheduler.server.Observer`."""
+        self.write(
+            events.PlanIssued(
+                at_s=self.at_s(),
+                version=replan.plan.version,
+                plan_json=plans.dumps(replan.plan),
+                why=replan.why,
+                changed=[
+                    events.LinkChanged(
+                        source=change.source,
+                        target=change.target,
+                        was_bps=change.was_bps,
+                        now_bps=change.now_bps,
+                    )
+                    for change in replan.changed
+                ],
+                before_s=replan.before_s,
+                after_s=replan.after_s,
+            )
+        )
 
     def round_ended(self, site: int, ended: RoundEnded) -> None:
         """See :class:`anabranch.scheduler.server.Observer`."""
@@ -155,6 +201,8 @@ class Recorder:
                 version=ended.version,
                 seconds=ended.seconds,
                 checksum=ended.checksum,
+                waited_for=ended.waited_for,
+                tree=ended.tree,
             )
         )
 
@@ -171,7 +219,12 @@ class Recorder:
             except ValueError as error:
                 raise MalformedMessage(f"a report that is no event: {error}") from None
             match event:
-                case events.StepDone() | events.Evaluated() | events.MessageRefused():
+                case (
+                    events.StepDone()
+                    | events.Evaluated()
+                    | events.MessageRefused()
+                    | events.TransportChosen()
+                ):
                     about: int | None = event.site
                 case events.LinkBytes():
                     about = event.source
@@ -235,6 +288,8 @@ def run_scheduler(
     log_path: Path,
     listening: Callable[[Address], None],
     stop_with_stdin: bool = False,
+    emulated: bool = False,
+    began: Callable[[], None] = lambda: None,
 ) -> None:
     """Run one scenario's control plane over TCP, to its end.
 
@@ -247,16 +302,23 @@ def run_scheduler(
         listening: called once sites can join, with where.
         stop_with_stdin: end the run when standard input closes, so that it cannot outlive the
             process that started it.
+        emulated: the links between the sites keep their rates by themselves, so no site has to.
+        began: called when the run begins.
 
     Raises:
         RunAborted: the run ended early; says who or what caused it.
         LogError: the log cannot be created.
         ScenarioError: the scenario needs a simulated world.
     """
-    check_real(scenario, overlay)
-    plan = plan_route(scenario.routes[0], overlay)
+    check_real(scenario, overlay, emulated)
+    plan = first_plan(scenario, overlay)
     with EventLog.create(log_path) as log:
-        asyncio.run(_run(scenario, overlay, plan, token, listen, log, listening, stop_with_stdin))
+        asyncio.run(
+            _run(
+                *(scenario, overlay, plan, token, listen, log),
+                *(listening, stop_with_stdin, emulated, began),
+            )
+        )
 
 
 async def _run(
@@ -268,11 +330,16 @@ async def _run(
     log: EventLog,
     listening: Callable[[Address], None],
     stop_with_stdin: bool,
+    emulated: bool,
+    began: Callable[[], None],
 ) -> None:
     loop = asyncio.get_running_loop()
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
-    recorder = Recorder(log, scenario, overlay, plan, "local", started_at)
-    scheduler = make_scheduler(TcpNetwork(LIMITS), recorder, scenario, overlay, plan, token)
+    world = "emulated" if emulated else "local"
+    held = msgspec.structs.replace(scenario, shaped=scenario.shaped or emulated)
+    recorder = Recorder(log, held, overlay, plan, world, started_at, began)
+    unheld = msgspec.structs.replace(scenario, shaped=scenario.shaped and not emulated)
+    scheduler = make_scheduler(TcpNetwork(LIMITS), recorder, unheld, overlay, token)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, scheduler.abort, "the run was interrupted")
     if stop_with_stdin:
@@ -281,17 +348,85 @@ async def _run(
     await conduct(scheduler, recorder)
 
 
+def first_plan(scenario: Scenario, overlay: Overlay) -> Plan:
+    """Return the plan that a run begins with, from what is believed of the network before it.
+
+    Raises:
+        OverlayError, PlanError: there is none.
+    """
+    believed = _believed(scenario, overlay)
+    plan = plan_route(scenario.routes[0], believed)
+    return plans.with_auxiliary(plan, _search(scenario)(believed, plan))
+
+
+def _believed(scenario: Scenario, overlay: Overlay) -> Overlay:
+    awareness = scenario.awareness
+    if isinstance(awareness, Passive) and awareness.start == "equal":
+        return equal_rates(overlay)
+    return overlay
+
+
+def _search(scenario: Scenario) -> Search:
+    """Return what finds the auxiliary paths that a scenario asks for."""
+    if scenario.auxiliary is None:
+        return lambda overlay, plan: {}
+    return plans.disjoint_paths if scenario.auxiliary.search == "disjoint" else plans.algorithm_3
+
+
 def make_scheduler(
-    network: Network,
-    recorder: Recorder,
-    scenario: Scenario,
-    overlay: Overlay,
-    plan: Plan,
-    token: str,
+    network: Network, recorder: Recorder, scenario: Scenario, overlay: Overlay, token: str
 ) -> Scheduler:
-    """Return a scheduler that a recorder observes."""
-    recorder.scheduler = Scheduler(network, overlay, plan, token, encode(scenario), recorder)
+    """Return a scheduler that a recorder observes, and whose first plan the recorder has."""
+    recorder.scheduler = Scheduler(
+        network,
+        overlay,
+        recorder.plan,
+        token,
+        encode(scenario),
+        recorder,
+        _awareness(scenario, overlay, recorder.plan),
+        _dealing(scenario, overlay),
+    )
     return recorder.scheduler
+
+
+def _awareness(scenario: Scenario, overlay: Overlay, plan: Plan) -> Awareness | None:
+    asked = scenario.awareness
+    if asked is None:
+        return None
+    planner = make_planner(scenario.routes[0], _believed(scenario, overlay))
+    search = _search(scenario)
+
+    def plan_again(network: Overlay, version: int, previous: Plan) -> Plan:
+        again = planner(network, version, previous)
+        return plans.with_auxiliary(again, search(network, again))
+
+    believed = _believed(scenario, overlay).at(0.0)
+    policy = Policy(
+        plan, believed, plan_again, update_rate=asked.update_rate, least_gain=asked.least_gain
+    )
+    collector = None
+    if isinstance(asked, Passive):
+        known = asked.start == "overlay"
+        collector = Collector(believed, since_s=0.0 if known else -math.inf)
+    chunk_bytes = _ELEMENT_BYTES * scenario.most_chunk_elements
+    return Awareness(asked.update_time_s, policy, search, chunk_bytes, collector, overlay)
+
+
+def _dealing(scenario: Scenario, overlay: Overlay) -> Dealing | None:
+    adaptive = scenario.adaptive
+    if adaptive is None:
+        return None
+    chunk_elements = scenario.most_chunk_elements
+    if adaptive.window is not None:
+        window = adaptive.window
+        return Dealing(chunk_elements, lambda plan, chunks: window)
+    chunk_bytes = _ELEMENT_BYTES * chunk_elements
+    control_s = 2 * scenario.simulation.control_latency_s
+    return Dealing(
+        chunk_elements,
+        lambda plan, chunks: needed_window(plan, overlay, chunk_bytes, chunks, control_s),
+    )
 
 
 async def conduct(scheduler: Scheduler, recorder: Recorder) -> None:

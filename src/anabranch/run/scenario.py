@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -70,7 +72,90 @@ class Fapt(Table, frozen=True, kw_only=True, tag_field="kind", tag="fapt"):
     roots: int | tuple[str, ...] | None = None
 
 
-Route = Star | Balanced | Spanning | Fapt
+class Packed(Table, frozen=True, kw_only=True, tag_field="kind", tag="packed"):
+    """Trees packed so that together they use what the network has."""
+
+
+class FromFile(Table, frozen=True, kw_only=True, tag_field="kind", tag="file"):
+    """A plan of your own.
+
+    Args:
+        path: of the plan as JSON, as ``anabranch plan --save`` writes it, from the scenario's
+            folder.
+    """
+
+    path: str
+
+
+Route = Star | Balanced | Spanning | Fapt | Packed | FromFile
+
+
+class ByShare(Table, frozen=True, kw_only=True, tag_field="kind", tag="by-share"):
+    """Deal all chunks to the trees when the round begins, in proportion to their shares."""
+
+
+class Adaptive(Table, frozen=True, kw_only=True, tag_field="kind", tag="adaptive"):
+    """Give the next chunk to the tree that ended one, while the round goes on.
+
+    Args:
+        window: how many chunks may be under way; None for what the plan needs.
+    """
+
+    window: _Positive | None = None
+
+
+class Passive(Table, frozen=True, kw_only=True, tag_field="kind", tag="passive"):
+    """Measure links by the chunks that cross them anyway, and plan again as they change.
+
+    Args:
+        update_time_s: how often plans are looked at, seconds (UPDATE_TIME).
+        update_rate: how much a link's rate must have changed to count, relative (UPDATE_RATE).
+        least_gain: how much shorter a round must get, relative, for a new plan to be taken.
+        start: what is believed of links before they are measured: what the overlay says, or that
+            all are ``equal``.
+        estimator: ``busy-period`` tells the rate from latency and queueing; ``chunk-mean`` is the
+            paper's (NetStorm, eq. 14).
+        probe_chunk_elements: smaller chunks are not measured (PROBE_CHUNK_SIZE); None for a quarter
+            of the largest chunk.
+        probe_chunks: how many chunks an estimate is made of (PROBE_CHUNK_NUM).
+    """
+
+    update_time_s: _Seconds = 5.0
+    update_rate: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    least_gain: Annotated[float, Meta(ge=0, lt=1)] = 0.02
+    start: Literal["overlay", "equal"] = "overlay"
+    estimator: Literal["busy-period", "chunk-mean"] = "busy-period"
+    probe_chunk_elements: _Positive | None = None
+    probe_chunks: _Positive = 4
+
+
+class Oracle(Table, frozen=True, kw_only=True, tag_field="kind", tag="oracle"):
+    """Know every link's true rate at every moment: what awareness can be compared with.
+
+    Args:
+        update_time_s, update_rate, least_gain: as for ``passive``.
+    """
+
+    update_time_s: _Seconds = 5.0
+    update_rate: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    least_gain: Annotated[float, Meta(ge=0, lt=1)] = 0.02
+
+
+Awareness = Passive | Oracle
+
+
+class Auxiliary(Table, frozen=True, kw_only=True):
+    """Further paths between tree neighbours, over links that the trees leave idle.
+
+    Args:
+        search: ``disjoint`` finds them for each pair on its own; ``algorithm-3`` is the paper's.
+        primary_busy_bound: chunks at which a primary path counts as busy (PRIMARY_BUSY_BOUND).
+        auxiliary_queue_length: chunks that an auxiliary path takes (AUXILIARY_QUEUE_LENGTH).
+    """
+
+    search: Literal["disjoint", "algorithm-3"] = "disjoint"
+    primary_busy_bound: _Positive = 2
+    auxiliary_queue_length: _Positive = 1
 
 
 class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
@@ -182,8 +267,16 @@ class Scenario(Table, frozen=True, kw_only=True):
             processes, a site that is done sooner waits.
         fault: what goes wrong, and when; in simulation only.
         simulation: what only a simulation has to be told.
+        deal: how chunks are dealt to the trees of the route; None for ``adaptive`` on packed trees
+            and ``by-share`` on other routes.
+        awareness: how the scheduler learns of the network while the run goes on, and plans again;
+            None keeps the first plan.
+        auxiliary: paths that help the trees' links; None for none.
         seed: of every random choice.
-        chunk_elements: the most elements of a chunk.
+        chunk_elements: the most elements of a chunk; None for 65,536 on packed trees, which are
+            deep and many, and 262,144 on other routes.
+        congestion_control: what lanes between machines ask the kernel for. Where it may not be set,
+            each lane takes several connections instead.
         sample_every_s: how often a site writes down what its links carried, seconds.
         shaped: hold each link to the overlay's rate and latency, where processes on one machine
             stand for sites; the simulation's links always keep them.
@@ -202,8 +295,12 @@ class Scenario(Table, frozen=True, kw_only=True):
     compute: Compute | None = None
     fault: tuple[Fault, ...] = ()
     simulation: Simulation = Simulation()
+    deal: ByShare | Adaptive | None = None
+    awareness: Awareness | None = None
+    auxiliary: Auxiliary | None = None
     seed: Annotated[int, Meta(ge=0)] = 0
-    chunk_elements: Annotated[int, Meta(ge=1, le=MOST_CHUNK_ELEMENTS)] = 1 << 18
+    chunk_elements: Annotated[int, Meta(ge=1, le=MOST_CHUNK_ELEMENTS)] | None = None
+    congestion_control: Literal["bbr", "cubic"] = "bbr"
     sample_every_s: _Seconds = 0.5
     shaped: bool = True
 
@@ -211,6 +308,20 @@ class Scenario(Table, frozen=True, kw_only=True):
     def routes(self) -> tuple[Route, ...]:
         """The routes, each of which is a run of its own."""
         return self.route if isinstance(self.route, tuple) else (self.route,)
+
+    @property
+    def most_chunk_elements(self) -> int:
+        """The most elements of a chunk, of a scenario with one route."""
+        if self.chunk_elements is not None:
+            return self.chunk_elements
+        return 1 << 16 if isinstance(self.routes[0], Packed) else 1 << 18
+
+    @property
+    def adaptive(self) -> Adaptive | None:
+        """How a scenario with one route goes on dealing during a round; None if it does not."""
+        if self.deal is None:
+            return Adaptive() if isinstance(self.routes[0], Packed) else None
+        return self.deal if isinstance(self.deal, Adaptive) else None
 
     def runs(self) -> tuple[Scenario, ...]:
         """Return one scenario for each route."""
@@ -228,7 +339,7 @@ def load(path: Path) -> tuple[Scenario, Overlay]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ScenarioError(f"cannot read {path}: {error}") from None
-    scenario = loads(text, str(path))
+    scenario = _from_folder(loads(text, str(path)), path.parent)
     source = Path(path.parent, scenario.overlay)
     overlay = overlays.load(source if source.is_file() else scenario.overlay)
     try:
@@ -236,6 +347,19 @@ def load(path: Path) -> tuple[Scenario, Overlay]:
     except ScenarioError as error:
         raise ScenarioError(f"{path}: {error}") from None
     return scenario, overlay
+
+
+def _from_folder(scenario: Scenario, folder: Path) -> Scenario:
+    """Return the scenario with the paths of its plans made whole."""
+
+    def whole(route: Route) -> Route:
+        if isinstance(route, FromFile):
+            return msgspec.structs.replace(route, path=str(Path(folder, route.path).resolve()))
+        return route
+
+    routes = scenario.route
+    found = tuple(map(whole, routes)) if isinstance(routes, tuple) else whole(routes)
+    return msgspec.structs.replace(scenario, route=found)
 
 
 def loads(text: str, where: str = "<string>") -> Scenario:
@@ -304,8 +428,12 @@ def compute_model(scenario: Scenario, overlay: Overlay) -> ComputeModel | None:
     return ComputeModel(scenario.compute, [site.name for site in overlay.sites], scenario.seed)
 
 
-def check_real(scenario: Scenario, overlay: Overlay) -> None:
+def check_real(scenario: Scenario, overlay: Overlay, emulated: bool = False) -> None:
     """Check that a scenario asks for nothing that only a simulation has.
+
+    Args:
+        scenario, overlay: what is to run, and where.
+        emulated: whether links are emulated, not held in the sender.
 
     Raises:
         ScenarioError: names the key, and what to do.
@@ -320,10 +448,10 @@ def check_real(scenario: Scenario, overlay: Overlay) -> None:
         for site in overlay.sites
         if site.uplink_bps is not None or site.downlink_bps is not None
     ]
-    if scenario.shaped and capped:
+    if scenario.shaped and capped and not emulated:
         raise ScenarioError(
-            f"overlay: site {capped[0]} has a capped port, which only a simulation keeps; leave "
-            "the caps out, say shaped = false, or run `anabranch simulate`"
+            f"overlay: site {capped[0]} has a capped port, which a sender cannot keep; leave the "
+            "caps out, say shaped = false, run with --emulate, or run `anabranch simulate`"
         )
 
 
@@ -372,21 +500,59 @@ def plan_route(route: Route, overlay: Overlay) -> Plan:
         OverlayError: the route names a site that the overlay has not got.
         PlanError: there is no such plan.
     """
+    return make_planner(route, overlay)(overlay, 1, None)
 
-    def site(name: str | None) -> int | None:
-        return None if name is None else overlay.index(name)
+
+Planner = Callable[[Overlay, int, Plan | None], Plan]
+
+
+def make_planner(route: Route, overlay: Overlay) -> Planner:
+    """Return what plans a route: called with an overlay, a version, and the plan before.
+
+    Args:
+        route: how aggregates travel.
+        overlay: whose sites it names. Roots that are left to choose are chosen on it, once: a new
+            root would need its part of the model moved to it (NetStorm, IV-B).
+
+    Raises:
+        OverlayError: the route names a site that the overlay has not got.
+        PlanError: there is no such plan.
+    """
+
+    def root(name: str | None, plan: Callable[[Overlay], Plan]) -> int:
+        return plan(overlay).trees[0].root if name is None else overlay.index(name)
 
     match route:
         case Star(hub=hub):
-            return plans.star(overlay, hub=site(hub))
-        case Balanced(root=root, arity=arity):
-            return plans.balanced(overlay, root=site(root), arity=arity)
-        case Spanning(root=root):
-            return plans.spanning(overlay, root=site(root))
-        case Fapt(roots=None):
-            return plans.fapt(overlay, roots=overlay.size)
-        case Fapt(roots=int() as count):
-            return plans.fapt(overlay, roots=count)
-        case Fapt(roots=names):
-            assert isinstance(names, tuple)
-            return plans.fapt(overlay, roots=[overlay.index(name) for name in names])
+            at = root(hub, plans.star)
+            return lambda network, version, _: plans.star(network, hub=at, version=version)
+        case Balanced(root=name, arity=arity):
+            at = root(name, lambda network: plans.balanced(network, arity=arity))
+            return lambda network, version, _: plans.balanced(
+                network, root=at, arity=arity, version=version
+            )
+        case Spanning(root=name):
+            at = root(name, plans.spanning)
+            return lambda network, version, _: plans.spanning(network, root=at, version=version)
+        case Fapt(roots=roots):
+            if isinstance(roots, tuple):
+                chosen = [overlay.index(name) for name in roots]
+            else:
+                count = overlay.size if roots is None else roots
+                chosen = [tree.root for tree in plans.fapt(overlay, roots=count).trees]
+            return lambda network, version, _: plans.fapt(network, roots=chosen, version=version)
+        case Packed():
+            return lambda network, version, previous: plans.packed(
+                network, version=version, previous=previous
+            )
+        case FromFile(path=path):
+            own = _read_plan(path)
+            own.check_fits(overlay)
+            return lambda network, version, _: replace(own, version=version)
+
+
+def _read_plan(path: str) -> Plan:
+    try:
+        return plans.loads(Path(path).read_bytes())
+    except (OSError, PlanError) as error:
+        raise PlanError(f"{path}: {error}") from None

@@ -19,13 +19,12 @@ from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.record.events import FaultInjected
 from anabranch.record.log import EventLog
-from anabranch.run.control import Recorder, conduct, make_scheduler
+from anabranch.run.control import Recorder, conduct, first_plan, make_scheduler
 from anabranch.run.scenario import (
     Exchange,
     Scenario,
     check_simulable,
     compute_model,
-    plan_route,
 )
 from anabranch.run.site import take_part
 from anabranch.sim.compute import STEADY, ComputeModel
@@ -74,7 +73,7 @@ def simulate(
         ScenarioError: the scenario does not say how long computing takes.
     """
     check_simulable(scenario)
-    plan = plan_route(scenario.routes[0], overlay)
+    plan = first_plan(scenario, overlay)
     with _one_thread(scenario), EventLog.create(log_path, commit_every=_EVENTS_A_COMMIT) as log:
         simulation = _Simulation(scenario, overlay, plan, log, data_dir, on_round)
         try:
@@ -138,6 +137,7 @@ class _Simulation:
         self._compute_factors: Factors[int] = Factors()
         self._pauses: Counter[int] = Counter()  # in force, by site
         self._happened: set[str] = set()
+        self._round = 0  # the latest that a site has begun
 
     async def run(self) -> None:
         """Run to the end.
@@ -154,7 +154,8 @@ class _Simulation:
         )
         model = compute_model(scenario, overlay)
         self._worlds = [
-            _SimulatedWorld(loop, self._network, site, model) for site in range(overlay.size)
+            _SimulatedWorld(loop, self._network, site, model, self._begin_round)
+            for site in range(overlay.size)
         ]
         recorder = self._recorder = Recorder(
             self._log,
@@ -164,10 +165,9 @@ class _Simulation:
             "simulated",
             None,
             self._begin,
-            self._begin_round,
         )
         control = self._network.control(None)
-        scheduler = make_scheduler(control, recorder, scenario, overlay, self._plan, _TOKEN)
+        scheduler = make_scheduler(control, recorder, scenario, overlay, _TOKEN)
         address = await scheduler.listen(("scheduler", 0))
         self._tasks = [
             loop.create_task(
@@ -212,6 +212,9 @@ class _Simulation:
                 self._loop.call_later(fault.scripted.at_s, self._inject, fault)
 
     def _begin_round(self, round: int) -> None:
+        if round <= self._round:
+            return  # another site was first
+        self._round = round
         self._on_round(round)
         for fault in self._faults:
             if fault.scripted.round == round:
@@ -278,12 +281,19 @@ class _SimulatedWorld:
     """See :class:`anabranch.run.site.World`."""
 
     def __init__(
-        self, loop: VirtualLoop, network: SimulatedNetwork, site: int, model: ComputeModel | None
+        self,
+        loop: VirtualLoop,
+        network: SimulatedNetwork,
+        site: int,
+        model: ComputeModel | None,
+        round_begins: Callable[[int], None],
     ) -> None:
+        self.round_begins = round_begins
         self.control: Network = network.control(site)
         self.data: Network = network.lanes(site)
         self._host = network.sites[site]
         self.listen: Address = self._host.name, 0
+        self.strands = 1
         self._site = site
         self._model = model
         self.machine = Machine(loop, STEADY if model is None else model.slowdowns(site))

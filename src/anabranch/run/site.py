@@ -11,13 +11,19 @@ from anabranch import overlay as overlays
 from anabranch.net.errors import PeerError
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
+from anabranch.net.throughput import BusyPeriodEstimator, ChunkMeanEstimator
 from anabranch.overlay import Overlay
 from anabranch.record import events
-from anabranch.run.scenario import Scenario, decode
+from anabranch.run.scenario import Passive, Scenario, decode
 from anabranch.run.work import make_work
-from anabranch.site.agent import RoundsOver, SiteAgent
+from anabranch.site.agent import RoundsOver, SiteAgent, Transport
+from anabranch.site.meter import Meter
 
 T = TypeVar("T")
+
+_ELEMENT_BYTES = 4
+# How often measurements are sent while the scheduler looks at plans once.
+_REPORTS_AN_UPDATE = 4
 
 
 class World(Protocol):
@@ -27,11 +33,13 @@ class World(Protocol):
         control: the network to the scheduler.
         data: the network on which other sites reach this one.
         listen: where they do.
+        strands: how many connections a lane takes.
     """
 
     control: Network
     data: Network
     listen: Address
+    strands: int
 
     def clock_s(self) -> float:
         """Return the time by this site's clock, seconds."""
@@ -52,6 +60,9 @@ class World(Protocol):
 
     def sizes_only(self, scenario: Scenario) -> bool:
         """Return whether chunks have sizes and no numbers."""
+
+    def round_begins(self, round: int) -> None:
+        """Hear that this site begins to exchange."""
 
     async def compute(self, step: int, samples: int, do: Callable[[], T]) -> T:
         """Do a step's computing, and let the time pass that it takes.
@@ -88,6 +99,7 @@ async def take_part(
         world.listen,
         diary.progressed,
         diary.refused,
+        world.clock_s,
     )
     try:
         welcome = await agent.join(scheduler)
@@ -114,14 +126,27 @@ async def _steps(
     work = await loop.run_in_executor(None, make_work, scenario, site, sites, data_dir, sizes_only)
     overlay = overlays.loads(welcome.overlay_toml)
     lanes = world.enter(scenario, overlay, welcome, agent.began)
-    await agent.start(scenario.chunk_elements, len(work.buffer), work.arithmetic, lanes)
+    transport = _transport(scenario, world.strands)
+    meter = _meter(scenario)
+    await agent.start(transport, len(work.buffer), work.arithmetic, lanes, meter)
     diary.begin(agent, site, scenario.sample_every_s)
-    for step in range(scenario.stop.rounds):
+    if world.strands > 1:
+        diary.write(
+            events.TransportChosen(
+                at_s=diary.now_s(),
+                site=site,
+                strands=world.strands,
+                why=f"{scenario.congestion_control} may not be set here",
+            )
+        )
+    rounds = scenario.stop.rounds
+    for step in range(rounds):
         began_s = loop.time()
         loss = await world.compute(step, work.samples, work.prepare)
         computed_s = loop.time() - began_s
+        world.round_begins(step + 1)
         try:
-            done = await agent.all_reduce(work.buffer)
+            done = await agent.all_reduce(work.buffer, more=step + 1 < rounds)
         except RoundsOver:
             return
         checksum = await loop.run_in_executor(None, work.apply, done.round)
@@ -138,13 +163,36 @@ async def _steps(
                 )
             )
         # All sites hold the same model, so one of them measures it.
-        last = done.round == scenario.stop.rounds
+        last = done.round == rounds
         look = work.evaluation
         if site == 0 and look is not None and (done.round % look.every == 0 or last):
             at_s = diary.now_s()
             accuracy = await loop.run_in_executor(None, look.accuracy)
             diary.write(events.Evaluated(at_s=at_s, site=0, round=done.round, accuracy=accuracy))
             diary.report()  # the run may be over for it
+
+
+def _transport(scenario: Scenario, strands: int) -> Transport:
+    chunk_elements, auxiliary = scenario.most_chunk_elements, scenario.auxiliary
+    if auxiliary is None:
+        return Transport(chunk_elements, strands)
+    return Transport(
+        chunk_elements, strands, auxiliary.primary_busy_bound, auxiliary.auxiliary_queue_length
+    )
+
+
+def _meter(scenario: Scenario) -> Meter | None:
+    """Return what measures links, in a run that wants them measured."""
+    awareness = scenario.awareness
+    if not isinstance(awareness, Passive):
+        return None
+    if awareness.estimator == "busy-period":
+        return Meter(BusyPeriodEstimator, awareness.update_time_s / _REPORTS_AN_UPDATE)
+    probe_elements = awareness.probe_chunk_elements or scenario.most_chunk_elements // 4
+    return Meter(
+        lambda: ChunkMeanEstimator(_ELEMENT_BYTES * probe_elements, awareness.probe_chunks),
+        awareness.update_time_s / _REPORTS_AN_UPDATE,
+    )
 
 
 class _Diary:

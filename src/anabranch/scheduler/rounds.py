@@ -9,7 +9,8 @@ from anabranch.plan import Plan
 class RoundBook:
     """Fixes one plan version for each round, at the first request for it (NetStorm, VII-A).
 
-    A new plan counts for the rounds that nobody has asked for yet, so a round never mixes two.
+    A new plan counts for the rounds that nobody has asked for yet, so a round never mixes two. A
+    site may ask for its next round before it has ended the present one.
 
     Args:
         sites: how many sites there are; each asks for every round, in order.
@@ -19,8 +20,9 @@ class RoundBook:
     def __init__(self, sites: int, plan: Plan) -> None:
         self._sites = sites
         self._plan = plan
-        self._versions: dict[int, Plan] = {}  # by round, while a site may still ask for it
+        self._plans: dict[int, Plan] = {}  # by round, while a site may be in it
         self._asked = [0] * sites  # the last round each site asked for
+        self._ended = [0] * sites  # the last round each site ended
         self._known = [plan.version] * sites  # the plan version each site has
         self._checksums: dict[int, dict[int, int | None]] = {}
         self._last: int | None = None  # no round after this one is held
@@ -29,6 +31,15 @@ class RoundBook:
     def round(self) -> int:
         """The latest round anybody asked for; 0 before the first."""
         return max(self._asked)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that rounds nobody has asked for yet run under."""
+        return self._plan
+
+    def is_held(self, round: int) -> bool:
+        """Return whether somebody has asked for this round, and not all have ended it."""
+        return round in self._plans
 
     def issue(self, plan: Plan) -> None:
         """Let every round that nobody has asked for yet run under this plan."""
@@ -58,10 +69,10 @@ class RoundBook:
             )
         if self._last is not None and round > self._last:
             return None
-        plan = self._versions.setdefault(round, self._plan)
+        plan = self._plans.setdefault(round, self._plan)
         self._asked[site] = round
-        if min(self._asked) >= round:
-            del self._versions[round]
+        for over in [other for other in self._plans if other + 2 <= min(self._asked)]:
+            del self._plans[over]  # who asks for a round has the result of the last but one
         lacks = self._known[site] != plan.version
         self._known[site] = plan.version
         return plan, lacks
@@ -73,15 +84,16 @@ class RoundBook:
             OutOfPlaceMessage: the site is not in that round or ran it under another version, or
                 has said so before.
         """
-        if round < 1 or version != self._known[site]:
-            raise OutOfPlaceMessage(f"site {site} ends round {round} under version {version}")
-        votes = self._checksums.setdefault(round, {})
-        if round != self._asked[site] or site in votes:
+        if round <= self._ended[site] or round > self._asked[site] or round not in self._plans:
             raise OutOfPlaceMessage(f"site {site} ends round {round}, which it is not in")
+        if version != self._plans[round].version:
+            raise OutOfPlaceMessage(f"site {site} ends round {round} under version {version}")
+        self._ended[site] = round
+        votes = self._checksums.setdefault(round, {})
         votes[site] = checksum
         if len(votes) < self._sites:
             return None
-        del self._checksums[round]
+        del self._plans[round], self._checksums[round]
         return _disagreement(round, votes)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from anabranch import overlay as overlays
@@ -19,12 +21,17 @@ from anabranch.net.frames import DISCARD, Limits, Sink
 from anabranch.net.messages import (
     Abort,
     AnyMessage,
+    Auxiliary,
+    Dealt,
     Failed,
     Farewell,
     Join,
     Leave,
+    LinkRate,
+    Measured,
     Message,
     NoMoreRounds,
+    Progress,
     Ready,
     Refusal,
     Report,
@@ -32,13 +39,20 @@ from anabranch.net.messages import (
     RoundGrant,
     RoundRequest,
     Start,
+    TimeReply,
+    TimeRequest,
     Welcome,
 )
 from anabranch.net.network import Address, Connection, Listener, Network, Receiver
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
+from anabranch.scheduler.awareness import Awareness
+from anabranch.scheduler.dealing import Dealer
 from anabranch.scheduler.members import Members
+from anabranch.scheduler.policy import Replan
 from anabranch.scheduler.rounds import RoundBook
+
+Path = tuple[int, ...]
 
 LIMITS = Limits(message_bytes=1 << 26, payload_bytes=0)
 
@@ -56,8 +70,14 @@ class Observer(Protocol):
     def started(self, buffer_elements: int) -> None:
         """Every site is ready to exchange buffers of this size; the run's clock starts."""
 
-    def round_began(self, round: int) -> None:
-        """A site was the first to ask for a round."""
+    def round_began(self, round: int, version: int, site: int) -> None:
+        """A site was the first to ask for a round, which fixed its plan version."""
+
+    def measured(self, source: int, target: int, rate: LinkRate) -> None:
+        """The site at a link's end has measured it."""
+
+    def plan_issued(self, replan: Replan) -> None:
+        """Rounds that nobody has asked for yet run under another plan."""
 
     def round_ended(self, site: int, ended: RoundEnded) -> None:
         """A site holds a round's result."""
@@ -72,6 +92,19 @@ class Observer(Protocol):
         """A message was refused."""
 
 
+@dataclass(frozen=True, slots=True)
+class Dealing:
+    """How chunks are dealt while a round goes on.
+
+    Args:
+        chunk_elements: the most elements of a chunk.
+        window: how many chunks may be under way, given the plan and how many chunks there are.
+    """
+
+    chunk_elements: int
+    window: Callable[[Plan, int], int]
+
+
 class Scheduler:
     """One run's control plane.
 
@@ -82,6 +115,8 @@ class Scheduler:
         token: what a site must know to join.
         work: handed to every site as it is.
         observer: hears what happens.
+        awareness: plans again while the run goes on; None keeps the first plan.
+        dealing: how chunks are dealt during a round; None deals all beforehand, by share.
 
     Attributes:
         stopped: why the run is to end before its last round, or None.
@@ -95,8 +130,15 @@ class Scheduler:
         token: str,
         work: str,
         observer: Observer,
+        awareness: Awareness | None = None,
+        dealing: Dealing | None = None,
     ) -> None:
         plan.check_fits(overlay)
+        self._awareness = awareness
+        self._updating = False  # an update is due
+        self._updated_s = 0.0  # when the last was
+        self._dealing = dealing
+        self._dealers: dict[int, Dealer] = {}  # of the rounds in progress
         self._network = network
         self.overlay = overlay
         self._plan = plan
@@ -112,6 +154,8 @@ class Scheduler:
         self._left: set[int] = set()
         self._buffer_elements: int | None = None  # as the first ready site says
         self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._started_s: float | None = None
+        self._auxiliary: tuple[Path, ...] = ()  # as last sent
         self._over = False  # connections are closed from this side
         self._listener: Listener
 
@@ -174,6 +218,7 @@ class Scheduler:
 
     def hear(self, site: int, message: AnyMessage) -> None:
         """Act on a message from a site that has joined."""
+        self._update_in_time()
         match message:
             case Ready() if site not in self._ready and not self.members.missing:
                 self._ready.add(site)
@@ -184,9 +229,20 @@ class Scheduler:
                 if not (math.isfinite(message.seconds) and message.seconds >= 0):
                     raise MalformedMessage(f"a round that took {message.seconds} s")
                 wrong = self.rounds.ended(site, message.round, message.version, message.checksum)
+                if not self.rounds.is_held(message.round):
+                    self._dealers.pop(message.round, None)
                 self.observer.round_ended(site, message)
                 if wrong:
                     self.abort(wrong)
+            case Progress() if message.round in self._dealers:
+                dealer = self._dealers[message.round]
+                if trees := dealer.progress(site, message.finished, self._now_s()):
+                    self._broadcast(Dealt(message.round, trees))
+            case Measured():
+                self._hear_measured(site, message)
+            case TimeRequest():
+                now_s = self._now_s()
+                self._connections[site].post(TimeReply(message.sent_s, now_s, now_s, 0.0))
             case Report():
                 self.observer.reported(site, message.events)
             case Leave() if site not in self._left and len(self._ready) == self.overlay.size:
@@ -208,10 +264,60 @@ class Scheduler:
             self._connections[site].post(NoMoreRounds(round))
             return
         plan, lacks = granted
+        if round > before and self._dealing is not None:
+            self._dealers[round] = self._make_dealer(self._dealing, plan)
+        trees = self._dealers[round].first if round in self._dealers else None
         plan_json = plans.dumps(plan) if lacks else ""
-        self._connections[site].post(RoundGrant(round, plan.version, plan_json))
+        self._connections[site].post(RoundGrant(round, plan.version, plan_json, trees))
         if round > before:
-            self.observer.round_began(round)
+            self.observer.round_began(round, plan.version, site)
+
+    def _make_dealer(self, dealing: Dealing, plan: Plan) -> Dealer:
+        assert self._buffer_elements is not None  # rounds are granted to ready sites
+        chunks = len(plans.cut(self._buffer_elements, dealing.chunk_elements))
+        shares = [tree.share for tree in plan.trees]
+        window = dealing.window(plan, chunks)
+        return Dealer(shares, self.overlay.size, chunks, window, self._now_s())
+
+    # --- what is known of the network
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _hear_measured(self, site: int, message: Measured) -> None:
+        for rate in message.links:
+            if self.overlay.link(rate.source, site) is None:
+                raise OutOfPlaceMessage(f"{self.name(site)} measured a link from {rate.source}")
+            if not (0 < rate.rate_bps < math.inf) or not (0 <= (rate.latency_s or 0.0) < math.inf):
+                raise MalformedMessage(f"{self.name(site)} measured {rate}")
+            self.observer.measured(rate.source, site, rate)
+            if self._awareness is not None:
+                self._awareness.measured(rate.source, site, rate, self._since_start_s())
+
+    def _since_start_s(self) -> float:
+        return 0.0 if self._started_s is None else self._now_s() - self._started_s
+
+    def _update_in_time(self) -> None:
+        """See that plans are looked at, as often as they should be while anything happens."""
+        if self._awareness is None or self._updating or self._started_s is None:
+            return
+        self._updating = True
+        due_s = self._updated_s + self._awareness.update_time_s
+        asyncio.get_running_loop().call_later(max(0.0, due_s - self._now_s()), self._update)
+
+    def _update(self) -> None:
+        self._updating = False
+        if self._awareness is None or self._buffer_elements is None or self._end.done():
+            return
+        self._updated_s, now_s = self._now_s(), self._since_start_s()
+        replan = self._awareness.consider(4 * self._buffer_elements, now_s)
+        if replan is not None:
+            self.rounds.issue(replan.plan)
+            self.observer.plan_issued(replan)
+        paths = self._awareness.auxiliary(now_s)
+        if paths != self._auxiliary:
+            self._auxiliary = paths
+            self._broadcast(Auxiliary(paths))
 
     def _begin_if_all_ready(self, site: int, buffer_elements: int) -> None:
         if self._buffer_elements is None:
@@ -222,6 +328,7 @@ class Scheduler:
                 f"{self._buffer_elements}; give every site the same model"
             )
         elif len(self._ready) == self.overlay.size:
+            self._started_s = self._updated_s = self._now_s()
             self.observer.started(buffer_elements)
             self._broadcast(Start())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -16,33 +17,45 @@ from anabranch.net.frames import DISCARD, Sink
 from anabranch.net.messages import (
     Abort,
     AnyMessage,
+    Auxiliary,
+    Dealt,
     Failed,
     Farewell,
     Join,
     Leave,
+    Measured,
     Message,
     NoMoreRounds,
+    Progress,
     Ready,
     Refusal,
     Report,
     RoundEnded,
     RoundGrant,
     RoundRequest,
+    Stamp,
     Start,
+    TimeReply,
+    TimeRequest,
     Welcome,
 )
 from anabranch.net.network import Address, Connection, Listener, Network, Receiver
+from anabranch.net.throughput import Arrival
 from anabranch.plan import Plan
 from anabranch.site.accumulator import Floats
-from anabranch.site.aggregation import LEAST_WEIGHT, MOST_WEIGHT
+from anabranch.site.aggregation import LEAST_WEIGHT, MOST_WEIGHT, Aggregation
 from anabranch.site.arithmetic import Arithmetic
 from anabranch.site.dataplane import DataPlane, DataPlaneConfig
+from anabranch.site.meter import Meter
+from anabranch.site.timekeeper import Timekeeper
 
 M = TypeVar("M", bound=Message)
 
 # How long a site whose lane broke waits for the scheduler to say who is at fault, before it gives
 # its own account. Only the wording of an error depends on it.
 _VERDICT_S = 2.0
+# How often, while as many chunks end as may be under way, a site tells the scheduler so.
+_REPORTS_A_WINDOW = 16
 
 
 class RoundsOver(Exception):
@@ -51,26 +64,77 @@ class RoundsOver(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What a site knows of a round it took part in: its number, plan version and duration."""
+    """What a site knows of a round it took part in.
+
+    Args:
+        round, version: its number, and that of its plan.
+        seconds: from asking for it to its result.
+        tree: of the chunk that was finished last here; None where the round had none.
+        waited_for: the neighbour that sent that chunk; None where none did.
+    """
 
     round: int
     version: int
     seconds: float
+    tree: int | None = None
+    waited_for: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """How a site's lanes send, the same at every site of a run.
+
+    Args:
+        chunk_elements: the most elements of a chunk.
+        strands: connections of each lane.
+        primary_busy_bound, auxiliary_queue_length: see :mod:`anabranch.site.multipath`.
+    """
+
+    chunk_elements: int
+    strands: int = 1
+    primary_busy_bound: int = 2
+    auxiliary_queue_length: int = 1
+
+
+def is_time_to_ask(elapsed_s: float, done_share: float, round_trip_s: float) -> bool:
+    """Return whether to ask for the next round while this one still goes on.
+
+    The answer should be there when the round ends, and the question not much earlier, because the
+    first site to ask fixes the plan: so when what is left takes about two round trips.
+
+    Args:
+        elapsed_s: since the round began here.
+        done_share: the part of its chunks that are finished here, in [0, 1].
+        round_trip_s: to the scheduler and back.
+
+    >>> is_time_to_ask(9.0, 0.90, round_trip_s=0.1), is_time_to_ask(9.8, 0.98, round_trip_s=0.1)
+    (False, True)
+    """
+    if done_share <= 0.0:
+        return False
+    return elapsed_s * (1.0 - done_share) / done_share <= 2.0 * round_trip_s
 
 
 class _FromScheduler:
     """Receives what the scheduler says: answers go to a queue, the end of the run does not wait."""
 
-    def __init__(self, aborted: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, aborted: Callable[[Exception], None], during: Callable[[AnyMessage], None]
+    ) -> None:
         self.answers: asyncio.Queue[AnyMessage | Exception] = asyncio.Queue()
         self._aborted = aborted
+        self._during = during
 
     def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
-        if isinstance(message, Abort):
+        if isinstance(message, Dealt | Auxiliary | TimeReply):
+            self._during(message)
+        elif isinstance(message, Abort):
             self._aborted(RunAborted(message.reason))
         elif isinstance(message, Refusal):
             self._aborted(RunAborted(f"the scheduler refused this site: {message.detail}"))
         elif isinstance(message, Welcome | Start | RoundGrant | NoMoreRounds | Farewell):
+            if isinstance(message, RoundGrant | NoMoreRounds):
+                self._during(message)
             self.answers.put_nowait(message)
         else:
             raise OutOfPlaceMessage(f"a {type(message).__name__} from the scheduler")
@@ -95,6 +159,7 @@ class SiteAgent:
         listen: where to take other sites' lanes; port 0 takes a free one.
         progressed: called whenever a message has been sent to another site.
         refused: told of each message from another site that was refused: (site or None, error).
+        clock: this site's clock, seconds; the loop's time if not given. Links are measured by it.
 
     Attributes:
         began: the loop's time when the run began, once it has.
@@ -109,23 +174,34 @@ class SiteAgent:
         listen: Address,
         progressed: Callable[[], None],
         refused: Callable[[int | None, PeerError], None],
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._control = control
         self._data = data
         self._name = name
         self._token = token
         self._listen = listen
-        self._progressed = progressed
-        self._refused = refused
+        self.progressed = progressed
+        self.refused = refused
         self._loop = asyncio.get_running_loop()
+        self._clock = clock or self._loop.time
         self._aborted: asyncio.Future[None] = self._loop.create_future()
         self.began: asyncio.Future[float] = self._loop.create_future()
-        self._inbox = _FromScheduler(self._abort)
+        self._inbox = _FromScheduler(self._abort, self._during)
         self._listener: Listener | None = None
         self._connection: Connection | None = None  # to the scheduler
         self._plane: DataPlane | None = None
         self._plan: Plan
         self._round = 0
+        self._began_s = 0.0  # that round, by the loop's time
+        self._more = False  # there is a further round
+        self._asked = 0  # the latest round asked for
+        self._asked_s = 0.0
+        self._round_trip_s = 0.0  # to the scheduler, as it last was
+        self._window = 0  # chunks under way, where the deal goes on during the round
+        self._told = 0  # chunks finished here when the scheduler was last told
+        self._meter: Meter | None = None
+        self._timekeeper: Timekeeper | None = None
         self.welcome: Welcome
 
     async def join(self, scheduler: Address) -> Welcome:
@@ -147,37 +223,52 @@ class SiteAgent:
         return self.welcome
 
     async def start(
-        self, chunk_elements: int, buffer_elements: int, arithmetic: Arithmetic, lanes: Network
+        self,
+        transport: Transport,
+        buffer_elements: int,
+        arithmetic: Arithmetic,
+        lanes: Network,
+        meter: Meter | None = None,
     ) -> None:
         """Say that this site is ready, and wait until every site is.
 
         Args:
-            chunk_elements: the most elements of a chunk; the same at every site.
+            transport: how lanes send; the same at every site.
             buffer_elements: the largest buffer a round of this run has.
             arithmetic: what is done to elements; the same at every site.
             lanes: the network on which this site connects to others.
+            meter: measures the links to this site; None measures none.
         """
         config = DataPlaneConfig(
             site=self.welcome.site,
             overlay=overlays.loads(self.welcome.overlay_toml),
             addresses=self.welcome.addresses,
             token=self._token,
-            chunk_elements=chunk_elements,
+            chunk_elements=transport.chunk_elements,
             buffer_elements=buffer_elements,
+            strands=transport.strands,
+            primary_busy_bound=transport.primary_busy_bound,
+            auxiliary_queue_length=transport.auxiliary_queue_length,
+            stamped=meter is not None,
         )
-        self._plane = DataPlane(
-            lanes, config, arithmetic, self._progressed, self._refused, self._on_data_plane_failed
-        )
+        self._meter = meter
+        self._plane = DataPlane(lanes, config, arithmetic, self)
+        self._plane.use_auxiliary(self._plan.auxiliary)
         await self._send(Ready(buffer_elements))
         await self._expect(Start)
         self.began.set_result(self._loop.time())
+        if meter is not None:
+            self._timekeeper = Timekeeper(self._clock, self._ask_the_time)
+            self._timekeeper.begin()
 
-    async def all_reduce(self, buffer: Floats, weight: float = 1.0) -> Round:
+    async def all_reduce(self, buffer: Floats, weight: float = 1.0, more: bool = False) -> Round:
         """Replace a buffer by its weighted mean over all sites; one round.
 
         Args:
             buffer: flat float32, contiguous, writable, the same length at every site.
             weight: of this site's contribution, > 0.
+            more: whether another round will follow: its plan is then asked for before this one
+                ends, so that nobody waits for it.
 
         Raises:
             ValueError: not such a buffer or weight.
@@ -186,9 +277,10 @@ class SiteAgent:
         """
         assert self._plane is not None, "start() comes first"
         _check_buffer(buffer, weight, self._plane.config.buffer_elements)
-        began_s = self._loop.time()
+        began_s = self._began_s = self._loop.time()
         self._round += 1
-        await self._send(RoundRequest(self._round))
+        self._more, self._told = more, 0
+        self._ask(self._round)
         grant = await self._expect(RoundGrant, NoMoreRounds)
         if isinstance(grant, NoMoreRounds):
             raise RoundsOver
@@ -197,15 +289,35 @@ class SiteAgent:
             raise RunAborted(f"the scheduler granted round {grant.round}, not {self._round}")
         if grant.plan_json:
             self._plan = plans.loads(grant.plan_json)
+            self._plane.use_auxiliary(self._plan.auxiliary)
+        self._window = len(grant.trees or ())
         try:
-            await self._plane.all_reduce(self._round, self._plan, buffer, weight)
+            latest = await self._plane.all_reduce(
+                self._round, self._plan, buffer, weight, grant.trees
+            )
         except (LinkError, PeerError, RunAborted) as error:
             raise await self._verdict(error) from error
-        return Round(self._round, grant.version, self._loop.time() - began_s)
+        tree, waited_for = (None, None) if latest is None else latest
+        seconds = self._loop.time() - began_s
+        if more:
+            self._ask(self._round + 1)
+        if self._timekeeper is not None:
+            self._timekeeper.remember()  # links are idle now, so answers are quick
+        return Round(self._round, grant.version, seconds, tree, waited_for)
+
+    def _ask(self, round: int) -> None:
+        """Ask for a round, unless that has been done."""
+        if round > self._asked and not self._aborted.done():
+            assert self._connection is not None, "join() comes first"
+            self._asked, self._asked_s = round, self._loop.time()
+            self._connection.post(RoundRequest(round))
 
     async def round_ended(self, done: Round, checksum: int | None) -> None:
         """Tell the scheduler that a round's result is in use here."""
-        await self._send(RoundEnded(done.round, done.version, done.seconds, checksum))
+        ended = RoundEnded(
+            done.round, done.version, done.seconds, checksum, done.waited_for, done.tree
+        )
+        await self._send(ended)
 
     def report(self, events: tuple[bytes, ...]) -> None:
         """Send encoded events to the run's log; does not wait."""
@@ -237,6 +349,91 @@ class SiteAgent:
         """Return the payload bytes sent so far to each neighbour."""
         return {} if self._plane is None else self._plane.sent_bytes()
 
+    # --- what the scheduler says while a round goes on
+
+    def _during(self, message: AnyMessage) -> None:
+        assert self._plane is not None or isinstance(message, RoundGrant | NoMoreRounds)
+        match message:
+            case RoundGrant() | NoMoreRounds():
+                self._round_trip_s = self._loop.time() - self._asked_s
+            case Dealt() if self._plane is not None:
+                self._plane.dealt(message.round, message.trees)
+            case Auxiliary() if self._plane is not None:
+                paths: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = {}
+                for path in message.paths:
+                    ends = path[0], path[-1]
+                    paths[ends] = (*paths.get(ends, ()), path)
+                self._plane.use_auxiliary(paths)
+            case TimeReply():
+                self.hear_time(message)
+
+    # --- what the data plane tells; see anabranch.site.dataplane.Owner
+
+    def failed(self, error: Exception) -> None:
+        """Ask the scheduler to end the run: it knows better who is to blame."""
+        if self._connection is not None and not self._aborted.done():
+            self._connection.post(Abort(str(error)))
+
+    def advanced(self, round: int, aggregation: Aggregation) -> None:
+        """Tell the scheduler how far this site is, and ask for the next round in time."""
+        if self._window and not aggregation.all_dealt:
+            finished = sum(aggregation.finished_by_tree)
+            if finished - self._told >= max(1, self._window // _REPORTS_A_WINDOW):
+                self._told = finished
+                assert self._connection is not None
+                self._connection.post(Progress(round, tuple(aggregation.finished_by_tree)))
+        if self._more and self._asked == round:
+            elapsed_s = self._loop.time() - self._began_s
+            if is_time_to_ask(elapsed_s, aggregation.done_share, self._round_trip_s):
+                self._ask(round + 1)
+
+    def stamp(self, backlogged: bool) -> Stamp:
+        """Return the stamp of a chunk that leaves now."""
+        offset_s = None if self._timekeeper is None else self._timekeeper.offset_s()
+        return Stamp(self._clock(), offset_s, backlogged)
+
+    def arrived(self, source: int, stamp: Stamp, size_bytes: int) -> None:
+        """Measure the link that a chunk came over."""
+        if self._meter is None:
+            return
+        if self._timekeeper is not None:
+            self._timekeeper.remember()
+        own_s = None if self._timekeeper is None else self._timekeeper.offset_s()
+        known = own_s is not None and stamp.offset_s is not None
+        # What each adds to its clock to have the scheduler's: the difference is the clocks'.
+        offset_s = (stamp.offset_s or 0.0) - (own_s or 0.0) if known else 0.0
+        arrival = Arrival(stamp.sent_s, self._clock(), size_bytes, stamp.backlogged, offset_s)
+        if links := self._meter.arrived(source, arrival):
+            assert self._connection is not None
+            self._connection.post(Measured(links))
+
+    def tell_time(self, request: TimeRequest) -> TimeReply:
+        """Answer a child that asks for the time."""
+        now_s = self._clock()
+        offset_s = None if self._timekeeper is None else self._timekeeper.offset_s()
+        if self._timekeeper is None or offset_s is None:
+            return TimeReply(request.sent_s, now_s, now_s, math.inf)
+        now_s += offset_s
+        return TimeReply(request.sent_s, now_s, now_s, self._timekeeper.error_s())
+
+    def hear_time(self, reply: TimeReply) -> None:
+        """Take the answer of the scheduler, or of a parent."""
+        if self._timekeeper is not None:
+            self._timekeeper.hear(reply)
+
+    def _ask_the_time(self, request: TimeRequest) -> None:
+        """Ask the scheduler if this site is a root, else its parent in the heaviest tree."""
+        if self._aborted.done():
+            return
+        if any(tree.root == self.welcome.site for tree in self._plan.trees):
+            assert self._connection is not None
+            self._connection.post(request)
+        else:
+            tree = max(self._plan.trees, key=lambda tree: tree.share)
+            path = self._plan.path(self.welcome.site, tree.up[self.welcome.site])
+            assert self._plane is not None
+            self._plane.post(path[1], request)
+
     # --- inside
 
     def _on_lane(self, connection: Connection) -> Receiver:
@@ -250,10 +447,6 @@ class SiteAgent:
             self._inbox.answers.put_nowait(error)
             if self._plane is not None:
                 self._plane.fail(error)
-
-    def _on_data_plane_failed(self, error: Exception) -> None:
-        if self._connection is not None and not self._aborted.done():
-            self._connection.post(Abort(str(error)))
 
     async def _verdict(self, error: Exception) -> Exception:
         """Return the scheduler's account of a failure, or our own if it gives none."""

@@ -6,11 +6,14 @@ the root divides and turns around. Down a tree, a site sends the mean on as soon
 Data may arrive before the round has begun here: a neighbour is ahead, or this site does not know
 the round's plan yet. It is summed all the same, under the version it was sent under, because a sum
 needs no child count; whether the chunk is complete is asked only once the plan is known.
+
+The deal of chunks to trees may go on while the round does: chunks whose tree is not known yet wait
+in the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -62,6 +65,12 @@ class Aggregation:
         arithmetic: what is done to elements.
         emit: called with each :class:`Send`, in the order in which they become possible.
         finished: called once, when every chunk's mean is in the buffer.
+        advanced: called whenever one more chunk's mean is.
+
+    Attributes:
+        finished_by_tree: how many chunks of each tree are in the buffer.
+        latest: the tree of the chunk that was last to get there, and the neighbour that sent it
+            here; None before the first, and where none did.
     """
 
     def __init__(
@@ -72,6 +81,7 @@ class Aggregation:
         arithmetic: Arithmetic,
         emit: Callable[[Send], None],
         finished: Callable[[], None],
+        advanced: Callable[[], None] = _nothing,
     ) -> None:
         self.site = site
         self.round = round
@@ -79,10 +89,14 @@ class Aggregation:
         self._arithmetic = arithmetic
         self._emit = emit
         self._on_finished = finished
+        self._advanced = advanced
+        self.finished_by_tree: list[int] = []
+        self.latest: tuple[int, int | None] | None = None
         # By version, chunk and its elements: what does not fit must not mix with what does.
         self._partials: dict[tuple[int, int, int], _Partial] = {}
         self._plan: Plan | None = None
-        self._chunks: tuple[Chunk, ...] = ()
+        self._chunks: list[Chunk] = []  # those that are dealt
+        self._total = 0  # those that the round has
         self._up_children: list[tuple[int, ...]] = []  # of this site, by tree
         self._down_children: list[tuple[int, ...]] = []
         self._buffer: Floats
@@ -93,15 +107,21 @@ class Aggregation:
         self._means = 0  # chunks whose mean is in the buffer
 
     def begin(
-        self, plan: Plan, chunks: tuple[Chunk, ...], buffer: Floats, weight: float
+        self,
+        plan: Plan,
+        chunks: Sequence[Chunk],
+        buffer: Floats,
+        weight: float,
+        total: int | None = None,
     ) -> list[tuple[int, str]]:
         """Take part with this site's contribution; the buffer will hold the mean.
 
         Args:
             plan: the one plan this round runs under.
-            chunks: its deal of this buffer.
+            chunks: its deal of this buffer, or the beginning of it.
             buffer: shape (elements,), contiguous; overwritten chunk by chunk.
             weight: of this site in the mean, > 0.
+            total: how many chunks the round has; None where all are dealt.
 
         Returns:
             Early data that turned out not to belong to this round and was thrown away: (site,
@@ -110,16 +130,25 @@ class Aggregation:
         Raises:
             OutOfPlaceMessage: such data was added to a sum that this round needs.
         """
-        self._plan, self._chunks, self._buffer, self._weight = plan, chunks, buffer, weight
+        self._plan, self._buffer, self._weight = plan, buffer, weight
+        self._total = len(chunks) if total is None else total
         self._up_children = [children[self.site] for children in plan.up_children]
         self._down_children = [children[self.site] for children in plan.down_children]
-        misfits = self._discard_misfits()
-        if not chunks:
+        self.finished_by_tree = [0] * len(plan.trees)
+        misfits = self.go_on(chunks)
+        if not self._total:
             self._on_finished()
+        return misfits
+
+    def go_on(self, chunks: Sequence[Chunk]) -> list[tuple[int, str]]:
+        """Take in the next chunks of the deal; see ``begin``."""
+        self._chunks += chunks
+        misfits = self._discard_misfits()
+        assert self._plan is not None
         for chunk in chunks:
-            early = self._partials.get((plan.version, chunk.index, chunk.elements))
+            early = self._partials.get((self._plan.version, chunk.index, chunk.elements))
             if early is not None:
-                early.gathering.add_own(self._own(chunk), weight)
+                early.gathering.add_own(self._own(chunk), self._weight)
                 self._send_up_if_complete(chunk, early)
             elif not self._up_children[chunk.tree]:
                 self._send_own(chunk)
@@ -132,8 +161,10 @@ class Aggregation:
             wrong = ""
             if version != self._plan.version:
                 wrong = f"plan version {version}, the round runs under {self._plan.version}"
+            elif index >= self._total:
+                wrong = f"chunk {index} of {self._total}"
             elif index >= len(self._chunks):
-                wrong = f"chunk {index} of {len(self._chunks)}"
+                continue  # its tree is not known yet
             elif elements != self._chunks[index].elements:
                 wrong = f"chunk {index} with {elements} elements"
             else:
@@ -167,7 +198,7 @@ class Aggregation:
             raise MalformedMessage(f"chunk {index} has {payload_bytes} bytes, not float32 elements")
         if self._plan is not None:
             self._check(message, payload_bytes)
-            if child not in self._up_children[self._chunks[index].tree]:
+            if self._is_dealt(index) and child not in self._up_children[self._chunks[index].tree]:
                 raise OutOfPlaceMessage(f"site {child} is no child of this site for chunk {index}")
         key = message.version, index, payload_bytes // _ELEMENT_BYTES
         partial_sum = self._partials.get(key)
@@ -178,30 +209,35 @@ class Aggregation:
         partial_sum.started.add(child)
         return Sink(
             piece=partial_sum.gathering.take,
-            done=partial(self._count, key, partial_sum, message.weight),
+            done=partial(self._count, key, partial_sum, message),
         )
 
+    def _is_dealt(self, index: int) -> bool:
+        return index < len(self._chunks)
+
     def _open(self, key: tuple[int, int, int]) -> _Partial:
-        elements = key[2]
-        if self._plan is None:
+        _, index, elements = key
+        if not self._is_dealt(index):
             if elements > self._room:
                 raise OutOfPlaceMessage(
-                    f"round {self.round} has not begun here, and more than a whole buffer of it "
-                    "has come already"
+                    f"more than a whole buffer has come that round {self.round} has not dealt yet"
                 )
             self._room -= elements
         opened = self._partials[key] = _Partial(self._arithmetic.gather(elements))
-        if self._plan is not None:
-            opened.gathering.add_own(self._own(self._chunks[key[1]]), self._weight)
+        if self._is_dealt(index):
+            opened.gathering.add_own(self._own(self._chunks[index]), self._weight)
         return opened
 
-    def _count(self, key: tuple[int, int, int], partial_sum: _Partial, weight: float) -> None:
+    def _count(self, key: tuple[int, int, int], partial_sum: _Partial, message: PartialSum) -> None:
         partial_sum.counted += 1
-        partial_sum.weight += weight
-        if self._plan is not None and self._partials.get(key) is partial_sum:
-            self._send_up_if_complete(self._chunks[key[1]], partial_sum)
+        partial_sum.weight += message.weight
+        if self._is_dealt(key[1]) and self._partials.get(key) is partial_sum:
+            chunk = self._chunks[key[1]]
+            self._send_up_if_complete(chunk, partial_sum, message.path[0])
 
-    def _send_up_if_complete(self, chunk: Chunk, complete: _Partial) -> None:
+    def _send_up_if_complete(
+        self, chunk: Chunk, complete: _Partial, sender: int | None = None
+    ) -> None:
         assert self._plan is not None
         if complete.counted < len(self._up_children[chunk.tree]):
             return
@@ -212,7 +248,7 @@ class Aggregation:
         if parent == NO_PARENT:
             self._arithmetic.divide(total, weight, self._own(chunk))
             self._sum_sent.add(chunk.index)
-            self._send_down(chunk)
+            self._send_down(chunk, sender)
         else:
             self._send_up(chunk, parent, total, weight)
 
@@ -222,7 +258,7 @@ class Aggregation:
         parent = self._plan.trees[chunk.tree].up[self.site]
         if parent == NO_PARENT:
             self._sum_sent.add(chunk.index)
-            self._send_down(chunk)
+            self._send_down(chunk, None)
         else:
             weighted = self._arithmetic.weighted(self._own(chunk), self._weight)
             self._send_up(chunk, parent, weighted, self._weight)
@@ -248,6 +284,8 @@ class Aggregation:
         if self._plan is None:
             raise OutOfPlaceMessage(f"a mean of round {self.round}, which has not begun here")
         self._check(message, payload_bytes)
+        if not self._is_dealt(message.chunk):
+            raise OutOfPlaceMessage(f"a mean of chunk {message.chunk}, which is not dealt yet")
         chunk = self._chunks[message.chunk]
         if self._plan.trees[chunk.tree].down[self.site] != message.path[0]:
             raise OutOfPlaceMessage(
@@ -262,9 +300,9 @@ class Aggregation:
             raise DuplicateMessage(f"the mean of chunk {chunk.index} of round {self.round}")
         self._mean_started.add(chunk.index)
         memory = self._arithmetic.memory(self._own(chunk))
-        return Sink(target=memory, done=partial(self._send_down, chunk))
+        return Sink(target=memory, done=partial(self._send_down, chunk, message.path[0]))
 
-    def _send_down(self, chunk: Chunk) -> None:
+    def _send_down(self, chunk: Chunk, sender: int | None) -> None:
         assert self._plan is not None
         self._mean_started.add(chunk.index)
         if children := self._down_children[chunk.tree]:
@@ -274,8 +312,26 @@ class Aggregation:
                 message = Mean(self.round, self._plan.version, chunk.index, path)
                 self._emit(Send(message, payload))
         self._means += 1
-        if self._means == len(self._chunks):
+        self.finished_by_tree[chunk.tree] += 1
+        self.latest = chunk.tree, sender
+        self._advanced()
+        if self._means == self._total:
             self._on_finished()
+
+    @property
+    def dealt(self) -> int:
+        """How many of the round's chunks have a tree."""
+        return len(self._chunks)
+
+    @property
+    def all_dealt(self) -> bool:
+        """Whether all of them have."""
+        return len(self._chunks) == self._total
+
+    @property
+    def done_share(self) -> float:
+        """The part of the round's chunks whose mean is in the buffer, in [0, 1]."""
+        return self._means / self._total if self._total else 0.0
 
     # --- both
 
@@ -286,8 +342,10 @@ class Aggregation:
                 f"round {self.round} runs under plan version {self._plan.version}, "
                 f"not {message.version}"
             )
-        if not 0 <= message.chunk < len(self._chunks):
-            raise OutOfPlaceMessage(f"chunk {message.chunk} of {len(self._chunks)}")
+        if not 0 <= message.chunk < self._total:
+            raise OutOfPlaceMessage(f"chunk {message.chunk} of {self._total}")
+        if not self._is_dealt(message.chunk):
+            return
         expected = self._chunks[message.chunk].elements * _ELEMENT_BYTES
         if payload_bytes != expected:
             raise OutOfPlaceMessage(

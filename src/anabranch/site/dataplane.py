@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -26,20 +26,26 @@ from anabranch.net.messages import (
     Credit,
     Hello,
     Mean,
+    Message,
     PartialSum,
     Refusal,
+    Stamp,
+    TimeReply,
+    TimeRequest,
 )
 from anabranch.net.network import Address, Connection, Network, Receiver
 from anabranch.overlay import Overlay
-from anabranch.plan import Plan, deal
+from anabranch.plan import Chunk, Plan, cut, deal
 from anabranch.site.accumulator import Floats
 from anabranch.site.aggregation import Aggregation, Send
 from anabranch.site.arithmetic import Arithmetic
 from anabranch.site.lane import Lane, Path, relay_window
+from anabranch.site.multipath import Fork
 
 T = TypeVar("T")
 
 MOST_CHUNK_ELEMENTS = 1 << 26
+MOST_STRANDS = 16
 LIMITS = Limits(message_bytes=1 << 16, payload_bytes=4 * MOST_CHUNK_ELEMENTS)
 
 
@@ -54,6 +60,11 @@ class DataPlaneConfig:
         token: the run's shared secret.
         chunk_elements: the most elements of a chunk.
         buffer_elements: the largest buffer a round may have.
+        strands: connections of each lane.
+        primary_busy_bound: chunks at which a primary path counts as busy, see
+            :mod:`anabranch.site.multipath`.
+        auxiliary_queue_length: chunks that an auxiliary path takes.
+        stamped: whether chunks carry what is needed to measure links.
     """
 
     site: int
@@ -62,6 +73,10 @@ class DataPlaneConfig:
     token: str
     chunk_elements: int
     buffer_elements: int
+    strands: int = 1
+    primary_busy_bound: int = 2
+    auxiliary_queue_length: int = 1
+    stamped: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.chunk_elements <= MOST_CHUNK_ELEMENTS:
@@ -74,6 +89,34 @@ class DataPlaneConfig:
         return f"site {site} ({self.overlay.sites[site].name})"
 
 
+class Owner(Protocol):
+    """What a data plane tells the site it belongs to, and asks of it."""
+
+    def progressed(self) -> None:
+        """A message has been sent."""
+
+    def refused(self, sender: int | None, error: PeerError) -> None:
+        """A message was refused; the sender is None where it could not be told."""
+
+    def failed(self, error: Exception) -> None:
+        """The data plane is useless from now on; said once."""
+
+    def advanced(self, round: int, aggregation: Aggregation) -> None:
+        """One more chunk of a round is finished here."""
+
+    def stamp(self, backlogged: bool) -> Stamp:
+        """Return the stamp of a chunk that leaves now."""
+
+    def arrived(self, source: int, stamp: Stamp, size_bytes: int) -> None:
+        """The last byte of a neighbour's chunk has come."""
+
+    def tell_time(self, request: TimeRequest) -> TimeReply:
+        """Answer a child that asks for the time."""
+
+    def hear_time(self, reply: TimeReply) -> None:
+        """Take the answer of a parent that was asked."""
+
+
 class DataPlane:
     """Moves chunks between this site and its neighbours.
 
@@ -81,38 +124,37 @@ class DataPlane:
         network: connects to the neighbours.
         config: see there.
         arithmetic: what is done to the elements of a round.
-        progressed: called whenever a message has been sent.
-        refused: told of each message that was refused: (sender or None, error).
-        failed: told, once, what made the data plane useless.
+        owner: the site it belongs to.
     """
 
     def __init__(
-        self,
-        network: Network,
-        config: DataPlaneConfig,
-        arithmetic: Arithmetic,
-        progressed: Callable[[], None],
-        refused: Callable[[int | None, PeerError], None],
-        failed: Callable[[Exception], None],
+        self, network: Network, config: DataPlaneConfig, arithmetic: Arithmetic, owner: Owner
     ) -> None:
         self.config = config
         self._network = network
         self._arithmetic = arithmetic
-        self._progressed = progressed
-        self._refused = refused
-        self._on_failed = failed
+        self.owner = owner
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lanes: dict[int, Lane] = {}
-        self._inbound: dict[int, Connection] = {}
+        self._forks: dict[tuple[int, int], Fork] = {}  # where chunks may take several paths
+        self._inbound: dict[int, dict[int, Connection]] = {}  # by neighbour and strand
         # Connections that have not said Hello; in order, as closing them is seen by others.
         self.strangers: dict[Connection, None] = {}
         self._rounds: dict[int, tuple[Aggregation, asyncio.Event]] = {}
         self._rounds_done = 0
+        self._cuts: tuple[tuple[int, int], ...] = ()  # of the round whose deal goes on
         self._relaying: Counter[Path] = Counter()  # chunks held here, by route
 
     # --- rounds
 
-    async def all_reduce(self, round: int, plan: Plan, buffer: Floats, weight: float) -> None:
+    async def all_reduce(
+        self,
+        round: int,
+        plan: Plan,
+        buffer: Floats,
+        weight: float,
+        trees: tuple[int, ...] | None = None,
+    ) -> tuple[int, int | None] | None:
         """Replace a buffer by its weighted mean over all sites.
 
         Args:
@@ -120,6 +162,11 @@ class DataPlane:
             plan: the one plan every site runs this round under.
             buffer: flat float32, contiguous, writable, of the same length at every site.
             weight: of this site's contribution, > 0.
+            trees: of the first chunks, where the deal goes on during the round (``dealt``); None
+                where all chunks are dealt by share.
+
+        Returns:
+            The tree of the chunk that was finished last here, and the neighbour that sent it.
 
         Raises:
             LinkError, PeerError: the round cannot be completed.
@@ -129,20 +176,53 @@ class DataPlane:
         aggregation, finished = self._round(round)
         for target in plan.next_hops[self.config.site]:
             self._lane(target)
-        try:
+        if trees is None:
             chunks = deal(plan, len(buffer), self.config.chunk_elements)
-            misfits = aggregation.begin(plan, chunks, buffer, weight)
+            total = len(chunks)
+        else:
+            self._cuts = cut(len(buffer), self.config.chunk_elements)
+            chunks, total = self._deal(0, trees), len(self._cuts)
+        try:
+            self._report(round, aggregation.begin(plan, chunks, buffer, weight, total))
         except PeerError as error:
             self.fail(error)
             raise
-        for child, wrong in misfits:
-            self._refused(child, OutOfPlaceMessage(f"early data of round {round}: {wrong}"))
         await self._unless_failed(finished.wait())
-        for lane in list(self._lanes.values()):
-            if lane.holds_own:
-                await self._unless_failed(lane.own_sent())
+        while busy := next((lane for lane in self._lanes.values() if lane.holds_own), None):
+            await self._unless_failed(busy.own_sent())
         self._rounds_done = round
+        self._cuts = ()
         del self._rounds[round]
+        return aggregation.latest
+
+    def dealt(self, round: int, trees: tuple[int, ...]) -> None:
+        """Take the trees of the next chunks of the round in progress, in order.
+
+        Raises:
+            OutOfPlaceMessage: it is not in progress, or is dealt beforehand.
+        """
+        if round != self._rounds_done + 1 or not self._cuts:
+            raise OutOfPlaceMessage(f"chunks of round {round}, which is not being dealt here")
+        aggregation, _ = self._round(round)
+        try:
+            misfits = aggregation.go_on(self._deal(aggregation.dealt, trees))
+        except PeerError as error:
+            self.fail(error)
+            return
+        self._report(round, misfits)
+
+    def _deal(self, first: int, trees: tuple[int, ...]) -> tuple[Chunk, ...]:
+        """Return the next chunks; trees beyond the buffer's last chunk are for longer buffers."""
+        bounds = self._cuts[first : first + len(trees)]
+        return tuple(
+            Chunk(index, tree, start, stop)
+            for index, (tree, (start, stop)) in enumerate(zip(trees, bounds, strict=False), first)
+        )
+
+    def _report(self, round: int, misfits: list[tuple[int, str]]) -> None:
+        for child, wrong in misfits:
+            error = OutOfPlaceMessage(f"early data of round {round}: {wrong}")
+            self.owner.refused(child, error)
 
     def _round(self, round: int) -> tuple[Aggregation, asyncio.Event]:
         if round not in self._rounds:
@@ -154,6 +234,7 @@ class DataPlane:
                 self._arithmetic,
                 self._send,
                 finished.set,
+                lambda: self.owner.advanced(round, aggregation),
             )
             self._rounds[round] = aggregation, finished
         return self._rounds[round]
@@ -174,13 +255,47 @@ class DataPlane:
         if not self._failure.done():
             self._failure.set_exception(error)
             self._failure.exception()  # somebody may never ask: that is no reason for a warning
-            self._on_failed(error)
+            self.owner.failed(error)
 
     # --- sending
 
     def _send(self, send: Send) -> None:
         path = send.message.path
+        fork = self._forks.get((path[0], path[-1])) if path[0] == self.config.site else None
+        if fork is None:
+            self._put(send)
+        else:
+            fork.add(send)
+
+    def _put(self, send: Send) -> None:
+        path = send.message.path
         self._lane(path[path.index(self.config.site) + 1]).put(send)
+
+    def use_auxiliary(self, paths: Mapping[tuple[int, int], tuple[Path, ...]]) -> None:
+        """Let chunks take these paths, by (source, target), from now on, and no other ones.
+
+        Raises:
+            OutOfPlaceMessage: a path from here begins with no link.
+        """
+        site, config = self.config.site, self.config
+        for fork in self._forks.values():
+            fork.auxiliary = ()
+        for (source, target), several in paths.items():
+            if source != site:
+                continue
+            for path in several:
+                if config.overlay.link(site, path[1]) is None:
+                    raise OutOfPlaceMessage(f"auxiliary path {path} begins where no link does")
+            if (source, target) not in self._forks:
+                self._forks[source, target] = Fork(
+                    config.primary_busy_bound, config.auxiliary_queue_length, self._put
+                )
+            self._forks[source, target].auxiliary = several
+
+    def _credited(self, path: Path) -> None:
+        fork = self._forks.get((path[0], path[-1])) if path[0] == self.config.site else None
+        if fork is not None:
+            fork.credited(path)
 
     def _lane(self, target: int) -> Lane:
         if target not in self._lanes:
@@ -188,10 +303,13 @@ class DataPlane:
             self._lanes[target] = Lane(
                 self.config.site,
                 f"lane {self.config.name(self.config.site)} -> {self.config.name(target)}",
-                lambda: self._connect(target),
+                lambda strand: self._connect(target, strand),
                 window,
-                self._progressed,
+                self.owner.progressed,
                 lambda error: self.fail(self._lane_error(target, error)),
+                self.config.strands,
+                self.owner.stamp if self.config.stamped else None,
+                self._credited,
             )
         return self._lanes[target]
 
@@ -201,11 +319,15 @@ class DataPlane:
             f"{error}"
         )
 
-    async def _connect(self, target: int) -> Connection:
+    async def _connect(self, target: int, strand: int) -> Connection:
         config = self.config
         connection = await self._network.connect(config.addresses[target], _Outbound(self, target))
-        await connection.send(Hello(config.token, config.site, target))
+        await connection.send(Hello(config.token, config.site, target, strand))
         return connection
+
+    def post(self, target: int, message: Message) -> None:
+        """Send a message without payload to a neighbour, beside the queue; opens its lane."""
+        self._lane(target).post(message)
 
     def sent_bytes(self) -> dict[int, int]:
         """Return the payload bytes sent so far to each neighbour."""
@@ -235,11 +357,13 @@ class DataPlane:
             raise UnauthorisedPeer(
                 f"{connection.peer} says it is site {hello.source}, which has no link to this one"
             )
-        if hello.source in self._inbound:
+        strands = self._inbound.setdefault(hello.source, {})
+        if hello.strand in strands or not 0 <= hello.strand < MOST_STRANDS:
             raise UnauthorisedPeer(
-                f"{connection.peer} says it is site {hello.source}, which is connected already"
+                f"{connection.peer} says it is strand {hello.strand} of site {hello.source}, which "
+                "is connected already or cannot be"
             )
-        self._inbound[hello.source] = connection
+        strands[hello.strand] = connection
         return hello.source
 
     def on_chunk(self, sender: int, message: ChunkMessage, payload_bytes: int) -> Sink:
@@ -251,7 +375,23 @@ class DataPlane:
         if path[here - 1] != sender:
             raise OutOfPlaceMessage(f"path {path} does not come here from site {sender}")
         if here < len(path) - 1:
-            return self._relay(sender, message, payload_bytes, path[here + 1])
+            sink = self._relay(sender, message, payload_bytes, path[here + 1])
+        else:
+            sink = self._take(message, payload_bytes)
+        if message.stamp is not None and self.config.stamped:
+            sink.done = self._measuring(sender, message.stamp, payload_bytes, sink.done)
+        return sink
+
+    def _measuring(
+        self, sender: int, stamp: Stamp, payload_bytes: int, done: Callable[[], None]
+    ) -> Callable[[], None]:
+        def whole() -> None:
+            self.owner.arrived(sender, stamp, payload_bytes)
+            done()
+
+        return whole
+
+    def _take(self, message: ChunkMessage, payload_bytes: int) -> Sink:
         if message.round <= self._rounds_done:
             raise DuplicateMessage(f"chunk {message.chunk} of round {message.round}, which is over")
         if message.round > self._rounds_done + 2:
@@ -278,7 +418,9 @@ class DataPlane:
 
         def sent() -> None:
             self._relaying[message.path] -= 1
-            self._inbound[sender].post(Credit(message.path))
+            for connection in self._inbound.get(sender, {}).values():
+                connection.post(Credit(message.path))
+                break  # any strand will do
 
         return Sink(
             target=payload, done=lambda: self._lane(to).put(Send(message, payload, sent=sent))
@@ -308,7 +450,7 @@ class DataPlane:
             f"{self.config.name(sender)} refused a message of {self.config.name(self.config.site)}"
             f": {refusal.detail}"
         )
-        self._refused(sender, error)
+        self.owner.refused(sender, error)
         needed = self._lane(sender).has_sent(refusal.chunk)
         if refusal.error == UnauthorisedPeer.__name__ or (
             needed and refusal.error != DuplicateMessage.__name__
@@ -317,11 +459,10 @@ class DataPlane:
 
     def refuse(self, sender: int | None, error: PeerError) -> None:
         """Report a refused message."""
-        self._refused(sender, error)
+        self.owner.refused(sender, error)
 
     def lost(self, sender: int, error: Exception) -> None:
         """Take note that a neighbour's lane has ended."""
-        self._inbound.pop(sender, None)
         name = self.config.name(sender)
         self.fail(LinkError(f"the lane from {name} ended: {error}"))
 
@@ -329,7 +470,8 @@ class DataPlane:
         """Close every connection."""
         for lane in self._lanes.values():
             lane.close()
-        for connection in [*self._inbound.values(), *self.strangers]:
+        inbound = [each for strands in self._inbound.values() for each in strands.values()]
+        for connection in [*inbound, *self.strangers]:
             connection.close()
 
 
@@ -351,6 +493,9 @@ class _Inbound:
             return DISCARD
         if isinstance(message, ChunkMessage):
             return self._plane.on_chunk(self._sender, message, payload_bytes)
+        if isinstance(message, TimeRequest):
+            self._connection.post(self._plane.owner.tell_time(message))
+            return DISCARD
         raise OutOfPlaceMessage(f"a {type(message).__name__} on a lane")
 
     def on_refused(self, message: AnyMessage, error: PeerError) -> None:
@@ -383,6 +528,8 @@ class _Outbound:
             self._plane.on_credit(self._target, message)
         elif isinstance(message, Refusal):
             self._plane.on_refusal(self._target, message)
+        elif isinstance(message, TimeReply):
+            self._plane.owner.hear_time(message)
         else:
             raise OutOfPlaceMessage(f"a {type(message).__name__} in answer to a lane")
         return DISCARD

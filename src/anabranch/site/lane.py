@@ -18,8 +18,10 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable
 
+from msgspec import structs
+
 from anabranch.net.errors import OutOfPlaceMessage
-from anabranch.net.messages import ChunkMessage, Mean
+from anabranch.net.messages import ChunkMessage, Mean, Message, Stamp
 from anabranch.net.network import Connection
 from anabranch.overlay import Link
 from anabranch.site.aggregation import Send
@@ -49,44 +51,55 @@ def relay_window(there: Link, back: Link | None, chunk_bytes: int) -> int:
     return 2 + math.ceil(round_trip_s * fastest_bps / (8 * chunk_bytes))
 
 
-def priority(message: ChunkMessage) -> tuple[int, int, bool]:
+def priority(message: ChunkMessage) -> tuple[int, bool, int, bool]:
     """Return a message's place in a lane, lowest first.
 
     Chunks go in the order of the deal, because a round ends with its last one; of the same chunk
-    the mean goes before the sum, because it is nearer to being of use.
+    the mean goes before the sum, because it is nearer to being of use. What takes an auxiliary path
+    uses what the primary paths leave, so it goes last in its round.
     """
-    return message.round, message.chunk, not isinstance(message, Mean)
+    return message.round, message.is_aux, message.chunk, not isinstance(message, Mean)
 
 
-_Entry = tuple[int, int, bool, int, Send]  # its priority, its place between equals, and what
+_Entry = tuple[int, bool, int, bool, int, Send]  # its priority, its place between equals, and what
 
 
 class Lane:
-    """The queue towards one neighbour and the task that empties it.
+    """The queue towards one neighbour and the tasks that empty it.
 
     Args:
         site: this site.
-        name: of the lane's task, for whoever asks what it waits for.
-        connect: makes the connection to the neighbour; nothing else sends payloads on it.
+        name: of the lane's tasks, for whoever asks what they wait for.
+        connect: makes a connection to the neighbour, given its strand; nothing else sends payloads
+            on it.
         window: chunks of one route that may be at the neighbour if it relays.
         progressed: called whenever a message has been sent.
         failed: called once with the error that ended the lane.
+        strands: how many connections the lane's messages share.
+        stamp: makes the stamp of a chunk that begins to leave, told whether the strand has sent
+            without a pause since the one before; None for no stamps.
+        credited: called with the route of each chunk that the neighbour has passed on.
     """
 
     def __init__(
         self,
         site: int,
         name: str,
-        connect: Callable[[], Awaitable[Connection]],
+        connect: Callable[[int], Awaitable[Connection]],
         window: int,
         progressed: Callable[[], None],
         failed: Callable[[Exception], None],
+        strands: int = 1,
+        stamp: Callable[[bool], Stamp] | None = None,
+        credited: Callable[[Path], None] = lambda path: None,
     ) -> None:
         self._site = site
         self._connect = connect
-        self._connection: Connection | None = None
+        self._connections: dict[int, Connection] = {}  # by strand
         self._progressed = progressed
         self._failed = failed
+        self._stamp = stamp
+        self._credited = credited
         self._ready: list[_Entry] = []
         self._parked: defaultdict[Path, deque[_Entry]] = defaultdict(deque)  # waits for credit
         self._window = window
@@ -98,7 +111,9 @@ class Lane:
         self._own_sent = asyncio.Event()
         self._wake = asyncio.Event()
         self.payload_bytes = 0  # sent so far
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
+        self._has_failed = False
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._run(strand), name=name) for strand in range(strands)]
 
     def put(self, send: Send) -> None:
         """Queue a message."""
@@ -128,18 +143,30 @@ class Lane:
             self._wake.set()
         else:
             self._credit[path] += 1
+        self._credited(path)
 
-    async def _run(self) -> None:
+    def post(self, message: Message) -> None:
+        """Send a message without payload beside the queue; it is lost while there is no lane."""
+        if 0 in self._connections:
+            self._connections[0].post(message)
+
+    async def _run(self, strand: int) -> None:
         try:
-            self._connection = await self._connect()
+            connection = self._connections[strand] = await self._connect(strand)
+            backlogged = False
             while True:
                 while not self._ready:
+                    backlogged = False
                     self._wake.clear()
                     await self._wake.wait()
-                send = heapq.heappop(self._ready)[4]
+                send = heapq.heappop(self._ready)[-1]
                 send.leaving()
                 self._note(send.message)
-                await self._connection.send(send.message, send.payload)
+                message = send.message
+                if self._stamp is not None:
+                    message = structs.replace(message, stamp=self._stamp(backlogged))
+                backlogged = True
+                await connection.send(message, send.payload)
                 self.payload_bytes += len(send.payload)
                 self._progressed()
                 send.sent()
@@ -148,6 +175,11 @@ class Lane:
                     if self._own == 0:
                         self._own_sent.set()
         except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        if not self._has_failed:
+            self._has_failed = True
             self._failed(error)
 
     def _note(self, message: ChunkMessage) -> None:
@@ -177,6 +209,7 @@ class Lane:
 
     def close(self) -> None:
         """Stop sending and close the connection."""
-        self._task.cancel()
-        if self._connection is not None:
-            self._connection.close()
+        for task in self._tasks:
+            task.cancel()
+        for connection in self._connections.values():
+            connection.close()

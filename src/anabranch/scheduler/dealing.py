@@ -1,0 +1,170 @@
+"""Which tree carries the next chunk, decided while the round goes on. Pure: time is handed in.
+
+A plan's shares say how fast its trees are expected to be. Where links turn out slower or faster, a
+deal by share makes the whole round wait for one tree. So only a *window* of chunks is dealt by
+share when the round begins; each later one is dealt when another has ended, to the tree that ended
+it. A tree that lags then gets fewer chunks by itself, and the links it leaves idle serve others.
+
+Near the end, a tree that is slow to carry even one chunk would make the round wait. A tree gets one
+of the last chunks only if it is among those that would have them all done first, each tree taking
+as long for a chunk as it last did and beginning one whenever one of its own ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage
+from anabranch.overlay import Overlay
+from anabranch.plan import NO_PARENT, Plan, Tree, interleave, steady_rate_bps
+
+_LEAST_A_TREE = 4
+_SLACK = 2.0
+_NEWEST = 0.3  # how much the newest duration counts in a tree's average
+
+
+def needed_window(
+    plan: Plan, overlay: Overlay, chunk_bytes: int, chunks: int, round_trip_s: float
+) -> int:
+    """Return how many chunks must be under way for the plan to keep its links busy.
+
+    As many as its steady rate carries while one chunk goes all the way, up its tree and down, and
+    the scheduler hears of it and answers; twice that, since chunks wait for one another; and at
+    least a few for each tree.
+
+    Args:
+        plan, overlay: the trees, and the links that carry them.
+        chunk_bytes: of each chunk.
+        chunks: how many there are.
+        round_trip_s: between a site and the scheduler.
+    """
+    bits = 8.0 * chunk_bytes
+    longest_s = max(_passage_s(plan, tree, overlay, bits) for tree in plan.trees)
+    under_way = steady_rate_bps(plan, overlay) * (longest_s + round_trip_s) / bits
+    return min(chunks, max(_LEAST_A_TREE * len(plan.trees), math.ceil(_SLACK * under_way)))
+
+
+def _passage_s(plan: Plan, tree: Tree, overlay: Overlay, bits: float) -> float:
+    """Return how long a chunk takes from the last leaf to the root and back to the last leaf."""
+
+    def way_s(parents: Sequence[int], upwards: bool) -> float:
+        longest_s = 0.0
+        for site in range(plan.size):
+            taken_s, at = 0.0, site
+            while parents[at] != NO_PARENT:
+                ends = (at, parents[at]) if upwards else (parents[at], at)
+                for hop in pairwise(plan.path(*ends)):
+                    link = overlay.link(*hop)
+                    assert link is not None  # plans are checked against the overlay
+                    taken_s += link.latency_s + bits / link.goodput_bps
+                at = parents[at]
+            longest_s = max(longest_s, taken_s)
+        return longest_s
+
+    return way_s(tree.up, True) + way_s(tree.down, False)
+
+
+class Dealer:
+    """Deals one round's chunks to the plan's trees.
+
+    Args:
+        shares: of the trees.
+        sites: how many report progress.
+        chunks: how many the round has.
+        window: how many may be under way.
+        now_s: when the round begins.
+
+    Attributes:
+        first: the trees of the chunks that are dealt at once.
+
+    >>> dealer = Dealer([0.5, 0.5], sites=1, chunks=6, window=4, now_s=0.0)
+    >>> dealer.first
+    (0, 1, 0, 1)
+    >>> dealer.progress(0, (0, 1), now_s=1.0)
+    (1,)
+    """
+
+    def __init__(
+        self, shares: Sequence[float], sites: int, chunks: int, window: int, now_s: float
+    ) -> None:
+        self.first = interleave(shares, min(window, chunks))
+        self._left = chunks - len(self.first)
+        self._began_s: list[deque[float]] = [deque() for _ in shares]  # of chunks under way
+        for tree in self.first:
+            self._began_s[tree].append(now_s)
+        self._dealt = np.bincount(self.first, minlength=len(shares))
+        self._finished = np.zeros((sites, len(shares)), dtype=np.int64)
+        self._everywhere = np.zeros(len(shares), dtype=np.int64)
+        self._takes_s = [0.0] * len(shares)  # from a chunk's deal to its end; 0 where unknown
+        self._free = [0] * len(shares)  # places in the window that a tree did not get to use
+
+    def progress(self, site: int, finished: Sequence[int], now_s: float) -> tuple[int, ...]:
+        """Take note of what a site holds; return the trees of the chunks dealt now, in order.
+
+        Args:
+            site: who says so.
+            finished: how many chunks of each tree it holds the mean of.
+            now_s: when.
+
+        Raises:
+            MalformedMessage: not one number for each tree.
+            OutOfPlaceMessage: fewer than before, or more than were dealt.
+        """
+        if len(finished) != len(self._dealt):
+            raise MalformedMessage(f"progress of {len(finished)} trees of {len(self._dealt)}")
+        holds = np.asarray(finished)
+        if (holds < self._finished[site]).any() or (holds > self._dealt).any():
+            raise OutOfPlaceMessage(
+                f"site {site} holds {tuple(finished)} chunks by tree, of {self._dealt.tolist()} "
+                f"dealt and {self._finished[site].tolist()} held before"
+            )
+        self._finished[site] = holds
+        everywhere = self._finished.min(axis=0)
+        ended = everywhere - self._everywhere
+        self._everywhere = everywhere
+        for tree in np.flatnonzero(ended).tolist():
+            for _ in range(int(ended[tree])):
+                self._note(tree, now_s - self._began_s[tree].popleft())
+                self._free[tree] += 1
+        return self._deal(now_s) if self._left and ended.any() else ()
+
+    def _note(self, tree: int, seconds: float) -> None:
+        known_s = self._takes_s[tree]
+        self._takes_s[tree] = seconds if not known_s else known_s + _NEWEST * (seconds - known_s)
+
+    def _deal(self, now_s: float) -> tuple[int, ...]:
+        trees: list[int] = []
+        while self._left:
+            open_trees = [tree for tree, free in enumerate(self._free) if free]
+            if not open_trees:
+                break
+            tree = min(open_trees, key=lambda tree: (self._expected_s(tree, now_s), tree))
+            if not self._is_among_the_first(tree, now_s):
+                break  # and no other is, for they take longer
+            self._free[tree] -= 1
+            self._left -= 1
+            self._dealt[tree] += 1
+            self._began_s[tree].append(now_s)
+            trees.append(tree)
+        return tuple(trees)
+
+    def _expected_s(self, tree: int, now_s: float) -> float:
+        """Return how long a chunk takes on a tree: as it last did, or longer if one has already."""
+        under_way = self._began_s[tree]
+        oldest_s = now_s - under_way[0] if under_way else 0.0
+        return max(self._takes_s[tree], oldest_s)
+
+    def _is_among_the_first(self, tree: int, now_s: float) -> bool:
+        """Return whether fewer chunks than are left would end sooner on other trees."""
+        end_s = self._expected_s(tree, now_s)
+        sooner = 0.0
+        for other, under_way in enumerate(self._began_s):
+            takes_s = self._expected_s(other, now_s)
+            if other != tree and under_way and 0.0 < takes_s < end_s:
+                sooner += (end_s - takes_s) * len(under_way) / takes_s
+        return sooner < self._left

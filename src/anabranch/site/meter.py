@@ -1,0 +1,44 @@
+"""What a site learns of the links that lead to it, from the chunks that come over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from anabranch.net.messages import LinkRate
+from anabranch.net.throughput import Arrival, Estimator
+
+
+class Meter:
+    """Estimates each link's rate, and gathers what is new for the next report.
+
+    Args:
+        make_estimator: makes the estimator of one link.
+        interval_s: how often to report, at most.
+    """
+
+    def __init__(self, make_estimator: Callable[[], Estimator], interval_s: float) -> None:
+        self._make_estimator = make_estimator
+        self._interval_s = interval_s
+        self._estimators: dict[int, Estimator] = {}
+        self._new: dict[int, LinkRate] = {}
+        self._reported_s: float | None = None
+
+    def arrived(self, source: int, arrival: Arrival) -> tuple[LinkRate, ...]:
+        """Take note of a chunk's passage; return what is to be reported now, often nothing.
+
+        Args:
+            source: the neighbour it came from.
+            arrival: when it left and came.
+        """
+        if source not in self._estimators:
+            self._estimators[source] = self._make_estimator()
+        estimate = self._estimators[source].arrived(arrival)
+        if estimate is None:
+            return ()
+        self._new[source] = LinkRate(source, estimate.rate_bps, estimate.latency_s, estimate.chunks)
+        now_s = arrival.received_s
+        if self._reported_s is not None and 0 <= now_s - self._reported_s < self._interval_s:
+            return ()
+        self._reported_s = now_s
+        new, self._new = self._new, {}
+        return tuple(new.values())
