@@ -6,12 +6,15 @@ Pure: time is handed in, seconds since the run began.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from statistics import median
 
 from anabranch.net.messages import LinkRate
 from anabranch.net.throughput import Estimate
 from anabranch.overlay import Overlay
-from anabranch.plan import Plan
+from anabranch.plan import Plan, steady_rate_bps
 from anabranch.scheduler.collector import Collector
+from anabranch.scheduler.persistence import Persistence
 from anabranch.scheduler.policy import Policy, Replan
 
 Search = Callable[[Overlay, Plan], Mapping[tuple[int, int], tuple[tuple[int, ...], ...]]]
@@ -45,6 +48,8 @@ class Awareness:
         self._chunk_bytes = chunk_bytes
         self._collector = collector
         self._truth = truth
+        self._persistence = Persistence(len(truth.links))
+        self._looked_s = 0.0
 
     def measured(self, source: int, target: int, rate: LinkRate, now_s: float) -> None:
         """Take a measurement of a link."""
@@ -58,9 +63,34 @@ class Awareness:
             return self._truth.at(now_s)
         return self._collector.belief(now_s)
 
+    def expectation(self, size_bytes: int, now_s: float) -> Overlay:
+        """Return the network as it should be on average while the next round lasts.
+
+        An oracle expects what it knows. Whoever measures expects of a deviation from the typical
+        rate what has been seen to last: see :mod:`anabranch.scheduler.persistence`.
+        """
+        belief = self.belief(now_s)
+        if self._collector is None:
+            return belief
+        self._persistence.look(self._collector.measured_since(self._looked_s), now_s)
+        self._looked_s = now_s
+        round_s = 8 * size_bytes / steady_rate_bps(self._policy.plan, belief)
+        kept = self._persistence.kept(round_s)
+        typical_bps = median(link.goodput_bps for link in belief)
+        return replace(
+            belief,
+            links=tuple(
+                replace(
+                    link, rate_bps=link.rate_bps * (typical_bps / link.goodput_bps) ** (1 - kept)
+                )
+                for link in belief
+            ),
+        )
+
     def consider(self, size_bytes: int, now_s: float) -> Replan | None:
         """Return a better plan than the one in force, and why; None where there is none."""
-        return self._policy.consider(self.belief(now_s), size_bytes, self._chunk_bytes)
+        expected = self.expectation(size_bytes, now_s)
+        return self._policy.consider(expected, size_bytes, self._chunk_bytes)
 
     def auxiliary(self, now_s: float) -> tuple[tuple[int, ...], ...]:
         """Return the auxiliary paths of the plan in force, as things are now."""

@@ -102,6 +102,15 @@ class Collector:
             now_s,
         )
 
+    def measured_since(self, since_s: float) -> dict[int, float]:
+        """Return what was measured after a moment, bit/s, by the link's place in the overlay."""
+        found = {}
+        for index, link in enumerate(self._initial.links):
+            seen = self._seen.get((link.source, link.target))
+            if seen is not None and seen.at_s > since_s and not seen.shares_port:
+                found[index] = seen.rate_bps
+        return found
+
     def _note_if_full(self, port_bps: float | None, pairs: list[Pair], now_s: float) -> None:
         if port_bps is None:
             return

@@ -1,0 +1,81 @@
+"""What is believed of the network, and the plan that follows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from anabranch.net.messages import LinkRate
+from anabranch.overlay import Overlay, Trace, internet2_9
+from anabranch.plan import Plan, disjoint_paths, fapt
+from anabranch.scheduler.awareness import Awareness
+from anabranch.scheduler.collector import Collector
+from anabranch.scheduler.policy import Policy
+
+OVERLAY = internet2_9()
+SIZE_BYTES, CHUNK_BYTES = 100_000_000, 1 << 18
+
+
+def planner(network: Overlay, version: int, previous: Plan) -> Plan:
+    return fapt(network, roots=9, version=version)
+
+
+def make(overlay: Overlay = OVERLAY, oracle: bool = False) -> Awareness:
+    policy = Policy(fapt(overlay, roots=9), overlay.at(0.0), planner)
+    collector = None if oracle else Collector(overlay.at(0.0))
+    return Awareness(5.0, policy, disjoint_paths, CHUNK_BYTES, collector, overlay)
+
+
+def measure(awareness: Awareness, slow: tuple[int, int], rate_bps: float, now_s: float) -> None:
+    for link in OVERLAY:
+        pair = link.source, link.target
+        bps = rate_bps if pair == slow else link.goodput_bps
+        awareness.measured(*pair, LinkRate(link.source, bps, None, 8), now_s)
+
+
+def test_a_link_that_slowed_down_and_stays_slow_leads_to_another_plan() -> None:
+    awareness = make()
+    for second in (1.0, 6.0, 11.0):
+        measure(awareness, (0, 2), 135e6 * (1 - OVERLAY.links[0].loss), second)
+        awareness.consider(SIZE_BYTES, second)
+    found = []
+    for second in range(16, 60, 5):
+        measure(awareness, (0, 2), 5e6, float(second))
+        found.append(awareness.consider(SIZE_BYTES, float(second)))
+    replans = [replan for replan in found if replan is not None]
+    assert replans
+    assert "dc1->dc3 fell" in replans[0].why
+    assert replans[0].after_s < replans[0].before_s
+
+
+def test_a_network_as_it_was_leads_to_none() -> None:
+    awareness = make()
+    for second in range(1, 60, 5):
+        measure(awareness, (-1, -1), 0.0, float(second))
+        assert awareness.consider(SIZE_BYTES, float(second)) is None
+
+
+def test_an_oracle_knows_what_nobody_measured() -> None:
+    slowed = replace(
+        OVERLAY,
+        links=tuple(
+            replace(link, trace=Trace((0.0, 10.0), (link.rate_bps, 3e6)))
+            if (link.source, link.target) == (0, 2)
+            else link
+            for link in OVERLAY.links
+        ),
+    )
+    oracle = make(slowed, oracle=True)
+    assert oracle.consider(SIZE_BYTES, 9.0) is None
+    replan = oracle.consider(SIZE_BYTES, 11.0)
+    assert replan is not None
+    assert oracle.belief(11.0).link(0, 2).rate_bps == pytest.approx(3e6)  # type: ignore[union-attr]
+    assert oracle.expectation(SIZE_BYTES, 11.0) == oracle.belief(11.0)
+
+
+def test_auxiliary_paths_are_those_of_the_plan_in_force() -> None:
+    awareness = make()
+    plan = fapt(OVERLAY, roots=9)
+    found = disjoint_paths(OVERLAY, plan)
+    assert set(awareness.auxiliary(0.0)) == {path for paths in found.values() for path in paths}
