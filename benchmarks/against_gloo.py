@@ -28,7 +28,7 @@ from anabranch.net.tcp import TcpNetwork
 from anabranch.overlay import dumps, internet2_9, random_complete
 from anabranch.run.launch import TOKEN_VARIABLE
 from anabranch.scheduler.server import LIMITS as CONTROL_LIMITS
-from anabranch.site.agent import SiteAgent
+from anabranch.site.agent import SiteAgent, Transport
 from anabranch.site.arithmetic import Float32
 from anabranch.site.dataplane import LIMITS as DATA_LIMITS
 
@@ -65,7 +65,7 @@ async def take_part(
         lambda *refused: None,
     )
     await agent.join((host, int(port)))
-    await agent.start(options.chunk_elements, ELEMENTS, Float32(), lanes)
+    await agent.start(Transport(options.chunk_elements), ELEMENTS, Float32(), lanes)
     for number in range(options.rounds + 1):
         for system in ("gloo", "anabranch"):
             buffer.fill(float(rank))

@@ -14,7 +14,7 @@ from anabranch.scheduler.collector import Collector
 from anabranch.scheduler.policy import Policy
 
 OVERLAY = internet2_9()
-SIZE_BYTES, CHUNK_BYTES = 100_000_000, 1 << 18
+SIZE_BYTES = 100_000_000
 
 
 def planner(network: Overlay, version: int, previous: Plan) -> Plan:
@@ -24,7 +24,7 @@ def planner(network: Overlay, version: int, previous: Plan) -> Plan:
 def make(overlay: Overlay = OVERLAY, oracle: bool = False) -> Awareness:
     policy = Policy(fapt(overlay, roots=9), overlay.at(0.0), planner)
     collector = None if oracle else Collector(overlay.at(0.0))
-    return Awareness(5.0, policy, disjoint_paths, CHUNK_BYTES, collector, overlay)
+    return Awareness(5.0, policy, disjoint_paths, lambda elements: 1 << 16, collector, overlay)
 
 
 def measure(awareness: Awareness, slow: tuple[int, int], rate_bps: float, now_s: float) -> None:

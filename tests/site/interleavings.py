@@ -21,13 +21,14 @@ from anabranch.plan import (
     Plan,
     algorithm_3,
     balanced,
+    cut,
     disjoint_paths,
     fapt,
     packed,
     star,
     with_auxiliary,
 )
-from anabranch.scheduler.server import Dealing, Scheduler
+from anabranch.scheduler.server import Scheduler
 from anabranch.sim.loop import VirtualLoop, run_virtually
 from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import SiteAgent, Transport
@@ -95,7 +96,10 @@ async def play(seed: int) -> None:
         auxiliary_queue_length=int(rng.integers(1, 4)),
     )
     window = int(rng.integers(1, 12))
-    dealing = Dealing(transport.chunk_elements, lambda plan, chunks: window)
+
+    def dealing(plan: Plan, buffer_elements: int) -> tuple[int, int]:
+        return len(cut(buffer_elements, transport.chunk_elements)), window
+
     scheduler = Scheduler(
         network.control(None),
         overlay,

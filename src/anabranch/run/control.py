@@ -119,7 +119,7 @@ class Recorder:
             self.plan,
             self._overlay,
             size_bytes,
-            chunk_bytes=scenario.most_chunk_elements * _ELEMENT_BYTES,
+            chunk_bytes=scenario.chunk_elements_of(buffer_elements) * _ELEMENT_BYTES,
         )
         task, model = describe(scenario.task)
         self._log.append(
@@ -131,7 +131,7 @@ class Recorder:
                     plan_json=plans.dumps(self.plan),
                     sites=[site.name for site in self._overlay.sites],
                     buffer_bytes=size_bytes,
-                    chunk_elements=scenario.most_chunk_elements,
+                    chunk_elements=scenario.chunk_elements_of(buffer_elements),
                     shaped=scenario.shaped,
                     world=self._world,
                     task=task,
@@ -409,24 +409,26 @@ def _awareness(scenario: Scenario, overlay: Overlay, plan: Plan) -> Awareness | 
     if isinstance(asked, Passive):
         known = asked.start == "overlay"
         collector = Collector(believed, since_s=0.0 if known else -math.inf)
-    chunk_bytes = _ELEMENT_BYTES * scenario.most_chunk_elements
-    return Awareness(asked.update_time_s, policy, search, chunk_bytes, collector, overlay)
+    return Awareness(
+        asked.update_time_s, policy, search, scenario.chunk_elements_of, collector, overlay
+    )
 
 
 def _dealing(scenario: Scenario, overlay: Overlay) -> Dealing | None:
     adaptive = scenario.adaptive
     if adaptive is None:
         return None
-    chunk_elements = scenario.most_chunk_elements
-    if adaptive.window is not None:
-        window = adaptive.window
-        return Dealing(chunk_elements, lambda plan, chunks: window)
-    chunk_bytes = _ELEMENT_BYTES * chunk_elements
     control_s = 2 * scenario.simulation.control_latency_s
-    return Dealing(
-        chunk_elements,
-        lambda plan, chunks: needed_window(plan, overlay, chunk_bytes, chunks, control_s),
-    )
+
+    def dealing(plan: Plan, buffer_elements: int) -> tuple[int, int]:
+        chunk_elements = scenario.chunk_elements_of(buffer_elements)
+        chunks = len(plans.cut(buffer_elements, chunk_elements))
+        window = adaptive.window or needed_window(
+            plan, overlay, _ELEMENT_BYTES * chunk_elements, chunks, control_s
+        )
+        return chunks, window
+
+    return dealing
 
 
 async def conduct(scheduler: Scheduler, recorder: Recorder) -> None:

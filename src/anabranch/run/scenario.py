@@ -26,6 +26,7 @@ class ScenarioError(ValueError):
 
 
 _Positive = Annotated[int, Meta(ge=1)]
+_PACKED_CHUNKS = 1000  # about as many chunks a round on packed trees
 _LONGEST_S = 1e9  # thirty years; TOML has inf and nan, and a bound keeps both out
 _Seconds = Annotated[float, Meta(gt=0, le=_LONGEST_S)]
 
@@ -273,8 +274,8 @@ class Scenario(Table, frozen=True, kw_only=True):
             None keeps the first plan.
         auxiliary: paths that help the trees' links; None for none.
         seed: of every random choice.
-        chunk_elements: the most elements of a chunk; None for 65,536 on packed trees, which are
-            deep and many, and 262,144 on other routes.
+        chunk_elements: the most elements of a chunk; None for 262,144, and on packed trees for a
+            thousandth of the buffer, between 16,384 and 65,536.
         congestion_control: what lanes between machines ask the kernel for. Where it may not be set,
             each lane takes several connections instead.
         sample_every_s: how often a site writes down what its links carried, seconds.
@@ -309,12 +310,17 @@ class Scenario(Table, frozen=True, kw_only=True):
         """The routes, each of which is a run of its own."""
         return self.route if isinstance(self.route, tuple) else (self.route,)
 
-    @property
-    def most_chunk_elements(self) -> int:
-        """The most elements of a chunk, of a scenario with one route."""
+    def chunk_elements_of(self, buffer_elements: int) -> int:
+        """Return the most elements of a chunk, in a run with one route and buffers of this size.
+
+        Trees that are deep and many want small chunks, since a chunk's way through them costs time
+        while the pipeline fills; smaller than 64 KiB they cost more to handle than they save.
+        """
         if self.chunk_elements is not None:
             return self.chunk_elements
-        return 1 << 16 if isinstance(self.routes[0], Packed) else 1 << 18
+        if not isinstance(self.routes[0], Packed):
+            return 1 << 18
+        return min(max(buffer_elements // _PACKED_CHUNKS, 1 << 14), 1 << 16)
 
     @property
     def adaptive(self) -> Adaptive | None:

@@ -126,8 +126,9 @@ async def _steps(
     work = await loop.run_in_executor(None, make_work, scenario, site, sites, data_dir, sizes_only)
     overlay = overlays.loads(welcome.overlay_toml)
     lanes = world.enter(scenario, overlay, welcome, agent.began)
-    transport = _transport(scenario, world.strands)
-    meter = _meter(scenario)
+    chunk_elements = scenario.chunk_elements_of(len(work.buffer))
+    transport = _transport(scenario, chunk_elements, world.strands)
+    meter = _meter(scenario, chunk_elements)
     await agent.start(transport, len(work.buffer), work.arithmetic, lanes, meter)
     diary.begin(agent, site, scenario.sample_every_s)
     if world.strands > 1:
@@ -172,8 +173,8 @@ async def _steps(
             diary.report()  # the run may be over for it
 
 
-def _transport(scenario: Scenario, strands: int) -> Transport:
-    chunk_elements, auxiliary = scenario.most_chunk_elements, scenario.auxiliary
+def _transport(scenario: Scenario, chunk_elements: int, strands: int) -> Transport:
+    auxiliary = scenario.auxiliary
     if auxiliary is None:
         return Transport(chunk_elements, strands)
     return Transport(
@@ -181,14 +182,14 @@ def _transport(scenario: Scenario, strands: int) -> Transport:
     )
 
 
-def _meter(scenario: Scenario) -> Meter | None:
+def _meter(scenario: Scenario, chunk_elements: int) -> Meter | None:
     """Return what measures links, in a run that wants them measured."""
     awareness = scenario.awareness
     if not isinstance(awareness, Passive):
         return None
     if awareness.estimator == "busy-period":
         return Meter(BusyPeriodEstimator, awareness.update_time_s / _REPORTS_AN_UPDATE)
-    probe_elements = awareness.probe_chunk_elements or scenario.most_chunk_elements // 4
+    probe_elements = awareness.probe_chunk_elements or chunk_elements // 4
     return Meter(
         lambda: ChunkMeanEstimator(_ELEMENT_BYTES * probe_elements, awareness.probe_chunks),
         awareness.update_time_s / _REPORTS_AN_UPDATE,

@@ -166,7 +166,7 @@ class _Sized:
     """No numbers, only their count."""
 
     def __init__(self, scenario: Scenario, elements: int) -> None:
-        self.buffer, self.arithmetic = _nothing(elements, scenario.most_chunk_elements)
+        self.buffer, self.arithmetic = _nothing(elements, scenario.chunk_elements_of(elements))
         self.samples = scenario.task.batch_size
         self.evaluation: Evaluation | None = None
 

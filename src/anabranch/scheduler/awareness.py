@@ -17,6 +17,8 @@ from anabranch.scheduler.collector import Collector
 from anabranch.scheduler.persistence import Persistence
 from anabranch.scheduler.policy import Policy, Replan
 
+_ELEMENT_BYTES = 4
+
 Search = Callable[[Overlay, Plan], Mapping[tuple[int, int], tuple[tuple[int, ...], ...]]]
 """Finds a plan's auxiliary paths on an overlay."""
 
@@ -28,7 +30,7 @@ class Awareness:
         update_time_s: how often to look (UPDATE_TIME).
         policy: decides whether to plan again.
         search: finds auxiliary paths.
-        chunk_bytes: the most bytes of a chunk.
+        chunk_elements_of: the most elements of a chunk, by the elements of the buffer.
         collector: gathers what is measured; None for an oracle, which knows the truth.
         truth: the network as it really is, which an oracle goes by.
     """
@@ -38,14 +40,14 @@ class Awareness:
         update_time_s: float,
         policy: Policy,
         search: Search,
-        chunk_bytes: int,
+        chunk_elements_of: Callable[[int], int],
         collector: Collector | None,
         truth: Overlay,
     ) -> None:
         self.update_time_s = update_time_s
         self._policy = policy
         self._search = search
-        self._chunk_bytes = chunk_bytes
+        self._chunk_elements_of = chunk_elements_of
         self._collector = collector
         self._truth = truth
         self._persistence = Persistence(len(truth.links))
@@ -90,7 +92,8 @@ class Awareness:
     def consider(self, size_bytes: int, now_s: float) -> Replan | None:
         """Return a better plan than the one in force, and why; None where there is none."""
         expected = self.expectation(size_bytes, now_s)
-        return self._policy.consider(expected, size_bytes, self._chunk_bytes)
+        chunk_bytes = _ELEMENT_BYTES * self._chunk_elements_of(size_bytes // _ELEMENT_BYTES)
+        return self._policy.consider(expected, size_bytes, chunk_bytes)
 
     def auxiliary(self, now_s: float) -> tuple[tuple[int, ...], ...]:
         """Return the auxiliary paths of the plan in force, as things are now."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from anabranch import overlay as overlays
@@ -92,17 +91,9 @@ class Observer(Protocol):
         """A message was refused."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dealing:
-    """How chunks are dealt while a round goes on.
-
-    Args:
-        chunk_elements: the most elements of a chunk.
-        window: how many chunks may be under way, given the plan and how many chunks there are.
-    """
-
-    chunk_elements: int
-    window: Callable[[Plan, int], int]
+Dealing = Callable[[Plan, int], tuple[int, int]]
+"""How chunks are dealt while a round goes on: called with the plan and the elements of the buffer,
+returns how many chunks there are, and how many of them may be under way."""
 
 
 class Scheduler:
@@ -274,9 +265,8 @@ class Scheduler:
 
     def _make_dealer(self, dealing: Dealing, plan: Plan) -> Dealer:
         assert self._buffer_elements is not None  # rounds are granted to ready sites
-        chunks = len(plans.cut(self._buffer_elements, dealing.chunk_elements))
         shares = [tree.share for tree in plan.trees]
-        window = dealing.window(plan, chunks)
+        chunks, window = dealing(plan, self._buffer_elements)
         return Dealer(shares, self.overlay.size, chunks, window, self._now_s())
 
     # --- what is known of the network

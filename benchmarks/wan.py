@@ -1,0 +1,252 @@
+"""All-reduce over an emulated WAN: every route, and gloo, in the same namespaces. Needs root.
+
+    python benchmarks/wan.py                 # all settings, about an hour
+    python benchmarks/wan.py --only sparse   # sparse, small, far, complete or ports
+
+Each site is a process in a network namespace, and the kernel holds every link (and, in ``ports``,
+every site's port) to its rate. Seconds a round, share of the physical limit, speed-up over the
+median star, and what it costs: CPU seconds for a gigabyte moved, and the most memory of a site.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import common
+from anabranch.emulate import emulated
+from anabranch.overlay import Link, Overlay, Site, dumps, internet2_9, load, random_complete
+from anabranch.plan import limit_s
+from anabranch.record import LinkBytes, read_events, summarise
+from anabranch.run.launch import run_locally
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+GLOO_PORT = 29500
+
+STAR_MEDIAN = 'route = {kind = "star", hub = "dc4"}'
+STAR_BEST = 'route = {kind = "star"}'
+PACKED = 'route = {kind = "packed"}'
+ROUTES = {
+    "star, median hub": STAR_MEDIAN,
+    "star, best hub": STAR_BEST,
+    "balanced": 'route = {kind = "balanced"}',
+    "mst": 'route = {kind = "mst"}',
+    "fapt, 1 root": 'route = {kind = "fapt", roots = 1}',
+    "fapt, 9 roots": 'route = {kind = "fapt"}',
+    "fapt, 9 roots, auxiliary": 'route = {kind = "fapt"}\nauxiliary = {}\nchunk_elements = 65536',
+    "packed": PACKED,
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """An overlay, a buffer, and what is to be compared on it.
+
+    Args:
+        overlay: sites and links.
+        elements: of the buffer.
+        routes: by name, as lines of a scenario.
+        rounds: of each; the slowest routes take one less.
+        gloo: how many rounds of gloo's.
+    """
+
+    overlay: Overlay
+    elements: int
+    routes: Mapping[str, str]
+    rounds: int
+    gloo: int
+
+
+def sparse(latency_s: float, loss: float) -> Overlay:
+    overlay = internet2_9()
+    links = tuple(replace(link, latency_s=latency_s, loss=loss) for link in overlay.links)
+    return replace(overlay, links=links)
+
+
+def three_ports() -> Overlay:
+    """Three sites at 100, 50 and 25 Mbit/s each way, on one port each."""
+    rates_bps = 100e6, 50e6, 25e6
+    sites = tuple(
+        Site(f"site-{rate_bps / 1e6:.0f}", uplink_bps=rate_bps, downlink_bps=rate_bps)
+        for rate_bps in rates_bps
+    )
+    links = tuple(Link(i, j, 1e9) for i in range(3) for j in range(3) if i != j)
+    return Overlay("three ports", sites, links)
+
+
+def settings() -> dict[str, Callable[[], Setting]]:
+    large, small = 61_000_000, 6_100_000
+    few = {name: ROUTES[name] for name in ("star, best hub", "fapt, 9 roots", "packed")}
+    complete = random_complete(9, 0, low_bps=20e6, high_bps=155e6, latency_s=0.0, loss=0.0)
+    hub = {"star, median hub": STAR_MEDIAN.replace("dc4", complete.sites[4].name)}
+    return {
+        "sparse": lambda: Setting(sparse(0.0, 0.0), large, ROUTES, 2, 1),
+        "small": lambda: Setting(sparse(0.0, 0.0), small, ROUTES, 4, 3),
+        "far": lambda: Setting(
+            sparse(0.03, 0.0002), large, {"fapt, 9 roots": ROUTES["fapt, 9 roots"]} | {
+                "packed": PACKED
+            }, 3, 0,
+        ),
+        "complete": lambda: Setting(complete, large, {**hub, **few}, 3, 1),
+        "ports": lambda: Setting(
+            three_ports(), (16 << 20) // 4,
+            {"star, best hub": STAR_BEST, "fapt, all roots": ROUTES["fapt, 9 roots"]}
+            | {"packed": PACKED}, 4, 3,
+        ),
+    }  # fmt: skip
+
+
+def measure(setting: Setting, lines: str, rounds: int) -> dict[str, object]:
+    """Run a scenario, each site in a namespace of its own."""
+    pids: dict[str, int] = {}
+    peaks: dict[str, int] = {}
+    cpu_s: dict[str, float] = {}
+
+    def sample() -> None:
+        for name, pid in pids.items():
+            peaks[name] = max(peaks.get(name, 0), common.peak_memory_bytes(pid))
+            cpu_s[name] = max(cpu_s.get(name, 0.0), process_cpu_s(pid))
+
+    with tempfile.TemporaryDirectory() as folder:
+        path, log = Path(folder, "scenario.toml"), Path(folder, "run.db")
+        Path(folder, "overlay.toml").write_text(dumps(setting.overlay))
+        path.write_text(
+            f'overlay = "overlay.toml"\nstop.rounds = {rounds}\n{lines}\n'
+            f'task = {{kind = "exchange", elements = {setting.elements}}}\n'
+        )
+        overlay = load(str(Path(folder, "overlay.toml")))
+        run_locally(path, 0, overlay, log, None, sample, pids.update, emulate=True)
+        events = [event for _, event in read_events(log)]
+    run = summarise(iter(events))
+    assert run.checksums_agree
+    assert len(run.round_s) == rounds
+    moved = sum(event.payload_bytes for event in events if isinstance(event, LinkBytes))
+    return {
+        "round_s": common.spread(run.round_s),
+        "trees": len(json.loads(run.started.plan_json)["trees"]),
+        "cpu_s_per_gb": sum(cpu_s.values()) / (moved / 1e9),
+        "peak_site_memory_bytes": max(
+            peak for name, peak in peaks.items() if name != "the scheduler"
+        ),
+    }
+
+
+def process_cpu_s(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+def gloo(setting: Setting, rounds: int) -> dict[str, object]:
+    """Let gloo all-reduce the same buffer in the same namespaces."""
+    overlay = setting.overlay
+    with emulated(overlay) as wan:
+        environment = {**os.environ, "GLOO_SOCKET_IFNAME": wan.interface}
+        wan.begin()
+        processes = [
+            wan.popen(
+                rank,
+                [
+                    *(sys.executable, __file__, "--gloo-rank", str(rank)),
+                    *("--gloo-store", wan.addresses[0], "--gloo-size", str(overlay.size)),
+                    *("--elements", str(setting.elements), "--rounds", str(rounds)),
+                ],
+                stdout=subprocess.PIPE,
+                text=True,
+                env=environment,
+            )
+            for rank in range(overlay.size)
+        ]
+        answers = [json.loads(process.communicate(timeout=3000)[0]) for process in processes]
+    # A round lasts until its last process has the result.
+    rounds_s = [max(column) for column in zip(*answers, strict=True)]
+    return {"round_s": common.spread(rounds_s)}
+
+
+def gloo_rank(options: argparse.Namespace) -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"tcp://{options.gloo_store}:{GLOO_PORT}",
+        rank=options.gloo_rank,
+        world_size=options.gloo_size,
+    )
+    times_s = []
+    for _ in range(options.rounds):
+        tensor = torch.full((options.elements,), float(options.gloo_rank))
+        dist.barrier()
+        began_s = time.perf_counter()
+        dist.all_reduce(tensor)
+        times_s.append(time.perf_counter() - began_s)
+        assert bool((tensor == options.gloo_size * (options.gloo_size - 1) / 2).all())
+    dist.barrier()
+    print(json.dumps(times_s), flush=True)
+    dist.destroy_process_group()
+
+
+def compare(name: str, setting: Setting) -> dict[str, object]:
+    """Measure everything in a setting, and print it as it comes."""
+    least_s = limit_s(setting.overlay, 4 * setting.elements)
+    print(f"\n{name}: {setting.overlay.name}, {setting.elements:,} float32, limit {least_s:.2f} s")
+    rows: dict[str, dict[str, object]] = {}
+    for route, lines in setting.routes.items():
+        slow = "star" in route or route == "balanced"
+        rounds = max(1, setting.rounds - 1) if slow else setting.rounds
+        rows[route] = measure(setting, lines, rounds)
+        show(route, rows, least_s)
+    if setting.gloo:
+        rows["gloo"] = gloo(setting, setting.gloo)
+        show("gloo", rows, least_s)
+    return {
+        "overlay": setting.overlay.name,
+        "elements": setting.elements,
+        "limit_s": least_s,
+        "rows": rows,
+    }
+
+
+def show(route: str, rows: dict[str, dict[str, object]], least_s: float) -> None:
+    row = rows[route]
+    round_s: float = row["round_s"]["median"]  # type: ignore[index]
+    row["share_of_limit"] = least_s / round_s
+    first_s: float = next(iter(rows.values()))["round_s"]["median"]  # type: ignore[index]
+    row["over_first"] = first_s / round_s
+    cost = f", {row['cpu_s_per_gb']:.2f} CPU s/GB" if "cpu_s_per_gb" in row else ""
+    trees = f", {row['trees']} trees" if "trees" in row else ""
+    print(
+        f"  {route}: {round_s:.2f} s, {least_s / round_s:.1%} of the limit, "
+        f"{first_s / round_s:.2f}x the first{trees}{cost}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", action="append", choices=list(settings()))
+    for option in ("--gloo-rank", "--gloo-size", "--elements", "--rounds"):
+        parser.add_argument(option, type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--gloo-store", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.gloo_rank is not None:
+        gloo_rank(options)
+        return
+    for name, make in settings().items():
+        if options.only is None or name in options.only:
+            common.write(f"wan_{name}", seed=0, **compare(name, make()))
+
+
+if __name__ == "__main__":
+    main()
