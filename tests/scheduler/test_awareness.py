@@ -11,7 +11,7 @@ from anabranch.overlay import Overlay, Trace, internet2_9
 from anabranch.plan import Plan, disjoint_paths, fapt
 from anabranch.scheduler.awareness import Awareness
 from anabranch.scheduler.collector import Collector
-from anabranch.scheduler.policy import Policy
+from anabranch.scheduler.policy import Policy, Replan
 
 OVERLAY = internet2_9()
 SIZE_BYTES = 100_000_000
@@ -27,6 +27,10 @@ def make(overlay: Overlay = OVERLAY, oracle: bool = False) -> Awareness:
     return Awareness(5.0, policy, disjoint_paths, lambda elements: 1 << 16, collector, overlay)
 
 
+def look(awareness: Awareness, now_s: float) -> Replan | None:
+    return awareness.consider(awareness.expectation(SIZE_BYTES, now_s), SIZE_BYTES)
+
+
 def measure(awareness: Awareness, slow: tuple[int, int], rate_bps: float, now_s: float) -> None:
     for link in OVERLAY:
         pair = link.source, link.target
@@ -38,11 +42,11 @@ def test_a_link_that_slowed_down_and_stays_slow_leads_to_another_plan() -> None:
     awareness = make()
     for second in (1.0, 6.0, 11.0):
         measure(awareness, (0, 2), 135e6 * (1 - OVERLAY.links[0].loss), second)
-        awareness.consider(SIZE_BYTES, second)
+        look(awareness, second)
     found = []
     for second in range(16, 60, 5):
         measure(awareness, (0, 2), 5e6, float(second))
-        found.append(awareness.consider(SIZE_BYTES, float(second)))
+        found.append(look(awareness, float(second)))
     replans = [replan for replan in found if replan is not None]
     assert replans
     assert "dc1->dc3 fell" in replans[0].why
@@ -53,7 +57,7 @@ def test_a_network_as_it_was_leads_to_none() -> None:
     awareness = make()
     for second in range(1, 60, 5):
         measure(awareness, (-1, -1), 0.0, float(second))
-        assert awareness.consider(SIZE_BYTES, float(second)) is None
+        assert look(awareness, float(second)) is None
 
 
 def test_an_oracle_knows_what_nobody_measured() -> None:
@@ -67,8 +71,8 @@ def test_an_oracle_knows_what_nobody_measured() -> None:
         ),
     )
     oracle = make(slowed, oracle=True)
-    assert oracle.consider(SIZE_BYTES, 9.0) is None
-    replan = oracle.consider(SIZE_BYTES, 11.0)
+    assert look(oracle, 9.0) is None
+    replan = look(oracle, 11.0)
     assert replan is not None
     assert oracle.belief(11.0).link(0, 2).rate_bps == pytest.approx(3e6)  # type: ignore[union-attr]
     assert oracle.expectation(SIZE_BYTES, 11.0) == oracle.belief(11.0)
@@ -78,4 +82,4 @@ def test_auxiliary_paths_are_those_of_the_plan_in_force() -> None:
     awareness = make()
     plan = fapt(OVERLAY, roots=9)
     found = disjoint_paths(OVERLAY, plan)
-    assert set(awareness.auxiliary(0.0)) == {path for paths in found.values() for path in paths}
+    assert set(awareness.auxiliary(OVERLAY)) == {path for paths in found.values() for path in paths}

@@ -89,13 +89,20 @@ class Awareness:
             ),
         )
 
-    def consider(self, size_bytes: int, now_s: float) -> Replan | None:
-        """Return a better plan than the one in force, and why; None where there is none."""
-        expected = self.expectation(size_bytes, now_s)
+    def consider(self, expected: Overlay, size_bytes: int) -> Replan | None:
+        """Return a better plan for what is expected than the one in force, and why.
+
+        Args:
+            expected: see ``expectation``.
+            size_bytes: of the flat buffer.
+
+        Returns:
+            None where there is none.
+        """
         chunk_bytes = _ELEMENT_BYTES * self._chunk_elements_of(size_bytes // _ELEMENT_BYTES)
         return self._policy.consider(expected, size_bytes, chunk_bytes)
 
-    def auxiliary(self, now_s: float) -> tuple[tuple[int, ...], ...]:
-        """Return the auxiliary paths of the plan in force, as things are now."""
-        found = self._search(self.belief(now_s), self._policy.plan)
+    def auxiliary(self, expected: Overlay) -> tuple[tuple[int, ...], ...]:
+        """Return the auxiliary paths of the plan in force, for what is expected."""
+        found = self._search(expected, self._policy.plan)
         return tuple(path for paths in found.values() for path in paths)

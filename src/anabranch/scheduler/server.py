@@ -58,6 +58,8 @@ LIMITS = Limits(message_bytes=1 << 26, payload_bytes=0)
 # A site that loses a neighbour's lane often hears of it before the scheduler hears that the
 # neighbour died. Waiting this long lets the run's error name the cause and not the symptom.
 _BLAME_S = 0.5
+# How much longer than a look at plans the pause before the next is, at least.
+_REST = 20.0
 
 
 class Observer(Protocol):
@@ -126,8 +128,9 @@ class Scheduler:
     ) -> None:
         plan.check_fits(overlay)
         self._awareness = awareness
-        self._updating = False  # an update is due
-        self._updated_s = 0.0  # when the last was
+        self._update: asyncio.Task[None] | None = None  # that is due, or goes on
+        self._looked_s = 0.0  # when plans were last looked at
+        self._looked_for_s = 0.0  # how long that took
         self._dealing = dealing
         self._dealers: dict[int, Dealer] = {}  # of the rounds in progress
         self._network = network
@@ -165,6 +168,8 @@ class Scheduler:
             await self._end
         finally:
             self._over = True
+            if self._update is not None:
+                self._update.cancel()
             self._listener.close()
             for connection in [*self._connections.values(), *self.strangers]:
                 connection.close()
@@ -289,22 +294,39 @@ class Scheduler:
 
     def _update_in_time(self) -> None:
         """See that plans are looked at, as often as they should be while anything happens."""
-        if self._awareness is None or self._updating or self._started_s is None:
+        if self._awareness is None or self._update is not None or self._started_s is None:
             return
-        self._updating = True
-        due_s = self._updated_s + self._awareness.update_time_s
-        asyncio.get_running_loop().call_later(max(0.0, due_s - self._now_s()), self._update)
+        # Looking at plans must not become what the scheduler does most of the time.
+        pause_s = max(self._awareness.update_time_s, _REST * self._looked_for_s)
+        due_s = max(0.0, self._looked_s + pause_s - self._now_s())
+        self._update = asyncio.get_running_loop().create_task(
+            self._look(self._awareness, due_s), name="look at plans"
+        )
 
-    def _update(self) -> None:
-        self._updating = False
-        if self._awareness is None or self._buffer_elements is None or self._end.done():
+    async def _look(self, awareness: Awareness, due_s: float) -> None:
+        """Plan again if that is better; in a thread, for rounds go on meanwhile."""
+        try:
+            await asyncio.sleep(due_s)
+            if self._end.done():
+                return
+            assert self._buffer_elements is not None  # the run has begun
+            began_s, now_s = self._now_s(), self._since_start_s()
+            expected = awareness.expectation(4 * self._buffer_elements, now_s)
+            loop, elements = asyncio.get_running_loop(), self._buffer_elements
+            replan = await loop.run_in_executor(None, awareness.consider, expected, 4 * elements)
+            paths = await loop.run_in_executor(None, awareness.auxiliary, expected)
+            self._looked_s = self._now_s()
+            self._looked_for_s = self._looked_s - began_s
+        except Exception as error:  # nothing else would hear of it
+            self.abort(f"the scheduler failed to plan: {type(error).__name__}: {error}")
             return
-        self._updated_s, now_s = self._now_s(), self._since_start_s()
-        replan = self._awareness.consider(4 * self._buffer_elements, now_s)
+        finally:
+            self._update = None
+        if self._end.done():
+            return
         if replan is not None:
             self.rounds.issue(replan.plan)
             self.observer.plan_issued(replan)
-        paths = self._awareness.auxiliary(now_s)
         if paths != self._auxiliary:
             self._auxiliary = paths
             self._broadcast(Auxiliary(paths))
@@ -318,7 +340,7 @@ class Scheduler:
                 f"{self._buffer_elements}; give every site the same model"
             )
         elif len(self._ready) == self.overlay.size:
-            self._started_s = self._updated_s = self._now_s()
+            self._started_s = self._looked_s = self._now_s()
             self.observer.started(buffer_elements)
             self._broadcast(Start())
 
