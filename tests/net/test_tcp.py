@@ -28,7 +28,7 @@ from anabranch.net.messages import (
     Start,
 )
 from anabranch.net.network import Connection
-from anabranch.net.tcp import TcpNetwork
+from anabranch.net.tcp import TcpNetwork, may_set_congestion_control
 
 LIMITS = Limits(message_bytes=1 << 16, payload_bytes=1 << 28)
 # More than the kernel buffers for a peer that does not read.
@@ -389,3 +389,11 @@ def test_what_cannot_be_reached_or_listened_on_is_a_link_error_with_its_address(
         await raises(network.connect((host, port), Ear()), f"cannot connect to 127.0.0.1:{port}")
 
     on_loop(play)
+
+
+def test_a_congestion_control_that_the_kernel_has_not_got_is_found_out_before_it_is_needed() -> (
+    None
+):
+    assert not may_set_congestion_control("nobody-knows-this")
+    with open("/proc/sys/net/ipv4/tcp_congestion_control") as file:
+        assert may_set_congestion_control(file.read().strip())

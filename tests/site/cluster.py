@@ -142,6 +142,7 @@ class Cluster:
         chunk_elements: int = 64,
         buffer_elements: int = 4096,
         shaped: bool = False,
+        strands: int = 1,
     ) -> Cluster:
         """Start a run; ``shaped`` holds its lanes to the overlay's rates and latencies."""
         witness = Witness()
@@ -163,7 +164,7 @@ class Cluster:
         ]
         await asyncio.gather(
             *(
-                agent.start(Transport(chunk_elements), buffer_elements, Float32(), lane)
+                agent.start(Transport(chunk_elements, strands), buffer_elements, Float32(), lane)
                 for agent, lane in zip(cluster.agents, lanes, strict=True)
             )
         )

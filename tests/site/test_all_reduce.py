@@ -80,6 +80,28 @@ def test_the_mean_is_exact_and_the_same_bits_everywhere(world: str, planner: str
     run(scenario())
 
 
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_lane_of_several_connections_changes_nothing(world: str) -> None:
+    run, ports = WORLDS[world]
+
+    async def scenario() -> None:
+        plan = star(TRIANGLE, hub=1)
+        cluster = await Cluster.start(ports(TRIANGLE), TRIANGLE, plan, strands=3)
+        for seed in range(3):
+            buffers = random_buffers(3, 4000, seed)
+            mean = np.mean([buffer.astype(np.float64) for buffer in buffers], axis=0)
+            await cluster.all_reduce(buffers)
+            np.testing.assert_allclose(buffers[0], mean, rtol=1e-5, atol=1e-6)
+            assert all(np.array_equal(buffer, buffers[0]) for buffer in buffers)
+        hub = cluster.agents[1]._plane
+        assert hub is not None
+        assert {source: len(strands) for source, strands in hub._inbound.items()} == {0: 3, 2: 3}
+        assert cluster.refusals == []
+        await cluster.leave()
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_random_sparse_overlays_and_weights(seed: int) -> None:
     async def scenario() -> None:
