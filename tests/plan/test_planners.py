@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from anabranch.overlay import internet2_9
-from anabranch.plan import PlanError, balanced, fapt, spanning, star
+from anabranch.plan import PlanError, balanced, fapt, packed, spanning, star
 
 from .networks import all_plans, build, overlays
 
@@ -25,7 +25,7 @@ def test_planning_twice_gives_the_same_plan(overlay):
     assert all_plans(overlay) == all_plans(overlay)
 
 
-@pytest.mark.parametrize("planner", [star, balanced, spanning, fapt])
+@pytest.mark.parametrize("planner", [star, balanced, spanning, fapt, packed])
 def test_a_single_site_is_its_own_plan(planner):
     plan = planner(build(1, []), version=7)
     assert plan.version == 7

@@ -1,56 +1,59 @@
-"""Packed trees: many trees that together use the links as the limit says they can be used.
+"""Packed trees: many trees that together use the links nearly as well as can be.
 
 The limit (:mod:`anabranch.plan._limit`) packs triples (root, way up, way down) on directed links.
-This planner finds few triples that come near it, and shallow ones, because depth costs time while
-the pipeline fills. It looks for the shortest round of a buffer of so many ``bits``,
+This planner finds a few triples that come near it, and shallow ones, because depth costs time while
+the pipeline fills. It looks for the shortest round of a buffer of so many ``bits``:
 
-    minimise  bits * z + sum of share * fill    with    load(server) <= rate(server) * z,
+    minimise  bits * z + sum of share * fill    with    load(server) <= rate(server) * z.
 
-over triples and their shares. A *server* is a link or a port, ``z`` the seconds for a bit of the
-buffer once the pipeline is full, and a triple's ``fill`` the time of one chunk from the farthest
-leaf to the root and out to the farthest leaf, each hop a latency and a transfer.
+A *server* is a link or a port, its *load* the shares that cross it, ``z`` the seconds for a bit of
+the buffer once the pipeline is full, and a triple's *fill* the seconds of one chunk from the
+farthest leaf to the root and out to the farthest leaf, each hop a transfer and a latency.
 
-Over all triples this is too large a linear program, so it is solved over some of them:
+Over all triples this linear program is far too large, so it is solved over some:
 
-1. **Draw triples by load.** A server's price is ``(load + 1/2) / rate``, with the load of all
-   triples drawn so far, so loads even out (as in the packings of Garg and Könemann, FOCS 1998).
-   One site after the other is the root of a cheap way up and a cheap way down.
-2. **Share out** the buffer among them by the linear program. What a bit more rate at each server
-   would be worth, its dual values, are better prices: draw a triple at every root by those, and
-   share out again. No triple over all can be cheaper than the cheapest at its root, which bounds
-   the best of all rounds from below; we stop when near the bound.
-3. **Drop** the trees of least share while the others do nearly as well.
+1. **Draw triples by load.** A server's price is ``((load + 1/2) / rate) ** 3``, with the load of
+   all triples drawn so far, and one site after the other is the root of a cheap way up and a cheap
+   way down: so loads even out, as in the packings of Garg and Könemann (FOCS 1998).
+2. **Share out** the buffer among them by the program. Its dual values say what a bit more rate of
+   each server is worth, and are better prices: draw a triple at every root by those, and share out
+   again. By duality, no round is shorter than the price of the cheapest triple, at those prices
+   and with the least fill of its root; we stop near that bound, or when it no longer helps.
+3. **Drop** the trees of least share, as long as the others take hardly longer.
 
-**A cheap way** is first the very cheapest: an arborescence by Edmonds' algorithm. That is deep
-where depth costs nothing, so it is then *lightened*: each site looks for the parent of the least
-``price + weight * seconds from the root`` among the sites nearer to the root than itself, which
-cannot close a circle; then distances are measured again, a few times over.
+A cheap way is first the cheapest, which may be deep, and is then made lighter
+(:mod:`anabranch.plan._arborescence`). Shares are those of a vertex of the program, so there are
+no more trees than busy servers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linprog
-from scipy.sparse import csc_array
+from scipy.sparse import csc_array, csgraph
 
 from anabranch.overlay import Overlay
+from anabranch.plan._arborescence import cheapest_way, lighten, seconds_from
 from anabranch.plan._load import port_bps
 from anabranch.plan._model import NO_PARENT, Plan, PlanError, Tree
 
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.intp]
 
-_FILL = 0.005  # of a round, at the least, where the size of the buffer is not known
-_GAP = 0.02  # between a round and the bound on the best of all rounds, when near enough
-_ROUNDS = 5  # of drawing by dual values
-_WORSE = 0.01  # by how much a round may be longer for the sake of fewer trees
-_TOLL = 0.03  # by how much a round may be longer for the sake of trees that are in use
-_LIGHTER = 8  # looks for a lighter parent; nearly all ways are at rest after three
+# Parts of a round of training are meant where not said otherwise; docs/design has the measurements.
+_SHORT_FILL = 0.002  # what the least fill may take where the size of the buffer is not known
+_STEEP = 3  # power of the load in a price: at 1, busy ports are not spared enough
+_NEAR = 0.02  # above the bound, where we stop
+_TURNS = 5  # of drawing by dual values, at the most
+_HELPS = 0.003  # what such a turn must save for another to be tried
+_FEWER = 0.015  # given up for fewer trees
+_STAY = 0.05  # given up for trees that are in use
+_LEAST_SHARE = 1e-6  # of the buffer; the solver's own tolerance is 1e-7
 
 
 def packed(
@@ -60,295 +63,288 @@ def packed(
     chunk_bytes: float = 2**18,
     version: int = 1,
     previous: Plan | None = None,
-    trace=None, mix=(1.0,), rounds=_ROUNDS, gap=_GAP, worse=_WORSE,count=None,fillp=_FILL,stall=None,
 ) -> Plan:
+    """Plan packed trees: many trees whose rates add up to nearly the physical limit.
+
+    Args:
+        overlay: n sites. Traced links count at their rate of time 0, see :meth:`Overlay.at`;
+            drifting latencies at their start; loss by goodput; ports as servers of their own.
+        size_bytes: the buffer whose round shall be short, > 0: the smaller it is, the more depth
+            matters against rate. None for one so large that rate is nearly all.
+        chunk_bytes: the most bytes in a chunk, > 0; with the latency, what a hop costs.
+        version: the plan's.
+        previous: a plan in use, whose trees are kept where a round would be only a few per cent
+            shorter without them; they get new shares. Those that the overlay lacks a link for
+            are left out.
+
+    Returns:
+        Trees in order of root, way up and way down; several may share a root. All their edges
+        are links. On a single site, that site.
+
+    Raises:
+        PlanError: the previous plan spans other sites.
+        ValueError: a size that is not positive.
+    """
     n = overlay.size
+    for name, given in (("size_bytes", size_bytes), ("chunk_bytes", chunk_bytes)):
+        if given is not None and not 0 < given < math.inf:
+            raise ValueError(f"{name} is {given:g}, which must be finite and > 0")
+    if previous is not None and previous.size != n:
+        raise PlanError(
+            f"the previous plan spans {previous.size} sites, the overlay {n}; leave it out"
+        )
     if n == 1:
-        return Plan(version, (Tree(0, 1.0, (NO_PARENT,), (NO_PARENT,)),), label="packed, 1 tree")
-    net = _Servers(overlay, chunk_bytes)
-    kept = net.kept(previous) if previous is not None else []
-    bound = net.least_z
+        alone = _Triple(0, (NO_PARENT,), (NO_PARENT,), 0.0)
+        return _plan(version, _Sharing((alone,), (1.0,), 0.0, np.zeros(0)))
+    servers = _Servers(overlay, chunk_bytes)
+    least_fill_s = float(servers.least_fill_s.min())
     if size_bytes is None:
-        per = fillp * bound / net.least_fill_s.min()
+        second = _SHORT_FILL * servers.least_z / least_fill_s
     else:
-        per = net.unit_bps / (8 * size_bytes)
-    count = count or max(64, n + 2 * net.links // (n - 1))
-    pool = list(dict.fromkeys(kept + net.draw(count, per, mix)))
-    low = bound + per * net.least_fill_s.min()
-    old = set(kept)
-    def costs(ts):
-        return np.array([per * t.fill_s + (_TOLL * bound if old and t not in old else 0) for t in ts])
-    last = math.inf
-    if trace is not None: trace += [("drawn", len(pool))]
-    for k in range(rounds + 1):
-        c = costs(pool)
-        z, shares, prices = net.share_out(pool, c)
-        obj = z + float(c @ shares)
-        if k == rounds: break
-        if trace is not None: trace += [(round(obj,4), round(z,4), round(low,4))]
-        if obj <= (1 + gap) * low: break
-        if stall is not None and obj > (1-stall)*last: break
-        last = obj
-        worth, found = net.priced(prices, per)
-        low = max(low, worth)
-        if obj <= (1 + gap) * low: break
-        new = [t for t in dict.fromkeys(found) if t not in set(pool)]
-        if not new: break
-        pool = [t for t, y in zip(pool, shares.tolist(), strict=True) if y or t in old] + new
-    if trace is not None: trace += [("low", round(low,4), int((shares>0).sum()))]
-    best = obj
-    chosen = [(t, y) for t, y in zip(pool, shares.tolist(), strict=True) if y]
-    k = 0
-    while len(chosen) > 1:
-        chosen.sort(key=lambda c: -c[1])
-        trial = [t for t, _ in chosen[: len(chosen) - max(1, len(chosen) // 8)]]
-        c = costs(trial)
-        z, shares, _ = net.share_out(trial, c)
-        k += 1
-        if z + float(c @ shares) > (1 + worse) * best:
+        second = servers.unit_bps / (8 * size_bytes)
+    used = frozenset(servers.triples_of(previous)) if previous is not None else frozenset()
+    stay = _STAY * servers.least_z if used else 0.0
+
+    def cost(triple: _Triple) -> float:
+        return second * triple.fill_s + (0.0 if triple in used else stay)
+
+    in_use = sorted(used, key=_order)
+    count = max(64, n + 3 * servers.links // (n - 1))  # a link of a full mesh is in some eight
+    sharing = servers.share_out(in_use or servers.drawn_by_load(count, second), cost)
+    bound = servers.least_z + second * least_fill_s
+    for turn in range(_TURNS):
+        if sharing.cost <= (1 + _NEAR) * bound + stay:
             break
-        chosen = [(t, y) for t, y in zip(trial, shares.tolist(), strict=True) if y]
-    if trace is not None: trace += [("prunes", k)]
-    chosen.sort(key=lambda c: (c[0].root, c[0].up, c[0].down))
-    total = math.fsum(y for _, y in chosen)
-    trees = tuple(Tree(t.root, y / total, t.up, t.down) for t, y in chosen)
-    return Plan(version, trees, label=f"packed, {len(trees)} tree{'s' if len(trees) > 1 else ''}")
+        least, drawn = servers.drawn_by_price(sharing.prices, second)
+        bound, before = max(bound, least), sharing.cost
+        if sharing.cost <= (1 + _NEAR) * bound + stay:
+            break
+        if in_use and turn == 0:
+            drawn = servers.drawn_by_load(count, second)
+        sharing = servers.share_out([*in_use, *sharing.triples, *drawn], cost)
+        if sharing.cost > (1 - _HELPS) * before:
+            break
+    return _plan(version, servers.with_fewer(sharing, used, cost))
 
 
 @dataclass(frozen=True, slots=True)
 class _Triple:
+    """A root, the parents of both ways, ``NO_PARENT`` at the root, and how long a chunk takes."""
+
     root: int
     up: tuple[int, ...]
     down: tuple[int, ...]
     fill_s: float
 
 
+def _order(tree: _Triple | Tree) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    return tree.root, tree.up, tree.down
+
+
+@dataclass(frozen=True, slots=True)
+class _Sharing:
+    """The triples that got a share, and what that costs.
+
+    Args:
+        triples: at least one.
+        shares: of each, > 0; they sum to 1.
+        cost: z plus the sum of share * cost, in units of 1 / unit_bps.
+        prices: what a bit more rate of each server would be worth: a dual solution, with prices
+            times rates summing to 1.
+    """
+
+    triples: tuple[_Triple, ...]
+    shares: tuple[float, ...]
+    cost: float
+    prices: _Floats
+
+
+def _plan(version: int, sharing: _Sharing) -> Plan:
+    parts = zip(sharing.triples, sharing.shares, strict=True)
+    trees = sorted((Tree(t.root, share, t.up, t.down) for t, share in parts), key=_order)
+    plural = "s" if len(trees) > 1 else ""
+    return Plan(version, tuple(trees), label=f"packed, {len(trees)} tree{plural}")
+
+
 class _Servers:
+    """The m links and 2n ports of an overlay of n >= 2 sites; a port that is not there never fills.
+
+    Servers are in order: links by source and target, uplinks, downlinks. Rates are in units of
+    ``unit_bps``, the most that the worst-off site can take in or send out, and z is in units of
+    1 / unit_bps. All of the buffer passes each site in and out, so z >= 1, and since a tree crosses
+    a link at most twice, no link is of use beyond 2.
+    """
+
     def __init__(self, overlay: Overlay, chunk_bytes: float) -> None:
         n = self._n = overlay.size
-        goodput = overlay.goodput_matrix_bps()
-        self._joined = goodput > 0
+        goodput_bps = overlay.goodput_matrix_bps()
+        self._joined = goodput_bps > 0
         self.links = int(self._joined.sum())
-        self._uplink = np.array([port_bps(overlay, (i, "uplink")) for i in range(n)])
-        self._downlink = np.array([port_bps(overlay, (i, "downlink")) for i in range(n)])
-        hop = np.minimum(goodput, np.minimum(self._uplink[:, None], self._downlink))
-        latency = np.zeros((n, n))
-        for link in overlay:
-            latency[link.source, link.target] = link.latency_s
-        with np.errstate(divide="ignore"):
-            self._hop_s = latency + 8 * chunk_bytes / hop
-        out = np.minimum(goodput.sum(axis=1), self._uplink)
-        into = np.minimum(goodput.sum(axis=0), self._downlink)
-        self.unit_bps = float(min(out.min(), into.min()))
-        self._capacity = np.minimum(goodput / self.unit_bps, 2.0)
-        self._uplink = self._uplink / self.unit_bps
-        self._downlink = self._downlink / self.unit_bps
-        self._column = np.full((n, n), -1)
-        self._column[self._joined] = np.arange(self.links)
-        self._rates = np.concatenate([self._capacity[self._joined], self._uplink, self._downlink])
-        out = np.minimum(self._capacity.sum(axis=1), self._uplink).sum()
-        into = np.minimum(self._capacity.sum(axis=0), self._downlink).sum()
-        self.least_z = max(1.0, 2 * (n - 1) / out, 2 * (n - 1) / into)
-        from scipy.sparse.csgraph import dijkstra
-        near = dijkstra(csc_array(np.where(self._joined, self._hop_s, 0)))
-        self.least_fill_s = near.max(axis=0) + near.max(axis=1)
+        uplink_bps = np.array([port_bps(overlay, (site, "uplink")) for site in range(n)])
+        downlink_bps = np.array([port_bps(overlay, (site, "downlink")) for site in range(n)])
+        out_bps = np.minimum(goodput_bps.sum(axis=1), uplink_bps)
+        in_bps = np.minimum(goodput_bps.sum(axis=0), downlink_bps)
+        self.unit_bps = float(min(out_bps.min(), in_bps.min()))
+        link_rates = np.minimum(goodput_bps[self._joined] / self.unit_bps, 2.0)
+        port_rates = np.concatenate([uplink_bps, downlink_bps]) / self.unit_bps
+        self._rates = np.concatenate([link_rates, port_rates])
+        self._number = np.full((n, n), -1)  # of each link
+        self._number[self._joined] = np.arange(self.links)
+        self._limited = np.isfinite(self._rates)
 
-    def kept(self, previous: Plan) -> list[_Triple]:
-        if previous.size != self._n:
-            raise PlanError("size")
-        out = []
-        for tree in previous.trees:
-            up, down = np.array(tree.up), np.array(tree.down)
-            v = np.flatnonzero(up >= 0)
-            if not self._joined[v, up[v]].all():
-                continue
-            v = np.flatnonzero(down >= 0)
-            if not self._joined[down[v], v].all():
-                continue
-            out.append(self._triple(tree.root, up, down))
-        return out
+        latency_s = np.zeros((n, n))
+        for link in overlay:
+            latency_s[link.source, link.target] = link.latency_s
+        ends_bps = np.minimum(uplink_bps[:, None], downlink_bps)
+        with np.errstate(divide="ignore"):
+            self._hop_s = latency_s + 8 * chunk_bytes / np.minimum(goodput_bps, ends_bps)
+        apart_s = csgraph.dijkstra(np.where(self._joined, self._hop_s, 0.0))
+        self.least_fill_s: _Floats = apart_s.max(axis=0) + apart_s.max(axis=1)  # of each root
+
+        # Trees cross 2 (n - 1) links, and each leaves one site and enters one.
+        all_bps = min(float(out_bps.sum()), float(in_bps.sum()))
+        self.least_z = max(1.0, 2 * (n - 1) * self.unit_bps / all_bps)
+
+    def triples_of(self, plan: Plan) -> list[_Triple]:
+        """Return the trees of a plan all of whose edges are links."""
+        found = []
+        for tree in plan.trees:
+            ways = np.array([tree.up, tree.down])
+            ways[:, tree.root] = tree.root
+            used = [self._joined[hop] for hop in self._hops(tree.root, ways[0], ways[1])]
+            if all(joined.all() for joined in used):
+                found.append(self._triple(tree.root, ways[0], ways[1]))
+        return found
+
+    def _hops(self, root: int, up: _Ints, down: _Ints) -> list[tuple[_Ints, _Ints]]:
+        """Return the sources and targets of the links that each way crosses."""
+        others = np.delete(np.arange(self._n), root)
+        return [(others, up[others]), (down[others], others)]
 
     def _triple(self, root: int, up: _Ints, down: _Ints) -> _Triple:
-        fill = from_root(up, root, self._hop_s.T).max() + from_root(down, root, self._hop_s).max()
-        u, d = up.copy(), down.copy()
-        u[root] = d[root] = NO_PARENT
-        return _Triple(root, tuple(u.tolist()), tuple(d.tolist()), float(fill))
+        up_s = seconds_from(root, up, self._hop_s.T).max()
+        down_s = seconds_from(root, down, self._hop_s).max()
+        ways = np.array([up, down])
+        ways[:, root] = NO_PARENT
+        return _Triple(root, tuple(ways[0].tolist()), tuple(ways[1].tolist()), float(up_s + down_s))
 
-    def draw(self, count: int, per: float, mix) -> list[_Triple]:
-        n = self._n
-        load = np.zeros((n, n))
-        uplink, downlink = np.zeros(n), np.zeros(n)
-        sites = np.arange(n)
+    def drawn_by_load(self, count: int, second: float) -> list[_Triple]:
+        """Return triples, roots in turn, each cheap where the ones before it have little load.
+
+        Args:
+            count: of triples.
+            second: what one second of fill costs, in units of z.
+        """
+        load = np.zeros(len(self._rates))
         found = []
-        with np.errstate(divide="ignore"):
-            cost = 1 / self._capacity
         for k in range(count):
-            root = k % n
+            root = k % self._n
             ways = []
             for up in (False, True):
-                price = (load + 0.5) * cost
-                price += ((uplink + 0.5) / self._uplink)[:, None]
-                price += (downlink + 0.5) / self._downlink
-                hop_s = self._hop_s
-                if up:
-                    price, hop_s = price.T, hop_s.T
-                way = cheapest(price, root)
-                v = np.flatnonzero(sites != root)
-                total = price[way[v], v].sum()
-                weight = mix[k % len(mix)] * per * total / (self.least_z / 2)
+                price, hop_s = self._facing(up, ((load + 0.5) / self._rates) ** _STEEP)
+                way = cheapest_way(price, root)
+                # The ways of both directions together should cost z.
+                total = np.delete(price[way, np.arange(self._n)], root).sum()
+                weight = second * total / (self.least_z / 2)
                 way = lighten(way, price, hop_s, root, weight)
+                source, target = self._hops(root, way, way)[0 if up else 1]
+                np.add.at(load, self._crossed(source, target), 1.0)
                 ways.append(way)
-                s, t = (v, way[v]) if up else (way[v], v)
-                load[s, t] += 1
-                uplink += np.bincount(s, minlength=n)
-                downlink += np.bincount(t, minlength=n)
             found.append(self._triple(root, ways[1], ways[0]))
         return found
 
-    def priced(self, prices: _Floats, per: float) -> tuple[float, list[_Triple]]:
-        n = self._n
-        price = np.full((n, n), np.inf)
-        price[self._joined] = prices[: self.links]
-        price += prices[self.links : self.links + n, None]
-        price += prices[self.links + n :]
-        v = np.arange(n)
-        found, worth = [], np.inf
-        for root in range(n):
-            ways, total = [], per * self.least_fill_s[root]
-            for p, h in ((price.T, self._hop_s.T), (price, self._hop_s)):
-                way = cheapest(p, root)
-                w = np.delete(v, root)
-                total += p[way[w], w].sum()
-                ways.append(lighten(way, p, h, root, per))
-            worth = min(worth, total)
-            found.append(self._triple(root, *ways))
-        return float(worth), found
+    def drawn_by_price(self, prices: _Floats, second: float) -> tuple[float, list[_Triple]]:
+        """Return the least that any triple can cost at prices, and a cheap triple at each root.
 
-    def share_out(self, triples: Sequence[_Triple], costs: _Floats):
-        n, k = self._n, len(triples)
-        rows, cols = [], []
+        Args:
+            prices: of the servers; prices times rates sum to 1.
+            second: what one second of fill costs, in units of z.
+        """
+        least, found = math.inf, []
+        for root in range(self._n):
+            ways = []
+            bound = second * float(self.least_fill_s[root])
+            for up in (True, False):
+                price, hop_s = self._facing(up, prices)
+                way = cheapest_way(price, root)
+                bound += float(np.delete(price[way, np.arange(self._n)], root).sum())
+                ways.append(lighten(way, price, hop_s, root, second))
+            least = min(least, bound)
+            found.append(self._triple(root, ways[0], ways[1]))
+        return least, found
+
+    def _facing(self, up: bool, prices: _Floats) -> tuple[_Floats, _Floats]:
+        """Return prices and times of the hops from parent (row) to child, its ports' included."""
+        m, n = self.links, self._n
+        price = np.full((n, n), np.inf)
+        price[self._joined] = prices[:m]
+        price += prices[m : m + n, None]
+        price += prices[m + n :]
+        return (price.T, self._hop_s.T) if up else (price, self._hop_s)
+
+    def _crossed(self, source: _Ints, target: _Ints) -> _Ints:
+        """Return the servers that hops cross, shape (3, hops)."""
+        m = self.links
+        return np.array([self._number[source, target], m + source, m + self._n + target])
+
+    def share_out(self, triples: Sequence[_Triple], cost: Callable[[_Triple], float]) -> _Sharing:
+        """Return the shares of least ``z + sum of share * cost``; equal triples count once."""
+        triples = list(dict.fromkeys(triples))
+        costs = np.array([cost(triple) for triple in triples])
+        k, m = len(triples), int(self._limited.sum())
+        crossed, crossing = [], []
         for up in (False, True):
-            ways = np.array([t.up if up else t.down for t in triples])
-            c, v = np.nonzero(ways >= 0)
-            s, t = (v, ways[c, v]) if up else (ways[c, v], v)
-            rows += [self._column[s, t], self.links + s, self.links + n + t]
-            cols += [c, c, c]
-        row, column = np.concatenate(rows), np.concatenate(cols)
-        rates = self._rates
-        busy = rates < np.inf
-        place = np.cumsum(busy) - 1
-        keep = busy[row]
-        row, column = row[keep], column[keep]
-        m = int(busy.sum())
-        table = csc_array(
+            ways = np.array([triple.up if up else triple.down for triple in triples])
+            of, child = np.nonzero(ways != NO_PARENT)
+            parent = ways[of, child]
+            servers = self._crossed(child, parent) if up else self._crossed(parent, child)
+            crossed.append(servers.ravel())
+            crossing.append(np.tile(of, len(servers)))
+        server, column = np.concatenate(crossed), np.concatenate(crossing)
+        fills = self._limited[server]
+        server, column = server[fills], column[fills]
+        row = (np.cumsum(self._limited) - 1)[server]  # one for each server that can fill
+        values = 1 / self._rates[server]
+        table = csc_array(  # adds up what falls on one place: a triple may cross a server twice
             (
-                np.concatenate([1 / rates[row], np.full(m, -1.0)]),
-                (np.concatenate([place[row], np.arange(m)]), np.concatenate([column, np.full(m, k)])),
+                np.concatenate([values, np.full(m, -1.0)]),
+                (np.concatenate([row, np.arange(m)]), np.concatenate([column, np.full(m, k)])),
             ),
             shape=(m, k + 1),
         )
-        whole = csc_array(np.array([[1.0] * k + [0.0]]))
-        result = linprog(
-            np.concatenate([costs, [1.0]]), A_ub=table, b_ub=np.zeros(m), A_eq=whole, b_eq=[1.0],
+        result = linprog(  # type: ignore[call-overload]  # the stubs know no sparse tables
+            np.append(costs, 1.0),
+            A_ub=table,
+            b_ub=np.zeros(m),
+            A_eq=np.append(np.ones(k), 0.0)[None],
+            b_eq=[1.0],
             method="highs-ds",
         )
-        assert result.status == 0, result.message
-        y = np.where(result.x[:k] > 1e-6, result.x[:k], 0.0)
-        y /= y.sum()
-        load = np.bincount(row, weights=y[column] / rates[row])
-        prices = np.zeros(len(rates))
-        prices[busy] = np.maximum(-result.ineqlin.marginals, 0.0) / rates[busy]
-        return float(load.max()), y, prices
+        assert result.status == 0, result.message  # any shares are feasible, at some z
+        shares = np.where(result.x[:k] > _LEAST_SHARE, result.x[:k], 0.0)
+        shares /= math.fsum(shares.tolist())
+        z = float(np.bincount(row, weights=values * shares[column]).max())
+        prices = np.zeros(len(self._rates))
+        prices[self._limited] = -result.ineqlin.marginals / self._rates[self._limited]
+        return _Sharing(
+            tuple(triple for triple, share in zip(triples, shares, strict=True) if share),
+            tuple(shares[shares > 0].tolist()),
+            z + float(costs @ shares),
+            np.maximum(prices, 0.0),
+        )
 
-
-def lighten(way, price: _Floats, hop_s: _Floats, root: int, weight: float) -> _Ints:
-    far_s = from_root(way, root, hop_s)
-    fixed = price + weight * hop_s
-    for _ in range(_LIGHTER):
-        worth = fixed + weight * far_s[:, None]
-        worth = np.where(far_s[:, None] < far_s, worth, np.inf)
-        worth[:, root] = 0
-        new = worth.argmin(axis=0)
-        new[root] = root
-        if (new == way).all():
-            break
-        way = new
-        far_s = from_root(way, root, hop_s)
-    return way
-
-
-def from_root(way: _Ints, root: int, hop_s: _Floats) -> _Floats:
-    above = way.copy()
-    above[root] = root
-    sites = np.arange(len(way))
-    far = hop_s[above, sites]
-    far[root] = 0
-    while (above != root).any():
-        far = far + far[above]
-        above = above[above]
-    return far
-
-
-def cheapest(price: _Floats, root: int) -> _Ints:
-    n = len(price)
-    table = price.T.copy()
-    np.fill_diagonal(table, np.inf)
-    source = table.argmin(axis=1).tolist()
-    dues = table[np.arange(n), source].tolist()
-    into = list(table)
-    inner = [None] * n
-    comp = list(range(n))
-    members = [[v] for v in range(n)]
-    NEW, ON, DONE = 0, 1, 2
-    state = [NEW] * n
-    state[root] = DONE
-    sites = np.arange(n)
-    for start in range(n):
-        v = comp[start]
-        if state[v] == DONE:
-            continue
-        path = []
-        while True:
-            state[v] = ON
-            path.append(v)
-            u = comp[source[v]]
-            if state[u] == DONE:
+    def with_fewer(
+        self, sharing: _Sharing, used: frozenset[_Triple], cost: Callable[[_Triple], float]
+    ) -> _Sharing:
+        """Return a sharing that costs hardly more, among fewer triples, if any of them are new."""
+        longest = (1 + _FEWER) * sharing.cost
+        fewer = sharing
+        while fewer.cost <= longest:
+            sharing = fewer
+            count = len(sharing.triples)
+            if count == 1 or used.issuperset(sharing.triples):
                 break
-            if state[u] == NEW:
-                v = u
-                continue
-            k = path.index(u)
-            ring = path[k:]
-            del path[k:]
-            saved = np.array([into[c] for c in ring])
-            saved -= np.array([dues[c] for c in ring])[:, None]
-            row = saved.argmin(axis=0)
-            low = saved[row, sites]
-            mem = [x for c in ring for x in members[c]]
-            low[mem] = np.inf
-            v = len(into)
-            into.append(low)
-            inner.append([ring[i] for i in row.tolist()])
-            members.append(mem)
-            s = int(low.argmin())
-            source.append(s)
-            dues.append(float(low[s]))
-            state.append(ON)
-            for x in mem:
-                comp[x] = v
-        for c in path:
-            state[c] = DONE
-    way = [root] * n
-    entered = [False] * len(into)
-    for c in range(len(into) - 1, -1, -1):
-        if entered[c] or c == root:
-            continue
-        s = source[c]
-        x = c
-        while True:
-            entered[x] = True
-            if x < n:
-                way[x] = s
-                break
-            x = inner[x][s]
-    return np.array(way)
+            light = set(np.argsort(sharing.shares, kind="stable")[: max(1, count // 6)].tolist())
+            left = [triple for i, triple in enumerate(sharing.triples) if i not in light]
+            fewer = self.share_out(left, cost)
+        return sharing

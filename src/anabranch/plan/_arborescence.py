@@ -1,0 +1,133 @@
+"""Cheap ways: for every site a parent, so that all reach one root, at little price and depth.
+
+A way is an array of parents, the root its own. Prices and hop times are matrices from parent to
+child, shape (n, n); a way up is found on the transposed ones.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+_Floats = npt.NDArray[np.float64]
+_Ints = npt.NDArray[np.intp]
+
+_LOOKS = 8  # for lighter parents; nearly all ways are at rest after three
+
+
+def cheapest_way(price: _Floats, root: int) -> _Ints:
+    """Return the way of least total price: an arborescence out of the root, by Edmonds' algorithm.
+
+    From a site we walk to its cheapest source, on to that one's, and so on, until we come to a site
+    that is known to reach the root. Where the walk closes a ring, the ring becomes one *group*: a
+    source of the group must replace the source of the member it enters, so it costs its own price
+    less that one's. In the end the groups are opened, outermost first: the source of a group is
+    that of one member, and the other members keep theirs (Gabow, Galil, Spencer and Tarjan,
+    Combinatorica 1986, on a matrix).
+
+    Args:
+        price: >= 0 from row to column; infinite where there is no link.
+        root: reaches every site over finite prices.
+
+    Returns:
+        Each site's parent, shape (n,). Of equally cheap sources, the lowest.
+    """
+    n = len(price)
+    sites = np.arange(n)
+    table = price.T.copy()
+    table[sites, sites] = np.inf
+    # Of each site, then of each group as it is made:
+    into = list(table)  # the price of entering it from each site
+    source: list[int] = table.argmin(axis=1).tolist()
+    paid: list[float] = table[sites, source].tolist()
+    members: list[list[int]] = [[site] for site in range(n)]
+    entered: list[list[int]] = [[] for _ in range(n)]  # which part, coming from each site
+    group_of = list(range(n))  # the outermost one of each site
+    settled, walked = [False] * n, [False] * n
+    settled[root] = True
+    for start in range(n):
+        walk: list[int] = []
+        here = group_of[start]
+        while not settled[here]:
+            if not walked[here]:
+                walked[here] = True
+                walk.append(here)
+                here = group_of[source[here]]
+                continue
+            at = walk.index(here)
+            ring = walk[at:]
+            del walk[at:]
+            extra = np.array([into[part] for part in ring])
+            extra -= np.array([paid[part] for part in ring])[:, None]
+            best = extra.argmin(axis=0)
+            least = extra[best, sites]
+            inside = [site for part in ring for site in members[part]]
+            least[inside] = np.inf
+            here = len(into)
+            into.append(least)
+            source.append(int(least.argmin()))
+            paid.append(float(least[source[here]]))
+            members.append(inside)
+            entered.append([ring[i] for i in best.tolist()])
+            for site in inside:
+                group_of[site] = here
+            settled.append(False)
+            walked.append(False)
+        for part in walk:
+            settled[part] = True
+    return _opened(root, source, entered)
+
+
+def _opened(root: int, source: list[int], entered: list[list[int]]) -> _Ints:
+    """Return each site's parent: the source of the outermost group that is entered through it."""
+    n = sum(not parts for parts in entered)
+    way = np.full(n, root)
+    opened = [False] * len(source)
+    for outer in reversed(range(len(source))):
+        if opened[outer] or outer == root:
+            continue
+        part = outer
+        while entered[part]:
+            opened[part] = True
+            part = entered[part][source[outer]]
+        opened[part] = True
+        way[part] = source[outer]
+    return way
+
+
+def lighten(way: _Ints, price: _Floats, hop_s: _Floats, root: int, weight: float) -> _Ints:
+    """Return a way whose sites give up some price to be nearer to the root.
+
+    Each site looks for the parent of the least ``price + weight * seconds from the root`` among the
+    sites that are nearer to the root than itself, so no circle can close; then distances are
+    measured again. What a site pays for its own distance is a guess at what the farthest one will
+    gain by it.
+
+    Args:
+        way: where to begin.
+        price: as for :func:`cheapest_way`.
+        hop_s: seconds from row to column, > 0; infinite where there is no link.
+        root: the way's.
+        weight: price of a second, > 0.
+    """
+    fixed = price + weight * hop_s
+    far_s = seconds_from(root, way, hop_s)
+    for _ in range(_LOOKS):
+        worth = np.where(far_s[:, None] < far_s, fixed + weight * far_s[:, None], np.inf)
+        lighter = worth.argmin(axis=0)
+        lighter[root] = root
+        if np.array_equal(lighter, way):
+            break
+        way = lighter
+        far_s = seconds_from(root, way, hop_s)
+    return way
+
+
+def seconds_from(root: int, way: _Ints, hop_s: _Floats) -> _Floats:
+    """Return how long each site's path from the root takes, shape (n,)."""
+    far_s: _Floats = hop_s[way, np.arange(len(way))]
+    far_s[root] = 0.0
+    while (way != root).any():  # each turn doubles the hops that a site has counted
+        far_s = far_s + far_s[way]
+        way = way[way]
+    return far_s
