@@ -186,6 +186,17 @@ def test_what_a_world_cannot_do_is_refused_before_anything_runs(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("command", ["run", "twin"])
+def test_links_are_not_emulated_without_what_it_takes(
+    command: str, two_routes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")  # for root, who alone may; others are told so
+    done = anabranch(command, "--emulate", str(two_routes), "--out", str(tmp_path / "runs"))
+    assert done.returncode == 2
+    assert "error: emulated links need" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_simulated_run_that_a_fault_ends_fails_by_name(two_routes: Path, tmp_path: Path) -> None:
     fault = '[[fault]]\nkind = "kill"\nsite = "site1"\nround = 2\n'
     two_routes.write_text(two_routes.read_text() + fault)

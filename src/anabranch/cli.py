@@ -8,16 +8,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from importlib.resources import as_file, files
 from itertools import count
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree as TextTree
@@ -25,6 +27,7 @@ from rich.tree import Tree as TextTree
 from anabranch import __version__
 from anabranch import overlay as overlays
 from anabranch import plan as plans
+from anabranch.emulate import EmulationError, check_emulable
 from anabranch.net.errors import NetError, RunAborted
 from anabranch.net.network import Address
 from anabranch.overlay import Overlay, OverlayError, UniformRates
@@ -39,9 +42,21 @@ from anabranch.record import (
     units,
 )
 from anabranch.run import scenario as scenarios
-from anabranch.run.launch import TOKEN_VARIABLE, run_locally
+from anabranch.run.launch import BEGAN, TOKEN_VARIABLE, run_locally
 from anabranch.run.progress import LiveRun, results_table, twin_table
-from anabranch.run.scenario import Balanced, Fapt, Route, Scenario, ScenarioError, Spanning, Star
+from anabranch.run.scenario import (
+    Balanced,
+    Fapt,
+    Packed,
+    Route,
+    Scenario,
+    ScenarioError,
+    Spanning,
+    Star,
+)
+
+if TYPE_CHECKING:
+    from anabranch.experiments import Row
 
 app = typer.Typer(
     name="anabranch",
@@ -59,7 +74,7 @@ def main() -> NoReturn:
     """Run the command line."""
     try:
         app()
-    except (OverlayError, PlanError, ScenarioError, LogError) as error:
+    except (OverlayError, PlanError, ScenarioError, LogError, EmulationError) as error:
         _fail(error, 2)
     except (NetError, OSError, ValueError, ArithmeticError) as error:
         _fail(error, 1)
@@ -111,12 +126,25 @@ ScenariosArgument = Annotated[
 ]
 
 
+EmulateOption = Annotated[
+    bool,
+    typer.Option(
+        "--emulate",
+        help="Let the kernel hold the links, between network namespaces: with packets that are "
+        "delayed and lost. Needs root and iproute2.",
+    ),
+]
+
+
 @app.command()
 def run(
-    scenario: ScenariosArgument, out: OutOption = Path("runs"), data_dir: DataOption = None
+    scenario: ScenariosArgument,
+    out: OutOption = Path("runs"),
+    data_dir: DataOption = None,
+    emulate: EmulateOption = False,
 ) -> None:
     """Run scenarios on this machine: real processes, real TCP, links held to their rates."""
-    _run(scenario, _folder(out, scenario[0].stem), data_dir)
+    _run(scenario, _folder(out, scenario[0].stem), data_dir, emulate)
 
 
 @app.command()
@@ -134,7 +162,10 @@ def simulate(
 
 @app.command()
 def twin(
-    scenario: ScenariosArgument, out: OutOption = Path("runs"), data_dir: DataOption = None
+    scenario: ScenariosArgument,
+    out: OutOption = Path("runs"),
+    data_dir: DataOption = None,
+    emulate: EmulateOption = False,
 ) -> None:
     """Run scenarios in both worlds, and compare: does the simulation tell the truth?"""
     from anabranch.record.report import write_twin_report
@@ -142,7 +173,7 @@ def twin(
     loaded = [_Loaded(path) for path in scenario]
     for each in loaded:
         each.check_simulable()
-        each.check_real()
+        each.check_real(emulate)
         each.check_twin()
     folder = _folder(out, scenario[0].stem)
     pairs = []
@@ -150,7 +181,7 @@ def twin(
         _runs(loaded, folder / "simulated"), _runs(loaded, folder / "measured"), strict=True
     ):
         _simulate(simulated, data_dir)
-        _run_locally(measured, data_dir)
+        _run_locally(measured, data_dir, emulate)
         pairs.append((simulated.log, measured.log))
     twins = [compare(_summary(simulated), _summary(measured)) for simulated, measured in pairs]
     _console.print(twin_table(twins))
@@ -171,11 +202,11 @@ def _folder(out: Path, stem: str) -> Path:
     )
 
 
-def _run(paths: list[Path], folder: Path, data_dir: Path | None) -> None:
+def _run(paths: list[Path], folder: Path, data_dir: Path | None, emulate: bool = False) -> None:
     loaded = [_Loaded(path) for path in paths]  # complains before anything runs
     for each in loaded:
-        each.check_real()
-    _run_all(_runs(loaded, folder), _run_locally, data_dir, folder)
+        each.check_real(emulate)
+    _run_all(_runs(loaded, folder), partial(_run_locally, emulate=emulate), data_dir, folder)
 
 
 def _run_all(
@@ -234,9 +265,11 @@ class _Loaded:
         self.path = path
         self.scenario, self.overlay = scenarios.load(path)
 
-    def check_real(self) -> None:
+    def check_real(self, emulate: bool) -> None:
         """Check that it runs with real processes."""
-        self._check(scenarios.check_real, self.scenario, self.overlay)
+        self._check(scenarios.check_real, self.scenario, self.overlay, emulate)
+        if emulate:
+            check_emulable(self.overlay)
 
     def check_simulable(self) -> None:
         """Check that it runs in simulation."""
@@ -289,11 +322,15 @@ def _simulate(run: _Run, data_dir: Path | None) -> None:
         _console.print(f"{run.title}: the run ended before this fault: {label}", soft_wrap=True)
 
 
-def _run_locally(run: _Run, data_dir: Path | None) -> None:
+def _run_locally(run: _Run, data_dir: Path | None, emulate: bool) -> None:
     if not _console.is_terminal:
         _console.print(f"{run.title}, {run.scenario.stop.rounds} rounds")
     with _ending_on_interrupt(), LiveRun(run.title, run.log, _console) as live:
-        run_locally(run.path, run.route, run.overlay, run.log, data_dir, live.tick)
+        run_locally(
+            *(run.path, run.route, run.overlay, run.log, data_dir, live.tick),
+            emulate=emulate,
+            seed=run.scenario.seed,
+        )
 
 
 @contextmanager
@@ -342,13 +379,26 @@ def plan(
         float | None, typer.Option(help="For graph files without positions: seconds one way.")
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Also draw the plans into this page.")] = None,
+    route: Annotated[
+        Literal["star", "balanced", "mst", "fapt", "packed"] | None,
+        typer.Option(help="Whose trees to draw; packed if not given, or fapt where --roots is."),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(help="Write that plan to this file, for scenarios with route.kind = file."),
+    ] = None,
 ) -> None:
     """Plan trees for an overlay: draw them, predict the round, and compare with the limit."""
     network = overlays.load(overlay, _rate(rate, seed), default_latency_s=default_latency_s)
     count = network.size if roots is None else roots
     routes: list[Route] = [Star(), Balanced(), Spanning(), Fapt(roots=1)]
     routes += [Fapt(roots=count)] if count > 1 else []
-    planned = [scenarios.plan_route(route, network) for route in routes]
+    routes.append(Packed())
+    planned = [scenarios.plan_route(each, network) for each in routes]
+    by_kind = {
+        str(each.__struct_config__.tag): found for each, found in zip(routes, planned, strict=True)
+    }
+    chosen = by_kind[route or ("packed" if roots is None else "fapt")]
     size_bytes = size_mb * 1e6
     limit_s = plans.limit_s(network, size_bytes)
     _console.print(
@@ -359,8 +409,12 @@ def plan(
     _console.print(
         f"physical limit: {units.seconds(limit_s)} a round, no plan on these links is faster"
     )
-    for tree in _draw(network, planned[-1]):
+    _console.print(f"{chosen.label}:")
+    for tree in _draw(network, chosen):
         _console.print(tree)
+    if save is not None:
+        save.write_text(f"{plans.dumps(chosen)}\n", encoding="utf-8")
+        _console.print(f"saved: {save}", soft_wrap=True)
     if html is not None:
         from anabranch.record.report import write_plan_page
 
@@ -431,6 +485,71 @@ def _draw(network: Overlay, planned: Plan) -> list[TextTree]:
     return drawn
 
 
+# --- reproduce ---------------------------------------------------------------------------------
+
+
+@app.command()
+def reproduce(
+    experiment: Annotated[
+        str | None,
+        typer.Argument(help="Such as netstorm/fig14, or netstorm for all of a paper's."),
+    ] = None,
+    list_them: Annotated[bool, typer.Option("--list", help="Say what there is.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter runs.")] = False,
+    seed: Annotated[int, typer.Option(help="The first that networks are drawn with.", min=0)] = 0,
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder for tables, as JSON and CSV, and scenarios.")
+    ] = Path("runs"),
+    jobs: Annotated[
+        int | None, typer.Option(help="Simulations at once; one a core if not given.", min=1)
+    ] = None,
+    emulate: EmulateOption = False,
+) -> None:
+    """Make a paper's table or figure again, beside the paper's numbers; in simulation."""
+    from anabranch import experiments
+
+    if experiment is None or list_them:
+        for each in experiments.EXPERIMENTS.values():
+            _console.print(f"{each.name}  {each.title}", soft_wrap=True)
+        return
+    try:
+        wanted = experiments.find(experiment)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    for each in wanted:
+        if emulate and not each.emulable:
+            raise typer.BadParameter(f"{each.name} runs in simulation only; leave --emulate out")
+    folder = _folder(out, f"reproduce-{experiment.replace('/', '-')}")
+    with _ending_on_interrupt(), _console.status("") as status:
+        lab = experiments.Lab(
+            folder / "scenarios",
+            quick=quick,
+            seed=seed,
+            jobs=jobs or os.cpu_count() or 1,
+            emulate=emulate,
+            on_trial=lambda ended, of: status.update(f"{ended} of {of} runs"),
+        )
+        for each in wanted:
+            result = each.make(lab)
+            written = experiments.write_result(
+                each.name, each.title, result, folder, seed=seed, quick=quick, emulated=emulate
+            )
+            _console.print(_side_by_side(f"{each.name}: {each.title}", result.rows))
+            for note in result.notes:
+                _console.print(note, soft_wrap=True)
+            for path in written:
+                _console.print(f"written: {path}", soft_wrap=True)
+
+
+def _side_by_side(title: str, rows: Iterable[Row]) -> Table:
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("", "paper", "ours", "what differs, and why"):
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(row.what, row.paper, row.ours, row.why)
+    return table
+
+
 # --- report ------------------------------------------------------------------------------------
 
 
@@ -472,6 +591,7 @@ def scheduler(
         str, typer.Option(help="host:port; port 0 takes a free one.")
     ] = "127.0.0.1:0",
     stop_with_stdin: Annotated[bool, typer.Option(hidden=True)] = False,
+    emulated: Annotated[bool, typer.Option(hidden=True)] = False,
     insecure: InsecureOption = False,
 ) -> None:
     """Run a scenario's scheduler; sites join it by address and token ($ANABRANCH_TOKEN)."""
@@ -490,6 +610,8 @@ def scheduler(
         log,
         lambda at: print(f"{at[0]}:{at[1]}", flush=True),
         stop_with_stdin,
+        emulated,
+        lambda: print(BEGAN, flush=True) if emulated else None,
     )
 
 

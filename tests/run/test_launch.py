@@ -14,11 +14,14 @@ from pathlib import Path
 import pytest
 
 from anabranch.net.errors import RunAborted
-from anabranch.overlay import Overlay, dumps, random_complete
+from anabranch.overlay import Link, Overlay, Site, Trace, dumps, random_complete
 from anabranch.record import RunEnded, RunStarted, read_events, summarise
 from anabranch.run.launch import run_locally
 from anabranch.run.scenario import load
 
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason="network namespaces can be made by root alone"
+)
 OVERLAY = random_complete(3, 0, low_bps=50e6, high_bps=100e6, latency_s=0.001)
 
 
@@ -221,6 +224,61 @@ def test_no_process_outlives_the_launcher(
         for pid in left:
             os.kill(pid, signal.SIGKILL)
     assert not left
+
+
+@needs_root
+def test_an_emulated_run_knows_that_its_links_were_held(
+    scenario: Callable[..., Path], tmp_path: Path
+) -> None:
+    log = tmp_path / "run.db"
+    run_locally(scenario(), 0, OVERLAY, log, emulate=True)
+    run = summarise(event for _, event in read_events(log))
+    assert (run.started.world, run.started.shaped) == ("emulated", True)
+    assert [done.round for done in run.rounds] == [1, 2, 3, 4, 5]
+    assert run.checksums_agree
+    assert run.error is None
+
+
+@needs_root
+def test_an_emulated_run_keeps_the_caps_of_ports_and_the_time_of_traces(
+    scenario: Callable[..., Path], tmp_path: Path
+) -> None:
+    # Two sites' 400 kbit take a tenth of a second through the hub's port, and once its links have
+    # slowed down, each site's take four tenths of one.
+    trace = Trace((0.0, 0.3), (80e6, 1e6))
+    sites = (Site("hub", uplink_bps=8e6, downlink_bps=8e6), Site("a"), Site("b"))
+    pairs = ((0, 1), (1, 0), (0, 2), (2, 0))
+    overlay = Overlay("caps", sites, tuple(Link(*pair, 80e6, trace=trace) for pair in pairs))
+    path = scenario(rounds=6, task='kind = "exchange"\nelements = 12_500')
+    (tmp_path / "overlay.toml").write_text(dumps(overlay))
+    path.write_text(path.read_text().replace('kind = "fapt"', 'kind = "star"\nhub = "hub"'))
+    log = tmp_path / "run.db"
+    run_locally(path, 0, overlay, log, emulate=True)
+    first, *_, last = summarise(event for _, event in read_events(log)).rounds
+    assert 0.1 < first.seconds < 0.3
+    assert 0.38 < last.seconds < 0.9
+
+
+@needs_root
+def test_a_relay_that_dies_ends_the_run_and_is_named(
+    scenario: Callable[..., Path], tmp_path: Path
+) -> None:
+    log = tmp_path / "run.db"
+    found: dict[str, int] = {}
+
+    def tick() -> None:
+        # Of this process's children, the one that is none of the run's.
+        for each in Path("/proc/self/task").glob("*/children"):
+            for child in map(int, each.read_text().split()):
+                words = Path(f"/proc/{child}/cmdline").read_bytes()
+                if b"anabranch.emulate._relay" in words and log.exists() and not found:
+                    found["relay"] = child
+                    os.kill(child, signal.SIGKILL)
+
+    with pytest.raises(RunAborted, match="the relay between the sites has ended"):
+        run_locally(scenario(rounds=100_000), 0, OVERLAY, log, on_tick=tick, emulate=True)
+    assert found
+    assert not list(Path("/run/netns").glob(f"anabranch-{os.getpid()}-*"))
 
 
 def test_a_scenario_names_its_overlay_from_its_own_folder(scenario: Callable[..., Path]) -> None:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import os
 import secrets
+import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from anabranch.emulate import Emulation, EmulationError, emulated
 from anabranch.net.errors import RunAborted
 from anabranch.overlay import Overlay
 
 TOKEN_VARIABLE = "ANABRANCH_TOKEN"
+BEGAN = "began"
+"""What a scheduler says when its run begins, where links are emulated."""
 
 _POLL_S = 0.05
 # Once one process has failed, the others are told by the scheduler or see it gone; those that have
@@ -53,6 +57,8 @@ def run_locally(
     data_dir: Path | None = None,
     on_tick: Callable[[], None] = lambda: None,
     on_started: Callable[[dict[str, int]], None] = lambda pids: None,
+    emulate: bool = False,
+    seed: int = 0,
 ) -> None:
     """Run a scenario on this machine, one process for the scheduler and one for each site.
 
@@ -67,18 +73,26 @@ def run_locally(
         data_dir: where data sets are.
         on_tick: called some times a second while the run goes on.
         on_started: called once with the id of every process, by name.
+        emulate: give every site a network namespace, and let the kernel hold the links. Needs root.
+        seed: of which packets emulated links lose.
 
     Raises:
         RunAborted: the run failed; says who or what caused it.
+        EmulationError: this machine cannot emulate the overlay.
     """
     token = secrets.token_hex(16)
-    threads = max(1, (os.cpu_count() or 1) // overlay.size)
-    with _processes() as processes:
+    threads = 1 if emulate else max(1, (os.cpu_count() or 1) // overlay.size)
+    with ExitStack() as stack:
+        wan = stack.enter_context(emulated(overlay, seed=seed)) if emulate else None
+        processes = stack.enter_context(_processes())
 
-        def start(name: str, *arguments: str, stdin: int = subprocess.DEVNULL) -> _Process:
+        def start(
+            name: str, at: int | None, *arguments: str, stdin: int = subprocess.DEVNULL
+        ) -> _Process:
+            inside = [] if wan is None else wan.inside(at)
             stderr = tempfile.TemporaryFile("w+", prefix="anabranch-")  # noqa: SIM115
             popen = subprocess.Popen(
-                [sys.executable, "-m", "anabranch", *arguments],
+                [*inside, sys.executable, "-m", "anabranch", *arguments],
                 stdin=stdin,
                 stdout=subprocess.PIPE if stdin == subprocess.PIPE else subprocess.DEVNULL,
                 stderr=stderr,
@@ -89,11 +103,11 @@ def run_locally(
             processes.append(_Process(name, popen, stderr))
             return processes[-1]
 
+        options = ["--route", str(route), "--log", str(log), "--stop-with-stdin"]
+        if wan is not None:
+            options += ["--emulated", "--listen", f"{wan.control_address}:0", "--insecure"]
         scheduler = start(
-            "the scheduler",
-            *("scheduler", str(scenario), "--route", str(route), "--log", str(log)),
-            "--stop-with-stdin",
-            stdin=subprocess.PIPE,
+            "the scheduler", None, "scheduler", str(scenario), *options, stdin=subprocess.PIPE
         )
         assert scheduler.popen.stdout is not None
         address = scheduler.popen.stdout.readline().strip()
@@ -103,15 +117,21 @@ def run_locally(
         options = ["--scheduler", address, "--threads", str(threads)]
         if data_dir is not None:
             options += ["--data-dir", str(data_dir)]
-        for site in overlay.sites:
-            start(f"site {site.name}", "site", site.name, *options)
+        for index, site in enumerate(overlay.sites):
+            there = [] if wan is None else ["--host", wan.addresses[index], "--insecure"]
+            start(f"site {site.name}", index, "site", site.name, *options, *there)
         on_started({process.name: process.popen.pid for process in processes})
-        _wait(processes, on_tick)
+        _wait(processes, on_tick, wan)
 
 
-def _wait(processes: list[_Process], on_tick: Callable[[], None]) -> None:
+def _wait(
+    processes: list[_Process], on_tick: Callable[[], None], wan: Emulation | None = None
+) -> None:
     """Return when every process has ended well; raise RunAborted if one has not."""
     scheduler = processes[0]
+    said = scheduler.popen.stdout
+    assert said is not None
+    begins = [] if wan is None else [said]
     failed_s: float | None = None
     first: _Process | None = None
     while running := [process for process in processes if process.popen.poll() is None]:
@@ -121,7 +141,16 @@ def _wait(processes: list[_Process], on_tick: Callable[[], None]) -> None:
         elif failed_s is not None and time.monotonic() - failed_s > _MERCY_S:
             break
         on_tick()
-        time.sleep(_POLL_S)
+        if wan is not None:
+            try:
+                wan.check()
+            except EmulationError as error:
+                raise RunAborted(str(error)) from None
+        if select.select(begins, [], [], _POLL_S)[0]:
+            assert wan is not None
+            begins = []
+            if said.readline().strip() == BEGAN:
+                wan.begin()
     first = first or next((p for p in processes if p.popen.returncode != 0), None)
     on_tick()
     if first is None:

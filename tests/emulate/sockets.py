@@ -1,0 +1,111 @@
+"""Sockets that live in a network namespace, made by this process: no test needs another one."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+from anabranch.emulate import Emulation
+
+T = TypeVar("T")
+
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason="network namespaces can be made by root alone"
+)
+PORT = 5000
+
+
+def inside(wan: Emulation, site: int | None, do: Callable[[], T]) -> T:
+    """Return what a function returns in a site's namespace, where sockets that it makes stay."""
+    found: list[T] = []
+    failed: list[BaseException] = []
+
+    def enter() -> None:
+        try:
+            libc = ctypes.CDLL(None, use_errno=True)
+            with open(f"/run/netns/{wan.inside(site)[-1]}", "rb") as there:
+                assert libc.setns(there.fileno(), 0) == 0
+            found.append(do())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return found[0]
+
+
+def connect(wan: Emulation, source: int, target: int) -> tuple[socket.socket, socket.socket]:
+    """Return both ends of a TCP connection between two sites."""
+    with inside(wan, target, lambda: socket.create_server((wan.addresses[target], 0))) as server:
+        address = server.getsockname()
+        here = inside(wan, source, lambda: socket.create_connection(address, timeout=5))
+        there, _ = server.accept()
+    return here, there
+
+
+def datagrams(wan: Emulation, site: int) -> socket.socket:
+    """Return a UDP socket at a site's address."""
+
+    def make() -> socket.socket:
+        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+        made.bind((wan.addresses[site], PORT))
+        return made
+
+    return inside(wan, site, make)
+
+
+def goodputs_bps(pairs: list[tuple[socket.socket, socket.socket]], seconds: float) -> list[float]:
+    """Send over all connections at once; return what arrives on each, after it has begun to."""
+    stop = threading.Event()
+    found = [0.0] * len(pairs)
+
+    def give(here: socket.socket) -> None:
+        here.settimeout(0.2)
+        data = bytes(1 << 16)
+        while not stop.is_set():
+            try:
+                here.send(data)
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+
+    def take(index: int, there: socket.socket) -> None:
+        buffer = bytearray(1 << 18)
+        there.recv_into(buffer)
+        # What the connection sends at first fills queues, and says nothing of the rate.
+        ignore_s = time.monotonic() + 0.25
+        while time.monotonic() < ignore_s:
+            there.recv_into(buffer)
+        began_s, count = time.monotonic(), 0
+        while (now_s := time.monotonic()) - began_s < seconds:
+            count += there.recv_into(buffer)
+        found[index] = 8 * count / (now_s - began_s)
+
+    takers = [
+        threading.Thread(target=take, args=(index, there)) for index, (_, there) in enumerate(pairs)
+    ]
+    givers = [threading.Thread(target=give, args=(here,)) for here, _ in pairs]
+    for thread in (*takers, *givers):
+        thread.start()
+    for thread in takers:
+        thread.join()
+    stop.set()
+    for here, there in pairs:
+        here.shutdown(socket.SHUT_RDWR)
+        there.close()
+    for thread, (here, _) in zip(givers, pairs, strict=True):
+        thread.join()
+        here.close()
+    return found
