@@ -16,11 +16,13 @@ from msgspec import inspect
 
 from anabranch.overlay import _toml
 from anabranch.record import RunSummary, read_events, summarise
-from anabranch.run.scenario import Scenario, check_real, load
+from anabranch.run.scenario import ByShare, Oracle, Scenario, check_real, load, plan_route
+from anabranch.run.simulate import simulate
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SCENARIOS = {path.stem: path for path in sorted(EXAMPLES.glob("scenarios/*.toml"))}
 OVERLAYS = {path.stem: path for path in sorted(EXAMPLES.glob("overlays/*.toml"))}
+PLANS = sorted(EXAMPLES.glob("plans/*.json"))
 
 
 def anabranch(*arguments: object, **environment: str) -> str:
@@ -69,21 +71,70 @@ def assert_went_well(run: RunSummary, scenario: Scenario) -> None:
         assert run.rounds
 
 
-@pytest.mark.parametrize("name", ["routes", "intermittent", "changing-network"])
+# What a table of figures compares the scenario with, column by column, from the second on.
+COMPARED: dict[str, list[dict[str, object]]] = {
+    "own-plan": [{"deal": ByShare()}],
+    "auxiliary-paths": [{"auxiliary": None}],
+    "aware": [{"awareness": None}, {"awareness": Oracle(update_rate=0.1)}],
+}
+
+
+def figures(name: str) -> dict[str, list[float]]:
+    """Return the rows of the table that a scenario begins with: a label, and its columns."""
+    text = SCENARIOS[name].read_text("utf-8")
+    rows = re.findall(r"^#     (\S.*?)((?:  +[\d.]+\b)+)", text, re.MULTILINE)
+    return {label: [float(figure) for figure in columns.split()] for label, columns in rows}
+
+
+def row(run: RunSummary, rows: dict[str, list[float]]) -> str:
+    """Return the label of a run's row; packed trees need not say how many they are."""
+    return run.label if run.label in rows else run.label.partition(",")[0]
+
+
+def figure(name: str, run: RunSummary) -> float | None:
+    """Return what a scenario's table says of a run."""
+    if name == "changing-network":
+        return run.round_s[1]  # the first has none before it to overlap with
+    if name == "aware":
+        return run.total_s / len(run.rounds)
+    target = run.started.target_accuracy
+    return run.median_round_s if target is None else run.time_to_accuracy_s(target)
+
+
+def assert_said(name: str, column: int, runs: list[RunSummary]) -> None:
+    """Check a column of the table that a scenario begins with."""
+    said = figures(name)
+    given = {row(run, said): figure(name, run) for run in runs}
+    assert {label: said[label][column] for label in given} == pytest.approx(given, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    "name", ["routes", "intermittent", "changing-network", "packed-trees", *COMPARED]
+)
 def test_the_figures_a_scenario_begins_with_are_those_it_gives(
     name: str, simulated: Callable[[str], tuple[str, Path]]
 ) -> None:
-    said = dict(
-        re.findall(r"^#     (\S.*?)  +([\d.]+)\b", SCENARIOS[name].read_text("utf-8"), re.MULTILINE)
-    )
-    _, folder = simulated(name)
-    for run in summaries(folder):
-        target = run.started.target_accuracy
-        if name == "changing-network":
-            given_s: float | None = run.round_s[1]  # the first has none before it to overlap with
-        else:
-            given_s = run.median_round_s if target is None else run.time_to_accuracy_s(target)
-        assert float(said[run.label]) == pytest.approx(given_s, rel=0.005)
+    assert_said(name, 0, summaries(simulated(name)[1]))
+
+
+@pytest.mark.parametrize(
+    ("name", "column"), [(name, n) for name, others in COMPARED.items() for n in range(len(others))]
+)
+def test_so_are_those_of_what_it_is_compared_with(name: str, column: int, tmp_path: Path) -> None:
+    scenario, overlay = load(SCENARIOS[name])
+    runs = []
+    for route, one in enumerate(scenario.runs()):
+        log = tmp_path / f"{route}.db"
+        simulate(msgspec.structs.replace(one, **COMPARED[name][column]), overlay, log)
+        runs.append(summarise(event for _, event in read_events(log)))
+    assert_said(name, column + 1, runs)
+
+
+def test_routes_come_as_near_to_the_limit_as_packed_trees_says(simulated) -> None:
+    said = figures("packed-trees")
+    runs = summaries(simulated("packed-trees")[1])
+    given = {row(run, said): 100 * (run.share_of_limit or 0.0) for run in runs}
+    assert {label: said[label][1] for label in given} == pytest.approx(given, abs=0.6)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -133,9 +184,22 @@ def test_an_overlay_is_planned(name) -> None:
     assert "physical limit" in anabranch("plan", OVERLAYS[name])
 
 
+@pytest.mark.parametrize("route", ["star", "balanced", "mst", "fapt", "packed"])
+def test_a_plan_that_was_saved_can_be_a_route_of_its_own(route: str, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    anabranch("plan", OVERLAYS["two-coasts"], "--route", route, "--save", plan)
+    text = SCENARIOS["own-plan"].read_text("utf-8").replace("../plans/two-coasts.json", str(plan))
+    path = tmp_path / "own.toml"
+    path.write_text(text.replace("../overlays", str(EXAMPLES / "overlays")))
+    scenario, overlay = load(path)
+    [_, own, _] = scenario.routes
+    label = plan_route(own, overlay).label
+    assert label.startswith("spanning tree" if route == "mst" else route)
+
+
 def test_the_list_of_examples_is_complete() -> None:
     listed = (EXAMPLES / "README.md").read_text(encoding="utf-8")
-    for path in [*SCENARIOS.values(), *OVERLAYS.values()]:
+    for path in [*SCENARIOS.values(), *OVERLAYS.values(), *PLANS]:
         assert f"]({path.relative_to(EXAMPLES)})" in listed
 
 

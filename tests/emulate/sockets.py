@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 import pytest
@@ -66,46 +67,44 @@ def datagrams(wan: Emulation, site: int) -> socket.socket:
 
 
 def goodputs_bps(pairs: list[tuple[socket.socket, socket.socket]], seconds: float) -> list[float]:
-    """Send over all connections at once; return what arrives on each, after it has begun to."""
+    """Send over all connections at once; return what arrives on each in the same while."""
     stop = threading.Event()
-    found = [0.0] * len(pairs)
+    counts = [0] * len(pairs)
 
     def give(here: socket.socket) -> None:
-        here.settimeout(0.2)
         data = bytes(1 << 16)
-        while not stop.is_set():
-            try:
-                here.send(data)
-            except TimeoutError:
-                continue
-            except OSError:
-                return
+        try:
+            while not stop.is_set():
+                here.sendall(data)
+        except OSError:  # the other end is closed
+            return
 
     def take(index: int, there: socket.socket) -> None:
         buffer = bytearray(1 << 18)
-        there.recv_into(buffer)
-        # What the connection sends at first fills queues, and says nothing of the rate.
-        ignore_s = time.monotonic() + 0.25
-        while time.monotonic() < ignore_s:
-            there.recv_into(buffer)
-        began_s, count = time.monotonic(), 0
-        while (now_s := time.monotonic()) - began_s < seconds:
-            count += there.recv_into(buffer)
-        found[index] = 8 * count / (now_s - began_s)
+        try:
+            while more := there.recv_into(buffer):
+                counts[index] += more
+        except OSError:
+            return
 
+    givers = [threading.Thread(target=give, args=(here,)) for here, _ in pairs]
     takers = [
         threading.Thread(target=take, args=(index, there)) for index, (_, there) in enumerate(pairs)
     ]
-    givers = [threading.Thread(target=give, args=(here,)) for here, _ in pairs]
     for thread in (*takers, *givers):
         thread.start()
-    for thread in takers:
-        thread.join()
+    # What a connection sends at first fills queues, and says nothing of the rate.
+    stop.wait(0.3)
+    began_s, before = time.monotonic(), counts.copy()
+    stop.wait(seconds)
+    took_s, after = time.monotonic() - began_s, counts.copy()
     stop.set()
-    for here, there in pairs:
-        here.shutdown(socket.SHUT_RDWR)
-        there.close()
-    for thread, (here, _) in zip(givers, pairs, strict=True):
+    for each in (there for _, there in pairs):
+        with suppress(OSError):  # it may be closed already
+            each.shutdown(socket.SHUT_RDWR)
+    for thread in (*givers, *takers):
         thread.join()
+    for here, there in pairs:
         here.close()
-    return found
+        there.close()
+    return [8 * (b - a) / took_s for a, b in zip(before, after, strict=True)]

@@ -10,12 +10,19 @@ import pytest
 
 from anabranch.learn.models import MODELS
 from anabranch.learn.tasks import TASKS
-from anabranch.overlay import OverlayError, internet2_9
-from anabranch.plan import PlanError
+from anabranch.overlay import OverlayError, internet2_9, random_complete
+from anabranch.plan import PlanError, dumps, star
 from anabranch.run.scenario import (
+    Adaptive,
+    Auxiliary,
     Balanced,
+    ByShare,
     Exchange,
     Fapt,
+    FromFile,
+    Oracle,
+    Packed,
+    Passive,
     Route,
     Scenario,
     ScenarioError,
@@ -27,6 +34,7 @@ from anabranch.run.scenario import (
     encode,
     load,
     loads,
+    make_planner,
     plan_route,
 )
 
@@ -63,6 +71,15 @@ def test_a_scenario_is_read_with_its_defaults() -> None:
             task=Exchange(profile="alexnet"),
         ),
         Scenario(overlay="x", stop=Stop(rounds=1), route=Star(hub="a"), task=Exchange(elements=7)),
+        Scenario(
+            overlay="x",
+            stop=Stop(rounds=1),
+            route=FromFile(path="/plans/own.json"),
+            task=Exchange(elements=7),
+            deal=Adaptive(window=9),
+            awareness=Passive(start="equal"),
+            auxiliary=Auxiliary(search="algorithm-3"),
+        ),
     ],
 )
 def test_a_scenario_reaches_the_sites_unchanged(scenario: Scenario) -> None:
@@ -98,6 +115,43 @@ def test_a_scenario_reaches_the_sites_unchanged(scenario: Scenario) -> None:
             r"stop\.at_target: there is no target",
         ),
         ("rounds = 3", "rounds = ", "not TOML: .*line 3"),
+        ('"fapt"\nroots = 9', '"file"', r"route\.path: this key is required"),
+        (
+            "stop.rounds",
+            "deal.kind = 'adaptiv'\nstop.rounds",
+            r"deal\.kind: .* did you mean 'adaptive'",
+        ),
+        (
+            "stop.rounds",
+            "deal = {kind = 'by-share', window = 3}\nstop.rounds",
+            r"deal\.window: no such key",
+        ),
+        (
+            "stop.rounds",
+            "deal = {kind = 'adaptive', window = 0}\nstop.rounds",
+            r"deal\.window: must be an integer >= 1",
+        ),
+        (
+            "stop.rounds",
+            "awareness = {kind = 'oracle', start = 'equal'}\nstop.rounds",
+            r"awareness\.start: no such key",
+        ),
+        (
+            "stop.rounds",
+            "awareness = {kind = 'passive', estimator = 'mean'}\nstop.rounds",
+            r"awareness\.estimator: .*busy-period",
+        ),
+        (
+            "stop.rounds",
+            "awareness = {kind = 'passive', least_gain = 1.0}\nstop.rounds",
+            r"awareness\.least_gain: must be a number < 1",
+        ),
+        (
+            "stop.rounds",
+            "auxiliary.search = 'disjunct'\nstop.rounds",
+            r"auxiliary\.search: .*did you mean 'disjoint'",
+        ),
+        ("stop.rounds", "congestion_control = 'reno'\nstop.rounds", r"congestion_control: .*bbr"),
         (
             'kind = "train"\nlearning_rate = 0.1',
             'kind = "exchange"',
@@ -138,6 +192,66 @@ def test_a_route_becomes_its_plan(route: Route, roots: list[int], label: str) ->
     plan = plan_route(route, internet2_9())
     assert [tree.root for tree in plan.trees] == roots
     assert plan.label == label
+
+
+def test_a_plan_made_again_keeps_its_roots_and_takes_its_version() -> None:
+    # A root elsewhere would need its part of the model moved to it.
+    overlay, other = internet2_9(), random_complete(9, 5)
+    for route in (Star(), Balanced(), Spanning(), Fapt(roots=2), Fapt(roots=("dc1", "dc9"))):
+        planner = make_planner(route, overlay)
+        first = planner(overlay, 1, None)
+        again = planner(other, 7, first)
+        assert [tree.root for tree in again.trees] == [tree.root for tree in first.trees]
+        assert (first.version, again.version) == (1, 7)
+
+
+def test_a_plan_from_a_file_is_taken_as_it_is(tmp_path: Path) -> None:
+    overlay, path = internet2_9(), tmp_path / "own.json"
+    own = star(overlay, hub=2)
+    path.write_text(dumps(own))
+    planner = make_planner(FromFile(path=str(path)), overlay)
+    assert planner(overlay, 1, None) == own
+    assert planner(random_complete(9, 5), 4, own).trees == own.trees
+    assert planner(random_complete(9, 5), 4, own).version == 4
+
+
+def test_the_path_of_a_plan_counts_from_the_scenario_s_folder(tmp_path: Path) -> None:
+    (tmp_path / "plans").mkdir()
+    own = tmp_path / "plans" / "own.json"
+    own.write_text(dumps(star(internet2_9(), hub=2)))
+    route = '"file"\npath = "plans/own.json"'
+    path = tmp_path / "s.toml"
+    path.write_text(TEXT.replace('"fapt"\nroots = 9', route))
+    scenario, _ = load(path)
+    assert scenario.routes == (FromFile(path=str(own)),)
+
+
+def test_chunks_are_small_and_dealt_during_the_round_on_packed_trees_unless_told_otherwise() -> (
+    None
+):
+    def given(route: Route, **others: object) -> Scenario:
+        task = Exchange(elements=1)
+        return Scenario(overlay="x", stop=Stop(rounds=1), route=route, task=task, **others)  # type: ignore[arg-type]
+
+    assert given(Packed()).adaptive == Adaptive()
+    assert given(Packed(), deal=ByShare()).adaptive is None
+    assert given(Fapt()).adaptive is None
+    assert given(Fapt(), deal=Adaptive(window=5)).adaptive == Adaptive(window=5)
+    assert given(Fapt()).chunk_elements_of(61_000_000) == 1 << 18
+    for elements, chunk_elements in (
+        (100, 1 << 14),
+        (30_000_000, 30_000),
+        (61_000_000, 61_000),
+        (1_000_000_000, 1 << 16),
+    ):
+        assert given(Packed()).chunk_elements_of(elements) == chunk_elements
+        assert given(Packed(), chunk_elements=7).chunk_elements_of(elements) == 7
+
+
+def test_awareness_is_off_unless_it_is_asked_for() -> None:
+    assert loads(TEXT).awareness is None
+    text = TEXT.replace("stop.rounds", 'awareness.kind = "oracle"\nstop.rounds')
+    assert loads(text).awareness == Oracle()
 
 
 def test_every_site_is_a_root_unless_told_otherwise() -> None:
@@ -181,6 +295,8 @@ def test_a_scenario_offers_just_the_models_and_data_sets_there_are() -> None:
         ('route = {kind = "fapt", roots = 12}', "route: .*12 roots"),
         ('route = {kind = "fapt", roots = ["dc1", "dc1"]}', "route: .*different sites"),
         ('route = [{kind = "star"}, {kind = "mst", root = "x"}]', r"route\[1\]: no site 'x'"),
+        ('route = {kind = "file", path = "none.json"}', r"route: .*none\.json.*No such file"),
+        ('route = {kind = "file", path = "s.toml"}', r"route: .*s\.toml: this text is no plan"),
     ],
 )
 def test_a_route_through_an_unknown_site_is_named_when_the_file_is_read(

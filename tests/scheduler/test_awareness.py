@@ -74,8 +74,9 @@ def test_an_oracle_knows_what_nobody_measured() -> None:
     assert look(oracle, 9.0) is None
     replan = look(oracle, 11.0)
     assert replan is not None
-    assert oracle.belief(11.0).link(0, 2).rate_bps == pytest.approx(3e6)  # type: ignore[union-attr]
-    assert oracle.expectation(SIZE_BYTES, 11.0) == oracle.belief(11.0)
+    known = oracle.expectation(SIZE_BYTES, 11.0).link(0, 2)
+    assert known is not None
+    assert known.rate_bps == pytest.approx(3e6)
 
 
 def test_auxiliary_paths_are_those_of_the_plan_in_force() -> None:

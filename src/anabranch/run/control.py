@@ -27,13 +27,14 @@ from anabranch.plan import Plan
 from anabranch.record import events
 from anabranch.record.log import EventLog
 from anabranch.run.scenario import (
+    Exchange,
     Passive,
+    Planner,
     Scenario,
     Train,
     check_real,
     encode,
     make_planner,
-    plan_route,
 )
 from anabranch.run.work import describe
 from anabranch.scheduler.awareness import Awareness, Search
@@ -43,6 +44,7 @@ from anabranch.scheduler.policy import Policy, Replan
 from anabranch.scheduler.server import LIMITS, Dealing, Scheduler
 
 _ELEMENT_BYTES = 4
+_LARGE_ELEMENTS = 1 << 26  # taken for a buffer whose size is not known before sites are ready
 # The linear program of the limit takes about a second at 50 sites and five at 100.
 _MOST_SITES_FOR_LIMIT = 60
 
@@ -355,8 +357,15 @@ def first_plan(scenario: Scenario, overlay: Overlay) -> Plan:
         OverlayError, PlanError: there is none.
     """
     believed = _believed(scenario, overlay)
-    plan = plan_route(scenario.routes[0], believed)
+    plan = _planner(scenario, believed)(believed, 1, None)
     return plans.with_auxiliary(plan, _search(scenario)(believed, plan))
+
+
+def _planner(scenario: Scenario, believed: Overlay) -> Planner:
+    task = scenario.task
+    elements = task.buffer_elements if isinstance(task, Exchange) else None
+    chunk_elements = scenario.chunk_elements_of(elements or _LARGE_ELEMENTS)
+    return make_planner(scenario.routes[0], believed, elements, chunk_elements)
 
 
 def _believed(scenario: Scenario, overlay: Overlay) -> Overlay:
@@ -394,7 +403,7 @@ def _awareness(scenario: Scenario, overlay: Overlay, plan: Plan) -> Awareness | 
     asked = scenario.awareness
     if asked is None:
         return None
-    planner = make_planner(scenario.routes[0], _believed(scenario, overlay))
+    planner = _planner(scenario, _believed(scenario, overlay))
     search = _search(scenario)
 
     def plan_again(network: Overlay, version: int, previous: Plan) -> Plan:

@@ -116,9 +116,9 @@ class Passive(Table, frozen=True, kw_only=True, tag_field="kind", tag="passive")
             all are ``equal``.
         estimator: ``busy-period`` tells the rate from latency and queueing; ``chunk-mean`` is the
             paper's (NetStorm, eq. 14).
-        probe_chunk_elements: smaller chunks are not measured (PROBE_CHUNK_SIZE); None for a quarter
-            of the largest chunk.
-        probe_chunks: how many chunks an estimate is made of (PROBE_CHUNK_NUM).
+        probe_chunk_elements: for ``chunk-mean``: smaller chunks are not measured
+            (PROBE_CHUNK_SIZE); None for a quarter of the largest chunk.
+        probe_chunks: for ``chunk-mean``: how many chunks an estimate is made of (PROBE_CHUNK_NUM).
     """
 
     update_time_s: _Seconds = 5.0
@@ -197,6 +197,14 @@ class Exchange(Table, frozen=True, kw_only=True, tag_field="kind", tag="exchange
     profile: str | None = None
     elements: _Positive | None = None
     batch_size: Annotated[int, Meta(ge=0)] = 0
+
+    @property
+    def buffer_elements(self) -> int:
+        """The buffer's length, of a task that has been checked."""
+        if self.profile is not None:
+            return load_profile(self.profile).elements
+        assert self.elements is not None
+        return self.elements
 
 
 Task = Train | Exchange
@@ -399,9 +407,30 @@ def loads(text: str, where: str = "<string>") -> Scenario:
             f"{where}: stop.at_target: nothing is learnt where simulation.tensors is sizes; leave "
             "one of them out"
         )
+    _check_probes(scenario, where)
     if not scenario.routes:
         raise ScenarioError(f"{where}: route: there is none; give at least one")
     return scenario
+
+
+def _check_probes(scenario: Scenario, where: str) -> None:
+    awareness = scenario.awareness
+    if not isinstance(awareness, Passive):
+        return
+    probe_elements = awareness.probe_chunk_elements
+    if awareness.estimator == "busy-period":
+        if probe_elements is not None:
+            raise ScenarioError(
+                f"{where}: awareness.probe_chunk_elements: only the chunk-mean estimator has "
+                "probes; leave it out"
+            )
+        return
+    most = scenario.chunk_elements
+    if most is not None and probe_elements is not None and probe_elements > most:
+        raise ScenarioError(
+            f"{where}: awareness.probe_chunk_elements: no chunk has {probe_elements} elements, for "
+            f"chunk_elements is {most}, so nothing would be measured; give less"
+        )
 
 
 def check(scenario: Scenario, overlay: Overlay) -> None:
@@ -499,20 +528,30 @@ def decode(text: str) -> Scenario:
     return msgspec.json.decode(text, type=Scenario)
 
 
-def plan_route(route: Route, overlay: Overlay) -> Plan:
-    """Plan a scenario's route on an overlay.
+def plan_route(
+    route: Route,
+    overlay: Overlay,
+    buffer_elements: int | None = None,
+    chunk_elements: int = 1 << 16,
+) -> Plan:
+    """Plan a scenario's route on an overlay; see :func:`make_planner`.
 
     Raises:
         OverlayError: the route names a site that the overlay has not got.
         PlanError: there is no such plan.
     """
-    return make_planner(route, overlay)(overlay, 1, None)
+    return make_planner(route, overlay, buffer_elements, chunk_elements)(overlay, 1, None)
 
 
 Planner = Callable[[Overlay, int, Plan | None], Plan]
 
 
-def make_planner(route: Route, overlay: Overlay) -> Planner:
+def make_planner(
+    route: Route,
+    overlay: Overlay,
+    buffer_elements: int | None = None,
+    chunk_elements: int = 1 << 16,
+) -> Planner:
     """Return what plans a route: called with an overlay, a version, and the plan before.
 
     Args:
@@ -549,7 +588,11 @@ def make_planner(route: Route, overlay: Overlay) -> Planner:
             return lambda network, version, _: plans.fapt(network, roots=chosen, version=version)
         case Packed():
             return lambda network, version, previous: plans.packed(
-                network, version=version, previous=previous
+                network,
+                size_bytes=None if buffer_elements is None else 4 * buffer_elements,
+                chunk_bytes=4 * chunk_elements,
+                version=version,
+                previous=previous,
             )
         case FromFile(path=path):
             own = _read_plan(path)

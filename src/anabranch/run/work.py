@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from anabranch.learn.profiles import load_profile
 from anabranch.net.errors import RunAborted
 from anabranch.run.scenario import Exchange, Scenario, Task, Train
 from anabranch.site.arithmetic import Arithmetic, Float32, SizesOnly
@@ -80,19 +79,12 @@ def buffer_elements(scenario: Scenario, data_dir: Path | None) -> int:
     """Return how many float32 a scenario's sites exchange each round."""
     task = scenario.task
     if isinstance(task, Exchange):
-        return _exchanged_elements(task)
+        return task.buffer_elements
     from anabranch.learn.models import build_model
 
     data = _load_task(task.data, data_dir)
     model = build_model(task.model, data.shape, data.classes, seed=0, hidden=task.hidden or None)
     return sum(parameter.numel() for parameter in model.parameters())
-
-
-def _exchanged_elements(task: Exchange) -> int:
-    if task.profile is None:
-        assert task.elements is not None  # scenarios are checked
-        return task.elements
-    return load_profile(task.profile).elements
 
 
 @lru_cache(maxsize=1)  # the sites of a simulation share it
@@ -145,7 +137,7 @@ class _Exchanging:
     """Numbers whose mean is known, exchanged and checked."""
 
     def __init__(self, task: Exchange, site: int, sites: int) -> None:
-        self.buffer = np.empty(_exchanged_elements(task), np.float32)
+        self.buffer = np.empty(task.buffer_elements, np.float32)
         self.arithmetic: Arithmetic = Float32()
         self.samples = task.batch_size
         self.evaluation: Evaluation | None = None

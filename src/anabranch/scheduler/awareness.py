@@ -6,8 +6,7 @@ Pure: time is handed in, seconds since the run began.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from statistics import median
+from functools import cache
 
 from anabranch.net.messages import LinkRate
 from anabranch.net.throughput import Estimate
@@ -59,35 +58,26 @@ class Awareness:
             estimate = Estimate(rate.rate_bps, rate.latency_s, rate.chunks)
             self._collector.measured(source, target, estimate, now_s)
 
-    def belief(self, now_s: float) -> Overlay:
-        """Return the network as it is believed to be."""
-        if self._collector is None:
-            return self._truth.at(now_s)
-        return self._collector.belief(now_s)
-
     def expectation(self, size_bytes: int, now_s: float) -> Overlay:
         """Return the network as it should be on average while the next round lasts.
 
-        An oracle expects what it knows. Whoever measures expects of a deviation from the typical
-        rate what has been seen to last: see :mod:`anabranch.scheduler.persistence`.
+        An oracle expects what it knows: the overlay's rates and their traces, but not what faults
+        do to them. Whoever measures expects of each deviation from the typical rate what has been
+        seen to last, from its measurement to the round: see
+        :mod:`anabranch.scheduler.persistence`.
         """
-        belief = self.belief(now_s)
         if self._collector is None:
-            return belief
+            return self._truth.at(now_s)
         self._persistence.look(self._collector.measured_since(self._looked_s), now_s)
         self._looked_s = now_s
-        round_s = 8 * size_bytes / steady_rate_bps(self._policy.plan, belief)
-        kept = self._persistence.kept(round_s)
-        typical_bps = median(link.goodput_bps for link in belief)
-        return replace(
-            belief,
-            links=tuple(
-                replace(
-                    link, rate_bps=link.rate_bps * (typical_bps / link.goodput_bps) ** (1 - kept)
-                )
-                for link in belief
-            ),
-        )
+        believed = self._collector.belief(now_s)
+        round_s = 8 * size_bytes / steady_rate_bps(self._policy.plan, believed)
+
+        @cache
+        def kept(ahead_s: float) -> float:
+            return self._persistence.kept(ahead_s)
+
+        return self._collector.belief(now_s, lambda age_s: kept(float(f"{age_s + round_s:.2g}")))
 
     def consider(self, expected: Overlay, size_bytes: int) -> Replan | None:
         """Return a better plan for what is expected than the one in force, and why.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -58,7 +58,7 @@ class Collector:
         self,
         initial: Overlay,
         *,
-        forget_s: float = 300.0,
+        forget_s: float = 3600.0,
         since_s: float = 0.0,
         together_s: float = 10.0,
     ) -> None:
@@ -127,8 +127,13 @@ class Collector:
             known if seen.shares_port and seen.rate_bps < known[1] else (seen.at_s, seen.rate_bps)
         )
 
-    def belief(self, now_s: float) -> Overlay:
+    def belief(self, now_s: float, kept: Callable[[float], float] = lambda age_s: 1.0) -> Overlay:
         """Return the network as believed: the initial sites and links, without traces.
+
+        Args:
+            now_s: the moment.
+            kept: the part of a deviation from the typical rate that is still believed when it was
+                measured so many seconds ago, in [0, 1].
 
         A link's ``goodput_bps`` is the rate believed; its latency is the last measured, or else
         the initial one; its loss is the initial one.
@@ -143,8 +148,10 @@ class Collector:
             at_s, rate_bps = last[pair]
             if typical_bps is not None:
                 age_s = max(0.0, now_s - at_s)
-                kept = math.exp(-age_s / self._forget_s) if age_s < math.inf else 0.0
-                rate_bps = rate_bps**kept * typical_bps ** (1 - kept)
+                part = 0.0
+                if age_s < math.inf:
+                    part = math.exp(-age_s / self._forget_s) * kept(age_s)
+                rate_bps = rate_bps**part * typical_bps ** (1 - part)
             if pair in self._seen and self._seen[pair].shares_port:
                 rate_bps = max(rate_bps, self._seen[pair].rate_bps)
             links.append(
