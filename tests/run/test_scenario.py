@@ -307,3 +307,8 @@ def test_a_route_through_an_unknown_site_is_named_when_the_file_is_read(
     path.write_text(f'overlay = "internet2-9"\nstop.rounds = 3\n{route}\n{task}\n')
     with pytest.raises(ScenarioError, match=f"s.toml: {named}"):
         load(path)
+
+
+def test_trees_are_packed_where_no_route_is_given() -> None:
+    text = 'overlay = "internet2-9"\nstop.rounds = 1\ntask = {kind = "exchange", elements = 9}\n'
+    assert loads(text).routes == (Packed(),)

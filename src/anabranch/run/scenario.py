@@ -264,7 +264,8 @@ class Scenario(Table, frozen=True, kw_only=True):
     Args:
         label: for titles; each plan's own label if empty.
         overlay: a built-in overlay's name, or the path of a file, from the scenario's folder.
-        route: where aggregates travel; of a list, each is a run of its own.
+        route: where aggregates travel, packed trees if not given; of a list, each is a run of its
+            own.
         pace: when a participant may proceed.
         period: how often they talk.
         merge: what an update weighs.
@@ -293,7 +294,7 @@ class Scenario(Table, frozen=True, kw_only=True):
 
     label: str = ""
     overlay: str
-    route: Route | tuple[Route, ...]
+    route: Route | tuple[Route, ...] = Packed()
     pace: Bsp = Bsp()
     period: EveryStep = EveryStep()
     merge: Mean = Mean()
