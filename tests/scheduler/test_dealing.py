@@ -16,7 +16,7 @@ def play(
     takes_s: list[float], shares: list[float], chunks: int, window: int
 ) -> tuple[float, list[int]]:
     """Let each tree carry one chunk after the other, each for so long; return when all ended."""
-    dealer = Dealer(shares, 1, chunks, window, 0.0)
+    dealer = Dealer(shares, 1, chunks, window)
     queued = [dealer.first.count(tree) for tree in range(len(shares))]
     finished = [0] * len(shares)
     ends = [(takes_s[tree], tree) for tree, count in enumerate(queued) if count]
@@ -37,14 +37,14 @@ def play(
 
 
 def test_a_window_is_dealt_by_share_and_the_rest_by_speed() -> None:
-    dealer = Dealer([0.5, 0.25, 0.25], 1, 100, 8, 0.0)
+    dealer = Dealer([0.5, 0.25, 0.25], 1, 100, 8)
     assert sorted(dealer.first) == [0, 0, 0, 0, 1, 1, 2, 2]
     assert dealer.progress(0, [0, 2, 0], 1.0) == (1, 1)
     assert dealer.progress(0, [1, 2, 0], 2.0) == (0,)
 
 
 def test_a_chunk_has_ended_when_every_site_holds_it() -> None:
-    dealer = Dealer([0.5, 0.5], 3, 100, 4, 0.0)
+    dealer = Dealer([0.5, 0.5], 3, 100, 4)
     assert dealer.progress(0, [1, 0], 1.0) == ()
     assert dealer.progress(2, [1, 1], 1.0) == ()
     assert dealer.progress(1, [1, 0], 1.5) == (0,)
@@ -72,7 +72,7 @@ def test_a_slow_tree_gets_none_of_the_last_chunks() -> None:
 
 
 def test_what_is_dealt_is_all_there_is() -> None:
-    dealer = Dealer([1.0], 1, 5, 3, 0.0)
+    dealer = Dealer([1.0], 1, 5, 3)
     assert dealer.first == (0, 0, 0)
     assert dealer.progress(0, [3], 1.0) == (0, 0)
     assert dealer.progress(0, [5], 2.0) == ()
@@ -89,7 +89,7 @@ def test_what_is_dealt_is_all_there_is() -> None:
 def test_progress_that_cannot_be_is_refused(
     finished: tuple[int, ...], error: type[Exception]
 ) -> None:
-    dealer = Dealer([0.5, 0.5], 1, 9, 4, 0.0)
+    dealer = Dealer([0.5, 0.5], 1, 9, 4)
     dealer.progress(0, (1, 0), 1.0)
     with pytest.raises(error):
         dealer.progress(0, finished, 2.0)

@@ -56,6 +56,7 @@ def draw_link(rng: np.random.Generator, source: int, target: int) -> Link:
         target,
         rate_bps=10 ** rng.uniform(3.5, 6),
         latency_s=float(rng.choice([0.0, 0.01, 0.3])) * rng.random(),
+        latency_drift_s=float(rng.choice([0.0, 0.05])),
     )
 
 
@@ -90,12 +91,12 @@ async def play(seed: int) -> None:
     network = SimulatedNetwork(loop, overlay, seed, control_latency_s=control_s)
     witness, refusals = Witness(), list[PeerError]()
     transport = Transport(
-        chunk_elements=int(rng.integers(8, 64)),
+        chunk_elements=int(rng.integers(4, 64)),
         strands=int(rng.integers(1, 3)),
         primary_busy_bound=int(rng.integers(1, 4)),
         auxiliary_queue_length=int(rng.integers(1, 4)),
     )
-    window = int(rng.integers(1, 12))
+    window = int(rng.choice([1, 3, 11, 32, 64]))
 
     def dealing(plan: Plan, buffer_elements: int) -> tuple[int, int]:
         return len(cut(buffer_elements, transport.chunk_elements)), window
@@ -147,7 +148,7 @@ async def play(seed: int) -> None:
         scheduler.rounds.issue(plan)
         if rng.random() < 0.5:  # of another plan than some sites run under
             paths = tuple(path for each in plan.auxiliary.values() for path in each)
-            scheduler._broadcast(Auxiliary(paths))
+            scheduler._broadcast(Auxiliary(version - int(rng.integers(2)), paths))
 
     def round_began(round: int, version: int, site: int) -> None:
         loop.call_later(float(rng.exponential(0.1)), plan_again, round + 1)

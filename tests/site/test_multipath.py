@@ -18,7 +18,7 @@ class Paths:
     def __init__(self, busy_bound: int = 2, queue_length: int = 1) -> None:
         self.put: list[Send] = []
         self.fork = Fork(busy_bound, queue_length, self.put.append)
-        self.fork.auxiliary = FAST, SLOW
+        self.fork.use((FAST, SLOW))
         self.sent: list[int] = []
 
     def add(self, *chunks: int) -> None:
@@ -79,7 +79,7 @@ def test_a_relayed_path_is_free_when_its_first_relay_says_so_and_not_when_it_was
 
 def test_an_auxiliary_path_without_relays_is_free_when_it_was_sent() -> None:
     paths = Paths(busy_bound=1)
-    paths.fork.auxiliary = ((0, 9),)  # where the primary path is a relayed one
+    paths.fork.use(((0, 9),))  # where the primary path is a relayed one
     paths.add(0, 1, 2)
     paths.send(1)
     assert [chunk for chunk, _ in paths.taken()] == [0, 1, 2]
@@ -88,12 +88,12 @@ def test_an_auxiliary_path_without_relays_is_free_when_it_was_sent() -> None:
 def test_paths_may_change_while_chunks_are_on_their_way() -> None:
     paths = Paths(busy_bound=1)
     paths.add(0, 1, 2, 3, 4)
-    paths.fork.auxiliary = (SLOW,)
+    paths.fork.use((SLOW,))
     paths.fork.credited(FAST)  # of an old path: nothing else may take it
     assert paths.taken() == [(0, PRIMARY), (1, FAST), (2, SLOW)]
     paths.fork.credited(SLOW)
     assert paths.taken()[3:] == [(3, SLOW)]
-    paths.fork.auxiliary = ()
+    paths.fork.use(())
     paths.send(0)
     assert paths.taken()[4:] == [(4, PRIMARY)]
 

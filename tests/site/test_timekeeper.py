@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from anabranch.net.errors import MalformedMessage
+from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage
 from anabranch.net.messages import TimeReply, TimeRequest
 from anabranch.net.throughput import BusyPeriodEstimator
 from anabranch.overlay import Link, Overlay, Site
@@ -97,8 +97,20 @@ def test_who_does_not_know_says_so_and_nobody_believes_it() -> None:
 
 def test_an_answer_that_cannot_be_is_refused() -> None:
     keeper = Timekeeper(lambda: 5.0, lambda request: None)
+    keeper.begin()
+    with pytest.raises(OutOfPlaceMessage, match="nobody asked"):
+        keeper.hear(TimeReply(4.0, 9.0, 9.0, 0.0))
     with pytest.raises(MalformedMessage, match="exchange"):
         keeper.hear(TimeReply(5.0, float("nan"), 9.0, 0.0))
+
+
+def test_an_answer_that_took_longer_than_the_question_was_out_is_passed_over() -> None:
+    now_s = 0.0
+    keeper = Timekeeper(lambda: now_s, lambda request: None)
+    keeper.begin()
+    now_s = 0.1
+    keeper.hear(TimeReply(0.0, 5.0, 5.10008, 0.0))
+    assert keeper.offset_s() is None
 
 
 def test_a_site_asks_often_at_first_and_then_seldom() -> None:

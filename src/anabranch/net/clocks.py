@@ -65,7 +65,7 @@ class ClockSample:
         If not, a clock was set meanwhile.
         """
         answering_s = self.peer_sent_s - self.peer_received_s
-        slack_s = 2 * _MAX_DRIFT * answering_s + 1e-9  # the peer's clock may be the faster one
+        slack_s = _MAX_DRIFT * answering_s  # the peer's clock may be the faster one
         return 0 <= answering_s <= self.received_s - self.sent_s + slack_s
 
 
@@ -115,7 +115,9 @@ class OffsetFilter:
         if not agrees:
             self._samples.clear()
             self._samples.append(sample)
-            self._fit()
+            if not self._fit():  # not even with itself
+                self._samples.clear()
+                return False
         if len(self._samples) == 1:
             self._began_s = sample.received_s
         return agrees

@@ -194,8 +194,9 @@ class Progress(Message, frozen=True):
 
 
 class Auxiliary(Message, frozen=True):
-    """The auxiliary paths from now on; only the site that a chunk sets out from needs them."""
+    """A plan's auxiliary paths from now on; only the site that a chunk sets out from needs them."""
 
+    version: int
     paths: tuple[tuple[int, ...], ...]
 
 

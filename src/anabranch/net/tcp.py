@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from anabranch.net.errors import LinkError
 from anabranch.net.frames import FrameReader, Limits, encode_frame
@@ -211,7 +211,11 @@ def may_set_congestion_control(name: str) -> bool:
 
 def _is_here(connection: socket.socket) -> bool:
     """Return whether the other end is on this machine's loopback, which nothing congests."""
-    return ipaddress.ip_address(connection.getpeername()[0].partition("%")[0]).is_loopback
+    try:
+        host = connection.getpeername()[0]
+    except OSError:
+        return True  # gone already
+    return ipaddress.ip_address(host.partition("%")[0]).is_loopback
 
 
 class TcpNetwork:
@@ -219,14 +223,16 @@ class TcpNetwork:
 
     Args:
         limits: the largest message and payload taken from a peer.
-        congestion_control: of the connections it makes to other machines; None for the kernel's
-            own choice. Where it may not be set, the kernel's stays: ask
+        congestion_control: of the connections it makes to other machines, by address; others have
+            the kernel's own choice. Where it may not be set, the kernel's stays: ask
             :func:`may_set_congestion_control` first.
     """
 
-    def __init__(self, limits: Limits, congestion_control: str | None = None) -> None:
+    def __init__(
+        self, limits: Limits, congestion_control: Mapping[Address, str] | None = None
+    ) -> None:
         self._limits = limits
-        self._congestion_control = congestion_control
+        self._congestion_control = congestion_control or {}
 
     async def connect(self, address: Address, receiver: Receiver) -> Connection:
         """See :meth:`anabranch.net.network.Network.connect`."""
@@ -234,7 +240,7 @@ class TcpNetwork:
         try:
             _, connection = await loop.create_connection(
                 lambda: _TcpConnection(
-                    lambda _: receiver, self._limits, True, self._congestion_control
+                    lambda _: receiver, self._limits, True, self._congestion_control.get(address)
                 ),
                 *address,
             )

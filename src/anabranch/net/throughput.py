@@ -173,6 +173,10 @@ class BusyPeriodEstimator:
         """See :class:`Estimator`."""
         now_s = arrival.received_s
         window = self._window
+        if window and now_s < window[-1].received_s:  # the clock was set back
+            window.clear()
+            self._bases.clear()
+            self._before_s, self._fresh = -math.inf, 0
         if not window:
             self._reported_s = now_s
         window.append(arrival)

@@ -14,6 +14,7 @@ Both take links one by one in the direction that data flows, with the transfer d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from heapq import heappop, heappush
@@ -103,7 +104,9 @@ def _walk_back(before: npt.NDArray[np.int32], source: int, target: int) -> tuple
     return tuple(reversed(path))
 
 
-def disjoint_paths(overlay: Overlay, plan: Plan, *, most: int = 3) -> _Paths:
+def disjoint_paths(
+    overlay: Overlay, plan: Plan, *, most: int = 3, slowest: float = math.inf
+) -> _Paths:
     """Find auxiliary paths for each pair of tree neighbours on its own.
 
     Take the primary path's links out of the overlay, find the fastest path in what is left, take
@@ -113,8 +116,10 @@ def disjoint_paths(overlay: Overlay, plan: Plan, *, most: int = 3) -> _Paths:
     Args:
         overlay: n sites; traced links count at their rate of time 0.
         plan: for which pairs, its tree neighbours, and for their primary paths.
-        most: paths to find for one pair, >= 1. No path is left out for being slow: whether a chunk
-            gains by it depends on how many wait for the primary path, which the sender knows.
+        most: paths to find for one pair, >= 1.
+        slowest: leaves out paths of more than so many times the primary's delay. A sender knows
+            how many chunks wait, and not how long a path takes; a chunk that takes a path a
+            hundred times slower makes the whole round wait for it.
 
     Returns:
         Paths as of :func:`algorithm_3`.
@@ -127,10 +132,17 @@ def disjoint_paths(overlay: Overlay, plan: Plan, *, most: int = 3) -> _Paths:
     plan.check_fits(overlay)
     delays = _delays_s_per_bit(overlay)
     found: _Paths = {}
+    delay_s_per_bit = {
+        (source, target): delay for source, row in enumerate(delays) for delay, target in row
+    }
     for source, target in _edges(plan):
-        spent = set(pairwise(plan.path(source, target)))
+        primary = plan.path(source, target)
+        spent = set(pairwise(primary))
+        longest = slowest * sum(delay_s_per_bit[hop] for hop in spent)
         paths: list[tuple[int, ...]] = []
         while len(paths) < most and (path := _fastest(delays, source, target, spent)):
+            if sum(delay_s_per_bit[hop] for hop in pairwise(path)) > longest:
+                break  # and all further ones are slower
             paths.append(path)
             spent.update(pairwise(path))
         if paths:

@@ -44,6 +44,7 @@ from anabranch.scheduler.policy import Policy, Replan
 from anabranch.scheduler.server import LIMITS, Dealing, Scheduler
 
 _ELEMENT_BYTES = 4
+_SLOWEST = 10.0  # times its primary's delay an auxiliary path may have
 _LARGE_ELEMENTS = 1 << 26  # taken for a buffer whose size is not known before sites are ready
 # The linear program of the limit takes about a second at 50 sites and five at 100.
 _MOST_SITES_FOR_LIMIT = 60
@@ -379,7 +380,9 @@ def _search(scenario: Scenario) -> Search:
     """Return what finds the auxiliary paths that a scenario asks for."""
     if scenario.auxiliary is None:
         return lambda overlay, plan: {}
-    return plans.disjoint_paths if scenario.auxiliary.search == "disjoint" else plans.algorithm_3
+    if scenario.auxiliary.search == "algorithm-3":
+        return plans.algorithm_3
+    return lambda overlay, plan: plans.disjoint_paths(overlay, plan, slowest=_SLOWEST)
 
 
 def make_scheduler(
@@ -427,13 +430,14 @@ def _dealing(scenario: Scenario, overlay: Overlay) -> Dealing | None:
     adaptive = scenario.adaptive
     if adaptive is None:
         return None
-    control_s = 2 * scenario.simulation.control_latency_s
+    control_s = 2 * scenario.simulation.control_latency_s  # small beside a chunk's way elsewhere
+    believed = _believed(scenario, overlay)
 
     def dealing(plan: Plan, buffer_elements: int) -> tuple[int, int]:
         chunk_elements = scenario.chunk_elements_of(buffer_elements)
         chunks = len(plans.cut(buffer_elements, chunk_elements))
         window = adaptive.window or needed_window(
-            plan, overlay, _ELEMENT_BYTES * chunk_elements, chunks, control_s
+            plan, believed, _ELEMENT_BYTES * chunk_elements, chunks, control_s
         )
         return chunks, window
 

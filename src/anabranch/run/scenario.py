@@ -285,8 +285,9 @@ class Scenario(Table, frozen=True, kw_only=True):
         seed: of every random choice.
         chunk_elements: the most elements of a chunk; None for 262,144, and on packed trees for a
             thousandth of the buffer, between 16,384 and 65,536.
-        congestion_control: what lanes between machines ask the kernel for. Where it may not be set,
-            each lane takes several connections instead.
+        congestion_control: what lanes between machines ask the kernel for; None for bbr, and cubic
+            on links of less than 1 ms that lose nothing. Where it may not be set, each lane takes
+            several connections instead.
         sample_every_s: how often a site writes down what its links carried, seconds.
         shaped: hold each link to the overlay's rate and latency, where processes on one machine
             stand for sites; the simulation's links always keep them.
@@ -310,7 +311,7 @@ class Scenario(Table, frozen=True, kw_only=True):
     auxiliary: Auxiliary | None = None
     seed: Annotated[int, Meta(ge=0)] = 0
     chunk_elements: Annotated[int, Meta(ge=1, le=MOST_CHUNK_ELEMENTS)] | None = None
-    congestion_control: Literal["bbr", "cubic"] = "bbr"
+    congestion_control: Literal["bbr", "cubic"] | None = None
     sample_every_s: _Seconds = 0.5
     shaped: bool = True
 

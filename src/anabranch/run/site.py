@@ -137,7 +137,7 @@ async def _steps(
                 at_s=diary.now_s(),
                 site=site,
                 strands=world.strands,
-                why=f"{scenario.congestion_control} may not be set here",
+                why="the congestion control that suits the links may not be set here",
             )
         )
     rounds = scenario.stop.rounds

@@ -12,7 +12,7 @@ from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
 from anabranch.net.shaping import ShapedNetwork
 from anabranch.net.tcp import TcpNetwork, may_set_congestion_control
-from anabranch.overlay import Overlay
+from anabranch.overlay import Link, Overlay
 from anabranch.run.scenario import Scenario, compute_model
 from anabranch.run.site import take_part
 from anabranch.scheduler.server import LIMITS as CONTROL_LIMITS
@@ -27,6 +27,7 @@ _SWITCH_INTERVAL_S = 0.0005
 # Connections of a lane whose congestion control may not be chosen. At 30 ms and 0.02 % of loss, one
 # of the kernel's usual kind carries a quarter of 155 Mbit/s, and four together three fifths.
 _STRANDS_INSTEAD = 4
+_NEAR_S = 1e-3  # one way; the next room rather than the next town
 
 
 def run_site(
@@ -65,6 +66,19 @@ async def _run(
     await take_part(_RealWorld(listen_host), name, scheduler, token, data_dir)
 
 
+def suits(link: Link) -> str:
+    """Return the congestion control that suits a link, as the kernel calls it.
+
+    With 30 ms and 0.02 % of loss bbr carries .94 of 155 Mbit/s where cubic carries .23. But bbr
+    paces by timers, and where dozens of lanes without delay share a machine, some settle at two
+    thirds of their rate for seconds; there cubic fills them all.
+
+    >>> suits(Link(0, 1, 1e8, latency_s=0.03)), suits(Link(0, 1, 1e8))
+    ('bbr', 'cubic')
+    """
+    return "bbr" if link.latency_s >= _NEAR_S or link.loss else "cubic"
+
+
 class _RealWorld:
     """See :class:`anabranch.run.site.World`."""
 
@@ -87,9 +101,14 @@ class _RealWorld:
         self._site, self._began = welcome.site, began
         self._model = compute_model(scenario, overlay)
         if not scenario.shaped:
-            if not may_set_congestion_control(scenario.congestion_control):
+            controls = {
+                welcome.addresses[link.target]: scenario.congestion_control or suits(link)
+                for link in overlay
+                if link.source == welcome.site
+            }
+            if not all(map(may_set_congestion_control, set(controls.values()))):
                 self.strands = _STRANDS_INSTEAD
-            return TcpNetwork(DATA_LIMITS, scenario.congestion_control)
+            return TcpNetwork(DATA_LIMITS, controls)
         links = {
             welcome.addresses[link.target]: (link, overlay.link(link.target, link.source))
             for link in overlay

@@ -77,29 +77,27 @@ class Dealer:
         sites: how many report progress.
         chunks: how many the round has.
         window: how many may be under way.
-        now_s: when the round begins.
 
     Attributes:
         first: the trees of the chunks that are dealt at once.
 
-    >>> dealer = Dealer([0.5, 0.5], sites=1, chunks=6, window=4, now_s=0.0)
+    >>> dealer = Dealer([0.5, 0.5], sites=1, chunks=6, window=4)
     >>> dealer.first
     (0, 1, 0, 1)
     >>> dealer.progress(0, (0, 1), now_s=1.0)
     (1,)
     """
 
-    def __init__(
-        self, shares: Sequence[float], sites: int, chunks: int, window: int, now_s: float
-    ) -> None:
+    def __init__(self, shares: Sequence[float], sites: int, chunks: int, window: int) -> None:
         self.first = interleave(shares, min(window, chunks))
         self._left = chunks - len(self.first)
         self._began_s: list[deque[float]] = [deque() for _ in shares]  # of chunks under way
         for tree in self.first:
-            self._began_s[tree].append(now_s)
+            self._began_s[tree].append(math.inf)  # nobody knows when the round begins at the sites
         self._dealt = np.bincount(self.first, minlength=len(shares))
         self._finished = np.zeros((sites, len(shares)), dtype=np.int64)
         self._everywhere = np.zeros(len(shares), dtype=np.int64)
+        self._first_s = math.inf  # when the first site reported: they had all begun before
         self._takes_s = [0.0] * len(shares)  # from a chunk's deal to its end; 0 where unknown
         self._free = [0] * len(shares)  # places in the window that a tree did not get to use
 
@@ -124,12 +122,15 @@ class Dealer:
                 f"dealt and {self._finished[site].tolist()} held before"
             )
         self._finished[site] = holds
+        self._first_s = min(self._first_s, now_s)
         everywhere = self._finished.min(axis=0)
         ended = everywhere - self._everywhere
         self._everywhere = everywhere
         for tree in np.flatnonzero(ended).tolist():
             for _ in range(int(ended[tree])):
-                self._note(tree, now_s - self._began_s[tree].popleft())
+                began_s = self._began_s[tree].popleft()
+                if began_s < math.inf:
+                    self._note(tree, now_s - began_s)
                 self._free[tree] += 1
         return self._deal(now_s) if self._left and ended.any() else ()
 
@@ -156,8 +157,10 @@ class Dealer:
     def _expected_s(self, tree: int, now_s: float) -> float:
         """Return how long a chunk takes on a tree: as it last did, or longer if one has already."""
         under_way = self._began_s[tree]
-        oldest_s = now_s - under_way[0] if under_way else 0.0
-        return max(self._takes_s[tree], oldest_s)
+        began_s = self._first_s if under_way and under_way[0] == math.inf else math.inf
+        if under_way:
+            began_s = min(began_s, under_way[0])
+        return max(self._takes_s[tree], now_s - began_s)
 
     def _is_among_the_first(self, tree: int, now_s: float) -> bool:
         """Return whether fewer chunks than are left would end sooner on other trees."""

@@ -60,6 +60,8 @@ LIMITS = Limits(message_bytes=1 << 26, payload_bytes=0)
 _BLAME_S = 0.5
 # How much longer than a look at plans the pause before the next is, at least.
 _REST = 20.0
+_MEASURABLE_BPS = 1.0, 1e15
+_LONGEST_S = 1e6
 
 
 class Observer(Protocol):
@@ -149,7 +151,7 @@ class Scheduler:
         self._buffer_elements: int | None = None  # as the first ready site says
         self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._started_s: float | None = None
-        self._auxiliary: tuple[Path, ...] = ()  # as last sent
+        self._auxiliary = plan.version, _flat(plan)  # the paths that sites have, of which plan
         self._over = False  # connections are closed from this side
         self._listener: Listener
 
@@ -272,7 +274,7 @@ class Scheduler:
         assert self._buffer_elements is not None  # rounds are granted to ready sites
         shares = [tree.share for tree in plan.trees]
         chunks, window = dealing(plan, self._buffer_elements)
-        return Dealer(shares, self.overlay.size, chunks, window, self._now_s())
+        return Dealer(shares, self.overlay.size, chunks, window)
 
     # --- what is known of the network
 
@@ -283,7 +285,9 @@ class Scheduler:
         for rate in message.links:
             if self.overlay.link(rate.source, site) is None:
                 raise OutOfPlaceMessage(f"{self.name(site)} measured a link from {rate.source}")
-            if not (0 < rate.rate_bps < math.inf) or not (0 <= (rate.latency_s or 0.0) < math.inf):
+            slow, fast = _MEASURABLE_BPS
+            latency_s = 0.0 if rate.latency_s is None else rate.latency_s
+            if not slow <= rate.rate_bps <= fast or not 0 <= latency_s <= _LONGEST_S:
                 raise MalformedMessage(f"{self.name(site)} measured {rate}")
             self.observer.measured(rate.source, site, rate)
             if self._awareness is not None:
@@ -327,9 +331,10 @@ class Scheduler:
         if replan is not None:
             self.rounds.issue(replan.plan)
             self.observer.plan_issued(replan)
-        if paths != self._auxiliary:
-            self._auxiliary = paths
-            self._broadcast(Auxiliary(paths))
+            self._auxiliary = replan.plan.version, _flat(replan.plan)  # they come with the plan
+        if (self.rounds.plan.version, paths) != self._auxiliary:
+            self._auxiliary = self.rounds.plan.version, paths
+            self._broadcast(Auxiliary(*self._auxiliary))
 
     def _begin_if_all_ready(self, site: int, buffer_elements: int) -> None:
         if self._buffer_elements is None:
@@ -358,6 +363,10 @@ class Scheduler:
         if not self._over:  # the connections that end with the run are no loss
             self.observer.lost(site, why)
         self.abort(why)
+
+
+def _flat(plan: Plan) -> tuple[Path, ...]:
+    return tuple(path for paths in plan.auxiliary.values() for path in paths)
 
 
 class _FromSite:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -12,7 +12,13 @@ import numpy as np
 
 from anabranch import overlay as overlays
 from anabranch import plan as plans
-from anabranch.net.errors import LinkError, OutOfPlaceMessage, PeerError, RunAborted
+from anabranch.net.errors import (
+    LinkError,
+    MalformedMessage,
+    OutOfPlaceMessage,
+    PeerError,
+    RunAborted,
+)
 from anabranch.net.frames import DISCARD, Sink
 from anabranch.net.messages import (
     Abort,
@@ -202,6 +208,8 @@ class SiteAgent:
         self._told = 0  # chunks finished here when the scheduler was last told
         self._meter: Meter | None = None
         self._timekeeper: Timekeeper | None = None
+        # As the scheduler last said, and of which plan version.
+        self._auxiliary: tuple[int, Mapping[tuple[int, int], tuple[tuple[int, ...], ...]]] = 0, {}
         self.welcome: Welcome
 
     async def join(self, scheduler: Address) -> Welcome:
@@ -289,7 +297,9 @@ class SiteAgent:
             raise RunAborted(f"the scheduler granted round {grant.round}, not {self._round}")
         if grant.plan_json:
             self._plan = plans.loads(grant.plan_json)
-            self._plane.use_auxiliary(self._plan.auxiliary)
+            version, paths = self._auxiliary
+            newer = version == self._plan.version
+            self._plane.use_auxiliary(paths if newer else self._plan.auxiliary)
         self._window = len(grant.trees or ())
         try:
             latest = await self._plane.all_reduce(
@@ -361,9 +371,14 @@ class SiteAgent:
             case Auxiliary() if self._plane is not None:
                 paths: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = {}
                 for path in message.paths:
+                    if len(path) < 2:
+                        raise MalformedMessage(f"auxiliary path {path} leads nowhere")
                     ends = path[0], path[-1]
                     paths[ends] = (*paths.get(ends, ()), path)
-                self._plane.use_auxiliary(paths)
+                self._plane.check_auxiliary(paths)
+                self._auxiliary = message.version, paths
+                if message.version == self._plan.version:
+                    self._plane.use_auxiliary(paths)
             case TimeReply():
                 self.hear_time(message)
 
@@ -378,7 +393,9 @@ class SiteAgent:
         """Tell the scheduler how far this site is, and ask for the next round in time."""
         if self._window and not aggregation.all_dealt:
             finished = sum(aggregation.finished_by_tree)
-            if finished - self._told >= max(1, self._window // _REPORTS_A_WINDOW):
+            enough = finished - self._told >= max(1, self._window // _REPORTS_A_WINDOW)
+            # With nothing left to finish there would be no later report.
+            if enough or finished == aggregation.dealt:
                 self._told = finished
                 assert self._connection is not None
                 self._connection.post(Progress(round, tuple(aggregation.finished_by_tree)))
@@ -422,17 +439,25 @@ class SiteAgent:
             self._timekeeper.hear(reply)
 
     def _ask_the_time(self, request: TimeRequest) -> None:
-        """Ask the scheduler if this site is a root, else its parent in the heaviest tree."""
+        """Ask the scheduler if this site is a root, else its parent in the heaviest tree.
+
+        A site that reaches none of its parents over a link of its own asks the scheduler too: a
+        relay may be farther from the root than itself.
+        """
         if self._aborted.done():
             return
-        if any(tree.root == self.welcome.site for tree in self._plan.trees):
+        site, plan = self.welcome.site, self._plan
+        parents = [
+            (tree.share, tree.up[site])
+            for tree in plan.trees
+            if tree.root != site and len(plan.path(site, tree.up[site])) == 2
+        ]
+        if any(tree.root == site for tree in plan.trees) or not parents:
             assert self._connection is not None
             self._connection.post(request)
         else:
-            tree = max(self._plan.trees, key=lambda tree: tree.share)
-            path = self._plan.path(self.welcome.site, tree.up[self.welcome.site])
             assert self._plane is not None
-            self._plane.post(path[1], request)
+            self._plane.post(max(parents)[1], request)
 
     # --- inside
 

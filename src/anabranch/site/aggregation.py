@@ -141,10 +141,16 @@ class Aggregation:
         return misfits
 
     def go_on(self, chunks: Sequence[Chunk]) -> list[tuple[int, str]]:
-        """Take in the next chunks of the deal; see ``begin``."""
+        """Take in the next chunks of the deal; see ``begin``.
+
+        Raises:
+            OutOfPlaceMessage: also for a tree that the plan has not got.
+        """
+        assert self._plan is not None
+        if any(not 0 <= chunk.tree < len(self._plan.trees) for chunk in chunks):
+            raise OutOfPlaceMessage(f"round {self.round} is dealt to trees that its plan has not")
         self._chunks += chunks
         misfits = self._discard_misfits()
-        assert self._plan is not None
         for chunk in chunks:
             early = self._partials.get((self._plan.version, chunk.index, chunk.elements))
             if early is not None:

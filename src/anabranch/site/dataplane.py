@@ -15,6 +15,7 @@ import numpy as np
 from anabranch.net.errors import (
     DuplicateMessage,
     LinkError,
+    MalformedMessage,
     OutOfPlaceMessage,
     PeerError,
     UnauthorisedPeer,
@@ -46,6 +47,7 @@ T = TypeVar("T")
 
 MOST_CHUNK_ELEMENTS = 1 << 26
 MOST_STRANDS = 16
+_LONGEST_S = 1e12  # any clock's time is less
 LIMITS = Limits(message_bytes=1 << 16, payload_bytes=4 * MOST_CHUNK_ELEMENTS)
 
 
@@ -201,6 +203,8 @@ class DataPlane:
         Raises:
             OutOfPlaceMessage: it is not in progress, or is dealt beforehand.
         """
+        if round <= self._rounds_done:
+            return  # its buffer was shorter than the largest that the scheduler deals for
         if round != self._rounds_done + 1 or not self._cuts:
             raise OutOfPlaceMessage(f"chunks of round {round}, which is not being dealt here")
         aggregation, _ = self._round(round)
@@ -272,25 +276,27 @@ class DataPlane:
         self._lane(path[path.index(self.config.site) + 1]).put(send)
 
     def use_auxiliary(self, paths: Mapping[tuple[int, int], tuple[Path, ...]]) -> None:
-        """Let chunks take these paths, by (source, target), from now on, and no other ones.
-
-        Raises:
-            OutOfPlaceMessage: a path from here begins with no link.
-        """
-        site, config = self.config.site, self.config
-        for fork in self._forks.values():
-            fork.auxiliary = ()
-        for (source, target), several in paths.items():
-            if source != site:
-                continue
-            for path in several:
-                if config.overlay.link(site, path[1]) is None:
-                    raise OutOfPlaceMessage(f"auxiliary path {path} begins where no link does")
-            if (source, target) not in self._forks:
+        """Let chunks take these paths, by (source, target), from now on, and no other ones."""
+        config = self.config
+        for source, target in paths:
+            if source == config.site and (source, target) not in self._forks:
                 self._forks[source, target] = Fork(
                     config.primary_busy_bound, config.auxiliary_queue_length, self._put
                 )
-            self._forks[source, target].auxiliary = several
+        for ends, fork in self._forks.items():
+            fork.use(paths.get(ends, ()))
+
+    def check_auxiliary(self, paths: Mapping[tuple[int, int], tuple[Path, ...]]) -> None:
+        """Check that these paths can be used.
+
+        Raises:
+            OutOfPlaceMessage: one passes a site twice, or where no link is.
+        """
+        for several in paths.values():
+            for path in several:
+                linked = all(self.config.overlay.link(*hop) is not None for hop in pairwise(path))
+                if not linked or len(set(path)) != len(path):
+                    raise OutOfPlaceMessage(f"auxiliary path {path} is no path over links")
 
     def _credited(self, path: Path) -> None:
         fork = self._forks.get((path[0], path[-1])) if path[0] == self.config.site else None
@@ -374,6 +380,10 @@ class DataPlane:
         here = path.index(site)
         if path[here - 1] != sender:
             raise OutOfPlaceMessage(f"path {path} does not come here from site {sender}")
+        if (stamp := message.stamp) is not None:
+            times_s = stamp.sent_s, stamp.offset_s or 0.0
+            if not all(abs(each_s) < _LONGEST_S for each_s in times_s):
+                raise MalformedMessage(f"a chunk is stamped with {times_s} s")
         if here < len(path) - 1:
             sink = self._relay(sender, message, payload_bytes, path[here + 1])
         else:
@@ -418,6 +428,8 @@ class DataPlane:
 
         def sent() -> None:
             self._relaying[message.path] -= 1
+            if not self._relaying[message.path]:
+                del self._relaying[message.path]
             for connection in self._inbound.get(sender, {}).values():
                 connection.post(Credit(message.path))
                 break  # any strand will do

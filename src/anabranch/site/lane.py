@@ -136,9 +136,9 @@ class Lane:
         Raises:
             OutOfPlaceMessage: it has none of ours.
         """
-        if self._credit[path] >= self._window:
+        if self._credit.get(path, self._window) >= self._window:
             raise OutOfPlaceMessage(f"a credit for {path}, of which nothing is outstanding")
-        if self._parked[path]:
+        if self._parked.get(path):
             heapq.heappush(self._ready, self._parked[path].popleft())
             self._wake.set()
         else:

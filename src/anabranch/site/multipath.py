@@ -53,16 +53,13 @@ class Fork:
     Args:
         busy_bound, queue_length: see :func:`choose`.
         put: hands a chunk, bound to a path, to the lane that the path begins with.
-
-    Attributes:
-        auxiliary: the auxiliary paths, fastest first; may change at any time.
     """
 
     def __init__(self, busy_bound: int, queue_length: int, put: Callable[[Send], None]) -> None:
         self._busy_bound = busy_bound
         self._queue_length = queue_length
         self._put = put
-        self.auxiliary: tuple[Path, ...] = ()
+        self._auxiliary: tuple[Path, ...] = ()
         self._waiting: list[tuple[int, bool, int, bool, int, Send]] = []
         self._entries = 0
         self._primary_queued = 0
@@ -74,6 +71,11 @@ class Fork:
         heapq.heappush(self._waiting, (*priority(send.message), self._entries, send))
         self._bind()
 
+    def use(self, auxiliary: tuple[Path, ...]) -> None:
+        """Let chunks that are not bound yet take these auxiliary paths, fastest first."""
+        self._auxiliary = auxiliary
+        self._bind()
+
     def credited(self, path: Path) -> None:
         """Take note that the first relay of an auxiliary path has passed a chunk on."""
         if self._auxiliary_queued[path]:
@@ -82,7 +84,7 @@ class Fork:
 
     def _bind(self) -> None:
         while self._waiting:
-            queued = [self._auxiliary_queued[path] for path in self.auxiliary]
+            queued = [self._auxiliary_queued[path] for path in self._auxiliary]
             choice = choose(self._primary_queued, queued, self._busy_bound, self._queue_length)
             if choice is None:
                 return
@@ -91,7 +93,7 @@ class Fork:
                 self._primary_queued += 1
                 self._put(replace(send, sent=self._then(send.sent, self._primary_sent)))
                 continue
-            path = self.auxiliary[choice]
+            path = self._auxiliary[choice]
             self._auxiliary_queued[path] += 1
             sent = send.sent
             if len(path) == 2:  # nobody relays, so nobody gives a credit

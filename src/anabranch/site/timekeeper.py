@@ -8,14 +8,16 @@ a chunk that leaves or comes or a round that ends, and never by a timer of their
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 
 from anabranch.net.clocks import ClockSample, OffsetFilter
-from anabranch.net.errors import MalformedMessage
+from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage
 from anabranch.net.messages import TimeReply, TimeRequest
 
 # Asked one after the other when the run begins, while links are idle.
 _FIRST_ANSWERS = 8
+_NEVER_S = 60.0  # longer than the filter ever waits
 
 
 class Timekeeper:
@@ -31,6 +33,7 @@ class Timekeeper:
         self._ask = ask
         self._filter = OffsetFilter()
         self._answers = 0
+        self._asked: deque[float] = deque(maxlen=_FIRST_ANSWERS)  # what has not been answered
         self._due_s = -math.inf
 
     def begin(self) -> None:
@@ -39,16 +42,26 @@ class Timekeeper:
 
     def remember(self) -> None:
         """Ask if it is time to; called when something happens."""
-        if self._clock() >= self._due_s:
+        now_s = self._clock()
+        if now_s >= self._due_s or now_s < self._due_s - _NEVER_S:  # or the clock was set back
             self._request()
 
     def _request(self) -> None:
         now_s = self._clock()
         self._due_s = self._filter.next_s(now_s)
+        self._asked.append(now_s)
         self._ask(TimeRequest(now_s))
 
     def hear(self, reply: TimeReply) -> None:
-        """Take an answer."""
+        """Take an answer.
+
+        Raises:
+            OutOfPlaceMessage: this site did not ask that.
+            MalformedMessage: times that cannot be.
+        """
+        if reply.sent_s not in self._asked:
+            raise OutOfPlaceMessage("the time, which nobody asked for")
+        self._asked.remove(reply.sent_s)
         if not math.isfinite(reply.error_s):
             return  # who was asked does not know either, yet
         times_s = reply.sent_s, reply.received_s, reply.replied_s, self._clock(), reply.error_s

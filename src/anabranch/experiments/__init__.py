@@ -1,0 +1,42 @@
+"""The papers' tables and figures, made again: one short script for each."""
+
+from anabranch._typed_toml import listed, nearest
+from anabranch.experiments._experiment import Experiment
+from anabranch.experiments._lab import Lab, Outcome, Trial, seconds
+from anabranch.experiments._result import Result, Row, write_result
+from anabranch.experiments.netstorm import fig13, fig14, fig15, fig16, fig17, fig18, fig19, fig20
+
+EXPERIMENTS = {
+    figure.EXPERIMENT.name: figure.EXPERIMENT
+    for figure in (fig13, fig14, fig15, fig16, fig17, fig18, fig19, fig20)
+}
+"""Every experiment, by name."""
+
+__all__ = [
+    "EXPERIMENTS",
+    "Experiment",
+    "Lab",
+    "Outcome",
+    "Result",
+    "Row",
+    "Trial",
+    "find",
+    "seconds",
+    "write_result",
+]
+
+
+def find(name: str) -> list[Experiment]:
+    """Return the experiment of this name or, if it names a paper, all of that paper's.
+
+    Raises:
+        ValueError: there is none; the message names the nearest.
+    """
+    papers = dict.fromkeys(each.partition("/")[0] for each in EXPERIMENTS)
+    found = [
+        each for each in EXPERIMENTS.values() if name in (each.name, each.name.partition("/")[0])
+    ]
+    if not found:
+        near = nearest(name, [*papers, *EXPERIMENTS]) or f"there are {listed(EXPERIMENTS)}"
+        raise ValueError(f"no experiment {name!r}; {near}")
+    return found

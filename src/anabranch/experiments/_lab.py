@@ -1,0 +1,224 @@
+"""Where experiments run: scenarios in, seconds a round out."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import count
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from anabranch import overlay as overlays
+from anabranch.emulate import check_emulable
+from anabranch.overlay import Overlay
+from anabranch.record import read_events, summarise
+from anabranch.run.launch import run_locally
+from anabranch.run.scenario import Scenario, check_real, loads
+from anabranch.run.simulate import simulate
+
+Label = str | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One run to make.
+
+    Args:
+        labels: what sets it apart from the experiment's other runs, such as its system.
+        scenario: what runs, with one route; its overlay is named when it is written down.
+        overlay: on which network.
+    """
+
+    labels: Mapping[str, Label]
+    scenario: Scenario
+    overlay: Overlay
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run came to.
+
+    Args:
+        labels: the trial's.
+        scenario_file: what it ran, for ``anabranch simulate`` or ``anabranch run``.
+        rounds: how many were completed.
+        total_s: when the last of them ended, seconds since the run began.
+        round_s: seconds from one round's end to the next: the mean of a run that had a time to
+            fill, and the median of one that had rounds to make, on a network that does not change.
+        plans: how many came after the first.
+    """
+
+    labels: Mapping[str, Label]
+    scenario_file: str
+    rounds: int
+    total_s: float
+    round_s: float
+    plans: int
+
+
+class Lab:
+    """Runs trials; each scenario runs once on each network, however often it is asked for.
+
+    Args:
+        folder: for scenarios and overlays as files and, of real runs, event logs.
+        quick: whether experiments are to be small, which costs precision.
+        seed: the first of the seeds that networks are drawn with.
+        jobs: how many simulations run at once, each in a process of its own.
+        emulate: run real processes between network namespaces instead, one trial after another.
+        on_trial: called before trials run and as they end, with how many have ended, of how many.
+
+    Raises:
+        ValueError: no job is allowed.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        quick: bool = False,
+        seed: int = 0,
+        jobs: int = 1,
+        emulate: bool = False,
+        on_trial: Callable[[int, int], None] = lambda ended, of: None,
+    ) -> None:
+        if jobs < 1:
+            raise ValueError(f"{jobs} jobs run nothing; give at least 1")
+        self.folder = folder
+        self.quick = quick
+        self.seed = seed
+        self.emulate = emulate
+        self._jobs = jobs
+        self._on_trial = on_trial
+        self._known: dict[tuple[Scenario, Overlay], Outcome] = {}
+        self._overlays: dict[Overlay, Path] = {}
+
+    def measure(self, trials: Sequence[Trial]) -> list[Outcome]:
+        """Run trials and return their outcomes, in order.
+
+        Raises:
+            RunAborted: a run failed.
+            ScenarioError: a scenario cannot run in this world.
+            EmulationError: this machine cannot emulate an overlay.
+        """
+        wanted = {(trial.scenario, trial.overlay): trial for trial in reversed(trials)}
+        new = [trial for key, trial in reversed(wanted.items()) if key not in self._known]
+        if self.emulate:
+            for trial in new:
+                check_real(trial.scenario, trial.overlay, emulated=True)
+                check_emulable(trial.overlay)
+        files = [self._write(trial) for trial in new]
+        self._on_trial(0, len(new))
+        for ended, outcome in enumerate(self._run(new, files), 1):
+            trial = new[ended - 1]
+            self._known[trial.scenario, trial.overlay] = outcome
+            self._on_trial(ended, len(new))
+        return [
+            replace(self._known[trial.scenario, trial.overlay], labels=trial.labels)
+            for trial in trials
+        ]
+
+    def _run(self, trials: Sequence[Trial], files: Sequence[Path]) -> Iterator[Outcome]:
+        execute = _emulated if self.emulate else _simulated
+        if self.emulate or self._jobs == 1 or len(trials) < 2:
+            yield from map(execute, trials, files)
+            return
+        # Forking would copy whatever threads hold at that moment.
+        with ProcessPoolExecutor(self._jobs, get_context("spawn")) as pool:
+            yield from pool.map(execute, trials, files)
+
+    def _write(self, trial: Trial) -> Path:
+        """Write a trial's scenario down, and its overlay unless that is there already."""
+        overlay = self._overlays.get(trial.overlay)
+        if overlay is None:
+            overlay = _write_new(
+                self.folder, f"overlay-{trial.overlay.name}", overlays.dumps(trial.overlay)
+            )
+            self._overlays[trial.overlay] = overlay
+        name = "-".join(map(str, trial.labels.values()))
+        text = scenario_toml(msgspec.structs.replace(trial.scenario, overlay=overlay.name))
+        loads(text, name)  # whoever opens the file must be able to run it
+        return _write_new(self.folder, name, text)
+
+
+def seconds(outcomes: Iterable[Outcome], **labels: Label) -> float:
+    """Return the seconds a round took in the runs with these labels.
+
+    Of several runs it is their mean, each weighing by its rounds, so that over equal times it tells
+    how many rounds they made.
+
+    Raises:
+        ValueError: no run has these labels.
+    """
+    found = [
+        each
+        for each in outcomes
+        if all(each.labels.get(key) == value for key, value in labels.items())
+    ]
+    if not found:
+        raise ValueError(f"no run has the labels {labels}")
+    return sum(each.round_s * each.rounds for each in found) / sum(each.rounds for each in found)
+
+
+def scenario_toml(scenario: Scenario) -> str:
+    """Return a scenario as TOML that :func:`anabranch.run.scenario.loads` reads; no defaults."""
+    defaults = {
+        field.encode_name: field.default for field in msgspec.structs.fields(type(scenario))
+    }
+    values = {
+        key: value
+        for key, value in msgspec.structs.asdict(scenario).items()
+        if value != defaults[key]
+    }
+    return "".join(f"{key} = {_toml(msgspec.to_builtins(each))}\n" for key, each in values.items())
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        items = (f"{key} = {_toml(each)}" for key, each in value.items() if each is not None)
+        return f"{{ {', '.join(items)} }}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value, ensure_ascii=False)  # numbers, booleans and our names are alike
+
+
+def _write_new(folder: Path, name: str, text: str) -> Path:
+    """Write a TOML file under a name that is not taken, and return its path."""
+    stem = re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = next(
+        path
+        for number in count(1)
+        if not (path := folder / f"{stem}{'' if number == 1 else f'-{number}'}.toml").exists()
+    )
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _simulated(trial: Trial, file: Path) -> Outcome:
+    # The log is not kept: the same scenario gives the same one again, byte for byte.
+    with tempfile.TemporaryDirectory(prefix="anabranch-") as folder:
+        log = Path(folder, "run.db")
+        simulate(trial.scenario, trial.overlay, log)
+        return _outcome(trial, file, log)
+
+
+def _emulated(trial: Trial, file: Path) -> Outcome:
+    log = file.with_suffix(".db")
+    run_locally(file, 0, trial.overlay, log, emulate=True, seed=trial.scenario.seed)
+    return _outcome(trial, file, log)
+
+
+def _outcome(trial: Trial, file: Path, log: Path) -> Outcome:
+    run = summarise(event for _, event in read_events(log))
+    rounds, total_s = len(run.rounds), run.rounds[-1].at_s
+    fills_time = trial.scenario.stop.after_s is not None
+    round_s = total_s / rounds if fills_time else median(run.interval_s)
+    return Outcome(trial.labels, file.name, rounds, total_s, round_s, len(run.plans))

@@ -1,0 +1,118 @@
+"""What an experiment found, beside what the paper says, and the files that keep it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TextIO
+
+from anabranch.experiments._lab import Outcome
+from anabranch.run.control import versions
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure: the paper's and ours.
+
+    Args:
+        what: what it is a figure of.
+        paper: the paper's, as it states it; empty where it states none.
+        ours: ours.
+        why: which setting differs, and why ours is another.
+    """
+
+    what: str
+    paper: str
+    ours: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An experiment's findings.
+
+    Args:
+        rows: the comparison.
+        outcomes: the runs it was made of.
+        notes: what holds for all rows, a sentence each.
+    """
+
+    rows: tuple[Row, ...]
+    outcomes: tuple[Outcome, ...]
+    notes: tuple[str, ...] = ()
+
+
+def write_result(
+    name: str, title: str, result: Result, folder: Path, *, seed: int, quick: bool, emulated: bool
+) -> tuple[Path, Path]:
+    """Write a result as JSON, and its runs as CSV; return where.
+
+    Args:
+        name: the experiment's, such as ``netstorm/fig13``.
+        title: what it is about.
+        result: what it found.
+        folder: where to.
+        seed, quick, emulated: how it was made.
+    """
+    about = {
+        "experiment": name,
+        "title": title,
+        "seed": seed,
+        "quick": quick,
+        "world": "emulated" if emulated else "simulated",
+        "commit": _commit(),
+        "versions": versions(),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = name.replace("/", "-")
+    page = folder / f"{stem}.json"
+    document = {
+        **about,
+        "notes": result.notes,
+        "rows": [asdict(row) for row in result.rows],
+        "runs": [asdict(outcome) for outcome in result.outcomes],
+    }
+    page.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    table = folder / f"{stem}.csv"
+    with table.open("w", encoding="utf-8", newline="") as file:
+        for key, value in about.items():
+            file.write(f"# {key}: {json.dumps(value, ensure_ascii=False)}\n")
+        _write_runs(file, result.outcomes)
+    return page, table
+
+
+def _write_runs(file: TextIO, outcomes: Sequence[Outcome]) -> None:
+    labels = list(dict.fromkeys(key for each in outcomes for key in each.labels))
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([*labels, "round_s", "rounds", "total_s", "plans", "scenario"])
+    for each in outcomes:
+        writer.writerow(
+            [
+                *(each.labels.get(key, "") for key in labels),
+                *(repr(each.round_s), each.rounds, repr(each.total_s), each.plans),
+                each.scenario_file,
+            ]
+        )
+
+
+def _commit() -> str | None:
+    """Return the commit of the source that runs, ``-dirty`` if changed; None outside a checkout."""
+    here = Path(__file__)
+    # An installed copy may lie in a checkout of something else.
+    if not _git(here.parent, "ls-files", here.name):
+        return None
+    return _git(here.parent, "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=folder, capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return None
+    return done.stdout.strip() or None

@@ -1,0 +1,1 @@
+"""NetStorm's evaluation (its Section IX), one script for each figure."""

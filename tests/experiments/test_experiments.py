@@ -1,0 +1,187 @@
+"""Every experiment: what it asks of the lab can run, and what it says follows from the outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from anabranch import experiments
+from anabranch.experiments import EXPERIMENTS, Experiment, Lab, Outcome, Trial
+from anabranch.experiments._lab import scenario_toml
+from anabranch.experiments.netstorm import _setting as setting
+from anabranch.experiments.netstorm import fig19
+from anabranch.experiments.netstorm.fig13 import cubic_bps, hub_and_spokes, one_connection_each
+from anabranch.learn.profiles import ALEXNET
+from anabranch.overlay import internet2_9
+from anabranch.run.scenario import Exchange, Fapt, Packed, Star, loads
+
+SECONDS = {"star": 100.0, "balanced": 80.0, "mst": 50.0, "fapt": 25.0, "packed": 10.0}
+ALL = list(EXPERIMENTS.values())
+
+
+class ToldLab(Lab):
+    """A lab whose runs take what a table says, by their route and what they exchange."""
+
+    def measure(self, trials: Sequence[Trial]) -> list[Outcome]:
+        self.trials = list(trials)
+        told = []
+        for trial in trials:
+            round_s = SECONDS[trial.scenario.routes[0].__struct_config__.tag]
+            assert isinstance(trial.scenario.task, Exchange)
+            round_s *= (trial.scenario.task.elements or ALEXNET.elements) / ALEXNET.elements
+            told.append(Outcome(trial.labels, "told.toml", 4, 4 * round_s, round_s, 0))
+        return told
+
+
+def lab(tmp_path: Path, quick: bool = True, emulate: bool = False) -> ToldLab:
+    return ToldLab(tmp_path, quick=quick, seed=5, emulate=emulate)
+
+
+@pytest.mark.parametrize("experiment", ALL, ids=lambda each: each.name)
+@pytest.mark.parametrize("quick", [True, False])
+def test_every_run_of_an_experiment_is_a_scenario_with_labels_of_its_own(
+    experiment: Experiment, quick: bool, tmp_path: Path
+):
+    told = lab(tmp_path, quick)
+    result = experiment.make(told)
+    assert result.rows
+    labels = [tuple(sorted((k, str(v)) for k, v in each.labels.items())) for each in told.trials]
+    assert len(set(labels)) == len(labels)
+    for trial in told.trials:
+        assert loads(scenario_toml(trial.scenario)) == trial.scenario
+
+
+@pytest.mark.parametrize("experiment", [each for each in ALL if each.emulable])
+def test_emulation_leaves_out_what_it_cannot_do(experiment: Experiment, tmp_path: Path):
+    whole, emulated = lab(tmp_path), lab(tmp_path, emulate=True)
+    experiment.make(whole)
+    assert experiment.make(emulated).rows
+    assert len(emulated.trials) <= len(whole.trials)
+
+
+@pytest.mark.parametrize("experiment", ALL, ids=lambda each: each.name)
+def test_a_row_with_the_papers_figure_has_ours(experiment: Experiment, tmp_path: Path):
+    rows = experiment.make(lab(tmp_path)).rows
+    assert any(row.paper for row in rows)
+    assert all(row.ours for row in rows)
+
+
+def ours(name: str, what: str, tmp_path: Path) -> str:
+    (row,) = [row for row in EXPERIMENTS[name].make(lab(tmp_path)).rows if row.what == what]
+    return row.ours
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "expected"),
+    [
+        ("netstorm/fig13", "static: NetStorm pro", "4.0x (25.0 s)"),
+        ("netstorm/fig13", "dynamic: packed trees, ours", "10.0x (10.0 s)"),
+        ("netstorm/fig14", "dynamic: adaptive FAPT over static balanced tree", "+220 %"),
+        ("netstorm/fig15", "9 roots over 1", "+0 %"),
+        ("netstorm/fig16", "packed trees, ours", "10.0 s -> 10.0 s (+0 %)"),
+        ("netstorm/fig18", "std over lite", "+0 %"),
+        ("netstorm/fig18", "packed trees, ours, over pro", "+150 %"),
+    ],
+)
+def test_rows_compare_what_they_say(name: str, what: str, expected: str, tmp_path: Path):
+    assert ours(name, what, tmp_path) == expected
+
+
+def test_rounds_that_grow_with_the_model_have_its_slope(tmp_path: Path):
+    what = "a: seconds for each further million of parameters, star and pro"
+    assert ours("netstorm/fig19", what, tmp_path) == "1.64 s, 0.41 s: 4.0x"
+
+
+def test_a_scaling_efficiency_of_equal_rounds_is_one(tmp_path: Path):
+    what = "b: scaling efficiency of pro, samples/s from 5 to 15 sites"
+    assert ours("netstorm/fig19", what, tmp_path) == "1.00 (star 1.00)"
+
+
+def test_a_paper_names_all_its_figures_and_a_figure_itself():
+    assert experiments.find("netstorm") == ALL
+    assert [each.name for each in experiments.find("netstorm/fig17")] == ["netstorm/fig17"]
+    with pytest.raises(ValueError, match="did you mean 'netstorm/fig1"):
+        experiments.find("netstorm/fig1")
+
+
+# --- the setting
+
+
+def test_the_static_network_is_the_reference_and_the_dynamic_one_begins_as_it():
+    static, dynamic = setting.reference(), setting.dynamic(3)
+    assert static == internet2_9()
+    assert [link.rate_bps for link in dynamic] == [link.rate_bps for link in static]
+    traces = [link.trace for link in dynamic if link.trace is not None]
+    assert len(traces) == 26
+    assert traces[0].starts_s[:3] == (0.0, 180.0, 360.0)
+    later = [rate for trace in traces for rate in trace.rates_bps[1:]]
+    assert 20e6 <= min(later) < 25e6
+    assert 150e6 < max(later) <= 155e6
+
+
+def test_drawn_networks_differ_and_follow_from_the_seed():
+    first, second = setting.drawn(2, 7)
+    assert first != second
+    assert first.name != second.name
+    assert setting.drawn(3, 7)[:2] == (first, second)
+    assert all(link.trace is None for link in first)
+
+
+def test_the_paper_measures_half_a_chunk():
+    cut = setting.in_chunks_of(setting.PRO, 4096)
+    assert cut.awareness is not None
+    assert (cut.chunk_elements, cut.awareness.probe_chunk_elements) == (4096, 2048)
+    assert setting.in_chunks_of(setting.PACKED, 4096).awareness == setting.PACKED.awareness
+
+
+@pytest.mark.parametrize("sites", [5, 9, 15])
+def test_networks_of_other_sizes_are_as_dense_as_the_papers(sites: int):
+    assert len(fig19.sparse(sites, 0).links) == pytest.approx(26 / 9 * sites, abs=1)
+
+
+# --- what connections do to a star
+
+
+def test_a_connection_slows_with_its_path_as_cubics_response_says():
+    # Per hop: round trip and loss grow alike, so the window stays, and the rate falls as 1 / hops.
+    one, three = cubic_bps(1.0, 0.001), cubic_bps(3.0, 0.003)
+    assert one == pytest.approx(8 * 1448 * 1.054 * 1000**0.75)
+    assert three == pytest.approx(one / 3)
+
+
+def test_at_short_round_trips_cubic_is_as_fast_as_reno():
+    assert cubic_bps(0.001, 0.01) == pytest.approx(8 * 1448 * (1.5 / 0.01) ** 0.5 / 0.001)
+
+
+def test_links_are_no_faster_than_one_connection_and_else_as_they_were():
+    overlay, cap_bps = internet2_9(), 4 * cubic_bps(0.06, 0.0002)
+    for before, after in zip(overlay, one_connection_each(overlay, 4.0), strict=True):
+        assert after.rate_bps == min(before.rate_bps, cap_bps)
+        assert (after.latency_s, after.loss) == (before.latency_s, before.loss)
+
+
+def test_a_hub_sees_each_site_over_one_long_connection():
+    overlay = internet2_9()
+    spokes = hub_and_spokes(overlay, overlay.index("dc1"), 1.0)
+    assert len(spokes.links) == 16
+    far = spokes.link(overlay.index("dc9"), overlay.index("dc1"))
+    assert far is not None
+    hops = round(far.latency_s / 0.03)
+    assert hops == 4
+    assert far.loss == pytest.approx(1 - (1 - 0.0002) ** hops)
+    assert far.rate_bps == pytest.approx(cubic_bps(2 * far.latency_s, far.loss))
+    near = spokes.link(overlay.index("dc3"), overlay.index("dc1"))
+    assert near is not None
+    assert near.rate_bps == pytest.approx(cubic_bps(0.06, 0.0002))
+
+
+def test_the_systems_are_the_papers():
+    assert setting.MXNET.route == Star()
+    assert setting.PRO.route == Fapt()
+    assert setting.PACKED.route == Packed()
+    assert setting.LITE.awareness is None
+    assert setting.STD.auxiliary is None
+    assert setting.PRO.awareness == setting.STD.awareness == setting.PAPERS_AWARENESS
+    assert {each.chunk_elements for each in (setting.MXNET, setting.LITE, setting.PRO)} == {10**6}
