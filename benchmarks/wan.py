@@ -1,7 +1,7 @@
 """All-reduce over an emulated WAN: every route, and gloo, in the same namespaces. Needs root.
 
     python benchmarks/wan.py                 # all settings, about an hour
-    python benchmarks/wan.py --only sparse   # sparse, small, far, complete or ports
+    python benchmarks/wan.py --only sparse   # or packed, small, far, complete, ports
 
 Each site is a process in a network namespace, and the kernel holds every link (and, in ``ports``,
 every site's port) to its rate. Seconds a round, share of the physical limit, speed-up over the
@@ -90,6 +90,16 @@ def settings() -> dict[str, Callable[[], Setting]]:
     hub = {"star, median hub": STAR_MEDIAN.replace("dc4", complete.sites[4].name)}
     return {
         "sparse": lambda: Setting(sparse(0.0, 0.0), large, ROUTES, 3, 1),
+        "packed": lambda: Setting(
+            sparse(0.0, 0.0), large,
+            {
+                "fapt, 9 roots": ROUTES["fapt, 9 roots"],
+                "packed": PACKED,
+                "packed, dealt by share": PACKED + '\ndeal = {kind = "by-share"}',
+                "packed, bbr": PACKED + '\ncongestion_control = "bbr"',
+            },
+            3, 0,
+        ),
         "small": lambda: Setting(sparse(0.0, 0.0), small, ROUTES, 4, 3),
         "far": lambda: Setting(
             sparse(0.03, 0.0002), large, {"fapt, 9 roots": ROUTES["fapt, 9 roots"]} | {
@@ -207,7 +217,7 @@ def compare(name: str, setting: Setting) -> dict[str, object]:
     print(f"\n{name}: {setting.overlay.name}, {setting.elements:,} float32, limit {least_s:.2f} s")
     rows: dict[str, dict[str, object]] = {}
     for route, lines in setting.routes.items():
-        rounds = setting.rounds if route == "packed" else max(1, setting.rounds // 2)
+        rounds = setting.rounds if route.startswith("packed") else max(1, setting.rounds // 2)
         rows[route] = measure(setting, lines, rounds)
         show(route, rows, least_s)
     if setting.gloo:
