@@ -113,7 +113,7 @@ def is_time_to_ask(elapsed_s: float, done_share: float, round_trip_s: float) -> 
         done_share: the part of its chunks that are finished here, in [0, 1].
         round_trip_s: to the scheduler and back.
 
-    >>> is_time_to_ask(9.0, 0.90, round_trip_s=0.1), is_time_to_ask(9.8, 0.98, round_trip_s=0.1)
+    >>> is_time_to_ask(9.0, 0.90, round_trip_s=0.1), is_time_to_ask(9.9, 0.99, round_trip_s=0.1)
     (False, True)
     """
     if done_share <= 0.0:
