@@ -63,7 +63,7 @@ def measure(
                 still, period_s=period_s, low_bps=20e6, high_bps=155e6, duration_s=3600, seed=seed
             )
             done = run(overlay, elements, lines, for_s, emulate)
-            assert done.checksums_agree
+            assert done.checksums_agree is not False  # None where chunks have only sizes
             seconds.append(mean(done.interval_s))
             plans.append(len(done.plans))
             errors += [
