@@ -1,7 +1,6 @@
 """Emulated links against what they are set to, and what they cost. Needs root and iproute2.
 
     python benchmarks/emulation.py
-    python benchmarks/emulation.py --gloo 4000000
 
 Every site is a process in a network namespace of its own that sends on all its links at once, so
 all links of an overlay are busy while they are measured. The second form times an all-reduce of
@@ -296,60 +295,12 @@ def delay_and_loss(overlay: Overlay) -> dict[str, float]:
     return found
 
 
-# --- a peer in the same namespaces -------------------------------------------------------------
-
-
-def all_reduce(rank: int, sites: int, store: str, elements: int, rounds: int) -> None:
-    """Be one rank of gloo's; print how long each all-reduce took."""
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://{store}", rank=rank, world_size=sites)
-    times_s = []
-    for _ in range(rounds + 1):  # the first opens connections
-        tensor = torch.full((elements,), float(rank))
-        dist.barrier()
-        began_s = time.perf_counter()
-        dist.all_reduce(tensor)
-        times_s.append(time.perf_counter() - began_s)
-        assert bool((tensor == sites * (sites - 1) / 2).all())
-    dist.barrier()
-    print(json.dumps(times_s[1:]), flush=True)
-    dist.destroy_process_group()
-
-
-def gloo(overlay: Overlay, elements: int, rounds: int, delays: bool) -> dict[str, object]:
-    """Time gloo's all-reduce over an overlay whose sites forward what others send each other."""
-    with emulated(overlay, delays=delays, forwarding=True) as wan:
-        environment = {**os.environ, "GLOO_SOCKET_IFNAME": wan.interface, "OMP_NUM_THREADS": "1"}
-        store = f"{wan.control_addresses[0]}:29500"
-        processes = [
-            wan.popen(
-                rank,
-                [
-                    *(sys.executable, __file__, "--all-reduce", str(rank), str(overlay.size)),
-                    *(store, str(elements), str(rounds)),
-                ],
-                **{"env": environment, "stdout": subprocess.PIPE, "text": True},
-            )
-            for rank in range(overlay.size)
-        ]
-        answers = [json.loads(process.communicate()[0]) for process in processes]
-    # A round lasts until its last rank has the result.
-    times_s = [max(column) for column in zip(*answers, strict=True)]
-    print(f"gloo on {overlay.name}, {elements:,} float32: {median(times_s):.2f} s", flush=True)
-    return {"overlay": overlay.name, "elements": elements, "delays": delays, "seconds": times_s}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--gloo", type=int, metavar="ELEMENTS")
     parser.add_argument("--flood", help=argparse.SUPPRESS)
     parser.add_argument("--echo", help=argparse.SUPPRESS)
     parser.add_argument("--ping", nargs=2, help=argparse.SUPPRESS)
-    parser.add_argument("--all-reduce", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.flood:
         return flood(Order(**json.loads(options.flood)))
@@ -357,17 +308,7 @@ def main() -> None:
         return echo(options.echo)
     if options.ping:
         return ping(*options.ping)
-    if options.all_reduce:
-        rank, sites, store, elements, rounds = options.all_reduce
-        return all_reduce(int(rank), int(sites), store, int(elements), int(rounds))
     overlays = internet2_9(), random_complete(9, 0)
-    if options.gloo:
-        results = [
-            gloo(overlay, options.gloo, options.repeats, delays)
-            for overlay in overlays
-            for delays in (False, True)
-        ]
-        return common.write("emulation_gloo", seed=0, results=results)
     print(
         "| overlay | links | Gbit/s | way | congestion control | worst | median | least RTT, ms | "
         "cores | relay's cores | set-up, ms | all rates changed, ms |"

@@ -1,7 +1,7 @@
-"""All-reduce over an emulated WAN: every route, and gloo, in the same namespaces. Needs root.
+"""All-reduce over an emulated WAN: every route, and other systems, in the same namespaces.
 
-    python benchmarks/wan.py                 # all settings, about an hour
-    python benchmarks/wan.py --only sparse   # or packed, small, far, complete, ports
+    python benchmarks/wan.py                 # all settings, half an hour; needs root
+    python benchmarks/wan.py --only sparse   # or small, far, complete, ports
 
 Each site is a process in a network namespace, and the kernel holds every link (and, in ``ports``,
 every site's port) to its rate. Seconds a round, share of the physical limit, speed-up over the
@@ -14,23 +14,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import common
-from anabranch.emulate import emulated
-from anabranch.overlay import Link, Overlay, Site, dumps, internet2_9, load, random_complete
+import peers
+from anabranch.overlay import Overlay, dumps, internet2_9, load, random_complete
 from anabranch.plan import limit_s
 from anabranch.record import LinkBytes, read_events, summarise
 from anabranch.run.launch import run_locally
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-GLOO_PORT = 29500
 
 STAR_MEDIAN = 'route = {kind = "star", hub = "dc4"}'
 STAR_BEST = 'route = {kind = "star"}'
@@ -56,14 +52,14 @@ class Setting:
         elements: of the buffer.
         routes: by name, as lines of a scenario.
         rounds: of packed trees; of the other routes half as many.
-        gloo: how many rounds of gloo's.
+        peers: other systems, and how many rounds of theirs.
     """
 
     overlay: Overlay
     elements: int
     routes: Mapping[str, str]
     rounds: int
-    gloo: int
+    peers: Mapping[str, int]
 
 
 def sparse(latency_s: float, loss: float) -> Overlay:
@@ -72,49 +68,28 @@ def sparse(latency_s: float, loss: float) -> Overlay:
     return replace(overlay, links=links)
 
 
-def three_ports() -> Overlay:
-    """Three sites at 100, 50 and 25 Mbit/s each way, on one port each."""
-    rates_bps = 100e6, 50e6, 25e6
-    sites = tuple(
-        Site(f"site-{rate_bps / 1e6:.0f}", uplink_bps=rate_bps, downlink_bps=rate_bps)
-        for rate_bps in rates_bps
-    )
-    links = tuple(Link(i, j, 1e9) for i in range(3) for j in range(3) if i != j)
-    return Overlay("three ports", sites, links)
-
-
 def settings() -> dict[str, Callable[[], Setting]]:
     large, small = 61_000_000, 6_100_000
     few = {name: ROUTES[name] for name in ("star, best hub", "fapt, 9 roots", "packed")}
+    choices = {
+        "packed, dealt by share": PACKED + '\ndeal = {kind = "by-share"}',
+        "packed, bbr": PACKED + '\ncongestion_control = "bbr"',
+    }
     complete = random_complete(9, 0, low_bps=20e6, high_bps=155e6, latency_s=0.0, loss=0.0)
     hub = {"star, median hub": STAR_MEDIAN.replace("dc4", complete.sites[4].name)}
+    # torchft's all-reduce is gloo's, as the smaller settings show.
+    once, all_peers = {"gloo": 1, "hivemind": 1}, dict.fromkeys(peers.PEERS, 3)
     return {
-        "sparse": lambda: Setting(sparse(0.0, 0.0), large, ROUTES, 3, 1),
-        "packed": lambda: Setting(
-            sparse(0.0, 0.0), large,
-            {
-                "fapt, 9 roots": ROUTES["fapt, 9 roots"],
-                "packed": PACKED,
-                "packed, dealt by share": PACKED + '\ndeal = {kind = "by-share"}',
-                "packed, bbr": PACKED + '\ncongestion_control = "bbr"',
-            },
-            3, 0,
-        ),
-        "gloo_sparse": lambda: Setting(sparse(0.0, 0.0), large, {"packed": PACKED}, 1, 1),
-        "gloo_complete": lambda: Setting(complete, large, {"packed": PACKED}, 1, 1),
-        "small": lambda: Setting(sparse(0.0, 0.0), small, ROUTES, 4, 3),
-        "far": lambda: Setting(
-            sparse(0.03, 0.0002), large, {"fapt, 9 roots": ROUTES["fapt, 9 roots"]} | {
-                "packed": PACKED
-            }, 3, 0,
-        ),
-        "complete": lambda: Setting(complete, large, {**hub, **few}, 3, 1),
-        "ports": lambda: Setting(
-            three_ports(), (16 << 20) // 4,
-            {"star, best hub": STAR_BEST, "fapt, all roots": ROUTES["fapt, 9 roots"]}
-            | {"packed": PACKED}, 4, 3,
-        ),
-    }  # fmt: skip
+        "sparse": lambda: Setting(sparse(0.0, 0.0), large, ROUTES | choices, 3, once),
+        "small": lambda: Setting(sparse(0.0, 0.0), small, ROUTES, 4, all_peers),
+        "far": lambda: Setting(sparse(0.03, 0.0002), large, without_stars(few), 3, {}),
+        "complete": lambda: Setting(complete, large, hub | few, 3, once),
+        "ports": lambda: Setting(peers.three_ports(), (16 << 20) // 4, few, 4, all_peers),
+    }
+
+
+def without_stars(routes: Mapping[str, str]) -> dict[str, str]:
+    return {name: lines for name, lines in routes.items() if not name.startswith("star")}
 
 
 def measure(setting: Setting, lines: str, rounds: int) -> dict[str, object]:
@@ -163,56 +138,6 @@ def process_cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
-def gloo(setting: Setting, rounds: int) -> dict[str, object]:
-    """Let gloo all-reduce the same buffer in the same namespaces, over cubic as our lanes do."""
-    overlay = setting.overlay
-    with emulated(overlay, forwarding=True, congestion_control="cubic") as wan:
-        environment = {**os.environ, "GLOO_SOCKET_IFNAME": wan.interface}
-        wan.begin()
-        processes = [
-            wan.popen(
-                rank,
-                [
-                    *(sys.executable, __file__, "--gloo-rank", str(rank)),
-                    *("--gloo-store", wan.addresses[0], "--gloo-size", str(overlay.size)),
-                    *("--elements", str(setting.elements), "--rounds", str(rounds)),
-                ],
-                stdout=subprocess.PIPE,
-                text=True,
-                env=environment,
-            )
-            for rank in range(overlay.size)
-        ]
-        answers = [json.loads(process.communicate(timeout=3000)[0]) for process in processes]
-    # A round lasts until its last process has the result.
-    rounds_s = [max(column) for column in zip(*answers, strict=True)]
-    return {"round_s": common.spread(rounds_s)}
-
-
-def gloo_rank(options: argparse.Namespace) -> None:
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"tcp://{options.gloo_store}:{GLOO_PORT}",
-        rank=options.gloo_rank,
-        world_size=options.gloo_size,
-    )
-    times_s = []
-    for _ in range(options.rounds):
-        tensor = torch.full((options.elements,), float(options.gloo_rank))
-        dist.barrier()
-        began_s = time.perf_counter()
-        dist.all_reduce(tensor)
-        times_s.append(time.perf_counter() - began_s)
-        assert bool((tensor == options.gloo_size * (options.gloo_size - 1) / 2).all())
-    dist.barrier()
-    print(json.dumps(times_s), flush=True)
-    dist.destroy_process_group()
-
-
 def compare(name: str, setting: Setting) -> dict[str, object]:
     """Measure everything in a setting, and print it as it comes."""
     least_s = limit_s(setting.overlay, 4 * setting.elements)
@@ -222,9 +147,12 @@ def compare(name: str, setting: Setting) -> dict[str, object]:
         rounds = setting.rounds if route.startswith("packed") else max(1, setting.rounds // 2)
         rows[route] = measure(setting, lines, rounds)
         show(route, rows, least_s)
-    if setting.gloo:
-        rows["gloo"] = gloo(setting, setting.gloo)
-        show("gloo", rows, least_s)
+    for peer, rounds in setting.peers.items():
+        if peers.installed(peer):
+            rows[peer] = peers.all_reduce(peer, setting.overlay, setting.elements, rounds)
+            show(peer, rows, least_s)
+        else:
+            print(f"  {peer} is not installed, so it is left out")
     return {
         "overlay": setting.overlay.name,
         "elements": setting.elements,
@@ -251,13 +179,7 @@ def show(route: str, rows: dict[str, dict[str, object]], least_s: float) -> None
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="append", choices=list(settings()))
-    for option in ("--gloo-rank", "--gloo-size", "--elements", "--rounds"):
-        parser.add_argument(option, type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--gloo-store", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.gloo_rank is not None:
-        gloo_rank(options)
-        return
     for name, make in settings().items():
         if options.only is None or name in options.only:
             common.write(f"wan_{name}", seed=0, **compare(name, make()))

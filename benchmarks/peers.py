@@ -1,0 +1,272 @@
+"""Other systems' all-reduce in the same namespaces: gloo, torchft and hivemind, where installed.
+
+    python benchmarks/peers.py                   # three sites behind ports, 16 MiB; needs root
+    python benchmarks/peers.py --only hivemind
+
+Each is asked for the sum or mean of one float32 buffer, as its documentation says, and timed from a
+barrier that all have passed until the last has the result. What it does before that, such as
+finding each other, is not counted. The barrier, and what a peer lets us choose, is on links that
+nothing holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from importlib.metadata import PackageNotFoundError, version
+
+import numpy as np
+import numpy.typing as npt
+
+import common
+from anabranch.emulate import emulated
+from anabranch.overlay import Link, Overlay, Site
+from anabranch.plan import limit_s
+
+PORT = 29500
+LONG = timedelta(hours=1)
+
+Buffer = npt.NDArray[np.float32]
+Prepare = Callable[[Buffer], Callable[[], Buffer]]
+"""Gets ready to all-reduce a buffer, and returns what does it: returns the mean, or the sum."""
+
+
+def three_ports() -> Overlay:
+    """Three sites at 100, 50 and 25 Mbit/s each way, on one port each."""
+    rates_bps = 100e6, 50e6, 25e6
+    sites = tuple(
+        Site(f"site-{rate_bps / 1e6:.0f}", uplink_bps=rate_bps, downlink_bps=rate_bps)
+        for rate_bps in rates_bps
+    )
+    links = tuple(Link(i, j, 1e9) for i in range(3) for j in range(3) if i != j)
+    return Overlay("three ports", sites, links)
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What one process of a peer is told."""
+
+    peer: str
+    rank: int
+    size: int
+    elements: int
+    rounds: int
+    store: str
+    control_address: str
+    address: str
+
+
+@contextmanager
+def gloo(told: Rank) -> Iterator[Prepare]:
+    """torch.distributed's backend for CPUs."""
+    import torch
+    import torch.distributed as dist
+
+    store = f"tcp://{told.store}:{PORT + 1}"
+    dist.init_process_group(
+        "gloo", init_method=store, rank=told.rank, world_size=told.size, timeout=LONG
+    )
+
+    def prepare(buffer: Buffer) -> Callable[[], Buffer]:
+        def go() -> Buffer:
+            dist.all_reduce(torch.from_numpy(buffer))
+            return buffer
+
+        return go
+
+    yield prepare
+    dist.destroy_process_group()
+
+
+@contextmanager
+def torchft(told: Rank) -> Iterator[Prepare]:
+    """Replicas of one rank each, over its gloo; the quorum is found before the clock starts."""
+    import torch
+    from torch.distributed import TCPStore
+    from torchft import Manager, ProcessGroupGloo
+    from torchft.coordination import LighthouseServer
+
+    # It gives peers the host's name to be reached by, which namespaces have in common.
+    socket.gethostname = lambda: told.control_address
+    if told.rank == 0:
+        lighthouse = LighthouseServer(bind=f"{told.store}:{PORT + 2}", min_replicas=told.size)
+    store = TCPStore(told.control_address, PORT + 3, is_master=True, wait_for_workers=False)
+    manager = Manager(
+        pg=ProcessGroupGloo(timeout=LONG),
+        load_state_dict=lambda state: None,
+        state_dict=dict,
+        min_replica_size=told.size,
+        use_async_quorum=False,
+        init_sync=False,
+        timeout=LONG,
+        quorum_timeout=LONG,
+        rank=0,
+        world_size=1,
+        store_addr=told.control_address,
+        store_port=store.port,
+        lighthouse_addr=f"http://{told.store}:{PORT + 2}",
+        replica_id=f"site-{told.rank}",
+        hostname=told.control_address,
+    )
+
+    def prepare(buffer: Buffer) -> Callable[[], Buffer]:
+        manager.start_quorum()
+
+        def go() -> Buffer:
+            manager.allreduce(torch.from_numpy(buffer)).wait()
+            assert manager.should_commit()
+            return buffer
+
+        return go
+
+    yield prepare
+    manager.shutdown(wait=False)
+    if told.rank == 0:
+        lighthouse.shutdown()
+
+
+@contextmanager
+def hivemind(told: Rank) -> Iterator[Prepare]:
+    """Its averager, with all defaults; the group is found before the clock starts."""
+    import torch
+    from hivemind import DHT
+    from hivemind.averaging import DecentralizedAverager
+    from hivemind.utils import get_dht_time
+    from torch.distributed import TCPStore
+
+    store = TCPStore(told.store, PORT + 1, is_master=told.rank == 0, wait_for_workers=False)
+    here = {"host_maddrs": [f"/ip4/{told.address}/tcp/0"], "start": True}
+    if told.rank == 0:
+        dht = DHT(**here)
+        store.set("first", str(dht.get_visible_maddrs()[0]))
+    else:
+        dht = DHT(initial_peers=[store.get("first").decode()], **here)
+    averager = DecentralizedAverager(
+        [torch.zeros(told.elements)],
+        dht,
+        start=True,
+        prefix="site",
+        target_group_size=told.size,
+        min_group_size=told.size,
+    )
+
+    def prepare(buffer: Buffer) -> Callable[[], Buffer]:
+        with averager.get_tensors() as (tensor,):
+            tensor.copy_(torch.from_numpy(buffer))
+        control = averager.step(
+            wait=False, require_trigger=True, scheduled_time=get_dht_time() + 10, timeout=3600
+        )
+
+        def go() -> Buffer:
+            control.allow_allreduce()
+            control.result()
+            with averager.get_tensors() as (tensor,):
+                return tensor.numpy().copy()
+
+        return go
+
+    yield prepare
+    averager.shutdown()
+    dht.shutdown()
+
+
+PEERS: dict[str, tuple[str, Callable[[Rank], AbstractContextManager[Prepare]]]] = {
+    "gloo": ("torch", gloo),
+    "torchft": ("torchft-nightly", torchft),
+    "hivemind": ("hivemind", hivemind),
+}
+
+
+def take_part(told: Rank) -> None:
+    """Be one process of a peer; print how long each round took it."""
+    import torch
+    from torch.distributed import TCPStore
+
+    torch.set_num_threads(1)
+    store = TCPStore(
+        told.store, PORT, is_master=told.rank == 0, wait_for_workers=False, timeout=LONG
+    )
+
+    def barrier(name: str) -> None:
+        if store.add(name, 1) == told.size:
+            store.set(f"{name} passed", "1")
+        store.wait([f"{name} passed"], LONG)
+
+    mean = (told.size - 1) / 2
+    times_s = []
+    with PEERS[told.peer][1](told) as prepare:
+        for number in range(told.rounds):
+            go = prepare(np.full(told.elements, told.rank, np.float32))
+            barrier(f"round {number}")
+            began_s = time.perf_counter()
+            result = go()
+            times_s.append(time.perf_counter() - began_s)
+            right = np.isclose(result, mean) | np.isclose(result, told.size * mean)
+            assert right.all(), f"{told.peer} returned {result[~right][0]}"
+        barrier("end")
+    print(json.dumps(times_s), flush=True)
+    barrier("printed")
+
+
+def installed(peer: str) -> str | None:
+    """Return a peer's version; None where it is not installed."""
+    try:
+        return version(PEERS[peer][0])
+    except PackageNotFoundError:
+        return None
+
+
+def all_reduce(peer: str, overlay: Overlay, elements: int, rounds: int) -> dict[str, object]:
+    """Let a peer all-reduce a buffer over an emulated overlay, over cubic as our lanes do there.
+
+    Sites forward what others send each other, for peers know nothing of an overlay's links.
+    """
+    with emulated(overlay, forwarding=True, congestion_control="cubic") as wan:
+        environment = {**os.environ, "GLOO_SOCKET_IFNAME": wan.interface, "OMP_NUM_THREADS": "1"}
+        wan.begin()
+        processes = []
+        for rank in range(overlay.size):
+            addresses = wan.control_addresses[0], wan.control_addresses[rank], wan.addresses[rank]
+            told = Rank(peer, rank, overlay.size, elements, rounds, *addresses)
+            command = [sys.executable, __file__, "--rank", json.dumps(asdict(told))]
+            processes.append(
+                wan.popen(rank, command, stdout=subprocess.PIPE, text=True, env=environment)
+            )
+        said = [process.communicate(timeout=3600)[0] for process in processes]
+    answers = [json.loads(each.strip().rpartition("\n")[2]) for each in said]
+    # A round lasts until its last process has the result.
+    rounds_s = [max(column) for column in zip(*answers, strict=True)]
+    return {"version": installed(peer), "round_s": common.spread(rounds_s)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", action="append", choices=list(PEERS))
+    parser.add_argument("--elements", type=int, default=(16 << 20) // 4)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rank", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.rank:
+        take_part(Rank(**json.loads(options.rank)))
+        return
+    overlay = three_ports()
+    print(f"limit: {limit_s(overlay, 4 * options.elements):.2f} s")
+    for peer in options.only or PEERS:
+        if installed(peer):
+            row = all_reduce(peer, overlay, options.elements, options.rounds)
+            print(f"{peer}: {row['round_s']} s", flush=True)
+        else:
+            print(f"{peer} is not installed: pip install {PEERS[peer][0]}")
+
+
+if __name__ == "__main__":
+    main()
