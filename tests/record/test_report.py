@@ -22,6 +22,7 @@ from anabranch.record import (
     RoundDone,
     RunEnded,
     SiteLost,
+    TransportChosen,
     write_plan_page,
     write_report,
     write_twin_report,
@@ -204,8 +205,13 @@ def test_what_went_wrong_is_said_first(run, write_log, tmp_path: Path) -> None:
     events = run()[:-1]
     odd = RoundDone(at_s=9.0, site=2, round=1, version=1, seconds=4.0, checksum=99)
     refused = MessageRefused(at_s=9.0, site=0, sender=2, error="DuplicateMessage", detail="")
+    lanes = [
+        TransportChosen(at_s=0.1, site=site, strands=4, why="bbr may not be set here")
+        for site in (0, 2)
+    ]
     ended = RunEnded(at_s=9.5, error="Perth was lost")
-    page = report(tmp_path, write_log("star", [*events, odd, refused, refused, ended]))
+    page = report(tmp_path, write_log("star", [*events, *lanes, odd, refused, refused, ended]))
+    assert "the lanes of 2 sites have 4 connections each, because bbr may" in page.words
     assert "the result of round 1 is not the same everywhere: Kyoto differ" in page.words
     assert "messages were refused: 2 x DuplicateMessage" in page.words
     assert "the run ended with an error: Perth was lost" in page.words

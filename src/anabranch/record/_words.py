@@ -146,6 +146,12 @@ def _problems_of(run: Run) -> list[str]:
         f"{', '.join(run.site(site) for site in dispute.sites)} differ from the others"
         for dispute in summary.disputes
     ]
+    chosen = Counter((each.strands, each.why) for each in summary.transports)
+    found += [
+        f"the lanes of {units.count(sites, 'site')} have "
+        f"{units.count(strands, 'connection')} each, because {why}"
+        for (strands, why), sites in sorted(chosen.items())
+    ]
     if summary.refused:
         found.append(f"messages were refused: {units.tally(summary.refused)}")
     if summary.unknown:

@@ -27,6 +27,7 @@ from anabranch.record.events import (
     SiteJoined,
     SiteLost,
     StepDone,
+    TransportChosen,
     UnknownEvent,
 )
 
@@ -154,6 +155,7 @@ class RunSummary:
         checksums: of the other checked rounds, by number.
         faults: what a fault script did, in order.
         lost: the sites that were lost, in order; one that came back may be lost again.
+        transports: of the sites whose lanes do not send as they were asked to.
         refused: messages refused, by name of the error.
         unknown: events of another release that were left out, by kind.
         total_s: when the run ended or, where it did not, when its last event was written.
@@ -176,6 +178,7 @@ class RunSummary:
     checksums: Mapping[int, int]
     faults: tuple[FaultInjected, ...]
     lost: tuple[SiteLost, ...]
+    transports: tuple[TransportChosen, ...]
     refused: Mapping[str, int]
     unknown: Mapping[str, int]
     total_s: float
@@ -354,6 +357,7 @@ class _Tally:
         self.unknown: Counter[str] = Counter()
         self.faults: list[FaultInjected] = []
         self.lost: list[SiteLost] = []
+        self.transports: list[TransportChosen] = []
         self.total_s = 0.0
         self.end: RunEnded | None = None
 
@@ -385,6 +389,8 @@ class _Tally:
                 self.lost.append(event)
                 self.present.discard(event.site)
                 self._complete(self.done)  # survivors may have been waiting for this one only
+            case TransportChosen():
+                self.transports.append(event)
             case FaultInjected():
                 self.faults.append(event)
             case RunEnded():
@@ -460,6 +466,7 @@ class _Tally:
             },
             faults=tuple(self.faults),
             lost=tuple(self.lost),
+            transports=tuple(self.transports),
             refused=dict(sorted(self.refused.items())),
             unknown=dict(sorted(self.unknown.items())),
             total_s=self.total_s,
