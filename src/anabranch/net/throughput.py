@@ -17,7 +17,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 from statistics import median
 from typing import Protocol
 
@@ -106,6 +106,14 @@ class ChunkMeanEstimator:
 _DOUBTFUL = 0.05
 # The same for learning the base delay, which is remembered and so must not be learnt amiss.
 _CLEAN = 0.02
+# How much longer than a transfer lies between two chunks, at least, if the link rested between.
+_RESTED = 1.05
+# How many base delays must have been found before one is believed, and how far apart those that
+# agree may lie, as a part of a chunk's transfer.
+_AGREEING = 3
+_WIDE = 0.05
+# How much slopes may differ that are found without the smallest and without the largest chunk.
+_LIKE = 1.1
 # How long a base delay is remembered, how many are, and how fast two clocks may part at most.
 _REMEMBER_S = 60.0
 _REMEMBERED = 16
@@ -122,11 +130,11 @@ class BusyPeriodEstimator:
     nothing. A lane that shares its link measures what it gets: its share while others send.
 
     **Base delay.** A chunk sent on an idle link shows d + size / R. Where the window has a rate
-    from busy periods, or from such chunks of different sizes, that leaves d. It is remembered for
-    a minute, followed along the drift of the clocks, as the value that most findings agree on:
-    kernels that still drain make some too large, a rate that just changed some too small. With d,
-    an isolated chunk is a busy period of its own, so a link that is never busy for long is
-    measured too, and so is one whose lane pauses while its kernel still drains.
+    from busy periods, or from such chunks of different sizes, that leaves d. Findings are
+    remembered for a minute and followed along the drift of the clocks. Kernels that still drain
+    make some too large, a rate that just changed some too small; so d is what most of at least
+    three agree on. With d, an isolated chunk is a busy period of its own, so a link that is never
+    busy for long is measured too, and so is one whose lane pauses while its kernel still drains.
 
     ``offset_s`` enters ``latency_s`` only: an error of a few ms would spoil the rate of a fast
     link, and the base delay holds the true difference of the clocks anyway. They must run evenly
@@ -168,6 +176,7 @@ class BusyPeriodEstimator:
         self._fresh = 0  # arrivals since the last estimate
         self._reported_s = 0.0  # when it came out, or the first arrival came
         self._bases: deque[Point] = deque(maxlen=_REMEMBERED)  # (received_s, base delay)
+        self._transfer_s = 0.0  # of a chunk, when the last was found
 
     def arrived(self, arrival: Arrival) -> Estimate | None:
         """See :class:`Estimator`."""
@@ -184,7 +193,8 @@ class BusyPeriodEstimator:
         while len(window) > self._window_chunks and window[0].received_s <= now_s - self._window_s:
             self._before_s = window.popleft().received_s
         soon = now_s < self._reported_s + self._window_s / 4
-        if soon or self._fresh < self._window_chunks // 2:
+        few = len(window) < self._window_chunks or self._fresh < self._window_chunks // 2
+        if soon or few:
             return None
         self._learn_base()
         base_s = self._base_s(now_s, arrival.offset_s)
@@ -207,9 +217,7 @@ class BusyPeriodEstimator:
         """Return the window's busy periods, each as (bytes carried so far, when) points.
 
         Without a base delay it is not known when a busy period began, nor whether a chunk that
-        the lane sent after a pause still found the link busy: each such chunk begins another. But
-        these share the unknown base delay, so if their sizes differ they form a group too, as
-        (size, time taken) points: its slope is the same.
+        the lane sent after a pause still found the link busy: each such chunk begins another.
         """
         periods: list[list[Point]] = []
         carried_bytes = 0.0
@@ -226,29 +234,51 @@ class BusyPeriodEstimator:
             carried_bytes += arrival.size_bytes
             periods[-1].append((carried_bytes, arrival.received_s))
             last_s = arrival.received_s
-        if base_s is None:
-            alone = [
-                (float(a.size_bytes), a.received_s - a.sent_s)
-                for a in self._window
-                if not a.backlogged
-            ]
-            if alone and max(alone)[0] >= 2 * min(alone)[0]:
-                periods.append(alone)
         return periods
 
     def _learn_base(self) -> None:
-        firsts = [arrival for arrival in self._window if not arrival.backlogged]
-        if self._latency_s is not None or not firsts:
+        if self._latency_s is not None:
             return
-        slope = _slope_s_per_byte(self._busy_periods(None), _CLEAN)
+        alone = _alone(self._rested(None))
+        groups = self._busy_periods(None)
+        slope = _slope_s_per_byte([*groups, alone] if alone else groups, _CLEAN)
         if slope is None:
             return
-        # Those that still found the kernel draining are late: the least is the one to believe.
-        base_s, at_s = min(
-            (a.received_s - a.sent_s - slope * a.size_bytes, a.received_s) for a in firsts
-        )
+        rested = self._rested(slope)
+        alone = _alone(rested)
+        findings = []
+        for arrival, following in pairwise([*self._window, None]):
+            assert arrival is not None
+            # One that none followed says nothing of the rate it had, unless sizes differ.
+            followed = following is not None and following.backlogged
+            if arrival in rested and (followed or alone):
+                base_s = arrival.received_s - arrival.sent_s - slope * arrival.size_bytes
+                findings.append((base_s, arrival.received_s))
+        if not findings:
+            return
+        base_s, at_s = min(findings)  # jitter and a busy receiver make it too large
+        self._transfer_s = slope * median(arrival.size_bytes for arrival in self._window)
         if not self._bases or self._bases[-1][0] < at_s:
             self._bases.append((at_s, base_s))
+
+    def _rested(self, slope: float | None) -> list[Arrival]:
+        """Return the window's chunks that found the link idle, though kernels may still drain.
+
+        One that came as soon as the link could carry it after the one before may have waited for
+        that. How soon that is, the slope says, or else the closest two of the window.
+        """
+        gaps_s, last_s = [], self._before_s
+        for arrival in self._window:
+            gaps_s.append(arrival.received_s - last_s)
+            last_s = arrival.received_s
+        pairs = list(zip(self._window, gaps_s, strict=True))
+        if slope is None:
+            slope = min(gap_s / arrival.size_bytes for arrival, gap_s in pairs)
+        return [
+            arrival
+            for arrival, gap_s in pairs
+            if not arrival.backlogged and gap_s > _RESTED * slope * arrival.size_bytes
+        ]
 
     def _base_s(self, now_s: float, offset_s: float) -> float | None:
         """Return the base delay as of now, or None while unknown."""
@@ -256,15 +286,30 @@ class BusyPeriodEstimator:
             return self._latency_s + offset_s
         while self._bases and self._bases[0][0] < now_s - _REMEMBER_S:
             self._bases.popleft()
-        if not self._bases:
+        if len(self._bases) < _AGREEING:
             return None
-        drift = 0.0
+        drift, doubt_s = 0.0, _DRIFT * (now_s - self._bases[-1][0])
         if len(self._bases) >= 5 and self._bases[-1][0] > self._bases[0][0] + 5:
             drift = median(
                 (y1 - y0) / (x1 - x0) for (x0, y0), (x1, y1) in combinations(self._bases, 2)
             )
-            drift = min(max(drift, -_DRIFT), _DRIFT)
-        return _shorth([base_s + drift * (now_s - at_s) for at_s, base_s in self._bases])
+            drift, doubt_s = min(max(drift, -_DRIFT), _DRIFT), 0.0
+        base_s, width_s = _shorth([base_s + drift * (now_s - at_s) for at_s, base_s in self._bases])
+        return base_s if width_s + doubt_s <= _WIDE * self._transfer_s else None
+
+
+def _alone(arrivals: Sequence[Arrival]) -> list[Point]:
+    """Return chunks that met no queue as a group of (size, time taken); none where in doubt.
+
+    They share the unknown base delay, so where sizes differ the slope is that of the rate. It must
+    not hang on the smallest or the largest of them.
+    """
+    points = sorted((float(a.size_bytes), a.received_s - a.sent_s) for a in arrivals)
+    if len(points) < 4 or points[-1][0] < 2 * points[0][0]:
+        return []
+    slopes = [least_late_slope([part]) for part in (points, points[1:], points[:-1])]
+    known = [slope for slope in slopes if slope is not None and slope > 0]
+    return points if len(known) == 3 and max(known) <= _LIKE * min(known) else []
 
 
 def _slope_s_per_byte(groups: Sequence[Sequence[Point]], tolerance: float) -> float | None:
@@ -279,9 +324,9 @@ def _slope_s_per_byte(groups: Sequence[Sequence[Point]], tolerance: float) -> fl
     return slope if late_s <= tolerance * busy_s else None
 
 
-def _shorth(values: list[float]) -> float:
-    """Return the middle of the narrowest half: what most agree on, whichever way others err."""
+def _shorth(values: list[float]) -> tuple[float, float]:
+    """Return the middle and the width of the narrowest half: what most agree on, and how well."""
     values = sorted(values)
     half = len(values) // 2 + 1
     first = min(range(len(values) - half + 1), key=lambda i: values[i + half - 1] - values[i])
-    return values[first + (half - 1) // 2]
+    return values[first + (half - 1) // 2], values[first + half - 1] - values[first]
