@@ -71,11 +71,13 @@ def test_a_site_ends_a_round_once_and_only_its_own() -> None:
         book.ended(1, 1, 1, None)
 
 
-def test_a_site_that_asked_for_the_next_round_is_in_the_one_it_has_not_ended() -> None:
-    book = RoundBook(1, FIRST)
-    assert book.round_of(0) == 0
-    book.grant(0, 1)
-    book.grant(0, 2)
-    assert (book.round, book.round_of(0)) == (2, 1)
+def test_a_round_is_in_progress_until_all_have_ended_it_whatever_is_asked_for() -> None:
+    book = RoundBook(2, FIRST)
+    assert book.in_progress == 0
+    for round in (1, 2):
+        for site in (0, 1):
+            book.grant(site, round)
     book.ended(0, 1, 1, None)
-    assert book.round_of(0) == 2
+    assert (book.round, book.in_progress) == (2, 1)
+    book.ended(1, 1, 1, None)
+    assert book.in_progress == 2

@@ -32,12 +32,10 @@ class RoundBook:
         """The latest round anybody asked for; 0 before the first."""
         return max(self._asked)
 
-    def round_of(self, site: int) -> int:
-        """The round a site is in, or was in last; 0 before its first.
-
-        It may have asked for the one after that already.
-        """
-        return min(self._asked[site], self._ended[site] + 1)
+    @property
+    def in_progress(self) -> int:
+        """The round that somebody has not ended; between two, the last; 0 before the first."""
+        return min(self.round, min(self._ended) + 1)
 
     @property
     def plan(self) -> Plan:

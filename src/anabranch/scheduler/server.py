@@ -352,7 +352,7 @@ class Scheduler:
     def lost(self, site: int, error: Exception | None) -> None:
         """Take note that a site's connection has ended."""
         del self._connections[site]
-        round = self.rounds.round_of(site)
+        round = self.rounds.in_progress
         when = f"in round {round}" if round else "before the first round"
         if isinstance(error, PeerError):
             why = f"{self.name(site)} broke the protocol {when}: {error}"
