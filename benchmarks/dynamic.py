@@ -10,14 +10,17 @@ the others. Rounds a second over the whole run, the median and worst error of wh
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
-from dataclasses import replace
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, median
 
 import common
-from anabranch.overlay import Overlay, dumps, internet2_9, load, redraw
-from anabranch.record import RunSummary, measured_rates, read_events, summarise
+from anabranch.overlay import dumps, internet2_9, load, redraw
+from anabranch.record import measured_rates, read_events, summarise
 from anabranch.run.launch import run_locally
 from anabranch.run.scenario import load as load_scenario
 from anabranch.run.simulate import simulate
@@ -31,51 +34,77 @@ AWARENESS = {
 }
 
 
-def run(overlay: Overlay, elements: int, lines: str, for_s: float, emulate: bool) -> RunSummary:
+@dataclass(frozen=True)
+class Drawn:
+    """One run to make: a network drawn with a seed, a buffer, an awareness."""
+
+    awareness: str
+    period_s: float
+    elements: int
+    for_s: float
+    seed: int
+    emulate: bool
+
+
+def run(drawn: Drawn) -> tuple[float, int, list[float]]:
+    """Return the mean time of a round, how many plans came, and the errors of what was measured."""
+    still = internet2_9()
+    if drawn.emulate:  # no delays, which would have to be relayed
+        links = tuple(replace(link, latency_s=0.0, loss=0.0) for link in still.links)
+        still = replace(still, links=links)
+    overlay = redraw(
+        still,
+        period_s=drawn.period_s,
+        low_bps=20e6,
+        high_bps=155e6,
+        duration_s=3600,
+        seed=drawn.seed,
+    )
     with tempfile.TemporaryDirectory() as folder:
         path, log = Path(folder, "scenario.toml"), Path(folder, "run.db")
         Path(folder, "overlay.toml").write_text(dumps(overlay))
         path.write_text(
             'overlay = "overlay.toml"\nroute = {kind = "packed"}\n'
-            f"stop = {{rounds = 100000, after_s = {for_s}}}\n{lines}\n"
-            f'task = {{kind = "exchange", elements = {elements}}}\n'
+            f"stop = {{rounds = 100000, after_s = {drawn.for_s}}}\n{AWARENESS[drawn.awareness]}\n"
+            f'task = {{kind = "exchange", elements = {drawn.elements}}}\n'
         )
         scenario, network = load_scenario(path)
-        if emulate:
+        if drawn.emulate:
             run_locally(path, 0, load(str(Path(folder, "overlay.toml"))), log, emulate=True)
         else:
             simulate(scenario, network, log)
-        return summarise(event for _, event in read_events(log))
+        done = summarise(event for _, event in read_events(log))
+    assert done.checksums_agree is not False  # None where chunks have only sizes
+    errors = [abs(each.error) for each in measured_rates(done, overlay) if not each.straddles]
+    return mean(done.interval_s), len(done.plans), errors
 
 
 def measure(
-    period_s: float, elements: int, for_s: float, seeds: int, emulate: bool
+    period_s: float, elements: int, for_s: float, options: argparse.Namespace
 ) -> list[dict[str, object]]:
     rows: dict[str, dict[str, object]] = {}
-    still = internet2_9()
-    if emulate:  # no delays, which would have to be relayed
-        links = tuple(replace(link, latency_s=0.0, loss=0.0) for link in still.links)
-        still = replace(still, links=links)
-    for name, lines in AWARENESS.items():
-        seconds, plans, errors = [], [], []
-        for seed in range(seeds):
-            overlay = redraw(
-                still, period_s=period_s, low_bps=20e6, high_bps=155e6, duration_s=3600, seed=seed
-            )
-            done = run(overlay, elements, lines, for_s, emulate)
-            assert done.checksums_agree is not False  # None where chunks have only sizes
-            seconds.append(mean(done.interval_s))
-            plans.append(len(done.plans))
-            errors += [
-                abs(each.error) for each in measured_rates(done, overlay) if not each.straddles
-            ]
+    emulate = options.emulate
+    drawn = [
+        Drawn(name, period_s, elements, for_s, seed, emulate)
+        for name in AWARENESS
+        for seed in range(options.seeds)
+    ]
+    if emulate or options.jobs == 1:
+        answers = list(map(run, drawn))
+    else:
+        with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
+            answers = list(pool.map(run, drawn))
+    for name in AWARENESS:
+        of = [answer for each, answer in zip(drawn, answers, strict=True) if each.awareness == name]
+        seconds = [answer[0] for answer in of]
+        errors = [error for answer in of for error in answer[2]]
         rows[name] = {
             "awareness": name,
             "period_s": period_s,
             "elements": elements,
             "interval_s": common.spread(seconds),
             "mean_interval_s": mean(seconds),
-            "plans_issued": plans,
+            "plans_issued": [answer[1] for answer in of],
             "measurements": len(errors),
             "median_error": median(errors) if errors else None,
         }
@@ -97,22 +126,21 @@ def main() -> None:
     parser.add_argument("--emulate", action="store_true")
     parser.add_argument("--seeds", type=int, help="networks drawn; 3 in simulation, 1 emulated")
     parser.add_argument("--for-s", type=float, help="how long each run is")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="simulations at once")
     options = parser.parse_args()
+    options.seeds = options.seeds or (1 if options.emulate else 3)
     settings = (
         [(20.0, 6_100_000, options.for_s or 100.0)]
         if options.emulate
         else [
-            (period_s, elements, options.for_s or 720.0)
-            for period_s in (180.0, 20.0)
+            (period_s, elements, options.for_s or for_s)
+            for period_s, for_s in ((180.0, 540.0), (20.0, 300.0))
             for elements in (61_000_000, 6_100_000)
         ]
     )
-    seeds = options.seeds or (1 if options.emulate else 3)
-    results = [
-        row for each in settings for row in measure(*each, seeds=seeds, emulate=options.emulate)
-    ]
+    results = [row for each in settings for row in measure(*each, options)]
     name = "dynamic_emulated" if options.emulate else "dynamic"
-    common.write(name, seed=0, seeds=seeds, results=results)
+    common.write(name, seed=0, seeds=options.seeds, results=results)
 
 
 if __name__ == "__main__":
