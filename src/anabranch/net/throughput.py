@@ -17,7 +17,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import combinations, islice
 from statistics import median
 from typing import Protocol
 
@@ -245,15 +245,13 @@ class BusyPeriodEstimator:
         if slope is None:
             return
         rested = self._rested(slope)
-        alone = _alone(rested)
-        findings = []
-        for arrival, following in pairwise([*self._window, None]):
-            assert arrival is not None
-            # One that none followed says nothing of the rate it had, unless sizes differ.
-            followed = following is not None and following.backlogged
-            if arrival in rested and (followed or alone):
-                base_s = arrival.received_s - arrival.sent_s - slope * arrival.size_bytes
-                findings.append((base_s, arrival.received_s))
+        # One that none followed says nothing of the rate it had, unless sizes differ.
+        tell = bool(_alone(rested))
+        findings = [
+            (arrival.received_s - arrival.sent_s - slope * arrival.size_bytes, arrival.received_s)
+            for arrival, followed in rested
+            if followed or tell
+        ]
         if not findings:
             return
         base_s, at_s = min(findings)  # jitter and a busy receiver make it too large
@@ -261,22 +259,23 @@ class BusyPeriodEstimator:
         if not self._bases or self._bases[-1][0] < at_s:
             self._bases.append((at_s, base_s))
 
-    def _rested(self, slope: float | None) -> list[Arrival]:
-        """Return the window's chunks that found the link idle, though kernels may still drain.
+    def _rested(self, slope: float | None) -> list[tuple[Arrival, bool]]:
+        """Return the window's chunks that found the link idle, and whether the next waited for it.
 
         One that came as soon as the link could carry it after the one before may have waited for
-        that. How soon that is, the slope says, or else the closest two of the window.
+        that, in a kernel that still drained. How soon that is, the slope says, or else the closest
+        two of the window.
         """
         gaps_s, last_s = [], self._before_s
         for arrival in self._window:
             gaps_s.append(arrival.received_s - last_s)
             last_s = arrival.received_s
-        pairs = list(zip(self._window, gaps_s, strict=True))
         if slope is None:
-            slope = min(gap_s / arrival.size_bytes for arrival, gap_s in pairs)
+            slope = min(g / a.size_bytes for a, g in zip(self._window, gaps_s, strict=True))
+        followed = [*(arrival.backlogged for arrival in islice(self._window, 1, None)), False]
         return [
-            arrival
-            for arrival, gap_s in pairs
+            (arrival, goes_on)
+            for arrival, gap_s, goes_on in zip(self._window, gaps_s, followed, strict=True)
             if not arrival.backlogged and gap_s > _RESTED * slope * arrival.size_bytes
         ]
 
@@ -298,13 +297,13 @@ class BusyPeriodEstimator:
         return base_s if width_s + doubt_s <= _WIDE * self._transfer_s else None
 
 
-def _alone(arrivals: Sequence[Arrival]) -> list[Point]:
+def _alone(rested: Sequence[tuple[Arrival, bool]]) -> list[Point]:
     """Return chunks that met no queue as a group of (size, time taken); none where in doubt.
 
     They share the unknown base delay, so where sizes differ the slope is that of the rate. It must
     not hang on the smallest or the largest of them.
     """
-    points = sorted((float(a.size_bytes), a.received_s - a.sent_s) for a in arrivals)
+    points = sorted((float(a.size_bytes), a.received_s - a.sent_s) for a, _ in rested)
     if len(points) < 4 or points[-1][0] < 2 * points[0][0]:
         return []
     slopes = [least_late_slope([part]) for part in (points, points[1:], points[:-1])]
