@@ -492,7 +492,10 @@ def _draw(network: Overlay, planned: Plan) -> list[TextTree]:
 def reproduce(
     experiment: Annotated[
         str | None,
-        typer.Argument(help="Such as netstorm/fig14, or netstorm for all of a paper's."),
+        typer.Argument(
+            help="Such as netstorm/fig14, or netstorm for all of a paper's; with --emulate, for "
+            "those that can be emulated."
+        ),
     ] = None,
     list_them: Annotated[bool, typer.Option("--list", help="Say what there is.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter runs.")] = False,
@@ -516,9 +519,10 @@ def reproduce(
         wanted = experiments.find(experiment)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    for each in wanted:
-        if emulate and not each.emulable:
-            raise typer.BadParameter(f"{each.name} runs in simulation only; leave --emulate out")
+    if emulate:
+        wanted = [each for each in wanted if each.emulable]  # of a paper, those that can be
+    if not wanted:
+        raise typer.BadParameter(f"{experiment} runs in simulation only; leave --emulate out")
     folder = _folder(out, f"reproduce-{experiment.replace('/', '-')}")
     with _ending_on_interrupt(), _console.status("") as status:
         lab = experiments.Lab(

@@ -121,6 +121,19 @@ def test_the_static_network_is_the_reference_and_the_dynamic_one_begins_as_it():
     assert 150e6 < max(later) <= 155e6
 
 
+def test_emulated_and_quick_all_but_latencies_is_a_tenth(tmp_path: Path):
+    small = lab(tmp_path, quick=True, emulate=True)
+    EXPERIMENTS["netstorm/fig18"].make(small)
+    (std,) = [each for each in small.trials if each.labels["system"] == "std"]
+    (aware,) = [each for each in small.trials if each.labels["system"] == "packed trees"]
+    assert std.scenario.task == Exchange(elements=6_110_084)
+    assert std.scenario.chunk_elements == 100_000
+    assert std.scenario.awareness.probe_chunk_elements == 50_000
+    assert std.scenario.awareness.update_time_s == aware.scenario.awareness.update_time_s == 0.5
+    assert std.overlay.links[0].trace.starts_s[:2] == (0.0, 18.0)
+    assert std.overlay.links[0].latency_s == setting.reference().links[0].latency_s
+
+
 def test_drawn_networks_differ_and_follow_from_the_seed():
     first, second = setting.drawn(2, 7)
     assert first != second

@@ -5,6 +5,9 @@ stay as in the overlay file. *Dynamic*: from them on, every rate is drawn again 
 system makes as many rounds as it can in a given time; several such networks are drawn, because one
 is luck. Computing is left out: of AlexNet with 32 samples it is a fraction of a second.
 
+Emulated and quick, all is a tenth of that: the model, its chunks, the time between draws and
+between looks at plans. So rounds and what happens to them keep their proportions, but for latency.
+
 A chunk has at most 1 M elements, as in the paper. On packed trees, which are ours, it has 256 k:
 they gain from small chunks, and hardly from yet smaller ones, which take longer to simulate.
 """
@@ -19,6 +22,7 @@ import msgspec
 
 from anabranch import overlay as overlays
 from anabranch.experiments._lab import Lab, Label, Outcome, Trial, seconds
+from anabranch.learn.profiles import ALEXNET
 from anabranch.overlay import Overlay, redraw
 from anabranch.run.scenario import (
     Auxiliary,
@@ -100,6 +104,24 @@ def reference() -> Overlay:
     return overlays.load("internet2-9")
 
 
+def smaller(lab: Lab) -> int:
+    """Return by how much the model, its chunks, and all times but latencies are smaller."""
+    return 10 if lab.emulate and lab.quick else 1
+
+
+def at_scale(lab: Lab, system: System) -> System:
+    """Return a system with chunks, and pauses between looks at plans, of that size."""
+    by = smaller(lab)
+    if by == 1:
+        return system
+    system = in_chunks_of(system, system.chunk_elements // by)
+    if system.awareness is None:
+        return system
+    update_time_s = system.awareness.update_time_s / by
+    awareness = msgspec.structs.replace(system.awareness, update_time_s=update_time_s)
+    return replace(system, awareness=awareness)
+
+
 def draws(lab: Lab) -> tuple[int, ...]:
     """Return the seeds of the dynamic networks."""
     return tuple(range(lab.seed, lab.seed + (1 if lab.quick or lab.emulate else 3)))
@@ -111,19 +133,24 @@ def window_s(lab: Lab) -> float:
     Emulation takes that long in truth, and so gets less.
     """
     if lab.emulate:
-        return REDRAW_S * (2 if lab.quick else 5)
-    return REDRAW_S * (5 if lab.quick else 7)
+        return redraw_s(lab) * 5
+    return redraw_s(lab) * (5 if lab.quick else 7)
+
+
+def redraw_s(lab: Lab) -> float:
+    """Return how long rates of a dynamic network stay, seconds."""
+    return REDRAW_S / smaller(lab)
 
 
 @lru_cache(maxsize=64)
-def dynamic(seed: int) -> Overlay:
+def dynamic(seed: int, period_s: float = REDRAW_S) -> Overlay:
     """Return the network with rates that change for longer than any run lasts."""
     drawn = redraw(
         reference(),
-        period_s=REDRAW_S,
+        period_s=period_s,
         low_bps=LOW_BPS,
         high_bps=HIGH_BPS,
-        duration_s=30 * REDRAW_S,
+        duration_s=30 * period_s,
         seed=seed,
     )
     return replace(drawn, name=f"internet2-9-dynamic-{seed}")
@@ -154,11 +181,16 @@ def trial(
     labels: Mapping[str, Label],
     task: Exchange | None = None,
 ) -> Trial:
-    """Return a run of a system; without a task, it exchanges AlexNet."""
+    """Return a run of a system; without a task, it exchanges AlexNet, or a tenth of it."""
+    system = at_scale(lab, system)
+    if task is None and smaller(lab) == 1:
+        task = Exchange(profile="alexnet")
+    elif task is None:
+        task = Exchange(elements=ALEXNET.elements // smaller(lab))
     scenario = Scenario(
         overlay="",
         route=system.route,
-        task=Exchange(profile="alexnet") if task is None else task,
+        task=task,
         stop=stop,
         awareness=system.awareness,
         auxiliary=system.auxiliary,
@@ -183,7 +215,12 @@ def dynamic_trials(
     stop = Stop(rounds=100_000, after_s=window_s(lab))
     return [
         trial(
-            lab, system, dynamic(seed), stop, {**labels, "network": "dynamic", "draw": seed}, task
+            lab,
+            system,
+            dynamic(seed, redraw_s(lab)),
+            stop,
+            {**labels, "network": "dynamic", "draw": seed},
+            task,
         )
         for system in systems
         for seed in draws(lab)
@@ -231,7 +268,8 @@ def dynamics_note(lab: Lab) -> str:
     """Say how the dynamic figures were made."""
     return (
         f"Dynamic: {len(draws(lab))} drawn networks (seeds {listed(draws(lab))}) of "
-        f"{window_s(lab):g} s, new rates every {REDRAW_S:g} s; figures are of all rounds together."
+        f"{window_s(lab):g} s, new rates every {redraw_s(lab):g} s; figures are of all rounds "
+        f"together. The model has {ALEXNET.elements // smaller(lab):,} parameters."
     )
 
 
