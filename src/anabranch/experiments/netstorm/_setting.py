@@ -133,7 +133,7 @@ def window_s(lab: Lab) -> float:
     Emulation takes that long in truth, and so gets less.
     """
     if lab.emulate:
-        return redraw_s(lab) * 5
+        return redraw_s(lab) * (3 if lab.quick else 5)
     return redraw_s(lab) * (5 if lab.quick else 7)
 
 
