@@ -4,7 +4,7 @@
     python benchmarks/dynamic.py --emulate     # real processes, every 20 s, 6.1 M
 
 internet2-9, packed trees. An oracle knows every rate at every moment; it looks at plans as often as
-the others. Rounds a second over the whole run, the median and worst error of what was measured.
+``on``. Rounds a second over the whole run, the median and worst error of what was measured.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from anabranch.run.launch import run_locally
 from anabranch.run.scenario import load as load_scenario
 from anabranch.run.simulate import simulate
 
+EMULATED = "off", "on", "oracle"
 AWARENESS = {
     "off": "",
     "on": 'awareness = {kind = "passive"}',
+    "on, looks every 5 s": 'awareness = {kind = "passive", update_time_s = 5}',
     "on, equal rates at first": 'awareness = {kind = "passive", start = "equal"}',
     "on, the paper's estimator": 'awareness = {kind = "passive", estimator = "chunk-mean"}',
     "oracle": 'awareness = {kind = "oracle"}',
@@ -86,7 +88,7 @@ def measure(
     emulate = options.emulate
     drawn = [
         Drawn(name, period_s, elements, for_s, seed, emulate)
-        for name in AWARENESS
+        for name in (EMULATED if emulate else AWARENESS)
         for seed in range(options.seeds)
     ]
     if emulate or options.jobs == 1:
@@ -94,7 +96,7 @@ def measure(
     else:
         with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
             answers = list(pool.map(run, drawn))
-    for name in AWARENESS:
+    for name in dict.fromkeys(each.awareness for each in drawn):
         of = [answer for each, answer in zip(drawn, answers, strict=True) if each.awareness == name]
         seconds = [answer[0] for answer in of]
         errors = [error for answer in of for error in answer[2]]
@@ -130,7 +132,7 @@ def main() -> None:
     options = parser.parse_args()
     options.seeds = options.seeds or (1 if options.emulate else 3)
     settings = (
-        [(20.0, 6_100_000, options.for_s or 100.0)]
+        [(20.0, 6_100_000, options.for_s or 120.0)]
         if options.emulate
         else [
             (period_s, elements, options.for_s or for_s)

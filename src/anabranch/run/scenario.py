@@ -109,7 +109,8 @@ class Passive(Table, frozen=True, kw_only=True, tag_field="kind", tag="passive")
     """Measure links by the chunks that cross them anyway, and plan again as they change.
 
     Args:
-        update_time_s: how often plans are looked at, seconds (UPDATE_TIME).
+        update_time_s: how often plans are looked at, seconds (UPDATE_TIME; the paper's is 5).
+            Where a look takes long, the pause after it is at least twenty times that.
         update_rate: how much a link's rate must have changed to count, relative (UPDATE_RATE).
         least_gain: how much shorter a round must get, relative, for a new plan to be taken.
         start: what is believed of links before they are measured: what the overlay says, or that
@@ -121,7 +122,7 @@ class Passive(Table, frozen=True, kw_only=True, tag_field="kind", tag="passive")
         probe_chunks: for ``chunk-mean``: how many chunks an estimate is made of (PROBE_CHUNK_NUM).
     """
 
-    update_time_s: _Seconds = 5.0
+    update_time_s: _Seconds = 1.0
     update_rate: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     least_gain: Annotated[float, Meta(ge=0, lt=1)] = 0.02
     start: Literal["overlay", "equal"] = "overlay"
@@ -137,7 +138,7 @@ class Oracle(Table, frozen=True, kw_only=True, tag_field="kind", tag="oracle"):
         update_time_s, update_rate, least_gain: as for ``passive``.
     """
 
-    update_time_s: _Seconds = 5.0
+    update_time_s: _Seconds = 1.0
     update_rate: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     least_gain: Annotated[float, Meta(ge=0, lt=1)] = 0.02
 

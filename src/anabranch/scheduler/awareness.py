@@ -17,6 +17,7 @@ from anabranch.scheduler.persistence import Persistence
 from anabranch.scheduler.policy import Policy, Replan
 
 _ELEMENT_BYTES = 4
+_SAMPLE_S = 5.0  # how far apart, at least, are the looks that persistence is learnt from
 
 Search = Callable[[Overlay, Plan], Mapping[tuple[int, int], tuple[tuple[int, ...], ...]]]
 """Finds a plan's auxiliary paths on an overlay."""
@@ -68,8 +69,9 @@ class Awareness:
         """
         if self._collector is None:
             return self._truth.at(now_s)
-        self._persistence.look(self._collector.measured_since(self._looked_s), now_s)
-        self._looked_s = now_s
+        if now_s >= self._looked_s + _SAMPLE_S:
+            self._persistence.look(self._collector.measured_since(self._looked_s), now_s)
+            self._looked_s = now_s
         believed = self._collector.belief(now_s)
         round_s = 8 * size_bytes / steady_rate_bps(self._policy.plan, believed)
 

@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import median, median_low
 
 from anabranch.net.throughput import Estimate
 from anabranch.overlay import Overlay
 
 Pair = tuple[int, int]
 
+# One measurement in hundreds is far off, where a receiver that was away reads many chunks at once.
+_MIDDLE_OF = 3
+_MIDDLE_WITHIN_S = 2.0
 # How near to a port's rate its links' measured rates must sum for the port to count as full.
 _FULL = 0.1
 
 
 @dataclass(slots=True)
 class _Seen:
-    """A link's latest measurement, and whether it may show no more than a share of a port."""
+    """What a link was last measured to carry, and whether that may be only a share of a port.
+
+    Args:
+        at_s: when it was measured last.
+        rate_bps: the middle one of the latest measurements, see ``_middle_bps``.
+        latest: those measurements, as (when, rate).
+        shares_port: whether the link may have shown no more than its share of a port.
+    """
 
     at_s: float
     rate_bps: float
+    latest: tuple[tuple[float, float], ...]
     shares_port: bool = False
 
 
@@ -89,7 +100,9 @@ class Collector:
         before = self._seen.get(pair)
         if before is not None:
             self._known[pair] = self._settled(pair, before)
-        self._seen[pair] = _Seen(now_s, estimate.rate_bps)
+        latest = () if before is None else before.latest
+        latest = (*latest[-_MIDDLE_OF + 1 :], (now_s, estimate.rate_bps))
+        self._seen[pair] = _Seen(now_s, _middle_bps(latest), latest)
         if estimate.latency_s is not None:
             self._latency_s[pair] = estimate.latency_s
         sites, overlay = self._initial.sites, self._initial
@@ -174,6 +187,12 @@ class Collector:
             for pair, seen in self._seen.items()
             if seen.at_s >= newest_s - self._forget_s
         )
+
+
+def _middle_bps(latest: Sequence[tuple[float, float]]) -> float:
+    """Return the middle of a few measurements made shortly after each other; of two, the lower."""
+    newest_s = latest[-1][0]
+    return median_low(rate_bps for at_s, rate_bps in latest if at_s >= newest_s - _MIDDLE_WITHIN_S)
 
 
 def equal_rates(overlay: Overlay, rate_bps: float | None = None) -> Overlay:

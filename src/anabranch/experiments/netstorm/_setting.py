@@ -43,7 +43,11 @@ CHUNK_ELEMENTS = 1_000_000
 """The paper's CHUNK_SIZE."""
 
 PAPERS_AWARENESS = Passive(
-    estimator="chunk-mean", least_gain=0.0, probe_chunk_elements=500_000, probe_chunks=4
+    update_time_s=5.0,
+    estimator="chunk-mean",
+    least_gain=0.0,
+    probe_chunk_elements=500_000,
+    probe_chunks=4,
 )
 """As in the paper's Table II; its authors' PROBE_CHUNK_SIZE of 2 million counts bytes."""
 
