@@ -3,8 +3,7 @@
     python benchmarks/emulation.py
 
 Every site is a process in a network namespace of its own that sends on all its links at once, so
-all links of an overlay are busy while they are measured. The second form times an all-reduce of
-gloo's in the same namespaces instead, as a peer to compare ``anabranch run --emulate`` with.
+all links of an overlay are busy while they are measured.
 """
 
 from __future__ import annotations

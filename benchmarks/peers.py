@@ -5,8 +5,8 @@
 
 Each is asked for the sum or mean of one float32 buffer, as its documentation says, and timed from a
 barrier that all have passed until the last has the result. What it does before that, such as
-finding each other, is not counted. The barrier, and what a peer lets us choose, is on links that
-nothing holds.
+finding each other, is not counted, but for up to half a second of hivemind's. The barrier, and
+what a peer lets us choose, is on links that nothing holds.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def torchft(told: Rank) -> Iterator[Prepare]:
 
 @contextmanager
 def hivemind(told: Rank) -> Iterator[Prepare]:
-    """Its averager, with all defaults; the group is found before the clock starts."""
+    """Its averager, with all defaults; it is told to begin while it finds its group."""
     import torch
     from hivemind import DHT
     from hivemind.averaging import DecentralizedAverager
@@ -241,11 +241,29 @@ def all_reduce(peer: str, overlay: Overlay, elements: int, rounds: int) -> dict[
             processes.append(
                 wan.popen(rank, command, stdout=subprocess.PIPE, text=True, env=environment)
             )
-        said = [process.communicate(timeout=3600)[0] for process in processes]
+        said = list(map(_said, _ended(peer, processes)))
     answers = [json.loads(each.strip().rpartition("\n")[2]) for each in said]
     # A round lasts until its last process has the result.
     rounds_s = [max(column) for column in zip(*answers, strict=True)]
     return {"version": installed(peer), "round_s": common.spread(rounds_s)}
+
+
+def _ended(peer: str, processes: list[subprocess.Popen[str]]) -> list[subprocess.Popen[str]]:
+    """Wait until all have ended well.
+
+    Raises:
+        RuntimeError: one has not; the others may be waiting for it.
+    """
+    while None in (codes := [process.poll() for process in processes]) or any(codes):
+        for rank, code in enumerate(codes):
+            if code:
+                raise RuntimeError(f"{peer}: rank {rank} ended with {code}; see what it printed")
+        time.sleep(0.2)
+    return processes
+
+
+def _said(process: subprocess.Popen[str]) -> str:
+    return process.communicate()[0]
 
 
 def main() -> None:

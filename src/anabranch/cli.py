@@ -519,10 +519,13 @@ def reproduce(
         wanted = experiments.find(experiment)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    if emulate:
-        wanted = [each for each in wanted if each.emulable]  # of a paper, those that can be
+    left_out = [each for each in wanted if emulate and not each.emulable]
+    wanted = [each for each in wanted if each not in left_out]
     if not wanted:
         raise typer.BadParameter(f"{experiment} runs in simulation only; leave --emulate out")
+    if left_out:
+        names = ", ".join(each.name for each in left_out)
+        _console.print(f"left out, for they run in simulation only: {names}", soft_wrap=True)
     folder = _folder(out, f"reproduce-{experiment.replace('/', '-')}")
     with _ending_on_interrupt(), _console.status("") as status:
         lab = experiments.Lab(

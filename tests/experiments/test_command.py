@@ -75,3 +75,21 @@ def test_what_runs_in_simulation_only_is_not_emulated(tmp_path: Path):
     assert code == 2
     assert "simulation only" in said
     assert not list(tmp_path.iterdir())
+
+
+def test_of_a_paper_what_cannot_be_emulated_is_left_out_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    made: list[bool] = []
+
+    def note(lab: Lab) -> Result:
+        made.append(lab.emulate)
+        return Result((Row("a star", "9 s", "8 s"),), (), ())
+
+    emulable = Experiment("toy/fig2", "another", note, emulable=True)
+    both = {**experiments.EXPERIMENTS, emulable.name: emulable}
+    monkeypatch.setattr(experiments, "EXPERIMENTS", both)
+    code, said = reproduce("toy", "--emulate", "--out", str(tmp_path))
+    assert code == 0, said
+    assert made == [True]
+    assert "left out, for they run in simulation only: toy/fig1" in said

@@ -109,8 +109,8 @@ _CLEAN = 0.02
 # How much longer than a transfer lies between two chunks, at least, if the link rested between.
 _RESTED = 1.05
 # How many base delays must have been found before one is believed, and how far apart those that
-# agree may lie, as a part of a chunk's transfer.
-_AGREEING = 3
+# agree, more than half of them, may lie, as a part of a chunk's transfer.
+_LEAST_FINDINGS = 3
 _WIDE = 0.05
 # How much slopes may differ that are found without the smallest and without the largest chunk.
 _LIKE = 1.1
@@ -175,6 +175,7 @@ class BusyPeriodEstimator:
         self._before_s = -math.inf  # when the last arrival came that has left the window
         self._fresh = 0  # arrivals since the last estimate
         self._reported_s = 0.0  # when it came out, or the first arrival came
+        self._looked_s = -math.inf  # when the window was last tried
         self._bases: deque[Point] = deque(maxlen=_REMEMBERED)  # (received_s, base delay)
         self._transfer_s = 0.0  # of a chunk, when the last was found
 
@@ -187,15 +188,16 @@ class BusyPeriodEstimator:
             self._bases.clear()
             self._before_s, self._fresh = -math.inf, 0
         if not window:
-            self._reported_s = now_s
+            self._reported_s, self._looked_s = now_s, now_s
         window.append(arrival)
         self._fresh += 1
         while len(window) > self._window_chunks and window[0].received_s <= now_s - self._window_s:
             self._before_s = window.popleft().received_s
-        soon = now_s < self._reported_s + self._window_s / 4
+        soon = now_s < self._looked_s + self._window_s / 4
         few = len(window) < self._window_chunks or self._fresh < self._window_chunks // 2
         if soon or few:
             return None
+        self._looked_s = now_s
         self._learn_base()
         base_s = self._base_s(now_s, arrival.offset_s)
         # What contradicts itself for windows on end is noise, which an estimate must live with.
@@ -285,7 +287,7 @@ class BusyPeriodEstimator:
             return self._latency_s + offset_s
         while self._bases and self._bases[0][0] < now_s - _REMEMBER_S:
             self._bases.popleft()
-        if len(self._bases) < _AGREEING:
+        if len(self._bases) < _LEAST_FINDINGS:
             return None
         drift, doubt_s = 0.0, _DRIFT * (now_s - self._bases[-1][0])
         if len(self._bases) >= 5 and self._bases[-1][0] > self._bases[0][0] + 5:

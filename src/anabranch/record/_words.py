@@ -146,7 +146,8 @@ def _problems_of(run: Run) -> list[str]:
         f"{', '.join(run.site(site) for site in dispute.sites)} differ from the others"
         for dispute in summary.disputes
     ]
-    chosen = Counter((each.strands, each.why) for each in summary.transports)
+    by_site = {each.site: (each.strands, each.why) for each in summary.transports}
+    chosen = Counter(by_site.values())
     found += [
         f"the lanes of {units.count(sites, 'site')} have "
         f"{units.count(strands, 'connection')} each, because {why}"

@@ -110,7 +110,8 @@ class Passive(Table, frozen=True, kw_only=True, tag_field="kind", tag="passive")
 
     Args:
         update_time_s: how often plans are looked at, seconds (UPDATE_TIME; the paper's is 5).
-            Where a look takes long, the pause after it is at least twenty times that.
+            Where a look takes long, the pause after it is at least twenty times that. How long
+            rates last is learnt from looks at least 5 s apart.
         update_rate: how much a link's rate must have changed to count, relative (UPDATE_RATE).
         least_gain: how much shorter a round must get, relative, for a new plan to be taken.
         start: what is believed of links before they are measured: what the overlay says, or that

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median, median_low
+from statistics import median
 
 from anabranch.net.throughput import Estimate
 from anabranch.overlay import Overlay
 
 Pair = tuple[int, int]
 
-# One measurement in hundreds is far off, where a receiver that was away reads many chunks at once.
+# Now and then a report is off by a factor, where a receiver that was away reads chunks at once.
 _MIDDLE_OF = 3
 _MIDDLE_WITHIN_S = 2.0
 # How near to a port's rate its links' measured rates must sum for the port to count as full.
@@ -25,7 +25,7 @@ class _Seen:
 
     Args:
         at_s: when it was measured last.
-        rate_bps: the middle one of the latest measurements, see ``_middle_bps``.
+        rate_bps: what that comes to, see ``_middle_bps``.
         latest: those measurements, as (when, rate).
         shares_port: whether the link may have shown no more than its share of a port.
     """
@@ -190,9 +190,11 @@ class Collector:
 
 
 def _middle_bps(latest: Sequence[tuple[float, float]]) -> float:
-    """Return the middle of a few measurements made shortly after each other; of two, the lower."""
-    newest_s = latest[-1][0]
-    return median_low(rate_bps for at_s, rate_bps in latest if at_s >= newest_s - _MIDDLE_WITHIN_S)
+    """Return the middle of three reports if they came shortly after each other, else the newest."""
+    newest_s, newest_bps = latest[-1]
+    if len(latest) < _MIDDLE_OF or latest[0][0] < newest_s - _MIDDLE_WITHIN_S:
+        return newest_bps
+    return median(rate_bps for _, rate_bps in latest)
 
 
 def equal_rates(overlay: Overlay, rate_bps: float | None = None) -> Overlay:

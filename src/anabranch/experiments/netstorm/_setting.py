@@ -5,8 +5,9 @@ stay as in the overlay file. *Dynamic*: from them on, every rate is drawn again 
 system makes as many rounds as it can in a given time; several such networks are drawn, because one
 is luck. Computing is left out: of AlexNet with 32 samples it is a fraction of a second.
 
-Emulated and quick, all is a tenth of that: the model, its chunks, the time between draws and
-between looks at plans. So rounds and what happens to them keep their proportions, but for latency.
+Emulated and quick, the model, its chunks, the time between draws and between looks at plans are a
+tenth of that, so that rounds mostly keep their proportions. Latencies stay as they are, and so do
+the times that measuring takes.
 
 A chunk has at most 1 M elements, as in the paper. On packed trees, which are ours, it has 256 k:
 they gain from small chunks, and hardly from yet smaller ones, which take longer to simulate.
@@ -109,7 +110,7 @@ def reference() -> Overlay:
 
 
 def smaller(lab: Lab) -> int:
-    """Return by how much the model, its chunks, and all times but latencies are smaller."""
+    """Return by how much the model, its chunks, and times between changes and looks are smaller."""
     return 10 if lab.emulate and lab.quick else 1
 
 
@@ -270,10 +271,12 @@ def gain(ratio: float) -> str:
 
 def dynamics_note(lab: Lab) -> str:
     """Say how the dynamic figures were made."""
+    by = smaller(lab)
+    small = f" Chunks are {1 / by:g} of what rows say." if by > 1 else ""
     return (
         f"Dynamic: {len(draws(lab))} drawn networks (seeds {listed(draws(lab))}) of "
         f"{window_s(lab):g} s, new rates every {redraw_s(lab):g} s; figures are of all rounds "
-        f"together. The model has {ALEXNET.elements // smaller(lab):,} parameters."
+        f"together. The model has {ALEXNET.elements // by:,} parameters.{small}"
     )
 
 
