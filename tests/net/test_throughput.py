@@ -86,15 +86,20 @@ def test_latency_is_told_apart_from_rate() -> None:
     assert estimate.latency_s == pytest.approx(0.12, rel=0.01)
 
 
-def test_the_two_directions_of_a_pair_do_not_touch_each_other() -> None:
+@pytest.mark.parametrize(("rate_bps", "latency_s", "clock_s"), [(20e6, 0.01, 3), (155e6, 0.09, -3)])
+def test_each_direction_of_an_uneven_pair_shows_its_own_rate_and_the_clocks_in_its_latency(
+    rate_bps: float, latency_s: float, clock_s: float
+) -> None:
     rng = np.random.default_rng(1)
-    for rate_bps, latency_s, clock_s in ((20e6, 0.01, 3.0), (155e6, 0.09, -3.0)):
-        path = Path(Trace((0.0,), (rate_bps,)), latency_s, offset_s=clock_s)
-        passed = path.carry(as_in_rounds(100, 0.2, rng), [500_000] * 100, rng)
-        estimator = BusyPeriodEstimator()
-        estimate = last([estimator.arrived(arrival) for _, arrival in passed])
-        assert estimate.rate_bps == pytest.approx(rate_bps, rel=0.01)
-        assert estimate.latency_s is None or clock_s > 0  # negative: the clocks are not known
+    path = Path(Trace((0.0,), (rate_bps,)), latency_s, offset_s=clock_s)
+    passed = path.carry(as_in_rounds(100, 0.2, rng), [500_000] * 100, rng)
+    estimator = BusyPeriodEstimator()
+    estimate = last([estimator.arrived(arrival) for _, arrival in passed])
+    assert estimate.rate_bps == pytest.approx(rate_bps, rel=0.01)
+    if clock_s > 0:
+        assert estimate.latency_s == pytest.approx(latency_s + clock_s, rel=0.01)
+    else:  # negative: so the clocks are not known well enough to tell
+        assert estimate.latency_s is None
 
 
 @pytest.mark.parametrize("factor", [0.2, 0.5, 0.8, 1.25, 2.0, 5.0])
