@@ -389,6 +389,7 @@ def make_scheduler(
     network: Network, recorder: Recorder, scenario: Scenario, overlay: Overlay, token: str
 ) -> Scheduler:
     """Return a scheduler that a recorder observes, and whose first plan the recorder has."""
+    awareness = _awareness(scenario, overlay, recorder.plan)
     recorder.scheduler = Scheduler(
         network,
         overlay,
@@ -396,8 +397,8 @@ def make_scheduler(
         token,
         encode(scenario),
         recorder,
-        _awareness(scenario, overlay, recorder.plan),
-        _dealing(scenario, overlay),
+        awareness,
+        _dealing(scenario, _believed(scenario, overlay), awareness),
     )
     return recorder.scheduler
 
@@ -426,18 +427,18 @@ def _awareness(scenario: Scenario, overlay: Overlay, plan: Plan) -> Awareness | 
     )
 
 
-def _dealing(scenario: Scenario, overlay: Overlay) -> Dealing | None:
+def _dealing(scenario: Scenario, believed: Overlay, awareness: Awareness | None) -> Dealing | None:
     adaptive = scenario.adaptive
     if adaptive is None:
         return None
     control_s = 2 * scenario.simulation.control_latency_s  # small beside a chunk's way elsewhere
-    believed = _believed(scenario, overlay)
 
     def dealing(plan: Plan, buffer_elements: int) -> tuple[int, int]:
         chunk_elements = scenario.chunk_elements_of(buffer_elements)
         chunks = len(plans.cut(buffer_elements, chunk_elements))
+        network = believed if awareness is None else awareness.made_for
         window = adaptive.window or needed_window(
-            plan, believed, _ELEMENT_BYTES * chunk_elements, chunks, control_s
+            plan, network, _ELEMENT_BYTES * chunk_elements, chunks, control_s
         )
         return chunks, window
 

@@ -53,6 +53,11 @@ class Awareness:
         self._persistence = Persistence(len(truth.links))
         self._looked_s = 0.0
 
+    @property
+    def made_for(self) -> Overlay:
+        """The network that the plan in force was made for, as it was believed then."""
+        return self._policy.made_for
+
     def measured(self, source: int, target: int, rate: LinkRate, now_s: float) -> None:
         """Take a measurement of a link."""
         if self._collector is not None:

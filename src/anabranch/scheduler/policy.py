@@ -105,6 +105,11 @@ class Policy:
         """The plan in force: the first, or the last that `consider` returned."""
         return self._plan
 
+    @property
+    def made_for(self) -> Overlay:
+        """The network that the plan in force was made for."""
+        return self._made_for
+
     def consider(self, belief: Overlay, size_bytes: float, chunk_bytes: float) -> Replan | None:
         """Return a better plan, which is in force from now on, or None where there is none.
 
