@@ -69,15 +69,3 @@ def test_a_site_ends_a_round_once_and_only_its_own() -> None:
         book.ended(0, 1, 1, None)
     with pytest.raises(OutOfPlaceMessage):
         book.ended(1, 1, 1, None)
-
-
-def test_a_round_is_in_progress_until_all_have_ended_it_whatever_is_asked_for() -> None:
-    book = RoundBook(2, FIRST)
-    assert book.in_progress == 0
-    for round in (1, 2):
-        for site in (0, 1):
-            book.grant(site, round)
-    book.ended(0, 1, 1, None)
-    assert (book.round, book.in_progress) == (2, 1)
-    book.ended(1, 1, 1, None)
-    assert book.in_progress == 2

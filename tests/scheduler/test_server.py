@@ -37,8 +37,7 @@ def test_a_site_that_dies_in_a_round_ends_the_run_everywhere_and_is_named() -> N
     async def scenario() -> None:
         cluster = await Cluster.start(simulated(OVERLAY), OVERLAY, PLAN)
         buffers = [np.ones(1000, np.float32) for _ in range(3)]
-        for agent, done in zip(cluster.agents, await cluster.all_reduce(buffers), strict=True):
-            await agent.round_ended(done, None)
+        await cluster.all_reduce(buffers)
         survivors = [
             asyncio.ensure_future(cluster.agents[site].all_reduce(buffers[site])) for site in (0, 2)
         ]

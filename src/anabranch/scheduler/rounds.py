@@ -33,11 +33,6 @@ class RoundBook:
         return max(self._asked)
 
     @property
-    def in_progress(self) -> int:
-        """The round that somebody has not ended; between two, the last; 0 before the first."""
-        return min(self.round, min(self._ended) + 1)
-
-    @property
     def plan(self) -> Plan:
         """The plan that rounds nobody has asked for yet run under."""
         return self._plan

@@ -352,8 +352,7 @@ class Scheduler:
     def lost(self, site: int, error: Exception | None) -> None:
         """Take note that a site's connection has ended."""
         del self._connections[site]
-        round = self.rounds.in_progress
-        when = f"in round {round}" if round else "before the first round"
+        when = f"in round {self.rounds.round}" if self.rounds.round else "before the first round"
         if isinstance(error, PeerError):
             why = f"{self.name(site)} broke the protocol {when}: {error}"
         elif error is None or isinstance(error, LinkError):
