@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -214,7 +215,11 @@ def take_part(told: Rank) -> None:
             assert right.all(), f"{told.peer} returned {result[~right][0]}"
         barrier("end")
     print(json.dumps(times_s), flush=True)
-    barrier("printed")
+    # The store lives in rank 0, which therefore leaves last.
+    if told.rank:
+        store.set(f"{told.rank} has left", "")
+    else:
+        store.wait([f"{rank} has left" for rank in range(1, told.size)], LONG)
 
 
 def installed(peer: str) -> str | None:
@@ -241,29 +246,28 @@ def all_reduce(peer: str, overlay: Overlay, elements: int, rounds: int) -> dict[
             processes.append(
                 wan.popen(rank, command, stdout=subprocess.PIPE, text=True, env=environment)
             )
-        said = list(map(_said, _ended(peer, processes)))
+        said = _answers(peer, processes)
     answers = [json.loads(each.strip().rpartition("\n")[2]) for each in said]
     # A round lasts until its last process has the result.
     rounds_s = [max(column) for column in zip(*answers, strict=True)]
     return {"version": installed(peer), "round_s": common.spread(rounds_s)}
 
 
-def _ended(peer: str, processes: list[subprocess.Popen[str]]) -> list[subprocess.Popen[str]]:
-    """Wait until all have ended well.
+def _answers(peer: str, processes: list[subprocess.Popen[str]]) -> list[str]:
+    """Return what each process said, once all have ended.
 
     Raises:
-        RuntimeError: one has not; the others may be waiting for it.
+        RuntimeError: one failed; the others, which may be waiting for it, are ended.
     """
-    while None in (codes := [process.poll() for process in processes]) or any(codes):
-        for rank, code in enumerate(codes):
-            if code:
+    with ThreadPoolExecutor(len(processes)) as pool:
+        said = [pool.submit(process.communicate) for process in processes]
+        for done in as_completed(said):
+            rank = said.index(done)
+            if code := processes[rank].returncode:
+                for process in processes:
+                    process.kill()
                 raise RuntimeError(f"{peer}: rank {rank} ended with {code}; see what it printed")
-        time.sleep(0.2)
-    return processes
-
-
-def _said(process: subprocess.Popen[str]) -> str:
-    return process.communicate()[0]
+    return [each.result()[0] for each in said]
 
 
 def main() -> None:
