@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -20,6 +20,8 @@ from anabranch.experiments.netstorm._setting import (
     times,
 )
 from anabranch.run.scenario import Passive
+
+_Sweep = Callable[[System, Passive], Mapping[str, System]]
 
 _M = 1_000_000
 _CHUNK_ELEMENTS = (_M // 4, _M // 2, _M, 2 * _M, 4 * _M, 8 * _M, 16 * _M)
@@ -43,31 +45,16 @@ def _chunk_sizes(system: System, awareness: Passive) -> Mapping[str, System]:
     }
 
 
-def _update_times(system: System, awareness: Passive) -> Mapping[str, System]:
-    return {
-        f"{update_time_s:g} s": replace(
-            system, awareness=msgspec.structs.replace(awareness, update_time_s=update_time_s)
-        )
-        for update_time_s in _UPDATE_TIMES_S
-    }
+def _of_awareness(field: str, values: Mapping[str, float]) -> _Sweep:
+    """Return what varies one field of the awareness, with how each value is written."""
 
+    def systems(system: System, awareness: Passive) -> Mapping[str, System]:
+        return {
+            written: replace(system, awareness=msgspec.structs.replace(awareness, **{field: value}))
+            for written, value in values.items()
+        }
 
-def _probe_sizes(system: System, awareness: Passive) -> Mapping[str, System]:
-    return {
-        f"{elements / _M:g} M": replace(
-            system, awareness=msgspec.structs.replace(awareness, probe_chunk_elements=elements)
-        )
-        for elements in _PROBE_ELEMENTS
-    }
-
-
-def _probe_numbers(system: System, awareness: Passive) -> Mapping[str, System]:
-    return {
-        f"{chunks}": replace(
-            system, awareness=msgspec.structs.replace(awareness, probe_chunks=chunks)
-        )
-        for chunks in _PROBE_CHUNKS
-    }
+    return systems
 
 
 _SWEEPS = {
@@ -77,18 +64,25 @@ _SWEEPS = {
         "more chunks, finer shares and shorter waits at each hop, until the network is full",
     ),
     "UPDATE_TIME": (
-        _update_times,
+        _of_awareness("update_time_s", {f"{time_s:g} s": time_s for time_s in _UPDATE_TIMES_S}),
         "best 5 s",
         "a new plan costs next to nothing: rounds do not wait for it, and the same one is not sent "
         "again",
     ),
     "PROBE_CHUNK_SIZE": (
-        _probe_sizes,
+        _of_awareness(
+            "probe_chunk_elements",
+            {f"{elements / _M:g} M": elements for elements in _PROBE_ELEMENTS},
+        ),
         "0.01 .. 4 M, then collapse",
         "nearly all our chunks have CHUNK_SIZE elements, so above it nothing would be measured: a "
         "scenario that asks for that is refused",
     ),
-    "PROBE_CHUNK_NUM": (_probe_numbers, "4 .. 32", ""),
+    "PROBE_CHUNK_NUM": (
+        _of_awareness("probe_chunks", {f"{chunks}": chunks for chunks in _PROBE_CHUNKS}),
+        "4 .. 32",
+        "",
+    ),
 }
 
 
