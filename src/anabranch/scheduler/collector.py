@@ -39,6 +39,9 @@ class _Seen:
 class Collector:
     """Keeps one belief for each link: measured if possible, else last known, fading.
 
+    **Outliers.** Where three measurements of a link came shortly after each other, the middle one
+    counts, else the newest.
+
     **Forgetting.** Only links in use are measured. One that was slow once would never be used, so
     never measured, so believed slow for ever; each one lost so loads the others, until everything
     crowds on a few. So a belief that is not renewed moves towards the typical rate, the median of
