@@ -144,6 +144,30 @@ def test_payloads_arrive_whole_and_in_order() -> None:
     on_loop(play)
 
 
+def test_a_message_is_handed_over_when_its_head_is_in_ahead_of_its_payload() -> None:
+    class Eager(Ear):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = asyncio.Event()
+
+        def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
+            self.head.set()
+            return super().on_message(message, payload_bytes)
+
+    async def play() -> None:
+        ear = Eager()
+        async with raw_client(ear) as peer:
+            peer.send(encode_frame(Start(), 4))
+            await ear.head.wait()
+            assert not ear.heard
+            peer.send(b"late")
+            await ear.hears(Start())
+            assert ear.heard[0][1] == b"late"
+
+    assert TcpNetwork.heads_go_ahead
+    on_loop(play)
+
+
 def test_the_memory_of_a_payload_is_free_once_send_returns() -> None:
     async def play() -> None:
         ear = Ear()

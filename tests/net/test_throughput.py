@@ -27,18 +27,20 @@ from tests.net.links import (
 )
 
 
+@pytest.mark.parametrize("heads", [False, True], ids=["whole", "heads"])
 @pytest.mark.parametrize("varied", [False, True], ids=["equal", "varied"])
 @pytest.mark.parametrize("disturbance", DISTURBANCES)
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_the_median_error_is_under_5_percent_and_the_worst_under_15(
-    pattern: Pattern, disturbance: Disturbance, varied: bool
+    pattern: Pattern, disturbance: Disturbance, varied: bool, heads: bool
 ) -> None:
-    alone = pattern is one_by_one and not varied  # no way to know the latency but to be told
+    # No way to know the latency but to be told.
+    alone = pattern is one_by_one and not varied and not heads
     if alone and disturbance is with_wrong_clocks:
         pytest.skip("nothing tells the latency and the clocks from the rate")
     found: list[float] = []
     for seed in range(6):
-        path, passed = passages(pattern, disturbance, varied, seed)
+        path, passed = passages(pattern, disturbance, varied, seed, heads)
         ours = BusyPeriodEstimator(latency_s=path.latency_s if alone else None)
         found += errors(path, passed, ours)
     assert len(found) > 30  # jitter makes chunks that come alone contradict each other
@@ -173,6 +175,22 @@ def test_chunks_of_one_size_that_come_alone_say_nothing_until_a_small_message_pa
     assert last(news).rate_bps == pytest.approx(100e6, rel=0.01)
 
 
+def test_of_chunks_of_one_size_that_come_alone_the_heads_tell_the_rate() -> None:
+    path = Path(Trace((0.0,), (100e6,)), latency_s=0.05, offset_s=-2.0, heads_go_ahead=True)
+    estimator = BusyPeriodEstimator()
+    passed = path.carry([0.5 * k for k in range(20)], [1_000_000] * 20, np.random.default_rng(0))
+    news = [estimator.arrived(arrival) for _, arrival in passed]
+    assert last(news).rate_bps == pytest.approx(100e6, rel=0.01)
+
+
+def test_heads_that_are_noticed_only_with_the_payload_tell_nothing() -> None:
+    estimator = BusyPeriodEstimator()
+    for k in range(40):  # a chunk that takes half a millisecond, read in one piece or in two
+        received_s = 0.5 * k + 0.0505
+        begun_s = received_s - (1e-5 if k % 2 else 2e-4)
+        assert estimator.arrived(Arrival(0.5 * k, received_s, 62_500, False, 0.0, begun_s)) is None
+
+
 def test_chunks_of_one_size_that_come_alone_are_not_taken_amiss_when_the_rate_changes() -> None:
     found: list[float] = []
     for seed in range(40):
@@ -182,10 +200,11 @@ def test_chunks_of_one_size_that_come_alone_are_not_taken_amiss_when_the_rate_ch
     assert max(found) < 0.15
 
 
-def test_of_many_links_hardly_one_estimate_is_off_by_more_than_15_percent() -> None:
+@pytest.mark.parametrize("heads", [False, True], ids=["whole", "heads"])
+def test_of_many_links_hardly_one_estimate_is_off_by_more_than_15_percent(heads: bool) -> None:
     found: list[float] = []
     for pattern, disturbance, seed in product(PATTERNS, DISTURBANCES, range(40)):
-        path, passed = passages(pattern, disturbance, True, seed)
+        path, passed = passages(pattern, disturbance, True, seed, heads)
         found += errors(path, passed, BusyPeriodEstimator())
     assert len(found) > 10_000
     assert sum(error > 0.15 for error in found) <= len(found) / 5_000

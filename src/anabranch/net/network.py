@@ -71,7 +71,14 @@ class Listener(Protocol):
 
 
 class Network(Protocol):
-    """Makes connections."""
+    """Makes connections.
+
+    Attributes:
+        heads_go_ahead: whether a message with a payload is handed over as soon as its head is in,
+            while the link still carries the payload; otherwise both come at once.
+    """
+
+    heads_go_ahead: bool
 
     async def connect(self, address: Address, receiver: Receiver) -> Connection:
         """Connect to a listener.

@@ -182,6 +182,8 @@ class ShapedNetwork:
         began: the loop's time at which the run began, once it has; nobody connects before.
     """
 
+    heads_go_ahead = False
+
     def __init__(
         self,
         network: Network,

@@ -228,6 +228,8 @@ class TcpNetwork:
             :func:`may_set_congestion_control` first.
     """
 
+    heads_go_ahead = True
+
     def __init__(
         self, limits: Limits, congestion_control: Mapping[Address, str] | None = None
     ) -> None:

@@ -34,6 +34,8 @@ class Arrival:
         size_bytes: all of it, > 0.
         backlogged: the sender's lane had been sending without a pause since the message before.
         offset_s: estimate of the receiver's clock minus the sender's; 0.0 where unknown.
+        begun_s: when its head was in, which takes no time of its own to carry, on the receiver's
+            clock; None where messages come as a whole.
     """
 
     sent_s: float
@@ -41,6 +43,7 @@ class Arrival:
     size_bytes: int
     backlogged: bool
     offset_s: float = 0.0
+    begun_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,8 @@ _RESTED = 1.05
 # agree, more than half of them, may lie, as a part of a chunk's transfer.
 _LEAST_FINDINGS = 3
 _WIDE = 0.05
+# How late a process may take note of a head, seconds.
+_LATE_S = 1e-4
 # How much slopes may differ that are found without the smallest and without the largest chunk.
 _LIKE = 1.1
 # How long a base delay is remembered, how many are, and how fast two clocks may part at most.
@@ -129,12 +134,14 @@ class BusyPeriodEstimator:
     (:mod:`anabranch.net.envelope`), so that a pause which the receiver caught up with costs
     nothing. A lane that shares its link measures what it gets: its share while others send.
 
-    **Base delay.** A chunk sent on an idle link shows d + size / R. Where the window has a rate
-    from busy periods, or from such chunks of different sizes, that leaves d. Findings are
-    remembered for a minute and followed along the drift of the clocks. Kernels that still drain
-    make some too large, a rate that just changed some too small; so d is what most of at least
-    three agree on. With d, an isolated chunk is a busy period of its own, so a link that is never
-    busy for long is measured too, and so is one whose lane pauses while its kernel still drains.
+    **Base delay.** The head of a chunk sent on an idle link shows d. Where chunks come as a whole,
+    or so fast that heads are not noticed in time, such a chunk shows d + size / R; if the window
+    has a rate from busy periods, or from such chunks of different sizes, that leaves d. Findings
+    are remembered for a minute and followed along the drift of the clocks. Kernels that still
+    drain make some too large, a rate that just changed some too small; so d is what most of at
+    least three agree on. With d, an isolated chunk is a busy period of its own, so a link that is
+    never busy for long is measured too, and so is one whose lane pauses while its kernel still
+    drains.
 
     ``offset_s`` enters ``latency_s`` only: an error of a few ms would spoil the rate of a fast
     link, and the base delay holds the true difference of the clocks anyway. They must run evenly
@@ -147,9 +154,10 @@ class BusyPeriodEstimator:
     has left the old one behind, mostly within ``window_chunks + 1`` chunks or ``window_s``,
     whichever is later.
 
-    **What it cannot know.** Chunks of one size that always come alone show d + size / R and
-    nothing else. Then there is no estimate, unless ``latency_s`` says d (together with a right
-    ``offset_s``) or a message of another size, at most half as long, passes now and then.
+    **What it cannot know.** Chunks of one size that always come alone, and as a whole, show
+    d + size / R and nothing else. Then there is no estimate, unless ``latency_s`` says d (together
+    with a right ``offset_s``) or a message of another size, at most half as long, passes now and
+    then.
 
     Args:
         window_chunks: how many arrivals an estimate rests on, >= 4.
@@ -241,11 +249,35 @@ class BusyPeriodEstimator:
     def _learn_base(self) -> None:
         if self._latency_s is not None:
             return
+        finding = self._from_heads() or self._from_rest()
+        if finding is not None:
+            at_s, base_s, self._transfer_s = finding
+            if not self._bases or self._bases[-1][0] < at_s:
+                self._bases.append((at_s, base_s))
+
+    def _from_heads(self) -> tuple[float, float, float] | None:
+        """Return (when, base delay, a chunk's transfer) as the quickest heads show them."""
+        heads = sorted(
+            (a.begun_s - a.sent_s, a.begun_s, a.received_s - a.begun_s)
+            for a in self._window
+            if a.begun_s is not None and not a.backlogged
+        )
+        if len(heads) < _LEAST_FINDINGS:
+            return None
+        transfer_s = median(taken_s for _, _, taken_s in heads)
+        apart_s = heads[_LEAST_FINDINGS - 1][0] - heads[0][0]
+        if apart_s + _LATE_S > _WIDE * transfer_s:
+            return None
+        base_s, at_s, _ = heads[0]
+        return at_s, base_s, transfer_s
+
+    def _from_rest(self) -> tuple[float, float, float] | None:
+        """Return the same from chunks that the link had rested before, if the rate is known."""
         alone = _alone(self._rested(None))
         groups = self._busy_periods(None)
         slope = _slope_s_per_byte([*groups, alone] if alone else groups, _CLEAN)
         if slope is None:
-            return
+            return None
         rested = self._rested(slope)
         # One that none followed says nothing of the rate it had, unless sizes differ.
         tell = bool(_alone(rested))
@@ -255,11 +287,9 @@ class BusyPeriodEstimator:
             if followed or tell
         ]
         if not findings:
-            return
+            return None
         base_s, at_s = min(findings)  # jitter and a busy receiver make it too large
-        self._transfer_s = slope * median(arrival.size_bytes for arrival in self._window)
-        if not self._bases or self._bases[-1][0] < at_s:
-            self._bases.append((at_s, base_s))
+        return at_s, base_s, slope * median(arrival.size_bytes for arrival in self._window)
 
     def _rested(self, slope: float | None) -> list[tuple[Arrival, bool]]:
         """Return the window's chunks that found the link idle, and whether the next waited for it.

@@ -294,6 +294,8 @@ class Port:
         site: the host's index if this port is on the overlay, None if on the control network.
     """
 
+    heads_go_ahead = False
+
     def __init__(self, network: SimulatedNetwork, host: Host, site: int | None) -> None:
         self._network = network
         self.host = host

@@ -207,6 +207,7 @@ class SiteAgent:
         self._window = 0  # chunks under way, where the deal goes on during the round
         self._told = 0  # chunks finished here when the scheduler was last told
         self._meter: Meter | None = None
+        self._heads_go_ahead = False  # on its lanes
         self._timekeeper: Timekeeper | None = None
         # As the scheduler last said, and of which plan version.
         self._auxiliary: tuple[int, Mapping[tuple[int, int], tuple[tuple[int, ...], ...]]] = 0, {}
@@ -260,6 +261,7 @@ class SiteAgent:
             stamped=meter is not None,
         )
         self._meter = meter
+        self._heads_go_ahead = lanes.heads_go_ahead
         self._plane = DataPlane(lanes, config, arithmetic, self)
         self._plane.use_auxiliary(self._plan.auxiliary)
         await self._send(Ready(buffer_elements))
@@ -409,8 +411,12 @@ class SiteAgent:
         offset_s = None if self._timekeeper is None else self._timekeeper.offset_s()
         return Stamp(self._clock(), offset_s, backlogged)
 
-    def arrived(self, source: int, stamp: Stamp, size_bytes: int) -> None:
-        """Measure the link that a chunk came over."""
+    def arriving(self, source: int, stamp: Stamp, size_bytes: int) -> Callable[[], None]:
+        """Measure the link that a chunk comes over, from now until what is returned is called."""
+        begun_s = self._clock() if self._heads_go_ahead else None
+        return lambda: self._arrived(source, stamp, size_bytes, begun_s)
+
+    def _arrived(self, source: int, stamp: Stamp, size_bytes: int, begun_s: float | None) -> None:
         if self._meter is None:
             return
         if self._timekeeper is not None:
@@ -419,7 +425,9 @@ class SiteAgent:
         known = own_s is not None and stamp.offset_s is not None
         # What each adds to its clock to have the scheduler's: the difference is the clocks'.
         offset_s = (stamp.offset_s or 0.0) - (own_s or 0.0) if known else 0.0
-        arrival = Arrival(stamp.sent_s, self._clock(), size_bytes, stamp.backlogged, offset_s)
+        arrival = Arrival(
+            stamp.sent_s, self._clock(), size_bytes, stamp.backlogged, offset_s, begun_s
+        )
         if links := self._meter.arrived(source, arrival):
             assert self._connection is not None
             self._connection.post(Measured(links))

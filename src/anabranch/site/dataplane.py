@@ -109,8 +109,8 @@ class Owner(Protocol):
     def stamp(self, backlogged: bool) -> Stamp:
         """Return the stamp of a chunk that leaves now."""
 
-    def arrived(self, source: int, stamp: Stamp, size_bytes: int) -> None:
-        """The last byte of a neighbour's chunk has come."""
+    def arriving(self, source: int, stamp: Stamp, size_bytes: int) -> Callable[[], None]:
+        """A neighbour's chunk begins to arrive; call what is returned when all of it has."""
 
     def tell_time(self, request: TimeRequest) -> TimeReply:
         """Answer a child that asks for the time."""
@@ -389,17 +389,9 @@ class DataPlane:
         else:
             sink = self._take(message, payload_bytes)
         if message.stamp is not None and self.config.stamped:
-            sink.done = self._measuring(sender, message.stamp, payload_bytes, sink.done)
+            take_note = self.owner.arriving(sender, message.stamp, payload_bytes)
+            sink.done = _both(take_note, sink.done)
         return sink
-
-    def _measuring(
-        self, sender: int, stamp: Stamp, payload_bytes: int, done: Callable[[], None]
-    ) -> Callable[[], None]:
-        def whole() -> None:
-            self.owner.arrived(sender, stamp, payload_bytes)
-            done()
-
-        return whole
 
     def _take(self, message: ChunkMessage, payload_bytes: int) -> Sink:
         if message.round <= self._rounds_done:
@@ -485,6 +477,14 @@ class DataPlane:
         inbound = [each for strands in self._inbound.values() for each in strands.values()]
         for connection in [*inbound, *self.strangers]:
             connection.close()
+
+
+def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
+    def call() -> None:
+        first()
+        second()
+
+    return call
 
 
 class _Inbound:
