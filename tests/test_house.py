@@ -65,6 +65,7 @@ def test_every_room_is_in_the_picture() -> None:
 PURE = [
     "overlay",
     "plan",
+    "pace",
     "net/frames.py",
     "net/clocks.py",
     "net/messages.py",

@@ -1,0 +1,22 @@
+"""Pure: who may proceed when. One short file for each scheme; see :class:`Pace`."""
+
+from anabranch.pace._pace import Pace, Step, Update
+from anabranch.pace.asp import Asp
+from anabranch.pace.bsp import Bsp
+from anabranch.pace.ledger import Applied, Ledger
+from anabranch.pace.r2sp import R2sp
+from anabranch.pace.safa import Safa
+from anabranch.pace.ssp import Ssp
+
+__all__ = [
+    "Applied",
+    "Asp",
+    "Bsp",
+    "Ledger",
+    "Pace",
+    "R2sp",
+    "Safa",
+    "Ssp",
+    "Step",
+    "Update",
+]

@@ -1,0 +1,124 @@
+"""What a pace is: told who is there and whose update has come, it says who may go on, and when.
+
+A *worker* pulls the model, computes an update, pushes it, and asks to go on. A pace decides two
+things: when an update becomes part of the model, and when its worker may pull the next model and
+compute. Both are said in *steps*, in order. It never touches a model, a clock or a connection, so
+that the same object paces processes and simulations, and decides alike when a log is played to it
+again.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+NEVER_S = math.inf
+Update = tuple[int, int]  # (worker, how many updates it has pushed with this one)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the model, and what follows from it.
+
+    Args:
+        apply: updates that become part of the model together, in this order; none, and the model
+            stays as it is.
+        proceed: workers that may pull the model as it then is, and compute.
+        discard: updates that will never become part of the model.
+    """
+
+    apply: tuple[Update, ...] = ()
+    proceed: tuple[int, ...] = ()
+    discard: tuple[Update, ...] = ()
+
+
+class Pace(Protocol):
+    """When may a participant proceed? One object for one run; times never run backwards.
+
+    Attributes:
+        due_s: when to call ``look`` next; infinite where nothing depends on time alone.
+    """
+
+    due_s: float
+
+    def join(self, worker: int, now_s: float) -> tuple[Step, ...]:
+        """Take a worker in, which waits to begin.
+
+        Raises:
+            ValueError: it is here already.
+        """
+
+    def leave(self, worker: int, now_s: float) -> tuple[Step, ...]:
+        """Let a worker go; an update of it that waits is discarded.
+
+        Raises:
+            ValueError: it is not here.
+        """
+
+    def push(self, worker: int, now_s: float) -> tuple[Step, ...]:
+        """Take note that all of a worker's update has come, and that it asks to go on.
+
+        Raises:
+            ValueError: it is not here, or was not let go on since its last update.
+        """
+
+    def look(self, now_s: float) -> tuple[Step, ...]:
+        """Decide what has become due; harmless at any time."""
+
+    def most_missed(self, workers: int) -> int | None:
+        """Return the staleness bound: how many updates of others, at most, one may have missed.
+
+        Those are the updates that became part of the model after its worker pulled, in earlier
+        steps than its own. None where there is no bound.
+
+        Args:
+            workers: how many take part.
+        """
+
+
+class Workers:
+    """Who is here, and who computes; what every pace has to know.
+
+    Attributes:
+        computing: those that were let go on and have not pushed since.
+        waiting: those that wait to go on, in the order in which they began to.
+    """
+
+    def __init__(self) -> None:
+        self.computing: set[int] = set()
+        self.waiting: dict[int, None] = {}
+        self._pushed: dict[int, int] = {}  # outlives leaving, so that no update has another's name
+
+    def __contains__(self, worker: int) -> bool:
+        return worker in self.computing or worker in self.waiting
+
+    def __len__(self) -> int:
+        return len(self.computing) + len(self.waiting)
+
+    def join(self, worker: int) -> None:
+        """Let a worker wait to begin."""
+        if worker in self:
+            raise ValueError(f"worker {worker} joins, but takes part already")
+        self.waiting[worker] = None
+
+    def leave(self, worker: int) -> None:
+        """Forget a worker."""
+        if worker not in self:
+            raise ValueError(f"worker {worker} leaves, but does not take part")
+        self.computing.discard(worker)
+        self.waiting.pop(worker, None)
+
+    def push(self, worker: int) -> Update:
+        """Let a worker wait, and name its update."""
+        if worker not in self.computing:
+            raise ValueError(f"worker {worker} pushes an update, but was not let go on")
+        self.computing.remove(worker)
+        self.waiting[worker] = None
+        self._pushed[worker] = self._pushed.get(worker, 0) + 1
+        return worker, self._pushed[worker]
+
+    def proceed(self, worker: int) -> None:
+        """Let a worker compute."""
+        del self.waiting[worker]
+        self.computing.add(worker)

@@ -1,0 +1,97 @@
+"""Which updates are part of the model, what each had missed, and whether the pace kept its word."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anabranch.pace._pace import Pace, Step, Update
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """An update that became part of the model.
+
+    Args:
+        update: which.
+        version: of the model since; steps that change it are counted from 1.
+        missed: how many updates of others it missed: those of steps between its worker's pull and
+            its own step.
+    """
+
+    update: Update
+    version: int
+    missed: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a worker knew when it went on: how many updates were in the model, and who was there."""
+
+    updates: int
+    own: int
+    left: int  # how many workers had ever left
+
+
+class Ledger:
+    """Follows a pace's steps, and holds it to what it promises.
+
+    Args:
+        pace: whose promise.
+
+    Attributes:
+        version: of the model: how many steps have changed it.
+    """
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        self.version = 0
+        self._updates = 0  # in the model
+        self._own: dict[int, int] = {}  # of each worker
+        self._joined = self._left = 0
+        self._pulled: dict[int, _Seen] = {}
+        self._waiting: dict[Update, _Seen] = {}
+
+    def joined(self) -> None:
+        """Take note that a worker has joined, before the pace hears of it."""
+        self._joined += 1
+
+    def left(self) -> None:
+        """Take note that a worker has left, before the pace hears of it."""
+        self._left += 1
+
+    def pushed(self, update: Update) -> None:
+        """Take note that an update has come, before the pace hears of it."""
+        self._waiting[update] = self._pulled[update[0]]
+
+    def enter(self, step: Step) -> tuple[Applied, ...]:
+        """Book a step; return what each of its updates had missed.
+
+        Raises:
+            AssertionError: the pace broke its word: an update settled twice or before it came, or
+                one that missed more than its bound. (A worker that came back counts as another.)
+        """
+        applied = []
+        if step.apply:
+            self.version += 1
+        for update in step.apply:
+            seen = self._settle(update)
+            of_own = self._own.get(update[0], 0) - seen.own
+            missed = self._updates - seen.updates - of_own
+            bound = self._pace.most_missed(self._joined - seen.left)
+            assert bound is None or missed <= bound, (
+                f"update {update} missed {missed} of others, the pace promises at most {bound}"
+            )
+            applied.append(Applied(update, self.version, missed))
+        for update in step.discard:
+            self._settle(update)
+        for worker, _ in step.apply:
+            self._own[worker] = self._own.get(worker, 0) + 1
+        self._updates += len(step.apply)
+        for worker in step.proceed:
+            own = self._own.get(worker, 0)
+            self._pulled[worker] = _Seen(self._updates, own, self._left)
+        return tuple(applied)
+
+    def _settle(self, update: Update) -> _Seen:
+        assert update in self._waiting, f"update {update} has not come, or was settled before"
+        return self._waiting.pop(update)

@@ -1,0 +1,161 @@
+"""Round-robin synchronous parallel: one worker after the other, evenly apart (R²SP, IV-A)."""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass
+
+from anabranch.pace._pace import NEVER_S, Step, Update, Workers
+
+# Weight of the latest iteration time in the moving averages (the paper gives its value for FL).
+_SMOOTHING = 0.1
+# A worker is given up when it takes longer than usual by so many of its usual deviations, and by
+# so much of its usual time at least.
+_DEVIATIONS = 4.0
+_LEAST_LATE = 0.5
+# The same for one that has not shown its usual time: so many times the slowest other's.
+_UNKNOWN = 10.0
+
+
+@dataclass(slots=True)
+class _Iteration:
+    """How long a worker computes, pulls and pushes, seconds; moving averages."""
+
+    usual_s: float
+    deviation_s: float = 0.0
+
+    def took(self, seconds: float) -> None:
+        off_s = seconds - self.usual_s
+        self.usual_s += _SMOOTHING * off_s
+        self.deviation_s += _SMOOTHING * (abs(off_s) - self.deviation_s)
+
+
+class R2sp:
+    """Workers take turns in a fixed order, no two turns closer than ``relaxation * T / N``.
+
+    In its turn a worker's update becomes part of the model, and the worker goes on with it. N is
+    how many workers there are, T the longest of their usual iteration times. So between two turns
+    of a worker everybody else has exactly one, and no update misses more than N - 1. The paper
+    orders only when workers go on, and then an update could overtake another's.
+
+    **Whoever does not come.** A worker whose update is not in when its turn comes holds up the
+    others, but not for ever: when it is late by its own standards it is passed over. Its update
+    has missed too much if somebody else has had two turns since, and is then discarded; it goes
+    on in its next turn. One that leaves is forgotten, one that joins takes its place by index.
+
+    Args:
+        relaxation: of the gap between turns, in [0, 1]; the paper's r.
+
+    Raises:
+        ValueError: a relaxation outside [0, 1].
+    """
+
+    def __init__(self, relaxation: float = 0.8) -> None:
+        if not 0 <= relaxation <= 1:
+            raise ValueError(f"relaxation is {relaxation:g}, must be in [0, 1]")
+        self._relaxation = relaxation
+        self._workers = Workers()
+        self._order: list[int] = []
+        self._next = 0  # whose turn it is: place in the order
+        self._turned_s = -NEVER_S  # when the last turn was
+        self._in: dict[int, Update] = {}
+        self._went_s: dict[int, float] = {}
+        self._iterations: dict[int, _Iteration] = {}
+        self._missed: dict[int, set[int]] = {}  # whose turns came since each worker went on
+        self._stale: set[int] = set()  # who has missed two turns of somebody
+        self.due_s = NEVER_S
+
+    def join(self, worker: int, now_s: float) -> tuple[Step, ...]:
+        """See :class:`anabranch.pace.Pace`."""
+        self._workers.join(worker)
+        insort(self._order, worker)
+        if self._order.index(worker) < self._next:
+            self._next += 1
+        return (Step(proceed=self._let_go(worker, now_s)), *self.look(now_s))
+
+    def leave(self, worker: int, now_s: float) -> tuple[Step, ...]:
+        """See :class:`anabranch.pace.Pace`."""
+        self._workers.leave(worker)
+        place = self._order.index(worker)
+        del self._order[place]
+        if place < self._next:
+            self._next -= 1
+        self._next %= max(1, len(self._order))
+        self._iterations.pop(worker, None)
+        del self._missed[worker], self._went_s[worker]
+        self._stale.discard(worker)
+        update = self._in.pop(worker, None)
+        discarded = () if update is None else (Step(discard=(update,)),)
+        return (*discarded, *self.look(now_s))
+
+    def push(self, worker: int, now_s: float) -> tuple[Step, ...]:
+        """See :class:`anabranch.pace.Pace`."""
+        self._in[worker] = self._workers.push(worker)
+        took_s = now_s - self._went_s[worker]
+        if worker in self._iterations:
+            self._iterations[worker].took(took_s)
+        else:
+            self._iterations[worker] = _Iteration(took_s)
+        return self.look(now_s)
+
+    def look(self, now_s: float) -> tuple[Step, ...]:
+        """See :class:`anabranch.pace.Pace`; give turns to whom they are due."""
+        steps: list[Step] = []
+        passed_over = 0
+        self.due_s = NEVER_S
+        while self._in and passed_over < len(self._order):
+            worker = self._order[self._next]
+            here = worker in self._in
+            due_s = self._turned_s + self.gap_s if here else self._late_s(worker)
+            if now_s < due_s:
+                self.due_s = due_s
+                break
+            self._next = (self._next + 1) % len(self._order)
+            if here:
+                steps.append(self._turn(worker, now_s))
+                passed_over = 0
+            else:
+                passed_over += 1
+        return tuple(steps)
+
+    def _turn(self, worker: int, now_s: float) -> Step:
+        update = self._in.pop(worker)
+        stale = worker in self._stale
+        self._turned_s = now_s
+        if not stale:
+            for other, missed in self._missed.items():
+                if other != worker:
+                    if worker in missed:
+                        self._stale.add(other)
+                    missed.add(worker)
+        went_on = self._let_go(worker, now_s)
+        return Step((), went_on, (update,)) if stale else Step((update,), went_on)
+
+    def _let_go(self, worker: int, now_s: float) -> tuple[int, ...]:
+        self._workers.proceed(worker)
+        self._went_s[worker] = now_s
+        self._missed[worker] = set()
+        self._stale.discard(worker)
+        return (worker,)
+
+    @property
+    def iteration_s(self) -> float:
+        """T, the longest of the workers' usual iteration times; 0 while none is known."""
+        return max((each.usual_s for each in self._iterations.values()), default=0.0)
+
+    @property
+    def gap_s(self) -> float:
+        """The least time between two turns."""
+        return self._relaxation * self.iteration_s / max(1, len(self._order))
+
+    def _late_s(self, worker: int) -> float:
+        """Return when a worker that computes is given up for this turn."""
+        own = self._iterations.get(worker)
+        if own is None:
+            return self._went_s[worker] + _UNKNOWN * self.iteration_s
+        late_s = max(_DEVIATIONS * own.deviation_s, _LEAST_LATE * own.usual_s)
+        return self._went_s[worker] + own.usual_s + late_s
+
+    def most_missed(self, workers: int) -> int:
+        """Return ``workers - 1`` (IV-A2): everybody else has one turn between two of one's own."""
+        return workers - 1

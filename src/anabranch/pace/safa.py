@@ -1,0 +1,123 @@
+"""SAFA: rounds of the quickest few, and of others what is not too old (Wu et al., 2021)."""
+
+from __future__ import annotations
+
+import math
+
+from anabranch.pace._pace import NEVER_S, Step, Update, Workers
+
+# A round that has its number waits so much longer than rounds usually take for those whose turn it
+# is to be picked, before it takes others.
+_PATIENCE = 1.5
+_SMOOTHING = 0.1
+
+
+class Safa:
+    """Semi-asynchronous rounds.
+
+    **Selection** (CFCFM, "compensatory first come first merge"): a round ends when enough updates
+    are in whose workers were not picked in the round before. If those are too slow, or too few are
+    left, others fill up, first come first. Updates beyond the number are *undrafted*: they become
+    part of the model in the next round's step. Everybody whose update is in goes on then.
+
+    **Lag tolerance.** Stragglers are not waited for. An update that comes ``lag_tolerance`` rounds
+    late or less takes part in the round that it comes in; a later one is *deprecated*: discarded,
+    and its worker goes on with the present model at once.
+
+    The paper's server keeps the last model of each client and takes the mean of all. With updates
+    in place of models that is their sum, each counted once.
+
+    Args:
+        fraction: how many updates a round picks, as a part of all workers, in (0, 1].
+        lag_tolerance: in rounds, >= 0.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+
+    def __init__(self, fraction: float, lag_tolerance: int) -> None:
+        if not 0 < fraction <= 1 or lag_tolerance < 0:
+            raise ValueError(
+                f"fraction is {fraction:g} and lag_tolerance {lag_tolerance}; give a fraction in "
+                "(0, 1] and 0 rounds or more"
+            )
+        self._fraction = fraction
+        self._lag_tolerance = lag_tolerance
+        self._workers = Workers()
+        self._round = 0
+        self._pulled: dict[int, int] = {}  # in which round each worker was last let go on
+        self._in: dict[int, Update] = {}  # of the round in progress, in order of arrival
+        self._undrafted: tuple[Update, ...] = ()  # of the round before
+        self._picked: frozenset[int] = frozenset()  # in the round before
+        self._began_s = 0.0
+        self._usual_s: float | None = None
+        self.due_s = NEVER_S
+
+    def join(self, worker: int, now_s: float) -> tuple[Step, ...]:
+        """See :class:`anabranch.pace.Pace`."""
+        self._workers.join(worker)
+        return (Step(proceed=self._let_go((worker,))),)
+
+    def leave(self, worker: int, now_s: float) -> tuple[Step, ...]:
+        """See :class:`anabranch.pace.Pace`; an undrafted update stays."""
+        self._workers.leave(worker)
+        update = self._in.pop(worker, None)
+        discarded = () if update is None else (Step(discard=(update,)),)
+        return (*discarded, *self.look(now_s))
+
+    def push(self, worker: int, now_s: float) -> tuple[Step, ...]:
+        """See :class:`anabranch.pace.Pace`."""
+        update = self._workers.push(worker)
+        if self._round - self._pulled[worker] > self._lag_tolerance:
+            return (Step(proceed=self._let_go((worker,)), discard=(update,)),)
+        self._in[worker] = update
+        return self.look(now_s)
+
+    def look(self, now_s: float) -> tuple[Step, ...]:
+        """See :class:`anabranch.pace.Pace`; end the round if it is time to."""
+        self.due_s = NEVER_S
+        wanted = math.ceil(self._fraction * len(self._workers))
+        first = [worker for worker in self._in if worker not in self._picked]
+        if not self._in or len(self._in) < wanted:
+            return ()
+        if len(first) < wanted and self._workers.computing - self._picked:
+            # Who was not picked last time is still expected, but not for ever.
+            if self._usual_s is None:
+                return ()
+            self.due_s = self._began_s + _PATIENCE * self._usual_s
+            if now_s < self.due_s:
+                return ()
+        return (self._end(first, wanted, now_s),)
+
+    def _end(self, first: list[int], wanted: int, now_s: float) -> Step:
+        self._round += 1
+        self.due_s = NEVER_S
+        others = [worker for worker in self._in if worker in self._picked]
+        picked = [*first, *others][:wanted]
+        step = Step(
+            self._undrafted + tuple(self._in[worker] for worker in sorted(picked)),
+            self._let_go(tuple(self._in)),
+        )
+        self._undrafted = tuple(self._in[worker] for worker in self._in if worker not in picked)
+        self._picked, self._in = frozenset(picked), {}
+        self._usual_s = _smoothed(self._usual_s, now_s - self._began_s)
+        self._began_s = now_s
+        return step
+
+    def _let_go(self, workers: tuple[int, ...]) -> tuple[int, ...]:
+        for worker in workers:
+            self._workers.proceed(worker)
+            self._pulled[worker] = self._round
+        return workers
+
+    def most_missed(self, workers: int) -> int:
+        """Return ``(lag_tolerance + 1) workers``.
+
+        So many rounds' steps, an undrafted update's own excepted, come between, and none has more
+        updates than there are workers.
+        """
+        return (self._lag_tolerance + 1) * workers
+
+
+def _smoothed(before: float | None, value: float) -> float:
+    return value if before is None else before + _SMOOTHING * (value - before)

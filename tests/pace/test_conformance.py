@@ -1,0 +1,147 @@
+"""What every pace must hold to, whoever is slow, stalls, leaves or joins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from anabranch.pace import Asp, Bsp, Pace, R2sp, Safa, Ssp
+from tests.pace.world import Story, Takes, live
+
+PACES: dict[str, Callable[[], Pace]] = {
+    "bsp": Bsp,
+    "asp": Asp,
+    "ssp(0)": lambda: Ssp(0),
+    "ssp(1)": lambda: Ssp(1),
+    "ssp(5)": lambda: Ssp(5),
+    "safa(0.5, 1)": lambda: Safa(0.5, 1),
+    "safa(0.3, 5)": lambda: Safa(0.3, 5),
+    "safa(1, 0)": lambda: Safa(1.0, 0),
+    "r2sp": R2sp,
+    "r2sp(0)": lambda: R2sp(0.0),
+    "r2sp(1)": lambda: R2sp(1.0),
+}
+make_pace = pytest.mark.parametrize("make", PACES.values(), ids=PACES.keys())
+seeded = pytest.mark.parametrize("seed", range(30))
+
+
+def heavy_tailed(seed: int) -> tuple[int, Takes]:
+    """Return how many workers there are, and times with a heavy tail about different means."""
+    rng = np.random.default_rng(seed)
+    workers = int(rng.integers(2, 12))
+    usual_s = rng.uniform(0.5, 3.0, workers)
+    noise = rng.lognormal(0.0, rng.choice([0.0, 0.1, 1.0]), (workers, 1000))
+
+    def takes(worker: int, iteration: int) -> float:
+        return float(usual_s[worker] * noise[worker, iteration % 1000])
+
+    return workers, takes
+
+
+def all_at_once(workers: int) -> list[tuple[float, int]]:
+    return [(0.0, worker) for worker in range(workers)]
+
+
+def check(story: Story) -> None:
+    """Each update that came is settled once or waits; the ledger has checked the bound."""
+    applied = [each.update for each in story.applied]
+    settled = applied + story.discarded
+    assert len(set(settled)) == len(settled)
+    assert set(settled) <= set(story.pushed)
+
+
+@make_pace
+@seeded
+def test_each_update_is_counted_once_and_none_is_staler_than_promised(
+    make: Callable[[], Pace], seed: int
+) -> None:
+    workers, takes = heavy_tailed(seed)
+    story = live(make(), takes, all_at_once(workers))
+    check(story)
+    assert len(story.applied) >= 10
+    # Whatever came long ago is part of the model, or was discarded by name.
+    settled = {each.update for each in story.applied} | set(story.discarded)
+    for update, at_s in story.pushed.items():
+        assert update in settled or at_s > 40.0
+
+
+@make_pace
+@seeded
+def test_nobody_starves(make: Callable[[], Pace], seed: int) -> None:
+    workers, takes = heavy_tailed(seed)
+    story = live(make(), takes, all_at_once(workers), until_s=400.0)
+    slowest_s = max(takes(worker, k) for worker in range(workers) for k in range(1, 300))
+    for worker in range(workers):
+        for before_s, after_s in pairwise([*story.went[worker], 400.0]):
+            assert after_s - before_s < 4 * slowest_s * workers
+
+
+@make_pace
+@seeded
+def test_workers_that_leave_join_or_come_back_never_wedge_the_rest(
+    make: Callable[[], Pace], seed: int
+) -> None:
+    workers, takes = heavy_tailed(seed)
+    rng = np.random.default_rng(seed)
+    joins, leaves = all_at_once(workers), []
+    for worker in range(1, workers):
+        if rng.random() < 0.7:
+            away_s = float(rng.uniform(0, 150))
+            leaves.append((away_s, worker))
+            if rng.random() < 0.5:
+                joins.append((away_s + float(rng.uniform(0, 50)), worker))
+    joins.append((100.0, workers))
+    story = live(make(), lambda worker, k: takes(worker % workers, k), joins, leaves, until_s=600.0)
+    check(story)
+    gone = {worker for _, worker in leaves} - {worker for at_s, worker in joins if at_s > 0}
+    for worker in set(range(workers + 1)) - gone:
+        assert story.went[worker][-1] > 500.0, f"worker {worker} was wedged"
+
+
+@make_pace
+def test_one_worker_alone_never_waits(make: Callable[[], Pace]) -> None:
+    story = live(make(), lambda worker, k: 1.0, [(0.0, 0)], until_s=50.5)
+    assert story.went[0] == [float(k) for k in range(51)]
+    assert [each.update for each in story.applied] == [(0, k) for k in range(1, 51)]
+    assert all(each.missed == 0 for each in story.applied)
+
+
+@make_pace
+@seeded
+def test_a_run_played_to_a_fresh_pace_gives_the_same_decisions(
+    make: Callable[[], Pace], seed: int
+) -> None:
+    workers, takes = heavy_tailed(seed)
+    story = live(make(), takes, all_at_once(workers), [(20.0, 0)])
+    again = make()
+    for what, worker, now_s, answer in story.told:
+        if worker is None:
+            assert again.look(now_s) == answer
+        else:
+            assert {"join": again.join, "leave": again.leave, "push": again.push}[what](
+                worker, now_s
+            ) == answer
+
+
+@seeded
+def test_ssp_without_a_lead_lets_go_on_when_bsp_does(seed: int) -> None:
+    workers, takes = heavy_tailed(seed)
+    barrier = live(Bsp(), takes, all_at_once(workers))
+    lead = live(Ssp(0), takes, all_at_once(workers))
+    assert lead.went == barrier.went
+    assert {each.update for each in lead.applied} >= {each.update for each in barrier.applied}
+
+
+@make_pace
+def test_a_worker_out_of_place_is_named(make: Callable[[], Pace]) -> None:
+    pace = make()
+    pace.join(3, 0.0)
+    with pytest.raises(ValueError, match="worker 3 joins, but takes part"):
+        pace.join(3, 1.0)
+    with pytest.raises(ValueError, match="worker 4 leaves, but does not"):
+        pace.leave(4, 1.0)
+    with pytest.raises(ValueError, match="worker 4 pushes an update, but was not"):
+        pace.push(4, 1.0)
