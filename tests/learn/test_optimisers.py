@@ -45,6 +45,15 @@ def test_the_first_step_of_adam_has_the_size_of_the_learning_rate():
     np.testing.assert_allclose(parameters, [-0.25, 0.25, -0.25], rtol=1e-4)
 
 
+@pytest.mark.parametrize("make", [Sgd, Adam])
+def test_a_scale_is_a_learning_rate_for_one_step(make):
+    gradients = np.array([1.0, -2.0, 3.0], np.float32)
+    scaled, other = np.zeros(3, np.float32), np.zeros(3, np.float32)
+    make(0.5).start(3)(scaled, gradients, 0.25)
+    make(0.125).start(3)(other, gradients)
+    np.testing.assert_array_equal(scaled, other)
+
+
 PORTABLE = """
 import numpy as np
 from anabranch.learn.checksum import checksum

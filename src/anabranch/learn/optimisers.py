@@ -24,9 +24,15 @@ class Update(Protocol):
     """An optimiser at work on one buffer; it holds the state, such as momentum."""
 
     def __call__(
-        self, parameters: npt.NDArray[np.float32], gradients: npt.NDArray[np.float32]
+        self,
+        parameters: npt.NDArray[np.float32],
+        gradients: npt.NDArray[np.float32],
+        scale: float = 1.0,
     ) -> None:
-        """Change the parameters in place, given their gradients; both have shape (elements,)."""
+        """Change the parameters in place, given their gradients; both have shape (elements,).
+
+        ``scale`` multiplies the learning rate of this one step.
+        """
 
 
 class Optimiser(Protocol):
@@ -67,8 +73,12 @@ class _SgdUpdate:
         self._scratch = np.empty(_BLOCK_ELEMENTS, np.float32)
 
     def __call__(
-        self, parameters: npt.NDArray[np.float32], gradients: npt.NDArray[np.float32]
+        self,
+        parameters: npt.NDArray[np.float32],
+        gradients: npt.NDArray[np.float32],
+        scale: float = 1.0,
     ) -> None:
+        rate = self._rule.learning_rate * scale
         for block in _blocks(parameters.size):
             direction = gradients[block]
             if self._rule.momentum:
@@ -77,7 +87,7 @@ class _SgdUpdate:
                 velocity += direction
                 direction = velocity
             change = self._scratch[: direction.size]
-            np.multiply(direction, self._rule.learning_rate, out=change)
+            np.multiply(direction, rate, out=change)
             parameters[block] -= change
 
 
@@ -123,16 +133,19 @@ class _AdamUpdate:
         self._square_left = 1.0
 
     def __call__(
-        self, parameters: npt.NDArray[np.float32], gradients: npt.NDArray[np.float32]
+        self,
+        parameters: npt.NDArray[np.float32],
+        gradients: npt.NDArray[np.float32],
+        scale: float = 1.0,
     ) -> None:
         rule = self._rule
         self._mean_left *= rule.mean_decay
         self._square_left *= rule.square_decay
-        rate = rule.learning_rate / (1.0 - self._mean_left)
+        rate = rule.learning_rate * scale / (1.0 - self._mean_left)
         bias = math.sqrt(1.0 - self._square_left)
         for block in _blocks(parameters.size):
             gradient, mean, square = gradients[block], self._mean[block], self._square[block]
-            change, scale = self._scratch[:, : gradient.size]
+            change, root = self._scratch[:, : gradient.size]
 
             mean *= rule.mean_decay
             np.multiply(gradient, 1.0 - rule.mean_decay, out=change)
@@ -143,11 +156,11 @@ class _AdamUpdate:
             change *= 1.0 - rule.square_decay
             square += change
 
-            np.sqrt(square, out=scale)
-            scale /= bias
-            scale += rule.epsilon
+            np.sqrt(square, out=root)
+            root /= bias
+            root += rule.epsilon
             np.multiply(mean, rate, out=change)
-            change /= scale
+            change /= root
             parameters[block] -= change
 
 
