@@ -78,6 +78,7 @@ PURE = [
     "scheduler/members.py",
     "scheduler/policy.py",
     "scheduler/rounds.py",
+    "site/shard.py",
     "sim/compute.py",
     "sim/faults.py",
     "sim/fluid.py",

@@ -76,6 +76,22 @@ class Mean(ChunkMessage, frozen=True):
     """Down a tree: the finished weighted mean of a chunk."""
 
 
+class Push(ChunkMessage, frozen=True):
+    """A chunk of a worker's update, on its way to the server that holds this part of the model.
+
+    ``round`` counts the worker's updates from 1, ``weight`` is what this one counts in the model.
+    """
+
+    weight: float
+
+
+class Parameters(ChunkMessage, frozen=True):
+    """A chunk of the model, on its way from the server that holds it to a worker.
+
+    ``round`` counts the worker's updates, with the one that it will compute on this model.
+    """
+
+
 class TimeRequest(Message, frozen=True):
     """What time is it? From a child to its parent, or from a root to the scheduler.
 
@@ -269,6 +285,8 @@ AnyMessage = (
     Hello
     | PartialSum
     | Mean
+    | Push
+    | Parameters
     | TimeRequest
     | TimeReply
     | Credit

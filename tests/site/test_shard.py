@@ -1,0 +1,144 @@
+"""A server's part of the model: exact, ordered, each update once, and nothing out of place."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from anabranch.learn.optimisers import Adam, Optimiser, Sgd
+from anabranch.net.errors import DuplicateMessage, MalformedMessage, OutOfPlaceMessage
+from anabranch.net.messages import Push
+from anabranch.plan import Chunk
+from anabranch.site.accumulator import Floats
+from anabranch.site.shard import Shard, Update
+
+ELEMENTS, CHUNK = 40, 10
+HELD = [Chunk(index, 0, index * CHUNK, (index + 1) * CHUNK) for index in (1, 3)]
+OWN = np.r_[10:20, 30:40]
+
+
+def model(seed: int = 0) -> Floats:
+    return np.random.default_rng(seed).normal(size=ELEMENTS).astype(np.float32)
+
+
+def make(optimiser: Optimiser, workers: int = 3) -> tuple[Shard, list[Update]]:
+    came: list[Update] = []
+    return Shard(HELD, model(), optimiser.start(2 * CHUNK), workers, came.append), came
+
+
+def push(
+    shard: Shard, worker: int, number: int, gradients: Floats, weight: float = 1.0, chunk: int = -1
+) -> None:
+    for index in (1, 3) if chunk < 0 else (chunk,):
+        payload = gradients[index * CHUNK : (index + 1) * CHUNK].tobytes()
+        message = Push(number, 1, index, (worker, 9), weight)
+        sink = shard.on_push(message, len(payload))
+        assert sink.target is not None
+        sink.target[:] = payload
+        sink.done()
+
+
+def parameters(shard: Shard) -> Floats:
+    held = shard.snapshot()
+    assert held is not None
+    return np.concatenate([held[index] for index in (1, 3)])
+
+
+def test_one_worker_is_plain_gradient_descent() -> None:
+    shard, came = make(Sgd(0.1), workers=1)
+    expected = model()
+    for number in range(1, 6):
+        gradients = model(number)
+        push(shard, 0, number, gradients)
+        assert came[-1] == (0, number)
+        shard.apply([(0, number)])
+        expected -= gradients * np.float32(0.1)
+    np.testing.assert_array_equal(parameters(shard), expected[OWN])
+    assert shard.version == 5
+
+
+@pytest.mark.parametrize("optimiser", [Sgd(0.1), Sgd(0.1, 0.9), Adam(0.1)])
+def test_all_in_one_step_is_the_weighted_mean(optimiser: Optimiser) -> None:
+    shard, _ = make(optimiser)
+    weights = (1.0, 2.0, 3.0)
+    for worker, weight in enumerate(weights):
+        push(shard, worker, 1, model(worker + 1), weight)
+    shard.apply([(0, 1), (1, 1), (2, 1)])
+    mean = sum(np.float32(weight) * model(k + 1) for k, weight in enumerate(weights)) / 6
+    expected = model()[OWN]
+    optimiser.start(len(OWN))(expected, np.asarray(mean, np.float32)[OWN], 6 / 3)
+    np.testing.assert_allclose(parameters(shard), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_one_after_the_other_without_momentum_is_as_far_as_all_together() -> None:
+    together, _ = make(Sgd(0.1))
+    singly, _ = make(Sgd(0.1))
+    for worker in range(3):
+        push(together, worker, 1, model(worker + 1))
+        push(singly, worker, 1, model(worker + 1))
+        singly.apply([(worker, 1)])
+    together.apply([(0, 1), (1, 1), (2, 1)])
+    np.testing.assert_allclose(parameters(singly), parameters(together), rtol=1e-5)
+
+
+def test_an_update_counts_once_all_its_chunks_are_here() -> None:
+    shard, came = make(Sgd(0.1))
+    push(shard, 0, 1, model(1), chunk=3)
+    assert came == []
+    with pytest.raises(OutOfPlaceMessage, match="update 1 of site 0 is not here"):
+        shard.apply([(0, 1)])
+    push(shard, 0, 1, model(1), chunk=1)
+    assert came == [(0, 1)]
+
+
+def test_what_is_discarded_leaves_the_model_as_it_is_and_never_comes_back() -> None:
+    shard, came = make(Sgd(0.1))
+    before = parameters(shard)
+    push(shard, 0, 1, model(1), chunk=3)
+    shard.discard([(0, 1)])
+    np.testing.assert_array_equal(parameters(shard), before)
+    with pytest.raises(DuplicateMessage):
+        push(shard, 0, 1, model(1), chunk=1)
+    push(shard, 0, 2, model(1))
+    assert came == [(0, 2)]
+
+
+def test_a_snapshot_stays_as_it_was() -> None:
+    shard, _ = make(Sgd(0.1))
+    snapshot = shard.snapshot()
+    assert snapshot is not None
+    before = {index: held.copy() for index, held in snapshot.items()}
+    push(shard, 0, 1, model(1))
+    shard.apply([(0, 1)])
+    for index, held in snapshot.items():
+        np.testing.assert_array_equal(held, before[index])
+
+
+def test_what_does_not_belong_is_refused_and_harms_nothing() -> None:
+    shard, came = make(Sgd(0.1))
+    push(shard, 0, 1, model(1), chunk=1)
+    refused = [
+        (Push(1, 1, 1, (0, 9), 1.0), 40, DuplicateMessage, "chunk 1 of update 1 of site 0"),
+        (Push(1, 1, 2, (0, 9), 1.0), 40, OutOfPlaceMessage, "chunk 2 .* not held here"),
+        (Push(1, 1, 3, (0, 9), 1.0), 36, OutOfPlaceMessage, "36 bytes, not 40"),
+        (Push(1, 1, 3, (0, 9), 2.0), 40, MalformedMessage, "more than one weight"),
+        (Push(2, 1, 3, (0, 9), float("nan")), 40, MalformedMessage, "weight nan"),
+    ]
+    for message, size, error, named in refused:
+        with pytest.raises(error, match=named):
+            shard.on_push(message, size)
+    push(shard, 0, 1, model(1), chunk=3)
+    assert came == [(0, 1)]
+
+
+def test_without_numbers_the_books_are_the_same() -> None:
+    came: list[Update] = []
+    shard = Shard(HELD, np.empty(0, np.float32), None, 2, came.append)
+    for index in (1, 3):
+        sink = shard.on_push(Push(1, 1, index, (0, 9), 1.0), 40)
+        assert sink.target is None
+        sink.done()
+    assert came == [(0, 1)]
+    shard.apply(came)
+    assert shard.version == 1
+    assert shard.snapshot() is None
