@@ -183,6 +183,48 @@ def test_of_chunks_of_one_size_that_come_alone_the_heads_tell_the_rate() -> None
     assert last(news).rate_bps == pytest.approx(100e6, rel=0.01)
 
 
+@pytest.mark.parametrize("queue_s", [0.08, 0.8])
+def test_what_was_learnt_behind_a_queue_is_given_up_when_heads_come_earlier(queue_s: float) -> None:
+    estimator, found = BusyPeriodEstimator(), []
+    for k in range(200):  # 1 MB at 100 Mbit/s, alone; at first behind what others send
+        begun_s = 0.5 * k + 0.05 + (queue_s if k < 100 else 0.0)
+        arrival = Arrival(0.5 * k, begun_s + 0.08, 1_000_000, False, begun_s=begun_s)
+        found.append(estimator.arrived(arrival))
+    rates_bps = [estimate.rate_bps for estimate in found if estimate is not None]
+    assert rates_bps == pytest.approx([100e6] * len(rates_bps), rel=0.05)
+    assert sum(estimate is not None for estimate in found[100:]) > 10
+
+
+def test_heads_that_do_not_agree_tell_nothing() -> None:
+    estimator, rng = BusyPeriodEstimator(), np.random.default_rng(0)
+    for k in range(100):
+        begun_s = 0.5 * k + float(rng.uniform(0.0, 0.8))
+        arrival = Arrival(0.5 * k, begun_s + 0.08, 1_000_000, False, begun_s=begun_s)
+        assert k < 30 or estimator.arrived(arrival) is None
+
+
+def test_heads_of_chunks_that_had_to_wait_tell_nothing() -> None:
+    estimator = BusyPeriodEstimator()
+    for k in range(100):  # the sender says that it had not paused
+        begun_s = 0.5 * k + 0.05
+        arrival = Arrival(0.5 * k, begun_s + 0.08, 1_000_000, True, begun_s=begun_s)
+        estimate = estimator.arrived(arrival)
+        assert estimate is None or estimate.latency_s is None
+
+
+def test_where_sizes_tell_the_base_delay_late_heads_do_not_count() -> None:
+    rng = np.random.default_rng(0)
+    estimator, found = BusyPeriodEstimator(), []
+    for k in range(100):
+        size = int(rng.integers(250_000, 1_000_000))
+        received_s = 0.5 * k + 0.05 + 8 * size / 100e6
+        begun_s = 0.5 * k + 0.065 + float(rng.uniform(0, 0.001))
+        found.append(estimator.arrived(Arrival(0.5 * k, received_s, size, False, 0.0, begun_s)))
+    rates_bps = [estimate.rate_bps for estimate in found if estimate is not None]
+    assert len(rates_bps) > 10
+    assert rates_bps == pytest.approx([100e6] * len(rates_bps), rel=0.15)
+
+
 def test_heads_that_are_noticed_only_with_the_payload_tell_nothing() -> None:
     estimator = BusyPeriodEstimator()
     for k in range(40):  # a chunk that takes half a millisecond, read in one piece or in two

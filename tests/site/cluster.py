@@ -24,6 +24,7 @@ from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import Round, SiteAgent, Transport
 from anabranch.site.arithmetic import Float32
 from anabranch.site.dataplane import LIMITS
+from anabranch.site.meter import Meter
 
 TOKEN = "secret"
 Floats = npt.NDArray[np.float32]
@@ -143,6 +144,7 @@ class Cluster:
         buffer_elements: int = 4096,
         shaped: bool = False,
         strands: int = 1,
+        meter: Callable[[], Meter] | None = None,
     ) -> Cluster:
         """Start a run; ``shaped`` holds its lanes to the overlay's rates and latencies."""
         witness = Witness()
@@ -164,7 +166,13 @@ class Cluster:
         ]
         await asyncio.gather(
             *(
-                agent.start(Transport(chunk_elements, strands), buffer_elements, Float32(), lane)
+                agent.start(
+                    Transport(chunk_elements, strands),
+                    buffer_elements,
+                    Float32(),
+                    lane,
+                    None if meter is None else meter(),
+                )
                 for agent, lane in zip(cluster.agents, lanes, strict=True)
             )
         )

@@ -134,14 +134,14 @@ class BusyPeriodEstimator:
     (:mod:`anabranch.net.envelope`), so that a pause which the receiver caught up with costs
     nothing. A lane that shares its link measures what it gets: its share while others send.
 
-    **Base delay.** The head of a chunk sent on an idle link shows d. Where chunks come as a whole,
-    or so fast that heads are not noticed in time, such a chunk shows d + size / R; if the window
-    has a rate from busy periods, or from such chunks of different sizes, that leaves d. Findings
-    are remembered for a minute and followed along the drift of the clocks. Kernels that still
-    drain make some too large, a rate that just changed some too small; so d is what most of at
-    least three agree on. With d, an isolated chunk is a busy period of its own, so a link that is
-    never busy for long is measured too, and so is one whose lane pauses while its kernel still
-    drains.
+    **Base delay.** A chunk sent on an idle link shows d + size / R. Where the window has a rate
+    from busy periods, or from such chunks of different sizes, that leaves d. Where it has not, the
+    heads of chunks show d, if they go ahead of the payloads and are noticed in time. Findings are
+    remembered for a minute and followed along the drift of the clocks. Kernels that still drain
+    make some too large, a rate that just changed some too small; so d is what most of at least
+    three agree on, and a head that came earlier still is believed. With d, an isolated chunk is a
+    busy period of its own, so a link that is never busy for long is measured too, and so is one
+    whose lane pauses while its kernel still drains.
 
     ``offset_s`` enters ``latency_s`` only: an error of a few ms would spoil the rate of a fast
     link, and the base delay holds the true difference of the clocks anyway. They must run evenly
@@ -235,6 +235,8 @@ class BusyPeriodEstimator:
         for arrival in self._window:
             idle = not arrival.backlogged
             begin_s = None if base_s is None else arrival.sent_s + base_s
+            if begin_s is not None and arrival.begun_s is not None:
+                begin_s = min(begin_s, arrival.begun_s)  # what is remembered is too large
             if idle and begin_s is not None:
                 idle = begin_s > last_s
             if idle or not periods:
@@ -249,30 +251,14 @@ class BusyPeriodEstimator:
     def _learn_base(self) -> None:
         if self._latency_s is not None:
             return
-        finding = self._from_heads() or self._from_rest()
+        finding = self._from_rest() or self._from_heads()
         if finding is not None:
             at_s, base_s, self._transfer_s = finding
             if not self._bases or self._bases[-1][0] < at_s:
                 self._bases.append((at_s, base_s))
 
-    def _from_heads(self) -> tuple[float, float, float] | None:
-        """Return (when, base delay, a chunk's transfer) as the quickest heads show them."""
-        heads = sorted(
-            (a.begun_s - a.sent_s, a.begun_s, a.received_s - a.begun_s)
-            for a in self._window
-            if a.begun_s is not None and not a.backlogged
-        )
-        if len(heads) < _LEAST_FINDINGS:
-            return None
-        transfer_s = median(taken_s for _, _, taken_s in heads)
-        apart_s = heads[_LEAST_FINDINGS - 1][0] - heads[0][0]
-        if apart_s + _LATE_S > _WIDE * transfer_s:
-            return None
-        base_s, at_s, _ = heads[0]
-        return at_s, base_s, transfer_s
-
     def _from_rest(self) -> tuple[float, float, float] | None:
-        """Return the same from chunks that the link had rested before, if the rate is known."""
+        """Return (when, base delay, a chunk's transfer) from chunks that met an idle link."""
         alone = _alone(self._rested(None))
         groups = self._busy_periods(None)
         slope = _slope_s_per_byte([*groups, alone] if alone else groups, _CLEAN)
@@ -290,6 +276,22 @@ class BusyPeriodEstimator:
             return None
         base_s, at_s = min(findings)  # jitter and a busy receiver make it too large
         return at_s, base_s, slope * median(arrival.size_bytes for arrival in self._window)
+
+    def _from_heads(self) -> tuple[float, float, float] | None:
+        """Return the same as the quickest heads show it, if three agree."""
+        heads = sorted(
+            (a.begun_s - a.sent_s, a.begun_s, a.received_s - a.begun_s)
+            for a in self._window
+            if a.begun_s is not None and not a.backlogged
+        )
+        if len(heads) < _LEAST_FINDINGS:
+            return None
+        transfer_s = median(taken_s for _, _, taken_s in heads)
+        apart_s = heads[_LEAST_FINDINGS - 1][0] - heads[0][0]
+        if apart_s + _LATE_S > _WIDE * transfer_s:
+            return None
+        base_s, at_s, _ = heads[0]
+        return at_s, base_s, transfer_s
 
     def _rested(self, slope: float | None) -> list[tuple[Arrival, bool]]:
         """Return the window's chunks that found the link idle, and whether the next waited for it.
