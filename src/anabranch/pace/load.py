@@ -1,0 +1,106 @@
+"""How much work each: batches as large as the time allows that a worker would otherwise wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+_SMOOTHING = 0.1
+
+
+class Load(Protocol):
+    """How many samples each worker's next batch has."""
+
+    def measured(self, worker: int, samples: int, compute_s: float, iteration_s: float) -> None:
+        """Take note of an iteration.
+
+        Args:
+            worker: whose.
+            samples: of its batch.
+            compute_s: how long it computed.
+            iteration_s: from when it was let go on until all of its update had come.
+        """
+
+    def leave(self, worker: int) -> None:
+        """Forget a worker."""
+
+    def samples(self, worker: int) -> int:
+        """Return the size of its next batch."""
+
+
+class Equal:
+    """The same batch for everybody.
+
+    Args:
+        batch_size: samples, >= 0; 0 where nothing is learnt.
+    """
+
+    def __init__(self, batch_size: int) -> None:
+        self._batch_size = batch_size
+
+    def measured(self, worker: int, samples: int, compute_s: float, iteration_s: float) -> None:
+        """See :class:`Load`."""
+
+    def leave(self, worker: int) -> None:
+        """See :class:`Load`."""
+
+    def samples(self, worker: int) -> int:
+        """See :class:`Load`."""
+        return self._batch_size
+
+
+@dataclass(slots=True)
+class _Speed:
+    sample_s: float  # how long a sample takes
+    rest_s: float  # what an iteration takes beside its samples
+
+
+class Tuned:
+    """Batches that make iterations equally long (R²SP, IV-A3).
+
+    An iteration takes so much a sample, and a rest whatever the batch: pulling, pushing, waiting
+    for a link. Both are followed by moving averages. The slowest worker keeps ``batch_size``; any
+    other's batch is what it can do in the same time. So a worker's batch grows by the time that it
+    would wait, times its speed, and falls when it slows down.
+
+    Args:
+        batch_size: of the slowest worker, samples, >= 1.
+        most: no batch is larger, samples; what memory allows.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+
+    def __init__(self, batch_size: int, most: int) -> None:
+        if not 1 <= batch_size <= most:
+            raise ValueError(
+                f"batch_size is {batch_size} and the most {most}; give 1 <= batch_size <= most"
+            )
+        self._batch_size = batch_size
+        self._most = most
+        self._speeds: dict[int, _Speed] = {}
+
+    def measured(self, worker: int, samples: int, compute_s: float, iteration_s: float) -> None:
+        """See :class:`Load`."""
+        if samples < 1 or not 0 < compute_s <= iteration_s:
+            return  # a clock that stood still tells nothing
+        sample_s, rest_s = compute_s / samples, iteration_s - compute_s
+        speed = self._speeds.setdefault(worker, _Speed(sample_s, rest_s))
+        speed.sample_s += _SMOOTHING * (sample_s - speed.sample_s)
+        speed.rest_s += _SMOOTHING * (rest_s - speed.rest_s)
+
+    def leave(self, worker: int) -> None:
+        """See :class:`Load`."""
+        self._speeds.pop(worker, None)
+
+    def samples(self, worker: int) -> int:
+        """See :class:`Load`; the base for one that has not been measured."""
+        own = self._speeds.get(worker)
+        if own is None:
+            return self._batch_size
+        slowest_s = max(self._base_s(speed) for speed in self._speeds.values())
+        more = (slowest_s - self._base_s(own)) / own.sample_s
+        return min(self._most, self._batch_size + round(more))
+
+    def _base_s(self, speed: _Speed) -> float:
+        return speed.rest_s + self._batch_size * speed.sample_s
