@@ -1,0 +1,202 @@
+"""Who may proceed in a run with servers: the pace, kept in step with what servers and workers say.
+
+A server says when all of its part of a worker's update has come. Once all servers have, and the
+worker has asked to go on, the pace is told; what it answers is written into the books and becomes
+orders to the servers and permissions to workers. Pure: times are handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from anabranch.net.errors import OutOfPlaceMessage
+from anabranch.pace import Applied, Ledger, Load, Pace, Step, Update
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """A worker may go on: pull the model as it is after this step, and compute.
+
+    Args:
+        worker: who.
+        update: which of its updates it is to compute, from 1.
+        samples: of its batch.
+    """
+
+    worker: int
+    update: int
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A step of the model and what follows from it.
+
+    Args:
+        applied: updates that become part of the model, in this order, with what each had missed.
+        discarded: updates that never will.
+        permissions: who may go on.
+        version: of the model from then on.
+        finished: workers that have computed all they were to, and the last of whose updates is
+            settled.
+    """
+
+    applied: tuple[Applied, ...]
+    discarded: tuple[Update, ...]
+    permissions: tuple[Permission, ...]
+    version: int
+    finished: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class _Coming:
+    """An update that is not all here: which servers have it, and whether its worker has asked."""
+
+    servers: set[int]
+    asked: bool = False
+
+
+class PaceBook:
+    """Keeps a run's pace.
+
+    Args:
+        pace, load: fresh ones.
+        workers: which sites compute.
+        servers: which sites hold the model; each must have an update before it counts.
+        updates: how many each worker makes.
+    """
+
+    def __init__(
+        self, pace: Pace, load: Load, workers: Iterable[int], servers: Iterable[int], updates: int
+    ) -> None:
+        self._pace = pace
+        self._load = load
+        self._ledger = Ledger(pace)
+        self._workers = dict.fromkeys(workers)  # that take part
+        self._servers = frozenset(servers)
+        self._updates = updates
+        self._made: dict[int, int] = {}  # updates that each worker was let compute
+        self._went_s: dict[int, float] = {}
+        self._coming: dict[Update, _Coming] = {}
+        self._closed = False
+
+    @property
+    def due_s(self) -> float:
+        """When to call ``look`` next; infinite where nothing depends on time alone."""
+        return self._pace.due_s
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no worker takes part any more."""
+        return not self._workers
+
+    def begin(self, now_s: float) -> tuple[Decision, ...]:
+        """Let all workers join."""
+        decisions: list[Decision] = []
+        for worker in self._workers:
+            self._ledger.joined()
+            decisions += self._book(self._pace.join(worker, now_s), now_s)
+        return tuple(decisions)
+
+    def asked(
+        self, worker: int, update: int, samples: int, compute_s: float, now_s: float
+    ) -> tuple[Decision, ...]:
+        """Take a worker's request to proceed: its update is on its way.
+
+        Args:
+            worker: who.
+            update: which of its updates.
+            samples: of its batch.
+            compute_s: how long it computed.
+            now_s: the time.
+
+        Raises:
+            OutOfPlaceMessage: it has asked before, or was not let compute that update.
+        """
+        coming = self._expected(worker, update)
+        if coming.asked:
+            raise OutOfPlaceMessage(f"site {worker} asks to proceed twice, after update {update}")
+        coming.asked = True
+        iteration_s = now_s - self._went_s[worker]
+        self._load.measured(worker, samples, min(compute_s, iteration_s), iteration_s)
+        return self._push_if_all_here(worker, update, now_s)
+
+    def came(self, server: int, worker: int, update: int, now_s: float) -> tuple[Decision, ...]:
+        """Take note that all of a server's part of an update has come.
+
+        Raises:
+            OutOfPlaceMessage: it holds no part, has said so before, or the worker was not let
+                compute that update.
+        """
+        if server not in self._servers:
+            raise OutOfPlaceMessage(f"site {server} has an update, but serves no part of the model")
+        if worker not in self._workers:
+            return ()  # it was lost meanwhile
+        coming = self._expected(worker, update)
+        if server in coming.servers:
+            raise OutOfPlaceMessage(f"site {server} has update {update} of site {worker} twice")
+        coming.servers.add(server)
+        return self._push_if_all_here(worker, update, now_s)
+
+    def _expected(self, worker: int, update: int) -> _Coming:
+        if worker not in self._workers or self._made.get(worker) != update:
+            raise OutOfPlaceMessage(f"update {update} of site {worker}, which is not awaited")
+        return self._coming.setdefault((worker, update), _Coming(set()))
+
+    def _push_if_all_here(self, worker: int, update: int, now_s: float) -> tuple[Decision, ...]:
+        coming = self._coming[worker, update]
+        if not coming.asked or coming.servers != self._servers:
+            return ()
+        del self._coming[worker, update]
+        self._ledger.pushed((worker, update))
+        return self._book(self._pace.push(worker, now_s), now_s)
+
+    def look(self, now_s: float) -> tuple[Decision, ...]:
+        """Decide what has become due; harmless at any time."""
+        return self._book(self._pace.look(now_s), now_s)
+
+    def lost(self, worker: int, now_s: float) -> tuple[Decision, ...]:
+        """Go on without a worker that has died."""
+        if worker not in self._workers:
+            return ()
+        return self._leave(worker, now_s)
+
+    def close(self) -> None:
+        """Let nobody go on any more."""
+        self._closed = True
+
+    def _leave(self, worker: int, now_s: float) -> tuple[Decision, ...]:
+        del self._workers[worker]
+        self._load.leave(worker)
+        for update in [update for update in self._coming if update[0] == worker]:
+            del self._coming[update]
+        self._ledger.left()
+        return self._book(self._pace.leave(worker, now_s), now_s)
+
+    def _book(self, steps: Sequence[Step], now_s: float) -> tuple[Decision, ...]:
+        decisions: list[Decision] = []
+        leaving: list[int] = []
+        for step in steps:
+            applied = self._ledger.enter(step)
+            permissions, finished = [], []
+            for worker in step.proceed:
+                made = self._made.get(worker, 0)
+                if made == self._updates or self._closed:
+                    finished.append(worker)
+                    continue
+                self._made[worker], self._went_s[worker] = made + 1, now_s
+                permissions.append(Permission(worker, made + 1, self._load.samples(worker)))
+            leaving += finished
+            decisions.append(
+                Decision(
+                    applied,
+                    step.discard,
+                    tuple(permissions),
+                    self._ledger.version,
+                    tuple(finished),
+                )
+            )
+        for worker in leaving:
+            decisions += self._leave(worker, now_s)
+        return tuple(decisions)

@@ -1,0 +1,107 @@
+"""The books of a run with servers: what must come before the pace is told, and what follows."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.net.errors import OutOfPlaceMessage
+from anabranch.pace import Asp, Bsp, Equal, R2sp, Tuned
+from anabranch.scheduler.pacing import Decision, PaceBook, Permission
+
+
+def begun(book: PaceBook, now_s: float = 0.0) -> PaceBook:
+    book.begin(now_s)
+    return book
+
+
+def test_all_workers_begin_with_their_first_update() -> None:
+    book = PaceBook(Asp(), Equal(32), (0, 1), (2,), 5)
+    assert [decision.permissions for decision in book.begin(0.0)] == [
+        (Permission(0, 1, 32),),
+        (Permission(1, 1, 32),),
+    ]
+
+
+def test_an_update_counts_once_every_server_has_it_and_its_worker_has_asked() -> None:
+    book = begun(PaceBook(Asp(), Equal(32), (0, 1), (2, 3), 5))
+    assert book.came(2, 0, 1, 1.0) == ()
+    assert book.came(3, 0, 1, 1.1) == ()
+    (decision,) = book.asked(0, 1, 32, 0.5, 1.2)
+    assert [each.update for each in decision.applied] == [(0, 1)]
+    assert decision.version == 1
+    assert decision.permissions == (Permission(0, 2, 32),)
+
+
+def test_what_each_update_had_missed_is_told() -> None:
+    book = begun(PaceBook(Asp(), Equal(1), (0, 1), (2,), 9))
+    for update in (1, 2, 3):
+        book.asked(0, update, 1, 0.1, update)
+        book.came(2, 0, update, update)
+    book.asked(1, 1, 1, 0.1, 4.0)
+    (decision,) = book.came(2, 1, 1, 4.0)
+    assert [each.missed for each in decision.applied] == [3]
+
+
+@pytest.mark.parametrize("pace", [Asp, Bsp, R2sp])
+def test_a_worker_that_has_made_all_its_updates_finishes_and_the_last_ends_the_run(
+    pace: type[Asp] | type[Bsp] | type[R2sp],
+) -> None:
+    book = begun(PaceBook(pace(), Equal(1), (0, 1), (2,), 3))
+    decisions: list[Decision] = []
+    for update in (1, 2, 3):
+        for worker in (0, 1):
+            now_s = 10.0 * update + worker
+            decisions += book.asked(worker, update, 1, 0.1, now_s)
+            decisions += book.came(2, worker, update, now_s)
+        if book.due_s < 10.0 * update + 9:
+            decisions += book.look(book.due_s)
+    applied = [each.update for decision in decisions for each in decision.applied]
+    assert sorted(applied) == [(worker, update) for worker in (0, 1) for update in (1, 2, 3)]
+    assert sorted(worker for decision in decisions for worker in decision.finished) == [0, 1]
+    assert book.is_over
+
+
+def test_a_closed_book_lets_nobody_go_on() -> None:
+    book = begun(PaceBook(Asp(), Equal(1), (0, 1), (2,), 9))
+    book.close()
+    book.asked(0, 1, 1, 0.1, 1.0)
+    decisions = book.came(2, 0, 1, 1.0)
+    assert decisions[0].applied
+    assert decisions[0].finished == (0,)
+    assert not any(decision.permissions for decision in decisions)
+    assert not book.is_over
+
+
+def test_the_others_go_on_without_a_worker_that_has_died() -> None:
+    book = begun(PaceBook(Bsp(), Equal(1), (0, 1), (2,), 9))
+    book.asked(0, 1, 1, 0.1, 1.0)
+    assert book.came(2, 0, 1, 1.0) == ()
+    decisions = book.lost(1, 2.0)
+    assert [each.update for decision in decisions for each in decision.applied] == [(0, 1)]
+    assert book.came(2, 1, 1, 2.1) == ()  # what was on its way still comes
+
+
+def test_a_tuned_batch_rides_on_the_permission() -> None:
+    book = begun(PaceBook(Bsp(), Tuned(100, 1000), (0, 1), (2,), 9))
+    permissions: tuple[Permission, ...] = ()
+    for worker, compute_s in ((0, 1.0), (1, 4.0)):
+        book.asked(worker, 1, 100, compute_s, compute_s)
+        for decision in book.came(2, worker, 1, compute_s):
+            permissions += decision.permissions
+    assert permissions == (Permission(0, 2, 400), Permission(1, 2, 100))
+
+
+def test_what_is_out_of_place_is_refused() -> None:
+    book = begun(PaceBook(Asp(), Equal(1), (0, 1), (2, 3), 9))
+    with pytest.raises(OutOfPlaceMessage, match="site 0 has an update, but serves no part"):
+        book.came(0, 1, 1, 0.0)
+    with pytest.raises(OutOfPlaceMessage, match="update 2 of site 0, which is not awaited"):
+        book.came(2, 0, 2, 0.0)
+    with pytest.raises(OutOfPlaceMessage, match="update 7 of site 0, which is not awaited"):
+        book.asked(0, 7, 1, 0.1, 0.0)
+    book.came(2, 0, 1, 0.0)
+    with pytest.raises(OutOfPlaceMessage, match="site 2 has update 1 of site 0 twice"):
+        book.came(2, 0, 1, 0.0)
+    book.asked(0, 1, 1, 0.1, 0.0)
+    with pytest.raises(OutOfPlaceMessage, match="site 0 asks to proceed twice"):
+        book.asked(0, 1, 1, 0.1, 0.0)
