@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -151,6 +151,38 @@ class Plan:
     def path(self, source: int, target: int) -> tuple[int, ...]:
         """Return the sites a message between two tree neighbours passes, both ends included."""
         return self.routes.get((source, target), (source, target))
+
+    def way_up(self, tree: int, site: int) -> tuple[int, ...]:
+        """Return the sites that a message passes from a site up a tree to its root, ends included.
+
+        Every hop is a link. A site that the edges' routes pass twice is passed once: what lies
+        between is left out.
+
+        >>> tree = Tree(0, 1.0, up=(-1, 0, 1), down=(-1, 0, 1))
+        >>> Plan(1, (tree,), routes={(2, 1): (2, 0, 1)}).way_up(0, 2)
+        (2, 0)
+        """
+        return self._way(site, self.trees[tree].up, self.path)
+
+    def way_down(self, tree: int, site: int) -> tuple[int, ...]:
+        """Return the same from a tree's root down to a site."""
+
+        def upwards(site: int, parent: int) -> tuple[int, ...]:
+            return self.path(parent, site)[::-1]
+
+        return self._way(site, self.trees[tree].down, upwards)[::-1]
+
+    def _way(
+        self, site: int, parents: tuple[int, ...], path: Callable[[int, int], tuple[int, ...]]
+    ) -> tuple[int, ...]:
+        way = [site]
+        while parents[site] != NO_PARENT:
+            for passed in path(site, parents[site])[1:]:
+                if passed in way:
+                    del way[way.index(passed) :]
+                way.append(passed)
+            site = parents[site]
+        return tuple(way)
 
     @cached_property
     def up_children(self) -> tuple[_Children, ...]:

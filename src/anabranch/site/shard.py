@@ -6,7 +6,7 @@ model, and in which order, is not decided here but by the run's pace, for all se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -64,19 +64,13 @@ class Shard:
         for chunk in chunks:
             self._places[chunk.index] = slice(held, held + chunk.elements)
             held += chunk.elements
-        self._parameters = (
-            np.concatenate([parameters[chunk.start : chunk.stop] for chunk in chunks])
-            if chunks and rule is not None
-            else np.empty(0, np.float32)
-        )
+        self._parameters = np.empty(held, np.float32)  # without numbers never touched
+        if rule is not None:
+            for chunk in chunks:
+                self._parameters[self._places[chunk.index]] = parameters[chunk.start : chunk.stop]
         self._incoming: dict[Update, _Incoming] = {}
         self._settled: dict[int, int] = {}  # the latest update of each worker that was settled
         self.version = 0
-
-    @property
-    def chunks(self) -> Iterable[int]:
-        """The chunks held here, in order."""
-        return self._places
 
     def on_push(self, message: Push, payload_bytes: int) -> Sink:
         """Return where a chunk of an update goes.
@@ -102,7 +96,7 @@ class Shard:
         if settled or (incoming is not None and message.chunk in incoming.begun):
             raise DuplicateMessage(f"chunk {message.chunk} of update {number} of site {worker}")
         if incoming is None:
-            room = np.empty(len(self._parameters), np.float32)
+            room = np.empty(len(self._parameters) if self._rule else 0, np.float32)
             incoming = self._incoming[update] = _Incoming(room, message.weight)
         if message.weight != incoming.weight:
             raise MalformedMessage(f"update {number} of site {worker} has more than one weight")
@@ -152,9 +146,7 @@ class Shard:
             self._incoming.pop((worker, number), None)
             self._settled[worker] = max(number, self._settled.get(worker, 0))
 
-    def snapshot(self) -> dict[int, Floats] | None:
-        """Return the parameters of each chunk, as they are now; None where numbers are left out."""
-        if self._rule is None:
-            return None
-        parameters = self._parameters.copy()
+    def snapshot(self) -> dict[int, Floats]:
+        """Return the parameters of each chunk as they are now; later steps do not change them."""
+        parameters = self._parameters if self._rule is None else self._parameters.copy()
         return {index: parameters[place] for index, place in self._places.items()}

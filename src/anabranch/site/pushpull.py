@@ -1,0 +1,175 @@
+"""Push and pull at one site: its updates go to the servers, its model comes from them. No I/O.
+
+The roots of a plan's trees are its servers: each holds the chunks dealt to its trees
+(:mod:`anabranch.site.shard`). A worker's update travels up the trees and the model down them, chunk
+by chunk, and nothing is added up on the way: every site in between only forwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from anabranch.net.errors import DuplicateMessage, OutOfPlaceMessage
+from anabranch.net.frames import Sink
+from anabranch.net.messages import Parameters, Push
+from anabranch.plan import Chunk, Plan
+from anabranch.site.accumulator import Floats
+from anabranch.site.aggregation import Send
+from anabranch.site.arithmetic import Arithmetic
+from anabranch.site.shard import Shard
+
+
+@dataclass(slots=True)
+class _Pull:
+    """A model that comes, chunk by chunk, for the update that will be computed on it."""
+
+    update: int
+    memory: Floats
+    whole: Callable[[], None]
+    begun: set[int] = field(default_factory=set)
+    held: int = 0
+
+
+class PushPull:
+    """One site's part in push and pull.
+
+    Args:
+        site: this site.
+        plan: the one plan that everything travels along.
+        chunks: its deal of the model.
+        arithmetic: whether numbers matter.
+        emit: called with each :class:`Send`.
+        shard: the part of the model that this site serves; None where it serves none.
+    """
+
+    def __init__(
+        self,
+        site: int,
+        plan: Plan,
+        chunks: Sequence[Chunk],
+        arithmetic: Arithmetic,
+        emit: Callable[[Send], None],
+        shard: Shard | None,
+    ) -> None:
+        self._site = site
+        self._plan = plan
+        self._chunks = chunks
+        self._arithmetic = arithmetic
+        self._emit = emit
+        self._shard = shard
+        self._pull: _Pull | None = None
+
+    def push(
+        self,
+        update: int,
+        gradients: Floats,
+        weight: float,
+        model: Floats,
+        whole: Callable[[], None],
+    ) -> None:
+        """Send an update to the servers, and await the model for the next.
+
+        Args:
+            update: counted from 1.
+            gradients: shape (elements,); must not change before everything has left.
+            weight: what the update counts, > 0.
+            model: shape (elements,); overwritten chunk by chunk as the next model comes.
+            whole: called once it has.
+        """
+        self._pull = _Pull(update + 1, model, whole)
+        for chunk in self._chunks:
+            path = self._plan.way_up(chunk.tree, self._site)
+            message = Push(update, self._plan.version, chunk.index, path, weight)
+            payload = self._arithmetic.payload(gradients[chunk.start : chunk.stop])
+            if len(path) > 1:
+                self._emit(Send(message, payload))
+            else:
+                assert self._shard is not None  # this site is the root
+                _pour(self._shard.on_push(message, len(payload)), payload)
+
+    def on_push(self, message: Push, payload_bytes: int) -> Sink:
+        """Return where a chunk of a worker's update goes.
+
+        Raises:
+            OutOfPlaceMessage: this site serves nothing, or the message came another way than the
+                plan's.
+            PeerError: see :meth:`anabranch.site.shard.Shard.on_push`.
+        """
+        if self._shard is None:
+            raise OutOfPlaceMessage("an update for this site, which serves no part of the model")
+        self._check(message, self._plan.way_up, message.path[0])
+        return self._shard.on_push(message, payload_bytes)
+
+    def serve(self, pulls: Sequence[tuple[int, int]]) -> None:
+        """Send workers this site's part of the model as it is now.
+
+        Args:
+            pulls: (worker, which of its updates it will compute on the model).
+        """
+        assert self._shard is not None
+        held = self._shard.snapshot() if pulls else {}
+        for index, parameters in held.items():
+            payload, tree = self._arithmetic.payload(parameters), self._chunks[index].tree
+            for worker, update in pulls:
+                path = self._plan.way_down(tree, worker)
+                message = Parameters(update, self._plan.version, index, path)
+                if len(path) > 1:
+                    self._emit(Send(message, payload))
+                else:
+                    _pour(self._take(message, len(payload)), payload)
+
+    def on_parameters(self, message: Parameters, payload_bytes: int) -> Sink:
+        """Return where a chunk of the model goes.
+
+        Raises:
+            OutOfPlaceMessage: no such chunk is awaited, or it came another way than the plan's.
+            DuplicateMessage: it has come before.
+        """
+        self._check(message, self._plan.way_down, self._site)
+        return self._take(message, payload_bytes)
+
+    def _take(self, message: Parameters, payload_bytes: int) -> Sink:
+        pull = self._pull
+        if pull is None or message.round != pull.update:
+            raise OutOfPlaceMessage(
+                f"the model for update {message.round}, where "
+                f"{'none' if pull is None else pull.update} is awaited"
+            )
+        chunk = self._chunks[message.chunk]
+        if payload_bytes != 4 * chunk.elements:
+            raise OutOfPlaceMessage(
+                f"chunk {chunk.index} of the model has {payload_bytes} bytes, not "
+                f"{4 * chunk.elements}"
+            )
+        if chunk.index in pull.begun:
+            raise DuplicateMessage(f"chunk {chunk.index} of the model for update {pull.update}")
+        pull.begun.add(chunk.index)
+        memory = self._arithmetic.memory(pull.memory[chunk.start : chunk.stop])
+        return Sink(target=memory, done=partial(self._count, pull))
+
+    def _count(self, pull: _Pull) -> None:
+        pull.held += 1
+        if pull.held == len(self._chunks):
+            pull.whole()
+
+    def _check(
+        self, message: Push | Parameters, way: Callable[[int, int], tuple[int, ...]], worker: int
+    ) -> None:
+        if message.version != self._plan.version or not 0 <= message.chunk < len(self._chunks):
+            raise OutOfPlaceMessage(
+                f"chunk {message.chunk} under plan version {message.version}, where "
+                f"{len(self._chunks)} chunks travel under {self._plan.version}"
+            )
+        if message.path != way(self._chunks[message.chunk].tree, worker):
+            raise OutOfPlaceMessage(
+                f"chunk {message.chunk} came along {message.path}, which is not its way"
+            )
+
+
+def _pour(sink: Sink, payload: memoryview) -> None:
+    """Hand a message over at the site that made it."""
+    if sink.target is not None:
+        sink.target[:] = payload
+    sink.done()
