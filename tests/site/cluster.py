@@ -11,17 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from anabranch.net.errors import PeerError
-from anabranch.net.messages import LinkRate, RoundEnded
+from anabranch.net.messages import LinkRate, ProceedRequest, RoundEnded
 from anabranch.net.network import Address, Connection, Network
 from anabranch.net.shaping import ShapedNetwork
 from anabranch.net.tcp import TcpNetwork
 from anabranch.overlay import Link, Overlay
 from anabranch.plan import Plan
+from anabranch.scheduler.pacing import Decision, PaceBook
 from anabranch.scheduler.policy import Replan
 from anabranch.scheduler.server import Scheduler
 from anabranch.sim.loop import VirtualLoop
 from anabranch.sim.network import SimulatedNetwork
-from anabranch.site.agent import Round, SiteAgent, Transport
+from anabranch.site.agent import Round, Served, SiteAgent, Transport
 from anabranch.site.arithmetic import Float32
 from anabranch.site.dataplane import LIMITS
 from anabranch.site.meter import Meter
@@ -90,6 +91,7 @@ class Witness:
 
     Attributes:
         refusals: of the messages that it refused.
+        decisions: of the pace.
         rounds: (site, round) of each result that a site reported.
         has_joined: set, by site, when it has.
         has_begun: set, by round, when the first site has asked for it.
@@ -98,6 +100,7 @@ class Witness:
     def __init__(self) -> None:
         self.refusals: list[PeerError] = []
         self.rounds: list[tuple[int, int]] = []
+        self.decisions: list[Decision] = []
         self.has_joined: defaultdict[int, asyncio.Event] = defaultdict(asyncio.Event)
         self.has_begun: defaultdict[int, asyncio.Event] = defaultdict(asyncio.Event)
 
@@ -117,6 +120,11 @@ class Witness:
 
     def round_ended(self, site: int, ended: RoundEnded) -> None:
         self.rounds.append((site, ended.round))
+
+    def asked(self, worker: int, request: ProceedRequest) -> None: ...
+
+    def paced(self, decision: Decision) -> None:
+        self.decisions.append(decision)
 
     def reported(self, site: int, events: tuple[bytes, ...]) -> None: ...
 
@@ -145,10 +153,14 @@ class Cluster:
         shaped: bool = False,
         strands: int = 1,
         meter: Callable[[], Meter] | None = None,
+        pacing: PaceBook | None = None,
+        served: Callable[[int], Served] | None = None,
     ) -> Cluster:
         """Start a run; ``shaped`` holds its lanes to the overlay's rates and latencies."""
         witness = Witness()
-        scheduler = Scheduler(ports.control(None), overlay, plan, TOKEN, "work", witness)
+        scheduler = Scheduler(
+            ports.control(None), overlay, plan, TOKEN, "work", witness, pacing=pacing
+        )
         address = await scheduler.listen(("127.0.0.1", 0))
         cluster = cls(scheduler, [], witness)
 
@@ -172,8 +184,9 @@ class Cluster:
                     Float32(),
                     lane,
                     None if meter is None else meter(),
+                    None if served is None else served(site),
                 )
-                for agent, lane in zip(cluster.agents, lanes, strict=True)
+                for site, (agent, lane) in enumerate(zip(cluster.agents, lanes, strict=True))
             )
         )
         return cluster

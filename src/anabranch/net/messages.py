@@ -231,6 +231,51 @@ class Measured(Message, frozen=True):
     links: tuple[LinkRate, ...]
 
 
+class ProceedRequest(Message, frozen=True):
+    """From a worker: an update is on its way to the servers (R²SP's Request-to-Proceed).
+
+    Attributes:
+        update: which, from 1.
+        samples: of its batch.
+        compute_s: how long the worker computed.
+    """
+
+    update: int
+    samples: int
+    compute_s: float
+
+
+class Proceed(Message, frozen=True):
+    """To a worker: compute this update, on a batch of so many samples, on the model that comes.
+
+    (R²SP's Permission-to-Proceed.) Everybody has the model for a first update from the start.
+    """
+
+    update: int
+    samples: int
+
+
+class Came(Message, frozen=True):
+    """From a server: all of its part of a worker's update has come."""
+
+    worker: int
+    update: int
+
+
+class Advance(Message, frozen=True):
+    """To the servers: take a step, then serve.
+
+    Attributes:
+        apply: updates that become part of the model, as (worker, update), in this order.
+        discard: updates that never will.
+        pulls: who gets the model as it then is, as (worker, the update it will compute).
+    """
+
+    apply: tuple[tuple[int, int], ...]
+    discard: tuple[tuple[int, int], ...]
+    pulls: tuple[tuple[int, int], ...]
+
+
 class NoMoreRounds(Message, frozen=True):
     """The answer to a request for a round that the scheduler decided not to hold."""
 
@@ -301,6 +346,10 @@ AnyMessage = (
     | Progress
     | Auxiliary
     | Measured
+    | ProceedRequest
+    | Proceed
+    | Came
+    | Advance
     | NoMoreRounds
     | RoundEnded
     | Report

@@ -162,7 +162,9 @@ class Plan:
         >>> Plan(1, (tree,), routes={(2, 1): (2, 0, 1)}).way_up(0, 2)
         (2, 0)
         """
-        return self._way(site, self.trees[tree].up, self.path)
+        if ("up", tree, site) not in self._ways:
+            self._ways["up", tree, site] = self._way(site, self.trees[tree].up, self.path)
+        return self._ways["up", tree, site]
 
     def way_down(self, tree: int, site: int) -> tuple[int, ...]:
         """Return the same from a tree's root down to a site."""
@@ -170,7 +172,14 @@ class Plan:
         def upwards(site: int, parent: int) -> tuple[int, ...]:
             return self.path(parent, site)[::-1]
 
-        return self._way(site, self.trees[tree].down, upwards)[::-1]
+        if ("down", tree, site) not in self._ways:
+            way = self._way(site, self.trees[tree].down, upwards)
+            self._ways["down", tree, site] = way[::-1]
+        return self._ways["down", tree, site]
+
+    @cached_property
+    def _ways(self) -> dict[tuple[str, int, int], tuple[int, ...]]:
+        return {}  # worked out when first asked for: every chunk asks
 
     def _way(
         self, site: int, parents: tuple[int, ...], path: Callable[[int, int], tuple[int, ...]]

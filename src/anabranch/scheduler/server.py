@@ -19,8 +19,10 @@ from anabranch.net.errors import (
 from anabranch.net.frames import DISCARD, Limits, Sink
 from anabranch.net.messages import (
     Abort,
+    Advance,
     AnyMessage,
     Auxiliary,
+    Came,
     Dealt,
     Failed,
     Farewell,
@@ -30,6 +32,8 @@ from anabranch.net.messages import (
     Measured,
     Message,
     NoMoreRounds,
+    Proceed,
+    ProceedRequest,
     Progress,
     Ready,
     Refusal,
@@ -48,6 +52,7 @@ from anabranch.plan import Plan
 from anabranch.scheduler.awareness import Awareness
 from anabranch.scheduler.dealing import Dealer
 from anabranch.scheduler.members import Members
+from anabranch.scheduler.pacing import Decision, PaceBook
 from anabranch.scheduler.policy import Replan
 from anabranch.scheduler.rounds import RoundBook
 
@@ -85,6 +90,12 @@ class Observer(Protocol):
     def round_ended(self, site: int, ended: RoundEnded) -> None:
         """A site holds a round's result."""
 
+    def asked(self, worker: int, request: ProceedRequest) -> None:
+        """A worker has pushed an update and asks to go on."""
+
+    def paced(self, decision: Decision) -> None:
+        """The model took a step, or somebody may go on."""
+
     def lost(self, site: int, why: str) -> None:
         """A site's connection has ended before the run did."""
 
@@ -112,6 +123,8 @@ class Scheduler:
         observer: hears what happens.
         awareness: plans again while the run goes on; None keeps the first plan.
         dealing: how chunks are dealt during a round; None deals all beforehand, by share.
+        pacing: who may proceed, where the plan's roots serve the model; None where sites
+            all-reduce, in rounds.
 
     Attributes:
         stopped: why the run is to end before its last round, or None.
@@ -127,8 +140,12 @@ class Scheduler:
         observer: Observer,
         awareness: Awareness | None = None,
         dealing: Dealing | None = None,
+        pacing: PaceBook | None = None,
     ) -> None:
         plan.check_fits(overlay)
+        self._pacing = pacing
+        self._servers = dict.fromkeys(tree.root for tree in plan.trees)
+        self._look_at_pace: asyncio.TimerHandle | None = None
         self._awareness = awareness
         self._update: asyncio.Task[None] | None = None  # that is due, or goes on
         self._looked_s = 0.0  # when plans were last looked at
@@ -172,6 +189,8 @@ class Scheduler:
             self._over = True
             if self._update is not None:
                 self._update.cancel()
+            if self._look_at_pace is not None:
+                self._look_at_pace.cancel()
             self._listener.close()
             for connection in [*self._connections.values(), *self.strangers]:
                 connection.close()
@@ -192,6 +211,8 @@ class Scheduler:
         if self.stopped is None:
             self.stopped = reason
             self.rounds.close()
+            if self._pacing is not None:
+                self._pacing.close()
 
     def _welcome(self, connection: Connection) -> Receiver:
         self.strangers[connection] = None
@@ -232,6 +253,18 @@ class Scheduler:
                 self.observer.round_ended(site, message)
                 if wrong:
                     self.abort(wrong)
+            case ProceedRequest() if self._pacing is not None:
+                seconds = message.compute_s
+                if message.samples < 0 or not 0 <= seconds <= _LONGEST_S:
+                    raise MalformedMessage(f"{message.samples} samples computed in {seconds} s")
+                self.observer.asked(site, message)
+                self._act(
+                    self._pacing.asked(
+                        site, message.update, message.samples, seconds, self._now_s()
+                    )
+                )
+            case Came() if self._pacing is not None:
+                self._act(self._pacing.came(site, message.worker, message.update, self._now_s()))
             case Progress() if message.round in self._dealers:
                 dealer = self._dealers[message.round]
                 if trees := dealer.progress(site, message.finished, self._now_s()):
@@ -275,6 +308,42 @@ class Scheduler:
         shares = [tree.share for tree in plan.trees]
         chunks, window = dealing(plan, self._buffer_elements)
         return Dealer(shares, self.overlay.size, chunks, window)
+
+    # --- who may proceed
+
+    def _act(self, decisions: tuple[Decision, ...]) -> None:
+        assert self._pacing is not None
+        for decision in decisions:
+            self.observer.paced(decision)
+            advance = Advance(
+                tuple(each.update for each in decision.applied),
+                decision.discarded,
+                # Everybody has the model for a first update from the start.
+                tuple(
+                    (each.worker, each.update) for each in decision.permissions if each.update > 1
+                ),
+            )
+            if advance.apply or advance.discard or advance.pulls:
+                for server in self._servers:
+                    self._connections[server].post(advance)
+            for each in decision.permissions:
+                self._connections[each.worker].post(Proceed(each.update, each.samples))
+        if decisions and self._pacing.is_over:
+            self._broadcast(NoMoreRounds(0))
+        self._look_in_time(self._pacing.due_s)
+
+    def _look_in_time(self, due_s: float) -> None:
+        if self._look_at_pace is not None:
+            self._look_at_pace.cancel()
+            self._look_at_pace = None
+        if due_s < math.inf and not self._end.done():
+            self._look_at_pace = asyncio.get_running_loop().call_at(due_s, self._look_at_pace_now)
+
+    def _look_at_pace_now(self) -> None:
+        assert self._pacing is not None
+        self._look_at_pace = None
+        # A timer may ring a little early; the pace is told the moment that it asked for.
+        self._act(self._pacing.look(max(self._now_s(), self._pacing.due_s)))
 
     # --- what is known of the network
 
@@ -348,6 +417,8 @@ class Scheduler:
             self._started_s = self._looked_s = self._now_s()
             self.observer.started(buffer_elements)
             self._broadcast(Start())
+            if self._pacing is not None:
+                self._act(self._pacing.begin(self._now_s()))
 
     def lost(self, site: int, error: Exception | None) -> None:
         """Take note that a site's connection has ended."""

@@ -22,8 +22,10 @@ from anabranch.net.errors import (
 from anabranch.net.frames import DISCARD, Sink
 from anabranch.net.messages import (
     Abort,
+    Advance,
     AnyMessage,
     Auxiliary,
+    Came,
     Dealt,
     Failed,
     Farewell,
@@ -32,6 +34,8 @@ from anabranch.net.messages import (
     Measured,
     Message,
     NoMoreRounds,
+    Proceed,
+    ProceedRequest,
     Progress,
     Ready,
     Refusal,
@@ -47,12 +51,13 @@ from anabranch.net.messages import (
 )
 from anabranch.net.network import Address, Connection, Listener, Network, Receiver
 from anabranch.net.throughput import Arrival
-from anabranch.plan import Plan
+from anabranch.plan import Plan, deal
 from anabranch.site.accumulator import Floats
 from anabranch.site.aggregation import LEAST_WEIGHT, MOST_WEIGHT, Aggregation
 from anabranch.site.arithmetic import Arithmetic
 from anabranch.site.dataplane import DataPlane, DataPlaneConfig
 from anabranch.site.meter import Meter
+from anabranch.site.shard import Rule, Shard, Update
 from anabranch.site.timekeeper import Timekeeper
 
 M = TypeVar("M", bound=Message)
@@ -62,6 +67,22 @@ M = TypeVar("M", bound=Message)
 _VERDICT_S = 2.0
 # How often, while as many chunks end as may be under way, a site tells the scheduler so.
 _REPORTS_A_WINDOW = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """How a model is served by the roots of the plan's trees, the same at every site of a run.
+
+    Args:
+        model: as all sites have it at first, shape (elements,); pulls overwrite it.
+        make_rule: makes what changes a part of the model of so many elements by gradients; None
+            leaves the numbers out.
+        workers: how many sites push updates.
+    """
+
+    model: Floats
+    make_rule: Callable[[int], Rule] | None
+    workers: int
 
 
 class RoundsOver(Exception):
@@ -132,13 +153,13 @@ class _FromScheduler:
         self._during = during
 
     def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
-        if isinstance(message, Dealt | Auxiliary | TimeReply):
+        if isinstance(message, Dealt | Auxiliary | TimeReply | Advance):
             self._during(message)
         elif isinstance(message, Abort):
             self._aborted(RunAborted(message.reason))
         elif isinstance(message, Refusal):
             self._aborted(RunAborted(f"the scheduler refused this site: {message.detail}"))
-        elif isinstance(message, Welcome | Start | RoundGrant | NoMoreRounds | Farewell):
+        elif isinstance(message, Welcome | Start | RoundGrant | NoMoreRounds | Proceed | Farewell):
             if isinstance(message, RoundGrant | NoMoreRounds):
                 self._during(message)
             self.answers.put_nowait(message)
@@ -206,6 +227,10 @@ class SiteAgent:
         self._round_trip_s = 0.0  # to the scheduler, as it last was
         self._window = 0  # chunks under way, where the deal goes on during the round
         self._told = 0  # chunks finished here when the scheduler was last told
+        self._served: Served | None = None
+        self._shard: Shard | None = None
+        self._model_here = asyncio.Event()  # the model that the next update is computed on
+        self._model_here.set()
         self._meter: Meter | None = None
         self._heads_go_ahead = False  # on its lanes
         self._timekeeper: Timekeeper | None = None
@@ -238,6 +263,7 @@ class SiteAgent:
         arithmetic: Arithmetic,
         lanes: Network,
         meter: Meter | None = None,
+        served: Served | None = None,
     ) -> None:
         """Say that this site is ready, and wait until every site is.
 
@@ -247,6 +273,7 @@ class SiteAgent:
             arithmetic: what is done to elements; the same at every site.
             lanes: the network on which this site connects to others.
             meter: measures the links to this site; None measures none.
+            served: the model, where it is served; None where sites all-reduce.
         """
         config = DataPlaneConfig(
             site=self.welcome.site,
@@ -264,6 +291,8 @@ class SiteAgent:
         self._heads_go_ahead = lanes.heads_go_ahead
         self._plane = DataPlane(lanes, config, arithmetic, self)
         self._plane.use_auxiliary(self._plan.auxiliary)
+        if served is not None:
+            self._serve(self._plane, served)
         await self._send(Ready(buffer_elements))
         await self._expect(Start)
         self.began.set_result(self._loop.time())
@@ -324,6 +353,77 @@ class SiteAgent:
             self._asked, self._asked_s = round, self._loop.time()
             self._connection.post(RoundRequest(round))
 
+    # --- push and pull
+
+    def _serve(self, plane: DataPlane, served: Served) -> None:
+        plan, site = self._plan, self.welcome.site
+        chunks = deal(plan, len(served.model), plane.config.chunk_elements)
+        own = [chunk for chunk in chunks if plan.trees[chunk.tree].root == site]
+        if own:
+            elements = sum(chunk.elements for chunk in own)
+            rule = None if served.make_rule is None else served.make_rule(elements)
+            self._shard = Shard(own, served.model, rule, served.workers, self._came)
+        self._served = served
+        plane.push_and_pull(plan, len(served.model), self._shard)
+
+    def _came(self, update: Update) -> None:
+        assert self._connection is not None
+        self._connection.post(Came(*update))
+
+    async def permission(self) -> Proceed:
+        """Wait until this worker may go on, and has the model to go on with.
+
+        Raises:
+            RoundsOver: no worker goes on any more.
+            RunAborted: the run ended early; names who or what caused it.
+        """
+        answer = await self._expect(Proceed, NoMoreRounds)
+        if isinstance(answer, NoMoreRounds):
+            raise RoundsOver
+        assert isinstance(answer, Proceed)
+        assert self._plane is not None, "start() comes first"
+        try:
+            await self._plane.unless_failed(self._model_here.wait())
+        except (LinkError, PeerError, RunAborted) as error:
+            raise await self._verdict(error) from error
+        return answer
+
+    def push(
+        self, permission: Proceed, gradients: Floats, weight: float, samples: int, compute_s: float
+    ) -> None:
+        """Send the update that this worker was permitted to compute, and ask to go on.
+
+        Args:
+            permission: see there.
+            gradients: shape (elements,); must not change until the next permission.
+            weight: what the update counts, > 0.
+            samples: of its batch.
+            compute_s: how long it took to compute.
+
+        Raises:
+            ValueError: not such a buffer or weight.
+        """
+        assert self._plane is not None, "start() comes first"
+        assert self._connection is not None
+        assert self._served is not None, "the model is not served in this run"
+        assert self._plane.pushpull is not None
+        _check_buffer(gradients, weight, len(self._served.model))
+        self._connection.post(ProceedRequest(permission.update, samples, compute_s))
+        self._model_here.clear()
+        self._plane.pushpull.push(
+            permission.update, gradients, weight, self._served.model, self._model_here.set
+        )
+
+    def _advance(self, message: Advance) -> None:
+        assert self._plane is not None
+        if self._shard is None or self._plane.pushpull is None:
+            raise OutOfPlaceMessage("a step of the model, of which this site serves no part")
+        self._shard.apply(message.apply)
+        self._shard.discard(message.discard)
+        self._plane.pushpull.serve(message.pulls)
+
+    # --- what a site tells the scheduler
+
     async def round_ended(self, done: Round, checksum: int | None) -> None:
         """Tell the scheduler that a round's result is in use here."""
         ended = RoundEnded(
@@ -383,6 +483,8 @@ class SiteAgent:
                     self._plane.use_auxiliary(paths)
             case TimeReply():
                 self.hear_time(message)
+            case Advance():
+                self._advance(message)
 
     # --- what the data plane tells; see anabranch.site.dataplane.Owner
 

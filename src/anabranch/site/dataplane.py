@@ -28,7 +28,9 @@ from anabranch.net.messages import (
     Hello,
     Mean,
     Message,
+    Parameters,
     PartialSum,
+    Push,
     Refusal,
     Stamp,
     TimeReply,
@@ -42,6 +44,8 @@ from anabranch.site.aggregation import Aggregation, Send
 from anabranch.site.arithmetic import Arithmetic
 from anabranch.site.lane import Lane, Path, relay_window
 from anabranch.site.multipath import Fork
+from anabranch.site.pushpull import PushPull
+from anabranch.site.shard import Shard
 
 T = TypeVar("T")
 
@@ -146,6 +150,7 @@ class DataPlane:
         self._rounds_done = 0
         self._cuts: tuple[tuple[int, int], ...] = ()  # of the round whose deal goes on
         self._relaying: Counter[Path] = Counter()  # chunks held here, by route
+        self.pushpull: PushPull | None = None  # in a run with servers
 
     # --- rounds
 
@@ -189,9 +194,9 @@ class DataPlane:
         except PeerError as error:
             self.fail(error)
             raise
-        await self._unless_failed(finished.wait())
+        await self.unless_failed(finished.wait())
         while busy := next((lane for lane in self._lanes.values() if lane.holds_own), None):
-            await self._unless_failed(busy.own_sent())
+            await self.unless_failed(busy.own_sent())
         self._rounds_done = round
         self._cuts = ()
         del self._rounds[round]
@@ -243,7 +248,21 @@ class DataPlane:
             self._rounds[round] = aggregation, finished
         return self._rounds[round]
 
-    async def _unless_failed(self, awaitable: Awaitable[T]) -> T:
+    def push_and_pull(self, plan: Plan, elements: int, shard: Shard | None) -> None:
+        """Exchange by push and pull, under this plan, instead of in rounds.
+
+        Args:
+            plan: the same at every site.
+            elements: of the model.
+            shard: what this site serves of it.
+        """
+        chunks = deal(plan, elements, self.config.chunk_elements)
+        self.pushpull = PushPull(
+            self.config.site, plan, chunks, self._arithmetic, self._send, shard
+        )
+
+    async def unless_failed(self, awaitable: Awaitable[T]) -> T:
+        """Await something; raise the data plane's failure if that comes first."""
         task = asyncio.ensure_future(awaitable)
         try:
             either: list[asyncio.Future[Any]] = [task, self._failure]
@@ -394,6 +413,12 @@ class DataPlane:
         return sink
 
     def _take(self, message: ChunkMessage, payload_bytes: int) -> Sink:
+        if isinstance(message, Push | Parameters):
+            if self.pushpull is None:
+                raise OutOfPlaceMessage("an update or a model, in a run that goes in rounds")
+            if isinstance(message, Push):
+                return self.pushpull.on_push(message, payload_bytes)
+            return self.pushpull.on_parameters(message, payload_bytes)
         if message.round <= self._rounds_done:
             raise DuplicateMessage(f"chunk {message.chunk} of round {message.round}, which is over")
         if message.round > self._rounds_done + 2:
