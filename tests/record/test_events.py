@@ -15,6 +15,7 @@ from anabranch.record import (
     LinkMeasured,
     MessageRefused,
     PlanIssued,
+    ProceedAsked,
     RoundBegan,
     RoundDone,
     RunEnded,
@@ -24,6 +25,9 @@ from anabranch.record import (
     StepDone,
     TransportChosen,
     UnknownEvent,
+    UpdateApplied,
+    UpdateDiscarded,
+    WorkerWent,
 )
 from anabranch.record.events import decode, encode, kind_of
 
@@ -73,6 +77,10 @@ ONE_OF_EACH: list[Event] = [
         before_s=4.0,
         after_s=2.0,
     ),
+    ProceedAsked(at_s=2.5, site=1, update=3, samples=64, compute_s=0.25),
+    WorkerWent(at_s=2.5, site=1, update=4, samples=64),
+    UpdateApplied(at_s=2.5, site=1, update=3, version=7, missed=2),
+    UpdateDiscarded(at_s=2.5, site=1, update=3),
     MessageRefused(at_s=2.0, site=0, sender=None, error="DuplicateMessage", detail='chunk "3"'),
     SiteJoined(at_s=0.0, site=1, name="Lima", address="192.0.2.7:4000"),
     TransportChosen(at_s=0.1, site=1, strands=4, why="bbr may not be set here"),

@@ -594,7 +594,7 @@ def test_a_link_cut_for_ever_ends_the_run_and_is_named(
     expected = rf"^nothing can happen any more: {stalled}; (?!nothing)"
     done = run(scenario(fault("cut", round=2, **cut)), aborted=expected)
     assert re.search(expected, str(done.end.error))
-    assert "; site a, site b, site c wait in DataPlane._unless_failed" in str(done.end.error)
+    assert "; site a, site b, site c wait in DataPlane.unless_failed" in str(done.end.error)
     assert not re.search(r"Task-|line \d", str(done.end.error))
     assert {each.round for each in done.of(RoundDone)} == {1}
     assert done.end.at_s < 1  # and not hours later

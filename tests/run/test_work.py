@@ -51,7 +51,7 @@ def exchange(sites: list[Work]) -> None:
 def test_an_exchange_accepts_the_exact_mean_and_no_other(elements: int) -> None:
     sites = works(Exchange(elements=elements))
     for work in sites:
-        assert work.prepare() is None
+        assert work.prepare(work.samples) is None
     assert len({work.buffer.tobytes() for work in sites}) == SITES  # all different
     exchange(sites)
     assert len({work.apply(1) for work in sites}) == 1
@@ -66,10 +66,10 @@ def test_an_exchange_accepts_the_exact_mean_and_no_other(elements: int) -> None:
 
 def test_an_exchange_says_the_same_in_every_round() -> None:
     [work, *_] = works(Exchange(elements=1000))
-    work.prepare()
+    work.prepare(work.samples)
     first = work.buffer.copy()
     work.buffer[:] = 0.0
-    work.prepare()
+    work.prepare(work.samples)
     assert np.array_equal(work.buffer, first)
 
 
@@ -77,7 +77,7 @@ def test_training_keeps_one_model_at_all_sites_and_learns() -> None:
     sites = works(SOFTMAX)
     losses = []
     for round in range(1, 16):
-        losses.append([work.prepare() for work in sites])
+        losses.append([work.prepare(work.samples) for work in sites])
         assert len({work.buffer.tobytes() for work in sites}) == SITES  # each its own samples
         exchange(sites)
         assert len({work.apply(round) for work in sites}) == 1
@@ -89,7 +89,7 @@ def test_training_keeps_one_model_at_all_sites_and_learns() -> None:
 def test_the_seed_decides_what_is_drawn() -> None:
     def first_gradients(seed: int) -> bytes:
         [work, *_] = works(SOFTMAX, seed)
-        work.prepare()
+        work.prepare(work.samples)
         return work.buffer.tobytes()
 
     assert first_gradients(1) == first_gradients(1) != first_gradients(2)
@@ -120,7 +120,7 @@ def test_sites_without_numbers_share_one_buffer_of_nothing() -> None:
     first, second, *_ = works(SOFTMAX, sizes_only=True)
     assert first.buffer is second.buffer
     assert isinstance(first.arithmetic, SizesOnly)
-    assert first.prepare() is None
+    assert first.prepare(first.samples) is None
     assert first.apply(1) is None
     assert first.evaluation is None
 

@@ -15,7 +15,6 @@ in one thread, but those in several threads of one process may draw each other's
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -81,16 +80,23 @@ class Trainer:
         self.flat = FlatModel(model)
         self.steps = 0
         self._task = task
-        self._batches = _batches(shard, batch_size, sampling)
+        self._shard = shard
+        self._waiting = shard[:0]  # of the epoch in progress
+        self._sampling = sampling
+        self._batch_size = batch_size
         self._update = optimiser.start(self.flat.parameters.size)
 
-    def compute_gradients(self) -> float:
+    def compute_gradients(self, batch_size: int | None = None) -> float:
         """Fill ``flat.gradients`` from the next batch and return its mean loss.
+
+        Args:
+            batch_size: samples of this batch, >= 1, even more than the shard has; None for as many
+                as usual.
 
         Raises:
             DivergedError: the loss is not finite; there is nothing to exchange.
         """
-        chosen = torch.from_numpy(next(self._batches))
+        chosen = torch.from_numpy(self._draw(batch_size or self._batch_size))
         self.flat.module.train()
         self.flat.zero_gradients()
         with torch.random.fork_rng(devices=[]):
@@ -104,6 +110,14 @@ class Trainer:
                 )
             torch.autograd.backward(mean_loss)
         return loss
+
+    def _draw(self, count: int) -> npt.NDArray[np.int64]:
+        """Return the next samples: epochs, newly shuffled, are strung together."""
+        while self._waiting.size < count:
+            again = self._sampling.permutation(self._shard)
+            self._waiting = np.concatenate([self._waiting, again])
+        drawn, self._waiting = self._waiting[:count], self._waiting[count:]
+        return drawn
 
     def update(self) -> None:
         """Apply ``flat.gradients`` to ``flat.parameters`` and count the step."""
@@ -127,15 +141,3 @@ class Trainer:
                 found = self.flat.module(inputs[batch]).argmax(dim=1)
                 right += int((found == labels[batch]).sum())
         return right / len(labels)
-
-
-def _batches(
-    shard: npt.NDArray[np.int64], batch_size: int, generator: np.random.Generator
-) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield batches for ever, each of full size: epochs, newly shuffled, are strung together."""
-    waiting = shard[:0]
-    while True:
-        if waiting.size < batch_size:
-            waiting = np.concatenate([waiting, generator.permutation(shard)])
-        yield waiting[:batch_size]
-        waiting = waiting[batch_size:]

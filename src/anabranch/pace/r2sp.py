@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from anabranch.pace._pace import NEVER_S, Step, Update, Workers
 
-# Weight of the latest iteration time in the moving averages (the paper gives its value for FL).
-_SMOOTHING = 0.1
+# Weight of the latest iteration time in the moving averages. The paper's 0.1 (given for FL) takes
+# twenty iterations to forget the first, when all workers push at once.
+_SMOOTHING = 0.25
 # A worker is given up when it takes longer than usual by so many of its usual deviations, and by
 # so much of its usual time at least.
 _DEVIATIONS = 4.0

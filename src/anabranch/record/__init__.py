@@ -13,6 +13,7 @@ from anabranch.record.events import (
     LinkMeasured,
     MessageRefused,
     PlanIssued,
+    ProceedAsked,
     RoundBegan,
     RoundDone,
     RunEnded,
@@ -22,6 +23,9 @@ from anabranch.record.events import (
     StepDone,
     TransportChosen,
     UnknownEvent,
+    UpdateApplied,
+    UpdateDiscarded,
+    WorkerWent,
 )
 from anabranch.record.log import EventLog, LogError, fingerprint, read_events
 from anabranch.record.report import write_plan_page, write_report, write_twin_report
@@ -41,6 +45,7 @@ __all__ = [
     "MeasuredRate",
     "MessageRefused",
     "PlanIssued",
+    "ProceedAsked",
     "RoundBegan",
     "RoundDone",
     "RunEnded",
@@ -52,7 +57,10 @@ __all__ = [
     "TransportChosen",
     "TwinRow",
     "UnknownEvent",
+    "UpdateApplied",
+    "UpdateDiscarded",
     "Wait",
+    "WorkerWent",
     "compare",
     "fingerprint",
     "measured_rates",

@@ -218,6 +218,62 @@ class RoundBegan(_Event, frozen=True, kw_only=True):
     site: int
 
 
+class ProceedAsked(_Event, frozen=True, kw_only=True):
+    """A worker's update is on its way to the servers, and it asks to go on.
+
+    Args:
+        site: the worker.
+        update: which of its updates, from 1.
+        samples: of its batch.
+        compute_s: how long the worker computed.
+    """
+
+    site: int
+    update: int
+    samples: int
+    compute_s: float
+
+
+class WorkerWent(_Event, frozen=True, kw_only=True):
+    """The pace let a worker go on: pull the model, compute, and push.
+
+    Args:
+        site: the worker.
+        update: which of its updates it goes on to, from 1.
+        samples: of its batch.
+    """
+
+    site: int
+    update: int
+    samples: int
+
+
+class UpdateApplied(_Event, frozen=True, kw_only=True):
+    """A worker's update became part of the model that the servers hold.
+
+    Args:
+        site, update: which worker's, and which of its updates.
+        version: of the model since; steps count from 1, and may hold several updates.
+        missed: how many updates of others it missed: its staleness.
+    """
+
+    site: int
+    update: int
+    version: int
+    missed: int
+
+
+class UpdateDiscarded(_Event, frozen=True, kw_only=True):
+    """A worker's update came and will not become part of the model: the pace found it too old.
+
+    Args:
+        site, update: which worker's, and which of its updates.
+    """
+
+    site: int
+    update: int
+
+
 class MessageRefused(_Event, frozen=True, kw_only=True):
     """A message was refused: malformed, oversized, repeated or out of place.
 
@@ -309,6 +365,10 @@ Event = (
     | LinkBytes
     | LinkMeasured
     | PlanIssued
+    | ProceedAsked
+    | WorkerWent
+    | UpdateApplied
+    | UpdateDiscarded
     | MessageRefused
     | SiteJoined
     | TransportChosen

@@ -19,7 +19,7 @@ from anabranch import __version__
 from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage, PeerError, RunAborted
-from anabranch.net.messages import LinkRate, RoundEnded
+from anabranch.net.messages import LinkRate, ProceedRequest, RoundEnded
 from anabranch.net.network import Address, Network
 from anabranch.net.tcp import TcpNetwork
 from anabranch.overlay import Overlay
@@ -34,12 +34,15 @@ from anabranch.run.scenario import (
     Train,
     check_real,
     encode,
+    make_load,
+    make_pace,
     make_planner,
 )
 from anabranch.run.work import describe
 from anabranch.scheduler.awareness import Awareness, Search
 from anabranch.scheduler.collector import Collector, equal_rates
 from anabranch.scheduler.dealing import needed_window
+from anabranch.scheduler.pacing import Decision, PaceBook
 from anabranch.scheduler.policy import Policy, Replan
 from anabranch.scheduler.server import LIMITS, Dealing, Scheduler
 
@@ -208,6 +211,41 @@ class Recorder:
                 tree=ended.tree,
             )
         )
+
+    def asked(self, worker: int, request: ProceedRequest) -> None:
+        """See :class:`anabranch.scheduler.server.Observer`."""
+        self.write(
+            events.ProceedAsked(
+                at_s=self.at_s(),
+                site=worker,
+                update=request.update,
+                samples=request.samples,
+                compute_s=request.compute_s,
+            )
+        )
+
+    def paced(self, decision: Decision) -> None:
+        """See :class:`anabranch.scheduler.server.Observer`."""
+        at_s = self.at_s()
+        for each in decision.applied:
+            worker, update = each.update
+            self.write(
+                events.UpdateApplied(
+                    at_s=at_s,
+                    site=worker,
+                    update=update,
+                    version=each.version,
+                    missed=each.missed,
+                )
+            )
+        for worker, update in decision.discarded:
+            self.write(events.UpdateDiscarded(at_s=at_s, site=worker, update=update))
+        for went in decision.permissions:
+            self.write(
+                events.WorkerWent(
+                    at_s=at_s, site=went.worker, update=went.update, samples=went.samples
+                )
+            )
 
     def lost(self, site: int, why: str) -> None:
         """See :class:`anabranch.scheduler.server.Observer`."""
@@ -399,8 +437,21 @@ def make_scheduler(
         recorder,
         awareness,
         _dealing(scenario, _believed(scenario, overlay), awareness),
+        _pacing(scenario, overlay, recorder.plan),
     )
     return recorder.scheduler
+
+
+def _pacing(scenario: Scenario, overlay: Overlay, plan: Plan) -> PaceBook | None:
+    if not scenario.is_served:
+        return None
+    return PaceBook(
+        make_pace(scenario.pace),
+        make_load(scenario.load, scenario.task.batch_size),
+        scenario.workers(overlay),
+        [tree.root for tree in plan.trees],
+        scenario.stop.rounds,
+    )
 
 
 def _awareness(scenario: Scenario, overlay: Overlay, plan: Plan) -> Awareness | None:

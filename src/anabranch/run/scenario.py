@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from anabranch import overlay as overlays
+from anabranch import pace as paces
 from anabranch import plan as plans
 from anabranch._typed_toml import Table, TomlError, decode_toml
 from anabranch.learn.profiles import load_profile
@@ -216,6 +217,55 @@ class Bsp(Table, frozen=True, kw_only=True, tag_field="kind", tag="bsp"):
     """Bulk-synchronous: nobody takes the next step before all have ended this one."""
 
 
+class Asp(Table, frozen=True, kw_only=True, tag_field="kind", tag="asp"):
+    """Asynchronous: everybody goes on as soon as its own update is in."""
+
+
+class Ssp(Table, frozen=True, kw_only=True, tag_field="kind", tag="ssp"):
+    """Stale-synchronous.
+
+    Args:
+        lead: how many updates a worker may be ahead of the slowest.
+    """
+
+    lead: Annotated[int, Meta(ge=0)]
+
+
+class Safa(Table, frozen=True, kw_only=True, tag_field="kind", tag="safa"):
+    """Semi-asynchronous rounds of the quickest.
+
+    Args:
+        fraction: of the workers whose updates end a round.
+        lag_tolerance: how many rounds late an update may come.
+    """
+
+    fraction: Annotated[float, Meta(gt=0, le=1)] = 0.5
+    lag_tolerance: Annotated[int, Meta(ge=0)] = 5
+
+
+class R2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="r2sp"):
+    """Round-robin synchronous: one worker after the other, evenly apart.
+
+    Args:
+        relaxation: of the gap between two turns, the paper's r.
+    """
+
+    relaxation: Annotated[float, Meta(ge=0, le=1)] = 0.8
+
+
+Pace = Bsp | Asp | Ssp | Safa | R2sp
+
+
+class Serve(Table, frozen=True, kw_only=True):
+    """Let the roots of the route's trees hold the model; workers push updates and pull it.
+
+    Args:
+        only: names of sites that compute nothing.
+    """
+
+    only: tuple[str, ...] = ()
+
+
 class EveryStep(Table, frozen=True, kw_only=True, tag_field="kind", tag="every-step"):
     """Synchronise after every step."""
 
@@ -226,6 +276,16 @@ class Mean(Table, frozen=True, kw_only=True, tag_field="kind", tag="mean"):
 
 class EqualBatches(Table, frozen=True, kw_only=True, tag_field="kind", tag="equal"):
     """Every site takes batches of the same size."""
+
+
+class TunedBatches(Table, frozen=True, kw_only=True, tag_field="kind", tag="tuned"):
+    """Faster workers take larger batches, so that iterations take equally long.
+
+    Args:
+        most: samples of the largest batch; what memory allows.
+    """
+
+    most: _Positive
 
 
 class Shuffled(Table, frozen=True, kw_only=True, tag_field="kind", tag="shuffled"):
@@ -284,6 +344,8 @@ class Scenario(Table, frozen=True, kw_only=True):
         awareness: how the scheduler learns of the network while the run goes on, and plans again;
             None keeps the first plan.
         auxiliary: paths that help the trees' links; None for none.
+        serve: who holds the model where workers push and pull; None all-reduces under ``bsp``,
+            and lets all sites compute under other paces.
         seed: of every random choice.
         chunk_elements: the most elements of a chunk; None for 262,144, and on packed trees for a
             thousandth of the buffer, between 16,384 and 65,536.
@@ -298,10 +360,10 @@ class Scenario(Table, frozen=True, kw_only=True):
     label: str = ""
     overlay: str
     route: Route | tuple[Route, ...] = Packed()
-    pace: Bsp = Bsp()
+    pace: Pace = Bsp()
     period: EveryStep = EveryStep()
     merge: Mean = Mean()
-    load: EqualBatches = EqualBatches()
+    load: EqualBatches | TunedBatches = EqualBatches()
     sampling: Shuffled = Shuffled()
     task: Task
     stop: Stop
@@ -311,6 +373,7 @@ class Scenario(Table, frozen=True, kw_only=True):
     deal: ByShare | Adaptive | None = None
     awareness: Awareness | None = None
     auxiliary: Auxiliary | None = None
+    serve: Serve | None = None
     seed: Annotated[int, Meta(ge=0)] = 0
     chunk_elements: Annotated[int, Meta(ge=1, le=MOST_CHUNK_ELEMENTS)] | None = None
     congestion_control: Literal["bbr", "cubic"] | None = None
@@ -337,9 +400,21 @@ class Scenario(Table, frozen=True, kw_only=True):
     @property
     def adaptive(self) -> Adaptive | None:
         """How a scenario with one route goes on dealing during a round; None if it does not."""
+        if self.is_served:
+            return None
         if self.deal is None:
             return Adaptive() if isinstance(self.routes[0], Packed) else None
         return self.deal if isinstance(self.deal, Adaptive) else None
+
+    @property
+    def is_served(self) -> bool:
+        """Whether the roots of the route hold the model, and workers push and pull."""
+        return self.serve is not None or not isinstance(self.pace, Bsp)
+
+    def workers(self, overlay: Overlay) -> list[int]:
+        """Return the sites that compute, by index."""
+        idle = () if self.serve is None else self.serve.only
+        return [index for index, site in enumerate(overlay.sites) if site.name not in idle]
 
     def runs(self) -> tuple[Scenario, ...]:
         """Return one scenario for each route."""
@@ -412,9 +487,32 @@ def loads(text: str, where: str = "<string>") -> Scenario:
             "one of them out"
         )
     _check_probes(scenario, where)
+    _check_served(scenario, where)
     if not scenario.routes:
         raise ScenarioError(f"{where}: route: there is none; give at least one")
     return scenario
+
+
+def _check_served(scenario: Scenario, where: str) -> None:
+    if not scenario.is_served:
+        if isinstance(scenario.load, TunedBatches):
+            raise ScenarioError(
+                f"{where}: load: an all-reduce weighs all sites alike, so batches cannot be tuned; "
+                "give [serve], or another pace than bsp"
+            )
+        return
+    for key, value in (("awareness", scenario.awareness), ("deal", scenario.deal)):
+        if value is not None:
+            raise ScenarioError(
+                f"{where}: {key}: where the model is served, its chunks stay with their trees; "
+                "leave it out"
+            )
+    task, load = scenario.task, scenario.load
+    if isinstance(load, TunedBatches) and not 1 <= task.batch_size <= load.most:
+        raise ScenarioError(
+            f"{where}: load.most: {load.most} samples where task.batch_size is {task.batch_size}; "
+            "give a batch_size of 1 or more, and no smaller most"
+        )
 
 
 def _check_probes(scenario: Scenario, where: str) -> None:
@@ -448,12 +546,40 @@ def check(scenario: Scenario, overlay: Overlay) -> None:
         compute_model(scenario, overlay)
     except (FaultError, ComputeError) as error:
         raise ScenarioError(str(error)) from None
+    if scenario.serve is not None:
+        names = {site.name for site in overlay.sites}
+        if unknown := [name for name in scenario.serve.only if name not in names]:
+            raise ScenarioError(f"serve.only: the overlay has no site {unknown[0]!r}")
+        if not scenario.workers(overlay):
+            raise ScenarioError("serve.only: it names every site; let one compute")
     for index, route in enumerate(scenario.routes):
         key = f"route[{index}]" if isinstance(scenario.route, tuple) else "route"
         try:
             plan_route(route, overlay)
         except (OverlayError, PlanError) as error:
             raise ScenarioError(f"{key}: {error}") from None
+
+
+def make_pace(asked: Pace) -> paces.Pace:
+    """Return a scenario's pace, fresh."""
+    match asked:
+        case Bsp():
+            return paces.Bsp()
+        case Asp():
+            return paces.Asp()
+        case Ssp(lead=lead):
+            return paces.Ssp(lead)
+        case Safa(fraction=fraction, lag_tolerance=lag_tolerance):
+            return paces.Safa(fraction, lag_tolerance)
+        case R2sp(relaxation=relaxation):
+            return paces.R2sp(relaxation)
+
+
+def make_load(asked: EqualBatches | TunedBatches, batch_size: int) -> paces.Load:
+    """Return what sizes a scenario's batches, fresh."""
+    if isinstance(asked, TunedBatches):
+        return paces.Tuned(batch_size, asked.most)
+    return paces.Equal(batch_size)
 
 
 def compute_model(scenario: Scenario, overlay: Overlay) -> ComputeModel | None:

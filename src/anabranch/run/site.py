@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -15,8 +16,8 @@ from anabranch.net.throughput import BusyPeriodEstimator, ChunkMeanEstimator
 from anabranch.overlay import Overlay
 from anabranch.record import events
 from anabranch.run.scenario import Passive, Scenario, decode
-from anabranch.run.work import make_work
-from anabranch.site.agent import RoundsOver, SiteAgent, Transport
+from anabranch.run.work import Work, make_work
+from anabranch.site.agent import RoundsOver, Served, SiteAgent, Transport
 from anabranch.site.meter import Meter
 
 T = TypeVar("T")
@@ -129,7 +130,11 @@ async def _steps(
     chunk_elements = scenario.chunk_elements_of(len(work.buffer))
     transport = _transport(scenario, chunk_elements, world.strands)
     meter = _meter(scenario, chunk_elements)
-    await agent.start(transport, len(work.buffer), work.arithmetic, lanes, meter)
+    workers = scenario.workers(overlay)
+    served = None
+    if scenario.is_served:
+        served = Served(work.model, work.make_rule, len(workers))
+    await agent.start(transport, len(work.buffer), work.arithmetic, lanes, meter, served)
     diary.begin(agent, site, scenario.sample_every_s)
     if world.strands > 1:
         diary.write(
@@ -140,10 +145,20 @@ async def _steps(
                 why="the congestion control that suits the links may not be set here",
             )
         )
-    rounds = scenario.stop.rounds
+    if scenario.is_served:
+        await _iterate(world, agent, diary, work, site, site == workers[0])
+    else:
+        await _rounds(world, agent, diary, work, site, scenario.stop.rounds)
+
+
+async def _rounds(
+    world: World, agent: SiteAgent, diary: _Diary, work: Work, site: int, rounds: int
+) -> None:
+    """Compute and all-reduce, round by round."""
+    loop = asyncio.get_running_loop()
     for step in range(rounds):
         began_s = loop.time()
-        loss = await world.compute(step, work.samples, work.prepare)
+        loss = await world.compute(step, work.samples, partial(work.prepare, work.samples))
         computed_s = loop.time() - began_s
         world.round_begins(step + 1)
         try:
@@ -171,6 +186,42 @@ async def _steps(
             accuracy = await loop.run_in_executor(None, look.accuracy)
             diary.write(events.Evaluated(at_s=at_s, site=0, round=done.round, accuracy=accuracy))
             diary.report()  # the run may be over for it
+
+
+async def _iterate(
+    world: World, agent: SiteAgent, diary: _Diary, work: Work, site: int, evaluates: bool
+) -> None:
+    """Pull, compute and push, as the pace permits; a site that only serves is never permitted."""
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            permission = await agent.permission()
+        except RoundsOver:
+            return
+        update, samples = permission.update, permission.samples
+        look = work.evaluation
+        if evaluates and look is not None and update > 1 and (update - 1) % look.every == 0:
+            at_s = diary.now_s()
+            accuracy = await loop.run_in_executor(None, look.accuracy)
+            diary.write(events.Evaluated(at_s=at_s, site=site, round=update - 1, accuracy=accuracy))
+            diary.report()  # the run may be over for it
+        began_s = loop.time()
+        loss = await world.compute(update - 1, samples, partial(work.prepare, samples))
+        computed_s = loop.time() - began_s
+        world.round_begins(update)
+        weight = samples / work.samples if work.samples else 1.0
+        agent.push(permission, work.buffer, weight, samples, computed_s)
+        if samples:
+            diary.write(
+                events.StepDone(
+                    at_s=diary.now_s(),
+                    site=site,
+                    round=update,
+                    loss=loss,
+                    samples=samples,
+                    compute_s=computed_s,
+                )
+            )
 
 
 def _transport(scenario: Scenario, chunk_elements: int, strands: int) -> Transport:

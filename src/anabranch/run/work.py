@@ -14,6 +14,7 @@ import numpy.typing as npt
 from anabranch.net.errors import RunAborted
 from anabranch.run.scenario import Exchange, Scenario, Task, Train
 from anabranch.site.arithmetic import Arithmetic, Float32, SizesOnly
+from anabranch.site.shard import Rule
 
 if TYPE_CHECKING:
     from anabranch.learn import tasks
@@ -40,16 +41,21 @@ class Work(Protocol):
     Attributes:
         buffer: what is exchanged, shape (elements,).
         arithmetic: what the exchange does to its elements.
-        samples: how many a step takes.
+        model: what is learnt, shape (elements,); where it is served, pulls overwrite it.
+        make_rule: makes what changes so many elements of it by gradients; None where nothing is
+            learnt.
+        samples: how many a step takes, where nobody says otherwise.
         evaluation: how well the model does, and when to ask; None where nothing is learnt.
     """
 
     buffer: Floats
+    model: Floats
+    make_rule: Callable[[int], Rule] | None
     arithmetic: Arithmetic
     samples: int
     evaluation: Evaluation | None
 
-    def prepare(self) -> float | None:
+    def prepare(self, samples: int) -> float | None:
         """Fill the buffer with this site's contribution; return the loss, if there is one."""
 
     def apply(self, round: int) -> int | None:
@@ -101,7 +107,7 @@ class _Training:
         self, scenario: Scenario, task: Train, site: int, sites: int, data_dir: Path | None
     ) -> None:
         from anabranch.learn.models import build_model
-        from anabranch.learn.optimisers import Adam, Sgd
+        from anabranch.learn.optimisers import Adam, Optimiser, Sgd
         from anabranch.learn.partition import partition_evenly
         from anabranch.learn.train import Trainer
 
@@ -110,21 +116,25 @@ class _Training:
             task.model, data.shape, data.classes, seed=scenario.seed, hidden=task.hidden or None
         )
         rate = task.learning_rate
+        optimiser: Optimiser
+        optimiser = Adam(rate) if task.optimiser == "adam" else Sgd(rate, task.momentum)
         self._trainer = Trainer(
             data,
             model,
             partition_evenly(len(data.train_labels), sites, scenario.seed)[site],
-            Adam(rate) if task.optimiser == "adam" else Sgd(rate, task.momentum),
+            optimiser,
             task.batch_size,
             seed=scenario.seed * sites + site,
         )
         self.buffer = self._trainer.flat.gradients
+        self.model = self._trainer.flat.parameters
+        self.make_rule: Callable[[int], Rule] | None = optimiser.start
         self.arithmetic: Arithmetic = Float32()
         self.samples = task.batch_size
         self.evaluation: Evaluation | None = Evaluation(task.evaluate_every, self._trainer.accuracy)
 
-    def prepare(self) -> float:
-        return self._trainer.compute_gradients()
+    def prepare(self, samples: int) -> float:
+        return self._trainer.compute_gradients(samples)
 
     def apply(self, round: int) -> int:
         from anabranch.learn.checksum import checksum
@@ -138,13 +148,15 @@ class _Exchanging:
 
     def __init__(self, task: Exchange, site: int, sites: int) -> None:
         self.buffer = np.empty(task.buffer_elements, np.float32)
+        self.model = self.buffer  # nobody looks at what comes
+        self.make_rule: Callable[[int], Rule] | None = None
         self.arithmetic: Arithmetic = Float32()
         self.samples = task.batch_size
         self.evaluation: Evaluation | None = None
         self._site = site
         self._sites = sites
 
-    def prepare(self) -> None:
+    def prepare(self, samples: int) -> None:
         _fill(self.buffer, self._site)
 
     def apply(self, round: int) -> int:
@@ -159,10 +171,12 @@ class _Sized:
 
     def __init__(self, scenario: Scenario, elements: int) -> None:
         self.buffer, self.arithmetic = _nothing(elements, scenario.chunk_elements_of(elements))
+        self.model = self.buffer
+        self.make_rule: Callable[[int], Rule] | None = None
         self.samples = scenario.task.batch_size
         self.evaluation: Evaluation | None = None
 
-    def prepare(self) -> None:
+    def prepare(self, samples: int) -> None:
         pass
 
     def apply(self, round: int) -> None:

@@ -1,0 +1,158 @@
+"""Runs whose model is served: any pace over any route from the scenario file, in both worlds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+from anabranch.overlay import Overlay, load
+from anabranch.record import Evaluated, Event, UpdateApplied, WorkerWent, read_events
+from anabranch.run.launch import run_locally
+from anabranch.run.scenario import ScenarioError, loads
+from anabranch.run.scenario import load as load_scenario
+from anabranch.run.simulate import simulate
+
+PACES = [
+    '{kind = "bsp"}',
+    '{kind = "asp"}',
+    '{kind = "ssp", lead = 2}',
+    '{kind = "safa", fraction = 0.5}',
+    '{kind = "r2sp"}',
+]
+ROUTES = [
+    '{kind = "star"}',
+    '{kind = "balanced"}',
+    '{kind = "fapt", roots = 3}',
+    '{kind = "packed"}',
+]
+
+
+def scenario(pace: str, route: str = '{kind = "star"}', more: str = "") -> str:
+    return (
+        'overlay = "internet2-9"\nstop = {rounds = 12}\nserve = {only = ["dc9"]}\n'
+        f"pace = {pace}\nroute = {route}\n{more}\n"
+        'task = {kind = "train", data = "digits", model = "softmax", learning_rate = 0.5}\n'
+        "compute = {samples_per_s = 100}\n"
+    )
+
+
+def simulated(text: str, folder: Path) -> list[Event]:
+    path, log = folder / "scenario.toml", folder / "run.db"
+    path.write_text(text)
+    simulate(*load_scenario(path), log)
+    return [event for _, event in read_events(log)]
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("pace", PACES)
+def test_every_pace_trains_over_every_route(pace: str, route: str, tmp_path: Path) -> None:
+    happened = simulated(scenario(pace, route), tmp_path)
+    applied = Counter(event.site for event in happened if isinstance(event, UpdateApplied))
+    assert applied == dict.fromkeys(range(8), 12)  # dc9 only serves, if anything
+    accuracy = [event.accuracy for event in happened if isinstance(event, Evaluated)]
+    assert accuracy[-1] > 0.8
+
+
+def test_with_auxiliary_paths_and_tuned_batches_it_is_one_line_each(tmp_path: Path) -> None:
+    more = 'auxiliary = {}\nload = {kind = "tuned", most = 200}'
+    happened = simulated(scenario('{kind = "r2sp"}', '{kind = "fapt"}', more), tmp_path)
+    assert sum(isinstance(event, UpdateApplied) for event in happened) == 8 * 12
+
+
+def test_under_a_barrier_all_updates_are_one_step_and_miss_nothing(tmp_path: Path) -> None:
+    happened = simulated(scenario('{kind = "bsp"}'), tmp_path)
+    applied = [event for event in happened if isinstance(event, UpdateApplied)]
+    assert [event.missed for event in applied] == [0] * 96
+    assert [event.version for event in applied] == [step for step in range(1, 13) for _ in range(8)]
+
+
+def test_in_turns_updates_are_evenly_apart_and_each_misses_one_of_everybody(tmp_path: Path) -> None:
+    happened = simulated(scenario('{kind = "r2sp", relaxation = 1}'), tmp_path)
+    applied = [event for event in happened if isinstance(event, UpdateApplied)]
+    assert [event.site for event in applied] == list(range(8)) * 12
+    assert {event.missed for event in applied[8:]} == {7}
+    settled = applied[
+        64:88
+    ]  # the gap has been learnt, and in the last cycle there are fewer and fewer
+    gaps_s = [after.at_s - before.at_s for before, after in pairwise(settled)]
+    assert max(gaps_s) < 1.2 * mean(gaps_s)
+
+
+def test_the_same_scenario_gives_the_same_log(tmp_path: Path) -> None:
+    logs = []
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        logs.append(simulated(scenario('{kind = "r2sp"}', '{kind = "fapt"}'), tmp_path / name))
+    assert logs[0] == logs[1]
+
+
+def test_real_processes_keep_the_simulated_pace(tmp_path: Path) -> None:
+    text = (
+        'overlay = "two.toml"\nroute = {kind = "star", hub = "server"}\n'
+        'serve = {only = ["server"]}\npace = {kind = "r2sp", relaxation = 1}\n'
+        "stop = {rounds = 8}\nchunk_elements = 4096\n"
+        'task = {kind = "train", data = "digits", model = "softmax", learning_rate = 0.5}\n'
+        "compute = {samples_per_s = 64}\n"
+    )
+    links = "".join(
+        f'[[link]]\nfrom = "server"\nto = "{worker}"\nlatency_s = 0\n'
+        "rate_bps = 10e6\nback_rate_bps = 10e6\n"
+        for worker in ("a", "b")
+    )
+    overlay = 'name = "two"\n' + "".join(
+        f'[[site]]\nname = "{name}"\n' for name in ("server", "a", "b")
+    )
+    (tmp_path / "two.toml").write_text(overlay + links)
+    (tmp_path / "scenario.toml").write_text(text)
+    network: Overlay = load(str(tmp_path / "two.toml"))
+    run_locally(tmp_path / "scenario.toml", 0, network, tmp_path / "real.db")
+    virtual = simulated(text, tmp_path)
+    real = [event for _, event in read_events(tmp_path / "real.db")]
+    ends_s = []
+    for happened in (virtual, real):
+        applied = [event for event in happened if isinstance(event, UpdateApplied)]
+        assert [event.site for event in applied] == [1, 2] * 8
+        assert {event.missed for event in applied[1:]} == {1}
+        assert sum(isinstance(event, WorkerWent) for event in happened) == 16
+        ends_s.append(applied[-1].at_s)
+    assert ends_s[1] == pytest.approx(ends_s[0], rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ('awareness = {kind = "passive"}', "awareness: where the model is served"),
+        ('deal = {kind = "adaptive"}', "deal: where the model is served"),
+        ('load = {kind = "tuned", most = 4}', "load.most: 4 samples where task.batch_size is 32"),
+    ],
+)
+def test_what_does_not_go_with_a_served_model_is_named(more: str, named: str) -> None:
+    with pytest.raises(ScenarioError, match=named):
+        loads(scenario('{kind = "r2sp"}', more=more))
+
+
+def test_tuned_batches_need_a_served_model() -> None:
+    text = scenario('{kind = "bsp"}', more='load = {kind = "tuned", most = 64}')
+    loads(text)
+    with pytest.raises(ScenarioError, match="load: an all-reduce weighs all sites alike"):
+        loads(text.replace('serve = {only = ["dc9"]}\n', ""))
+
+
+@pytest.mark.parametrize(
+    ("only", "named"),
+    [
+        ('["dc10"]', "serve.only: the overlay has no site 'dc10'"),
+        (str([f"dc{k}" for k in range(1, 10)]), "serve.only: it names every site"),
+    ],
+)
+def test_who_serves_must_be_there_and_somebody_must_compute(
+    only: str, named: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "scenario.toml"
+    path.write_text(scenario('{kind = "asp"}').replace('["dc9"]', only))
+    with pytest.raises(ScenarioError, match=named):
+        load_scenario(path)
