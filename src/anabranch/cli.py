@@ -43,7 +43,7 @@ from anabranch.record import (
 )
 from anabranch.run import scenario as scenarios
 from anabranch.run.launch import BEGAN, TOKEN_VARIABLE, run_locally
-from anabranch.run.progress import LiveRun, results_table, twin_table
+from anabranch.run.progress import LiveRun, pace_table, results_table, twin_table
 from anabranch.run.scenario import (
     Balanced,
     Fapt,
@@ -231,7 +231,9 @@ def _run_all(
             break
     logs = [run.log for run in runs if run.log.exists() and any(read_events(run.log))]
     if logs:
-        _console.print(results_table([_summary(log) for log in logs]))
+        done = [_summary(log) for log in logs]
+        # All runs of a scenario are served, or none is.
+        _console.print(pace_table(done) if done[0].pace else results_table(done))
         report_path = folder / "report.html"
         write_report(logs, report_path)
         _console.print(f"report: {report_path}", soft_wrap=True)

@@ -26,6 +26,7 @@ from anabranch.record import (
     TransportChosen,
     UnknownEvent,
     UpdateApplied,
+    UpdateCame,
     UpdateDiscarded,
     WorkerWent,
 )
@@ -79,6 +80,7 @@ ONE_OF_EACH: list[Event] = [
     ),
     ProceedAsked(at_s=2.5, site=1, update=3, samples=64, compute_s=0.25),
     WorkerWent(at_s=2.5, site=1, update=4, samples=64),
+    UpdateCame(at_s=2.5, site=1, update=3),
     UpdateApplied(at_s=2.5, site=1, update=3, version=7, missed=2),
     UpdateDiscarded(at_s=2.5, site=1, update=3),
     MessageRefused(at_s=2.0, site=0, sender=None, error="DuplicateMessage", detail='chunk "3"'),

@@ -26,7 +26,8 @@ def test_an_update_counts_once_every_server_has_it_and_its_worker_has_asked() ->
     book = begun(PaceBook(Asp(), Equal(32), (0, 1), (2, 3), 5))
     assert book.came(2, 0, 1, 1.0) == ()
     assert book.came(3, 0, 1, 1.1) == ()
-    (decision,) = book.asked(0, 1, 32, 0.5, 1.2)
+    came, decision = book.asked(0, 1, 32, 0.5, 1.2)
+    assert came.came == (0, 1)
     assert [each.update for each in decision.applied] == [(0, 1)]
     assert decision.version == 1
     assert decision.permissions == (Permission(0, 2, 32),)
@@ -38,7 +39,7 @@ def test_what_each_update_had_missed_is_told() -> None:
         book.asked(0, update, 1, 0.1, update)
         book.came(2, 0, update, update)
     book.asked(1, 1, 1, 0.1, 4.0)
-    (decision,) = book.came(2, 1, 1, 4.0)
+    _, decision = book.came(2, 1, 1, 4.0)
     assert [each.missed for each in decision.applied] == [3]
 
 
@@ -66,8 +67,8 @@ def test_a_closed_book_lets_nobody_go_on() -> None:
     book.close()
     book.asked(0, 1, 1, 0.1, 1.0)
     decisions = book.came(2, 0, 1, 1.0)
-    assert decisions[0].applied
-    assert decisions[0].finished == (0,)
+    assert decisions[1].applied
+    assert decisions[1].finished == (0,)
     assert not any(decision.permissions for decision in decisions)
     assert not book.is_over
 
@@ -75,7 +76,8 @@ def test_a_closed_book_lets_nobody_go_on() -> None:
 def test_the_others_go_on_without_a_worker_that_has_died() -> None:
     book = begun(PaceBook(Bsp(), Equal(1), (0, 1), (2,), 9))
     book.asked(0, 1, 1, 0.1, 1.0)
-    assert book.came(2, 0, 1, 1.0) == ()
+    (came,) = book.came(2, 0, 1, 1.0)
+    assert not came.applied
     decisions = book.lost(1, 2.0)
     assert [each.update for decision in decisions for each in decision.applied] == [(0, 1)]
     assert book.came(2, 1, 1, 2.1) == ()  # what was on its way still comes

@@ -24,6 +24,7 @@ from anabranch.record.events import (
     TransportChosen,
     UnknownEvent,
     UpdateApplied,
+    UpdateCame,
     UpdateDiscarded,
     WorkerWent,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "TwinRow",
     "UnknownEvent",
     "UpdateApplied",
+    "UpdateCame",
     "UpdateDiscarded",
     "Wait",
     "WorkerWent",

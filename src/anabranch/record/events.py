@@ -248,6 +248,17 @@ class WorkerWent(_Event, frozen=True, kw_only=True):
     samples: int
 
 
+class UpdateCame(_Event, frozen=True, kw_only=True):
+    """All of a worker's update is with the servers; the worker waits to go on.
+
+    Args:
+        site, update: which worker's, and which of its updates.
+    """
+
+    site: int
+    update: int
+
+
 class UpdateApplied(_Event, frozen=True, kw_only=True):
     """A worker's update became part of the model that the servers hold.
 
@@ -367,6 +378,7 @@ Event = (
     | PlanIssued
     | ProceedAsked
     | WorkerWent
+    | UpdateCame
     | UpdateApplied
     | UpdateDiscarded
     | MessageRefused

@@ -20,6 +20,7 @@ from anabranch.record.events import (
     LinkMeasured,
     MessageRefused,
     PlanIssued,
+    ProceedAsked,
     RoundBegan,
     RoundDone,
     RunEnded,
@@ -29,7 +30,12 @@ from anabranch.record.events import (
     StepDone,
     TransportChosen,
     UnknownEvent,
+    UpdateApplied,
+    UpdateCame,
+    UpdateDiscarded,
+    WorkerWent,
 )
+from anabranch.record.pacing import Paced, PaceSummary, summarise_pace
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +161,7 @@ class RunSummary:
         checksums: of the other checked rounds, by number.
         faults: what a fault script did, in order.
         lost: the sites that were lost, in order; one that came back may be lost again.
+        pace: what a run with servers came to; None for one that all-reduces.
         transports: of the sites whose lanes do not send as they were asked to.
         refused: messages refused, by name of the error.
         unknown: events of another release that were left out, by kind.
@@ -178,6 +185,7 @@ class RunSummary:
     checksums: Mapping[int, int]
     faults: tuple[FaultInjected, ...]
     lost: tuple[SiteLost, ...]
+    pace: PaceSummary | None
     transports: tuple[TransportChosen, ...]
     refused: Mapping[str, int]
     unknown: Mapping[str, int]
@@ -358,6 +366,7 @@ class _Tally:
         self.faults: list[FaultInjected] = []
         self.lost: list[SiteLost] = []
         self.transports: list[TransportChosen] = []
+        self.paced: list[Paced] = []
         self.total_s = 0.0
         self.end: RunEnded | None = None
 
@@ -389,6 +398,8 @@ class _Tally:
                 self.lost.append(event)
                 self.present.discard(event.site)
                 self._complete(self.done)  # survivors may have been waiting for this one only
+            case WorkerWent() | ProceedAsked() | UpdateCame() | UpdateApplied() | UpdateDiscarded():
+                self.paced.append(event)
             case TransportChosen():
                 self.transports.append(event)
             case FaultInjected():
@@ -466,6 +477,7 @@ class _Tally:
             },
             faults=tuple(self.faults),
             lost=tuple(self.lost),
+            pace=summarise_pace(self.paced),
             transports=tuple(self.transports),
             refused=dict(sorted(self.refused.items())),
             unknown=dict(sorted(self.unknown.items())),

@@ -227,6 +227,9 @@ class Recorder:
     def paced(self, decision: Decision) -> None:
         """See :class:`anabranch.scheduler.server.Observer`."""
         at_s = self.at_s()
+        if decision.came is not None:
+            worker, update = decision.came
+            self.write(events.UpdateCame(at_s=at_s, site=worker, update=update))
         for each in decision.applied:
             worker, update = each.update
             self.write(

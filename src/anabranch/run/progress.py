@@ -105,6 +105,40 @@ def twin_table(twins: Sequence[TwinRow]) -> Table:
     return table
 
 
+def pace_table(runs: Sequence[RunSummary]) -> Table:
+    """Return runs with servers side by side, a row each.
+
+    ``iteration`` is the mean time from one permission of a worker to its next, ``blocked`` the part
+    of it spent waiting for permission. ``at once`` is the part of updates with nothing between them
+    and the one before, ``missed`` how many updates of others one missed, on average and at most.
+    """
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("route")
+    headings = ["updates", "discarded", "iteration", "blocked", "at once", "missed", "whole run"]
+    learns = any(run.accuracy or run.started.target_accuracy is not None for run in runs)
+    for heading in (*headings, *(("accuracy", "to target") if learns else ())):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for run in runs:
+        pace, target = run.pace, run.started.target_accuracy
+        if pace is None:
+            continue
+        reached_s = None if target is None else run.time_to_accuracy_s(target)
+        learnt = units.percent(run.final_accuracy), units.seconds(reached_s)
+        missed = "-" if pace.mean_missed is None else f"{pace.mean_missed:.1f}, {max(pace.missed)}"
+        table.add_row(
+            run.label,
+            str(pace.updates),
+            str(pace.discarded),
+            units.seconds(pace.iteration_s),
+            units.seconds(pace.blocked_s),
+            units.percent(pace.at_once),
+            missed,
+            units.seconds(run.total_s),
+            *(learnt if learns else ()),
+        )
+    return table
+
+
 def results_table(runs: Sequence[RunSummary]) -> Table:
     """Return runs side by side, a row each.
 

@@ -40,6 +40,7 @@ class Decision:
         version: of the model from then on.
         finished: workers that have computed all they were to, and the last of whose updates is
             settled.
+        came: the update that is all here now, and has its worker wait.
     """
 
     applied: tuple[Applied, ...]
@@ -47,6 +48,7 @@ class Decision:
     permissions: tuple[Permission, ...]
     version: int
     finished: tuple[int, ...] = ()
+    came: Update | None = None
 
 
 @dataclass(slots=True)
@@ -150,7 +152,8 @@ class PaceBook:
             return ()
         del self._coming[worker, update]
         self._ledger.pushed((worker, update))
-        return self._book(self._pace.push(worker, now_s), now_s)
+        came = Decision((), (), (), self._ledger.version, came=(worker, update))
+        return (came, *self._book(self._pace.push(worker, now_s), now_s))
 
     def look(self, now_s: float) -> tuple[Decision, ...]:
         """Decide what has become due; harmless at any time."""

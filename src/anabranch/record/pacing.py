@@ -1,0 +1,161 @@
+"""What a pace came to: how long iterations took, who waited, how stale updates were. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
+
+from anabranch.record.events import (
+    ProceedAsked,
+    UpdateApplied,
+    UpdateCame,
+    UpdateDiscarded,
+    WorkerWent,
+)
+
+Paced = WorkerWent | ProceedAsked | UpdateCame | UpdateApplied | UpdateDiscarded
+
+# Two updates are made at once if so small a part of an iteration lies between them.
+_AT_ONCE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """One iteration of one worker; moments are seconds since the run began.
+
+    Args:
+        update: which, from 1.
+        samples: of its batch.
+        went_s: when it was let go on.
+        asked_s: when it had computed, and its push began.
+        came_s: when all of its update was with the servers.
+        compute_s: how long it computed.
+        next_s: when it was let go on to its next; None for its last.
+    """
+
+    update: int
+    samples: int
+    went_s: float
+    asked_s: float
+    came_s: float
+    compute_s: float
+    next_s: float | None
+
+    @property
+    def pull_s(self) -> float:
+        """How long it waited for the model."""
+        return max(0.0, self.asked_s - self.went_s - self.compute_s)
+
+    @property
+    def push_s(self) -> float:
+        """How long its update was on its way."""
+        return self.came_s - self.asked_s
+
+    @property
+    def blocked_s(self) -> float:
+        """How long it then waited for permission; 0 after its last."""
+        return 0.0 if self.next_s is None else self.next_s - self.came_s
+
+
+@dataclass(frozen=True, slots=True)
+class PaceSummary:
+    """A run with servers, summed up.
+
+    Args:
+        iterations: of each worker, by site, in order; those whose update came.
+        gaps_s: time between updates that became part of the model, one after the other, seconds.
+        missed: how many updates missed how many of others.
+        discarded: how many updates were.
+    """
+
+    iterations: Mapping[int, Sequence[Iteration]]
+    gaps_s: tuple[float, ...]
+    missed: Mapping[int, int]
+    discarded: int
+
+    @property
+    def updates(self) -> int:
+        """How many updates are part of the model."""
+        return sum(self.missed.values())
+
+    @property
+    def iteration_s(self) -> float | None:
+        """Mean time from one permission to the next, seconds; None where there are no two."""
+        spans_s = [
+            each.next_s - each.went_s
+            for series in self.iterations.values()
+            for each in series
+            if each.next_s is not None
+        ]
+        return fmean(spans_s) if spans_s else None
+
+    @property
+    def blocked_s(self) -> float | None:
+        """Mean time a worker waited for permission, seconds."""
+        waits_s = [
+            each.blocked_s
+            for series in self.iterations.values()
+            for each in series
+            if each.next_s is not None
+        ]
+        return fmean(waits_s) if waits_s else None
+
+    @property
+    def mean_missed(self) -> float | None:
+        """How many updates of others an update missed, on average."""
+        if not self.updates:
+            return None
+        return sum(missed * count for missed, count in self.missed.items()) / self.updates
+
+    @property
+    def at_once(self) -> float | None:
+        """The part of the gaps that is nothing beside an iteration: contention (R²SP, Fig. 9)."""
+        if not self.gaps_s or self.iteration_s is None:
+            return None
+        return sum(gap_s <= _AT_ONCE * self.iteration_s for gap_s in self.gaps_s) / len(self.gaps_s)
+
+
+def summarise_pace(events: Iterable[Paced]) -> PaceSummary | None:
+    """Return what a run's pace came to; None for a run without servers."""
+    went: defaultdict[int, dict[int, WorkerWent]] = defaultdict(dict)
+    asked: dict[tuple[int, int], ProceedAsked] = {}
+    came: dict[tuple[int, int], UpdateCame] = {}
+    applied_s: list[float] = []
+    missed: Counter[int] = Counter()
+    discarded = 0
+    for event in events:
+        match event:
+            case WorkerWent():
+                went[event.site][event.update] = event
+            case ProceedAsked():
+                asked[event.site, event.update] = event
+            case UpdateCame():
+                came[event.site, event.update] = event
+            case UpdateApplied():
+                applied_s.append(event.at_s)
+                missed[event.missed] += 1
+            case UpdateDiscarded():
+                discarded += 1
+    if not went:
+        return None
+    iterations = {
+        site: tuple(
+            Iteration(
+                update,
+                begun.samples,
+                begun.at_s,
+                asked[site, update].at_s,
+                came[site, update].at_s,
+                asked[site, update].compute_s,
+                by_update[update + 1].at_s if update + 1 in by_update else None,
+            )
+            for update, begun in sorted(by_update.items())
+            if (site, update) in asked and (site, update) in came
+        )
+        for site, by_update in sorted(went.items())
+    }
+    gaps_s = tuple(after_s - before_s for before_s, after_s in pairwise(applied_s))
+    return PaceSummary(iterations, gaps_s, dict(sorted(missed.items())), discarded)
