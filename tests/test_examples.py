@@ -16,7 +16,19 @@ from msgspec import inspect
 
 from anabranch.overlay import _toml
 from anabranch.record import RunSummary, read_events, summarise
-from anabranch.run.scenario import ByShare, Oracle, Scenario, check_real, load, plan_route
+from anabranch.run.scenario import (
+    Asp,
+    Bsp,
+    ByShare,
+    Oracle,
+    Safa,
+    Scenario,
+    Ssp,
+    TunedBatches,
+    check_real,
+    load,
+    plan_route,
+)
 from anabranch.run.simulate import simulate
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -64,7 +76,9 @@ def assert_went_well(run: RunSummary, scenario: Scenario) -> None:
     target = run.started.target_accuracy
     if target is not None:
         assert run.time_to_accuracy_s(target) is not None
-    if run.reason is None:
+    if run.pace is not None:
+        assert {len(each) for each in run.pace.iterations.values()} == {scenario.stop.rounds}
+    elif run.reason is None:
         assert len(run.rounds) == scenario.stop.rounds
     else:  # the scenario asks to stop before the last round
         assert scenario.stop.at_target or scenario.stop.after_s is not None
@@ -76,6 +90,13 @@ COMPARED: dict[str, list[dict[str, object]]] = {
     "own-plan": [{"deal": ByShare()}],
     "auxiliary-paths": [{"auxiliary": None}],
     "aware": [{"awareness": None}, {"awareness": Oracle(update_rate=0.1)}],
+    "paces": [
+        {"pace": Bsp()},
+        {"pace": Asp()},
+        {"pace": Ssp(lead=5)},
+        {"pace": Safa()},
+        {"load": TunedBatches(most=512)},
+    ],
 }
 
 
@@ -95,6 +116,8 @@ def figure(name: str, run: RunSummary) -> float | None:
     """Return what a scenario's table says of a run."""
     if name == "changing-network":
         return run.round_s[1]  # the first has none before it to overlap with
+    if name == "paces":
+        return None if run.pace is None else run.pace.iteration_s
     if name == "aware":
         return run.total_s / len(run.rounds)
     target = run.started.target_accuracy
