@@ -620,7 +620,7 @@ def scheduler(
         lambda at: print(f"{at[0]}:{at[1]}", flush=True),
         stop_with_stdin,
         emulated,
-        lambda: print(BEGAN, flush=True) if emulated else None,
+        lambda: print(BEGAN, flush=True) if stop_with_stdin else None,
     )
 
 

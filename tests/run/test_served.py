@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import Counter
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean
 
+import numpy as np
 import pytest
 
+from anabranch.net.errors import RunAborted
 from anabranch.overlay import Overlay, load
-from anabranch.record import Evaluated, Event, UpdateApplied, WorkerWent, read_events
+from anabranch.record import (
+    Evaluated,
+    Event,
+    RunEnded,
+    SiteLost,
+    UpdateApplied,
+    WorkerWent,
+    read_events,
+)
 from anabranch.run.launch import run_locally
 from anabranch.run.scenario import ScenarioError, loads
 from anabranch.run.scenario import load as load_scenario
@@ -37,6 +50,19 @@ def scenario(pace: str, route: str = '{kind = "star"}', more: str = "") -> str:
         f"pace = {pace}\nroute = {route}\n{more}\n"
         'task = {kind = "train", data = "digits", model = "softmax", learning_rate = 0.5}\n'
         "compute = {samples_per_s = 100}\n"
+    )
+
+
+def hub(folder: Path, server: str, workers: Iterable[str], rate_bps: float) -> None:
+    """Write an overlay whose server reaches every worker; so no worker is on another's way."""
+    (folder / "hub.toml").write_text(
+        f'name = "hub"\n[defaults]\nrate_bps = {rate_bps}\nlatency_s = 0.001\n'
+        + "".join(f'[[site]]\nname = "{worker}"\n' for worker in workers)
+        + f'[[site]]\nname = "{server}"\n'
+        + "".join(
+            f'[[link]]\nfrom = "{server}"\nto = "{worker}"\nback_rate_bps = {rate_bps}\n'
+            for worker in workers
+        )
     )
 
 
@@ -92,30 +118,22 @@ def test_the_same_scenario_gives_the_same_log(tmp_path: Path) -> None:
 
 def test_real_processes_keep_the_simulated_pace(tmp_path: Path) -> None:
     text = (
-        'overlay = "two.toml"\nroute = {kind = "star", hub = "server"}\n'
+        'overlay = "hub.toml"\nroute = {kind = "star", hub = "server"}\n'
         'serve = {only = ["server"]}\npace = {kind = "r2sp", relaxation = 1}\n'
         "stop = {rounds = 8}\nchunk_elements = 4096\n"
         'task = {kind = "train", data = "digits", model = "softmax", learning_rate = 0.5}\n'
         "compute = {samples_per_s = 64}\n"
     )
-    links = "".join(
-        f'[[link]]\nfrom = "server"\nto = "{worker}"\nlatency_s = 0\n'
-        "rate_bps = 10e6\nback_rate_bps = 10e6\n"
-        for worker in ("a", "b")
-    )
-    overlay = 'name = "two"\n' + "".join(
-        f'[[site]]\nname = "{name}"\n' for name in ("server", "a", "b")
-    )
-    (tmp_path / "two.toml").write_text(overlay + links)
+    hub(tmp_path, "server", "ab", 10e6)
     (tmp_path / "scenario.toml").write_text(text)
-    network: Overlay = load(str(tmp_path / "two.toml"))
+    network: Overlay = load(str(tmp_path / "hub.toml"))
     run_locally(tmp_path / "scenario.toml", 0, network, tmp_path / "real.db")
     virtual = simulated(text, tmp_path)
     real = [event for _, event in read_events(tmp_path / "real.db")]
     ends_s = []
     for happened in (virtual, real):
         applied = [event for event in happened if isinstance(event, UpdateApplied)]
-        assert [event.site for event in applied] == [1, 2] * 8
+        assert [event.site for event in applied] == [0, 1] * 8
         assert {event.missed for event in applied[1:]} == {1}
         assert sum(isinstance(event, WorkerWent) for event in happened) == 16
         ends_s.append(applied[-1].at_s)
@@ -156,3 +174,58 @@ def test_who_serves_must_be_there_and_somebody_must_compute(
     path.write_text(scenario('{kind = "asp"}').replace('["dc9"]', only))
     with pytest.raises(ScenarioError, match=named):
         load_scenario(path)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_rest_trains_on_when_a_worker_dies_at_any_moment(seed: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(seed)
+    pace, victim = PACES[seed % len(PACES)], int(rng.integers(8))
+    fault = (
+        f'fault = [{{kind = "kill", site = "dc{victim + 1}", at_s = {rng.uniform(0, 3.5):.3f}}}]'
+    )
+    text = scenario(pace, '{kind = "star", hub = "dc9"}', fault)
+    text = text.replace('overlay = "internet2-9"', 'overlay = "hub.toml"')
+    hub(tmp_path, "dc9", [f"dc{k}" for k in range(1, 9)], 1e8)
+    happened = simulated(text, tmp_path)
+    assert [event.site for event in happened if isinstance(event, SiteLost)] == [victim]
+    applied = Counter(event.site for event in happened if isinstance(event, UpdateApplied))
+    assert all(applied[site] == 12 for site in range(8) if site != victim)
+    assert applied[victim] < 12
+    end = happened[-1]
+    assert isinstance(end, RunEnded)
+    assert end.error is None
+
+
+def test_without_a_site_that_others_need_the_run_ends_by_name(tmp_path: Path) -> None:
+    fault = 'fault = [{kind = "kill", site = "dc5", at_s = 1.0}]'
+    text = scenario('{kind = "asp"}', '{kind = "star", hub = "dc5"}', fault)
+    with pytest.raises(RunAborted, match=r"site 4 \(dc5\) died"):
+        simulated(text, tmp_path)
+
+
+@pytest.mark.parametrize("pace", ['{kind = "bsp"}', '{kind = "r2sp"}'])
+def test_real_workers_train_on_when_one_is_killed(pace: str, tmp_path: Path) -> None:
+    hub(tmp_path, "server", "abc", 1e8)
+    (tmp_path / "scenario.toml").write_text(
+        'overlay = "hub.toml"\nroute = {kind = "star", hub = "server"}\n'
+        f'serve = {{only = ["server"]}}\npace = {pace}\nstop = {{rounds = 12}}\n'
+        'task = {kind = "exchange", elements = 100_000, batch_size = 20}\n'
+        "compute = {samples_per_s = 100}\n"
+    )
+    log, pids = tmp_path / "run.db", {}
+
+    def kill_in_time() -> None:
+        if "site b" in pids and log.exists():
+            done = sum(isinstance(event, UpdateApplied) for _, event in read_events(log))
+            if done >= 8:
+                os.kill(pids.pop("site b"), signal.SIGKILL)
+
+    overlay = load(str(tmp_path / "hub.toml"))
+    run_locally(
+        tmp_path / "scenario.toml", 0, overlay, log, on_tick=kill_in_time, on_started=pids.update
+    )
+    happened = [event for _, event in read_events(log)]
+    applied = Counter(event.site for event in happened if isinstance(event, UpdateApplied))
+    assert (applied[0], applied[2]) == (12, 12)
+    assert applied[1] < 12
+    assert [event.site for event in happened if isinstance(event, SiteLost)] == [1]

@@ -317,6 +317,13 @@ class Farewell(Message, frozen=True):
     """Everybody has finished; the site may close."""
 
 
+class CutOff(Message, frozen=True):
+    """From a site: its lane to or from a neighbour has ended. It may be that the neighbour died."""
+
+    neighbour: int
+    reason: str
+
+
 class Abort(Message, frozen=True):
     """From the scheduler: the run is over, early; ``reason`` names who or what caused it.
 
@@ -356,6 +363,7 @@ AnyMessage = (
     | Leave
     | Failed
     | Farewell
+    | CutOff
     | Abort
 )
 

@@ -127,16 +127,20 @@ def run_locally(
 def _wait(
     processes: list[_Process], on_tick: Callable[[], None], wan: Emulation | None = None
 ) -> None:
-    """Return when every process has ended well; raise RunAborted if one has not."""
+    """Return when every process has ended well; raise RunAborted if one has not.
+
+    Once the run has begun, it is the scheduler that knows whether it goes on without a site.
+    """
     scheduler = processes[0]
     said = scheduler.popen.stdout
     assert said is not None
-    begins = [] if wan is None else [said]
+    begins = [said]
     failed_s: float | None = None
     first: _Process | None = None
     while running := [process for process in processes if process.popen.poll() is None]:
         if first is None:
-            first = next((p for p in processes if p.popen.returncode not in (None, 0)), None)
+            judges = processes if begins else processes[:1]
+            first = next((p for p in judges if p.popen.returncode not in (None, 0)), None)
             failed_s = time.monotonic()
         elif failed_s is not None and time.monotonic() - failed_s > _MERCY_S:
             break
@@ -147,11 +151,15 @@ def _wait(
             except EmulationError as error:
                 raise RunAborted(str(error)) from None
         if select.select(begins, [], [], _POLL_S)[0]:
-            assert wan is not None
-            begins = []
-            if said.readline().strip() == BEGAN:
-                wan.begin()
-    first = first or next((p for p in processes if p.popen.returncode != 0), None)
+            line = said.readline().strip()
+            if line == BEGAN:
+                begins = []
+                if wan is not None:
+                    wan.begin()
+            elif not line:
+                begins = []  # the scheduler has ended
+    if scheduler.popen.returncode != 0:
+        first = first or next((p for p in processes if p.popen.returncode != 0), None)
     on_tick()
     if first is None:
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from itertools import product
 from typing import Protocol
 
 from anabranch import overlay as overlays
@@ -23,6 +24,7 @@ from anabranch.net.messages import (
     AnyMessage,
     Auxiliary,
     Came,
+    CutOff,
     Dealt,
     Failed,
     Farewell,
@@ -146,6 +148,8 @@ class Scheduler:
         self._pacing = pacing
         self._servers = dict.fromkeys(tree.root for tree in plan.trees)
         self._look_at_pace: asyncio.TimerHandle | None = None
+        self._dispensable = _dispensable(plan, pacing)
+        self._lost: set[int] = set()  # sites that died, and without which the run goes on
         self._awareness = awareness
         self._update: asyncio.Task[None] | None = None  # that is due, or goes on
         self._looked_s = 0.0  # when plans were last looked at
@@ -278,9 +282,9 @@ class Scheduler:
                 self.observer.reported(site, message.events)
             case Leave() if site not in self._left and len(self._ready) == self.overlay.size:
                 self._left.add(site)
-                if len(self._left) == self.overlay.size and not self._end.done():
-                    self._broadcast(Farewell())
-                    self._end.set_result(None)
+                self._end_if_all_left()
+            case CutOff() if self._pacing is not None:
+                asyncio.get_running_loop().call_later(_BLAME_S, self._judge, message)
             case Failed():
                 self.abort(f"{self.name(site)} failed: {message.reason}")
             case Abort():
@@ -327,7 +331,8 @@ class Scheduler:
                 for server in self._servers:
                     self._connections[server].post(advance)
             for each in decision.permissions:
-                self._connections[each.worker].post(Proceed(each.update, each.samples))
+                if each.worker in self._connections:
+                    self._connections[each.worker].post(Proceed(each.update, each.samples))
         if decisions and self._pacing.is_over:
             self._broadcast(NoMoreRounds(0))
         self._look_in_time(self._pacing.due_s)
@@ -420,6 +425,16 @@ class Scheduler:
             if self._pacing is not None:
                 self._act(self._pacing.begin(self._now_s()))
 
+    def _end_if_all_left(self) -> None:
+        if len(self._left | self._lost) == self.overlay.size and not self._end.done():
+            self._broadcast(Farewell())
+            self._end.set_result(None)
+
+    def _judge(self, cut: CutOff) -> None:
+        """End the run because of a lane that ended, unless the neighbour died and may."""
+        if cut.neighbour not in self._lost:
+            self.abort(cut.reason)
+
     def lost(self, site: int, error: Exception | None) -> None:
         """Take note that a site's connection has ended."""
         del self._connections[site]
@@ -433,7 +448,31 @@ class Scheduler:
             why = f"the scheduler failed on a message of {self.name(site)} {when}: {what}"
         if not self._over:  # the connections that end with the run are no loss
             self.observer.lost(site, why)
-        self.abort(why)
+        mere_end = error is None or isinstance(error, LinkError)
+        if self._pacing is not None and mere_end and self._may_go_on_without(site):
+            self._lost.add(site)
+            self._act(self._pacing.lost(site, self._now_s()))
+            self._end_if_all_left()
+        else:
+            self.abort(why)
+
+    def _may_go_on_without(self, site: int) -> bool:
+        return (
+            site in self._dispensable
+            and self._started_s is not None
+            and len(self._lost) + 1 < len(self._dispensable)
+            and not self._end.done()
+        )
+
+
+def _dispensable(plan: Plan, pacing: PaceBook | None) -> set[int]:
+    """Return the sites whose death leaves the others a way to every server and back."""
+    if pacing is None:
+        return set()
+    needed = {tree.root for tree in plan.trees}
+    for tree, site in product(range(len(plan.trees)), range(plan.size)):
+        needed.update(plan.way_up(tree, site)[1:], plan.way_down(tree, site)[:-1])
+    return set(range(plan.size)) - needed
 
 
 def _flat(plan: Plan) -> tuple[Path, ...]:

@@ -26,6 +26,7 @@ from anabranch.net.messages import (
     AnyMessage,
     Auxiliary,
     Came,
+    CutOff,
     Dealt,
     Failed,
     Farewell,
@@ -492,6 +493,11 @@ class SiteAgent:
         """Ask the scheduler to end the run: it knows better who is to blame."""
         if self._connection is not None and not self._aborted.done():
             self._connection.post(Abort(str(error)))
+
+    def cut_off(self, neighbour: int, error: Exception) -> None:
+        """Tell the scheduler, which knows whether the neighbour is to blame."""
+        if self._connection is not None and not self._aborted.done():
+            self._connection.post(CutOff(neighbour, str(error)))
 
     def advanced(self, round: int, aggregation: Aggregation) -> None:
         """Tell the scheduler how far this site is, and ask for the next round in time."""

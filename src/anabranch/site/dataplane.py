@@ -107,6 +107,9 @@ class Owner(Protocol):
     def failed(self, error: Exception) -> None:
         """The data plane is useless from now on; said once."""
 
+    def cut_off(self, neighbour: int, error: Exception) -> None:
+        """A lane to or from a neighbour has ended, and others may do without it."""
+
     def advanced(self, round: int, aggregation: Aggregation) -> None:
         """One more chunk of a round is finished here."""
 
@@ -151,6 +154,7 @@ class DataPlane:
         self._cuts: tuple[tuple[int, int], ...] = ()  # of the round whose deal goes on
         self._relaying: Counter[Path] = Counter()  # chunks held here, by route
         self.pushpull: PushPull | None = None  # in a run with servers
+        self._lost: set[int] = set()  # neighbours whose lanes have ended, in such a run
 
     # --- rounds
 
@@ -292,7 +296,9 @@ class DataPlane:
 
     def _put(self, send: Send) -> None:
         path = send.message.path
-        self._lane(path[path.index(self.config.site) + 1]).put(send)
+        to = path[path.index(self.config.site) + 1]
+        if to not in self._lost:
+            self._lane(to).put(send)
 
     def use_auxiliary(self, paths: Mapping[tuple[int, int], tuple[Path, ...]]) -> None:
         """Let chunks take these paths, by (source, target), from now on, and no other ones."""
@@ -331,12 +337,20 @@ class DataPlane:
                 lambda strand: self._connect(target, strand),
                 window,
                 self.owner.progressed,
-                lambda error: self.fail(self._lane_error(target, error)),
+                lambda error: self._lane_ended(target, self._lane_error(target, error)),
                 self.config.strands,
                 self.owner.stamp if self.config.stamped else None,
                 self._credited,
             )
         return self._lanes[target]
+
+    def _lane_ended(self, neighbour: int, error: Exception) -> None:
+        """Fail; but where the model is served, a worker may die and the others go on."""
+        if self.pushpull is None:
+            self.fail(error)
+        elif neighbour not in self._lost:
+            self._lost.add(neighbour)
+            self.owner.cut_off(neighbour, error)
 
     def _lane_error(self, target: int, error: Exception) -> Exception:
         return LinkError(
@@ -493,7 +507,12 @@ class DataPlane:
     def lost(self, sender: int, error: Exception) -> None:
         """Take note that a neighbour's lane has ended."""
         name = self.config.name(sender)
-        self.fail(LinkError(f"the lane from {name} ended: {error}"))
+        self._lane_ended(sender, LinkError(f"the lane from {name} ended: {error}"))
+
+    def no_longer_heard(self, target: int, error: Exception) -> None:
+        """Take note that the lane to a neighbour has ended."""
+        name = self.config.name(target)
+        self._lane_ended(target, LinkError(f"the lane to {name} ended: {error}"))
 
     def close(self) -> None:
         """Close every connection."""
@@ -576,5 +595,4 @@ class _Outbound:
 
     def on_closed(self, error: Exception | None) -> None:
         if error is not None:
-            name = self._plane.config.name(self._target)
-            self._plane.fail(LinkError(f"the lane to {name} ended: {error}"))
+            self._plane.no_longer_heard(self._target, error)
