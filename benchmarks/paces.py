@@ -2,8 +2,8 @@
 
     python benchmarks/paces.py
 
-Every link carries 200 Mbit/s, held in the sender; workers compute 3 s with a little jitter, and push
-100,000 elements. Gaps between updates are compared with the one that the pace asks for, r * T / N,
+Every link carries 200 Mbit/s, held in the sender; workers compute 3 s with a little jitter, and
+push 100,000 elements. Gaps between updates are compared with the one that the pace asks for, r * T / N,
 after four iterations of learning it and until the first worker is done.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 
@@ -54,7 +55,7 @@ def run(pace: str, workers: int, updates: int) -> tuple[PaceSummary, list[float]
     applied = [event for event in happened if isinstance(event, UpdateApplied)]
     first_done = next(k for k, event in enumerate(applied) if event.update == updates)
     settled = applied[LEARNT * workers : first_done]
-    gaps_s = [b.at_s - a.at_s for a, b in zip(settled, settled[1:], strict=False)]
+    gaps_s = [after.at_s - before.at_s for before, after in pairwise(settled)]
     summary = summarise(happened).pace
     assert summary is not None
     return summary, gaps_s
