@@ -3,8 +3,8 @@
     python benchmarks/paces.py
 
 Every link carries 200 Mbit/s, held in the sender; workers compute 3 s with a little jitter, and
-push 100,000 elements. Gaps between updates are compared with the one that the pace asks for, r * T / N,
-after four iterations of learning it and until the first worker is done.
+push 100,000 elements. Gaps between updates are compared with the one that the pace asks for,
+r * T / N, after four iterations of learning it and until the first worker is done.
 """
 
 from __future__ import annotations
