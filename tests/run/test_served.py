@@ -23,6 +23,7 @@ from anabranch.record import (
     UpdateApplied,
     WorkerWent,
     read_events,
+    write_report,
 )
 from anabranch.run.launch import run_locally
 from anabranch.run.scenario import ScenarioError, loads
@@ -138,6 +139,17 @@ def test_real_processes_keep_the_simulated_pace(tmp_path: Path) -> None:
         assert sum(isinstance(event, WorkerWent) for event in happened) == 16
         ends_s.append(applied[-1].at_s)
     assert ends_s[1] == pytest.approx(ends_s[0], rel=0.1)
+
+
+def test_a_report_says_how_workers_went_on(tmp_path: Path) -> None:
+    simulated(scenario('{kind = "r2sp"}'), tmp_path)
+    write_report([tmp_path / "run.db"], tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert "an iteration" in page
+    assert "Pace: how workers went on" in page
+    assert "96 updates became part of the model; one missed 7 of others at most" in page
+    assert "No round was completed" not in page
+    assert all(f'id="{figure}-0"' in page for figure in ("phases", "gaps", "missed"))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from html import escape
 
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
-from anabranch.record import _page, figures, units
+from anabranch.record import _pace_figures, _page, figures, units
 from anabranch.record._runs import Run
 
 
@@ -98,7 +98,7 @@ def measurements(runs: Sequence[Run]) -> list[str]:
         )
         for index, run in enumerate(runs)
     ]
-    return [
+    of_rounds = [
         _page.section(
             "Round times",
             "Every completed round is a dot; boxes span the middle half.",
@@ -109,6 +109,10 @@ def measurements(runs: Sequence[Run]) -> list[str]:
             "The limit is the shortest round that any plan could reach on this overlay.",
             _page.card(limits),
         ),
+    ]
+    paced = [run for run in runs if run.summary.pace is not None]
+    return [
+        *(_paces(paced) if paced else of_rounds),
         _page.section(
             "How busy the links were",
             "Payload given to each link, as a share of what its rate allows.",
@@ -116,6 +120,31 @@ def measurements(runs: Sequence[Run]) -> list[str]:
         ),
         _page.section(
             "Accuracy", "On held-out data, against time.", _page.card(accuracy, "", accuracy_note)
+        ),
+    ]
+
+
+def _paces(runs: Sequence[Run]) -> list[str]:
+    """Return the sections on who went on when."""
+    phases, spread = [], []
+    for index, run in enumerate(runs):
+        drawn = figures.to_html(_pace_figures.phases(run.summary), f"phases-{index}")
+        phases.append(_page.card(drawn, run.name))
+        drawn = figures.to_html(_pace_figures.gaps(run.summary), f"gaps-{index}")
+        spread.append(_page.card(drawn, run.name))
+        drawn = figures.to_html(_pace_figures.staleness(run.summary), f"missed-{index}")
+        spread.append(_page.card(drawn, run.name))
+    return [
+        _page.section(
+            "Who did what when",
+            "The first iterations of each worker, from its permission to the next.",
+            _page.grid(*phases),
+        ),
+        _page.section(
+            "How far apart, and how stale",
+            "Updates that come at once share the servers' ports; one that missed many of others "
+            "was computed on an old model.",
+            _page.grid(*spread),
         ),
     ]
 

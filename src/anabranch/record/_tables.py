@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import median
+from statistics import fmean, median
 
 from anabranch.overlay import Overlay
 from anabranch.plan import NO_PARENT, Plan, steady_rate_bps
@@ -26,7 +26,11 @@ def results(runs: Sequence[Run]) -> str:
             (
                 run.name,
                 str(len(summary.sites)),
-                f"{len(summary.rounds)} of {started.rounds}",
+                (
+                    f"{len(summary.rounds)} of {started.rounds}"
+                    if summary.pace is None
+                    else units.count(summary.pace.updates, "update")
+                ),
                 units.seconds(median_s),
                 units.times(speed_up),
                 units.seconds(started.predicted_s if started.shaped else None),
@@ -57,6 +61,58 @@ def results(runs: Sequence[Run]) -> str:
         "A round's time is that of its slowest site; medians are over the rounds that every site "
         "completed.",
         _page.table(headings, rows, numbers=range(1, 9)),
+    )
+
+
+def paces(runs: Sequence[Run]) -> str:
+    """Return what paces came to; nothing where no run has servers."""
+    rows = []
+    for run in runs:
+        pace = run.summary.pace
+        if pace is None:
+            continue
+        whole = [each for series in pace.iterations.values() for each in series if each.next_s]
+        rows.append(
+            (
+                run.name,
+                str(pace.updates),
+                str(pace.discarded),
+                units.seconds(pace.iteration_s),
+                *(
+                    units.seconds(fmean(phase) if whole else None)
+                    for phase in (
+                        [each.pull_s for each in whole],
+                        [each.compute_s for each in whole],
+                        [each.push_s for each in whole],
+                        [each.blocked_s for each in whole],
+                    )
+                ),
+                units.percent(pace.at_once),
+                "-" if pace.mean_missed is None else f"{pace.mean_missed:.1f}",
+                str(max(pace.missed, default=0)),
+            )
+        )
+    if not rows:
+        return ""
+    headings = (
+        "route",
+        "updates",
+        "discarded",
+        "iteration",
+        "pulling",
+        "computing",
+        "pushing",
+        "waiting for permission",
+        "updates at once",
+        "missed",
+        "missed at most",
+    )
+    return _page.section(
+        "Pace: how workers went on",
+        "Means over all iterations of all workers. An iteration lasts from one permission to the "
+        "next. Updates are at once where nothing lies between them and the one before. Missed are "
+        "the updates of others that became part of the model between a worker's pull and its own.",
+        _page.table(headings, rows, numbers=range(1, 11)),
     )
 
 

@@ -12,6 +12,8 @@ from anabranch.record._runs import Run, bottleneck, is_star
 
 def verdict(runs: Sequence[Run]) -> tuple[str, list[str]]:
     """Return the title, plain text, and the paragraphs below it, HTML."""
+    if any(run.summary.pace is not None for run in runs):
+        return _verdict_on_paces(runs)
     timed = {run.name: s for run in runs if (s := run.summary.median_round_s) is not None}
     measured = [run for run in runs if run.name in timed]
     if not measured:
@@ -51,6 +53,26 @@ def verdict(runs: Sequence[Run]) -> tuple[str, list[str]]:
             f"{units.seconds(fastest.summary.started.limit_s)}; {escape(fastest.name)} reaches "
             f"<strong>{units.percent(share)}</strong> of that physical limit."
         )
+    return title, words
+
+
+def _verdict_on_paces(runs: Sequence[Run]) -> tuple[str, list[str]]:
+    words = []
+    for run in runs:
+        pace = run.summary.pace
+        if pace is None or pace.iteration_s is None:
+            words.append(f"<strong>{escape(run.name)}</strong> completed no iteration.")
+            continue
+        words.append(
+            f"Under <strong>{escape(run.name)}</strong> a worker goes on every "
+            f"{units.seconds(pace.iteration_s)}, of which it waits {units.seconds(pace.blocked_s)} "
+            f"for permission. {units.count(pace.updates, 'update')} became part of the model; one "
+            f"missed {max(pace.missed, default=0)} of others at most."
+        )
+    first = runs[0].summary.pace
+    title = "No iteration was completed"
+    if first is not None and first.iteration_s is not None:
+        title = f"{runs[0].name}: {units.seconds(first.iteration_s)} an iteration"
     return title, words
 
 

@@ -38,6 +38,7 @@ def write_report(logs: Sequence[Path], out: Path) -> None:
         _words.header(title, [*verdict, *_words.endings(runs)], _words.kicker(runs)),
         _words.problems(runs),
         _tables.results(runs),
+        _tables.paces(runs),
         _tables.reasons(runs),
         _charts.drawings(runs),
         *_charts.measurements(runs),

@@ -75,8 +75,12 @@ class LiveRun:
             return
         if self._events:
             run = summarise(self._events)
-            self._bar.update(self._task, total=run.started.rounds, completed=len(run.rounds))
-            self._live.update(Group(self._bar, results_table([run])))
+            if run.pace is None:
+                done, table = len(run.rounds), results_table([run])
+            else:  # as far as the slowest worker is
+                done, table = min(map(len, run.pace.iterations.values())), pace_table([run])
+            self._bar.update(self._task, total=run.started.rounds, completed=done)
+            self._live.update(Group(self._bar, table))
 
 
 def twin_table(twins: Sequence[TwinRow]) -> Table:

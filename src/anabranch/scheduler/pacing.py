@@ -89,6 +89,11 @@ class PaceBook:
         return self._pace.due_s
 
     @property
+    def workers(self) -> tuple[int, ...]:
+        """Which sites compute, of those that still take part."""
+        return tuple(self._workers)
+
+    @property
     def is_over(self) -> bool:
         """Whether no worker takes part any more."""
         return not self._workers

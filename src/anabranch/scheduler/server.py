@@ -470,7 +470,7 @@ def _dispensable(plan: Plan, pacing: PaceBook | None) -> set[int]:
     if pacing is None:
         return set()
     needed = {tree.root for tree in plan.trees}
-    for tree, site in product(range(len(plan.trees)), range(plan.size)):
+    for tree, site in product(range(len(plan.trees)), pacing.workers):
         needed.update(plan.way_up(tree, site)[1:], plan.way_down(tree, site)[:-1])
     return set(range(plan.size)) - needed
 
