@@ -26,7 +26,7 @@ from anabranch.record import (
     write_report,
 )
 from anabranch.run.launch import run_locally
-from anabranch.run.scenario import ScenarioError, loads
+from anabranch.run.scenario import ScenarioError, check_twin, loads
 from anabranch.run.scenario import load as load_scenario
 from anabranch.run.simulate import simulate
 
@@ -241,3 +241,23 @@ def test_real_workers_train_on_when_one_is_killed(pace: str, tmp_path: Path) -> 
     assert (applied[0], applied[2]) == (12, 12)
     assert applied[1] < 12
     assert [event.site for event in happened if isinstance(event, SiteLost)] == [1]
+
+
+def test_a_twin_of_what_has_no_rounds_is_refused_by_name() -> None:
+    with pytest.raises(ScenarioError, match="pace: a twin compares rounds"):
+        check_twin(loads(scenario('{kind = "asp"}')))
+
+
+@pytest.mark.parametrize(
+    ("stop", "why"),
+    [("rounds = 300, after_s = 3", "3 s are over"), ("rounds = 300, at_target = true", "accuracy")],
+)
+def test_a_run_with_servers_stops_when_asked(stop: str, why: str, tmp_path: Path) -> None:
+    text = scenario('{kind = "r2sp"}').replace("rounds = 12", stop)
+    text = text.replace("learning_rate = 0.5", "learning_rate = 0.5, target_accuracy = 0.5")
+    end = simulated(text, tmp_path)[-1]
+    assert isinstance(end, RunEnded)
+    assert end.error is None
+    assert end.reason is not None
+    assert why in end.reason
+    assert end.at_s < 10.0

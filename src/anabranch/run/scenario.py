@@ -628,6 +628,11 @@ def check_twin(scenario: Scenario) -> None:
     """
     if not scenario.shaped:
         raise ScenarioError("shaped: a twin needs links that keep their rates; leave it out")
+    if scenario.is_served:
+        raise ScenarioError(
+            "pace: a twin compares rounds, and where the model is served there are none; simulate "
+            "the scenario and run it"
+        )
     if scenario.simulation.control_latency_s:
         raise ScenarioError(
             "simulation.control_latency_s: real processes on one machine have none, so it makes no "
