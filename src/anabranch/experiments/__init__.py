@@ -5,11 +5,14 @@ from anabranch.experiments._experiment import Experiment
 from anabranch.experiments._lab import Lab, Outcome, Trial, seconds
 from anabranch.experiments._result import Result, Row, write_result
 from anabranch.experiments.netstorm import fig13, fig14, fig15, fig16, fig17, fig18, fig19, fig20
+from anabranch.experiments.r2sp import fig08 as r2sp_fig08
+from anabranch.experiments.r2sp import fig12 as r2sp_fig12
+from anabranch.experiments.r2sp import fig13 as r2sp_fig13
 
-EXPERIMENTS = {
-    figure.EXPERIMENT.name: figure.EXPERIMENT
-    for figure in (fig13, fig14, fig15, fig16, fig17, fig18, fig19, fig20)
-}
+_NETSTORM = (fig13, fig14, fig15, fig16, fig17, fig18, fig19, fig20)
+_R2SP = (r2sp_fig08, r2sp_fig12, r2sp_fig13)
+
+EXPERIMENTS = {figure.EXPERIMENT.name: figure.EXPERIMENT for figure in (*_NETSTORM, *_R2SP)}
 """Every experiment, by name."""
 
 __all__ = [

@@ -21,7 +21,7 @@ from anabranch.emulate import check_emulable
 from anabranch.overlay import Overlay
 from anabranch.record import read_events, summarise
 from anabranch.run.launch import run_locally
-from anabranch.run.scenario import Scenario, check_real, loads
+from anabranch.run.scenario import Scenario, check_real, encode, loads
 from anabranch.run.simulate import simulate
 
 Label = str | int | float
@@ -54,6 +54,8 @@ class Outcome:
         round_s: seconds from one round's end to the next: the mean of a run that had a time to
             fill, and the median of one that had rounds to make, on a network that does not change.
         plans: how many came after the first.
+        at_once, blocked_s: of a run with servers, see :class:`anabranch.record.pacing.PaceSummary`;
+            there ``round_s`` is the mean time of an iteration, and ``rounds`` are each worker's.
     """
 
     labels: Mapping[str, Label]
@@ -62,6 +64,8 @@ class Outcome:
     total_s: float
     round_s: float
     plans: int
+    at_once: float | None = None
+    blocked_s: float | None = None
 
 
 class Lab:
@@ -97,7 +101,7 @@ class Lab:
         self.emulate = emulate
         self._jobs = jobs
         self._on_trial = on_trial
-        self._known: dict[tuple[Scenario, Overlay], Outcome] = {}
+        self._known: dict[tuple[str, Overlay], Outcome] = {}
         self._overlays: dict[Overlay, Path] = {}
 
     def measure(self, trials: Sequence[Trial]) -> list[Outcome]:
@@ -108,7 +112,7 @@ class Lab:
             ScenarioError: a scenario cannot run in this world.
             EmulationError: this machine cannot emulate an overlay.
         """
-        wanted = {(trial.scenario, trial.overlay): trial for trial in reversed(trials)}
+        wanted = {_what(trial): trial for trial in reversed(trials)}
         new = [trial for key, trial in reversed(wanted.items()) if key not in self._known]
         if self.emulate:
             for trial in new:
@@ -118,12 +122,9 @@ class Lab:
         self._on_trial(0, len(new))
         for ended, outcome in enumerate(self._run(new, files), 1):
             trial = new[ended - 1]
-            self._known[trial.scenario, trial.overlay] = outcome
+            self._known[_what(trial)] = outcome
             self._on_trial(ended, len(new))
-        return [
-            replace(self._known[trial.scenario, trial.overlay], labels=trial.labels)
-            for trial in trials
-        ]
+        return [replace(self._known[_what(trial)], labels=trial.labels) for trial in trials]
 
     def _run(self, trials: Sequence[Trial], files: Sequence[Path]) -> Iterator[Outcome]:
         execute = _emulated if self.emulate else _simulated
@@ -146,6 +147,11 @@ class Lab:
         text = scenario_toml(msgspec.structs.replace(trial.scenario, overlay=overlay.name))
         loads(text, name)  # whoever opens the file must be able to run it
         return _write_new(self.folder, name, text)
+
+
+def _what(trial: Trial) -> tuple[str, Overlay]:
+    """Return what tells runs apart."""
+    return encode(trial.scenario), trial.overlay
 
 
 def seconds(outcomes: Iterable[Outcome], **labels: Label) -> float:
@@ -218,6 +224,13 @@ def _emulated(trial: Trial, file: Path) -> Outcome:
 
 def _outcome(trial: Trial, file: Path, log: Path) -> Outcome:
     run = summarise(event for _, event in read_events(log))
+    if run.pace is not None:
+        assert run.pace.iteration_s is not None  # experiments have several iterations
+        rounds = min(len(series) for series in run.pace.iterations.values())
+        return Outcome(
+            *(trial.labels, file.name, rounds, run.total_s, run.pace.iteration_s, 0),
+            *(run.pace.at_once, run.pace.blocked_s),
+        )
     rounds, total_s = len(run.rounds), run.rounds[-1].at_s
     fills_time = trial.scenario.stop.after_s is not None
     round_s = total_s / rounds if fills_time else median(run.interval_s)
