@@ -1,6 +1,7 @@
 """Workers killed at random moments of a simulated run, under every pace; the rest train on.
 
-python -m tests.run.kills 1000        # how many; a minute
+python -m tests.run.kills 1000          # how many, simulated; a minute
+python -m tests.run.kills --real 20     # real processes; two minutes
 """
 
 from __future__ import annotations
@@ -9,12 +10,25 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.run.test_served import test_the_rest_trains_on_when_a_worker_dies_at_any_moment
+import numpy as np
+from tests.run.test_served import (
+    PACES,
+    kill_a_real_worker,
+    test_the_rest_trains_on_when_a_worker_dies_at_any_moment,
+)
 
 
 def main() -> None:
     """Kill so many."""
-    kills = int(sys.argv[1])
+    kills = int(sys.argv[-1])
+    if "--real" in sys.argv:
+        rng = np.random.default_rng(0)
+        for k in range(kills):
+            with tempfile.TemporaryDirectory() as folder:
+                after, then_s = int(rng.integers(1, 26)), float(rng.uniform(0, 0.3))
+                kill_a_real_worker(PACES[k % len(PACES)], after, then_s, Path(folder))
+        print(f"{kills} real workers killed, one a run: every other made all its updates")
+        return
     for seed in range(1000, 1000 + kills):
         with tempfile.TemporaryDirectory() as folder:
             test_the_rest_trains_on_when_a_worker_dies_at_any_moment(seed, Path(folder))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
@@ -217,6 +218,11 @@ def test_without_a_site_that_others_need_the_run_ends_by_name(tmp_path: Path) ->
 
 @pytest.mark.parametrize("pace", ['{kind = "bsp"}', '{kind = "r2sp"}'])
 def test_real_workers_train_on_when_one_is_killed(pace: str, tmp_path: Path) -> None:
+    kill_a_real_worker(pace, 8, 0.0, tmp_path)
+
+
+def kill_a_real_worker(pace: str, after: int, then_s: float, tmp_path: Path) -> None:
+    """Kill one so many updates, and then so many seconds, after the beginning."""
     hub(tmp_path, "server", "abc", 1e8)
     (tmp_path / "scenario.toml").write_text(
         'overlay = "hub.toml"\nroute = {kind = "star", hub = "server"}\n'
@@ -229,7 +235,8 @@ def test_real_workers_train_on_when_one_is_killed(pace: str, tmp_path: Path) -> 
     def kill_in_time() -> None:
         if "site b" in pids and log.exists():
             done = sum(isinstance(event, UpdateApplied) for _, event in read_events(log))
-            if done >= 8:
+            if done >= after:
+                time.sleep(then_s)
                 os.kill(pids.pop("site b"), signal.SIGKILL)
 
     overlay = load(str(tmp_path / "hub.toml"))
