@@ -231,12 +231,14 @@ def kill_a_real_worker(pace: str, after: int, then_s: float, tmp_path: Path) -> 
         "compute = {samples_per_s = 100}\n"
     )
     log, pids = tmp_path / "run.db", {}
+    at_s: list[float] = []  # when it is to die
 
     def kill_in_time() -> None:
         if "site b" in pids and log.exists():
             done = sum(isinstance(event, UpdateApplied) for _, event in read_events(log))
             if done >= after:
-                time.sleep(then_s)
+                at_s.append(time.monotonic() + then_s)
+            if at_s and time.monotonic() >= at_s[0]:
                 os.kill(pids.pop("site b"), signal.SIGKILL)
 
     overlay = load(str(tmp_path / "hub.toml"))

@@ -80,6 +80,7 @@ def test_the_others_go_on_without_a_worker_that_has_died() -> None:
     assert not came.applied
     decisions = book.lost(1, 2.0)
     assert [each.update for decision in decisions for each in decision.applied] == [(0, 1)]
+    assert decisions[0].discarded == ((1, 1),)  # servers forget what has come of it
     assert book.came(2, 1, 1, 2.1) == ()  # what was on its way still comes
 
 

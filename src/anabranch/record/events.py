@@ -275,7 +275,7 @@ class UpdateApplied(_Event, frozen=True, kw_only=True):
 
 
 class UpdateDiscarded(_Event, frozen=True, kw_only=True):
-    """A worker's update came and will not become part of the model: the pace found it too old.
+    """A worker's update will not become part of the model: it is too old, or its worker died.
 
     Args:
         site, update: which worker's, and which of its updates.

@@ -165,10 +165,15 @@ class PaceBook:
         return self._book(self._pace.look(now_s), now_s)
 
     def lost(self, worker: int, now_s: float) -> tuple[Decision, ...]:
-        """Go on without a worker that has died."""
+        """Go on without a worker that has died; servers forget what of its update has come."""
         if worker not in self._workers:
             return ()
-        return self._leave(worker, now_s)
+        decisions = self._leave(worker, now_s)
+        under_way = worker, self._made.get(worker, 0)
+        if any(under_way in decision.discarded for decision in decisions):
+            return decisions  # it was all here, and waited
+        forgotten = Decision((), (under_way,), (), self._ledger.version)
+        return (forgotten, *decisions)
 
     def close(self) -> None:
         """Let nobody go on any more."""

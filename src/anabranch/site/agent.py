@@ -365,7 +365,7 @@ class SiteAgent:
             rule = None if served.make_rule is None else served.make_rule(elements)
             self._shard = Shard(own, served.model, rule, served.workers, self._came)
         self._served = served
-        plane.push_and_pull(plan, len(served.model), self._shard)
+        plane.push_and_pull(plan, chunks, self._shard)
 
     def _came(self, update: Update) -> None:
         assert self._connection is not None

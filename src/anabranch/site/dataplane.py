@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol, TypeVar
@@ -252,15 +252,14 @@ class DataPlane:
             self._rounds[round] = aggregation, finished
         return self._rounds[round]
 
-    def push_and_pull(self, plan: Plan, elements: int, shard: Shard | None) -> None:
+    def push_and_pull(self, plan: Plan, chunks: Sequence[Chunk], shard: Shard | None) -> None:
         """Exchange by push and pull, under this plan, instead of in rounds.
 
         Args:
             plan: the same at every site.
-            elements: of the model.
+            chunks: its deal of the model.
             shard: what this site serves of it.
         """
-        chunks = deal(plan, elements, self.config.chunk_elements)
         self.pushpull = PushPull(
             self.config.site, plan, chunks, self._arithmetic, self._send, shard
         )
