@@ -1,7 +1,9 @@
-"""Workers killed at random moments of a simulated run, under every pace; the rest train on.
+"""Workers, and connections to the scheduler, killed at random moments; the rest train on.
 
-python -m tests.run.kills 1000          # how many, simulated; a minute
-python -m tests.run.kills --real 20     # real processes; two minutes
+python -m tests.run.kills 1000                        # workers, simulated, one a run
+python -m tests.run.kills --real 20                   # workers, real processes
+python -m tests.run.kills --connections 1000          # connections, simulated, five a run
+python -m tests.run.kills --connections --real 20     # all connections, real processes
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from pathlib import Path
 import numpy as np
 from tests.run.test_served import (
     PACES,
+    break_real_connections,
     kill_a_real_worker,
+    lose_the_scheduler,
     test_the_rest_trains_on_when_a_worker_dies_at_any_moment,
 )
 
@@ -21,6 +25,9 @@ from tests.run.test_served import (
 def main() -> None:
     """Kill so many."""
     kills = int(sys.argv[-1])
+    if "--connections" in sys.argv:
+        break_connections(kills)
+        return
     if "--real" in sys.argv:
         rng = np.random.default_rng(0)
         for k in range(kills):
@@ -33,6 +40,22 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             test_the_rest_trains_on_when_a_worker_dies_at_any_moment(seed, Path(folder))
     print(f"{kills} workers killed, one a run: every other made all its updates")
+
+
+def break_connections(breaks: int) -> None:
+    """Break connections at so many moments; every site makes all its updates."""
+    rng = np.random.default_rng(0)
+    if "--real" in sys.argv:
+        for k in range(breaks):
+            with tempfile.TemporaryDirectory() as folder:
+                after, then_s = int(rng.integers(1, 34)), float(rng.uniform(0, 0.3))
+                break_real_connections(PACES[k % len(PACES)], [after], then_s, Path(folder))
+        print(f"{breaks} times all real connections broken: nobody was lost")
+        return
+    for seed in range(1000, 1000 + -(-breaks // 5)):
+        with tempfile.TemporaryDirectory() as folder:
+            lose_the_scheduler(seed, Path(folder))
+    print(f"{breaks} connections broken, five a run: every site made all its updates")
 
 
 if __name__ == "__main__":

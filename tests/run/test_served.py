@@ -20,8 +20,11 @@ from anabranch.record import (
     Evaluated,
     Event,
     RunEnded,
+    SiteCut,
     SiteLost,
+    SiteResumed,
     UpdateApplied,
+    UpdateDiscarded,
     WorkerWent,
     read_events,
     write_report,
@@ -30,6 +33,8 @@ from anabranch.run.launch import run_locally
 from anabranch.run.scenario import ScenarioError, check_twin, loads
 from anabranch.run.scenario import load as load_scenario
 from anabranch.run.simulate import simulate
+
+from .relay import Relay, run_through_a_relay
 
 PACES = [
     '{kind = "bsp"}',
@@ -209,6 +214,47 @@ def test_the_rest_trains_on_when_a_worker_dies_at_any_moment(seed: int, tmp_path
     assert end.error is None
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_losing_the_scheduler_for_a_moment_costs_no_update(seed: int, tmp_path: Path) -> None:
+    lose_the_scheduler(seed, tmp_path)
+
+
+def lose_the_scheduler(seed: int, tmp_path: Path) -> None:
+    """Break connections of some sites, the server's among them, at random moments."""
+    rng = np.random.default_rng(seed)
+    breaks = ", ".join(
+        f'{{kind = "disconnect", site = "dc{rng.integers(1, 10)}", at_s = {rng.uniform(0, 5):.4f}, '
+        f"for_s = {rng.choice([0, 0.01, 1.0])}}}"
+        for _ in range(5)
+    )
+    pace, route = PACES[seed % len(PACES)], ROUTES[seed // len(PACES) % len(ROUTES)]
+    happened = simulated(scenario(pace, route, f"fault = [{breaks}]"), tmp_path)
+    applied = Counter(event.site for event in happened if isinstance(event, UpdateApplied))
+    discarded = Counter(event.site for event in happened if isinstance(event, UpdateDiscarded))
+    assert applied + discarded == dict.fromkeys(range(8), 12)
+    cut = [event.site for event in happened if isinstance(event, SiteCut)]
+    assert sorted(cut) == sorted(event.site for event in happened if isinstance(event, SiteResumed))
+    assert not any(isinstance(event, SiteLost) for event in happened)
+    end = happened[-1]
+    assert isinstance(end, RunEnded)
+    assert end.error is None
+
+
+def test_the_rest_trains_on_without_a_worker_that_cannot_reach_the_scheduler_again(
+    tmp_path: Path,
+) -> None:
+    fault = 'fault = [{kind = "disconnect", site = "dc3", at_s = 1.0, for_s = 60}]'
+    text = scenario('{kind = "bsp"}', '{kind = "star", hub = "dc9"}', fault)
+    hub(tmp_path, "dc9", [f"dc{k}" for k in range(1, 9)], 1e8)
+    text = text.replace('overlay = "internet2-9"', 'overlay = "hub.toml"')
+    happened = simulated(text, tmp_path)
+    [lost] = [event for event in happened if isinstance(event, SiteLost)]
+    assert lost.site == 2
+    assert 6.0 <= lost.at_s < 8.0  # 5 s of patience
+    applied = Counter(event.site for event in happened if isinstance(event, UpdateApplied))
+    assert all(applied[site] == 12 for site in range(8) if site != 2)
+
+
 def test_without_a_site_that_others_need_the_run_ends_by_name(tmp_path: Path) -> None:
     fault = 'fault = [{kind = "kill", site = "dc5", at_s = 1.0}]'
     text = scenario('{kind = "asp"}', '{kind = "star", hub = "dc5"}', fault)
@@ -250,6 +296,43 @@ def kill_a_real_worker(pace: str, after: int, then_s: float, tmp_path: Path) -> 
     assert (applied[0], applied[2]) == (12, 12)
     assert applied[1] < 12
     assert [event.site for event in happened if isinstance(event, SiteLost)] == [1]
+
+
+@pytest.mark.parametrize("pace", ['{kind = "bsp"}', '{kind = "r2sp"}'])
+def test_real_sites_train_on_when_their_connections_break(pace: str, tmp_path: Path) -> None:
+    break_real_connections(pace, [3, 11, 20], 0.0, tmp_path)
+
+
+def break_real_connections(pace: str, after: list[int], then_s: float, tmp_path: Path) -> None:
+    """Break all connections to the scheduler, each time so many updates and seconds later."""
+    hub(tmp_path, "server", "abc", 1e8)
+    path, log = tmp_path / "scenario.toml", tmp_path / "run.db"
+    path.write_text(
+        'overlay = "hub.toml"\nroute = {kind = "star", hub = "server"}\n'
+        f'serve = {{only = ["server"]}}\npace = {pace}\nstop = {{rounds = 12}}\n'
+        'task = {kind = "exchange", elements = 100_000, batch_size = 20}\n'
+        "compute = {samples_per_s = 100}\n"
+    )
+    due, at_s = sorted(after), list[float]()
+
+    def break_in_time(relay: Relay) -> None:
+        if due and log.exists():
+            done = sum(isinstance(event, UpdateApplied) for _, event in read_events(log))
+            if done >= due[0]:
+                due.pop(0)
+                at_s.append(time.monotonic() + then_s)
+        if at_s and time.monotonic() >= at_s[0]:
+            at_s.pop(0)
+            relay.break_all()
+
+    overlay = load(str(tmp_path / "hub.toml"))
+    broken = run_through_a_relay(path, overlay, log, break_in_time, limit_s=60.0)
+    assert broken >= 4
+    happened = [event for _, event in read_events(log)]
+    settled = [e.site for e in happened if isinstance(e, UpdateApplied | UpdateDiscarded)]
+    assert Counter(settled) == dict.fromkeys(range(3), 12)
+    assert sum(isinstance(event, SiteResumed) for event in happened) >= 4
+    assert not any(isinstance(event, SiteLost) for event in happened)
 
 
 def test_a_twin_of_what_has_no_rounds_is_refused_by_name() -> None:

@@ -530,7 +530,8 @@ def test_a_killed_site_ends_the_run_by_name(run: Simulate) -> None:
     done = run(scenario(fault("kill", site="b", round=3), rounds=9), aborted=named)
     [(at_s, *rest)] = faults_of(done)
     assert rest == ["kill", "kill b", False]
-    assert at_s == pytest.approx(done.ends_s[1], rel=ALMOST)  # when round 3 was first asked for
+    first_s = min(each.at_s for each in done.of(RoundDone) if each.round == 2)
+    assert at_s == pytest.approx(first_s, rel=ALMOST)  # when round 3 was first asked for
     [lost] = done.of(SiteLost)
     assert lost.site == 1
     assert re.match(named, lost.detail)
@@ -547,7 +548,7 @@ def test_the_site_whose_request_begins_the_round_may_be_the_one_that_dies_of_it(
     assert [each.site for each in done.of(SiteLost)] == [0]
 
 
-def test_a_site_killed_while_it_computes_ends_the_run_one_control_latency_later(
+def test_a_site_killed_while_it_computes_ends_the_run_when_somebody_would_talk_to_it(
     run: Simulate,
 ) -> None:
     far = "[simulation]\ncontrol_latency_s = 0.3"
@@ -556,7 +557,7 @@ def test_a_site_killed_while_it_computes_ends_the_run_one_control_latency_later(
         scenario(far, compute(), kill, task=BATCH), aborted=r"site 2 \(c\) died before the first"
     )
     [lost] = done.of(SiteLost)
-    assert lost.at_s == pytest.approx(0.8, rel=ALMOST)
+    assert 0.8 < lost.at_s < 5.8  # at the latest 5 s after the news that its connection ended
     assert done.end.at_s == lost.at_s
 
 
@@ -565,7 +566,7 @@ def test_a_site_killed_in_its_sleep_ends_the_run_too(run: Simulate) -> None:
     pause = fault("pause", site="b", at_s=0.05, for_s=5.0)
     kill = fault("kill", site="b", at_s=1.0)
     done = run(scenario(pause, kill), aborted=r"site 1 \(b\) died in round 2")
-    assert done.of(SiteLost)[0].at_s == 1.0
+    assert done.of(SiteLost)[0].at_s == pytest.approx(1.1)  # when a neighbour has lost its lane
 
 
 def test_a_link_cut_for_a_while_delays_by_as_long(run: Simulate) -> None:
@@ -800,10 +801,10 @@ def test_every_site_that_dies_at_one_instant_is_written_down(run: Simulate) -> N
 
 
 def test_nothing_is_written_after_the_end(run: Simulate) -> None:
-    pause = fault("pause", site="a", for_s=5.0, at_s=0.5)
+    pause = fault("pause", site="a", for_s=60.0, at_s=0.5)
     kill = fault("kill", site="b", at_s=1.0)
     done = run(scenario(pause, kill, rounds=9), aborted=r"site 1 \(b\) died")
-    assert done.end.at_s < 5.0
+    assert done.end.at_s < 60.0
 
 
 def test_a_fault_that_never_happened_is_told(tmp_path: Path) -> None:

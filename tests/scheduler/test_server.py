@@ -9,8 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anabranch.net.errors import PeerError, RunAborted
-from anabranch.net.messages import Join, Leave, Message, Ready, RoundEnded, RoundRequest
+from anabranch.net.errors import LinkError, PeerError, RunAborted
+from anabranch.net.frames import DISCARD, Sink
+from anabranch.net.messages import (
+    AnyMessage,
+    Join,
+    Leave,
+    Message,
+    Ready,
+    Refusal,
+    Resume,
+    RoundEnded,
+    RoundRequest,
+)
 from anabranch.overlay import internet2_9, random_complete
 from anabranch.plan import PlanError, star
 from anabranch.scheduler.server import Scheduler
@@ -43,7 +54,7 @@ def test_a_site_that_dies_in_a_round_ends_the_run_everywhere_and_is_named() -> N
         ]
         await cluster.witness.has_begun[2].wait()
         cluster.agents[1]._plane.close()
-        cluster.agents[1]._connection.close()
+        cluster.agents[1]._scheduler.close()
         results = await asyncio.gather(
             *survivors, cluster.scheduler.finished(), return_exceptions=True
         )
@@ -75,13 +86,70 @@ def test_the_scheduler_that_dies_ends_the_run_at_every_site() -> None:
             for each in cluster.agents[:2]
         ]
         await cluster.witness.has_begun[1].wait()
-        for connection in cluster.scheduler._connections.values():
-            connection.close()
+        cluster.scheduler._listener.close()
+        break_connections(cluster)
         for result in await asyncio.gather(*rounds, return_exceptions=True):
             assert isinstance(result, RunAborted)
             assert "the scheduler is gone" in str(result)
 
     run_virtually(scenario())
+
+
+def break_connections(cluster: Cluster) -> None:
+    for agent in cluster.agents:
+        assert agent._scheduler._session is not None
+        assert agent._scheduler._session.connection is not None
+        agent._scheduler._session.connection.close()
+        agent._scheduler.lost(LinkError("broken"))
+
+
+def test_a_scheduler_that_is_only_out_of_reach_for_a_moment_costs_nothing_else() -> None:
+    async def scenario() -> None:
+        cluster = await Cluster.start(simulated(OVERLAY), OVERLAY, PLAN)
+        for _ in range(20):
+            rounds = asyncio.ensure_future(
+                cluster.all_reduce([np.full(10, site, np.float32) for site in range(3)])
+            )
+            await asyncio.sleep(0)
+            break_connections(cluster)
+            await rounds
+        await cluster.leave()
+
+    run_virtually(scenario())
+
+
+def test_who_guesses_the_token_or_is_not_in_the_run_cannot_take_a_place_in_it() -> None:
+    async def scenario() -> None:
+        ports = simulated(OVERLAY)
+        cluster = await Cluster.start(ports, OVERLAY, PLAN)
+        for message in (Resume("guess", 1, 0), Resume(TOKEN, 7, 0), Resume(TOKEN, 1, 99)):
+            told: list[AnyMessage] = []
+            stranger = await ports.control(1).connect(
+                cluster.scheduler._listener.address, Listener(told)
+            )
+            stranger.post(message)
+            await asyncio.sleep(1.0)
+            assert [type(each) for each in told] == [Refusal]
+        assert len(cluster.witness.refusals) == 3
+        await cluster.all_reduce([np.ones(10, np.float32) for _ in range(3)])
+        await cluster.leave()
+
+    run_virtually(scenario())
+
+
+class Listener:
+    """Remembers what it is told."""
+
+    def __init__(self, told: list[AnyMessage]) -> None:
+        self._told = told
+
+    def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
+        self._told.append(message)
+        return DISCARD
+
+    def on_refused(self, message: AnyMessage, error: PeerError) -> None: ...
+
+    def on_closed(self, error: Exception | None) -> None: ...
 
 
 def test_models_that_drift_apart_end_the_run() -> None:
@@ -159,7 +227,7 @@ def test_a_site_that_may_not_join_is_told_why_and_the_others_go_on(
 def test_a_message_out_of_place_is_refused_by_name(message: Message) -> None:
     async def scenario() -> None:
         cluster = await Cluster.start(simulated(OVERLAY), OVERLAY, PLAN)
-        await cluster.agents[1]._connection.send(message)
+        cluster.agents[1]._scheduler.post(message)
         with pytest.raises(RunAborted, match="refused this site"):
             await cluster.agents[1].all_reduce(np.ones(10, np.float32))
         assert len(cluster.witness.refusals) == 1
@@ -171,7 +239,7 @@ def test_a_message_out_of_place_is_refused_by_name(message: Message) -> None:
 def test_the_run_ends_when_the_last_site_has_left_and_not_before() -> None:
     async def scenario() -> None:
         cluster = await Cluster.start(simulated(OVERLAY), OVERLAY, PLAN)
-        await cluster.agents[0]._connection.send(Leave())
+        cluster.agents[0]._scheduler.post(Leave())
         end = asyncio.ensure_future(cluster.scheduler.finished())
         await asyncio.sleep(3600.0)
         assert not end.done()

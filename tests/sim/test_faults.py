@@ -176,7 +176,7 @@ def test_a_fault_that_cannot_happen_is_refused(entry: str, complaint: str) -> No
     ("entry", "complaint"),
     [
         ('{kind="kil", site="dc1"}', "fault[1].kind: no such kind 'kil'; did you mean 'kill'?"),
-        ('{site="dc1"}', "fault[1].kind: this key is required; give one of kill, pause, cut, sl"),
+        ('{site="dc1"}', "fault[1].kind: this key is required; give one of kill, pause, cut, di"),
         ('{kind="kill"}', "fault[1].site: this key is required"),
         ('{kind="kill", sit="dc1"}', "fault[1].sit: no such key; did you mean 'site'?"),
         ('{kind="kill", site="dc1", round=0}', "fault[1].round: must be an integer >= 1, not 0"),

@@ -116,6 +116,10 @@ class Witness:
 
     def plan_issued(self, replan: Replan) -> None: ...
 
+    def cut(self, site: int, why: str) -> None: ...
+
+    def resumed(self, site: int) -> None: ...
+
     def lost(self, site: int, why: str) -> None: ...
 
     def round_ended(self, site: int, ended: RoundEnded) -> None:
@@ -211,3 +215,4 @@ class Cluster:
     async def leave(self) -> None:
         await asyncio.gather(*(agent.leave() for agent in self.agents))
         await self.scheduler.finished()
+        await self.scheduler.close()

@@ -157,6 +157,7 @@ async def play(seed: int) -> None:
     async with asyncio.timeout(100_000.0):
         await asyncio.gather(*(live(site) for site in range(overlay.size)))
         await scheduler.finished()
+        await scheduler.close()
     assert not refusals, refusals[0]
     assert not witness.refusals, witness.refusals[0]
     assert len(witness.rounds) == ROUNDS * overlay.size

@@ -81,6 +81,7 @@ def test_every_site_knows_the_time_to_a_quarter_of_the_latency(roots: int) -> No
 
         await asyncio.gather(*(live(site) for site in range(CHAIN.size)))
         await scheduler.finished()
+        await scheduler.close()
 
     run_virtually(play())
     assert max(errors_s) < LATENCY_S / 4

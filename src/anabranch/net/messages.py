@@ -148,6 +148,32 @@ class Join(Message, frozen=True):
     wire_version: int = WIRE_VERSION
 
 
+class Resume(Message, frozen=True):
+    """A site that takes part has lost its connection, and goes on over this one.
+
+    ``heard`` is how many messages it has heard since it joined.
+    """
+
+    token: str
+    site: int
+    heard: int
+
+
+class Resumed(Message, frozen=True):
+    """The scheduler's answer: go on; ``heard`` is how many messages of yours have come."""
+
+    heard: int
+
+
+class Heard(Message, frozen=True):
+    """Either side has heard so many messages since the site joined; they may be forgotten.
+
+    (Join, Resume, Resumed and this one do not count.)
+    """
+
+    count: int
+
+
 class Welcome(Message, frozen=True):
     """Everybody has joined: who you are, the overlay, the plan, where the others are.
 
@@ -344,6 +370,9 @@ AnyMessage = (
     | Credit
     | Refusal
     | Join
+    | Resume
+    | Resumed
+    | Heard
     | Welcome
     | Ready
     | Start

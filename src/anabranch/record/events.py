@@ -328,6 +328,28 @@ class TransportChosen(_Event, frozen=True, kw_only=True):
     why: str
 
 
+class SiteCut(_Event, frozen=True, kw_only=True):
+    """A site's connection to the scheduler has broken; both keep what the other did not hear.
+
+    Args:
+        site: which.
+        detail: how the connection ended.
+    """
+
+    site: int
+    detail: str
+
+
+class SiteResumed(_Event, frozen=True, kw_only=True):
+    """A site whose connection had broken goes on over another.
+
+    Args:
+        site: which.
+    """
+
+    site: int
+
+
 class SiteLost(_Event, frozen=True, kw_only=True):
     """A site takes no part from now on; rounds are complete without it until it joins again.
 
@@ -384,6 +406,8 @@ Event = (
     | MessageRefused
     | SiteJoined
     | TransportChosen
+    | SiteCut
+    | SiteResumed
     | SiteLost
     | FaultInjected
     | RunEnded

@@ -250,6 +250,14 @@ class Recorder:
                 )
             )
 
+    def cut(self, site: int, why: str) -> None:
+        """See :class:`anabranch.scheduler.server.Observer`."""
+        self.write(events.SiteCut(at_s=self.at_s(), site=site, detail=why))
+
+    def resumed(self, site: int) -> None:
+        """See :class:`anabranch.scheduler.server.Observer`."""
+        self.write(events.SiteResumed(at_s=self.at_s(), site=site))
+
     def lost(self, site: int, why: str) -> None:
         """See :class:`anabranch.scheduler.server.Observer`."""
         self.write(events.SiteLost(at_s=self.at_s(), site=site, detail=why))
@@ -510,7 +518,10 @@ async def conduct(scheduler: Scheduler, recorder: Recorder) -> None:
     except RunAborted as error:
         recorder.ended(str(error))
         raise
-    recorder.ended(None)
+    else:
+        recorder.ended(None)
+    finally:
+        await scheduler.close()
 
 
 def _stop_at_end_of_stdin(loop: asyncio.AbstractEventLoop, scheduler: Scheduler) -> None:

@@ -31,6 +31,7 @@ from anabranch.sim.compute import STEADY, ComputeModel
 from anabranch.sim.faults import (
     ClockStep,
     ComputeFactor,
+    Disconnect,
     Factors,
     Kill,
     LinkFactor,
@@ -136,6 +137,7 @@ class _Simulation:
         self._link_factors: Factors[tuple[int, int]] = Factors()
         self._compute_factors: Factors[int] = Factors()
         self._pauses: Counter[int] = Counter()  # in force, by site
+        self._disconnections: Counter[int] = Counter()  # in force, by site
         self._happened: set[str] = set()
         self._round = 0  # the latest that a site has begun
 
@@ -183,7 +185,13 @@ class _Simulation:
             aborted = error
         self._over = True
         ends = await asyncio.gather(*self._tasks, return_exceptions=True)
-        errors = [end for end in ends if isinstance(end, Exception)]
+        # Who is given up, for the run to go on without it, hears so if it lives.
+        errors = [
+            end
+            for site, end in enumerate(ends)
+            if isinstance(end, Exception)
+            and not (site in scheduler.lost and isinstance(end, NetError))
+        ]
         bug = next((error for error in errors if not isinstance(error, NetError)), None)
         if aborted is not None:
             raise aborted from bug
@@ -233,6 +241,9 @@ class _Simulation:
             case Pause(site=site, for_s=for_s):
                 self._pauses[site] += 1
                 self._worlds[site].fall_asleep()
+            case Disconnect(site=site, for_s=for_s):
+                self._disconnections[site] += 1
+                self._network.disconnect(site)
             case LinkFactor(links=links, rate_factor=factor, for_s=for_s):
                 for pair in links:
                     self._network.scale(pair, self._link_factors.begin(pair, factor))
@@ -250,6 +261,10 @@ class _Simulation:
                 self._pauses[site] -= 1
                 if not self._pauses[site]:
                     self._worlds[site].wake_up()
+            case Disconnect(site=site):
+                self._disconnections[site] -= 1
+                if not self._disconnections[site]:
+                    self._network.reconnect(site)
             case LinkFactor(links=links, rate_factor=factor):
                 for pair in links:
                     self._network.scale(pair, self._link_factors.end(pair, factor))

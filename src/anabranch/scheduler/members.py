@@ -30,7 +30,7 @@ class Members:
             UnauthorisedPeer: a wrong token, an unknown name, or one that has joined already.
             OutOfPlaceMessage: another wire version.
         """
-        if not hmac.compare_digest(join.token.encode(), self._token.encode()):
+        if not self.knows(join.token):
             raise UnauthorisedPeer(f"site {join.name!r} does not know the run's token")
         if join.wire_version != WIRE_VERSION:
             raise OutOfPlaceMessage(
@@ -45,6 +45,10 @@ class Members:
             raise UnauthorisedPeer(f"site {join.name!r} has joined already")
         self._addresses[site] = join.host, join.port
         return site
+
+    def knows(self, token: str) -> bool:
+        """Return whether this is the run's token."""
+        return hmac.compare_digest(token.encode(), self._token.encode())
 
     @property
     def missing(self) -> Sequence[int]:

@@ -67,6 +67,9 @@ class PaceBook:
         workers: which sites compute.
         servers: which sites hold the model; each must have an update before it counts.
         updates: how many each worker makes.
+
+    Attributes:
+        longest_s: that an iteration has taken, from going on to asking to go on.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class PaceBook:
         self._went_s: dict[int, float] = {}
         self._coming: dict[Update, _Coming] = {}
         self._closed = False
+        self.longest_s = 0.0
 
     @property
     def due_s(self) -> float:
@@ -126,6 +130,7 @@ class PaceBook:
             raise OutOfPlaceMessage(f"site {worker} asks to proceed twice, after update {update}")
         coming.asked = True
         iteration_s = now_s - self._went_s[worker]
+        self.longest_s = max(self.longest_s, iteration_s)
         self._load.measured(worker, samples, min(compute_s, iteration_s), iteration_s)
         return self._push_if_all_here(worker, update, now_s)
 

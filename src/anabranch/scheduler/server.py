@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Protocol
 
@@ -16,6 +18,7 @@ from anabranch.net.errors import (
     OutOfPlaceMessage,
     PeerError,
     RunAborted,
+    UnauthorisedPeer,
 )
 from anabranch.net.frames import DISCARD, Limits, Sink
 from anabranch.net.messages import (
@@ -28,6 +31,7 @@ from anabranch.net.messages import (
     Dealt,
     Failed,
     Farewell,
+    Heard,
     Join,
     Leave,
     LinkRate,
@@ -40,6 +44,8 @@ from anabranch.net.messages import (
     Ready,
     Refusal,
     Report,
+    Resume,
+    Resumed,
     RoundEnded,
     RoundGrant,
     RoundRequest,
@@ -49,6 +55,7 @@ from anabranch.net.messages import (
     Welcome,
 )
 from anabranch.net.network import Address, Connection, Listener, Network, Receiver
+from anabranch.net.session import Session, patience_s
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.scheduler.awareness import Awareness
@@ -98,8 +105,14 @@ class Observer(Protocol):
     def paced(self, decision: Decision) -> None:
         """The model took a step, or somebody may go on."""
 
+    def cut(self, site: int, why: str) -> None:
+        """A site's connection has broken; it may come back."""
+
+    def resumed(self, site: int) -> None:
+        """A site whose connection had broken is back."""
+
     def lost(self, site: int, why: str) -> None:
-        """A site's connection has ended before the run did."""
+        """A site has died, or did not come back."""
 
     def reported(self, site: int, events: tuple[bytes, ...]) -> None:
         """A site sent events for the log; raise PeerError to refuse them."""
@@ -130,6 +143,7 @@ class Scheduler:
 
     Attributes:
         stopped: why the run is to end before its last round, or None.
+        lost: sites that have died or cannot be reached, and without which the run goes on.
     """
 
     def __init__(
@@ -149,7 +163,7 @@ class Scheduler:
         self._servers = dict.fromkeys(tree.root for tree in plan.trees)
         self._look_at_pace: asyncio.TimerHandle | None = None
         self._dispensable = _dispensable(plan, pacing)
-        self._lost: set[int] = set()  # sites that died, and without which the run goes on
+        self.lost: set[int] = set()
         self._awareness = awareness
         self._update: asyncio.Task[None] | None = None  # that is due, or goes on
         self._looked_s = 0.0  # when plans were last looked at
@@ -164,7 +178,11 @@ class Scheduler:
         self.stopped: str | None = None
         self.members = Members(overlay, token)
         self.rounds = RoundBook(overlay.size, plan)
-        self._connections: dict[int, Connection] = {}
+        self._sessions: dict[int, Session] = {}  # with the sites that take part
+        self._missing: dict[int, _Missing] = {}  # whose connections have broken
+        self._accused: set[int] = set()  # whose lanes have ended, as neighbours say
+        self._longest_s = 0.0  # that a round has taken
+        self._all_gone = asyncio.Event()
         # Connections that have not joined; in order, as closing them is seen by others.
         self.strangers: dict[Connection, None] = {}
         self._ready: set[int] = set()
@@ -173,7 +191,6 @@ class Scheduler:
         self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._started_s: float | None = None
         self._auxiliary = plan.version, _flat(plan)  # the paths that sites have, of which plan
-        self._over = False  # connections are closed from this side
         self._listener: Listener
 
     async def listen(self, address: Address) -> Address:
@@ -190,13 +207,23 @@ class Scheduler:
         try:
             await self._end
         finally:
-            self._over = True
             if self._update is not None:
                 self._update.cancel()
             if self._look_at_pace is not None:
                 self._look_at_pace.cancel()
-            self._listener.close()
-            for connection in [*self._connections.values(), *self.strangers]:
+
+    async def close(self) -> None:
+        """Let sites go; wait for those that may not have heard how the run ended, but not long."""
+        if self._end.exception() is None and self._sessions:
+            try:
+                async with asyncio.timeout(self._patience_s()):
+                    await self._all_gone.wait()
+            except TimeoutError:
+                pass  # they are gone, or will find nobody here
+        self._listener.close()
+        open_now = [session.connection for session in self._sessions.values()]
+        for connection in [*open_now, *self.strangers]:
+            if connection is not None:
                 connection.close()
 
     def name(self, site: int) -> str:
@@ -206,6 +233,10 @@ class Scheduler:
     def abort(self, reason: str) -> None:
         """End the run everywhere; only the first reason counts."""
         if not self._end.done():
+            for site, missing in self._missing.items():
+                missing.timer.cancel()
+                self.observer.lost(site, missing.why)
+            self._missing.clear()
             self._broadcast(Abort(reason))
             self._end.set_exception(RunAborted(reason))
             self._end.exception()  # finished() may not be waiting yet: no reason for a warning
@@ -223,24 +254,28 @@ class Scheduler:
         return _FromSite(self, connection)
 
     def _broadcast(self, message: Message) -> None:
-        for connection in self._connections.values():
-            connection.post(message)
+        for session in self._sessions.values():
+            session.post(message)
 
     # --- what sites say
 
     def join(self, message: Join, connection: Connection) -> int:
         """Take a site in; once nobody is missing, tell everybody who is who."""
         site = self.members.admit(message)
-        self._connections[site] = connection
+        self._sessions[site] = Session(connection)
         self.observer.joined(site, (message.host, message.port))
         if not self.members.missing:
             overlay_toml, plan_json = overlays.dumps(self.overlay), plans.dumps(self._plan)
-            for index, to in self._connections.items():
+            for index, to in self._sessions.items():
                 to.post(Welcome(index, overlay_toml, plan_json, self.members.addresses, self._work))
         return site
 
     def hear(self, site: int, message: AnyMessage) -> None:
         """Act on a message from a site that has joined."""
+        if isinstance(message, Heard):
+            self._sessions[site].acknowledged(message.count)
+            return
+        self._sessions[site].count()
         self._update_in_time()
         match message:
             case Ready() if site not in self._ready and not self.members.missing:
@@ -251,6 +286,7 @@ class Scheduler:
             case RoundEnded():
                 if not (math.isfinite(message.seconds) and message.seconds >= 0):
                     raise MalformedMessage(f"a round that took {message.seconds} s")
+                self._longest_s = max(self._longest_s, message.seconds)
                 wrong = self.rounds.ended(site, message.round, message.version, message.checksum)
                 if not self.rounds.is_held(message.round):
                     self._dealers.pop(message.round, None)
@@ -277,14 +313,14 @@ class Scheduler:
                 self._hear_measured(site, message)
             case TimeRequest():
                 now_s = self._now_s()
-                self._connections[site].post(TimeReply(message.sent_s, now_s, now_s, 0.0))
+                self._sessions[site].post(TimeReply(message.sent_s, now_s, now_s, 0.0))
             case Report():
                 self.observer.reported(site, message.events)
             case Leave() if site not in self._left and len(self._ready) == self.overlay.size:
                 self._left.add(site)
                 self._end_if_all_left()
-            case CutOff() if self._pacing is not None:
-                asyncio.get_running_loop().call_later(_BLAME_S, self._judge, message)
+            case CutOff():
+                self._accuse(message)
             case Failed():
                 self.abort(f"{self.name(site)} failed: {message.reason}")
             case Abort():
@@ -296,14 +332,14 @@ class Scheduler:
         before = self.rounds.round
         granted = self.rounds.grant(site, round)
         if granted is None:
-            self._connections[site].post(NoMoreRounds(round))
+            self._sessions[site].post(NoMoreRounds(round))
             return
         plan, lacks = granted
         if round > before and self._dealing is not None:
             self._dealers[round] = self._make_dealer(self._dealing, plan)
         trees = self._dealers[round].first if round in self._dealers else None
         plan_json = plans.dumps(plan) if lacks else ""
-        self._connections[site].post(RoundGrant(round, plan.version, plan_json, trees))
+        self._sessions[site].post(RoundGrant(round, plan.version, plan_json, trees))
         if round > before:
             self.observer.round_began(round, plan.version, site)
 
@@ -329,10 +365,10 @@ class Scheduler:
             )
             if advance.apply or advance.discard or advance.pulls:
                 for server in self._servers:
-                    self._connections[server].post(advance)
+                    self._sessions[server].post(advance)
             for each in decision.permissions:
-                if each.worker in self._connections:
-                    self._connections[each.worker].post(Proceed(each.update, each.samples))
+                if each.worker in self._sessions:
+                    self._sessions[each.worker].post(Proceed(each.update, each.samples))
         if decisions and self._pacing.is_over:
             self._broadcast(NoMoreRounds(0))
         self._look_in_time(self._pacing.due_s)
@@ -426,41 +462,102 @@ class Scheduler:
                 self._act(self._pacing.begin(self._now_s()))
 
     def _end_if_all_left(self) -> None:
-        if len(self._left | self._lost) == self.overlay.size and not self._end.done():
+        if len(self._left | self.lost) == self.overlay.size and not self._end.done():
             self._broadcast(Farewell())
             self._end.set_result(None)
 
+    # --- who is there
+
+    def resume(self, message: Resume, connection: Connection) -> int:
+        """Go on with a site over another connection; return which.
+
+        Raises:
+            UnauthorisedPeer: a wrong token, or a site that does not take part (any more).
+            OutOfPlaceMessage: it cannot have heard so many messages.
+        """
+        site = message.site
+        if not self.members.knows(message.token):
+            raise UnauthorisedPeer(f"{connection.peer} does not know the run's token")
+        if site not in self._sessions or self._started_s is None:
+            raise UnauthorisedPeer(
+                f"{connection.peer} says it is site {site}, which is not in the run"
+            )
+        session = self._sessions[site]
+        session.acknowledged(message.heard)
+        if site in self._missing:
+            self._missing.pop(site).timer.cancel()
+        elif session.connection is not None:  # which it knows to be gone earlier than we do
+            session.connection.close()
+        connection.post(Resumed(session.heard))
+        session.go_on(connection, message.heard)
+        self.observer.resumed(site)
+        return site
+
+    def closed(self, site: int, connection: Connection, error: Exception | None) -> None:
+        """Take note that a connection of a site has ended."""
+        session = self._sessions.get(site)
+        if session is None or session.connection is not connection:
+            return  # it goes on over another
+        session.cut()
+        when = f"in round {self.rounds.round}" if self.rounds.round else "before the first round"
+        if self._end.done():
+            if session.all_heard or self._end.exception() is not None:
+                del self._sessions[site]
+            if not self._sessions:
+                self._all_gone.set()
+        elif isinstance(error, PeerError):
+            self._lose(site, f"{self.name(site)} broke the protocol {when}: {error}")
+        elif error is not None and not isinstance(error, LinkError):
+            what = f"{type(error).__name__}: {error}"
+            self._lose(
+                site, f"the scheduler failed on a message of {self.name(site)} {when}: {what}"
+            )
+        else:
+            died = f"{self.name(site)} died {when}: {error}"
+            if site in self._accused or self._started_s is None:
+                self._lose(site, died, died=True)
+            else:
+                self.observer.cut(site, str(error))
+                give_up = partial(self._lose, site, died, died=True)
+                timer = asyncio.get_running_loop().call_later(self._patience_s(), give_up)
+                self._missing[site] = _Missing(timer, died)
+
+    def _accuse(self, cut: CutOff) -> None:
+        """Hear that a lane has ended: if that neighbour's connection has ended too, it died."""
+        if not 0 <= cut.neighbour < self.overlay.size:
+            raise MalformedMessage(f"a lane to site {cut.neighbour}, which is not in the overlay")
+        self._accused.add(cut.neighbour)
+        if cut.neighbour in self._missing:
+            self._lose(cut.neighbour, self._missing[cut.neighbour].why, died=True)
+        asyncio.get_running_loop().call_later(_BLAME_S, self._judge, cut)
+
     def _judge(self, cut: CutOff) -> None:
         """End the run because of a lane that ended, unless the neighbour died and may."""
-        if cut.neighbour not in self._lost:
+        if cut.neighbour not in self.lost:
             self.abort(cut.reason)
 
-    def lost(self, site: int, error: Exception | None) -> None:
-        """Take note that a site's connection has ended."""
-        del self._connections[site]
-        when = f"in round {self.rounds.round}" if self.rounds.round else "before the first round"
-        if isinstance(error, PeerError):
-            why = f"{self.name(site)} broke the protocol {when}: {error}"
-        elif error is None or isinstance(error, LinkError):
-            why = f"{self.name(site)} died {when}: {error}"
-        else:
-            what = f"{type(error).__name__}: {error}"
-            why = f"the scheduler failed on a message of {self.name(site)} {when}: {what}"
-        if not self._over:  # the connections that end with the run are no loss
-            self.observer.lost(site, why)
-        mere_end = error is None or isinstance(error, LinkError)
-        if self._pacing is not None and mere_end and self._may_go_on_without(site):
-            self._lost.add(site)
+    def _lose(self, site: int, why: str, died: bool = False) -> None:
+        """Go on without a site, or end the run."""
+        del self._sessions[site]
+        if site in self._missing:
+            self._missing.pop(site).timer.cancel()
+        self.observer.lost(site, why)
+        if self._pacing is not None and died and self._may_go_on_without(site):
+            self.lost.add(site)
             self._act(self._pacing.lost(site, self._now_s()))
             self._end_if_all_left()
         else:
             self.abort(why)
 
+    def _patience_s(self) -> float:
+        paced_s = 0.0 if self._pacing is None else self._pacing.longest_s
+        return patience_s(max(self._longest_s, paced_s))
+
     def _may_go_on_without(self, site: int) -> bool:
         return (
             site in self._dispensable
             and self._started_s is not None
-            and len(self._lost) + 1 < len(self._dispensable)
+            and len(self.lost) + 1 < len(self._dispensable)
             and not self._end.done()
         )
 
@@ -479,6 +576,14 @@ def _flat(plan: Plan) -> tuple[Path, ...]:
     return tuple(path for paths in plan.auxiliary.values() for path in paths)
 
 
+@dataclass(frozen=True, slots=True)
+class _Missing:
+    """A site whose connection has broken: what gives it up, and the account of its death then."""
+
+    timer: asyncio.TimerHandle
+    why: str
+
+
 class _FromSite:
     """Receives what one connection says; it must join first."""
 
@@ -492,11 +597,17 @@ class _FromSite:
             self._scheduler.hear(self._site, message)
         elif isinstance(message, Join):
             self._site = self._scheduler.join(message, self._connection)
-            self._connection.trust()
-            self._scheduler.strangers.pop(self._connection, None)
+            self._admitted()
+        elif isinstance(message, Resume):
+            self._site = self._scheduler.resume(message, self._connection)
+            self._admitted()
         else:
             raise OutOfPlaceMessage(f"a {type(message).__name__} before Join")
         return DISCARD
+
+    def _admitted(self) -> None:
+        self._connection.trust()
+        self._scheduler.strangers.pop(self._connection, None)
 
     def on_refused(self, message: AnyMessage, error: PeerError) -> None:
         self._scheduler.observer.refused(self._site, error)
@@ -509,6 +620,6 @@ class _FromSite:
     def on_closed(self, error: Exception | None) -> None:
         self._scheduler.strangers.pop(self._connection, None)
         if self._site is not None:
-            self._scheduler.lost(self._site, error)
+            self._scheduler.closed(self._site, self._connection, error)
         elif isinstance(error, PeerError):
             self._scheduler.observer.refused(None, error)

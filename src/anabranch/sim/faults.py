@@ -69,6 +69,8 @@ class PauseFault(_Triggered, frozen=True, kw_only=True, tag_field="kind", tag="p
 class CutFault(_Triggered, frozen=True, kw_only=True, tag_field="kind", tag="cut"):
     """Links carry nothing. The control network is not one of them: who is cut off can say so.
 
+    (``disconnect`` breaks that one.)
+
     Args:
         link: from which site to which, that direction only; or
         pair: two sites, both directions; or
@@ -80,6 +82,18 @@ class CutFault(_Triggered, frozen=True, kw_only=True, tag_field="kind", tag="cut
     pair: tuple[str, str] | None = None
     site: str | None = None
     for_s: _Duration | None = None
+
+
+class DisconnectFault(_Triggered, frozen=True, kw_only=True, tag_field="kind", tag="disconnect"):
+    """A site's connection to the scheduler breaks, and what is on its way with it.
+
+    Args:
+        site: its name.
+        for_s: for how long it cannot be made again; 0, the default, for no time at all.
+    """
+
+    site: str
+    for_s: _Moment = 0.0
 
 
 class SlowFault(_Triggered, frozen=True, kw_only=True, tag_field="kind", tag="slow"):
@@ -114,7 +128,7 @@ class ClockFault(_Triggered, frozen=True, kw_only=True, tag_field="kind", tag="c
     drift: _Drift = 0.0
 
 
-Fault = KillFault | PauseFault | CutFault | SlowFault | ClockFault
+Fault = KillFault | PauseFault | CutFault | DisconnectFault | SlowFault | ClockFault
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +141,14 @@ class Kill:
 @dataclass(frozen=True, slots=True)
 class Pause:
     """The site's process stands still for ``for_s`` seconds, then goes on."""
+
+    site: int
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """The site loses the scheduler, and cannot reach it for ``for_s`` seconds."""
 
     site: int
     for_s: float
@@ -177,7 +199,7 @@ class ClockStep:
     drift: float
 
 
-Action = Kill | Pause | LinkFactor | ComputeFactor | ClockStep
+Action = Kill | Pause | Disconnect | LinkFactor | ComputeFactor | ClockStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +268,9 @@ def _act(fault: Fault, entry: str, overlay: Overlay) -> tuple[Action, str]:
         case PauseFault():
             label = f"pause {fault.site}{_lasting(fault.for_s)}"
             return Pause(site(fault.site), fault.for_s), label
+        case DisconnectFault():
+            lasting = _lasting(fault.for_s or None)
+            return Disconnect(site(fault.site), fault.for_s), f"disconnect {fault.site}{lasting}"
         case CutFault():
             _only(entry, link=fault.link, pair=fault.pair, site=fault.site)
             if fault.site is None:

@@ -7,7 +7,8 @@ the message arrives one latency later, whole and in order. A connection takes no
 
 Left out: what is posted (credits, refusals) needs the latency its link has at the start, but no
 bandwidth, and so does all that passes between sites and the scheduler. A cut link holds posts, and
-the news that an end has closed, until it is there again; the control network is never cut.
+the news that an end has closed, until it is there again; the control network breaks only for who is
+disconnected.
 
 Hosts can die and sleep. A dead host's connections close, as the kernel closes those of a killed
 process. A sleeping one is like a stopped process: what has been handed to its network interface
@@ -140,6 +141,7 @@ class SimulatedNetwork:
         self._factors: dict[Pair, float] = {}
         self._ways = self._lay_links(seed)
         self._control = _steady_way(control_latency_s)
+        self._cut_off: set[Host] = set()  # from the scheduler
         self._listeners: dict[Address, tuple[Host, Callable[[Connection], Receiver]]] = {}
         self._ports = count(1)
         self._ends: dict[_End, None] = {}  # open, in order of making
@@ -206,6 +208,20 @@ class SimulatedNetwork:
         for end in [end for end in self._ends if end.host is host]:
             end.vanish()
 
+    def disconnect(self, site: int) -> None:
+        """Break a host's connection to the scheduler, with what is on its way; keep new ones out.
+
+        Both ends hear of it one way of the control network later.
+        """
+        host = self.sites[site]
+        self._cut_off.add(host)
+        for end in [end for end in self._ends if end.host is host and end.way is self._control]:
+            end.break_off()
+
+    def reconnect(self, site: int) -> None:
+        """Let a host reach the scheduler again."""
+        self._cut_off.discard(self.sites[site])
+
     # --- flows
 
     def carry(self, end: _End, resources: tuple[int, ...], size_bytes: int) -> Flow[_End]:
@@ -246,6 +262,8 @@ class SimulatedNetwork:
         if address not in self._listeners:
             raise LinkError(f"cannot connect to {address[0]}:{address[1]}: nobody listens there")
         host, welcome = self._listeners[address]
+        if port.site is None and port.host in self._cut_off:
+            raise LinkError(f"cannot connect to {address[0]}:{address[1]}: nothing leads there")
         there, back = self._way(port.site, host)
         caller, called = _End(self, port.host, host, there), _End(self, host, port.host, back)
         caller.other, called.other = called, caller
@@ -338,8 +356,9 @@ class _End:
         self.peer_host = peer_host
         self._network = network
         self._loop = network.loop
-        self._way = way
+        self.way = way
         self._open = True
+        self._blocked = False  # nothing comes any more
         self._flow: Flow[_End] | None = None  # of the send in progress
         self._sending: tuple[Message, Payload, asyncio.Future[None]]
         self._one_at_a_time = asyncio.Lock()
@@ -358,13 +377,13 @@ class _End:
             await self.host.awake()
             if not self._open:
                 raise LinkError(f"the connection to {self.peer} is gone")
-            if not self._way.resources:
+            if not self.way.resources:
                 self._fly(message, payload)
                 return
             done: asyncio.Future[None] = self._loop.create_future()
             self._sending = message, payload, done
             size_bytes = PREFIX_BYTES + len(encode(message)) + len(payload)
-            self._flow = self._network.carry(self, self._way.resources, size_bytes)
+            self._flow = self._network.carry(self, self.way.resources, size_bytes)
             try:
                 await done
             except asyncio.CancelledError:
@@ -383,17 +402,17 @@ class _End:
 
     def _fly(self, message: Message, payload: Payload) -> None:
         # A link holds what is on its way, so that the sender may use its memory again.
-        self._arrives_s = max(self._arrives_s, self._loop.time() + self._way.latency_s())
+        self._arrives_s = max(self._arrives_s, self._loop.time() + self.way.latency_s())
         self._loop.at(self._arrives_s, self.other.arrive, message, frozen(payload))
 
     def post(self, message: Message) -> None:
         if self._flow is not None:
             self._posted.append(message)
         elif self._open:
-            self.host.act(self._way.when_whole, lambda: self._post(message))
+            self.host.act(self.way.when_whole, lambda: self._post(message))
 
     def _post(self, message: Message) -> None:
-        self._arrives_s = max(self._arrives_s, self._loop.time() + self._way.post_s)
+        self._arrives_s = max(self._arrives_s, self._loop.time() + self.way.post_s)
         self._loop.at(self._arrives_s, self.other.arrive, message, b"")
 
     def arrive(self, message: AnyMessage, payload: Payload) -> None:
@@ -401,7 +420,7 @@ class _End:
         if self.host.asleep:
             self.host.act(self.arrive, message, payload)
             return
-        if not self._open:
+        if not self._open or self._blocked:
             return
         try:
             try:
@@ -427,6 +446,12 @@ class _End:
             self._loop.call_soon(self.host.act, self.receiver.on_closed, None)
             self._tell_other()
 
+    def break_off(self) -> None:
+        """Let what is on its way be lost; both ends hear that they are closed."""
+        self._blocked = self.other._blocked = True
+        for end in (self, self.other):
+            self._loop.at(self._loop.time() + end.way.post_s, end.host.act, end.lose)
+
     def vanish(self) -> None:
         """Close without a word to this side, which is dead."""
         self._shut()
@@ -442,10 +467,10 @@ class _End:
             self.host.act(_settle, self._sending[2], error)
 
     def _tell_other(self) -> None:
-        self._way.when_whole(self._close_other)
+        self.way.when_whole(self._close_other)
 
     def _close_other(self) -> None:
-        lost_s = max(self._arrives_s, self._loop.time() + self._way.post_s)
+        lost_s = max(self._arrives_s, self._loop.time() + self.way.post_s)
         self._loop.at(lost_s, self.other.host.act, self.other.lose)
 
     def lose(self) -> None:

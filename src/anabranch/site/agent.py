@@ -6,7 +6,6 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from anabranch.net.errors import (
     PeerError,
     RunAborted,
 )
-from anabranch.net.frames import DISCARD, Sink
+from anabranch.net.frames import Sink
 from anabranch.net.messages import (
     Abort,
     Advance,
@@ -39,7 +38,6 @@ from anabranch.net.messages import (
     ProceedRequest,
     Progress,
     Ready,
-    Refusal,
     Report,
     RoundEnded,
     RoundGrant,
@@ -56,16 +54,12 @@ from anabranch.plan import Plan, deal
 from anabranch.site.accumulator import Floats
 from anabranch.site.aggregation import LEAST_WEIGHT, MOST_WEIGHT, Aggregation
 from anabranch.site.arithmetic import Arithmetic
+from anabranch.site.control import Control
 from anabranch.site.dataplane import DataPlane, DataPlaneConfig
 from anabranch.site.meter import Meter
 from anabranch.site.shard import Rule, Shard, Update
 from anabranch.site.timekeeper import Timekeeper
 
-M = TypeVar("M", bound=Message)
-
-# How long a site whose lane broke waits for the scheduler to say who is at fault, before it gives
-# its own account. Only the wording of an error depends on it.
-_VERDICT_S = 2.0
 # How often, while as many chunks end as may be under way, a site tells the scheduler so.
 _REPORTS_A_WINDOW = 16
 
@@ -143,39 +137,6 @@ def is_time_to_ask(elapsed_s: float, done_share: float, round_trip_s: float) -> 
     return elapsed_s * (1.0 - done_share) / done_share <= 2.0 * round_trip_s
 
 
-class _FromScheduler:
-    """Receives what the scheduler says: answers go to a queue, the end of the run does not wait."""
-
-    def __init__(
-        self, aborted: Callable[[Exception], None], during: Callable[[AnyMessage], None]
-    ) -> None:
-        self.answers: asyncio.Queue[AnyMessage | Exception] = asyncio.Queue()
-        self._aborted = aborted
-        self._during = during
-
-    def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
-        if isinstance(message, Dealt | Auxiliary | TimeReply | Advance):
-            self._during(message)
-        elif isinstance(message, Abort):
-            self._aborted(RunAborted(message.reason))
-        elif isinstance(message, Refusal):
-            self._aborted(RunAborted(f"the scheduler refused this site: {message.detail}"))
-        elif isinstance(message, Welcome | Start | RoundGrant | NoMoreRounds | Proceed | Farewell):
-            if isinstance(message, RoundGrant | NoMoreRounds):
-                self._during(message)
-            self.answers.put_nowait(message)
-        else:
-            raise OutOfPlaceMessage(f"a {type(message).__name__} from the scheduler")
-        return DISCARD
-
-    def on_refused(self, message: AnyMessage, error: PeerError) -> None:
-        self._aborted(error)
-
-    def on_closed(self, error: Exception | None) -> None:
-        if error is not None:
-            self._aborted(RunAborted(f"the scheduler is gone: {error}"))
-
-
 class SiteAgent:
     """One site's side of a run.
 
@@ -204,7 +165,6 @@ class SiteAgent:
         refused: Callable[[int | None, PeerError], None],
         clock: Callable[[], float] | None = None,
     ) -> None:
-        self._control = control
         self._data = data
         self._name = name
         self._token = token
@@ -213,11 +173,9 @@ class SiteAgent:
         self.refused = refused
         self._loop = asyncio.get_running_loop()
         self._clock = clock or self._loop.time
-        self._aborted: asyncio.Future[None] = self._loop.create_future()
         self.began: asyncio.Future[float] = self._loop.create_future()
-        self._inbox = _FromScheduler(self._abort, self._during)
+        self._scheduler = Control(control, token, self._during, self._ended_early)
         self._listener: Listener | None = None
-        self._connection: Connection | None = None  # to the scheduler
         self._plane: DataPlane | None = None
         self._plan: Plan
         self._round = 0
@@ -232,6 +190,7 @@ class SiteAgent:
         self._shard: Shard | None = None
         self._model_here = asyncio.Event()  # the model that the next update is computed on
         self._model_here.set()
+        self._went_s: float | None = None  # when this worker was last let go on
         self._meter: Meter | None = None
         self._heads_go_ahead = False  # on its lanes
         self._timekeeper: Timekeeper | None = None
@@ -250,10 +209,9 @@ class SiteAgent:
             RunAborted: it refused this site, or the run ended before it began.
         """
         self._listener = await self._data.listen(self._listen, self._on_lane)
-        self._connection = await self._control.connect(scheduler, self._inbox)
         host, port = self._listener.address
-        await self._send(Join(self._token, self._name, host, port))
-        self.welcome = await self._expect(Welcome)
+        join = Join(self._token, self._name, host, port)
+        self.welcome = await self._scheduler.join(scheduler, join)
         self._plan = plans.loads(self.welcome.plan_json)
         return self.welcome
 
@@ -294,8 +252,8 @@ class SiteAgent:
         self._plane.use_auxiliary(self._plan.auxiliary)
         if served is not None:
             self._serve(self._plane, served)
-        await self._send(Ready(buffer_elements))
-        await self._expect(Start)
+        self._say(Ready(buffer_elements))
+        await self._scheduler.expect(Start)
         self.began.set_result(self._loop.time())
         if meter is not None:
             self._timekeeper = Timekeeper(self._clock, self._ask_the_time)
@@ -321,7 +279,7 @@ class SiteAgent:
         self._round += 1
         self._more, self._told = more, 0
         self._ask(self._round)
-        grant = await self._expect(RoundGrant, NoMoreRounds)
+        grant = await self._scheduler.expect(RoundGrant, NoMoreRounds)
         if isinstance(grant, NoMoreRounds):
             raise RoundsOver
         assert isinstance(grant, RoundGrant)
@@ -338,9 +296,10 @@ class SiteAgent:
                 self._round, self._plan, buffer, weight, grant.trees
             )
         except (LinkError, PeerError, RunAborted) as error:
-            raise await self._verdict(error) from error
+            raise await self._scheduler.verdict(error) from error
         tree, waited_for = (None, None) if latest is None else latest
         seconds = self._loop.time() - began_s
+        self._scheduler.took(seconds)
         if more:
             self._ask(self._round + 1)
         if self._timekeeper is not None:
@@ -349,10 +308,9 @@ class SiteAgent:
 
     def _ask(self, round: int) -> None:
         """Ask for a round, unless that has been done."""
-        if round > self._asked and not self._aborted.done():
-            assert self._connection is not None, "join() comes first"
+        if round > self._asked and not self._scheduler.is_over:
             self._asked, self._asked_s = round, self._loop.time()
-            self._connection.post(RoundRequest(round))
+            self._scheduler.post(RoundRequest(round))
 
     # --- push and pull
 
@@ -368,8 +326,7 @@ class SiteAgent:
         plane.push_and_pull(plan, chunks, self._shard)
 
     def _came(self, update: Update) -> None:
-        assert self._connection is not None
-        self._connection.post(Came(*update))
+        self._scheduler.post(Came(*update))
 
     async def permission(self) -> Proceed:
         """Wait until this worker may go on, and has the model to go on with.
@@ -378,15 +335,19 @@ class SiteAgent:
             RoundsOver: no worker goes on any more.
             RunAborted: the run ended early; names who or what caused it.
         """
-        answer = await self._expect(Proceed, NoMoreRounds)
+        answer = await self._scheduler.expect(Proceed, NoMoreRounds)
         if isinstance(answer, NoMoreRounds):
             raise RoundsOver
         assert isinstance(answer, Proceed)
         assert self._plane is not None, "start() comes first"
+        now_s = self._loop.time()
+        if self._went_s is not None:
+            self._scheduler.took(now_s - self._went_s)
+        self._went_s = now_s
         try:
             await self._plane.unless_failed(self._model_here.wait())
         except (LinkError, PeerError, RunAborted) as error:
-            raise await self._verdict(error) from error
+            raise await self._scheduler.verdict(error) from error
         return answer
 
     def push(
@@ -405,11 +366,10 @@ class SiteAgent:
             ValueError: not such a buffer or weight.
         """
         assert self._plane is not None, "start() comes first"
-        assert self._connection is not None
         assert self._served is not None, "the model is not served in this run"
         assert self._plane.pushpull is not None
         _check_buffer(gradients, weight, len(self._served.model))
-        self._connection.post(ProceedRequest(permission.update, samples, compute_s))
+        self._scheduler.post(ProceedRequest(permission.update, samples, compute_s))
         self._model_here.clear()
         self._plane.pushpull.push(
             permission.update, gradients, weight, self._served.model, self._model_here.set
@@ -430,23 +390,22 @@ class SiteAgent:
         ended = RoundEnded(
             done.round, done.version, done.seconds, checksum, done.waited_for, done.tree
         )
-        await self._send(ended)
+        self._say(ended)
 
     def report(self, events: tuple[bytes, ...]) -> None:
         """Send encoded events to the run's log; does not wait."""
-        assert self._connection is not None, "join() comes first"
-        self._connection.post(Report(events))
+        self._scheduler.post(Report(events))
 
     async def leave(self) -> None:
         """Say that this site has finished, wait until every site has, and close."""
-        await self._send(Leave())
-        await self._expect(Farewell)
+        self._say(Leave())
+        await self._scheduler.expect(Farewell)
         self.close()
 
     async def fail(self, error: Exception) -> None:
         """Tell the scheduler that this site cannot go on, which ends the run, and close."""
-        if self._connection is not None and not self._aborted.done():
-            self._connection.post(Failed(str(error) or type(error).__name__))
+        if self._scheduler.is_open:
+            self._scheduler.post(Failed(str(error) or type(error).__name__))
         self.close()
 
     def close(self) -> None:
@@ -455,8 +414,7 @@ class SiteAgent:
             self._listener.close()
         if self._plane is not None:
             self._plane.close()
-        if self._connection is not None:
-            self._connection.close()
+        self._scheduler.close()
 
     def sent_bytes(self) -> dict[int, int]:
         """Return the payload bytes sent so far to each neighbour."""
@@ -491,13 +449,13 @@ class SiteAgent:
 
     def failed(self, error: Exception) -> None:
         """Ask the scheduler to end the run: it knows better who is to blame."""
-        if self._connection is not None and not self._aborted.done():
-            self._connection.post(Abort(str(error)))
+        if self._scheduler.is_open:
+            self._scheduler.post(Abort(str(error)))
 
     def cut_off(self, neighbour: int, error: Exception) -> None:
         """Tell the scheduler, which knows whether the neighbour is to blame."""
-        if self._connection is not None and not self._aborted.done():
-            self._connection.post(CutOff(neighbour, str(error)))
+        if self._scheduler.is_open:
+            self._scheduler.post(CutOff(neighbour, str(error)))
 
     def advanced(self, round: int, aggregation: Aggregation) -> None:
         """Tell the scheduler how far this site is, and ask for the next round in time."""
@@ -507,8 +465,7 @@ class SiteAgent:
             # With nothing left to finish there would be no later report.
             if enough or finished == aggregation.dealt:
                 self._told = finished
-                assert self._connection is not None
-                self._connection.post(Progress(round, tuple(aggregation.finished_by_tree)))
+                self._scheduler.post(Progress(round, tuple(aggregation.finished_by_tree)))
         if self._more and self._asked == round:
             elapsed_s = self._loop.time() - self._began_s
             if is_time_to_ask(elapsed_s, aggregation.done_share, self._round_trip_s):
@@ -537,8 +494,7 @@ class SiteAgent:
             stamp.sent_s, self._clock(), size_bytes, stamp.backlogged, offset_s, begun_s
         )
         if links := self._meter.arrived(source, arrival):
-            assert self._connection is not None
-            self._connection.post(Measured(links))
+            self._scheduler.post(Measured(links))
 
     def tell_time(self, request: TimeRequest) -> TimeReply:
         """Answer a child that asks for the time."""
@@ -560,7 +516,7 @@ class SiteAgent:
         A site that reaches none of its parents over a link of its own asks the scheduler too: a
         relay may be farther from the root than itself.
         """
-        if self._aborted.done():
+        if self._scheduler.is_over:
             return
         site, plan = self.welcome.site, self._plan
         parents = [
@@ -569,8 +525,7 @@ class SiteAgent:
             if tree.root != site and len(plan.path(site, tree.up[site])) == 2
         ]
         if any(tree.root == site for tree in plan.trees) or not parents:
-            assert self._connection is not None
-            self._connection.post(request)
+            self._scheduler.post(request)
         else:
             assert self._plane is not None
             self._plane.post(max(parents)[1], request)
@@ -581,42 +536,13 @@ class SiteAgent:
         # A site is ready before any other opens a lane to it, so who comes earlier is a stranger.
         return _Stranger(connection) if self._plane is None else self._plane.welcome(connection)
 
-    def _abort(self, error: Exception) -> None:
-        if not self._aborted.done():
-            self._aborted.set_exception(error)
-            self._aborted.exception()  # somebody may never ask: no reason for a warning
-            self._inbox.answers.put_nowait(error)
-            if self._plane is not None:
-                self._plane.fail(error)
+    def _ended_early(self, error: Exception) -> None:
+        if self._plane is not None:
+            self._plane.fail(error)
 
-    async def _verdict(self, error: Exception) -> Exception:
-        """Return the scheduler's account of a failure, or our own if it gives none."""
-        await asyncio.wait({self._aborted}, timeout=_VERDICT_S)
-        if self._aborted.done():
-            verdict = self._aborted.exception()
-            assert isinstance(verdict, Exception)
-            return verdict
-        return RunAborted(str(error))
-
-    async def _send(self, message: Message) -> None:
-        if self._aborted.done():
-            self._aborted.result()
-        assert self._connection is not None, "join() comes first"
-        try:
-            await self._connection.send(message)
-        except LinkError as error:
-            raise await self._verdict(error) from error
-
-    async def _expect(self, *kinds: type[M]) -> M:
-        answer = await self._inbox.answers.get()
-        if isinstance(answer, Exception):
-            self._inbox.answers.put_nowait(answer)  # for whoever asks next
-            raise answer
-        for kind in kinds:
-            if isinstance(answer, kind):
-                return answer
-        wanted = " or ".join(kind.__name__ for kind in kinds)
-        raise RunAborted(f"the scheduler said {type(answer).__name__}, not {wanted}")
+    def _say(self, message: Message) -> None:
+        self._scheduler.check()
+        self._scheduler.post(message)
 
 
 class _Stranger:

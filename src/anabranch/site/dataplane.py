@@ -108,7 +108,7 @@ class Owner(Protocol):
         """The data plane is useless from now on; said once."""
 
     def cut_off(self, neighbour: int, error: Exception) -> None:
-        """A lane to or from a neighbour has ended, and others may do without it."""
+        """A lane to or from a neighbour has ended; it may be that the neighbour died."""
 
     def advanced(self, round: int, aggregation: Aggregation) -> None:
         """One more chunk of a round is finished here."""
@@ -154,7 +154,7 @@ class DataPlane:
         self._cuts: tuple[tuple[int, int], ...] = ()  # of the round whose deal goes on
         self._relaying: Counter[Path] = Counter()  # chunks held here, by route
         self.pushpull: PushPull | None = None  # in a run with servers
-        self._lost: set[int] = set()  # neighbours whose lanes have ended, in such a run
+        self._lost: set[int] = set()  # neighbours whose lanes have ended
 
     # --- rounds
 
@@ -278,10 +278,16 @@ class DataPlane:
 
     def fail(self, error: Exception) -> None:
         """End the round in progress, and every later one, with this error."""
-        if not self._failure.done():
-            self._failure.set_exception(error)
-            self._failure.exception()  # somebody may never ask: that is no reason for a warning
+        if self._set_failure(error):
             self.owner.failed(error)
+
+    def _set_failure(self, error: Exception) -> bool:
+        """Take note of a failure; return whether it is the first."""
+        if self._failure.done():
+            return False
+        self._failure.set_exception(error)
+        self._failure.exception()  # somebody may never ask: that is no reason for a warning
+        return True
 
     # --- sending
 
@@ -345,10 +351,10 @@ class DataPlane:
 
     def _lane_ended(self, neighbour: int, error: Exception) -> None:
         """Fail; but where the model is served, a worker may die and the others go on."""
-        if self.pushpull is None:
-            self.fail(error)
-        elif neighbour not in self._lost:
+        if neighbour not in self._lost and not self._failure.done():
             self._lost.add(neighbour)
+            if self.pushpull is None:
+                self._set_failure(error)
             self.owner.cut_off(neighbour, error)
 
     def _lane_error(self, target: int, error: Exception) -> Exception:

@@ -1,0 +1,242 @@
+"""A site's conversation with the scheduler, which outlives the connections it goes over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from anabranch.net.errors import LinkError, OutOfPlaceMessage, PeerError, RunAborted
+from anabranch.net.frames import DISCARD, Sink
+from anabranch.net.messages import (
+    Abort,
+    Advance,
+    AnyMessage,
+    Auxiliary,
+    Dealt,
+    Farewell,
+    Heard,
+    Join,
+    Message,
+    NoMoreRounds,
+    Proceed,
+    Refusal,
+    Resume,
+    Resumed,
+    RoundGrant,
+    Start,
+    TimeReply,
+    Welcome,
+)
+from anabranch.net.network import Address, Connection, Network
+from anabranch.net.session import Session, patience_s
+
+M = TypeVar("M", bound=Message)
+
+# How long a site whose lane broke waits for the scheduler to say who is at fault, before it gives
+# its own account. Only the wording of an error depends on it.
+_VERDICT_S = 2.0
+# Between attempts to connect again; doubled each time.
+_FIRST_PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 1.0
+
+
+class Control:
+    """What a site says to the scheduler and hears from it.
+
+    Args:
+        network: leads to the scheduler.
+        token: the run's shared secret.
+        told: called with each message that comes unasked, or answers what more than one wait for.
+        failed: called once, when the run is over for this site before its end.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        token: str,
+        told: Callable[[AnyMessage], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._network = network
+        self._token = token
+        self._told = told
+        self._failed = failed
+        self._loop = asyncio.get_running_loop()
+        self._answers: asyncio.Queue[AnyMessage | Exception] = asyncio.Queue()
+        self._aborted: asyncio.Future[None] = self._loop.create_future()
+        self._scheduler: Address
+        self._site: int | None = None  # once every site has joined
+        self._session: Session | None = None
+        self._longest_s = 0.0  # that a round or an iteration has taken
+        self._cut_s: float | None = None  # since when there has been no connection
+        self._reconnecting: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run is over for this site, before its end."""
+        return self._aborted.done()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is somebody to talk to."""
+        return self._session is not None and not self.is_over
+
+    async def join(self, scheduler: Address, join: Join) -> Welcome:
+        """Join a run and wait until every site has.
+
+        Raises:
+            LinkError: the scheduler cannot be reached.
+            RunAborted: it refused this site, or the run ended before it began.
+        """
+        self._scheduler = scheduler
+        connection = await self._network.connect(scheduler, _Inbound(self))
+        connection.post(join)
+        self._session = Session(connection)
+        welcome = await self.expect(Welcome)
+        self._site = welcome.site
+        return welcome
+
+    def took(self, seconds: float) -> None:
+        """Take note of how long a round or an iteration took."""
+        self._longest_s = max(self._longest_s, seconds)
+
+    def post(self, message: Message) -> None:
+        """Say something soon; never waits."""
+        assert self._session is not None, "join() comes first"
+        self._session.post(message)
+
+    async def expect(self, *kinds: type[M]) -> M:
+        """Return the scheduler's next answer, which is of one of these kinds.
+
+        Raises:
+            RunAborted: the run is over, or the scheduler said something else.
+        """
+        answer = await self._answers.get()
+        if isinstance(answer, Exception):
+            self._answers.put_nowait(answer)  # for whoever asks next
+            raise answer
+        for kind in kinds:
+            if isinstance(answer, kind):
+                return answer
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        raise RunAborted(f"the scheduler said {type(answer).__name__}, not {wanted}")
+
+    def check(self) -> None:
+        """Raise what ended the run early, if anything did."""
+        if self._aborted.done():
+            self._aborted.result()
+
+    async def verdict(self, error: Exception) -> Exception:
+        """Return the scheduler's account of a failure, or our own if it gives none."""
+        await asyncio.wait({self._aborted}, timeout=_VERDICT_S)
+        if self._aborted.done():
+            verdict = self._aborted.exception()
+            assert isinstance(verdict, Exception)
+            return verdict
+        return RunAborted(str(error))
+
+    def close(self) -> None:
+        """Close; no error reaches anyone."""
+        self._closed = True
+        if self._reconnecting is not None:
+            self._reconnecting.cancel()
+        if self._session is not None and self._session.connection is not None:
+            self._session.tell()
+            self._session.connection.close()
+
+    # --- inside
+
+    def hear(self, message: AnyMessage, connection: Connection | None) -> None:
+        """Act on a message of the scheduler's."""
+        assert self._session is not None
+        match message:
+            case Heard():
+                self._session.acknowledged(message.count)
+                return
+            case Resumed() if self._cut_s is not None and connection is not None:
+                self._cut_s = None
+                self._session.go_on(connection, message.heard)
+                return
+            case Refusal():
+                self._abort(RunAborted(f"the scheduler refused this site: {message.detail}"))
+                return
+        self._session.count()
+        match message:
+            case Dealt() | Auxiliary() | TimeReply() | Advance():
+                self._told(message)
+            case RoundGrant() | NoMoreRounds():
+                self._told(message)
+                self._answers.put_nowait(message)
+            case Welcome() | Start() | Proceed() | Farewell():
+                self._answers.put_nowait(message)
+            case Abort():
+                self._abort(RunAborted(message.reason))
+            case _:
+                raise OutOfPlaceMessage(f"a {type(message).__name__} from the scheduler")
+
+    def refused(self, error: PeerError) -> None:
+        """Take note that this site refused a message of the scheduler's."""
+        self._abort(error)
+
+    def lost(self, error: Exception) -> None:
+        """Take note that the connection has ended: connect again, if this site is in the run."""
+        if self._closed or self.is_over:
+            return
+        if self._site is None or not isinstance(error, LinkError):
+            self._abort(RunAborted(f"the scheduler is gone: {error}"))
+            return
+        assert self._session is not None
+        self._session.cut()
+        if self._cut_s is None:
+            self._cut_s = self._loop.time()
+        until_s = self._cut_s + patience_s(self._longest_s)
+        self._reconnecting = self._loop.create_task(
+            self._connect_again(until_s, error), name="connect to the scheduler again"
+        )
+
+    async def _connect_again(self, until_s: float, why: Exception) -> None:
+        assert self._session is not None
+        assert self._site is not None
+        receiver, pause_s = _Inbound(self), _FIRST_PAUSE_S
+        while True:
+            try:
+                async with asyncio.timeout(max(0.0, until_s - self._loop.time())):
+                    connection = await self._network.connect(self._scheduler, receiver)
+                break
+            except (LinkError, TimeoutError):
+                left_s = until_s - self._loop.time()
+                if left_s <= 0:
+                    self._abort(RunAborted(f"the scheduler is gone: {why}"))
+                    return
+                await asyncio.sleep(min(pause_s, left_s))
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        receiver.connection = connection
+        connection.post(Resume(self._token, self._site, self._session.heard))
+
+    def _abort(self, error: Exception) -> None:
+        if not self._aborted.done():
+            self._aborted.set_exception(error)
+            self._aborted.exception()  # somebody may never ask: no reason for a warning
+            self._answers.put_nowait(error)
+            self._failed(error)
+
+
+class _Inbound:
+    """Receives what the scheduler says over one connection."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self.connection: Connection | None = None  # if it is not the first
+
+    def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
+        self._control.hear(message, self.connection)
+        return DISCARD
+
+    def on_refused(self, message: AnyMessage, error: PeerError) -> None:
+        self._control.refused(error)
+
+    def on_closed(self, error: Exception | None) -> None:
+        if error is not None:
+            self._control.lost(error)
