@@ -44,6 +44,8 @@ from anabranch.record import (
 from anabranch.run import scenario as scenarios
 from anabranch.run.launch import BEGAN, TOKEN_VARIABLE, run_locally
 from anabranch.run.progress import LiveRun, pace_table, results_table, twin_table
+from anabranch.run.replay import ReplayError
+from anabranch.run.replay import replay as replay_log
 from anabranch.run.scenario import (
     Balanced,
     Fapt,
@@ -570,14 +572,38 @@ def report(
     """Write a report of one run, or of several side by side."""
     from anabranch.record.report import write_report
 
-    logs = [
-        log for path in runs for log in (sorted(path.glob("*.db")) if path.is_dir() else [path])
-    ]
-    if not logs:
-        raise LogError(f"no event log in {', '.join(map(str, runs))}; give what a run wrote")
+    logs = _logs(runs)
     _console.print(results_table([_summary(log) for log in logs]))
     write_report(logs, out)
     _console.print(f"report: {out}", soft_wrap=True)
+
+
+@app.command()
+def replay(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Event logs of runs with servers, or folders.")
+    ],
+) -> None:
+    """Play runs' logs to fresh paces: do they decide alike? Names the first event that differs."""
+    for log in _logs(runs):
+        try:
+            done = replay_log(read_events(log))
+        except ReplayError as error:
+            raise ReplayError(f"{log}: {error}") from None
+        _console.print(
+            f"{log}: told {units.count(done.told, 'thing')} again, {done.pace} makes the same "
+            f"{units.count(done.decided, 'decision')}",
+            soft_wrap=True,
+        )
+
+
+def _logs(paths: Iterable[Path]) -> list[Path]:
+    logs = [
+        log for path in paths for log in (sorted(path.glob("*.db")) if path.is_dir() else [path])
+    ]
+    if not logs:
+        raise LogError(f"no event log in {', '.join(map(str, paths))}; give what a run wrote")
+    return logs
 
 
 # --- one process of a run ----------------------------------------------------------------------

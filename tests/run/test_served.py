@@ -27,6 +27,7 @@ from anabranch.record import (
     write_report,
 )
 from anabranch.run.launch import run_locally
+from anabranch.run.replay import replay
 from anabranch.run.scenario import ScenarioError, check_twin, loads
 from anabranch.run.scenario import load as load_scenario
 from anabranch.run.simulate import simulate
@@ -207,6 +208,7 @@ def test_the_rest_trains_on_when_a_worker_dies_at_any_moment(seed: int, tmp_path
     end = happened[-1]
     assert isinstance(end, RunEnded)
     assert end.error is None
+    replay(read_events(tmp_path / "run.db"))
 
 
 def test_without_a_site_that_others_need_the_run_ends_by_name(tmp_path: Path) -> None:
@@ -250,6 +252,7 @@ def kill_a_real_worker(pace: str, after: int, then_s: float, tmp_path: Path) -> 
     assert (applied[0], applied[2]) == (12, 12)
     assert applied[1] < 12
     assert [event.site for event in happened if isinstance(event, SiteLost)] == [1]
+    replay(read_events(log))
 
 
 def test_a_twin_of_what_has_no_rounds_is_refused_by_name() -> None:
