@@ -234,14 +234,22 @@ def _run_all(
     logs = [run.log for run in runs if run.log.exists() and any(read_events(run.log))]
     if logs:
         done = [_summary(log) for log in logs]
-        # All runs of a scenario are served, or none is.
-        _console.print(pace_table(done) if done[0].pace else results_table(done))
+        _print_results(done)
         report_path = folder / "report.html"
         write_report(logs, report_path)
         _console.print(f"report: {report_path}", soft_wrap=True)
     if failure is not None:
         raise failure
     return logs
+
+
+def _print_results(runs: Sequence[RunSummary]) -> None:
+    served = [run for run in runs if run.pace is not None]
+    of_rounds = [run for run in runs if run.pace is None]
+    if served:
+        _console.print(pace_table(served))
+    if of_rounds:
+        _console.print(results_table(of_rounds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -573,7 +581,7 @@ def report(
     from anabranch.record.report import write_report
 
     logs = _logs(runs)
-    _console.print(results_table([_summary(log) for log in logs]))
+    _print_results([_summary(log) for log in logs])
     write_report(logs, out)
     _console.print(f"report: {out}", soft_wrap=True)
 
