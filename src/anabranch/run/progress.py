@@ -118,7 +118,8 @@ def pace_table(runs: Sequence[RunSummary]) -> Table:
     ``iteration`` is the mean time from one permission of a worker to its next, ``blocked`` the part
     of it spent waiting for permission. ``at once`` is the part of updates with nothing between them
     and the one before, ``missed`` how many updates of others one missed, on average and at most.
-    ``ports`` is how busy those of the servers were, in and out, on average over the run.
+    ``ports`` is how busy those of the servers were, in and out, on average over the run; a dash
+    where links did not keep the overlay's rates.
     """
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("route")
@@ -135,7 +136,7 @@ def pace_table(runs: Sequence[RunSummary]) -> Table:
         learnt = units.percent(run.final_accuracy), units.seconds(reached_s)
         missed = "-" if pace.mean_missed is None else f"{pace.mean_missed:.1f}, {max(pace.missed)}"
         overlay, plan = loads_overlay(run.started.overlay_toml), loads_plan(run.started.plan_json)
-        ports = [str(mean_use(run, overlay, plan, way) or units.NONE) for way in WAYS]
+        uses = [mean_use(run, overlay, plan, way) for way in WAYS]
         table.add_row(
             run.label,
             str(pace.updates),
@@ -144,7 +145,7 @@ def pace_table(runs: Sequence[RunSummary]) -> Table:
             units.seconds(pace.blocked_s),
             units.percent(pace.at_once),
             missed,
-            ", ".join(ports),
+            ", ".join(units.percent(use.share if use else None) for use in uses),
             units.seconds(run.total_s),
             *(learnt if learns else ()),
         )
