@@ -12,6 +12,8 @@ import pytest
 
 from anabranch.overlay import dumps, random_complete
 from anabranch.record import LogError, fingerprint, read_events, summarise
+from anabranch.run.scenario import load as load_scenario
+from anabranch.run.simulate import simulate
 
 
 def anabranch(
@@ -30,8 +32,10 @@ def anabranch(
 def test_help_lists_the_commands() -> None:
     done = anabranch("--help")
     assert done.returncode == 0
-    for command in ("demo", "plan", "run", "simulate", "twin", "report", "scheduler", "site"):
+    for command in ("demo", "plan", "run", "simulate", "twin", "report", "replay"):
         assert command in done.stdout
+    for part in ("scheduler", "site"):
+        assert part in done.stdout
 
 
 def test_plan_draws_trees_and_says_how_near_the_limit_they_are(tmp_path: Path) -> None:
@@ -96,6 +100,7 @@ def test_a_graph_file_without_rates_asks_for_them_and_takes_them(tmp_path: Path)
         (["plan", "internet2-9", "--rate", "fast"], "bit/s"),
         (["run", "none.toml"], "none.toml"),
         (["report", "none.db"], "none.db"),
+        (["replay", "none.db"], "none.db"),
         (["site", "a", "--scheduler", "example.org:1"], "--insecure"),
         (["site", "a", "--scheduler", "127.0.0.1"], "host:port"),
         (["site", "a", "--scheduler", "127.0.0.1:1", "--host", "0.0.0.0"], "--insecure"),
@@ -141,6 +146,21 @@ def test_a_scenario_runs_once_for_each_route_and_is_reported(
     assert (tmp_path / "again.html").read_text().count("<html") == 1
     if world == "simulate":
         assert all(f"event log {fingerprint(folder / log)}" in done.stdout for log in logs)
+
+
+def test_a_log_is_replayed_or_it_is_said_why_not(two_routes: Path, tmp_path: Path) -> None:
+    text = two_routes.read_text()
+    log, of_rounds = tmp_path / "served.db", tmp_path / "rounds.db"
+    two_routes.write_text(f'pace = {{kind = "asp"}}\n{text}')
+    simulate(*load_scenario(two_routes), log)
+    two_routes.write_text(text)
+    simulate(*load_scenario(two_routes), of_rounds)
+    done = anabranch("replay", str(log))
+    assert done.returncode == 0, done.stderr
+    assert "again, asp makes the same " in done.stdout
+    done = anabranch("replay", str(of_rounds))
+    assert done.returncode == 1
+    assert "rounds.db: the log names no pace" in done.stderr
 
 
 def test_a_twin_runs_both_worlds_and_reports_how_far_apart_they_are(

@@ -44,6 +44,8 @@ from anabranch.record import (
 from anabranch.run import scenario as scenarios
 from anabranch.run.launch import BEGAN, TOKEN_VARIABLE, run_locally
 from anabranch.run.progress import LiveRun, pace_table, results_table, twin_table
+from anabranch.run.replay import ReplayError
+from anabranch.run.replay import replay as replay_log
 from anabranch.run.scenario import (
     Balanced,
     Fapt,
@@ -232,14 +234,22 @@ def _run_all(
     logs = [run.log for run in runs if run.log.exists() and any(read_events(run.log))]
     if logs:
         done = [_summary(log) for log in logs]
-        # All runs of a scenario are served, or none is.
-        _console.print(pace_table(done) if done[0].pace else results_table(done))
+        _print_results(done)
         report_path = folder / "report.html"
         write_report(logs, report_path)
         _console.print(f"report: {report_path}", soft_wrap=True)
     if failure is not None:
         raise failure
     return logs
+
+
+def _print_results(runs: Sequence[RunSummary]) -> None:
+    served = [run for run in runs if run.pace is not None]
+    of_rounds = [run for run in runs if run.pace is None]
+    if served:
+        _console.print(pace_table(served))
+    if of_rounds:
+        _console.print(results_table(of_rounds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -570,14 +580,38 @@ def report(
     """Write a report of one run, or of several side by side."""
     from anabranch.record.report import write_report
 
-    logs = [
-        log for path in runs for log in (sorted(path.glob("*.db")) if path.is_dir() else [path])
-    ]
-    if not logs:
-        raise LogError(f"no event log in {', '.join(map(str, runs))}; give what a run wrote")
-    _console.print(results_table([_summary(log) for log in logs]))
+    logs = _logs(runs)
+    _print_results([_summary(log) for log in logs])
     write_report(logs, out)
     _console.print(f"report: {out}", soft_wrap=True)
+
+
+@app.command()
+def replay(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Event logs of runs with servers, or folders.")
+    ],
+) -> None:
+    """Play runs' logs to fresh paces: do they decide alike? Names the first event that differs."""
+    for log in _logs(runs):
+        try:
+            done = replay_log(read_events(log))
+        except ReplayError as error:
+            raise ReplayError(f"{log}: {error}") from None
+        _console.print(
+            f"{log}: told {units.count(done.told, 'thing')} again, {done.pace} makes the same "
+            f"{units.count(done.decided, 'decision')}",
+            soft_wrap=True,
+        )
+
+
+def _logs(paths: Iterable[Path]) -> list[Path]:
+    logs = [
+        log for path in paths for log in (sorted(path.glob("*.db")) if path.is_dir() else [path])
+    ]
+    if not logs:
+        raise LogError(f"no event log in {', '.join(map(str, paths))}; give what a run wrote")
+    return logs
 
 
 # --- one process of a run ----------------------------------------------------------------------

@@ -14,14 +14,16 @@ from anabranch.record import (
     LinkChanged,
     LinkMeasured,
     MessageRefused,
+    PaceLooked,
     PlanIssued,
     ProceedAsked,
     RoundBegan,
     RoundDone,
     RunEnded,
     RunStarted,
-    SiteJoined,
+    RunStopping,
     SiteCut,
+    SiteJoined,
     SiteLost,
     SiteResumed,
     StepDone,
@@ -85,13 +87,15 @@ ONE_OF_EACH: list[Event] = [
     UpdateCame(at_s=2.5, site=1, update=3),
     UpdateApplied(at_s=2.5, site=1, update=3, version=7, missed=2),
     UpdateDiscarded(at_s=2.5, site=1, update=3),
+    PaceLooked(at_s=2.5),
     MessageRefused(at_s=2.0, site=0, sender=None, error="DuplicateMessage", detail='chunk "3"'),
     SiteJoined(at_s=0.0, site=1, name="Lima", address="192.0.2.7:4000"),
     TransportChosen(at_s=0.1, site=1, strands=4, why="bbr may not be set here"),
     SiteCut(at_s=2.5, site=1, detail="Lima closed the connection"),
     SiteResumed(at_s=2.75, site=1),
-    SiteLost(at_s=3.0, site=1, detail="silent for 2 s"),
+    SiteLost(at_s=3.0, site=1, detail="silent for 2 s", goes_on=True),
     FaultInjected(at_s=3.5, fault="cut", detail="cut Oslo->Lima for 30 s", over=True),
+    RunStopping(at_s=3.5, reason="time is up after 1 round"),
     RunEnded(at_s=4.0, error=None, reason="time is up after 1 round"),
 ]
 
@@ -163,6 +167,14 @@ def test_logs_of_before_there_was_a_simulation_can_be_read() -> None:
     assert decode('{"kind":"run_ended","at_s":1.0,"error":null}') == RunEnded(
         at_s=1.0, error=None, reason=None
     )
+
+
+def test_logs_of_before_they_could_be_replayed_can_be_read() -> None:
+    fields = json.loads(encode(STARTED))
+    del fields["pacing_json"]
+    assert decode(json.dumps(fields)) == STARTED
+    data = '{"kind":"site_lost","at_s":3.0,"site":1,"detail":"silent"}'
+    assert decode(data) == SiteLost(at_s=3.0, site=1, detail="silent", goes_on=False)
 
 
 def test_logs_of_before_faults_had_an_end_can_be_read() -> None:

@@ -9,6 +9,7 @@ import pytest
 from anabranch.overlay import Link, Overlay, Site, Trace
 from anabranch.plan import Plan, PlanError, Tree
 from anabranch.record import FaultInjected, LinkBytes, figures, summarise
+from anabranch.record._losses import LossCurve
 
 
 def test_every_tree_is_one_entry_of_the_legend(overlay: Overlay, packed: Plan) -> None:
@@ -78,10 +79,25 @@ def test_names_cannot_bring_markup(overlay: Overlay, star: Plan, run) -> None:
         figures.round_times({evil: summary}),
         figures.limits({evil: summary}),
         figures.accuracy({evil: summary}),
+        figures.loss({evil: LossCurve(*np.ones((3, 2)))}, "time"),
     ):
         assert "&lt;script" in figure.to_json()
         assert "<script>alert" not in figure.to_json()
         assert "<script>alert" not in figures.to_html(figure, "figure")
+
+
+def test_losses_of_all_runs_are_drawn_over_time_or_iterations() -> None:
+    curves = {
+        "a": LossCurve(np.array([2.0, 4.0]), np.array([1.0, 2.0]), np.array([0.5, np.nan])),
+        "b": LossCurve(np.array([1.0, 2.0]), np.array([1.0, 2.0]), np.array([0.5, 0.25])),
+    }
+    over_time, over_iterations = (
+        [list(trace.x) for trace in figures.loss(curves, against).data]
+        for against in ("time", "iterations")
+    )
+    assert over_time == [[2.0, 4.0], [1.0, 2.0]]
+    assert over_iterations == [[1.0, 2.0], [1.0, 2.0]]
+    assert list(figures.loss(curves, "time").data[0].y) == [0.5, None]
 
 
 def test_round_times_show_every_round_and_what_was_expected(run) -> None:

@@ -11,14 +11,17 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import mean
 
+import msgspec
 import numpy as np
 import pytest
 
+from anabranch import plan as plans
 from anabranch.net.errors import RunAborted
 from anabranch.overlay import Overlay, load
 from anabranch.record import (
     Evaluated,
     Event,
+    EventLog,
     RunEnded,
     SiteCut,
     SiteLost,
@@ -27,9 +30,12 @@ from anabranch.record import (
     UpdateDiscarded,
     WorkerWent,
     read_events,
+    summarise,
     write_report,
 )
+from anabranch.record.ports import mean_use
 from anabranch.run.launch import run_locally
+from anabranch.run.replay import replay
 from anabranch.run.scenario import ScenarioError, check_twin, loads
 from anabranch.run.scenario import load as load_scenario
 from anabranch.run.simulate import simulate
@@ -155,7 +161,45 @@ def test_a_report_says_how_workers_went_on(tmp_path: Path) -> None:
     assert "Pace: how workers went on" in page
     assert "96 updates became part of the model; one missed 7 of others at most" in page
     assert "No round was completed" not in page
-    assert all(f'id="{figure}-0"' in page for figure in ("phases", "gaps", "missed"))
+    assert all(f'id="{figure}-0"' in page for figure in ("phases", "ports", "gaps", "missed"))
+    assert all(f'id="loss-{against}"' in page for against in ("time", "iterations"))
+    assert "what the ports could carry is not known" not in page
+
+
+def test_what_servers_ports_carry_is_each_update_and_each_model_once(tmp_path: Path) -> None:
+    happened = simulated(scenario('{kind = "r2sp"}', '{kind = "star", hub = "dc9"}'), tmp_path)
+    run = summarise(happened)
+    overlay, plan = load("internet2-9"), plans.loads(run.started.plan_json)
+    carried_bytes = []
+    for way in ("in", "out"):
+        mean = mean_use(run, overlay, plan, way)
+        assert mean is not None
+        carried_bytes.append(mean.carried_bps * run.total_s / 8)
+    # Everybody has the model for a first update from the start.
+    wanted = [updates * run.started.buffer_bytes for updates in (96, 88)]
+    assert carried_bytes == pytest.approx(wanted, rel=0.05)  # and headers
+
+
+def test_a_report_compares_a_served_run_with_one_that_all_reduces(tmp_path: Path) -> None:
+    simulated(scenario('{kind = "asp"}'), tmp_path)
+    (tmp_path / "run.db").rename(tmp_path / "served.db")
+    simulated(scenario('{kind = "bsp"}').replace('serve = {only = ["dc9"]}\n', ""), tmp_path)
+    write_report([tmp_path / "served.db", tmp_path / "run.db"], tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert "all-reduces: a round every" in page
+    assert 'id="phases-0"' in page
+    assert 'id="round-times"' in page
+
+
+def test_a_report_of_unshaped_links_says_mbit_in_place_of_shares(tmp_path: Path) -> None:
+    happened = simulated(scenario('{kind = "asp"}'), tmp_path)
+    log = tmp_path / "unshaped.db"
+    with EventLog.create(log) as unshaped:
+        unshaped.append([msgspec.structs.replace(happened[0], shaped=False), *happened[1:]])
+    write_report([log], tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert "what the ports could carry is not known" in page
+    assert "bit/s</td>" in page
 
 
 @pytest.mark.parametrize(
@@ -212,6 +256,7 @@ def test_the_rest_trains_on_when_a_worker_dies_at_any_moment(seed: int, tmp_path
     end = happened[-1]
     assert isinstance(end, RunEnded)
     assert end.error is None
+    replay(read_events(tmp_path / "run.db"))
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -296,6 +341,7 @@ def kill_a_real_worker(pace: str, after: int, then_s: float, tmp_path: Path) -> 
     assert (applied[0], applied[2]) == (12, 12)
     assert applied[1] < 12
     assert [event.site for event in happened if isinstance(event, SiteLost)] == [1]
+    replay(read_events(log))
 
 
 @pytest.mark.parametrize("pace", ['{kind = "bsp"}', '{kind = "r2sp"}'])

@@ -8,6 +8,7 @@ from html import escape
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.record import _pace_figures, _page, figures, units
+from anabranch.record._losses import loss_curve
 from anabranch.record._runs import Run
 
 
@@ -112,15 +113,41 @@ def measurements(runs: Sequence[Run]) -> list[str]:
     ]
     paced = [run for run in runs if run.summary.pace is not None]
     return [
-        *(_paces(paced) if paced else of_rounds),
+        *(_paces(paced) if paced else []),
+        *(of_rounds if len(paced) < len(runs) else []),
         _page.section(
             "How busy the links were",
             "Payload given to each link, as a share of what its rate allows.",
             _page.grid(*busy),
         ),
+        *_losses(runs),
         _page.section(
             "Accuracy", "On held-out data, against time.", _page.card(accuracy, "", accuracy_note)
         ),
+    ]
+
+
+def _losses(runs: Sequence[Run]) -> list[str]:
+    """Return the section on training losses; nothing where no run has any."""
+    found = {run.name: loss_curve(run.summary.steps) for run in runs}
+    curves = {name: curve for name, curve in found.items() if curve is not None}
+    if not curves:
+        return []
+    return [
+        _page.section(
+            "Loss",
+            "In training, the mean over the workers: of their latest steps, a fiftieth of the "
+            "run's, and one of each worker at least.",
+            _page.grid(
+                _page.card(
+                    figures.to_html(figures.loss(curves, "time"), "loss-time"), "Against time"
+                ),
+                _page.card(
+                    figures.to_html(figures.loss(curves, "iterations"), "loss-iterations"),
+                    "Against iterations",
+                ),
+            ),
+        )
     ]
 
 
@@ -130,6 +157,7 @@ def _paces(runs: Sequence[Run]) -> list[str]:
     for index, run in enumerate(runs):
         drawn = figures.to_html(_pace_figures.phases(run.summary), f"phases-{index}")
         phases.append(_page.card(drawn, run.name))
+        phases.append(_page.card(*_ports(run, index)))
         drawn = figures.to_html(_pace_figures.gaps(run.summary), f"gaps-{index}")
         spread.append(_page.card(drawn, run.name))
         drawn = figures.to_html(_pace_figures.staleness(run.summary), f"missed-{index}")
@@ -137,7 +165,9 @@ def _paces(runs: Sequence[Run]) -> list[str]:
     return [
         _page.section(
             "Who did what when",
-            "The first iterations of each worker, from its permission to the next.",
+            "The first iterations of each worker, from its permission to the next; and meanwhile "
+            "how busy the servers' ports were, in with updates and out with models, as finely as "
+            "sites wrote down what links carried (sample_every_s).",
             _page.grid(*phases),
         ),
         _page.section(
@@ -147,6 +177,20 @@ def _paces(runs: Sequence[Run]) -> list[str]:
             _page.grid(*spread),
         ),
     ]
+
+
+def _ports(run: Run, index: int) -> tuple[str, str, str]:
+    """Return the card on servers' ports: its content, heading and note."""
+    heading = f"{run.name}: servers' ports"
+    if not run.summary.links:
+        return _missing("The log has no record of what its links carried."), heading, ""
+    drawn = figures.to_html(
+        _pace_figures.ports(run.summary, run.overlay, run.plan), f"ports-{index}"
+    )
+    if run.summary.started.shaped:
+        return drawn, heading, ""
+    note = "Links were not held to the overlay's rates, so what the ports could carry is not known."
+    return drawn, heading, note
 
 
 def _missing(sentence: str) -> str:

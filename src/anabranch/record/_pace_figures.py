@@ -1,4 +1,4 @@
-"""Figures of a pace: who did what when, how far apart updates were, and how stale."""
+"""Figures of a pace: who did what when, how busy servers were, how far apart and stale updates."""
 
 from __future__ import annotations
 
@@ -8,11 +8,24 @@ from itertools import chain
 
 import plotly.graph_objects as go
 
-from anabranch.record._style import ALERT, COLOURS, GREY, finish, mark_faults
+from anabranch.overlay import Overlay
+from anabranch.plan import Plan
+from anabranch.record import _timeline
+from anabranch.record._style import (
+    ALERT,
+    BUSY_COLOURS,
+    COLOURS,
+    GREY,
+    finish,
+    mark_faults,
+    site_name,
+)
+from anabranch.record.ports import server_ports
 from anabranch.record.summary import RunSummary
 
 _MOST_WORKERS = 32  # more rows hide more than they tell
 _MOST_ITERATIONS = 12  # of each worker: the beginning, where a pace settles
+_MOST_PORTS = 40
 _PHASES = (
     ("pulling", f"rgb({GREY})"),
     ("computing", COLOURS[0]),
@@ -48,9 +61,47 @@ def phases(run: RunSummary) -> go.Figure:
             )
         )
     figure.update_layout(barmode="overlay", bargap=0.3)
-    figure.update_xaxes(title="seconds since the run began")
+    figure.update_xaxes(title="seconds since the run began", range=[0, _shown_s(run)])
     figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False, dtick=1)
     finish(figure, height=130 + 18 * len(workers))
+    mark_faults(figure, run.faults)
+    return figure
+
+
+def _shown_s(run: RunSummary) -> float:
+    """Return the end of the iterations that are drawn; 1 where there are none."""
+    assert run.pace is not None
+    shown = [each for row in run.pace.iterations.values() for each in row[:_MOST_ITERATIONS]]
+    return max((each.came_s + each.blocked_s for each in shown), default=1.0)
+
+
+def ports(run: RunSummary, overlay: Overlay, plan: Plan) -> go.Figure:
+    """Draw how busy each server's port was, both ways, while the iterations drawn went on.
+
+    In shares of what it can carry, or in Mbit/s where that is not known. The run has a record of
+    what its links carried.
+    """
+    edges_s = _timeline.bin_edges_s([run], until_s=_shown_s(run))
+    uses = server_ports(run, overlay, plan, edges_s)[:_MOST_PORTS]
+    unit, digits = ("% of its rate", 1) if run.started.shaped else ("Mbit/s", 3)
+    rows = [100 * use.shares if use.shares is not None else use.carried_bps / 1e6 for use in uses]
+    figure = go.Figure(
+        go.Heatmap(
+            x=edges_s.tolist(),
+            y=[f"{site_name(overlay, use.site)}, {use.way}" for use in uses],
+            z=[[round(float(value), digits) for value in row] for row in rows],
+            zmin=0,
+            zmax=100 if run.started.shaped else None,
+            colorscale=BUSY_COLOURS,
+            colorbar={"title": {"text": unit.replace(" of its ", " of<br>")}, "thickness": 12},
+            hovertemplate=f"%{{y}}<br>at %{{x:.3g}} s: %{{z}} {unit}<extra></extra>",
+        )
+    )
+    figure.update_xaxes(
+        title="seconds since the run began", showgrid=False, range=[0, _shown_s(run)]
+    )
+    figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False, dtick=1)
+    finish(figure, height=110 + 22 * max(4, len(rows)))
     mark_faults(figure, run.faults)
     return figure
 

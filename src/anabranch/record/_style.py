@@ -19,6 +19,7 @@ COLOURS = (
 )  # fmt: skip
 GREY = "128,128,128"
 ALERT = "#e0485a"
+BUSY_COLOURS = [[0, "rgba(47,126,216,.08)"], [0.6, "#2f7ed8"], [1, ALERT]]
 
 
 def site_name(overlay: Overlay, site: int) -> str:

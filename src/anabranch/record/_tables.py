@@ -9,6 +9,7 @@ from anabranch.overlay import Overlay
 from anabranch.plan import NO_PARENT, Plan, steady_rate_bps
 from anabranch.record import _page, units
 from anabranch.record._runs import Run, bottleneck
+from anabranch.record.ports import WAYS, mean_use
 from anabranch.record.summary import RunSummary, observed
 
 
@@ -88,6 +89,10 @@ def paces(runs: Sequence[Run]) -> str:
                     )
                 ),
                 units.percent(pace.at_once),
+                *(
+                    str(mean_use(run.summary, run.overlay, run.plan, way) or units.NONE)
+                    for way in WAYS
+                ),
                 "-" if pace.mean_missed is None else f"{pace.mean_missed:.1f}",
                 str(max(pace.missed, default=0)),
             )
@@ -104,6 +109,8 @@ def paces(runs: Sequence[Run]) -> str:
         "pushing",
         "waiting for permission",
         "updates at once",
+        "servers' ports, in",
+        "servers' ports, out",
         "missed",
         "missed at most",
     )
@@ -111,8 +118,10 @@ def paces(runs: Sequence[Run]) -> str:
         "Pace: how workers went on",
         "Means over all iterations of all workers. An iteration lasts from one permission to the "
         "next. Updates are at once where nothing lies between them and the one before. Missed are "
-        "the updates of others that became part of the model between a worker's pull and its own.",
-        _page.table(headings, rows, numbers=range(1, 11)),
+        "the updates of others that became part of the model between a worker's pull and its own. "
+        "Ports are as busy as is said on average over the run, all servers together: 100 % is all "
+        "that they can carry.",
+        _page.table(headings, rows, numbers=range(1, 13)),
     )
 
 

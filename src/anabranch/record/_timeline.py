@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,11 +14,13 @@ from anabranch.record.summary import RunSummary
 
 Floats = npt.NDArray[np.float64]
 
-_MOST_BINS = 240
+MOST_BINS = 240
 _INTERVALS_IN_A_ROUND = 10  # with fewer, a record does not show what happens within one
 
 
-def bin_edges_s(runs: Sequence[RunSummary], whole_rounds: bool = False) -> Floats:
+def bin_edges_s(
+    runs: Sequence[RunSummary], whole_rounds: bool = False, until_s: float = math.inf
+) -> Floats:
     """Return the edges of even bins that span the records of runs, at least one with a record.
 
     Bins are as wide as the intervals of the coarsest record, or wider where those are many.
@@ -27,6 +30,7 @@ def bin_edges_s(runs: Sequence[RunSummary], whole_rounds: bool = False) -> Float
         whole_rounds: make bins as long as the longest median time per round where that is but a few
             intervals: such a record does not show what happens within a round, and where rounds of
             two runs are out of step it shows differences that are none.
+        until_s: leave out what is later, seconds.
     """
     recorded = [
         samples for run in runs if (samples := [s for row in run.links.values() for s in row])
@@ -34,7 +38,7 @@ def bin_edges_s(runs: Sequence[RunSummary], whole_rounds: bool = False) -> Float
     begin_s = max(0.0, min(sample.at_s - sample.seconds for row in recorded for sample in row))
     end_s = max(sample.at_s for row in recorded for sample in row)
     # A site's clock may be wrong; the end of the run is told by another.
-    end_s = min(end_s, max(run.total_s for run in runs))
+    end_s = min(end_s, until_s, max(run.total_s for run in runs))
     if end_s <= begin_s:  # in virtual time a whole record may fall on one moment
         begin_s, end_s = 0.0, end_s or 1.0
     typical_s = max(float(np.median([sample.seconds for sample in row])) for row in recorded)
@@ -42,20 +46,28 @@ def bin_edges_s(runs: Sequence[RunSummary], whole_rounds: bool = False) -> Float
     if whole_rounds and rounds_s and max(rounds_s) < _INTERVALS_IN_A_ROUND * typical_s:
         typical_s = max(typical_s, *rounds_s)
     bins = round((end_s - begin_s) / typical_s) if typical_s > 0 else 1
-    return np.linspace(begin_s, end_s, min(_MOST_BINS, max(1, bins)) + 1)
+    return np.linspace(begin_s, end_s, min(MOST_BINS, max(1, bins)) + 1)
 
 
 def shares(link: Link, samples: Sequence[LinkBytes], edges_s: Floats) -> Floats:
     """Return what a link carried in each bin, as a share of what its goodput allows."""
-    bits = 8 * np.diff(_bytes_by(samples, edges_s))
-    middles_s = (edges_s[1:] + edges_s[:-1]) / 2
-    rates_bps = (
-        np.full(len(middles_s), link.rate_bps)
-        if link.trace is None
-        else np.array([link.trace.rate_bps(float(at_s)) for at_s in middles_s])
-    )
-    found: Floats = bits / (rates_bps * (1 - link.loss) * np.diff(edges_s))
+    found: Floats = rates_bps(samples, edges_s) / goodput_bps(link, edges_s)
     return found
+
+
+def rates_bps(samples: Sequence[LinkBytes], edges_s: Floats) -> Floats:
+    """Return what one link carried in each bin, bit/s of payload."""
+    found: Floats = 8 * np.diff(_bytes_by(samples, edges_s)) / np.diff(edges_s)
+    return found
+
+
+def goodput_bps(link: Link, edges_s: Floats) -> Floats:
+    """Return a link's goodput in the middle of each bin, bit/s."""
+    middles_s = (edges_s[1:] + edges_s[:-1]) / 2
+    if link.trace is None:
+        return np.full(len(middles_s), link.goodput_bps)
+    at_bps = [link.trace.rate_bps(float(at_s)) for at_s in middles_s]
+    return np.array(at_bps) * (1 - link.loss)
 
 
 def bytes_by(run: RunSummary, moments_s: Floats) -> Floats:

@@ -60,6 +60,12 @@ def _verdict_on_paces(runs: Sequence[Run]) -> tuple[str, list[str]]:
     words = []
     for run in runs:
         pace = run.summary.pace
+        if pace is None and run.summary.median_interval_s is not None:
+            words.append(
+                f"<strong>{escape(run.name)}</strong> all-reduces: a round every "
+                f"{units.seconds(run.summary.median_interval_s)} (median)."
+            )
+            continue
         if pace is None or pace.iteration_s is None:
             words.append(f"<strong>{escape(run.name)}</strong> completed no iteration.")
             continue

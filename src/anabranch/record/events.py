@@ -58,6 +58,8 @@ class RunStarted(_Event, frozen=True, kw_only=True):
         world: "local" where real processes ran on one machine, "emulated" where they did so over
             links that the machine's kernel held to the overlay's rates, "simulated" where the whole
             run took place in one process and in virtual time.
+        pacing_json: who may proceed when, and with how much work, as text for
+            `anabranch.run.replay`; empty where sites all-reduce, in rounds.
     """
 
     label: str
@@ -78,6 +80,7 @@ class RunStarted(_Event, frozen=True, kw_only=True):
     versions: dict[str, str]
     started_at: str | None
     world: str = "local"
+    pacing_json: str = ""
 
 
 class RoundDone(_Event, frozen=True, kw_only=True):
@@ -221,6 +224,8 @@ class RoundBegan(_Event, frozen=True, kw_only=True):
 class ProceedAsked(_Event, frozen=True, kw_only=True):
     """A worker's update is on its way to the servers, and it asks to go on.
 
+    In events of a pace, ``at_s`` is the very moment that the pace reckoned with.
+
     Args:
         site: the worker.
         update: which of its updates, from 1.
@@ -283,6 +288,10 @@ class UpdateDiscarded(_Event, frozen=True, kw_only=True):
 
     site: int
     update: int
+
+
+class PaceLooked(_Event, frozen=True, kw_only=True):
+    """Time had passed, and the pace decided what had become due; often nothing."""
 
 
 class MessageRefused(_Event, frozen=True, kw_only=True):
@@ -356,10 +365,12 @@ class SiteLost(_Event, frozen=True, kw_only=True):
     Args:
         site: which.
         detail: what made us give it up.
+        goes_on: whether the run goes on without it, and its pace was told so.
     """
 
     site: int
     detail: str
+    goes_on: bool = False
 
 
 class FaultInjected(_Event, frozen=True, kw_only=True):
@@ -374,6 +385,16 @@ class FaultInjected(_Event, frozen=True, kw_only=True):
     fault: str
     detail: str
     over: bool = False
+
+
+class RunStopping(_Event, frozen=True, kw_only=True):
+    """Nobody begins anything new from now on; the run ends when what is under way has.
+
+    Args:
+        reason: why, as in `RunEnded`.
+    """
+
+    reason: str
 
 
 class RunEnded(_Event, frozen=True, kw_only=True):
@@ -403,6 +424,7 @@ Event = (
     | UpdateCame
     | UpdateApplied
     | UpdateDiscarded
+    | PaceLooked
     | MessageRefused
     | SiteJoined
     | TransportChosen
@@ -410,6 +432,7 @@ Event = (
     | SiteResumed
     | SiteLost
     | FaultInjected
+    | RunStopping
     | RunEnded
 )
 

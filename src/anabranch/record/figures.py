@@ -14,6 +14,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 import plotly.graph_objects as go
@@ -23,12 +24,20 @@ from anabranch.overlay import Overlay
 from anabranch.plan import NO_PARENT, Plan, Tree, link_load
 from anabranch.record import _timeline, units
 from anabranch.record._layout import Points, site_positions
-from anabranch.record._style import ALERT, COLOURS, GREY, finish, link_name, mark_faults, site_name
+from anabranch.record._losses import LossCurve
+from anabranch.record._style import (
+    ALERT,
+    BUSY_COLOURS,
+    COLOURS,
+    GREY,
+    finish,
+    link_name,
+    mark_faults,
+    site_name,
+)
 from anabranch.record.summary import RunSummary, observed
 
 Pair = tuple[int, int]
-
-_BUSY_COLOURS = [[0, "rgba(47,126,216,.08)"], [0.6, "#2f7ed8"], [1, ALERT]]
 
 _BAND = 0.036  # the strip beside a link's centre line where its traffic is drawn, data units
 _LABELLED_LINKS = 48  # beyond this many, rates on the drawing hide more than they tell
@@ -406,7 +415,7 @@ def utilisation(run: RunSummary, overlay: Overlay) -> go.Figure:
             z=[[round(100 * float(share), 1) for share in row] for row in shares],
             zmin=0,
             zmax=100,
-            colorscale=_BUSY_COLOURS,
+            colorscale=BUSY_COLOURS,
             colorbar={"title": {"text": "% of<br>rate"}, "thickness": 12},
             hovertemplate="%{y}<br>at %{x:.3g} s: %{z} % of its rate<extra></extra>",
         )
@@ -446,6 +455,30 @@ def accuracy(runs: Mapping[str, RunSummary]) -> go.Figure:
     finish(figure, height=420)
     figure.update_layout(showlegend=True)
     mark_faults(figure, [fault for run in runs.values() for fault in run.faults])
+    return figure
+
+
+def loss(curves: Mapping[str, LossCurve], against: Literal["time", "iterations"]) -> go.Figure:
+    """Draw how the loss of each run fell, all in one figure, over time or over iterations."""
+    figure = go.Figure()
+    for (name, curve), colour in zip(curves.items(), _cycle(len(curves)), strict=True):
+        x = curve.at_s if against == "time" else curve.iterations
+        figure.add_trace(
+            go.Scatter(
+                x=[round(float(value), 4) for value in x],
+                y=[None if math.isnan(value) else float(f"{value:.5g}") for value in curve.loss],
+                mode="lines",
+                name=html.escape(name),
+                line={"color": colour, "width": 2},
+                hovertemplate="loss %{y:.4g} "
+                + ("at %{x:.4g} s" if against == "time" else "after %{x:.4g} iterations"),
+            )
+        )
+    title = "seconds since the run began" if against == "time" else "iterations of a worker, mean"
+    figure.update_xaxes(title=title, rangemode="tozero")
+    figure.update_yaxes(title="training loss", rangemode="tozero")
+    finish(figure, height=380)
+    figure.update_layout(showlegend=True)
     return figure
 
 

@@ -148,6 +148,7 @@ class RunSummary:
         started: the run's first event.
         rounds: those completed, in order of number.
         compute_s: for each round with steps, in order, the longest any site computed for it.
+        steps: the sites' local updates, in order of time.
         accuracy: one point for each evaluated round, in order of number.
         links: what each link carried, by (source, target), in order of time.
         measured: each link's estimates, by (source, target), in order of time.
@@ -174,6 +175,7 @@ class RunSummary:
     started: RunStarted
     rounds: tuple[CompletedRound, ...]
     compute_s: tuple[float, ...]
+    steps: tuple[StepDone, ...]
     accuracy: tuple[AccuracyPoint, ...]
     links: Mapping[tuple[int, int], tuple[LinkBytes, ...]]
     measured: Mapping[tuple[int, int], tuple[LinkMeasured, ...]]
@@ -356,6 +358,7 @@ class _Tally:
         self.compute_s: defaultdict[int, defaultdict[int, float]] = defaultdict(
             lambda: defaultdict(float)  # by round, site
         )
+        self.steps: list[StepDone] = []
         self.evaluated: defaultdict[int, list[Evaluated]] = defaultdict(list)
         self.links: defaultdict[tuple[int, int], list[LinkBytes]] = defaultdict(list)
         self.measured: defaultdict[tuple[int, int], list[LinkMeasured]] = defaultdict(list)
@@ -379,6 +382,7 @@ class _Tally:
                 self.done[event.round][event.site] = event
                 self._complete([event.round])
             case StepDone():
+                self.steps.append(event)
                 self.compute_s[event.round][event.site] += event.compute_s
             case Evaluated():
                 self.evaluated[event.round].append(event)
@@ -447,6 +451,7 @@ class _Tally:
                 for number in sorted(self.completed)
             ),
             compute_s=tuple(max(by_site.values()) for _, by_site in sorted(self.compute_s.items())),
+            steps=tuple(sorted(self.steps, key=lambda step: step.at_s)),
             accuracy=tuple(
                 AccuracyPoint(
                     self._accurate_s(number, group), number, fmean(e.accuracy for e in group)

@@ -26,6 +26,7 @@ from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.record import events
 from anabranch.record.log import EventLog
+from anabranch.run import replay
 from anabranch.run.scenario import (
     Exchange,
     Passive,
@@ -34,8 +35,6 @@ from anabranch.run.scenario import (
     Train,
     check_real,
     encode,
-    make_load,
-    make_pace,
     make_planner,
 )
 from anabranch.run.work import describe
@@ -115,7 +114,7 @@ class Recorder:
         self._begin(buffer_elements)
         after_s = self._scenario.stop.after_s
         if after_s is not None:
-            self._loop.call_later(after_s, self.scheduler.stop, f"{after_s:g} s are over")
+            self._loop.call_later(after_s, self._stop, f"{after_s:g} s are over")
         self._on_start()
 
     def _begin(self, buffer_elements: int) -> None:
@@ -152,6 +151,9 @@ class Recorder:
                     ),
                     versions=versions(),
                     started_at=self._started_at,
+                    pacing_json=(
+                        replay.encode(scenario, self._overlay) if scenario.is_served else ""
+                    ),
                 ),
                 *self._held,
             ]
@@ -212,11 +214,11 @@ class Recorder:
             )
         )
 
-    def asked(self, worker: int, request: ProceedRequest) -> None:
+    def asked(self, worker: int, request: ProceedRequest, now_s: float) -> None:
         """See :class:`anabranch.scheduler.server.Observer`."""
         self.write(
             events.ProceedAsked(
-                at_s=self.at_s(),
+                at_s=now_s,
                 site=worker,
                 update=request.update,
                 samples=request.samples,
@@ -224,31 +226,9 @@ class Recorder:
             )
         )
 
-    def paced(self, decision: Decision) -> None:
+    def looked(self, now_s: float) -> None:
         """See :class:`anabranch.scheduler.server.Observer`."""
-        at_s = self.at_s()
-        if decision.came is not None:
-            worker, update = decision.came
-            self.write(events.UpdateCame(at_s=at_s, site=worker, update=update))
-        for each in decision.applied:
-            worker, update = each.update
-            self.write(
-                events.UpdateApplied(
-                    at_s=at_s,
-                    site=worker,
-                    update=update,
-                    version=each.version,
-                    missed=each.missed,
-                )
-            )
-        for worker, update in decision.discarded:
-            self.write(events.UpdateDiscarded(at_s=at_s, site=worker, update=update))
-        for went in decision.permissions:
-            self.write(
-                events.WorkerWent(
-                    at_s=at_s, site=went.worker, update=went.update, samples=went.samples
-                )
-            )
+        self.write(events.PaceLooked(at_s=now_s))
 
     def cut(self, site: int, why: str) -> None:
         """See :class:`anabranch.scheduler.server.Observer`."""
@@ -258,9 +238,13 @@ class Recorder:
         """See :class:`anabranch.scheduler.server.Observer`."""
         self.write(events.SiteResumed(at_s=self.at_s(), site=site))
 
-    def lost(self, site: int, why: str) -> None:
+    def paced(self, decision: Decision, now_s: float) -> None:
         """See :class:`anabranch.scheduler.server.Observer`."""
-        self.write(events.SiteLost(at_s=self.at_s(), site=site, detail=why))
+        self.write(*replay.events_of(decision, now_s))
+
+    def lost(self, site: int, why: str, goes_on: bool, now_s: float) -> None:
+        """See :class:`anabranch.scheduler.server.Observer`."""
+        self.write(events.SiteLost(at_s=now_s, site=site, detail=why, goes_on=goes_on))
 
     def reported(self, site: int, encoded: tuple[bytes, ...]) -> None:
         """See :class:`anabranch.scheduler.server.Observer`."""
@@ -294,7 +278,12 @@ class Recorder:
         task, stop = self._scenario.task, self._scenario.stop
         target = task.target_accuracy if isinstance(task, Train) else None
         if stop.at_target and target is not None and seen.accuracy >= target:
-            self.scheduler.stop(f"accuracy {target:g} was reached after round {seen.round}")
+            self._stop(f"accuracy {target:g} was reached after round {seen.round}")
+
+    def _stop(self, reason: str) -> None:
+        if self.scheduler.stopped is None:
+            self.write(events.RunStopping(at_s=self.at_s(), reason=reason))
+            self.scheduler.stop(reason)
 
     def refused(self, site: int | None, error: PeerError) -> None:
         """See :class:`anabranch.scheduler.server.Observer`."""
@@ -456,13 +445,7 @@ def make_scheduler(
 def _pacing(scenario: Scenario, overlay: Overlay, plan: Plan) -> PaceBook | None:
     if not scenario.is_served:
         return None
-    return PaceBook(
-        make_pace(scenario.pace),
-        make_load(scenario.load, scenario.task.batch_size),
-        scenario.workers(overlay),
-        [tree.root for tree in plan.trees],
-        scenario.stop.rounds,
-    )
+    return replay.make_book(replay.encode(scenario, overlay), plan, scenario.stop.rounds)
 
 
 def _awareness(scenario: Scenario, overlay: Overlay, plan: Plan) -> Awareness | None:

@@ -13,9 +13,12 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from anabranch.overlay import loads as loads_overlay
+from anabranch.plan import loads as loads_plan
 from anabranch.record import units
 from anabranch.record.events import Event, UnknownEvent
 from anabranch.record.log import LogError, read_events
+from anabranch.record.ports import WAYS, mean_use
 from anabranch.record.summary import RunSummary, summarise
 from anabranch.record.twin import TwinRow, median_error, worst_row
 
@@ -115,10 +118,13 @@ def pace_table(runs: Sequence[RunSummary]) -> Table:
     ``iteration`` is the mean time from one permission of a worker to its next, ``blocked`` the part
     of it spent waiting for permission. ``at once`` is the part of updates with nothing between them
     and the one before, ``missed`` how many updates of others one missed, on average and at most.
+    ``ports`` is how busy those of the servers were, in and out, on average over the run; a dash
+    where links did not keep the overlay's rates.
     """
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("route")
-    headings = ["updates", "discarded", "iteration", "blocked", "at once", "missed", "whole run"]
+    headings = ["updates", "discarded", "iteration", "blocked", "at once", "missed", "ports"]
+    headings.append("whole run")
     learns = any(run.accuracy or run.started.target_accuracy is not None for run in runs)
     for heading in (*headings, *(("accuracy", "to target") if learns else ())):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -129,6 +135,8 @@ def pace_table(runs: Sequence[RunSummary]) -> Table:
         reached_s = None if target is None else run.time_to_accuracy_s(target)
         learnt = units.percent(run.final_accuracy), units.seconds(reached_s)
         missed = "-" if pace.mean_missed is None else f"{pace.mean_missed:.1f}, {max(pace.missed)}"
+        overlay, plan = loads_overlay(run.started.overlay_toml), loads_plan(run.started.plan_json)
+        uses = [mean_use(run, overlay, plan, way) for way in WAYS]
         table.add_row(
             run.label,
             str(pace.updates),
@@ -137,6 +145,7 @@ def pace_table(runs: Sequence[RunSummary]) -> Table:
             units.seconds(pace.blocked_s),
             units.percent(pace.at_once),
             missed,
+            ", ".join(units.percent(use.share if use else None) for use in uses),
             units.seconds(run.total_s),
             *(learnt if learns else ()),
         )

@@ -99,10 +99,13 @@ class Observer(Protocol):
     def round_ended(self, site: int, ended: RoundEnded) -> None:
         """A site holds a round's result."""
 
-    def asked(self, worker: int, request: ProceedRequest) -> None:
-        """A worker has pushed an update and asks to go on."""
+    def asked(self, worker: int, request: ProceedRequest, now_s: float) -> None:
+        """A worker has pushed an update and asks to go on; times are since the run began."""
 
-    def paced(self, decision: Decision) -> None:
+    def looked(self, now_s: float) -> None:
+        """The pace decides what has become due."""
+
+    def paced(self, decision: Decision, now_s: float) -> None:
         """The model took a step, or somebody may go on."""
 
     def cut(self, site: int, why: str) -> None:
@@ -111,8 +114,8 @@ class Observer(Protocol):
     def resumed(self, site: int) -> None:
         """A site whose connection had broken is back."""
 
-    def lost(self, site: int, why: str) -> None:
-        """A site has died, or did not come back."""
+    def lost(self, site: int, why: str, goes_on: bool, now_s: float) -> None:
+        """A site has died or did not come back, and the run goes on without it or not."""
 
     def reported(self, site: int, events: tuple[bytes, ...]) -> None:
         """A site sent events for the log; raise PeerError to refuse them."""
@@ -235,7 +238,7 @@ class Scheduler:
         if not self._end.done():
             for site, missing in self._missing.items():
                 missing.timer.cancel()
-                self.observer.lost(site, missing.why)
+                self.observer.lost(site, missing.why, False, self._since_start_s())
             self._missing.clear()
             self._broadcast(Abort(reason))
             self._end.set_exception(RunAborted(reason))
@@ -297,14 +300,15 @@ class Scheduler:
                 seconds = message.compute_s
                 if message.samples < 0 or not 0 <= seconds <= _LONGEST_S:
                     raise MalformedMessage(f"{message.samples} samples computed in {seconds} s")
-                self.observer.asked(site, message)
-                self._act(
-                    self._pacing.asked(
-                        site, message.update, message.samples, seconds, self._now_s()
-                    )
+                now_s = self._since_start_s()
+                decisions = self._pacing.asked(
+                    site, message.update, message.samples, seconds, now_s
                 )
+                self.observer.asked(site, message, now_s)
+                self._act(decisions, now_s)
             case Came() if self._pacing is not None:
-                self._act(self._pacing.came(site, message.worker, message.update, self._now_s()))
+                now_s = self._since_start_s()
+                self._act(self._pacing.came(site, message.worker, message.update, now_s), now_s)
             case Progress() if message.round in self._dealers:
                 dealer = self._dealers[message.round]
                 if trees := dealer.progress(site, message.finished, self._now_s()):
@@ -351,10 +355,10 @@ class Scheduler:
 
     # --- who may proceed
 
-    def _act(self, decisions: tuple[Decision, ...]) -> None:
+    def _act(self, decisions: tuple[Decision, ...], now_s: float) -> None:
         assert self._pacing is not None
         for decision in decisions:
-            self.observer.paced(decision)
+            self.observer.paced(decision, now_s)
             advance = Advance(
                 tuple(each.update for each in decision.applied),
                 decision.discarded,
@@ -378,13 +382,18 @@ class Scheduler:
             self._look_at_pace.cancel()
             self._look_at_pace = None
         if due_s < math.inf and not self._end.done():
-            self._look_at_pace = asyncio.get_running_loop().call_at(due_s, self._look_at_pace_now)
+            assert self._started_s is not None  # nothing is due before
+            self._look_at_pace = asyncio.get_running_loop().call_at(
+                self._started_s + due_s, self._look_at_pace_now
+            )
 
     def _look_at_pace_now(self) -> None:
         assert self._pacing is not None
         self._look_at_pace = None
         # A timer may ring a little early; the pace is told the moment that it asked for.
-        self._act(self._pacing.look(max(self._now_s(), self._pacing.due_s)))
+        now_s = max(self._since_start_s(), self._pacing.due_s)
+        self.observer.looked(now_s)
+        self._act(self._pacing.look(now_s), now_s)
 
     # --- what is known of the network
 
@@ -459,7 +468,8 @@ class Scheduler:
             self.observer.started(buffer_elements)
             self._broadcast(Start())
             if self._pacing is not None:
-                self._act(self._pacing.begin(self._now_s()))
+                now_s = self._since_start_s()
+                self._act(self._pacing.begin(now_s), now_s)
 
     def _end_if_all_left(self) -> None:
         if len(self._left | self.lost) == self.overlay.size and not self._end.done():
@@ -541,10 +551,12 @@ class Scheduler:
         del self._sessions[site]
         if site in self._missing:
             self._missing.pop(site).timer.cancel()
-        self.observer.lost(site, why)
-        if self._pacing is not None and died and self._may_go_on_without(site):
+        goes_on = died and self._may_go_on_without(site)
+        now_s = self._since_start_s()
+        self.observer.lost(site, why, goes_on, now_s)
+        if self._pacing is not None and goes_on:
             self.lost.add(site)
-            self._act(self._pacing.lost(site, self._now_s()))
+            self._act(self._pacing.lost(site, now_s), now_s)
             self._end_if_all_left()
         else:
             self.abort(why)

@@ -1,0 +1,248 @@
+"""A run's pace, played again from the log: a fresh one, asked the same, must decide the same. Pure.
+
+All that a pace is told is in the log, with the moment that it reckoned with: who asked to go on,
+whose update came, that time passed, who died, that the run was to stop. What it decided is there
+too, in between.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+
+import msgspec
+
+from anabranch import plan as plans
+from anabranch.net.errors import PeerError
+from anabranch.overlay import Overlay
+from anabranch.plan import Plan
+from anabranch.record.events import (
+    Event,
+    PaceLooked,
+    ProceedAsked,
+    RunEnded,
+    RunStarted,
+    RunStopping,
+    SiteLost,
+    UnknownEvent,
+    UpdateApplied,
+    UpdateCame,
+    UpdateDiscarded,
+    WorkerWent,
+    kind_of,
+)
+from anabranch.run.scenario import (
+    EqualBatches,
+    Pace,
+    Scenario,
+    TunedBatches,
+    make_load,
+    make_pace,
+)
+from anabranch.scheduler.pacing import Decision, PaceBook
+
+_Told = ProceedAsked | UpdateCame | PaceLooked | SiteLost | RunStopping
+_Decided = UpdateCame | UpdateApplied | UpdateDiscarded | WorkerWent
+
+
+class ReplayError(ValueError):
+    """A log whose decisions are not those of its pace, or that cannot be played."""
+
+
+class _Pacing(msgspec.Struct, frozen=True, kw_only=True):
+    """What a book is made from, beside the plan."""
+
+    pace: Pace
+    load: EqualBatches | TunedBatches
+    batch_size: int
+    workers: list[int]
+
+
+def encode(scenario: Scenario, overlay: Overlay) -> str:
+    """Return how a scenario paces its workers, as text for the log and for ``make_book``."""
+    pacing = _Pacing(
+        pace=scenario.pace,
+        load=scenario.load,
+        batch_size=scenario.task.batch_size,
+        workers=scenario.workers(overlay),
+    )
+    return msgspec.json.encode(pacing).decode()
+
+
+def make_book(pacing_json: str, plan: Plan, updates: int) -> PaceBook:
+    """Return the books of a run, nothing in them.
+
+    Args:
+        pacing_json: as ``encode`` wrote it.
+        plan: its roots are the servers.
+        updates: how many each worker makes.
+
+    Raises:
+        ValueError: the text is no such thing.
+    """
+    pacing = msgspec.json.decode(pacing_json, type=_Pacing)
+    return PaceBook(
+        make_pace(pacing.pace),
+        make_load(pacing.load, pacing.batch_size),
+        pacing.workers,
+        [tree.root for tree in plan.trees],
+        updates,
+    )
+
+
+def events_of(decision: Decision, at_s: float) -> list[_Decided]:
+    """Return what the log says of a decision."""
+    came = [] if decision.came is None else [decision.came]
+    return [
+        *(UpdateCame(at_s=at_s, site=worker, update=update) for worker, update in came),
+        *(
+            UpdateApplied(
+                at_s=at_s,
+                site=each.update[0],
+                update=each.update[1],
+                version=each.version,
+                missed=each.missed,
+            )
+            for each in decision.applied
+        ),
+        *(
+            UpdateDiscarded(at_s=at_s, site=worker, update=update)
+            for worker, update in decision.discarded
+        ),
+        *(
+            WorkerWent(at_s=at_s, site=went.worker, update=went.update, samples=went.samples)
+            for went in decision.permissions
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A log whose pace decided alike again.
+
+    Args:
+        pace: its kind.
+        told: how many things it was told.
+        decided: how many events its decisions made.
+    """
+
+    pace: str
+    told: int
+    decided: int
+
+
+def replay(numbered: Iterable[tuple[int, Event | UnknownEvent]]) -> Replayed:
+    """Tell a fresh pace what a log says that a run's was told, and compare what it decides.
+
+    Moments are compared too, to the last bit. A log cut short is played as far as it goes.
+
+    Args:
+        numbered: a log's events from the first on, as `anabranch.record.read_events` yields them.
+
+    Raises:
+        ReplayError: names the first event that differs, or why the log cannot be played.
+    """
+    numbered = iter(numbered)
+    _, started = next(numbered, (0, None))
+    if not isinstance(started, RunStarted):
+        raise ReplayError("the log does not begin with run_started; give all of its events")
+    if not started.pacing_json:
+        raise ReplayError(
+            "the log names no pace: its sites all-reduced, in rounds, or an older release wrote it"
+        )
+    try:
+        plan = plans.loads(started.plan_json)
+        book = make_book(started.pacing_json, plan, started.rounds)
+    except ValueError as error:
+        raise ReplayError(f"the log's pace or plan makes no sense here: {error}") from error
+    player = _Player(book, {tree.root for tree in plan.trees})
+    for number, event in numbered:
+        player.take(number, event)
+    pace = msgspec.json.decode(started.pacing_json, type=_Pacing).pace
+    return Replayed(str(pace.__struct_config__.tag), player.told, player.decided)
+
+
+class _Player:
+    """Holds a log's events against what a book says; the book has begun nothing yet."""
+
+    def __init__(self, book: PaceBook, servers: set[int]) -> None:
+        self._book = book
+        self._servers = servers
+        self._begun = False
+        self._due: deque[_Decided] = deque()  # decided, and not met in the log yet
+        self.told = self.decided = 0
+
+    def take(self, number: int, event: Event | UnknownEvent) -> None:
+        match event:
+            case UnknownEvent():
+                raise ReplayError(
+                    f"event {number}, {event.kind}, is of another release, and the pace may have "
+                    "heard of it; replay the log with the release that wrote it"
+                )
+            case SiteLost(goes_on=False):
+                pass  # the run ends for it; the pace never heard of it
+            case ProceedAsked() | UpdateCame() | PaceLooked() | SiteLost() | RunStopping():
+                self._expect_nothing(number, event)
+                self._tell(number, event)
+                if isinstance(event, UpdateCame):
+                    self._compare(number, event)
+            case UpdateApplied() | UpdateDiscarded() | WorkerWent():
+                if not self._begun and isinstance(event, WorkerWent):
+                    self._begun = True
+                    self._decide(self._book.begin(event.at_s), event.at_s)
+                self._compare(number, event)
+            case RunEnded():
+                self._expect_nothing(number, event)
+
+    def _tell(self, number: int, event: _Told) -> None:
+        self.told += 1
+        try:
+            decisions = self._ask(event)
+        except (AssertionError, PeerError, ValueError) as error:
+            raise ReplayError(
+                f"event {number}: a fresh pace cannot be told {event}: {error}"
+            ) from error
+        self._decide(decisions, event.at_s)
+
+    def _ask(self, event: _Told) -> Iterable[Decision]:
+        book = self._book
+        match event:
+            case ProceedAsked():
+                return book.asked(
+                    event.site, event.update, event.samples, event.compute_s, event.at_s
+                )
+            case UpdateCame():  # with the last server; the pace hears of none before
+                answers = [
+                    book.came(server, event.site, event.update, event.at_s)
+                    for server in self._servers
+                ]
+                return chain(*answers)
+            case PaceLooked():
+                if event.at_s < book.due_s:
+                    raise ValueError(f"it is to look at {book.due_s!r} s, not before")
+                return book.look(event.at_s)
+            case SiteLost():
+                return book.lost(event.site, event.at_s)
+            case RunStopping():
+                book.close()
+                return ()
+
+    def _decide(self, decisions: Iterable[Decision], at_s: float) -> None:
+        for decision in decisions:
+            self._due += events_of(decision, at_s)
+
+    def _compare(self, number: int, event: _Decided) -> None:
+        again = self._due.popleft() if self._due else None
+        if again != event:
+            raise ReplayError(
+                f"event {number} is {event}; a fresh pace decides {again or 'nothing'} there"
+            )
+        self.decided += 1
+
+    def _expect_nothing(self, number: int, event: Event) -> None:
+        if self._due:
+            raise ReplayError(
+                f"event {number} is {kind_of(event)}; a fresh pace decides {self._due[0]} before it"
+            )
