@@ -157,6 +157,13 @@ def test_under_a_barrier_all_share_the_servers_ports(tmp_path: Path):
     assert r2sp.steady_s([outcome]) == pytest.approx(2 * shared_s, rel=0.01)
 
 
+def test_emulated_paces_stand_beside_their_simulation(tmp_path: Path):
+    emulated = lab(tmp_path, emulate=True)
+    rows = EXPERIMENTS["r2sp/fig08"].make(emulated).rows
+    assert {trial.overlay.size for trial in emulated.trials} == {5}
+    assert all(row.why.startswith("simulated ") for row in rows)
+
+
 def test_workers_may_have_narrower_ports(tmp_path: Path):
     overlay = r2sp.cluster(1e9, workers=2, servers=1, worker_bps=1e8)
     scenario = r2sp.served(100_000, PACES["BSP"], 3, overlay, None, 0)
