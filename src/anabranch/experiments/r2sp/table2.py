@@ -79,7 +79,7 @@ def _as_stated(model: _Model) -> _Case:
 def _faster_clients(model: _Model) -> _Case:
     client_bps = _SERVER_BPS * model.contended_s / model.alone_s / _CLIENTS
     elements = round(client_bps * model.alone_s / 64)
-    why = f"would explain it, were the model of {elements / 1e6:.2g} M parameters"
+    why = f"fitted: it would explain it, were the model of {elements / 1e6:.2g} M parameters"
     if model is _RESNET20:
         why += f"; it has {model.elements / 1e6:.2g} M"
     return _Case("faster clients", model, elements, _SERVER_BPS, client_bps, why)
@@ -87,7 +87,11 @@ def _faster_clients(model: _Model) -> _Case:
 
 def _slower_server(model: _Model) -> _Case:
     own = f"{_rate(model.alone_bps)} and {_rate(model.server_bps)}"
-    why = "its own two times" if model is _RESNET20 else f"ResNet20's two times; its own say {own}"
+    why = (
+        "its own two times, fitted"
+        if model is _RESNET20
+        else f"ResNet20's two times; its own say {own}"
+    )
     rates_bps = _RESNET20.server_bps, _RESNET20.alone_bps
     return _Case("slower server", model, model.elements, *rates_bps, f"rates by {why}")
 
