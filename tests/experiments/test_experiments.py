@@ -8,13 +8,17 @@ from pathlib import Path
 import pytest
 
 from anabranch import experiments
-from anabranch.experiments import EXPERIMENTS, Experiment, Lab, Outcome, Trial
+from anabranch.experiments import EXPERIMENTS, Experiment, Lab, Outcome, Trial, WorkerOutcome
 from anabranch.experiments._lab import scenario_toml
 from anabranch.experiments.netstorm import _setting as setting
 from anabranch.experiments.netstorm import fig19
 from anabranch.experiments.netstorm.fig13 import cubic_bps, hub_and_spokes, one_connection_each
+from anabranch.experiments.r2sp import _setting as r2sp
+from anabranch.experiments.r2sp._setting import PACES
+from anabranch.experiments.r2sp.fig04 import worst
 from anabranch.learn.profiles import ALEXNET
 from anabranch.overlay import internet2_9
+from anabranch.pace import Bsp, R2sp, Ssp
 from anabranch.run.scenario import Exchange, Fapt, Packed, Star, loads
 
 SECONDS = {"star": 100.0, "balanced": 80.0, "mst": 50.0, "fapt": 25.0, "packed": 10.0}
@@ -24,6 +28,8 @@ ALL = list(EXPERIMENTS.values())
 class ToldLab(Lab):
     """A lab whose runs take what a table says, by their route and what they exchange."""
 
+    trials: Sequence[Trial] = ()
+
     def measure(self, trials: Sequence[Trial]) -> list[Outcome]:
         self.trials = list(trials)
         told = []
@@ -31,7 +37,10 @@ class ToldLab(Lab):
             round_s = SECONDS[trial.scenario.routes[0].__struct_config__.tag]
             assert isinstance(trial.scenario.task, Exchange)
             round_s *= (trial.scenario.task.elements or ALEXNET.elements) / ALEXNET.elements
-            told.append(Outcome(trial.labels, "told.toml", 4, 4 * round_s, round_s, 0, 0.5, 0.1))
+            names = [trial.overlay.sites[k].name for k in trial.scenario.workers(trial.overlay)]
+            workers = {name: WorkerOutcome(round_s, 0.1, 600.0) for name in names}
+            served = (0.5, 0.1, 0.2 * round_s, 0.3 * round_s, workers)
+            told.append(Outcome(trial.labels, "told.toml", 4, 4 * round_s, round_s, 0, *served))
         return told
 
 
@@ -83,6 +92,9 @@ def ours(name: str, what: str, tmp_path: Path) -> str:
         ("netstorm/fig16", "packed trees, ours", "10.0 s -> 10.0 s (+0 %)"),
         ("netstorm/fig18", "std over lite", "+0 %"),
         ("netstorm/fig18", "packed trees, ours, over pro", "+150 %"),
+        ("r2sp/table1", "Inception-v3, ports of 10 Gbit/s", "92.8% (9.05 of 9.75 s)"),
+        ("r2sp/fig02", "ResNet32, ports of 10 Gbit/s: 1 worker for 8", "0% less (0.19 for 0.19 s)"),
+        ("r2sp/table3", "all: samples/s, tuned over equal batches", "+0% (25275 to 25275)"),
     ],
 )
 def test_rows_compare_what_they_say(name: str, what: str, expected: str, tmp_path: Path):
@@ -104,6 +116,69 @@ def test_a_paper_names_all_its_figures_and_a_figure_itself():
     assert [each.name for each in experiments.find("netstorm/fig17")] == ["netstorm/fig17"]
     with pytest.raises(ValueError, match="did you mean 'netstorm/fig1"):
         experiments.find("netstorm/fig1")
+
+
+# --- Fig. 4 of R²SP: every schedule
+
+
+@pytest.mark.parametrize("lead", [0, 1, 2])
+def test_the_promise_of_ssp_is_what_some_schedule_reaches(lead: int):
+    pushes = lead + (2 * lead + 1) + 1
+    assert worst(lambda: Ssp(lead), 2, pushes)[0] == Ssp(lead).most_missed(2)
+
+
+def test_the_papers_example_is_that_of_ssp_if_pushes_wait_too():
+    everything = worst(lambda: Ssp(1), 3, 8)
+    assert everything == worst(lambda: Ssp(1), 3, 8, alike=True) == (6, (1, 2, 2, 3, 2, 3, 3, 1))
+    assert worst(lambda: Ssp(1), 3, 8, lead=1) == (4, (1, 2, 3, 2, 3, 1))
+
+
+@pytest.mark.parametrize("relaxation", [0.0, 0.8])
+def test_nobody_misses_more_than_one_turn_of_each_other_under_r2sp(relaxation: float):
+    assert worst(lambda: R2sp(relaxation), 3, 7)[0] == 2
+
+
+def test_schedules_are_as_long_as_asked():
+    assert worst(lambda: Ssp(1), 3, 2) == (1, (1, 2))
+    assert worst(Bsp, 3, 7)[0] == 0
+
+
+# --- R²SP's clusters
+
+
+def test_under_a_barrier_all_share_the_servers_ports(tmp_path: Path):
+    overlay = r2sp.cluster(1e9, workers=4, servers=2)
+    scenario = r2sp.served(1_000_000, PACES["BSP"], 4, overlay, None, 0)
+    (outcome,) = Lab(tmp_path).measure([Trial({}, scenario, overlay)])
+    shared_s = 4 * 32e6 / 2 / 1e9
+    assert outcome.push_s == pytest.approx(shared_s, rel=0.01)
+    assert outcome.pull_s == pytest.approx(shared_s, rel=0.01)
+    assert list(outcome.workers) == [f"worker-{k}" for k in range(1, 5)]
+    assert r2sp.steady_s([outcome]) == pytest.approx(2 * shared_s, rel=0.01)
+
+
+def test_emulated_paces_stand_beside_their_simulation(tmp_path: Path):
+    emulated = lab(tmp_path, emulate=True)
+    rows = EXPERIMENTS["r2sp/fig08"].make(emulated).rows
+    assert {trial.overlay.size for trial in emulated.trials} == {5}
+    assert all(row.why.startswith("simulated ") for row in rows)
+
+
+def test_workers_may_have_narrower_ports(tmp_path: Path):
+    overlay = r2sp.cluster(1e9, workers=2, servers=1, worker_bps=1e8)
+    scenario = r2sp.served(100_000, PACES["BSP"], 3, overlay, None, 0)
+    (outcome,) = Lab(tmp_path).measure([Trial({}, scenario, overlay)])
+    assert outcome.push_s == pytest.approx(3.2e6 / 1e8, rel=0.02)
+
+
+@pytest.mark.parametrize("model", r2sp.MODELS, ids=lambda each: each.name)
+def test_servers_hold_equal_parts_of_a_model(model: r2sp.Model):
+    overlay = r2sp.cluster(servers=2)
+    scenario = r2sp.served(model.elements, PACES["BSP"], 1, overlay, None, 0)
+    assert scenario.chunk_elements is not None
+    chunks = -(-model.elements // scenario.chunk_elements)
+    assert chunks % 2 == 0
+    assert scenario.chunk_elements <= r2sp.CHUNK_ELEMENTS
 
 
 # --- the setting

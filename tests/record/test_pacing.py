@@ -39,6 +39,8 @@ def test_phases_waits_gaps_and_staleness_come_from_the_events() -> None:
     assert pace.iterations[1][0].blocked_s == 0.0  # its last
     assert pace.iteration_s == 4.0
     assert pace.blocked_s == 0.5
+    assert pace.push_s == 0.5
+    assert pace.pull_s == 1.0
     assert pace.gaps_s == (2.0, 2.0)
     assert pace.at_once == 0.0
     assert pace.missed == {0: 1, 1: 2}
@@ -52,6 +54,12 @@ def test_updates_of_one_step_are_made_at_once() -> None:
     pace = summarise_pace(happened)
     assert pace is not None
     assert pace.at_once == 1.0
+
+
+def test_a_workers_first_model_is_there_and_no_pull_is_counted() -> None:
+    pace = summarise_pace(iteration(0, 1, 0.0, 0))
+    assert pace is not None
+    assert (pace.push_s, pace.pull_s) == (0.5, None)
 
 
 def test_a_run_without_servers_has_no_pace() -> None:

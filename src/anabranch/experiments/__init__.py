@@ -2,15 +2,31 @@
 
 from anabranch._typed_toml import listed, nearest
 from anabranch.experiments._experiment import Experiment
-from anabranch.experiments._lab import Lab, Outcome, Trial, seconds
+from anabranch.experiments._lab import Lab, Outcome, Trial, WorkerOutcome, seconds
 from anabranch.experiments._result import Result, Row, write_result
 from anabranch.experiments.netstorm import fig13, fig14, fig15, fig16, fig17, fig18, fig19, fig20
+from anabranch.experiments.r2sp import fig02 as r2sp_fig02
+from anabranch.experiments.r2sp import fig04 as r2sp_fig04
 from anabranch.experiments.r2sp import fig08 as r2sp_fig08
+from anabranch.experiments.r2sp import fig10 as r2sp_fig10
 from anabranch.experiments.r2sp import fig12 as r2sp_fig12
 from anabranch.experiments.r2sp import fig13 as r2sp_fig13
+from anabranch.experiments.r2sp import table1 as r2sp_table1
+from anabranch.experiments.r2sp import table2 as r2sp_table2
+from anabranch.experiments.r2sp import table3 as r2sp_table3
 
 _NETSTORM = (fig13, fig14, fig15, fig16, fig17, fig18, fig19, fig20)
-_R2SP = (r2sp_fig08, r2sp_fig12, r2sp_fig13)
+_R2SP = (
+    r2sp_table1,
+    r2sp_table2,
+    r2sp_fig02,
+    r2sp_fig04,
+    r2sp_fig08,
+    r2sp_fig10,
+    r2sp_table3,
+    r2sp_fig12,
+    r2sp_fig13,
+)
 
 EXPERIMENTS = {figure.EXPERIMENT.name: figure.EXPERIMENT for figure in (*_NETSTORM, *_R2SP)}
 """Every experiment, by name."""
@@ -23,6 +39,7 @@ __all__ = [
     "Result",
     "Row",
     "Trial",
+    "WorkerOutcome",
     "find",
     "seconds",
     "write_result",

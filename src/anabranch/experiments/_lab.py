@@ -7,11 +7,11 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import msgspec
@@ -20,6 +20,7 @@ from anabranch import overlay as overlays
 from anabranch.emulate import check_emulable
 from anabranch.overlay import Overlay
 from anabranch.record import read_events, summarise
+from anabranch.record.pacing import Iteration
 from anabranch.run.launch import run_locally
 from anabranch.run.scenario import Scenario, check_real, encode, loads
 from anabranch.run.simulate import simulate
@@ -43,6 +44,21 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerOutcome:
+    """What one worker of a run with servers came to; means over its later half of iterations.
+
+    Args:
+        iteration_s: from one permission to the next, seconds.
+        blocked_s: of it waiting for permission, seconds.
+        samples: of a batch.
+    """
+
+    iteration_s: float
+    blocked_s: float
+    samples: float
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What a run came to.
 
@@ -54,8 +70,10 @@ class Outcome:
         round_s: seconds from one round's end to the next: the mean of a run that had a time to
             fill, and the median of one that had rounds to make, on a network that does not change.
         plans: how many came after the first.
-        at_once, blocked_s: of a run with servers, see :class:`anabranch.record.pacing.PaceSummary`;
-            there ``round_s`` is the mean time of an iteration, and ``rounds`` are each worker's.
+        at_once, blocked_s, push_s, pull_s: of a run with servers, see
+            :class:`anabranch.record.pacing.PaceSummary`; there ``round_s`` is the mean time of an
+            iteration, and ``rounds`` are each worker's.
+        workers: of a run with servers, by name.
     """
 
     labels: Mapping[str, Label]
@@ -66,6 +84,9 @@ class Outcome:
     plans: int
     at_once: float | None = None
     blocked_s: float | None = None
+    push_s: float | None = None
+    pull_s: float | None = None
+    workers: Mapping[str, WorkerOutcome] = field(default_factory=dict)
 
 
 class Lab:
@@ -229,9 +250,23 @@ def _outcome(trial: Trial, file: Path, log: Path) -> Outcome:
         rounds = min(len(series) for series in run.pace.iterations.values())
         return Outcome(
             *(trial.labels, file.name, rounds, run.total_s, run.pace.iteration_s, 0),
-            *(run.pace.at_once, run.pace.blocked_s),
+            *(run.pace.at_once, run.pace.blocked_s, run.pace.push_s, run.pace.pull_s),
+            {
+                trial.overlay.sites[site].name: _worker(series)
+                for site, series in run.pace.iterations.items()
+            },
         )
     rounds, total_s = len(run.rounds), run.rounds[-1].at_s
     fills_time = trial.scenario.stop.after_s is not None
     round_s = total_s / rounds if fills_time else median(run.interval_s)
     return Outcome(trial.labels, file.name, rounds, total_s, round_s, len(run.plans))
+
+
+def _worker(series: Sequence[Iteration]) -> WorkerOutcome:
+    ended = [(each, each.next_s - each.went_s) for each in series if each.next_s is not None]
+    later = ended[len(ended) // 2 :]
+    return WorkerOutcome(
+        fmean(took_s for _, took_s in later),
+        fmean(each.blocked_s for each, _ in later),
+        fmean(each.samples for each, _ in later),
+    )

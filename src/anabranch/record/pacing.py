@@ -104,6 +104,20 @@ class PaceSummary:
         return fmean(waits_s) if waits_s else None
 
     @property
+    def push_s(self) -> float | None:
+        """Mean time an update was on its way, seconds."""
+        pushes_s = [each.push_s for series in self.iterations.values() for each in series]
+        return fmean(pushes_s) if pushes_s else None
+
+    @property
+    def pull_s(self) -> float | None:
+        """Mean time a worker waited for the model, seconds; its first is there already."""
+        pulls_s = [
+            each.pull_s for series in self.iterations.values() for each in series if each.update > 1
+        ]
+        return fmean(pulls_s) if pulls_s else None
+
+    @property
     def mean_missed(self) -> float | None:
         """How many updates of others an update missed, on average."""
         if not self.updates:

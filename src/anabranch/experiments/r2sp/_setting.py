@@ -1,71 +1,166 @@
-"""What R²SP's figures have in common: its cluster A, its models, its paces.
+"""What R²SP's figures have in common: its clusters, its models, its paces.
 
-Sixteen workers and four servers on one switch, every port 10 Gbit/s. A worker computes a batch of
-128 for as long as the paper's Table I leaves beside communication, with jitter of 5 %. The paper's
-framework moved data at a fraction of its ports' rate (Table I: 9 s where 2.2 GB pass each port each
-way); ours does not, so communication is a smaller part here.
+Servers and workers on one switch, every port 10 Gbit/s. A worker computes a batch for as long as
+the paper's Table I leaves beside communication, with jitter of 5 % where not said otherwise. The
+paper's framework moved data at a fraction of its ports' rate (Table I: 9 s where 2.2 GB pass each
+port each way); ours does not, so communication is a smaller part here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from statistics import fmean, geometric_mean
 
-from anabranch.experiments._lab import Label, Trial
+from anabranch.experiments._lab import Label, Outcome, Trial
 from anabranch.overlay import Link, Overlay, Site
-from anabranch.run.scenario import Asp, Bsp, Exchange, Fapt, Pace, R2sp, Scenario, Serve, Ssp, Stop
+from anabranch.run.scenario import (
+    Asp,
+    Bsp,
+    EqualBatches,
+    Exchange,
+    Fapt,
+    Pace,
+    R2sp,
+    Scenario,
+    Serve,
+    Ssp,
+    Stop,
+    TunedBatches,
+)
 from anabranch.sim.compute import Compute, LognormalJitter
 
-WORKERS, SERVERS = 16, 4
-BATCH = 128
+WORKERS, SERVERS = 16, 4  # the paper's cluster A
+WORKERS_1, SERVERS_1 = 8, 2  # of its Table I
 PORT_BPS = 10e9
 CHUNK_ELEMENTS = 1 << 20
+JITTER = LognormalJitter(cv=0.05)
 NOTE = (
     "16 workers, 4 servers, ports of 10 Gbit/s; 128 samples are computed in as long as the paper's "
     "Table I leaves beside communication, with jitter of 5 %."
 )
+EQUAL = EqualBatches()
 PACES: Mapping[str, Pace] = {"BSP": Bsp(), "ASP": Asp(), "SSP": Ssp(lead=5), "R²SP": R2sp()}
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model: its size, and how long a batch of 128 takes on the paper's worker, seconds."""
+    """A model, and what the paper's Table I says of it.
+
+    Args:
+        name: the paper's.
+        elements: its parameters.
+        iteration_s: of a batch, under BSP, seconds.
+        blocked_s: of it blocked by communication, seconds.
+        batch: samples.
+    """
 
     name: str
     elements: int
-    compute_s: float
+    iteration_s: float
+    blocked_s: float
+    batch: int = 128
+
+    @property
+    def compute_s(self) -> float:
+        """How long a batch takes to compute, seconds."""
+        return round(self.iteration_s - self.blocked_s, 9)
+
+    @property
+    def port_bytes(self) -> float:
+        """What passes a server's port in an iteration of Table I, each way."""
+        return 4 * self.elements * WORKERS_1 / SERVERS_1
+
+    @property
+    def goodput_bps(self) -> float:
+        """The rate at which that passed in the paper, one way after the other, bit/s."""
+        return 2 * 8 * self.port_bytes / self.blocked_s
 
 
-ALEXNET = Model("AlexNet", 61_100_840, 0.50)
-VGG16 = Model("VGG16", 138_357_544, 0.70)
+RESNET32 = Model("ResNet32", 464_154, 0.23, 0.11)
+ALEXNET = Model("AlexNet", 61_100_840, 3.39, 2.89)
+VGG16 = Model("VGG16", 138_357_544, 9.74, 9.04)
+INCEPTION = Model("Inception-v3", 23_834_568, 1.97, 1.27, batch=32)
+MODELS = (RESNET32, ALEXNET, VGG16, INCEPTION)
+LARGE = (ALEXNET, VGG16, INCEPTION)  # whose communication their size explains
+FITTED_BPS = geometric_mean(model.goodput_bps for model in LARGE)
+"""One goodput for the paper's framework, bit/s: the geometric mean over its three large models."""
+
+
+def steady_s(outcomes: Iterable[Outcome], **labels: Label) -> float:
+    """Return how long an iteration took in the run with these labels once it went on evenly.
+
+    Of all workers it is the mean, over their later half of iterations, seconds: the first has its
+    model there already, and pulls none.
+    """
+    (found,) = [each for each in outcomes if labels.items() <= each.labels.items()]
+    return fmean(worker.iteration_s for worker in found.workers.values())
 
 
 @cache
-def cluster(port_bps: float = PORT_BPS) -> Overlay:
-    """Return the paper's cluster A: servers first, a link each way to every worker."""
-    names = [f"server-{k}" for k in range(1, SERVERS + 1)]
-    names += [f"worker-{k}" for k in range(1, WORKERS + 1)]
-    sites = tuple(Site(name, uplink_bps=port_bps, downlink_bps=port_bps) for name in names)
-    pairs = [(a, b) for a in range(SERVERS) for b in range(SERVERS, SERVERS + WORKERS)]
+def cluster(
+    port_bps: float = PORT_BPS,
+    workers: int = WORKERS,
+    servers: int = SERVERS,
+    worker_bps: float | None = None,
+) -> Overlay:
+    """Return a cluster, the paper's A if not said otherwise: servers first, links to every worker.
+
+    Args:
+        port_bps: of a port, each way, bit/s.
+        workers, servers: how many.
+        worker_bps: of a worker's port, if another.
+    """
+    worker_bps = port_bps if worker_bps is None else worker_bps
+    ports = [(f"server-{k}", port_bps) for k in range(1, servers + 1)]
+    ports += [(f"worker-{k}", worker_bps) for k in range(1, workers + 1)]
+    sites = tuple(Site(name, uplink_bps=rate, downlink_bps=rate) for name, rate in ports)
+    pairs = [(a, b) for a in range(servers) for b in range(servers, servers + workers)]
+    link_bps = max(port_bps, worker_bps)  # ports hold it to less
     links = tuple(
-        Link(*way, port_bps, latency_s=1e-4) for pair in pairs for way in (pair, pair[::-1])
+        Link(*way, link_bps, latency_s=1e-4) for pair in pairs for way in (pair, pair[::-1])
     )
-    return Overlay(f"cluster-a-{port_bps / 1e9:g}", sites, links)
+    rates = f"{port_bps / 1e9:.3g}" + ("" if worker_bps == port_bps else f"-{worker_bps / 1e9:.3g}")
+    return Overlay(f"{workers}-workers-{servers}-servers-{rates}", sites, links)
 
 
-def trial(model: Model, under: Pace, updates: int, overlay: Overlay, **labels: Label) -> Trial:
+def trial(
+    model: Model,
+    under: Pace,
+    updates: int,
+    overlay: Overlay,
+    jitter: LognormalJitter | None = JITTER,
+    **labels: Label,
+) -> Trial:
     """Return a run of a model under a pace."""
-    servers = tuple(site.name for site in overlay.sites[:SERVERS])
-    scenario = Scenario(
+    compute = Compute(samples_per_s=model.batch / model.compute_s, jitter=jitter)
+    made = served(model.elements, under, updates, overlay, compute, model.batch)
+    return Trial({"model": model.name, **labels}, made, overlay)
+
+
+def served(
+    elements: int,
+    under: Pace,
+    updates: int,
+    overlay: Overlay,
+    compute: Compute | None,
+    batch_size: int,
+    load: EqualBatches | TunedBatches = EQUAL,
+) -> Scenario:
+    """Return a run on a cluster whose servers hold equal parts of a model."""
+    servers = tuple(site.name for site in overlay.sites if site.name.startswith("server-"))
+    each = -(-elements // len(servers))
+    chunks = -(-each // CHUNK_ELEMENTS)
+    return Scenario(
         overlay=overlay.name,
         route=Fapt(roots=servers),
         pace=under,
         serve=Serve(only=servers),
         stop=Stop(rounds=updates),
-        compute=Compute(samples_per_s=BATCH / model.compute_s, jitter=LognormalJitter(cv=0.05)),
-        task=Exchange(elements=model.elements, batch_size=BATCH),
-        chunk_elements=CHUNK_ELEMENTS,
+        load=load,
+        compute=compute,
+        task=Exchange(elements=elements, batch_size=batch_size),
+        chunk_elements=-(-each // chunks),
         sample_every_s=60.0,
     )
-    return Trial({"model": model.name, **labels}, scenario, overlay)
