@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from anabranch.pace import Asp, Bsp, Pace, R2sp, Safa, Ssp
+from anabranch.pace import Asp, Bsp, Pace, R2sp, Safa, Ssp, Waves
 from tests.pace.world import Story, Takes, live
 
 PACES: dict[str, Callable[[], Pace]] = {
@@ -23,6 +23,9 @@ PACES: dict[str, Callable[[], Pace]] = {
     "r2sp": R2sp,
     "r2sp(0)": lambda: R2sp(0.0),
     "r2sp(1)": lambda: R2sp(1.0),
+    "waves": Waves,
+    "waves(0, 0)": lambda: Waves(0.0, 0.0),
+    "waves(1, 1)": lambda: Waves(1.0, 1.0),
 }
 make_pace = pytest.mark.parametrize("make", PACES.values(), ids=PACES.keys())
 seeded = pytest.mark.parametrize("seed", range(30))

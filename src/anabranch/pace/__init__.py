@@ -8,6 +8,7 @@ from anabranch.pace.load import Equal, Load, Tuned
 from anabranch.pace.r2sp import R2sp
 from anabranch.pace.safa import Safa
 from anabranch.pace.ssp import Ssp
+from anabranch.pace.waves import Waves
 
 __all__ = [
     "Applied",
@@ -23,4 +24,5 @@ __all__ = [
     "Step",
     "Tuned",
     "Update",
+    "Waves",
 ]

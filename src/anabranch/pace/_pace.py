@@ -56,8 +56,13 @@ class Pace(Protocol):
             ValueError: it is not here.
         """
 
-    def push(self, worker: int, now_s: float) -> tuple[Step, ...]:
+    def push(self, worker: int, now_s: float, compute_s: float = 0.0) -> tuple[Step, ...]:
         """Take note that all of a worker's update has come, and that it asks to go on.
+
+        Args:
+            worker: whose.
+            now_s: the time.
+            compute_s: how long it computed; 0 where that is not known.
 
         Raises:
             ValueError: it is not here, or was not let go on since its last update.

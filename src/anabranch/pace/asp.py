@@ -24,7 +24,7 @@ class Asp:
         self._workers.leave(worker)
         return ()
 
-    def push(self, worker: int, now_s: float) -> tuple[Step, ...]:
+    def push(self, worker: int, now_s: float, compute_s: float = 0.0) -> tuple[Step, ...]:
         """See :class:`anabranch.pace.Pace`."""
         update = self._workers.push(worker)
         self._workers.proceed(worker)

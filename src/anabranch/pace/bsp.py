@@ -30,7 +30,7 @@ class Bsp:
         discarded = () if update is None else (Step(discard=(update,)),)
         return (*discarded, *self._pass_barrier())
 
-    def push(self, worker: int, now_s: float) -> tuple[Step, ...]:
+    def push(self, worker: int, now_s: float, compute_s: float = 0.0) -> tuple[Step, ...]:
         """See :class:`anabranch.pace.Pace`."""
         self._in[worker] = self._workers.push(worker)
         return self._pass_barrier()

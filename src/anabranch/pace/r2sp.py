@@ -3,32 +3,12 @@
 from __future__ import annotations
 
 from bisect import insort
-from dataclasses import dataclass
 
 from anabranch.pace._pace import NEVER_S, Step, Update, Workers
+from anabranch.pace._usual import Usual
 
-# Weight of the latest iteration time in the moving averages. The paper's 0.1 (given for FL) takes
-# twenty iterations to forget the first, when all workers push at once.
-_SMOOTHING = 0.25
-# A worker is given up when it takes longer than usual by so many of its usual deviations, and by
-# so much of its usual time at least.
-_DEVIATIONS = 4.0
-_LEAST_LATE = 0.5
-# The same for one that has not shown its usual time: so many times the slowest other's.
+# Who has not shown its usual time is given up after so many times the slowest other's.
 _UNKNOWN = 10.0
-
-
-@dataclass(slots=True)
-class _Iteration:
-    """How long a worker computes, pulls and pushes, seconds; moving averages."""
-
-    usual_s: float
-    deviation_s: float = 0.0
-
-    def took(self, seconds: float) -> None:
-        off_s = seconds - self.usual_s
-        self.usual_s += _SMOOTHING * off_s
-        self.deviation_s += _SMOOTHING * (abs(off_s) - self.deviation_s)
 
 
 class R2sp:
@@ -61,7 +41,7 @@ class R2sp:
         self._turned_s = -NEVER_S  # when the last turn was
         self._in: dict[int, Update] = {}
         self._went_s: dict[int, float] = {}
-        self._iterations: dict[int, _Iteration] = {}
+        self._iterations: dict[int, Usual] = {}
         self._missed: dict[int, set[int]] = {}  # whose turns came since each worker went on
         self._stale: set[int] = set()  # who has missed two turns of somebody
         self.due_s = NEVER_S
@@ -89,14 +69,14 @@ class R2sp:
         discarded = () if update is None else (Step(discard=(update,)),)
         return (*discarded, *self.look(now_s))
 
-    def push(self, worker: int, now_s: float) -> tuple[Step, ...]:
+    def push(self, worker: int, now_s: float, compute_s: float = 0.0) -> tuple[Step, ...]:
         """See :class:`anabranch.pace.Pace`."""
         self._in[worker] = self._workers.push(worker)
         took_s = now_s - self._went_s[worker]
         if worker in self._iterations:
             self._iterations[worker].took(took_s)
         else:
-            self._iterations[worker] = _Iteration(took_s)
+            self._iterations[worker] = Usual(took_s)
         return self.look(now_s)
 
     def look(self, now_s: float) -> tuple[Step, ...]:
@@ -154,8 +134,7 @@ class R2sp:
         own = self._iterations.get(worker)
         if own is None:
             return self._went_s[worker] + _UNKNOWN * self.iteration_s
-        late_s = max(_DEVIATIONS * own.deviation_s, _LEAST_LATE * own.usual_s)
-        return self._went_s[worker] + own.usual_s + late_s
+        return self._went_s[worker] + own.late_s
 
     def most_missed(self, workers: int) -> int:
         """Return ``workers - 1`` (IV-A2): everybody else has one turn between two of one's own."""

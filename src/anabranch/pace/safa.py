@@ -65,7 +65,7 @@ class Safa:
         discarded = () if update is None else (Step(discard=(update,)),)
         return (*discarded, *self.look(now_s))
 
-    def push(self, worker: int, now_s: float) -> tuple[Step, ...]:
+    def push(self, worker: int, now_s: float, compute_s: float = 0.0) -> tuple[Step, ...]:
         """See :class:`anabranch.pace.Pace`."""
         update = self._workers.push(worker)
         if self._round - self._pulled[worker] > self._lag_tolerance:

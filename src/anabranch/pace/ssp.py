@@ -40,7 +40,7 @@ class Ssp:
         del self._iterations[worker]
         return self._let_go()
 
-    def push(self, worker: int, now_s: float) -> tuple[Step, ...]:
+    def push(self, worker: int, now_s: float, compute_s: float = 0.0) -> tuple[Step, ...]:
         """See :class:`anabranch.pace.Pace`."""
         update = self._workers.push(worker)
         self._iterations[worker] += 1

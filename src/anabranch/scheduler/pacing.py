@@ -57,6 +57,7 @@ class _Coming:
 
     servers: set[int]
     asked: bool = False
+    compute_s: float = 0.0
 
 
 class PaceBook:
@@ -128,10 +129,10 @@ class PaceBook:
         coming = self._expected(worker, update)
         if coming.asked:
             raise OutOfPlaceMessage(f"site {worker} asks to proceed twice, after update {update}")
-        coming.asked = True
         iteration_s = now_s - self._went_s[worker]
+        coming.asked, coming.compute_s = True, min(compute_s, iteration_s)
         self.longest_s = max(self.longest_s, iteration_s)
-        self._load.measured(worker, samples, min(compute_s, iteration_s), iteration_s)
+        self._load.measured(worker, samples, coming.compute_s, iteration_s)
         return self._push_if_all_here(worker, update, now_s)
 
     def came(self, server: int, worker: int, update: int, now_s: float) -> tuple[Decision, ...]:
@@ -163,7 +164,8 @@ class PaceBook:
         del self._coming[worker, update]
         self._ledger.pushed((worker, update))
         came = Decision((), (), (), self._ledger.version, came=(worker, update))
-        return (came, *self._book(self._pace.push(worker, now_s), now_s))
+        steps = self._pace.push(worker, now_s, coming.compute_s)
+        return (came, *self._book(steps, now_s))
 
     def look(self, now_s: float) -> tuple[Decision, ...]:
         """Decide what has become due; harmless at any time."""

@@ -1,0 +1,237 @@
+"""Waves: as many updates a step as the network leaves time for; ours, between BSP and R²SP."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from anabranch.pace._pace import NEVER_S, Step, Update, Workers
+from anabranch.pace._usual import Usual
+
+# Who has not shown its usual time is given up after so many times what an iteration takes.
+_UNKNOWN = 10.0
+# A number of waves is judged by so many updates of each worker, after one of each for the change.
+_SETTLING = 1
+_JUDGED_BY = 2
+# Another number must promise so much less, as a part; and a number that takes this much more or
+# less than it did says that the network or the workers have changed.
+_LEAST_GAIN = 0.03
+_CHANGED = 0.25
+
+
+@dataclass(slots=True)
+class _Trial:
+    """What the present number of waves is judged by."""
+
+    since_s: float
+    updates: int = 0
+    settled: bool = False
+    compute_s: float = 0.0  # of the updates that came, their sum
+    came: int = 0
+
+
+class Waves:
+    """Steps of the first few updates that are in, evenly apart; how few follows from what it gains.
+
+    With W waves, a step takes the first N / W updates that are in, and their workers go on
+    together (K-batch-async, Dutta et al., 2018). One wave is BSP. With more, one wave pushes while
+    another pulls and a third computes, so that servers are busy both ways, as under R²SP; but an
+    update misses only the other waves', (W - 1) / W of an iteration's, where under R²SP it misses
+    almost all. Nobody has a fixed place: who is slow this time is in a later wave, and holds up
+    nobody. No two steps are closer than ``relaxation`` of a wave's part of an iteration.
+
+    **How many waves.** It begins with one, measures how long N updates take, and tries twice as
+    many, or half, where that might make up for what it costs: N updates that miss a part m of
+    others' count as ``1 / (1 + staleness_cost * m)`` of as many that miss nothing. Where the
+    network is idle it stays with one.
+
+    **Bound.** No update misses more than 2 (N - 1). A step that would make one miss more waits for
+    it, but not for ever: when its worker is late by its own standards, the others go on, and the
+    update is discarded when it comes.
+
+    Args:
+        relaxation: of the gap between steps, in [0, 1].
+        staleness_cost: how many more iterations, as a part, training needs when every update
+            misses all others of an iteration, >= 0. 0 asks for speed alone.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+
+    def __init__(self, relaxation: float = 0.8, staleness_cost: float = 0.25) -> None:
+        if not 0 <= relaxation <= 1 or not 0 <= staleness_cost < math.inf:
+            raise ValueError(
+                f"relaxation is {relaxation:g} and staleness_cost {staleness_cost:g}; give a "
+                "relaxation in [0, 1] and a cost of 0 or more"
+            )
+        self._relaxation = relaxation
+        self._staleness_cost = staleness_cost
+        self._workers = Workers()
+        self._in: dict[int, Update] = {}  # in order of arrival
+        self._missed: dict[int, int] = {}  # by each worker, since it went on
+        self._stale: set[int] = set()  # who is given up, and will have missed too much
+        self._went_s: dict[int, float] = {}
+        self._usual: dict[int, Usual] = {}
+        self._stepped_s = -NEVER_S
+        self.waves = 1
+        self._trial: _Trial | None = None
+        self._took_s: dict[int, float] = {}  # N updates, with each number of waves
+        self.due_s = NEVER_S
+
+    def join(self, worker: int, now_s: float) -> tuple[Step, ...]:
+        """See :class:`anabranch.pace.Pace`."""
+        self._workers.join(worker)
+        return (Step(proceed=self._let_go((worker,), now_s)), *self.look(now_s))
+
+    def leave(self, worker: int, now_s: float) -> tuple[Step, ...]:
+        """See :class:`anabranch.pace.Pace`."""
+        self._workers.leave(worker)
+        del self._missed[worker], self._went_s[worker]
+        self._usual.pop(worker, None)
+        self._stale.discard(worker)
+        self.waves = max(1, min(self.waves, len(self._workers)))
+        self._took_s, self._trial = {}, None  # it is another run now
+        update = self._in.pop(worker, None)
+        discarded = () if update is None else (Step(discard=(update,)),)
+        return (*discarded, *self.look(now_s))
+
+    def push(self, worker: int, now_s: float, compute_s: float = 0.0) -> tuple[Step, ...]:
+        """See :class:`anabranch.pace.Pace`."""
+        update = self._workers.push(worker)
+        took_s = now_s - self._went_s[worker]
+        if worker in self._usual:
+            self._usual[worker].took(took_s)
+        else:
+            self._usual[worker] = Usual(took_s)
+        if self._trial is not None:
+            self._trial.compute_s += compute_s
+            self._trial.came += 1
+        if worker in self._stale:
+            went_on = self._let_go((worker,), now_s)
+            return (Step((), went_on, (update,)), *self.look(now_s))
+        self._in[worker] = update
+        return self.look(now_s)
+
+    def look(self, now_s: float) -> tuple[Step, ...]:
+        """See :class:`anabranch.pace.Pace`; take the steps that are due."""
+        steps: list[Step] = []
+        while True:
+            due_s = self._next_s(now_s)
+            if now_s < due_s:
+                self.due_s = due_s
+                return tuple(steps)
+            steps.append(self._step(now_s))
+
+    def most_missed(self, workers: int) -> int:
+        """Return ``2 (workers - 1)``."""
+        return 2 * (workers - 1)
+
+    # --- when
+
+    def _next_s(self, now_s: float) -> float:
+        """Return when the next step may be taken, if nothing comes before."""
+        if not self._in:
+            return NEVER_S
+        gap_s = self._stepped_s + self._relaxation * self.iteration_s / self.waves
+        expected = self._workers.computing - self._stale
+        if len(self._in) < self._wave:
+            # Who is late is not waited for.
+            gap_s = max(gap_s, *map(self._late_s, expected), now_s if not expected else -NEVER_S)
+        picked = self._pick()
+        harmed = [worker for worker in expected if self._missed[worker] + len(picked) > self._bound]
+        return max([gap_s, *map(self._late_s, harmed)])
+
+    def _late_s(self, worker: int) -> float:
+        usual = self._usual.get(worker)
+        after_s = _UNKNOWN * self.iteration_s if usual is None else usual.late_s
+        return self._went_s[worker] + after_s
+
+    @property
+    def iteration_s(self) -> float:
+        """How long workers usually compute, pull and push: their mean; 0 while none is known."""
+        if not self._usual:
+            return 0.0
+        return math.fsum(each.usual_s for each in self._usual.values()) / len(self._usual)
+
+    @property
+    def _wave(self) -> int:
+        """How many updates a step waits for."""
+        present = len(self._workers) - len(self._stale)
+        return min(present, math.ceil(len(self._workers) / self.waves))
+
+    @property
+    def _bound(self) -> int:
+        return self.most_missed(len(self._workers))
+
+    # --- what
+
+    def _pick(self) -> list[int]:
+        """Return whose updates are in the next step: who has missed most, then who came first."""
+        order = sorted(self._in, key=lambda worker: -self._missed[worker])
+        size = max(1, min(self._wave, len(order)))
+        # Who is left out must not miss too much by it.
+        while size < len(order) and self._missed[order[size]] + size > self._bound:
+            size += 1
+        return order[:size]
+
+    def _step(self, now_s: float) -> Step:
+        picked = sorted(self._pick())
+        for worker in self._missed:
+            self._missed[worker] += len(picked)
+        for worker in self._workers.computing:
+            if self._missed[worker] > self._bound:
+                self._stale.add(worker)
+        updates = tuple(self._in.pop(worker) for worker in picked)
+        self._stepped_s = now_s
+        went_on = self._let_go(tuple(picked), now_s)
+        self._judge(len(picked), now_s)
+        return Step(updates, went_on)
+
+    def _let_go(self, workers: tuple[int, ...], now_s: float) -> tuple[int, ...]:
+        for worker in workers:
+            self._workers.proceed(worker)
+            self._went_s[worker] = now_s
+            self._missed[worker] = 0
+            self._stale.discard(worker)
+        return workers
+
+    # --- how many waves
+
+    def _judge(self, updates: int, now_s: float) -> None:
+        """Count a step; once enough have shown what this number of waves brings, think again."""
+        trial, workers = self._trial, len(self._workers)
+        if trial is None:
+            self._trial = _Trial(now_s)
+            return
+        trial.updates += updates
+        if not trial.settled:
+            if trial.updates >= _SETTLING * workers:
+                self._trial = _Trial(now_s, settled=True)
+            return
+        if trial.updates < _JUDGED_BY * workers:
+            return
+        took_s = workers * (now_s - trial.since_s) / trial.updates
+        before_s = self._took_s.get(self.waves, took_s)
+        if abs(took_s - before_s) > _CHANGED * before_s:
+            self._took_s = {}
+        self._took_s[self.waves] = took_s
+        waves = self._best(took_s, trial.compute_s / max(1, trial.came))
+        self._trial = _Trial(now_s, settled=waves == self.waves)
+        self.waves = waves
+
+    def _best(self, took_s: float, compute_s: float) -> int:
+        """Return the number of waves that promises most."""
+        # Of what was not tried the best is hoped: twice as many halve all but the computing, half
+        # as many cost no time.
+        rest_s = max(0.0, took_s - compute_s)
+        hoped = {2 * self.waves: compute_s + rest_s / 2, max(1, self.waves // 2): took_s}
+        times_s = {w: s for w, s in (hoped | self._took_s).items() if w <= len(self._workers)}
+        best = min(times_s, key=lambda waves: self._worth(waves, times_s[waves]))
+        gains = self._worth(best, times_s[best]) < (1 - _LEAST_GAIN) * self._worth(
+            self.waves, took_s
+        )
+        return best if gains else self.waves
+
+    def _worth(self, waves: int, took_s: float) -> float:
+        """Return how long it takes to learn what N updates that miss nothing would teach."""
+        return took_s * (1 + self._staleness_cost * (waves - 1) / waves)
