@@ -1,13 +1,16 @@
 """Named classification tasks as tensors.
 
 `digits` comes with scikit-learn and needs no file. `mnist` and `fashion-mnist` are read from their
-official files, found in a directory or fetched, and refused if a single byte differs.
+official files, found in a directory or fetched, and refused if a single byte differs. `cifar-10`
+is read from its official archive, or from files of their form. `cifar-10-part` trains on the
+archive's first three training files alone and holds out the fifth, for whoever has no more of
+them; its accuracies are not those of the official split.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from anabranch.learn import _cifar
+from anabranch.learn._fetch import cache_of, fetch
 from anabranch.learn._idx import DataError, parse_idx_gz
 from anabranch.learn._names import unknown
 
@@ -135,7 +140,11 @@ _IDX_TASKS = {
     ),
 }
 
-TASKS = ("digits", *_IDX_TASKS)
+# Of the 50,000 official training images, as shares of 255: red, green, blue.
+_CIFAR_MEANS = (0.4914, 0.4822, 0.4465)
+_CIFAR_DEVIATIONS = (0.2470, 0.2435, 0.2616)
+
+TASKS = ("digits", *_IDX_TASKS, *_cifar.CIFAR_TASKS)
 """The names `load_task` knows."""
 
 
@@ -146,17 +155,21 @@ def load_task(name: str, data_dir: Path | None = None, *, download: bool = True)
         name: one of `TASKS`.
         data_dir: where to look first for the official files, as ``data_dir/<name>/<file>`` or
             ``data_dir/<file>``; then this user's cache directory is looked in. `digits` needs
-            neither.
+            neither. CIFAR-10's may also lie in ``data_dir/cifar10`` or, as in their archive, in
+            ``data_dir/cifar-10-batches-bin``, plain or as ``.xz``.
         download: whether a file that is in none of them is fetched into the cache.
 
     Raises:
         ValueError: no task of this name.
-        DataError: a file that is nowhere to be had, or whose SHA-256 is not the official one.
+        DataError: a file that is nowhere to be had, whose hash is not the official one, or, of
+            CIFAR-10, whose form is not.
     """
     if name not in TASKS:
         raise ValueError(unknown("task", name, TASKS))
     if name == "digits":
         return _digits()
+    if name in _cifar.CIFAR_TASKS:
+        return _cifar_10(name, data_dir, download)
     source = _IDX_TASKS[name]
 
     def read(file: str, dimensions: int) -> npt.NDArray[np.uint8]:
@@ -173,32 +186,31 @@ def load_task(name: str, data_dir: Path | None = None, *, download: bool = True)
     def part(prefix: str) -> tuple[torch.Tensor, torch.Tensor]:
         pixels = read(f"{prefix}-images-idx3-ubyte.gz", 3)
         labels = read(f"{prefix}-labels-idx1-ubyte.gz", 1)
-        return _inputs(pixels, 255.0, source.mean, source.deviation), _labels(labels)
+        inputs = _inputs(pixels[:, np.newaxis], 255.0, (source.mean,), (source.deviation,))
+        return inputs, _labels(labels)
 
     return Task(name, *part("train"), *part("t10k"), classes=10)
 
 
 def _locate(name: str, file: str, source: _IdxFiles, data_dir: Path | None, download: bool) -> Path:
-    import pooch  # here, because it is slow to import and most runs have their files
-
-    cache = Path(pooch.os_cache("anabranch")) / name
+    cache = cache_of(name)
     places = [cache] if data_dir is None else [data_dir / name, data_dir, cache]
     for place in places:
         if (place / file).is_file():
             return place / file
-    url = source.url + file
-    if download:
-        try:
-            return Path(pooch.retrieve(url, f"sha256:{source.sha256[file]}", file, cache))
-        except (OSError, ValueError) as error:
-            fetched = f"fetching {url} failed ({error})"
-            cause: Exception | None = error
-    else:
-        fetched, cause = "it may not be fetched", None
-    raise DataError(
-        f"task {name!r} needs {file}: it is not in {', '.join(map(str, places))}, and {fetched}; "
-        f"get it from {url} and give --data-dir the directory that holds it"
-    ) from cause
+    missing = f"{file}: it is not in {', '.join(map(str, places))}"
+    known_hash = f"sha256:{source.sha256[file]}"
+    return fetch(name, source.url + file, known_hash, places, download, missing)
+
+
+def _cifar_10(name: str, data_dir: Path | None, download: bool) -> Task:
+    def tensors(
+        pixels: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return _inputs(pixels, 255.0, _CIFAR_MEANS, _CIFAR_DEVIATIONS), _labels(labels)
+
+    train, held_out = _cifar.read_cifar(name, data_dir, download)
+    return Task(name, *tensors(*train), *tensors(*held_out), classes=_cifar.CLASSES)
 
 
 def _digits() -> Task:
@@ -206,7 +218,7 @@ def _digits() -> Task:
 
     bunch = load_digits()
     order = np.random.default_rng(_DIGITS_SEED).permutation(len(bunch.target))
-    inputs = _inputs(bunch.images, 16.0, mean=0.3053, deviation=0.3761)[order]
+    inputs = _inputs(bunch.images[:, np.newaxis], 16.0, (0.3053,), (0.3761,))[order]
     labels = _labels(bunch.target)[order]
     held_out = round(len(order) * _DIGITS_HELD_OUT)
     return Task(
@@ -220,13 +232,16 @@ def _digits() -> Task:
 
 
 def _inputs(
-    pixels: npt.NDArray[np.generic], white: float, mean: float, deviation: float
+    pixels: npt.NDArray[np.generic],
+    white: float,
+    means: Sequence[float],
+    deviations: Sequence[float],
 ) -> torch.Tensor:
-    """Return grey images (N, H, W), pixels in [0, white], as normalised inputs (N, 1, H, W)."""
-    scaled = pixels.astype(np.float32)[:, np.newaxis]
+    """Return images (N, C, H, W), pixels in [0, white], normalised channel by channel."""
+    scaled = pixels.astype(np.float32)
     scaled /= white
-    scaled -= mean
-    scaled /= deviation
+    scaled -= np.array(means, np.float32)[:, np.newaxis, np.newaxis]
+    scaled /= np.array(deviations, np.float32)[:, np.newaxis, np.newaxis]
     return torch.from_numpy(scaled)
 
 

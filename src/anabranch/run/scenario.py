@@ -166,7 +166,8 @@ class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
     """Train a model: every step, all sites average their gradients.
 
     Args:
-        data: ``digits``, ``mnist`` or ``fashion-mnist``.
+        data: ``digits``, ``mnist``, ``fashion-mnist``, ``cifar-10``, or ``cifar-10-part``, which
+            needs only four of its files.
         model: ``softmax``, ``mlp``, ``lenet-5`` or ``alexnet``.
         hidden: widths of the mlp's hidden layers; its own choice if empty.
         optimiser: ``sgd`` or ``adam``.
@@ -177,7 +178,7 @@ class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
         target_accuracy: what time-to-accuracy is measured to; None for no target.
     """
 
-    data: Literal["digits", "mnist", "fashion-mnist"] = "digits"
+    data: Literal["digits", "mnist", "fashion-mnist", "cifar-10", "cifar-10-part"] = "digits"
     model: Literal["softmax", "mlp", "lenet-5", "alexnet"] = "mlp"
     hidden: tuple[_Positive, ...] = ()
     optimiser: Literal["sgd", "adam"] = "sgd"
