@@ -168,7 +168,8 @@ class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
     Args:
         data: ``digits``, ``mnist``, ``fashion-mnist``, ``cifar-10``, or ``cifar-10-part``, which
             needs only four of its files.
-        model: ``softmax``, ``mlp``, ``lenet-5`` or ``alexnet``.
+        model: ``softmax``, ``mlp``, ``cnn``, ``lenet-5``, ``alexnet``, ``vgg-16``, ``resnet-20`` or
+            ``resnet-32``.
         hidden: widths of the mlp's hidden layers; its own choice if empty.
         optimiser: ``sgd`` or ``adam``.
         learning_rate: step size.
@@ -179,7 +180,9 @@ class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
     """
 
     data: Literal["digits", "mnist", "fashion-mnist", "cifar-10", "cifar-10-part"] = "digits"
-    model: Literal["softmax", "mlp", "lenet-5", "alexnet"] = "mlp"
+    model: Literal[
+        "softmax", "mlp", "cnn", "lenet-5", "alexnet", "vgg-16", "resnet-20", "resnet-32"
+    ] = "mlp"
     hidden: tuple[_Positive, ...] = ()
     optimiser: Literal["sgd", "adam"] = "sgd"
     learning_rate: Annotated[float, Meta(gt=0, le=1e9)]
