@@ -196,7 +196,8 @@ class Exchange(Table, frozen=True, kw_only=True, tag_field="kind", tag="exchange
     """Exchange a buffer and compute no gradients; every mean is checked against the exact one.
 
     Args:
-        profile: the model whose parameter count the buffer has, such as ``alexnet``; or
+        profile: the model whose parameter count the buffer has: ``alexnet``, ``vgg-16``,
+            ``resnet-20``, ``resnet-32``, ``inception-v3``, ``bert`` or ``t5-small``; or
         elements: its length.
         batch_size: samples whose computing ``[compute]`` lets pass before each exchange.
     """
