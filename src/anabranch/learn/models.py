@@ -1,4 +1,4 @@
-"""Small image classifiers, the same at every site that builds them with one seed.
+"""Classifiers of images and of tokens, the same at every site that builds them with one seed.
 
 Initial values are drawn with NumPy, not with torch: torch's draws differ in their last bits with
 what the CPU can do, and sites must begin with the same model. Torch's own generator is not touched.
@@ -20,8 +20,10 @@ from torch import nn
 from anabranch.learn import _plain_models as plain
 from anabranch.learn._names import unknown
 from anabranch.learn._resnet import Block, resnet
+from anabranch.learn._text_models import TEXT_MODELS, build_text_model
 
-_Builder = Callable[[tuple[int, int, int], int], nn.Module]
+_Image = tuple[int, int, int]
+_Builder = Callable[[_Image, int], nn.Module]
 
 _IMAGE_MODELS: Mapping[str, _Builder] = {
     "softmax": partial(plain.mlp, hidden=()),
@@ -35,19 +37,22 @@ _IMAGE_MODELS: Mapping[str, _Builder] = {
 }
 _SMALLEST = {"cnn": 4, "lenet-5": 12, "alexnet": 7, "vgg-16": 32}
 
-MODELS = tuple(_IMAGE_MODELS)
+MODELS = (*_IMAGE_MODELS, *TEXT_MODELS)
 """The names `build_model` knows."""
 
 
 def build_model(
     name: str,
-    shape: tuple[int, int, int],
+    shape: tuple[int, ...],
     classes: int,
     seed: int,
     *,
     hidden: Sequence[int] | None = None,
+    vocabulary: int | None = None,
 ) -> nn.Module:
-    """Build a model that maps inputs (N, C, H, W) to logits (N, outputs).
+    """Build a model that maps a task's inputs to logits, whose last dimension is the outputs.
+
+    From images (N, C, H, W) to logits (N, outputs):
 
     - ``softmax``: one linear layer, that is, multinomial logistic regression.
     - ``mlp``: fully connected layers with ReLU between them.
@@ -74,18 +79,31 @@ def build_model(
       images in 10 classes.
       Source: He et al., CVPR 2016, section 4.2, where normalisation is over the batch.
 
+    From token ids, with ``pip install 'anabranch[text]'``; initial values are drawn, none fetched:
+
+    - ``bert``: BERT's base size, (N, L) to (N, classes), L up to 512; 109,483,778 parameters for
+      two classes, with its own vocabulary of 30,522 whatever the task's.
+      Source: Devlin et al., NAACL 2019.
+    - ``bert-tiny``: the same in two layers of width 128, with the task's vocabulary and length.
+    - ``t5-small``: (N, 2, L), the tokens heard and those already said, to (N, L, vocabulary);
+      60,506,624 parameters, with its own vocabulary of 32,128.
+      Source: Raffel et al., JMLR 2020.
+    - ``t5-tiny``: the same in two layers of width 128 each way, with the task's vocabulary.
+
     Args:
         name: one of `MODELS`.
-        shape: channels, height and width of one input.
-        classes: how many there are, >= 2; outputs are as many, save for ``alexnet``.
+        shape: of one input: channels, height and width of an image.
+        classes: how many there are, >= 2; outputs are as many, save for ``alexnet`` and T5.
         seed: of the initial values, >= 0. Weights are uniform with variance 2 / fan-in, biases
             zero (He et al., ICCV 2015); normalisation begins with scale one and shift zero, save
-            that a residual block's last scale is zero (Goyal et al., 2017).
+            that a residual block's last scale is zero (Goyal et al., 2017). BERT's and T5's weights
+            have the variances of their papers.
         hidden: sizes of the hidden layers of ``mlp``; (128,) when None.
+        vocabulary: how many different tokens inputs have; None for images.
 
     Raises:
-        ValueError: no such model, images too small for it, fewer than two classes, or hidden
-            layers for a model that has no choice of them.
+        ValueError: no such model, inputs that it does not take, fewer than two classes, hidden
+            layers for a model that has no choice of them, or a package that it needs is missing.
     """
     if name not in MODELS:
         raise ValueError(unknown("model", name, MODELS))
@@ -96,23 +114,35 @@ def build_model(
             f"cannot build {name!r} for inputs of shape {shape} in {classes} classes: give sizes "
             "of at least 1, and at least 2 classes"
         )
-    _check_size(name, shape)
+    if name in TEXT_MODELS:
+        if vocabulary is None:
+            raise ValueError(f"model {name!r} reads tokens, and the task has none; take 'pairs'")
+        return build_text_model(name, shape, classes, vocabulary, seed)
+    image = _image(name, shape, vocabulary)
     build = _IMAGE_MODELS[name] if hidden is None else partial(plain.mlp, hidden=hidden)
     with torch.device("meta"):  # shapes only: the values come below
-        model = build(shape, classes)
+        model = build(image, classes)
     model.to_empty(device="cpu")
     _initialise(model, seed)
     return model
 
 
-def _check_size(name: str, shape: tuple[int, int, int]) -> None:
-    _, height, width = shape
+def _image(name: str, shape: tuple[int, ...], vocabulary: int | None) -> _Image:
+    """Return the shape of an image that a model takes."""
+    if vocabulary is not None or len(shape) != 3:
+        raise ValueError(
+            f"model {name!r} takes images of shape (C, H, W), not "
+            f"{'tokens' if vocabulary is not None else 'inputs'} of shape {shape}; take one of "
+            f"{', '.join(TEXT_MODELS)} for tokens"
+        )
+    channels, height, width = shape
     smallest = _SMALLEST.get(name, 1)
     if min(height, width) < smallest:
         raise ValueError(
             f"model {name!r} needs images of at least {smallest} x {smallest} pixels, not "
             f"{height} x {width}; take 'mlp', or a task with larger images"
         )
+    return channels, height, width
 
 
 def _initialise(model: nn.Module, seed: int) -> None:

@@ -4,7 +4,8 @@
 official files, found in a directory or fetched, and refused if a single byte differs. `cifar-10`
 is read from its official archive, or from files of their form. `cifar-10-part` trains on the
 archive's first three training files alone and holds out the fifth, for whoever has no more of
-them; its accuracies are not those of the official split.
+them; its accuracies are not those of the official split. `pairs` and `translation` are tokens,
+drawn by rules: to classify pairs of sentences, and to say a sentence's translation word by word.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from anabranch.learn import _cifar
+from anabranch.learn import _cifar, _tokens
 from anabranch.learn._fetch import cache_of, fetch
 from anabranch.learn._idx import DataError, parse_idx_gz
 from anabranch.learn._names import unknown
@@ -31,14 +32,17 @@ _DIGITS_HELD_OUT = 0.2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """Images to classify, split into what is trained on and what is held out.
+    """Images or tokens to classify, split into what is trained on and what is held out.
 
     Args:
         name: as given to `load_task`.
-        train_inputs, held_out_inputs: shape (N, C, H, W), float32, normalised by constants of
-            the task so that training pixels have mean 0 and standard deviation 1.
-        train_labels, held_out_labels: shape (N,), int64, in [0, classes).
+        train_inputs, held_out_inputs: images of shape (N, C, H, W), float32, normalised by
+            constants of the task so that training pixels have mean 0 and standard deviation 1; or
+            token ids, int64, of shape (N, L) or (N, 2, L).
+        train_labels, held_out_labels: shape (N,), int64, in [0, classes); or (N, L), one for each
+            token that is to be said.
         classes: how many there are.
+        vocabulary: how many different tokens there are, ids in [0, vocabulary); None for images.
 
     Raises:
         ValueError: shapes, types, counts or labels that contradict this.
@@ -50,40 +54,47 @@ class Task:
     held_out_inputs: torch.Tensor
     held_out_labels: torch.Tensor
     classes: int
+    vocabulary: int | None = None
 
     def __post_init__(self) -> None:
         if self.train_inputs.shape[1:] != self.held_out_inputs.shape[1:]:
             raise ValueError(
-                f"task {self.name!r} trains on images of shape {tuple(self.train_inputs.shape[1:])}"
+                f"task {self.name!r} trains on inputs of shape {tuple(self.train_inputs.shape[1:])}"
                 f" and holds out {tuple(self.held_out_inputs.shape[1:])}; they must be the same"
             )
         for part, inputs, labels in (
             ("training", self.train_inputs, self.train_labels),
             ("held-out", self.held_out_inputs, self.held_out_labels),
         ):
-            if inputs.dim() != 4 or inputs.dtype != torch.float32:
+            is_image = self.vocabulary is None
+            asked = "(N, C, H, W), torch.float32" if is_image else "(N, L) or (N, 2, L), int64"
+            right = (4,) if is_image else (2, 3)
+            dtype = torch.float32 if is_image else torch.int64
+            if inputs.dim() not in right or inputs.dtype != dtype:
                 raise ValueError(
                     f"task {self.name!r} has {part} inputs of shape {tuple(inputs.shape)}, "
-                    f"{inputs.dtype}; give (N, C, H, W), torch.float32"
+                    f"{inputs.dtype}; give {asked}"
                 )
-            if labels.shape != inputs.shape[:1] or labels.dtype != torch.int64 or not len(labels):
+            shapes = (inputs.shape[:1],) if is_image else (inputs.shape[:1], inputs[:, 0].shape)
+            if labels.shape not in shapes or labels.dtype != torch.int64 or not len(labels):
                 raise ValueError(
                     f"task {self.name!r} has {part} labels of shape {tuple(labels.shape)}, "
                     f"{labels.dtype}; give one torch.int64 for each of {len(inputs)} inputs, at "
                     "least one"
                 )
-            low, high = int(labels.min()), int(labels.max())
-            if low < 0 or high >= self.classes:
-                raise ValueError(
-                    f"task {self.name!r} has {part} labels {low}..{high}, outside "
-                    f"0..{self.classes - 1}"
-                )
+            self._check_ids(f"{part} labels", labels, self.classes)
+            if self.vocabulary is not None:
+                self._check_ids(f"{part} tokens", inputs, self.vocabulary)
+
+    def _check_ids(self, what: str, ids: torch.Tensor, count: int) -> None:
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= count:
+            raise ValueError(f"task {self.name!r} has {what} {low}..{high}, outside 0..{count - 1}")
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of one input."""
-        _, channels, height, width = self.train_inputs.shape
-        return channels, height, width
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one input: channels, height and width of an image."""
+        return tuple(self.train_inputs.shape[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +155,12 @@ _IDX_TASKS = {
 _CIFAR_MEANS = (0.4914, 0.4822, 0.4465)
 _CIFAR_DEVIATIONS = (0.2470, 0.2435, 0.2616)
 
-TASKS = ("digits", *_IDX_TASKS, *_cifar.CIFAR_TASKS)
+_TOKEN_TASKS = {
+    "pairs": (_tokens.pairs, 2),
+    "translation": (_tokens.translation, _tokens.VOCABULARY),
+}
+
+TASKS = ("digits", *_IDX_TASKS, *_cifar.CIFAR_TASKS, *_TOKEN_TASKS)
 """The names `load_task` knows."""
 
 
@@ -154,9 +170,9 @@ def load_task(name: str, data_dir: Path | None = None, *, download: bool = True)
     Args:
         name: one of `TASKS`.
         data_dir: where to look first for the official files, as ``data_dir/<name>/<file>`` or
-            ``data_dir/<file>``; then this user's cache directory is looked in. `digits` needs
-            neither. CIFAR-10's may also lie in ``data_dir/cifar10`` or, as in their archive, in
-            ``data_dir/cifar-10-batches-bin``, plain or as ``.xz``.
+            ``data_dir/<file>``; then this user's cache directory is looked in. `digits` and the
+            tokens need neither. CIFAR-10's may also lie in ``data_dir/cifar10`` or, as in their
+            archive, in ``data_dir/cifar-10-batches-bin``, plain or as ``.xz``.
         download: whether a file that is in none of them is fetched into the cache.
 
     Raises:
@@ -168,6 +184,8 @@ def load_task(name: str, data_dir: Path | None = None, *, download: bool = True)
         raise ValueError(unknown("task", name, TASKS))
     if name == "digits":
         return _digits()
+    if name in _TOKEN_TASKS:
+        return _drawn(name)
     if name in _cifar.CIFAR_TASKS:
         return _cifar_10(name, data_dir, download)
     source = _IDX_TASKS[name]
@@ -211,6 +229,12 @@ def _cifar_10(name: str, data_dir: Path | None, download: bool) -> Task:
 
     train, held_out = _cifar.read_cifar(name, data_dir, download)
     return Task(name, *tensors(*train), *tensors(*held_out), classes=_cifar.CLASSES)
+
+
+def _drawn(name: str) -> Task:
+    draw, classes = _TOKEN_TASKS[name]
+    train, train_labels, held_out, held_out_labels = map(torch.from_numpy, draw())
+    return Task(name, train, train_labels, held_out, held_out_labels, classes, _tokens.VOCABULARY)
 
 
 def _digits() -> Task:

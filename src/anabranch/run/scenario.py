@@ -166,10 +166,11 @@ class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
     """Train a model: every step, all sites average their gradients.
 
     Args:
-        data: ``digits``, ``mnist``, ``fashion-mnist``, ``cifar-10``, or ``cifar-10-part``, which
-            needs only four of its files.
+        data: ``digits``, ``mnist``, ``fashion-mnist``, ``cifar-10``; ``cifar-10-part``, which needs
+            only four of its files; or tokens: ``pairs``, ``translation``.
         model: ``softmax``, ``mlp``, ``cnn``, ``lenet-5``, ``alexnet``, ``vgg-16``, ``resnet-20`` or
-            ``resnet-32``.
+            ``resnet-32``; for ``pairs``, ``bert`` or ``bert-tiny``; for ``translation``,
+            ``t5-small`` or ``t5-tiny``.
         hidden: widths of the mlp's hidden layers; its own choice if empty.
         optimiser: ``sgd`` or ``adam``.
         learning_rate: step size.
@@ -179,9 +180,28 @@ class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
         target_accuracy: what time-to-accuracy is measured to; None for no target.
     """
 
-    data: Literal["digits", "mnist", "fashion-mnist", "cifar-10", "cifar-10-part"] = "digits"
+    data: Literal[
+        "digits",
+        "mnist",
+        "fashion-mnist",
+        "cifar-10",
+        "cifar-10-part",
+        "pairs",
+        "translation",
+    ] = "digits"
     model: Literal[
-        "softmax", "mlp", "cnn", "lenet-5", "alexnet", "vgg-16", "resnet-20", "resnet-32"
+        "softmax",
+        "mlp",
+        "cnn",
+        "lenet-5",
+        "alexnet",
+        "vgg-16",
+        "resnet-20",
+        "resnet-32",
+        "bert",
+        "bert-tiny",
+        "t5-small",
+        "t5-tiny",
     ] = "mlp"
     hidden: tuple[_Positive, ...] = ()
     optimiser: Literal["sgd", "adam"] = "sgd"
