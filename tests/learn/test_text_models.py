@@ -1,3 +1,5 @@
+import os
+import subprocess
 import sys
 from dataclasses import replace
 
@@ -82,6 +84,27 @@ def test_one_seed_builds_one_model_whatever_torch_draws(name):
     assert torch.equal(flatten(build(name, seed=1)), flatten(first))
     assert torch.equal(torch.get_rng_state(), before)
     assert not torch.equal(flatten(build(name, seed=2)), flatten(first))
+
+
+PORTABLE = """
+from anabranch.learn.checksum import checksum
+from anabranch.learn.flat import FlatModel
+from anabranch.learn.models import build_model
+
+for name, shape in ("bert-tiny", (18,)), ("t5-tiny", (2, 6)):
+    flat = FlatModel(build_model(name, shape, 2, seed=3, vocabulary=35))
+    print(checksum(flat.parameters))
+"""
+
+
+@pytest.mark.usefixtures("_transformers")
+def test_building_gives_the_same_bits_on_a_processor_without_vector_instructions():
+    def run(**environment):
+        command = [sys.executable, "-c", PORTABLE]
+        environment = os.environ | environment
+        return subprocess.check_output(command, env=environment, text=True)
+
+    assert run(ATEN_CPU_CAPABILITY="default") == run()
 
 
 @pytest.mark.usefixtures("_transformers")

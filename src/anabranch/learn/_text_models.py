@@ -1,11 +1,12 @@
 """Transformers from their configuration alone; `anabranch.learn.models` says what each is.
 
-Nothing is downloaded: initial values are drawn here, with the deviations that transformers' own
-have, but evenly distributed, for NumPy's normal draws depend on the machine's logarithm.
+Nothing is downloaded: initial values are drawn here, with the variances that transformers' own
+have, but evenly distributed, for normal draws depend on how a machine rounds logarithms.
 """
 
 from __future__ import annotations
 
+import math
 from importlib.util import find_spec
 from typing import Any
 
@@ -17,7 +18,7 @@ TEXT_MODELS = ("bert", "bert-tiny", "t5-small", "t5-tiny")
 
 _BERT_VOCABULARY = 30_522
 _T5_VOCABULARY = 32_128
-_BERT_DEVIATION = 0.02
+_BERT_VARIANCE = 4e-4  # a deviation of 0.02
 
 
 class _Classifier(nn.Module):
@@ -110,7 +111,7 @@ def _bert(name: str, length: int, classes: int, vocabulary: int, seed: int) -> n
     generator = np.random.default_rng(seed)
     for path, parameter in network.named_parameters():
         if parameter.dim() > 1:
-            _draw(parameter, _BERT_DEVIATION, generator)
+            _draw(parameter, _BERT_VARIANCE, generator)
         else:
             nn.init.constant_(parameter, 1.0 if path.endswith("LayerNorm.weight") else 0.0)
     return _Classifier(network)
@@ -140,11 +141,11 @@ def _t5(name: str, classes: int, vocabulary: int, seed: int) -> nn.Module:
         elif path == "shared.weight":
             _draw(parameter, 1.0, generator)
         elif path.endswith("relative_attention_bias.weight"):
-            _draw(parameter, config.d_model**-0.5, generator)
+            _draw(parameter, 1 / config.d_model, generator)
         elif path.endswith(".q.weight"):  # T5 does not divide by the root of the width later
-            _draw(parameter, (config.d_model * config.d_kv) ** -0.5, generator)
+            _draw(parameter, 1 / (config.d_model * config.d_kv), generator)
         else:
-            _draw(parameter, parameter.shape[1] ** -0.5, generator)
+            _draw(parameter, 1 / parameter.shape[1], generator)
     return _Translator(network)
 
 
@@ -153,9 +154,9 @@ def _check_vocabulary(name: str, asked: int, most: int) -> None:
         raise ValueError(f"model {name!r} has {most} tokens, and the task {asked}")
 
 
-def _draw(parameter: nn.Parameter, deviation: float, generator: np.random.Generator) -> None:
+def _draw(parameter: nn.Parameter, variance: float, generator: np.random.Generator) -> None:
     values = generator.random(parameter.numel(), dtype=np.float32)
     values -= 0.5
-    values *= np.float32(deviation * 12**0.5)
+    values *= math.sqrt(12.0 * variance)
     with torch.no_grad():
         parameter.copy_(torch.from_numpy(values).view(parameter.shape))
