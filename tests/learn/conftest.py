@@ -31,5 +31,7 @@ def data_dir() -> Path:
     """The directory of the official files; a test that wants it skips where there is none."""
     named = os.environ.get("ANABRANCH_DATA")
     if not named:
-        pytest.skip("ANABRANCH_DATA does not name a directory with mnist/ and fashion-mnist/")
+        pytest.skip(
+            "ANABRANCH_DATA does not name a directory with mnist/, fashion-mnist/, cifar10/"
+        )
     return Path(named)

@@ -2,10 +2,21 @@ import numpy as np
 import pytest
 import torch
 
-from anabranch.learn.models import MODELS, build_model
+from anabranch.learn._resnet import Block
+from anabranch.learn.models import build_model
 from anabranch.learn.profiles import ALEXNET
 
-SHAPES = {"softmax": (1, 8, 8), "mlp": (1, 8, 8), "lenet-5": (1, 28, 28), "alexnet": (1, 8, 8)}
+SHAPES = {
+    "softmax": (1, 8, 8),
+    "mlp": (1, 8, 8),
+    "cnn": (1, 8, 8),
+    "lenet-5": (1, 28, 28),
+    "alexnet": (1, 8, 8),
+    "vgg-16": (3, 32, 32),
+    "resnet-20": (1, 8, 8),
+    "resnet-32": (1, 8, 8),
+}
+SMALL = [name for name in SHAPES if name != "alexnet"]  # whose building takes no second
 
 
 def count(model):
@@ -21,7 +32,12 @@ def flatten(model):
     [
         ("softmax", (1, 8, 8), 64 * 10 + 10),
         ("mlp", (1, 8, 8), 64 * 128 + 128 + 128 * 10 + 10),
+        ("cnn", (1, 28, 28), 1_663_370),
+        ("cnn", (3, 32, 32), 2_156_490),
         ("lenet-5", (1, 28, 28), 61_706),
+        ("vgg-16", (3, 32, 32), 14_728_266),
+        ("resnet-20", (3, 32, 32), 269_722),
+        ("resnet-32", (3, 32, 32), 464_154),
         ("alexnet", (1, 28, 28), 61_100_840 - 64 * 2 * 11 * 11),
         ("alexnet", (1, 8, 8), 61_100_840 - 64 * 2 * 11 * 11),
     ],
@@ -45,11 +61,42 @@ def test_hidden_sizes_shape_the_mlp():
     assert count(model) == (4 * 5 + 5) + (5 * 6 + 6) + (6 * 3 + 3)
 
 
-@pytest.mark.parametrize("name", ["softmax", "mlp", "lenet-5"])
+@pytest.mark.parametrize("name", SMALL)
 def test_one_seed_builds_one_model_and_another_seed_another(name):
     first, again, other = (build_model(name, SHAPES[name], 10, seed) for seed in (1, 1, 2))
     assert torch.equal(flatten(first), flatten(again))
     assert not torch.equal(flatten(first), flatten(other))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_model_keeps_nothing_that_sites_do_not_exchange(name):
+    model = build_model(name, SHAPES[name], 10, seed=0)
+    assert not list(model.buffers())
+    assert set(model.state_dict()) == {name for name, _ in model.named_parameters()}
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", ["vgg-16", "resnet-20"])
+def test_what_a_model_says_of_an_image_depends_on_no_other_image_and_no_mode(name):
+    model = build_model(name, SHAPES[name], 10, seed=0)
+    images = torch.from_numpy(np.random.default_rng(0).normal(size=(3, *SHAPES[name]))).float()
+    with torch.inference_mode():
+        together = model.train()(images)
+        alone = model.eval()(images[1:2])
+    torch.testing.assert_close(together[1:2], alone, rtol=1e-4, atol=1e-5)
+
+
+def test_every_residual_block_begins_as_its_shortcut():
+    model = build_model("resnet-20", (3, 8, 8), 10, seed=0)
+    blocks = [layer for layer in model if isinstance(layer, Block)]
+    assert len(blocks) == 9
+    widening = blocks[3]
+    inputs = torch.rand(2, 16, 8, 8)
+    with torch.inference_mode():
+        outputs = widening(inputs)
+    assert outputs.shape == (2, 32, 4, 4)
+    assert torch.equal(outputs[:, :16], inputs[:, :, ::2, ::2])
+    assert not outputs[:, 16:].any()
 
 
 def test_building_leaves_the_generators_of_torch_and_numpy_alone():
@@ -66,7 +113,9 @@ def test_initial_weights_have_variance_two_over_fan_in_and_biases_are_zero():
     assert not first.bias.any()
 
 
-@pytest.mark.parametrize(("name", "smallest"), [("lenet-5", 12), ("alexnet", 7)])
+@pytest.mark.parametrize(
+    ("name", "smallest"), [("cnn", 4), ("lenet-5", 12), ("alexnet", 7), ("vgg-16", 32)]
+)
 def test_images_down_to_the_stated_size_work_and_smaller_ones_are_refused(name, smallest):
     model = build_model(name, (1, smallest, smallest), 10, seed=0)
     with torch.inference_mode():
@@ -85,7 +134,7 @@ def test_hidden_layers_are_refused_where_there_is_no_choice():
         build_model("softmax", (1, 8, 8), 10, seed=0, hidden=(3,))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", SHAPES)
 def test_one_class_is_refused(name):
     with pytest.raises(ValueError, match="at least 2 classes"):
         build_model(name, SHAPES[name], 1, seed=0)

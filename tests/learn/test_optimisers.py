@@ -61,12 +61,13 @@ from anabranch.learn.flat import FlatModel
 from anabranch.learn.models import build_model
 from anabranch.learn.optimisers import Adam
 
-flat = FlatModel(build_model("lenet-5", (1, 28, 28), 10, seed=3))
-update = Adam(1e-3).start(flat.parameters.size)
-generator = np.random.default_rng(4)
-for _ in range(3):
-    update(flat.parameters, generator.standard_normal(flat.parameters.size, dtype=np.float32))
-print(checksum(flat.parameters))
+for name in "lenet-5", "cnn", "resnet-20":
+    flat = FlatModel(build_model(name, (1, 28, 28), 10, seed=3))
+    update = Adam(1e-3).start(flat.parameters.size)
+    generator = np.random.default_rng(4)
+    for _ in range(3):
+        update(flat.parameters, generator.standard_normal(flat.parameters.size, dtype=np.float32))
+    print(checksum(flat.parameters))
 """
 
 

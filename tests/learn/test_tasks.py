@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from anabranch.learn import tasks
-from anabranch.learn.tasks import TASKS, DataError, Task, load_task
+from anabranch.learn.tasks import DataError, Task, load_task
 
 FILES = (
     "train-images-idx3-ubyte.gz",
@@ -148,7 +148,7 @@ def test_an_unknown_task_names_the_nearest():
         load_task("fashion_mnist")
 
 
-@pytest.mark.parametrize("name", TASKS[1:])
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
 def test_the_official_files_give_the_published_task(name, data_dir):
     task = load_task(name, data_dir)
     assert task.shape == (1, 28, 28)

@@ -71,6 +71,25 @@ def test_two_sites_learn_what_one_site_learns_from_both_batches(digits, optimise
     )
 
 
+def test_a_residual_network_is_one_model_at_two_sites_as_they_measure_it(digits):
+    shards = partition_evenly(len(digits.train_labels), 2, seed=0)
+    sites = [
+        make(
+            digits,
+            shard,
+            model=build_model("resnet-20", digits.shape, digits.classes, seed=1),
+            optimiser=Sgd(0.05, momentum=0.9),
+            seed=i,
+        )
+        for i, shard in enumerate(shards)
+    ]
+    for _ in range(100):
+        step_together(*sites)
+    assert checksum(sites[0].flat.parameters) == checksum(sites[1].flat.parameters)
+    first, second = (site.accuracy() for site in sites)
+    assert first == second > 0.7
+
+
 def test_an_mlp_learns_digits_beyond_nine_in_ten_within_100_steps(digits):
     trainer = make(digits)
     assert trainer.accuracy() < 0.3

@@ -3,8 +3,9 @@
 Import the module you need; `profiles`, `partition` and `checksum` come without torch:
 
 - `tasks`: named data sets as tensors;
-- `models`: small networks, the same at every site;
-- `profiles`: a model's parameter shapes alone, for runs that communicate without training;
+- `models`: networks of images and of tokens, the same at every site;
+- `profiles`: a model's parameter shapes alone, for runs that communicate without training, and how
+  fast machines compute;
 - `partition`: which samples each site holds;
 - `flat`: a model's parameters and gradients as two flat buffers;
 - `checksum`: tells whether two buffers are the same, bit for bit;

@@ -1,41 +1,65 @@
-"""Small image classifiers, the same at every site that builds them with one seed.
+"""Classifiers of images and of tokens, the same at every site that builds them with one seed.
 
 Initial values are drawn with NumPy, not with torch: torch's draws differ in their last bits with
 what the CPU can do, and sites must begin with the same model. Torch's own generator is not touched.
+
+All that a model learns is in its parameters, for they are what sites exchange: where the published
+network has batch normalisation, ours has group normalisation, which keeps no running statistics.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from torch import nn
 
+from anabranch.learn import _plain_models as plain
 from anabranch.learn._names import unknown
+from anabranch.learn._resnet import Block, resnet
+from anabranch.learn._text_models import TEXT_MODELS, build_text_model
 
-MODELS = ("softmax", "mlp", "lenet-5", "alexnet")
+_Image = tuple[int, int, int]
+_Builder = Callable[[_Image, int], nn.Module]
+
+_IMAGE_MODELS: Mapping[str, _Builder] = {
+    "softmax": partial(plain.mlp, hidden=()),
+    "mlp": partial(plain.mlp, hidden=(128,)),
+    "cnn": plain.cnn,
+    "lenet-5": plain.lenet_5,
+    "alexnet": plain.alexnet,
+    "vgg-16": plain.vgg_16,
+    "resnet-20": partial(resnet, layers=20),
+    "resnet-32": partial(resnet, layers=32),
+}
+_SMALLEST = {"cnn": 4, "lenet-5": 12, "alexnet": 7, "vgg-16": 32}
+
+MODELS = (*_IMAGE_MODELS, *TEXT_MODELS)
 """The names `build_model` knows."""
-
-_MLP_HIDDEN = (128,)
-_LENET_5_SMALLEST = 12
-_ALEXNET_SMALLEST = 7
-_ALEXNET_OUTPUTS = 1000
 
 
 def build_model(
     name: str,
-    shape: tuple[int, int, int],
+    shape: tuple[int, ...],
     classes: int,
     seed: int,
     *,
     hidden: Sequence[int] | None = None,
+    vocabulary: int | None = None,
 ) -> nn.Module:
-    """Build a model that maps inputs (N, C, H, W) to logits (N, outputs).
+    """Build a model that maps a task's inputs to logits, whose last dimension is the outputs.
+
+    From images (N, C, H, W) to logits (N, outputs):
 
     - ``softmax``: one linear layer, that is, multinomial logistic regression.
     - ``mlp``: fully connected layers with ReLU between them.
+    - ``cnn``: two 5 x 5 convolutions of 32 and 64 channels with max pooling, and two linear layers,
+      512 units between them; 1,663,370 parameters for 28 x 28 grey images in 10 classes, 2,156,490
+      for 32 x 32 colour images. Images of at least 4 x 4.
+      Source: McMahan et al., AISTATS 2017.
     - ``lenet-5``: two convolutions and three linear layers with tanh and average pooling; 61,706
       parameters for 28 x 28 grey images in 10 classes. Images of at least 12 x 12.
       Source: LeCun et al., Proceedings of the IEEE, 1998, without its sparse connections.
@@ -45,18 +69,41 @@ def build_model(
       left to 6 x 6. It keeps 1000 outputs for up to 1000 classes, because its size is what makes
       it a workload; training drives the unused ones down. Images of at least 7 x 7.
       Source: see `anabranch.learn.profiles.ALEXNET`.
+    - ``vgg-16``: 13 convolutions of 3 x 3, each with group normalisation, and one linear layer, as
+      is usual for small images; 14,728,266 parameters for colour images in 10 classes. Images of
+      at least 32 x 32.
+      Source: Simonyan and Zisserman, ICLR 2015, whose three linear layers and input size make
+      138 million; that one is `anabranch.learn.profiles.VGG_16`.
+    - ``resnet-20``, ``resnet-32``: residual networks of 16, 32 and 64 channels whose shortcuts have
+      no parameters (option A), with group normalisation; 269,722 and 464,154 parameters for colour
+      images in 10 classes.
+      Source: He et al., CVPR 2016, section 4.2, where normalisation is over the batch.
+
+    From token ids, with ``pip install 'anabranch[text]'``; initial values are drawn, none fetched:
+
+    - ``bert``: BERT's base size, (N, L) to (N, classes), L up to 512; 109,483,778 parameters for
+      two classes, with its own vocabulary of 30,522 whatever the task's.
+      Source: Devlin et al., NAACL 2019.
+    - ``bert-tiny``: the same in two layers of width 128, with the task's vocabulary and length.
+    - ``t5-small``: (N, 2, L), the tokens heard and those already said, to (N, L, vocabulary);
+      60,506,624 parameters, with its own vocabulary of 32,128.
+      Source: Raffel et al., JMLR 2020.
+    - ``t5-tiny``: the same in two layers of width 128 each way, with the task's vocabulary.
 
     Args:
         name: one of `MODELS`.
-        shape: channels, height and width of one input.
-        classes: how many there are, >= 2; outputs are as many, save for ``alexnet``.
+        shape: of one input: channels, height and width of an image.
+        classes: how many there are, >= 2; outputs are as many, save for ``alexnet`` and T5.
         seed: of the initial values, >= 0. Weights are uniform with variance 2 / fan-in, biases
-            zero (He et al., ICCV 2015).
+            zero (He et al., ICCV 2015); normalisation begins with scale one and shift zero, save
+            that a residual block's last scale is zero (Goyal et al., 2017). BERT's and T5's weights
+            have the variances of their papers.
         hidden: sizes of the hidden layers of ``mlp``; (128,) when None.
+        vocabulary: how many different tokens inputs have; None for images.
 
     Raises:
-        ValueError: no such model, images too small for it, fewer than two classes, or hidden
-            layers for a model that has no choice of them.
+        ValueError: no such model, inputs that it does not take, fewer than two classes, hidden
+            layers for a model that has no choice of them, or a package that it needs is missing.
     """
     if name not in MODELS:
         raise ValueError(unknown("model", name, MODELS))
@@ -67,87 +114,35 @@ def build_model(
             f"cannot build {name!r} for inputs of shape {shape} in {classes} classes: give sizes "
             "of at least 1, and at least 2 classes"
         )
+    if name in TEXT_MODELS:
+        if vocabulary is None:
+            raise ValueError(f"model {name!r} reads tokens, and the task has none; take 'pairs'")
+        return build_text_model(name, shape, classes, vocabulary, seed)
+    image = _image(name, shape, vocabulary)
+    build = _IMAGE_MODELS[name] if hidden is None else partial(plain.mlp, hidden=hidden)
     with torch.device("meta"):  # shapes only: the values come below
-        if name == "softmax":
-            model = _mlp(shape, classes, ())
-        elif name == "mlp":
-            model = _mlp(shape, classes, _MLP_HIDDEN if hidden is None else hidden)
-        elif name == "lenet-5":
-            model = _lenet_5(shape, classes)
-        else:
-            model = _alexnet(shape, classes)
+        model = build(image, classes)
     model.to_empty(device="cpu")
     _initialise(model, seed)
     return model
 
 
-def _mlp(shape: tuple[int, int, int], classes: int, hidden: Sequence[int]) -> nn.Sequential:
-    if any(size < 1 for size in hidden):
-        raise ValueError(f"hidden layers {tuple(hidden)} must each have at least one unit")
-    layers: list[nn.Module] = [nn.Flatten()]
-    inputs = math.prod(shape)
-    for size in hidden:
-        layers += [nn.Linear(inputs, size), nn.ReLU()]
-        inputs = size
-    return nn.Sequential(*layers, nn.Linear(inputs, classes))
-
-
-def _lenet_5(shape: tuple[int, int, int], classes: int) -> nn.Sequential:
-    _check_size("lenet-5", shape, _LENET_5_SMALLEST)
+def _image(name: str, shape: tuple[int, ...], vocabulary: int | None) -> _Image:
+    """Return the shape of an image that a model takes."""
+    if vocabulary is not None or len(shape) != 3:
+        raise ValueError(
+            f"model {name!r} takes images of shape (C, H, W), not "
+            f"{'tokens' if vocabulary is not None else 'inputs'} of shape {shape}; take one of "
+            f"{', '.join(TEXT_MODELS)} for tokens"
+        )
     channels, height, width = shape
-    # The first convolution keeps the size (28 x 28 grows to LeCun's 32 x 32); each pooling halves
-    # it; the second convolution takes 4.
-    left = ((height // 2 - 4) // 2) * ((width // 2 - 4) // 2)
-    return nn.Sequential(
-        nn.Conv2d(channels, 6, 5, padding=2),
-        nn.Tanh(),
-        nn.AvgPool2d(2),
-        nn.Conv2d(6, 16, 5),
-        nn.Tanh(),
-        nn.AvgPool2d(2),
-        nn.Flatten(),
-        nn.Linear(16 * left, 120),
-        nn.Tanh(),
-        nn.Linear(120, 84),
-        nn.Tanh(),
-        nn.Linear(84, classes),
-    )
-
-
-def _alexnet(shape: tuple[int, int, int], classes: int) -> nn.Sequential:
-    _check_size("alexnet", shape, _ALEXNET_SMALLEST)
-    return nn.Sequential(
-        nn.Conv2d(shape[0], 64, 11, padding=5),
-        nn.ReLU(),
-        nn.MaxPool2d(3, stride=2),
-        nn.Conv2d(64, 192, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(3, stride=2),
-        nn.Conv2d(192, 384, 3, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(384, 256, 3, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(256, 256, 3, padding=1),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(6),
-        nn.Flatten(),
-        nn.Dropout(),
-        nn.Linear(256 * 6 * 6, 4096),
-        nn.ReLU(),
-        nn.Dropout(),
-        nn.Linear(4096, 4096),
-        nn.ReLU(),
-        nn.Linear(4096, max(classes, _ALEXNET_OUTPUTS)),
-    )
-
-
-def _check_size(name: str, shape: tuple[int, int, int], smallest: int) -> None:
-    _, height, width = shape
+    smallest = _SMALLEST.get(name, 1)
     if min(height, width) < smallest:
         raise ValueError(
             f"model {name!r} needs images of at least {smallest} x {smallest} pixels, not "
             f"{height} x {width}; take 'mlp', or a task with larger images"
         )
+    return channels, height, width
 
 
 def _initialise(model: nn.Module, seed: int) -> None:
@@ -162,3 +157,11 @@ def _initialise(model: nn.Module, seed: int) -> None:
                 layer.weight.copy_(torch.from_numpy(values).view(layer.weight.shape))
                 if layer.bias is not None:
                     layer.bias.zero_()
+        elif isinstance(layer, nn.GroupNorm):
+            nn.init.ones_(layer.weight)
+            nn.init.zeros_(layer.bias)
+        else:  # or it would begin with whatever memory held
+            assert not list(layer.parameters(recurse=False)), f"{layer} has no initial values"
+    for layer in model.modules():
+        if isinstance(layer, Block):  # it begins as its shortcut
+            nn.init.zeros_(layer.second_norm.weight)

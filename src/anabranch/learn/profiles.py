@@ -1,10 +1,15 @@
-"""A model's parameter shapes alone, for runs that communicate and do not train. No torch here."""
+"""Models and machines as figures, for runs that communicate and do not train. No torch here.
+
+A model is its parameters' shapes; what a batch normalisation keeps beside them is not exchanged. A
+machine is how long it computes.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
+from anabranch.learn import _shapes
 from anabranch.learn._names import unknown
 
 _FLOAT32_BYTES = 4
@@ -63,7 +68,65 @@ one-column form that deep-learning libraries ship.
 61100840
 """
 
-_PROFILES = {profile.name: profile for profile in (ALEXNET,)}
+VGG_16 = Profile("vgg-16", tuple(_shapes.vgg_16()))
+"""VGG-16 for 1000 classes of colour images, 224 x 224: 138,357,544 parameters, 553 MB.
+
+It is not the ``vgg-16`` that `anabranch.learn.models` trains on small images, a tenth of its size.
+
+Source: Simonyan and Zisserman, ICLR 2015, configuration D.
+
+>>> VGG_16.elements
+138357544
+"""
+
+RESNET_20 = Profile("resnet-20", tuple(_shapes.resnet(20)))
+"""ResNet-20 for 10 classes of small colour images: 269,722 parameters, 1.1 MB.
+
+Source: He et al., CVPR 2016, section 4.2, with shortcuts that have none (option A).
+
+>>> RESNET_20.elements
+269722
+"""
+
+RESNET_32 = Profile("resnet-32", tuple(_shapes.resnet(32)))
+"""ResNet-32, as `RESNET_20`: 464,154 parameters, 1.9 MB.
+
+>>> RESNET_32.elements
+464154
+"""
+
+INCEPTION_V3 = Profile("inception-v3", tuple(_shapes.inception_v3()))
+"""Inception-v3 for 1000 classes: 23,834,568 parameters, 95 MB, without the auxiliary classifier.
+
+Source: Szegedy et al., CVPR 2016, in the form that deep-learning libraries ship: every convolution
+is normalised over the batch and has no bias.
+
+>>> INCEPTION_V3.elements
+23834568
+"""
+
+BERT = Profile("bert", tuple(_shapes.bert()))
+"""BERT's base size, with a classifier of two classes: 109,483,778 parameters, 438 MB.
+
+Source: Devlin et al., NAACL 2019, with the 30,522 word pieces of the uncased English model.
+
+>>> BERT.elements
+109483778
+"""
+
+T5_SMALL = Profile("t5-small", tuple(_shapes.t5_small()))
+"""T5-small: 60,506,624 parameters, 242 MB.
+
+Source: Raffel et al., JMLR 2020; vocabulary padded to 32,128, embedding and last layer are one.
+
+>>> T5_SMALL.elements
+60506624
+"""
+
+_PROFILES = {
+    profile.name: profile
+    for profile in (ALEXNET, VGG_16, RESNET_20, RESNET_32, INCEPTION_V3, BERT, T5_SMALL)
+}
 
 PROFILES = tuple(_PROFILES)
 """The names `load_profile` knows."""
@@ -78,3 +141,37 @@ def load_profile(name: str) -> Profile:
     if name not in _PROFILES:
         raise ValueError(unknown("profile", name, PROFILES))
     return _PROFILES[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """How long a machine computes, in the keys of ``[compute.sites]``.
+
+    Args:
+        name: as its provider has it.
+        samples_per_s: samples it takes a second, whatever the batch.
+        fixed_s: seconds of each step beside them.
+    """
+
+    name: str
+    samples_per_s: float
+    fixed_s: float
+
+    def step_s(self, samples: int) -> float:
+        """Return how long a step of so many samples takes, seconds."""
+        return self.fixed_s + samples / self.samples_per_s
+
+
+RESNET_32_INSTANCES = (
+    Instance("g2.2xlarge", 429.0, 0.24),
+    Instance("p2.xlarge", 628.0, 0.0),
+    Instance("g3.4xlarge", 917.0, 0.06),
+)
+"""The GPU instances of R²SP's cluster B training ResNet-32 on CIFAR-10, from Table III.
+
+The speeds are the paper's. They alone would have the fast instances wait 0.38 and 0.64 s for the
+g2.2xlarge in batches of 512; the paper has 0.62 and 0.82 s, and its tuned batches, 901 and 1264,
+are what fits into these waits at these speeds. So a step has a part that does not grow with the
+batch, and ``fixed_s`` is by how much the instance's is longer than the p2.xlarge's, which is all
+that the table tells of it.
+"""

@@ -1,13 +1,17 @@
 """Named classification tasks as tensors.
 
 `digits` comes with scikit-learn and needs no file. `mnist` and `fashion-mnist` are read from their
-official files, found in a directory or fetched, and refused if a single byte differs.
+official files, found in a directory or fetched, and refused if a single byte differs. `cifar-10`
+is read from its official archive, or from files of their form. `cifar-10-part` trains on the
+archive's first three training files alone and holds out the fifth, for whoever has no more of
+them; its accuracies are not those of the official split. `pairs` and `translation` are tokens,
+drawn by rules: to classify pairs of sentences, and to say a sentence's translation word by word.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from anabranch.learn import _cifar, _tokens
+from anabranch.learn._fetch import cache_of, fetch
 from anabranch.learn._idx import DataError, parse_idx_gz
 from anabranch.learn._names import unknown
 
@@ -26,14 +32,17 @@ _DIGITS_HELD_OUT = 0.2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """Images to classify, split into what is trained on and what is held out.
+    """Images or tokens to classify, split into what is trained on and what is held out.
 
     Args:
         name: as given to `load_task`.
-        train_inputs, held_out_inputs: shape (N, C, H, W), float32, normalised by constants of
-            the task so that training pixels have mean 0 and standard deviation 1.
-        train_labels, held_out_labels: shape (N,), int64, in [0, classes).
+        train_inputs, held_out_inputs: images of shape (N, C, H, W), float32, normalised by
+            constants of the task so that training pixels have mean 0 and standard deviation 1; or
+            token ids, int64, of shape (N, L) or (N, 2, L).
+        train_labels, held_out_labels: shape (N,), int64, in [0, classes); or (N, L), one for each
+            token that is to be said.
         classes: how many there are.
+        vocabulary: how many different tokens there are, ids in [0, vocabulary); None for images.
 
     Raises:
         ValueError: shapes, types, counts or labels that contradict this.
@@ -45,40 +54,47 @@ class Task:
     held_out_inputs: torch.Tensor
     held_out_labels: torch.Tensor
     classes: int
+    vocabulary: int | None = None
 
     def __post_init__(self) -> None:
         if self.train_inputs.shape[1:] != self.held_out_inputs.shape[1:]:
             raise ValueError(
-                f"task {self.name!r} trains on images of shape {tuple(self.train_inputs.shape[1:])}"
+                f"task {self.name!r} trains on inputs of shape {tuple(self.train_inputs.shape[1:])}"
                 f" and holds out {tuple(self.held_out_inputs.shape[1:])}; they must be the same"
             )
         for part, inputs, labels in (
             ("training", self.train_inputs, self.train_labels),
             ("held-out", self.held_out_inputs, self.held_out_labels),
         ):
-            if inputs.dim() != 4 or inputs.dtype != torch.float32:
+            is_image = self.vocabulary is None
+            asked = "(N, C, H, W), torch.float32" if is_image else "(N, L) or (N, 2, L), int64"
+            right = (4,) if is_image else (2, 3)
+            dtype = torch.float32 if is_image else torch.int64
+            if inputs.dim() not in right or inputs.dtype != dtype:
                 raise ValueError(
                     f"task {self.name!r} has {part} inputs of shape {tuple(inputs.shape)}, "
-                    f"{inputs.dtype}; give (N, C, H, W), torch.float32"
+                    f"{inputs.dtype}; give {asked}"
                 )
-            if labels.shape != inputs.shape[:1] or labels.dtype != torch.int64 or not len(labels):
+            shapes = (inputs.shape[:1],) if is_image else (inputs.shape[:1], inputs[:, 0].shape)
+            if labels.shape not in shapes or labels.dtype != torch.int64 or not len(labels):
                 raise ValueError(
                     f"task {self.name!r} has {part} labels of shape {tuple(labels.shape)}, "
                     f"{labels.dtype}; give one torch.int64 for each of {len(inputs)} inputs, at "
                     "least one"
                 )
-            low, high = int(labels.min()), int(labels.max())
-            if low < 0 or high >= self.classes:
-                raise ValueError(
-                    f"task {self.name!r} has {part} labels {low}..{high}, outside "
-                    f"0..{self.classes - 1}"
-                )
+            self._check_ids(f"{part} labels", labels, self.classes)
+            if self.vocabulary is not None:
+                self._check_ids(f"{part} tokens", inputs, self.vocabulary)
+
+    def _check_ids(self, what: str, ids: torch.Tensor, count: int) -> None:
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= count:
+            raise ValueError(f"task {self.name!r} has {what} {low}..{high}, outside 0..{count - 1}")
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of one input."""
-        _, channels, height, width = self.train_inputs.shape
-        return channels, height, width
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one input: channels, height and width of an image."""
+        return tuple(self.train_inputs.shape[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +151,16 @@ _IDX_TASKS = {
     ),
 }
 
-TASKS = ("digits", *_IDX_TASKS)
+# Of the 50,000 official training images, as shares of 255: red, green, blue.
+_CIFAR_MEANS = (0.4914, 0.4822, 0.4465)
+_CIFAR_DEVIATIONS = (0.2470, 0.2435, 0.2616)
+
+_TOKEN_TASKS = {
+    "pairs": (_tokens.pairs, 2),
+    "translation": (_tokens.translation, _tokens.VOCABULARY),
+}
+
+TASKS = ("digits", *_IDX_TASKS, *_cifar.CIFAR_TASKS, *_TOKEN_TASKS)
 """The names `load_task` knows."""
 
 
@@ -145,18 +170,24 @@ def load_task(name: str, data_dir: Path | None = None, *, download: bool = True)
     Args:
         name: one of `TASKS`.
         data_dir: where to look first for the official files, as ``data_dir/<name>/<file>`` or
-            ``data_dir/<file>``; then this user's cache directory is looked in. `digits` needs
-            neither.
+            ``data_dir/<file>``; then this user's cache directory is looked in. `digits` and the
+            tokens need neither. CIFAR-10's may also lie in ``data_dir/cifar10`` or, as in their
+            archive, in ``data_dir/cifar-10-batches-bin``, plain or as ``.xz``.
         download: whether a file that is in none of them is fetched into the cache.
 
     Raises:
         ValueError: no task of this name.
-        DataError: a file that is nowhere to be had, or whose SHA-256 is not the official one.
+        DataError: a file that is nowhere to be had, whose hash is not the official one, or, of
+            CIFAR-10, whose form is not.
     """
     if name not in TASKS:
         raise ValueError(unknown("task", name, TASKS))
     if name == "digits":
         return _digits()
+    if name in _TOKEN_TASKS:
+        return _drawn(name)
+    if name in _cifar.CIFAR_TASKS:
+        return _cifar_10(name, data_dir, download)
     source = _IDX_TASKS[name]
 
     def read(file: str, dimensions: int) -> npt.NDArray[np.uint8]:
@@ -173,32 +204,37 @@ def load_task(name: str, data_dir: Path | None = None, *, download: bool = True)
     def part(prefix: str) -> tuple[torch.Tensor, torch.Tensor]:
         pixels = read(f"{prefix}-images-idx3-ubyte.gz", 3)
         labels = read(f"{prefix}-labels-idx1-ubyte.gz", 1)
-        return _inputs(pixels, 255.0, source.mean, source.deviation), _labels(labels)
+        inputs = _inputs(pixels[:, np.newaxis], 255.0, (source.mean,), (source.deviation,))
+        return inputs, _labels(labels)
 
     return Task(name, *part("train"), *part("t10k"), classes=10)
 
 
 def _locate(name: str, file: str, source: _IdxFiles, data_dir: Path | None, download: bool) -> Path:
-    import pooch  # here, because it is slow to import and most runs have their files
-
-    cache = Path(pooch.os_cache("anabranch")) / name
+    cache = cache_of(name)
     places = [cache] if data_dir is None else [data_dir / name, data_dir, cache]
     for place in places:
         if (place / file).is_file():
             return place / file
-    url = source.url + file
-    if download:
-        try:
-            return Path(pooch.retrieve(url, f"sha256:{source.sha256[file]}", file, cache))
-        except (OSError, ValueError) as error:
-            fetched = f"fetching {url} failed ({error})"
-            cause: Exception | None = error
-    else:
-        fetched, cause = "it may not be fetched", None
-    raise DataError(
-        f"task {name!r} needs {file}: it is not in {', '.join(map(str, places))}, and {fetched}; "
-        f"get it from {url} and give --data-dir the directory that holds it"
-    ) from cause
+    missing = f"{file}: it is not in {', '.join(map(str, places))}"
+    known_hash = f"sha256:{source.sha256[file]}"
+    return fetch(name, source.url + file, known_hash, places, download, missing)
+
+
+def _cifar_10(name: str, data_dir: Path | None, download: bool) -> Task:
+    def tensors(
+        pixels: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return _inputs(pixels, 255.0, _CIFAR_MEANS, _CIFAR_DEVIATIONS), _labels(labels)
+
+    train, held_out = _cifar.read_cifar(name, data_dir, download)
+    return Task(name, *tensors(*train), *tensors(*held_out), classes=_cifar.CLASSES)
+
+
+def _drawn(name: str) -> Task:
+    draw, classes = _TOKEN_TASKS[name]
+    train, train_labels, held_out, held_out_labels = map(torch.from_numpy, draw())
+    return Task(name, train, train_labels, held_out, held_out_labels, classes, _tokens.VOCABULARY)
 
 
 def _digits() -> Task:
@@ -206,7 +242,7 @@ def _digits() -> Task:
 
     bunch = load_digits()
     order = np.random.default_rng(_DIGITS_SEED).permutation(len(bunch.target))
-    inputs = _inputs(bunch.images, 16.0, mean=0.3053, deviation=0.3761)[order]
+    inputs = _inputs(bunch.images[:, np.newaxis], 16.0, (0.3053,), (0.3761,))[order]
     labels = _labels(bunch.target)[order]
     held_out = round(len(order) * _DIGITS_HELD_OUT)
     return Task(
@@ -220,13 +256,16 @@ def _digits() -> Task:
 
 
 def _inputs(
-    pixels: npt.NDArray[np.generic], white: float, mean: float, deviation: float
+    pixels: npt.NDArray[np.generic],
+    white: float,
+    means: Sequence[float],
+    deviations: Sequence[float],
 ) -> torch.Tensor:
-    """Return grey images (N, H, W), pixels in [0, white], as normalised inputs (N, 1, H, W)."""
-    scaled = pixels.astype(np.float32)[:, np.newaxis]
+    """Return images (N, C, H, W), pixels in [0, white], normalised channel by channel."""
+    scaled = pixels.astype(np.float32)
     scaled /= white
-    scaled -= mean
-    scaled /= deviation
+    scaled -= np.array(means, np.float32)[:, np.newaxis, np.newaxis]
+    scaled /= np.array(deviations, np.float32)[:, np.newaxis, np.newaxis]
     return torch.from_numpy(scaled)
 
 

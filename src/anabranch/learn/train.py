@@ -102,7 +102,8 @@ class Trainer:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int(self._dropout.integers(2**63)))
             logits = self.flat.module(self._task.train_inputs[chosen])
-            mean_loss = functional.cross_entropy(logits, self._task.train_labels[chosen])
+            labels = self._task.train_labels[chosen]
+            mean_loss = functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
             loss = mean_loss.item()
             if not math.isfinite(loss):
                 raise DivergedError(
@@ -125,7 +126,9 @@ class Trainer:
         self.steps += 1
 
     def accuracy(self, samples: int | None = None) -> float:
-        """Return the share of held-out samples that the model classifies rightly.
+        """Return the share of held-out labels that the model gives rightly.
+
+        Where a sample has a label for each token, each counts, given the right ones before it.
 
         Args:
             samples: how many to look at, the first ones; all when None.
@@ -138,6 +141,6 @@ class Trainer:
         with torch.inference_mode():
             for start in range(0, len(labels), _EVALUATION_BATCH):
                 batch = slice(start, start + _EVALUATION_BATCH)
-                found = self.flat.module(inputs[batch]).argmax(dim=1)
+                found = self.flat.module(inputs[batch]).argmax(dim=-1)
                 right += int((found == labels[batch]).sum())
-        return right / len(labels)
+        return right / labels.numel()

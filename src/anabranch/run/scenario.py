@@ -166,8 +166,11 @@ class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
     """Train a model: every step, all sites average their gradients.
 
     Args:
-        data: ``digits``, ``mnist`` or ``fashion-mnist``.
-        model: ``softmax``, ``mlp``, ``lenet-5`` or ``alexnet``.
+        data: ``digits``, ``mnist``, ``fashion-mnist``, ``cifar-10``; ``cifar-10-part``, which needs
+            only four of its files; or tokens: ``pairs``, ``translation``.
+        model: ``softmax``, ``mlp``, ``cnn``, ``lenet-5``, ``alexnet``, ``vgg-16``, ``resnet-20`` or
+            ``resnet-32``; for ``pairs``, ``bert`` or ``bert-tiny``; for ``translation``,
+            ``t5-small`` or ``t5-tiny``.
         hidden: widths of the mlp's hidden layers; its own choice if empty.
         optimiser: ``sgd`` or ``adam``.
         learning_rate: step size.
@@ -177,8 +180,29 @@ class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
         target_accuracy: what time-to-accuracy is measured to; None for no target.
     """
 
-    data: Literal["digits", "mnist", "fashion-mnist"] = "digits"
-    model: Literal["softmax", "mlp", "lenet-5", "alexnet"] = "mlp"
+    data: Literal[
+        "digits",
+        "mnist",
+        "fashion-mnist",
+        "cifar-10",
+        "cifar-10-part",
+        "pairs",
+        "translation",
+    ] = "digits"
+    model: Literal[
+        "softmax",
+        "mlp",
+        "cnn",
+        "lenet-5",
+        "alexnet",
+        "vgg-16",
+        "resnet-20",
+        "resnet-32",
+        "bert",
+        "bert-tiny",
+        "t5-small",
+        "t5-tiny",
+    ] = "mlp"
     hidden: tuple[_Positive, ...] = ()
     optimiser: Literal["sgd", "adam"] = "sgd"
     learning_rate: Annotated[float, Meta(gt=0, le=1e9)]
@@ -192,7 +216,8 @@ class Exchange(Table, frozen=True, kw_only=True, tag_field="kind", tag="exchange
     """Exchange a buffer and compute no gradients; every mean is checked against the exact one.
 
     Args:
-        profile: the model whose parameter count the buffer has, such as ``alexnet``; or
+        profile: the model whose parameter count the buffer has: ``alexnet``, ``vgg-16``,
+            ``resnet-20``, ``resnet-32``, ``inception-v3``, ``bert`` or ``t5-small``; or
         elements: its length.
         batch_size: samples whose computing ``[compute]`` lets pass before each exchange.
     """

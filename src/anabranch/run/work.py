@@ -17,6 +17,8 @@ from anabranch.site.arithmetic import Arithmetic, Float32, SizesOnly
 from anabranch.site.shard import Rule
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from anabranch.learn import tasks
 
 Floats = npt.NDArray[np.float32]
@@ -86,10 +88,8 @@ def buffer_elements(scenario: Scenario, data_dir: Path | None) -> int:
     task = scenario.task
     if isinstance(task, Exchange):
         return task.buffer_elements
-    from anabranch.learn.models import build_model
-
     data = _load_task(task.data, data_dir)
-    model = build_model(task.model, data.shape, data.classes, seed=0, hidden=task.hidden or None)
+    model = _build_model(task, data, seed=0)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -100,21 +100,31 @@ def _load_task(name: str, data_dir: Path | None) -> tasks.Task:
     return load_task(name, data_dir)
 
 
+def _build_model(task: Train, data: tasks.Task, seed: int) -> nn.Module:
+    from anabranch.learn.models import build_model
+
+    return build_model(
+        task.model,
+        data.shape,
+        data.classes,
+        seed,
+        hidden=task.hidden or None,
+        vocabulary=data.vocabulary,
+    )
+
+
 class _Training:
     """Real gradients of a real model."""
 
     def __init__(
         self, scenario: Scenario, task: Train, site: int, sites: int, data_dir: Path | None
     ) -> None:
-        from anabranch.learn.models import build_model
         from anabranch.learn.optimisers import Adam, Optimiser, Sgd
         from anabranch.learn.partition import partition_evenly
         from anabranch.learn.train import Trainer
 
         data = _load_task(task.data, data_dir)
-        model = build_model(
-            task.model, data.shape, data.classes, seed=scenario.seed, hidden=task.hidden or None
-        )
+        model = _build_model(task, data, scenario.seed)
         rate = task.learning_rate
         optimiser: Optimiser
         optimiser = Adam(rate) if task.optimiser == "adam" else Sgd(rate, task.momentum)
