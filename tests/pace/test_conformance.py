@@ -24,8 +24,8 @@ PACES: dict[str, Callable[[], Pace]] = {
     "r2sp(0)": lambda: R2sp(0.0),
     "r2sp(1)": lambda: R2sp(1.0),
     "waves": Waves,
-    "waves(0, 0)": lambda: Waves(0.0, 0.0),
-    "waves(1, 1)": lambda: Waves(1.0, 1.0),
+    "waves(0)": lambda: Waves(0.0),
+    "waves(1)": lambda: Waves(1.0),
 }
 make_pace = pytest.mark.parametrize("make", PACES.values(), ids=PACES.keys())
 seeded = pytest.mark.parametrize("seed", range(30))

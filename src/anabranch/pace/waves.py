@@ -10,11 +10,10 @@ from anabranch.pace._usual import Usual
 
 # Who has not shown its usual time is given up after so many times what an iteration takes.
 _UNKNOWN = 10.0
-# A number of waves is judged by so many updates of each worker, after one of each for the change.
-_SETTLING = 1
-_JUDGED_BY = 2
-# Another number must promise so much less, as a part; and a number that takes this much more or
-# less than it did says that the network or the workers have changed.
+# Weight of the latest time in the moving average of each number of waves.
+_SMOOTHING = 0.3
+# Another number must promise so much less, as a part. One that takes so much more or less than when
+# it was chosen says that the network or the workers have changed.
 _LEAST_GAIN = 0.03
 _CHANGED = 0.25
 
@@ -27,6 +26,7 @@ class _Trial:
     updates: int = 0
     settled: bool = False
     compute_s: float = 0.0  # of the updates that came, their sum
+    iteration_s: float = 0.0  # to compute, pull and push them, their sum
     came: int = 0
 
 
@@ -38,11 +38,11 @@ class Waves:
     another pulls and a third computes, so that servers are busy both ways, as under R²SP; but an
     update misses only the other waves', (W - 1) / W of an iteration's, where under R²SP it misses
     almost all. Nobody has a fixed place: who is slow this time is in a later wave, and holds up
-    nobody. No two steps are closer than ``relaxation`` of a wave's part of an iteration.
+    nobody. No two steps are closer than a wave's part of an iteration.
 
-    **How many waves.** It begins with one, measures how long N updates take, and tries twice as
-    many, or half, where that might make up for what it costs: N updates that miss a part m of
-    others' count as ``1 / (1 + staleness_cost * m)`` of as many that miss nothing. Where the
+    **How many waves.** It begins with one, measures how long N updates take, and tries another
+    number, a power of two, where that might make up for what it costs: N updates that miss a part
+    m of others' count as ``1 / (1 + staleness_cost * m)`` of as many that miss nothing. Where the
     network is idle it stays with one.
 
     **Bound.** No update misses more than 2 (N - 1). A step that would make one miss more waits for
@@ -50,7 +50,6 @@ class Waves:
     update is discarded when it comes.
 
     Args:
-        relaxation: of the gap between steps, in [0, 1].
         staleness_cost: how many more iterations, as a part, training needs when every update
             misses all others of an iteration, >= 0. 0 asks for speed alone.
 
@@ -58,13 +57,9 @@ class Waves:
         ValueError: an argument outside its range.
     """
 
-    def __init__(self, relaxation: float = 0.8, staleness_cost: float = 0.25) -> None:
-        if not 0 <= relaxation <= 1 or not 0 <= staleness_cost < math.inf:
-            raise ValueError(
-                f"relaxation is {relaxation:g} and staleness_cost {staleness_cost:g}; give a "
-                "relaxation in [0, 1] and a cost of 0 or more"
-            )
-        self._relaxation = relaxation
+    def __init__(self, staleness_cost: float = 0.25) -> None:
+        if not 0 <= staleness_cost < math.inf:
+            raise ValueError(f"staleness_cost is {staleness_cost:g}; give 0 or more")
         self._staleness_cost = staleness_cost
         self._workers = Workers()
         self._in: dict[int, Update] = {}  # in order of arrival
@@ -76,6 +71,8 @@ class Waves:
         self.waves = 1
         self._trial: _Trial | None = None
         self._took_s: dict[int, float] = {}  # N updates, with each number of waves
+        self._chosen_s: float | None = None  # what the present number took when it was chosen
+        self._iteration_s = 0.0  # to compute, pull and push, as is known or hoped; what gaps follow
         self.due_s = NEVER_S
 
     def join(self, worker: int, now_s: float) -> tuple[Step, ...]:
@@ -90,7 +87,7 @@ class Waves:
         self._usual.pop(worker, None)
         self._stale.discard(worker)
         self.waves = max(1, min(self.waves, len(self._workers)))
-        self._took_s, self._trial = {}, None  # it is another run now
+        self._took_s, self._chosen_s, self._trial = {}, None, None  # it is another run now
         update = self._in.pop(worker, None)
         discarded = () if update is None else (Step(discard=(update,)),)
         return (*discarded, *self.look(now_s))
@@ -105,6 +102,7 @@ class Waves:
             self._usual[worker] = Usual(took_s)
         if self._trial is not None:
             self._trial.compute_s += compute_s
+            self._trial.iteration_s += took_s
             self._trial.came += 1
         if worker in self._stale:
             went_on = self._let_go((worker,), now_s)
@@ -132,7 +130,7 @@ class Waves:
         """Return when the next step may be taken, if nothing comes before."""
         if not self._in:
             return NEVER_S
-        gap_s = self._stepped_s + self._relaxation * self.iteration_s / self.waves
+        gap_s = self._stepped_s + self._iteration_s / self.waves
         expected = self._workers.computing - self._stale
         if len(self._in) < self._wave:
             # Who is late is not waited for.
@@ -143,11 +141,11 @@ class Waves:
 
     def _late_s(self, worker: int) -> float:
         usual = self._usual.get(worker)
-        after_s = _UNKNOWN * self.iteration_s if usual is None else usual.late_s
+        after_s = _UNKNOWN * self._mean_s if usual is None else usual.late_s
         return self._went_s[worker] + after_s
 
     @property
-    def iteration_s(self) -> float:
+    def _mean_s(self) -> float:
         """How long workers usually compute, pull and push: their mean; 0 while none is known."""
         if not self._usual:
             return 0.0
@@ -201,36 +199,40 @@ class Waves:
         """Count a step; once enough have shown what this number of waves brings, think again."""
         trial, workers = self._trial, len(self._workers)
         if trial is None:
-            self._trial = _Trial(now_s)
+            self._trial = _Trial(now_s, settled=True)
             return
         trial.updates += updates
-        if not trial.settled:
-            if trial.updates >= _SETTLING * workers:
-                self._trial = _Trial(now_s, settled=True)
+        if trial.updates < workers:
             return
-        if trial.updates < _JUDGED_BY * workers:
+        self._trial = _Trial(now_s, settled=True)
+        if not trial.settled:
             return
         took_s = workers * (now_s - trial.since_s) / trial.updates
         before_s = self._took_s.get(self.waves, took_s)
-        if abs(took_s - before_s) > _CHANGED * before_s:
-            self._took_s = {}
+        took_s = before_s + _SMOOTHING * (took_s - before_s)
+        if self._chosen_s is None:
+            self._chosen_s = took_s
+        elif abs(took_s - self._chosen_s) > _CHANGED * self._chosen_s:
+            self._took_s, self._chosen_s = {}, took_s
         self._took_s[self.waves] = took_s
-        waves = self._best(took_s, trial.compute_s / max(1, trial.came))
-        self._trial = _Trial(now_s, settled=waves == self.waves)
-        self.waves = waves
-
-    def _best(self, took_s: float, compute_s: float) -> int:
-        """Return the number of waves that promises most."""
-        # Of what was not tried the best is hoped: twice as many halve all but the computing, half
-        # as many cost no time.
-        rest_s = max(0.0, took_s - compute_s)
-        hoped = {2 * self.waves: compute_s + rest_s / 2, max(1, self.waves // 2): took_s}
-        times_s = {w: s for w, s in (hoped | self._took_s).items() if w <= len(self._workers)}
+        self._iteration_s = trial.iteration_s / max(1, trial.came)
+        times_s = self._hopes(trial.compute_s / max(1, trial.came))
         best = min(times_s, key=lambda waves: self._worth(waves, times_s[waves]))
-        gains = self._worth(best, times_s[best]) < (1 - _LEAST_GAIN) * self._worth(
-            self.waves, took_s
-        )
-        return best if gains else self.waves
+        worth = (1 - _LEAST_GAIN) * self._worth(self.waves, took_s)
+        if best != self.waves and self._worth(best, times_s[best]) < worth:
+            self.waves, self._iteration_s = best, times_s[best]
+            self._chosen_s = None
+            self._trial.settled = False
+
+    def _hopes(self, compute_s: float) -> dict[int, float]:
+        """Return how long N updates have taken, or may take, with each number of waves."""
+        # One wave's pushes and pulls take so long, at most, beside the computing. Of what was not
+        # tried it is hoped that W waves share that out, as long as servers are not always busy.
+        rest_s = min((s - compute_s) * w for w, s in self._took_s.items())
+        most = len(self._workers)
+        powers = [1 << k for k in range(most.bit_length()) if 1 << k <= most]
+        hoped = {w: max(rest_s / 2, compute_s + rest_s / w) for w in powers}
+        return hoped | self._took_s
 
     def _worth(self, waves: int, took_s: float) -> float:
         """Return how long it takes to learn what N updates that miss nothing would teach."""

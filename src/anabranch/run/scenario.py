@@ -282,12 +282,10 @@ class Waves(Table, frozen=True, kw_only=True, tag_field="kind", tag="waves"):
     """Steps of the first few updates that are in, as few as the network makes worth it.
 
     Args:
-        relaxation: of the gap between two steps, as under R²SP.
         staleness_cost: how many more iterations, as a part, training needs when every update
             misses all others of an iteration.
     """
 
-    relaxation: Annotated[float, Meta(ge=0, le=1)] = 0.8
     staleness_cost: Annotated[float, Meta(ge=0, le=1e6)] = 0.25
 
 
@@ -611,8 +609,8 @@ def make_pace(asked: Pace) -> paces.Pace:
             return paces.Safa(fraction, lag_tolerance)
         case R2sp(relaxation=relaxation):
             return paces.R2sp(relaxation)
-        case Waves(relaxation=relaxation, staleness_cost=staleness_cost):
-            return paces.Waves(relaxation, staleness_cost)
+        case Waves(staleness_cost=staleness_cost):
+            return paces.Waves(staleness_cost)
 
 
 def make_load(asked: EqualBatches | TunedBatches, batch_size: int) -> paces.Load:
