@@ -40,6 +40,7 @@ def live(
     joins: Sequence[tuple[float, int]],
     leaves: Sequence[tuple[float, int]] = (),
     until_s: float = 100.0,
+    compute_s: float = 0.0,
 ) -> Story:
     """Let workers join, iterate under a pace, and leave.
 
@@ -48,6 +49,7 @@ def live(
         takes: see there.
         joins, leaves: (when, who).
         until_s: when the story ends.
+        compute_s: how much of an iteration is computing, as the pace is told.
     """
     story, ledger = Story(), Ledger(pace)
     events: list[tuple[float, int, str, int, int]] = []  # when, order, what, who, of which life
@@ -104,4 +106,4 @@ def live(
             update = who, pushed[who]
             story.pushed[update] = now_s
             ledger.pushed(update)
-            take(pace.push(who, now_s), what, who, now_s)
+            take(pace.push(who, now_s, compute_s), what, who, now_s)
