@@ -62,11 +62,17 @@ class _Coming:
 class PaceBook:
     """Keeps a run's pace.
 
+    Where the pace is a barrier, updates come added up, and only all together: none counts before
+    everybody's is there, and the loss of a worker voids what has come of the others' too.
+
     Args:
         pace, load: fresh ones.
         workers: which sites compute.
         servers: which sites hold the model; each must have an update before it counts.
         updates: how many each worker makes.
+
+    Attributes:
+        voided_by: the workers whose loss voided sums, in order; none where the pace is no barrier.
     """
 
     def __init__(
@@ -82,6 +88,17 @@ class PaceBook:
         self._went_s: dict[int, float] = {}
         self._coming: dict[Update, _Coming] = {}
         self._closed = False
+        self.voided_by: tuple[int, ...] = ()
+
+    @property
+    def is_barrier(self) -> bool:
+        """Whether updates come added up."""
+        return self._pace.barrier
+
+    @property
+    def under_way(self) -> int:
+        """The latest update that a worker was let compute; under a barrier that of all."""
+        return max(self._made.values(), default=0)
 
     @property
     def due_s(self) -> float:
@@ -129,8 +146,17 @@ class PaceBook:
         self._load.measured(worker, samples, min(compute_s, iteration_s), iteration_s)
         return self._push_if_all_here(worker, update, now_s)
 
-    def came(self, server: int, worker: int, update: int, now_s: float) -> tuple[Decision, ...]:
+    def came(
+        self, server: int, worker: int, update: int, now_s: float, epoch: int = 0
+    ) -> tuple[Decision, ...]:
         """Take note that all of a server's part of an update has come.
+
+        Args:
+            server: who says so.
+            worker: whose update it is.
+            update: which of its updates.
+            now_s: the time.
+            epoch: how many losses the server had heard of that void sums.
 
         Raises:
             OutOfPlaceMessage: it holds no part, has said so before, or the worker was not let
@@ -138,8 +164,13 @@ class PaceBook:
         """
         if server not in self._servers:
             raise OutOfPlaceMessage(f"site {server} has an update, but serves no part of the model")
-        if worker not in self._workers:
-            return ()  # it was lost meanwhile
+        losses = len(self.voided_by)
+        if not 0 <= epoch <= losses:
+            raise OutOfPlaceMessage(
+                f"site {server} has an update after {epoch} losses, where there were {losses}"
+            )
+        if worker not in self._workers or epoch < losses:
+            return ()  # it was lost meanwhile, or another that is in the same sum
         coming = self._expected(worker, update)
         if server in coming.servers:
             raise OutOfPlaceMessage(f"site {server} has update {update} of site {worker} twice")
@@ -152,13 +183,22 @@ class PaceBook:
         return self._coming.setdefault((worker, update), _Coming(set()))
 
     def _push_if_all_here(self, worker: int, update: int, now_s: float) -> tuple[Decision, ...]:
-        coming = self._coming[worker, update]
-        if not coming.asked or coming.servers != self._servers:
+        here = [(worker, update)]
+        if self._pace.barrier:
+            here = [(each, self._made[each]) for each in self._workers]
+        if not all(map(self._is_all_here, here)):
             return ()
-        del self._coming[worker, update]
-        self._ledger.pushed((worker, update))
-        came = Decision((), (), (), self._ledger.version, came=(worker, update))
-        return (came, *self._book(self._pace.push(worker, now_s), now_s))
+        decisions: list[Decision] = []
+        for each in here:
+            del self._coming[each]
+            self._ledger.pushed(each)
+            decisions.append(Decision((), (), (), self._ledger.version, came=each))
+            decisions += self._book(self._pace.push(each[0], now_s), now_s)
+        return tuple(decisions)
+
+    def _is_all_here(self, update: Update) -> bool:
+        coming = self._coming.get(update)
+        return coming is not None and coming.asked and coming.servers == self._servers
 
     def look(self, now_s: float) -> tuple[Decision, ...]:
         """Decide what has become due; harmless at any time."""
@@ -168,6 +208,10 @@ class PaceBook:
         """Go on without a worker that has died; servers forget what of its update has come."""
         if worker not in self._workers:
             return ()
+        if self._pace.barrier:
+            self.voided_by += (worker,)
+            for coming in self._coming.values():
+                coming.servers.clear()
         decisions = self._leave(worker, now_s)
         under_way = worker, self._made.get(worker, 0)
         if any(under_way in decision.discarded for decision in decisions):

@@ -47,6 +47,7 @@ from anabranch.net.messages import (
     TimeReply,
     TimeRequest,
     Welcome,
+    Without,
 )
 from anabranch.net.network import Address, Connection, Listener, Network, Receiver
 from anabranch.overlay import Overlay
@@ -268,7 +269,11 @@ class Scheduler:
                     )
                 )
             case Came() if self._pacing is not None:
-                self._act(self._pacing.came(site, message.worker, message.update, self._now_s()))
+                self._act(
+                    self._pacing.came(
+                        site, message.worker, message.update, self._now_s(), message.epoch
+                    )
+                )
             case Progress() if message.round in self._dealers:
                 dealer = self._dealers[message.round]
                 if trees := dealer.progress(site, message.finished, self._now_s()):
@@ -451,7 +456,10 @@ class Scheduler:
         mere_end = error is None or isinstance(error, LinkError)
         if self._pacing is not None and mere_end and self._may_go_on_without(site):
             self._lost.add(site)
-            self._act(self._pacing.lost(site, self._now_s()))
+            decisions = self._pacing.lost(site, self._now_s())
+            if site in self._pacing.voided_by:
+                self._broadcast(Without(self._pacing.voided_by, self._pacing.under_way))
+            self._act(decisions)
             self._end_if_all_left()
         else:
             self.abort(why)
@@ -469,6 +477,8 @@ def _dispensable(plan: Plan, pacing: PaceBook | None) -> set[int]:
     """Return the sites whose death leaves the others a way to every server and back."""
     if pacing is None:
         return set()
+    if pacing.is_barrier:
+        return set(range(plan.size)) - plans.in_between(plan, pacing.workers)
     needed = {tree.root for tree in plan.trees}
     for tree, site in product(range(len(plan.trees)), pacing.workers):
         needed.update(plan.way_up(tree, site)[1:], plan.way_down(tree, site)[:-1])

@@ -2,7 +2,9 @@
 
 The roots of a plan's trees are its servers: each holds the chunks dealt to its trees
 (:mod:`anabranch.site.shard`). A worker's update travels up the trees and the model down them, chunk
-by chunk, and nothing is added up on the way: every site in between only forwards.
+by chunk, and every site in between only forwards. Under a barrier all workers' updates are one
+step, and all pull the same model: then updates are added up on the way
+(:mod:`anabranch.site.summing`), and one copy of the model goes down each tree, from site to site.
 """
 
 from __future__ import annotations
@@ -11,14 +13,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+import numpy as np
+
 from anabranch.net.errors import DuplicateMessage, OutOfPlaceMessage
 from anabranch.net.frames import Sink
-from anabranch.net.messages import Parameters, Push
-from anabranch.plan import Chunk, Plan
+from anabranch.net.messages import Parameters, Push, UpdateSum
+from anabranch.plan import Chunk, Plan, children_towards
 from anabranch.site.accumulator import Floats
 from anabranch.site.aggregation import Send
 from anabranch.site.arithmetic import Arithmetic
 from anabranch.site.shard import Shard
+from anabranch.site.summing import Summing
 
 
 @dataclass(slots=True)
@@ -42,6 +47,7 @@ class PushPull:
         arithmetic: whether numbers matter.
         emit: called with each :class:`Send`.
         shard: the part of the model that this site serves; None where it serves none.
+        added_up: the workers whose updates are added up on the way; none where each travels alone.
     """
 
     def __init__(
@@ -52,6 +58,7 @@ class PushPull:
         arithmetic: Arithmetic,
         emit: Callable[[Send], None],
         shard: Shard | None,
+        added_up: Sequence[int] = (),
     ) -> None:
         self._site = site
         self._plan = plan
@@ -60,6 +67,13 @@ class PushPull:
         self._emit = emit
         self._shard = shard
         self._pull: _Pull | None = None
+        self._sums: Summing | None = None
+        self._below: list[tuple[int, ...]] = []  # who gets the model from this site, by tree
+        # For which update the model that was passed on last is, and which chunks of it were.
+        self._passed: tuple[int, set[int]] = 1, set()
+        if added_up:
+            self._sums = Summing(site, plan, chunks, added_up, arithmetic, emit, self._whole_sum)
+            self._find_below(self._sums.workers)
 
     def push(
         self,
@@ -79,6 +93,9 @@ class PushPull:
             whole: called once it has.
         """
         self._pull = _Pull(update + 1, model, whole)
+        if self._sums is not None:
+            self._sums.push(update, gradients, weight)
+            return
         for chunk in self._chunks:
             path = self._plan.way_up(chunk.tree, self._site)
             message = Push(update, self._plan.version, chunk.index, path, weight)
@@ -99,8 +116,49 @@ class PushPull:
         """
         if self._shard is None:
             raise OutOfPlaceMessage("an update for this site, which serves no part of the model")
-        self._check(message, self._plan.way_up, message.path[0])
+        if self._sums is not None:
+            raise OutOfPlaceMessage("an update by itself, where they are added up on their way")
+        self._check(message)
+        self._check_way(message, self._plan.way_up, message.path[0])
         return self._shard.on_push(message, payload_bytes)
+
+    def on_sum(self, message: UpdateSum, payload_bytes: int) -> Sink:
+        """Return where a chunk of a sum of updates goes.
+
+        Raises:
+            OutOfPlaceMessage: nothing is added up in this run.
+            PeerError: see :meth:`anabranch.site.summing.Summing.on_sum`.
+        """
+        if self._sums is None:
+            raise OutOfPlaceMessage("a sum of updates, where each travels alone")
+        self._check(message)
+        return self._sums.on_sum(message, payload_bytes)
+
+    def _whole_sum(self, chunk: Chunk, total: Floats, weight: float) -> None:
+        assert self._sums is not None
+        assert self._shard is not None  # this site is the root
+        updates = tuple((worker, self._sums.update) for worker in self._sums.workers)
+        self._shard.on_sum(updates, chunk.index, total, weight)
+
+    def without(self, lost: Sequence[int], update: int) -> None:
+        """Go on without workers that were lost; see :meth:`anabranch.site.summing.Summing.without`.
+
+        Raises:
+            OutOfPlaceMessage: also where nothing is added up.
+        """
+        if self._sums is None:
+            raise OutOfPlaceMessage("a loss that voids sums, where each update travels alone")
+        self._sums.without(lost, update)
+        self._find_below(self._sums.workers)
+
+    @property
+    def epoch(self) -> int:
+        """How many workers were lost; 0 always where each update travels alone."""
+        return 0 if self._sums is None else self._sums.epoch
+
+    def _find_below(self, workers: Sequence[int]) -> None:
+        trees = self._plan.trees
+        self._below = [children_towards(tree.down, workers)[self._site] for tree in trees]
 
     def serve(self, pulls: Sequence[tuple[int, int]]) -> None:
         """Send workers this site's part of the model as it is now.
@@ -112,6 +170,13 @@ class PushPull:
         held = self._shard.snapshot() if pulls else {}
         for index, parameters in held.items():
             payload, tree = self._arithmetic.payload(parameters), self._chunks[index].tree
+            if self._sums is not None:
+                (update,) = {update for _, update in pulls}
+                self._pass_down(self._chunks[index], update, payload)
+                if self._site in self._sums.workers:
+                    message = Parameters(update, self._plan.version, index, (self._site,))
+                    _pour(self._take(message, len(payload)), payload)
+                continue
             for worker, update in pulls:
                 path = self._plan.way_down(tree, worker)
                 message = Parameters(update, self._plan.version, index, path)
@@ -127,8 +192,54 @@ class PushPull:
             OutOfPlaceMessage: no such chunk is awaited, or it came another way than the plan's.
             DuplicateMessage: it has come before.
         """
-        self._check(message, self._plan.way_down, self._site)
+        self._check(message)
+        if self._sums is not None:
+            return self._take_and_pass_down(self._sums, message, payload_bytes)
+        self._check_way(message, self._plan.way_down, self._site)
         return self._take(message, payload_bytes)
+
+    def _take_and_pass_down(self, sums: Summing, message: Parameters, payload_bytes: int) -> Sink:
+        chunk, source = self._chunks[message.chunk], message.path[0]
+        if source != self._plan.trees[chunk.tree].down[self._site]:
+            raise OutOfPlaceMessage(
+                f"chunk {chunk.index} of the model from site {source}, which is not its source"
+            )
+        if self._site in sums.workers:
+            sink = self._take(message, payload_bytes)
+            assert self._pull is not None  # for it took the message
+            held = self._pull.memory[chunk.start : chunk.stop]
+        else:
+            self._check_passed(message, payload_bytes, chunk)
+            held = np.empty(chunk.elements, np.float32)
+            sink = Sink(target=self._arithmetic.memory(held))
+        taken, payload = sink.done, self._arithmetic.payload(held)
+
+        def done() -> None:
+            self._pass_down(chunk, message.round, payload)
+            taken()
+
+        sink.done = done
+        return sink
+
+    def _check_passed(self, message: Parameters, payload_bytes: int, chunk: Chunk) -> None:
+        """Refuse a chunk that cannot be of the model; this site needs none, and keeps none."""
+        update, passed = self._passed
+        name = f"chunk {chunk.index} of the model for update {message.round}"
+        if message.round < update or (message.round == update and chunk.index in passed):
+            raise DuplicateMessage(name)
+        if payload_bytes != 4 * chunk.elements:
+            raise OutOfPlaceMessage(f"{name} has {payload_bytes} bytes, not {4 * chunk.elements}")
+        if message.round > update + 1:
+            raise OutOfPlaceMessage(f"{name}, where that for {update} was the last")
+        if message.round > update:
+            self._passed = message.round, {chunk.index}
+        else:
+            passed.add(chunk.index)
+
+    def _pass_down(self, chunk: Chunk, update: int, payload: memoryview) -> None:
+        for child in self._below[chunk.tree]:
+            path = self._plan.path(self._site, child)
+            self._emit(Send(Parameters(update, self._plan.version, chunk.index, path), payload))
 
     def _take(self, message: Parameters, payload_bytes: int) -> Sink:
         pull = self._pull
@@ -154,14 +265,16 @@ class PushPull:
         if pull.held == len(self._chunks):
             pull.whole()
 
-    def _check(
-        self, message: Push | Parameters, way: Callable[[int, int], tuple[int, ...]], worker: int
-    ) -> None:
+    def _check(self, message: Push | Parameters | UpdateSum) -> None:
         if message.version != self._plan.version or not 0 <= message.chunk < len(self._chunks):
             raise OutOfPlaceMessage(
                 f"chunk {message.chunk} under plan version {message.version}, where "
                 f"{len(self._chunks)} chunks travel under {self._plan.version}"
             )
+
+    def _check_way(
+        self, message: Push | Parameters, way: Callable[[int, int], tuple[int, ...]], worker: int
+    ) -> None:
         if message.path != way(self._chunks[message.chunk].tree, worker):
             raise OutOfPlaceMessage(
                 f"chunk {message.chunk} came along {message.path}, which is not its way"
