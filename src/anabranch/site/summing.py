@@ -135,8 +135,6 @@ class Summing:
         self._find_children()
         if epoch > self._newest:
             self._begin(max(update, self.update), epoch)
-        if epoch < self._newest:
-            return  # of a later loss this site will hear too
         for index, early in self._partials.items():
             if strangers := sorted(early.started - set(self._children[self._chunks[index].tree])):
                 raise OutOfPlaceMessage(
@@ -193,10 +191,8 @@ class Summing:
             )
         if message.round < self.update:
             raise DuplicateMessage(f"{name}, where update {self.update} is under way")
-        early = message.round > self.update + 1
-        if message.round == self.update + 1 and self.update:
-            early = message.epoch == self.epoch and not self._is_complete
-        if early:
+        due = self.update if self.update and not self._is_complete else self.update + 1
+        if message.round > due:
             raise OutOfPlaceMessage(f"{name}, where update {self.update} is under way")
 
     @property
