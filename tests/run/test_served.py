@@ -20,6 +20,7 @@ from anabranch.record import (
     Evaluated,
     Event,
     LinkBytes,
+    MessageRefused,
     RunEnded,
     RunStarted,
     SiteLost,
@@ -102,6 +103,22 @@ def test_with_auxiliary_paths_and_tuned_batches_it_is_one_line_each(tmp_path: Pa
     more = 'auxiliary = {}\nload = {kind = "tuned", most = 200}'
     happened = simulated(scenario('{kind = "r2sp"}', '{kind = "fapt"}', more), tmp_path)
     assert sum(isinstance(event, UpdateApplied) for event in happened) == 8 * 12
+
+
+@pytest.mark.parametrize("pace", ['{kind = "bsp"}', '{kind = "asp"}'])
+def test_auxiliary_paths_carry_updates_and_models_too(pace: str, tmp_path: Path) -> None:
+    text = scenario(pace, '{kind = "fapt", roots = 3}', "auxiliary = {}").replace("12", "3")
+    i, j = text.index("task = "), text.index("compute = ")
+    text = text[:i] + 'task = {kind = "exchange", elements = 2_000_000}\n' + text[j:]
+    links = []
+    for each in (text, text.replace("auxiliary = {}", "")):
+        happened = simulated(each, tmp_path)
+        assert sum(isinstance(event, UpdateApplied) for event in happened) == 8 * 3
+        assert not any(isinstance(event, MessageRefused) for event in happened)
+        carried = [event for event in happened if isinstance(event, LinkBytes)]
+        links.append({(event.source, event.target) for event in carried})
+        (tmp_path / "run.db").unlink()
+    assert links[0] > links[1]
 
 
 def test_under_a_barrier_all_updates_are_one_step_and_miss_nothing(tmp_path: Path) -> None:

@@ -275,7 +275,10 @@ class PushPull:
     def _check_way(
         self, message: Push | Parameters, way: Callable[[int, int], tuple[int, ...]], worker: int
     ) -> None:
-        if message.path != way(self._chunks[message.chunk].tree, worker):
+        path, wanted = message.path, way(self._chunks[message.chunk].tree, worker)
+        if message.is_aux:  # then who carries it in between is for the sender to choose
+            path, wanted = (path[0], path[-1]), (wanted[0], wanted[-1])
+        if path != wanted:
             raise OutOfPlaceMessage(
                 f"chunk {message.chunk} came along {message.path}, which is not its way"
             )
