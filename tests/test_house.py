@@ -79,6 +79,7 @@ PURE = [
     "scheduler/policy.py",
     "scheduler/rounds.py",
     "scheduler/pacing.py",
+    "site/multicast.py",
     "site/pushpull.py",
     "site/shard.py",
     "site/summing.py",

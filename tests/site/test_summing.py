@@ -93,14 +93,19 @@ class World:
     def _push(self, worker: int, update: int) -> None:
         self.sites[worker].push(update, gradients(worker, update), self.weights[worker])
 
-    def kill(self, worker: int) -> None:
-        """Let a worker die; the scheduler tells everybody else, each in its own time."""
+    def kill(self, worker: int, lives_on: bool = False) -> None:
+        """Let a worker die; the scheduler tells everybody else, each in its own time.
+
+        One that lives on is only cut off from the scheduler, and pushes what it was to push.
+        """
         self.doomed = None
         self.living.remove(worker)
-        self.told.pop(worker, None)
-        del self.sites[worker]
+        if not lives_on:
+            self.told.pop(worker, None)
+            del self.sites[worker]
         self.lost += (worker,)
-        for site, summing in self.sites.items():
+        for site in sorted(self.sites.keys() - set(self.lost)):
+            summing = self.sites[site]
             self.told[site].append(
                 lambda summing=summing, lost=self.lost, update=self.update: summing.without(
                     lost, update
@@ -200,7 +205,7 @@ def test_a_dead_worker_is_in_no_sum_that_counts_whenever_it_dies(seed: int) -> N
         spare = sorted(world.living - in_between(world.plan, world.living))
         if spare and len(world.living) > 1 and rng.random() < 0.7:
             play(rng, world, int(rng.integers(40)))
-            world.kill(spare[int(rng.integers(len(spare)))])
+            world.kill(spare[int(rng.integers(len(spare)))], lives_on=rng.random() < 0.3)
         play(rng, world)
         world.check()
 

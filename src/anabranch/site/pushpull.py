@@ -4,7 +4,8 @@ The roots of a plan's trees are its servers: each holds the chunks dealt to its 
 (:mod:`anabranch.site.shard`). A worker's update travels up the trees and the model down them, chunk
 by chunk, and every site in between only forwards. Under a barrier all workers' updates are one
 step, and all pull the same model: then updates are added up on the way
-(:mod:`anabranch.site.summing`), and one copy of the model goes down each tree, from site to site.
+(:mod:`anabranch.site.summing`), and one copy of the model goes down each tree, from site to site
+(:mod:`anabranch.site.multicast`).
 """
 
 from __future__ import annotations
@@ -13,15 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-import numpy as np
-
 from anabranch.net.errors import DuplicateMessage, OutOfPlaceMessage
 from anabranch.net.frames import Sink
 from anabranch.net.messages import Parameters, Push, UpdateSum
-from anabranch.plan import Chunk, Plan, children_towards
+from anabranch.plan import Chunk, Plan
 from anabranch.site.accumulator import Floats
 from anabranch.site.aggregation import Send
 from anabranch.site.arithmetic import Arithmetic
+from anabranch.site.multicast import Multicast
 from anabranch.site.shard import Shard
 from anabranch.site.summing import Summing
 
@@ -68,12 +68,10 @@ class PushPull:
         self._shard = shard
         self._pull: _Pull | None = None
         self._sums: Summing | None = None
-        self._below: list[tuple[int, ...]] = []  # who gets the model from this site, by tree
-        # For which update the model that was passed on last is, and which chunks of it were.
-        self._passed: tuple[int, set[int]] = 1, set()
+        self._models = Multicast(site, plan, chunks, arithmetic, emit, self._take)
         if added_up:
             self._sums = Summing(site, plan, chunks, added_up, arithmetic, emit, self._whole_sum)
-            self._find_below(self._sums.workers)
+            self._models.reach(added_up)
 
     def push(
         self,
@@ -149,16 +147,12 @@ class PushPull:
         if self._sums is None:
             raise OutOfPlaceMessage("a loss that voids sums, where each update travels alone")
         self._sums.without(lost, update)
-        self._find_below(self._sums.workers)
+        self._models.reach(self._sums.workers)
 
     @property
     def epoch(self) -> int:
         """How many workers were lost; 0 always where each update travels alone."""
         return 0 if self._sums is None else self._sums.epoch
-
-    def _find_below(self, workers: Sequence[int]) -> None:
-        trees = self._plan.trees
-        self._below = [children_towards(tree.down, workers)[self._site] for tree in trees]
 
     def serve(self, pulls: Sequence[tuple[int, int]]) -> None:
         """Send workers this site's part of the model as it is now.
@@ -167,23 +161,23 @@ class PushPull:
             pulls: (worker, which of its updates it will compute on the model).
         """
         assert self._shard is not None
-        held = self._shard.snapshot() if pulls else {}
-        for index, parameters in held.items():
-            payload, tree = self._arithmetic.payload(parameters), self._chunks[index].tree
+        if not pulls:
+            return
+        alone = pulls
+        if self._sums is not None:
+            (together,) = {update for _, update in pulls}  # all go on with the same one
+            alone = [pull for pull in pulls if pull[0] == self._site]
+        for index, parameters in self._shard.snapshot().items():
+            payload, chunk = self._arithmetic.payload(parameters), self._chunks[index]
             if self._sums is not None:
-                (update,) = {update for _, update in pulls}
-                self._pass_down(self._chunks[index], update, payload)
-                if self._site in self._sums.workers:
-                    message = Parameters(update, self._plan.version, index, (self._site,))
-                    _pour(self._take(message, len(payload)), payload)
-                continue
-            for worker, update in pulls:
-                path = self._plan.way_down(tree, worker)
+                self._models.pass_on(chunk, together, payload)
+            for worker, update in alone:
+                path = self._plan.way_down(chunk.tree, worker)
                 message = Parameters(update, self._plan.version, index, path)
                 if len(path) > 1:
                     self._emit(Send(message, payload))
                 else:
-                    _pour(self._take(message, len(payload)), payload)
+                    _pour(self._take(message, len(payload))[0], payload)
 
     def on_parameters(self, message: Parameters, payload_bytes: int) -> Sink:
         """Return where a chunk of the model goes.
@@ -194,54 +188,11 @@ class PushPull:
         """
         self._check(message)
         if self._sums is not None:
-            return self._take_and_pass_down(self._sums, message, payload_bytes)
+            return self._models.on_parameters(message, payload_bytes)
         self._check_way(message, self._plan.way_down, self._site)
-        return self._take(message, payload_bytes)
+        return self._take(message, payload_bytes)[0]
 
-    def _take_and_pass_down(self, sums: Summing, message: Parameters, payload_bytes: int) -> Sink:
-        chunk, source = self._chunks[message.chunk], message.path[0]
-        if source != self._plan.trees[chunk.tree].down[self._site]:
-            raise OutOfPlaceMessage(
-                f"chunk {chunk.index} of the model from site {source}, which is not its source"
-            )
-        if self._site in sums.workers:
-            sink = self._take(message, payload_bytes)
-            assert self._pull is not None  # for it took the message
-            held = self._pull.memory[chunk.start : chunk.stop]
-        else:
-            self._check_passed(message, payload_bytes, chunk)
-            held = np.empty(chunk.elements, np.float32)
-            sink = Sink(target=self._arithmetic.memory(held))
-        taken, payload = sink.done, self._arithmetic.payload(held)
-
-        def done() -> None:
-            self._pass_down(chunk, message.round, payload)
-            taken()
-
-        sink.done = done
-        return sink
-
-    def _check_passed(self, message: Parameters, payload_bytes: int, chunk: Chunk) -> None:
-        """Refuse a chunk that cannot be of the model; this site needs none, and keeps none."""
-        update, passed = self._passed
-        name = f"chunk {chunk.index} of the model for update {message.round}"
-        if message.round < update or (message.round == update and chunk.index in passed):
-            raise DuplicateMessage(name)
-        if payload_bytes != 4 * chunk.elements:
-            raise OutOfPlaceMessage(f"{name} has {payload_bytes} bytes, not {4 * chunk.elements}")
-        if message.round > update + 1:
-            raise OutOfPlaceMessage(f"{name}, where that for {update} was the last")
-        if message.round > update:
-            self._passed = message.round, {chunk.index}
-        else:
-            passed.add(chunk.index)
-
-    def _pass_down(self, chunk: Chunk, update: int, payload: memoryview) -> None:
-        for child in self._below[chunk.tree]:
-            path = self._plan.path(self._site, child)
-            self._emit(Send(Parameters(update, self._plan.version, chunk.index, path), payload))
-
-    def _take(self, message: Parameters, payload_bytes: int) -> Sink:
+    def _take(self, message: Parameters, payload_bytes: int) -> tuple[Sink, Floats]:
         pull = self._pull
         if pull is None or message.round != pull.update:
             raise OutOfPlaceMessage(
@@ -257,8 +208,8 @@ class PushPull:
         if chunk.index in pull.begun:
             raise DuplicateMessage(f"chunk {chunk.index} of the model for update {pull.update}")
         pull.begun.add(chunk.index)
-        memory = self._arithmetic.memory(pull.memory[chunk.start : chunk.stop])
-        return Sink(target=memory, done=partial(self._count, pull))
+        held = pull.memory[chunk.start : chunk.stop]
+        return Sink(target=self._arithmetic.memory(held), done=partial(self._count, pull)), held
 
     def _count(self, pull: _Pull) -> None:
         pull.held += 1
