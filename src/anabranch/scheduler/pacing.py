@@ -40,7 +40,8 @@ class Decision:
         version: of the model from then on.
         finished: workers that have computed all they were to, and the last of whose updates is
             settled.
-        came: the update that is all here now, and has its worker wait.
+        came: the update that is all here now, and has its worker wait; under a barrier it may come
+            again, if a loss voids it.
     """
 
     applied: tuple[Applied, ...]
@@ -62,8 +63,8 @@ class _Coming:
 class PaceBook:
     """Keeps a run's pace.
 
-    Where the pace is a barrier, updates come added up, and only all together: none counts before
-    everybody's is there, and the loss of a worker voids what has come of the others' too.
+    Where the pace is a barrier, updates come added up: the loss of a worker voids what has come of
+    the others' too, so the pace is told of none before everybody's is there.
 
     Args:
         pace, load: fresh ones.
@@ -146,17 +147,19 @@ class PaceBook:
         self._load.measured(worker, samples, min(compute_s, iteration_s), iteration_s)
         return self._push_if_all_here(worker, update, now_s)
 
-    def came(
-        self, server: int, worker: int, update: int, now_s: float, epoch: int = 0
-    ) -> tuple[Decision, ...]:
-        """Take note that all of a server's part of an update has come.
+    def is_void(self, epoch: int) -> bool:
+        """Return whether a sum that came under this epoch counts no more.
 
-        Args:
-            server: who says so.
-            worker: whose update it is.
-            update: which of its updates.
-            now_s: the time.
-            epoch: how many losses the server had heard of that void sums.
+        Raises:
+            OutOfPlaceMessage: so many losses have not been.
+        """
+        losses = len(self.voided_by)
+        if not 0 <= epoch <= losses:
+            raise OutOfPlaceMessage(f"a sum after {epoch} losses, where there were {losses}")
+        return epoch < losses
+
+    def came(self, server: int, worker: int, update: int, now_s: float) -> tuple[Decision, ...]:
+        """Take note that all of a server's part of an update has come, in no void sum.
 
         Raises:
             OutOfPlaceMessage: it holds no part, has said so before, or the worker was not let
@@ -164,13 +167,8 @@ class PaceBook:
         """
         if server not in self._servers:
             raise OutOfPlaceMessage(f"site {server} has an update, but serves no part of the model")
-        losses = len(self.voided_by)
-        if not 0 <= epoch <= losses:
-            raise OutOfPlaceMessage(
-                f"site {server} has an update after {epoch} losses, where there were {losses}"
-            )
-        if worker not in self._workers or epoch < losses:
-            return ()  # it was lost meanwhile, or another that is in the same sum
+        if worker not in self._workers:
+            return ()  # it was lost meanwhile
         coming = self._expected(worker, update)
         if server in coming.servers:
             raise OutOfPlaceMessage(f"site {server} has update {update} of site {worker} twice")
@@ -183,16 +181,17 @@ class PaceBook:
         return self._coming.setdefault((worker, update), _Coming(set()))
 
     def _push_if_all_here(self, worker: int, update: int, now_s: float) -> tuple[Decision, ...]:
-        here = [(worker, update)]
-        if self._pace.barrier:
-            here = [(each, self._made[each]) for each in self._workers]
-        if not all(map(self._is_all_here, here)):
+        if not self._is_all_here((worker, update)):
             return ()
-        decisions: list[Decision] = []
-        for each in here:
+        decisions = [Decision((), (), (), self._ledger.version, came=(worker, update))]
+        together = [(worker, update)]
+        if self._pace.barrier:
+            together = [(each, self._made[each]) for each in self._workers]
+            if not all(map(self._is_all_here, together)):
+                return tuple(decisions)  # a loss may yet void it
+        for each in together:
             del self._coming[each]
             self._ledger.pushed(each)
-            decisions.append(Decision((), (), (), self._ledger.version, came=each))
             decisions += self._book(self._pace.push(each[0], now_s), now_s)
         return tuple(decisions)
 

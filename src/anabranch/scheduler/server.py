@@ -269,11 +269,10 @@ class Scheduler:
                     )
                 )
             case Came() if self._pacing is not None:
-                self._act(
-                    self._pacing.came(
-                        site, message.worker, message.update, self._now_s(), message.epoch
+                if not self._pacing.is_void(message.epoch):
+                    self._act(
+                        self._pacing.came(site, message.worker, message.update, self._now_s())
                     )
-                )
             case Progress() if message.round in self._dealers:
                 dealer = self._dealers[message.round]
                 if trees := dealer.progress(site, message.finished, self._now_s()):
