@@ -81,9 +81,7 @@ class Run:
         for site, end in enumerate(ends):
             if isinstance(end, BaseException) and site not in self.dead:
                 raise end
-        alive = [agent for site, agent in enumerate(agents) if site not in self.dead]
-        await asyncio.gather(*(agent.leave() for agent in alive))
-        await self.cluster.scheduler.finished()
+        await self.cluster.leave(self.dead)
 
     async def kill(self, worker: int, at_s: float) -> None:
         """Let a worker die; its connections end without a word."""
