@@ -126,10 +126,10 @@ async def play(run: Run, ports: Ports, deaths: list[tuple[int, float]], shaped: 
 
 
 def kill_some(world: str, seed: int) -> Run:
-    """Let one to three workers die at random moments, and check what the others made of it."""
+    """Let one to four workers die at random moments, and check what the others made of it."""
     rng = np.random.default_rng(seed)
     run_in, make_ports = WORLDS[world]
-    victims = rng.choice(LEAVES, int(rng.integers(1, 4)), replace=False).tolist()
+    victims = rng.choice(LEAVES, int(rng.integers(1, 5)), replace=False).tolist()
     deaths = [(victim, float(rng.uniform(0, 1.0))) for victim in victims]
     run = Run()
 

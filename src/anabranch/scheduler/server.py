@@ -150,6 +150,7 @@ class Scheduler:
         self._servers = dict.fromkeys(tree.root for tree in plan.trees)
         self._look_at_pace: asyncio.TimerHandle | None = None
         self._dispensable = _dispensable(plan, pacing)
+        self._workers = frozenset(() if pacing is None else pacing.workers)
         self._lost: set[int] = set()  # sites that died, and without which the run goes on
         self._awareness = awareness
         self._update: asyncio.Task[None] | None = None  # that is due, or goes on
@@ -467,7 +468,7 @@ class Scheduler:
         return (
             site in self._dispensable
             and self._started_s is not None
-            and len(self._lost) + 1 < len(self._dispensable)
+            and bool(self._workers - self._lost - {site})
             and not self._end.done()
         )
 
