@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from anabranch.learn.optimisers import Sgd
+from anabranch.net.messages import UpdateSum
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.pace import Bsp, Equal
 from anabranch.plan import Plan, Tree
@@ -148,3 +149,29 @@ def test_the_model_is_that_of_the_survivors_whenever_workers_die(seed: int) -> N
 @pytest.mark.parametrize("seed", range(3))
 def test_so_it_is_over_real_connections(seed: int) -> None:
     kill_some("tcp", seed)
+
+
+def test_a_sum_out_of_place_is_refused_and_the_run_goes_on() -> None:
+    run_in, make_ports = WORLDS["simulated"]
+    run = Run()
+
+    async def misuse() -> None:
+        await asyncio.sleep(0.3)
+        payload = memoryview(bytes(4 * 32))
+        for message in (
+            UpdateSum(99, 1, 0, (4, 2), 1.0, 0),
+            UpdateSum(98, 7, 0, (4, 2), 1.0, 0),
+        ):
+            await run.cluster.connection(4, 2).send(message, payload)
+
+    async def all_of_it() -> None:
+        await run.begin(make_ports(OVERLAY), shaped=False)
+        await asyncio.gather(run.live(), misuse())
+        named = [str(refusal) for refusal in run.cluster.refusals]
+        assert len(named) == 4  # each is told to its sender, too
+        for part in ("update 99", "plan version 7"):
+            assert sum(part in name for name in named) == 2
+        run.cluster.refusals.clear()
+        run.check()
+
+    run_in(all_of_it())

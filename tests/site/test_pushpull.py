@@ -182,6 +182,10 @@ def test_under_a_barrier_what_nobody_awaits_is_refused() -> None:
         leaf.on_parameters(Parameters(2, 1, 0, (1, 2)), size)
     with pytest.raises(OutOfPlaceMessage, match="plan version 4"):
         idle.on_sum(UpdateSum(1, 4, 0, (1, 0), 1.0, 0), size)
+    star = PLANS["star"]
+    root = Sites(star, (0, 1)).sites[star.trees[0].root]
+    with pytest.raises(OutOfPlaceMessage, match="an update by itself, where they are added up"):
+        root.on_push(Push(1, star.version, 0, star.way_up(0, 0), 1.0), size)
 
 
 def test_what_nobody_awaits_is_refused() -> None:
