@@ -90,6 +90,7 @@ COMPARED: dict[str, list[dict[str, object]]] = {
     "own-plan": [{"deal": ByShare()}],
     "auxiliary-paths": [{"auxiliary": None}],
     "aware": [{"awareness": None}, {"awareness": Oracle(update_rate=0.1)}],
+    "barrier": [{"pace": Asp()}],
     "paces": [
         {"pace": Bsp()},
         {"pace": Asp()},
@@ -116,7 +117,7 @@ def figure(name: str, run: RunSummary) -> float | None:
     """Return what a scenario's table says of a run."""
     if name == "changing-network":
         return run.round_s[1]  # the first has none before it to overlap with
-    if name == "paces":
+    if name in ("barrier", "paces"):
         return None if run.pace is None else run.pace.iteration_s
     if name == "aware":
         return run.total_s / len(run.rounds)

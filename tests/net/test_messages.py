@@ -8,6 +8,7 @@ import pytest
 from anabranch.net.errors import MalformedMessage
 from anabranch.net.messages import (
     Abort,
+    Came,
     Credit,
     Hello,
     Join,
@@ -20,7 +21,9 @@ from anabranch.net.messages import (
     RoundGrant,
     RoundRequest,
     Start,
+    UpdateSum,
     Welcome,
+    Without,
     decode,
     encode,
 )
@@ -29,6 +32,9 @@ EXAMPLES: list[Message] = [
     Hello("secret", 1, 2),
     PartialSum(3, 1, 17, (1, 4, 2), 2.5),
     Mean(3, 1, 17, (2, 4, 1)),
+    UpdateSum(3, 1, 17, (1, 4, 2), 2.5, 1),
+    Came(3, 7, 1),
+    Without((3, 5), 7),
     Credit((1, 4, 2)),
     Join("secret", "kansas", "127.0.0.1", 4711),
     Welcome(3, "name = 'x'", "{}", (("127.0.0.1", 1),), "{}"),
@@ -55,6 +61,9 @@ def test_every_message_survives_the_wire(message: Message) -> None:
         ["PartialSum", 3, 1, 17, [1, 2], "heavy"],
         ["PartialSum", 3, 1, 17, [1, 2], 1.0, "more"],
         ["PartialSum", 3, 1, -0.5, [1, 2], 1.0],
+        ["UpdateSum", 3, 1, 17, [1, 2], 1.0],
+        ["UpdateSum", 3, 1, 17, [1, 2], 1.0, 0.5],
+        ["Without", 3, 7],
         ["Hello", b"secret", 1, 2],
         ["Nonsense"],
         [],

@@ -71,6 +71,19 @@ def test_each_update_is_counted_once_and_none_is_staler_than_promised(
         assert update in settled or at_s > 40.0
 
 
+@pytest.mark.parametrize("make", [make for make in PACES.values() if make().barrier])
+@seeded
+def test_a_barrier_takes_one_update_of_everybody_in_each_step(
+    make: Callable[[], Pace], seed: int
+) -> None:
+    workers, takes = heavy_tailed(seed)
+    story = live(make(), takes, all_at_once(workers))
+    for step, first in enumerate(range(0, len(story.applied), workers), 1):
+        together = story.applied[first : first + workers]
+        assert [each.update for each in together] == [(worker, step) for worker in range(workers)]
+        assert {each.version for each in together} == {step}
+
+
 @make_pace
 @seeded
 def test_nobody_starves(make: Callable[[], Pace], seed: int) -> None:

@@ -4,6 +4,8 @@ python -m tests.run.kills 1000                        # workers, simulated, one 
 python -m tests.run.kills --real 20                   # workers, real processes
 python -m tests.run.kills --connections 1000          # connections, simulated, five a run
 python -m tests.run.kills --connections --real 20     # all connections, real processes
+
+Half of the workers have others on their way, which forward, or add up under a barrier.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from tests.run.test_served import (
     break_real_connections,
     kill_a_real_worker,
     lose_the_scheduler,
+    test_the_rest_trains_on_when_a_leaf_of_a_tree_that_adds_up_dies,
     test_the_rest_trains_on_when_a_worker_dies_at_any_moment,
 )
 
@@ -33,12 +36,16 @@ def main() -> None:
         for k in range(kills):
             with tempfile.TemporaryDirectory() as folder:
                 after, then_s = int(rng.integers(1, 26)), float(rng.uniform(0, 0.3))
-                kill_a_real_worker(PACES[k % len(PACES)], after, then_s, Path(folder))
+                pace, below = PACES[k % len(PACES)], ("server", "a")[k // len(PACES) % 2]
+                kill_a_real_worker(pace, after, then_s, Path(folder), below)
         print(f"{kills} real workers killed, one a run: every other made all its updates")
         return
     for seed in range(1000, 1000 + kills):
         with tempfile.TemporaryDirectory() as folder:
-            test_the_rest_trains_on_when_a_worker_dies_at_any_moment(seed, Path(folder))
+            if seed % 2:
+                test_the_rest_trains_on_when_a_worker_dies_at_any_moment(seed, Path(folder))
+            else:
+                test_the_rest_trains_on_when_a_leaf_of_a_tree_that_adds_up_dies(seed, Path(folder))
     print(f"{kills} workers killed, one a run: every other made all its updates")
 
 

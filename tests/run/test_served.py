@@ -22,7 +22,10 @@ from anabranch.record import (
     Evaluated,
     Event,
     EventLog,
+    LinkBytes,
+    MessageRefused,
     RunEnded,
+    RunStarted,
     SiteCut,
     SiteLost,
     SiteResumed,
@@ -66,17 +69,28 @@ def scenario(pace: str, route: str = '{kind = "star"}', more: str = "") -> str:
     )
 
 
-def hub(folder: Path, server: str, workers: Iterable[str], rate_bps: float) -> None:
-    """Write an overlay whose server reaches every worker; so no worker is on another's way."""
-    (folder / "hub.toml").write_text(
-        f'name = "hub"\n[defaults]\nrate_bps = {rate_bps}\nlatency_s = 0.001\n'
-        + "".join(f'[[site]]\nname = "{worker}"\n' for worker in workers)
-        + f'[[site]]\nname = "{server}"\n'
+def write_overlay(folder: Path, name: str, edges: list[tuple[str, str]], rate_bps: float) -> None:
+    """Write an overlay with links along these edges and nowhere else; servers come last."""
+    sites = sorted({site for edge in edges for site in edge})
+    (folder / f"{name}.toml").write_text(
+        f'name = "{name}"\n[defaults]\nrate_bps = {rate_bps}\nlatency_s = 0.001\n'
+        + "".join(f'[[site]]\nname = "{site}"\n' for site in sites)
         + "".join(
-            f'[[link]]\nfrom = "{server}"\nto = "{worker}"\nback_rate_bps = {rate_bps}\n'
-            for worker in workers
+            f'[[link]]\nfrom = "{above}"\nto = "{below}"\nback_rate_bps = {rate_bps}\n'
+            for above, below in edges
         )
     )
+
+
+def hub(folder: Path, server: str, workers: Iterable[str], rate_bps: float) -> None:
+    """Write an overlay whose server reaches every worker; so no worker is on another's way."""
+    write_overlay(folder, "hub", [(server, worker) for worker in workers], rate_bps)
+
+
+def two_levels(folder: Path) -> None:
+    """Write an overlay in which dc9 reaches dc1 and dc2, and each of those three of the others."""
+    below = [(f"dc{1 + k // 6}", f"dc{k}") for k in range(3, 9)]
+    write_overlay(folder, "two-levels", [("dc9", "dc1"), ("dc9", "dc2"), *below], 1e6)
 
 
 def simulated(text: str, folder: Path) -> list[Event]:
@@ -102,6 +116,22 @@ def test_with_auxiliary_paths_and_tuned_batches_it_is_one_line_each(tmp_path: Pa
     assert sum(isinstance(event, UpdateApplied) for event in happened) == 8 * 12
 
 
+@pytest.mark.parametrize("pace", ['{kind = "bsp"}', '{kind = "asp"}'])
+def test_auxiliary_paths_carry_updates_and_models_too(pace: str, tmp_path: Path) -> None:
+    text = scenario(pace, '{kind = "fapt", roots = 3}', "auxiliary = {}").replace("12", "3")
+    i, j = text.index("task = "), text.index("compute = ")
+    text = text[:i] + 'task = {kind = "exchange", elements = 2_000_000}\n' + text[j:]
+    links = []
+    for each in (text, text.replace("auxiliary = {}", "")):
+        happened = simulated(each, tmp_path)
+        assert sum(isinstance(event, UpdateApplied) for event in happened) == 8 * 3
+        assert not any(isinstance(event, MessageRefused) for event in happened)
+        carried = [event for event in happened if isinstance(event, LinkBytes)]
+        links.append({(event.source, event.target) for event in carried})
+        (tmp_path / "run.db").unlink()
+    assert links[0] > links[1]
+
+
 def test_under_a_barrier_all_updates_are_one_step_and_miss_nothing(tmp_path: Path) -> None:
     happened = simulated(scenario('{kind = "bsp"}'), tmp_path)
     applied = [event for event in happened if isinstance(event, UpdateApplied)]
@@ -121,11 +151,12 @@ def test_in_turns_updates_are_evenly_apart_and_each_misses_one_of_everybody(tmp_
     assert max(gaps_s) < 1.2 * mean(gaps_s)
 
 
-def test_the_same_scenario_gives_the_same_log(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pace", ['{kind = "r2sp"}', '{kind = "bsp"}'])
+def test_the_same_scenario_gives_the_same_log(pace: str, tmp_path: Path) -> None:
     logs = []
     for name in "ab":
         (tmp_path / name).mkdir()
-        logs.append(simulated(scenario('{kind = "r2sp"}', '{kind = "fapt"}'), tmp_path / name))
+        logs.append(simulated(scenario(pace, '{kind = "fapt"}'), tmp_path / name))
     assert logs[0] == logs[1]
 
 
@@ -300,6 +331,46 @@ def test_the_rest_trains_on_without_a_worker_that_cannot_reach_the_scheduler_aga
     assert all(applied[site] == 12 for site in range(8) if site != 2)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_the_rest_trains_on_when_a_leaf_of_a_tree_that_adds_up_dies(
+    seed: int, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(seed)
+    victim = int(rng.integers(2, 8))
+    fault = f'fault = [{{kind = "kill", site = "dc{victim + 1}", at_s = {rng.uniform(0, 4):.3f}}}]'
+    text = scenario('{kind = "bsp"}', '{kind = "fapt", roots = ["dc9"]}', fault)
+    text = text.replace('overlay = "internet2-9"', 'overlay = "two-levels.toml"')
+    two_levels(tmp_path)
+    happened = simulated(text, tmp_path)
+    assert [event.site for event in happened if isinstance(event, SiteLost)] == [victim]
+    applied = Counter(event.site for event in happened if isinstance(event, UpdateApplied))
+    assert all(applied[site] == 12 for site in range(8) if site != victim)
+    assert applied[victim] < 12
+    end = happened[-1]
+    assert isinstance(end, RunEnded)
+    assert end.error is None
+
+
+def test_under_a_barrier_each_link_of_a_tree_carries_one_model_a_step_each_way(
+    tmp_path: Path,
+) -> None:
+    two_levels(tmp_path)
+    text = scenario('{kind = "bsp"}', '{kind = "fapt", roots = ["dc9"]}')
+    text = text.replace('overlay = "internet2-9"', 'overlay = "two-levels.toml"')
+    happened = simulated(text, tmp_path)
+    started = next(event for event in happened if isinstance(event, RunStarted))
+    carried: Counter[tuple[int, int]] = Counter()
+    for event in happened:
+        if isinstance(event, LinkBytes):
+            carried[event.source, event.target] += event.payload_bytes
+    up = {(0, 8), (1, 8), *((k, 0) for k in (2, 3, 4)), *((k, 1) for k in (5, 6, 7))}
+    assert carried == {
+        **dict.fromkeys(up, 12 * started.buffer_bytes),
+        # The model of the last step goes to nobody.
+        **{(above, below): 11 * started.buffer_bytes for below, above in up},
+    }
+
+
 def test_without_a_site_that_others_need_the_run_ends_by_name(tmp_path: Path) -> None:
     fault = 'fault = [{kind = "kill", site = "dc5", at_s = 1.0}]'
     text = scenario('{kind = "asp"}', '{kind = "star", hub = "dc5"}', fault)
@@ -312,11 +383,21 @@ def test_real_workers_train_on_when_one_is_killed(pace: str, tmp_path: Path) -> 
     kill_a_real_worker(pace, 8, 0.0, tmp_path)
 
 
-def kill_a_real_worker(pace: str, after: int, then_s: float, tmp_path: Path) -> None:
-    """Kill one so many updates, and then so many seconds, after the beginning."""
-    hub(tmp_path, "server", "abc", 1e8)
+def test_real_workers_train_on_when_a_leaf_of_a_tree_that_adds_up_is_killed(tmp_path: Path) -> None:
+    kill_a_real_worker('{kind = "bsp"}', 8, 0.0, tmp_path, below="a")
+
+
+def kill_a_real_worker(
+    pace: str, after: int, then_s: float, tmp_path: Path, below: str = "server"
+) -> None:
+    """Kill one so many updates, and then so many seconds, after the beginning.
+
+    Its updates go to the server through the site that it is below.
+    """
+    edges = [("server", "a"), (below, "b"), ("server", "c")]
+    write_overlay(tmp_path, "hub", edges, 1e8)
     (tmp_path / "scenario.toml").write_text(
-        'overlay = "hub.toml"\nroute = {kind = "star", hub = "server"}\n'
+        'overlay = "hub.toml"\nroute = {kind = "fapt", roots = ["server"]}\n'
         f'serve = {{only = ["server"]}}\npace = {pace}\nstop = {{rounds = 12}}\n'
         'task = {kind = "exchange", elements = 100_000, batch_size = 20}\n'
         "compute = {samples_per_s = 100}\n"

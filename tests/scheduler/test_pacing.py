@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.net.errors import OutOfPlaceMessage
-from anabranch.pace import Asp, Bsp, Equal, R2sp, Tuned
+from anabranch.pace import Asp, Bsp, Equal, R2sp, Ssp, Tuned
 from anabranch.scheduler.pacing import Decision, PaceBook, Permission
 
 
@@ -74,14 +74,48 @@ def test_a_closed_book_lets_nobody_go_on() -> None:
 
 
 def test_the_others_go_on_without_a_worker_that_has_died() -> None:
-    book = begun(PaceBook(Bsp(), Equal(1), (0, 1), (2,), 9))
+    book = begun(PaceBook(Ssp(0), Equal(1), (0, 1), (2,), 9))
     book.asked(0, 1, 1, 0.1, 1.0)
-    (came,) = book.came(2, 0, 1, 1.0)
-    assert not came.applied
+    assert not any(decision.permissions for decision in book.came(2, 0, 1, 1.0))
     decisions = book.lost(1, 2.0)
-    assert [each.update for decision in decisions for each in decision.applied] == [(0, 1)]
     assert decisions[0].discarded == ((1, 1),)  # servers forget what has come of it
+    assert decisions[1].permissions == (Permission(0, 2, 1),)
     assert book.came(2, 1, 1, 2.1) == ()  # what was on its way still comes
+    assert book.voided_by == ()
+
+
+def test_under_a_barrier_the_pace_hears_of_nobody_before_everybody_is_here() -> None:
+    book = begun(PaceBook(Bsp(), Equal(1), (0, 1), (2, 3), 9))
+    for worker in (0, 1):
+        assert book.came(2, worker, 1, 0.9) == ()
+        assert book.asked(worker, 1, 1, 0.1, 1.0) == ()
+    (came,) = book.came(3, 1, 1, 1.1)
+    assert came.came == (1, 1)
+    decisions = book.came(3, 0, 1, 1.2)
+    assert [decision.came for decision in decisions] == [(0, 1), None]
+    assert [each.update for each in decisions[-1].applied] == [(0, 1), (1, 1)]
+
+
+def test_under_a_barrier_a_loss_voids_what_has_come_of_the_others() -> None:
+    book = begun(PaceBook(Bsp(), Equal(1), (0, 1, 4), (2, 3), 9))
+    for worker in (0, 1, 4):
+        if worker != 4:  # who has not asked when the loss comes
+            book.asked(worker, 1, 1, 0.1, 1.0)
+        book.came(2, worker, 1, 1.1)
+        book.came(3, worker, 1, 1.1)
+    decisions = book.lost(1, 2.0)
+    assert (book.voided_by, book.under_way) == ((1,), 1)
+    assert [book.is_void(epoch) for epoch in (0, 1)] == [True, False]
+    assert not any(decision.applied for decision in decisions)
+    assert book.asked(4, 1, 1, 0.1, 2.1) == ()
+    for worker in (0, 4):
+        assert book.came(2, worker, 1, 2.2) == ()
+    (came,) = book.came(3, 0, 1, 2.3)
+    assert came.came == (0, 1)  # again
+    decisions = book.came(3, 4, 1, 2.3)
+    assert [each.update for each in decisions[-1].applied] == [(0, 1), (4, 1)]
+    with pytest.raises(OutOfPlaceMessage, match="after 2 losses, where there were 1"):
+        book.is_void(2)
 
 
 def test_a_tuned_batch_rides_on_the_permission() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -214,7 +214,8 @@ class Cluster:
         assert plane is not None
         return plane._lanes[target]._connections[0]
 
-    async def leave(self) -> None:
-        await asyncio.gather(*(agent.leave() for agent in self.agents))
+    async def leave(self, dead: Collection[int] = ()) -> None:
+        alive = [agent for site, agent in enumerate(self.agents) if site not in dead]
+        await asyncio.gather(*(agent.leave() for agent in alive))
         await self.scheduler.finished()
         await self.scheduler.close()

@@ -11,7 +11,7 @@ import pytest
 from anabranch.learn.optimisers import Adam, Optimiser, Sgd
 from anabranch.overlay import Overlay, internet2_9, random_complete
 from anabranch.pace import Asp, Bsp, Equal, Pace, R2sp, Safa, Ssp
-from anabranch.plan import Plan, balanced, fapt, star
+from anabranch.plan import Plan, balanced, fapt, packed, star
 from anabranch.scheduler.pacing import PaceBook
 from anabranch.site.accumulator import Floats
 from anabranch.site.agent import RoundsOver, Served, SiteAgent
@@ -31,6 +31,7 @@ ROUTES: dict[str, Callable[[Overlay], Plan]] = {
     "star": star,
     "balanced": balanced,
     "fapt, 3 roots": lambda overlay: fapt(overlay, roots=3),
+    "packed": packed,
 }
 
 
@@ -83,7 +84,12 @@ def test_the_model_is_what_the_steps_make_of_the_updates(
             overlay,
             plan,
             pacing=book,
-            served=lambda site: Served(models[site], optimiser.start, len(workers)),
+            served=lambda site: Served(
+                models[site],
+                optimiser.start,
+                len(workers),
+                tuple(workers) if PACES[pace]().barrier else (),
+            ),
         )
         seen: dict[tuple[int, int], Floats] = {}
         tasks = [

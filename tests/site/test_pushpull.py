@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
 from anabranch.learn.optimisers import Sgd
 from anabranch.net.errors import DuplicateMessage, OutOfPlaceMessage
-from anabranch.net.messages import ChunkMessage, Parameters, Push
+from anabranch.net.messages import ChunkMessage, Parameters, Push, UpdateSum
 from anabranch.overlay import internet2_9
-from anabranch.plan import Plan, balanced, deal, fapt, star
+from anabranch.plan import Plan, Tree, balanced, children_towards, deal, fapt, star
 from anabranch.site.accumulator import Floats
 from anabranch.site.aggregation import Send
 from anabranch.site.arithmetic import Float32
@@ -29,7 +31,7 @@ PLANS = {
 class Sites:
     """Every site's part, and a network that hands each message over at the end of its path."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, added_up: tuple[int, ...] = ()) -> None:
         chunks = deal(plan, ELEMENTS, 64)
         self.roots = {tree.root for tree in plan.trees}
         self.came: list[tuple[int, Update]] = []
@@ -42,11 +44,13 @@ class Sites:
                     [chunk for chunk in chunks if plan.trees[chunk.tree].root == site],
                     np.zeros(ELEMENTS, np.float32),
                     Sgd(1.0).start(ELEMENTS),
-                    1,
+                    max(1, len(added_up)),
                     lambda update, site=site: self.came.append((site, update)),
                 )
             self.sites.append(
-                PushPull(site, plan, chunks, Float32(), self._carry, self.shards.get(site))
+                PushPull(
+                    site, plan, chunks, Float32(), self._carry, self.shards.get(site), added_up
+                )
             )
 
     def _carry(self, send: Send) -> None:
@@ -57,11 +61,16 @@ class Sites:
         receiver = self.sites[message.path[-1]]
         if isinstance(message, Push):
             sink = receiver.on_push(message, len(send.payload))
+        elif isinstance(message, UpdateSum):
+            sink = receiver.on_sum(message, len(send.payload))
+            assert sink.piece is not None
+            sink.piece(0, send.payload)
         else:
             assert isinstance(message, Parameters)
             sink = receiver.on_parameters(message, len(send.payload))
-        assert sink.target is not None
-        sink.target[:] = send.payload
+        if sink.piece is None:
+            assert sink.target is not None
+            sink.target[:] = send.payload
         sink.done()
 
 
@@ -98,6 +107,85 @@ def test_several_workers_are_served_the_same_model() -> None:
         sites.sites[root].serve([(3, 2), (5, 2)])
     np.testing.assert_array_equal(models[3], models[5])
     assert not np.isnan(models[3]).any()
+
+
+@pytest.mark.parametrize("workers", [tuple(range(9)), (1, 4, 6)], ids=["all work", "some work"])
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_under_a_barrier_each_tree_link_carries_one_sum_up_and_one_model_down(
+    plan: Plan, workers: tuple[int, ...]
+) -> None:
+    sites = Sites(plan, workers)
+    models = {worker: np.full(ELEMENTS, np.nan, np.float32) for worker in workers}
+    whole: list[int] = []
+    expected = np.zeros(ELEMENTS, np.float64)
+    for step in (1, 2):
+        sites.sent.clear()
+        for worker, model in models.items():
+            sites.sites[worker].push(
+                step, normal(10 * step + worker), 1.0, model, lambda w=worker: whole.append(w)
+            )
+            expected -= normal(10 * step + worker) / len(workers)
+        updates = [(worker, step) for worker in workers]
+        assert sites.came == [
+            (root, update) for root, _ in sites.came[:: len(workers)] for update in updates
+        ]
+        assert {root for root, _ in sites.came} == sites.roots
+        sites.came.clear()
+        for root in sites.roots:
+            sites.shards[root].apply(updates)
+        for root in sites.roots:
+            sites.sites[root].serve([(worker, step + 1) for worker in workers])
+        assert sorted(whole) == sorted(workers)
+        whole.clear()
+        for model in models.values():
+            np.testing.assert_allclose(model, expected, atol=1e-5)
+            np.testing.assert_array_equal(model, models[workers[0]])
+        carried = Counter(
+            (type(each), each.path[0], each.path[-1], each.chunk) for each in sites.sent
+        )
+        assert set(carried.values()) == {1}
+        wanted = set()
+        for chunk in deal(plan, ELEMENTS, 64):
+            tree = plan.trees[chunk.tree]
+            for parent, children in enumerate(children_towards(tree.up, workers)):
+                wanted |= {(UpdateSum, child, parent, chunk.index) for child in children}
+            for parent, children in enumerate(children_towards(tree.down, workers)):
+                wanted |= {(Parameters, parent, child, chunk.index) for child in children}
+        assert set(carried) == wanted
+
+
+def test_under_a_barrier_what_nobody_awaits_is_refused() -> None:
+    up = (-1, 0, 1, 1)
+    plan = Plan(1, (Tree(0, 1.0, up, up),))
+    chunks = deal(plan, ELEMENTS, 64)
+    sent: list[Send] = []
+    middle, leaf, idle = (
+        PushPull(site, plan, chunks, Float32(), sent.append, None, (2, 3)) for site in (1, 2, 0)
+    )
+    size = 4 * chunks[0].elements
+    alone = PushPull(1, plan, chunks, Float32(), sent.append, None)
+    with pytest.raises(OutOfPlaceMessage, match="a sum of updates, where each travels alone"):
+        alone.on_sum(UpdateSum(1, 1, 0, (2, 1), 1.0, 0), size)
+    with pytest.raises(OutOfPlaceMessage, match="voids sums, where each update travels alone"):
+        alone.without((3,), 1)
+    with pytest.raises(OutOfPlaceMessage, match="which is not its source"):
+        middle.on_parameters(Parameters(2, 1, 0, (2, 1)), size)
+    with pytest.raises(OutOfPlaceMessage, match="8 bytes"):
+        middle.on_parameters(Parameters(2, 1, 0, (0, 1)), 8)
+    with pytest.raises(OutOfPlaceMessage, match="where that for 1 was the last"):
+        middle.on_parameters(Parameters(3, 1, 0, (0, 1)), size)
+    middle.on_parameters(Parameters(2, 1, 0, (0, 1)), size).done()
+    assert [send.message.path for send in sent] == [(1, 2), (1, 3)]
+    with pytest.raises(DuplicateMessage, match="chunk 0 of the model for update 2"):
+        middle.on_parameters(Parameters(2, 1, 0, (0, 1)), size)
+    with pytest.raises(OutOfPlaceMessage, match="update 2, where none is awaited"):
+        leaf.on_parameters(Parameters(2, 1, 0, (1, 2)), size)
+    with pytest.raises(OutOfPlaceMessage, match="plan version 4"):
+        idle.on_sum(UpdateSum(1, 4, 0, (1, 0), 1.0, 0), size)
+    star = PLANS["star"]
+    root = Sites(star, (0, 1)).sites[star.trees[0].root]
+    with pytest.raises(OutOfPlaceMessage, match="an update by itself, where they are added up"):
+        root.on_push(Push(1, star.version, 0, star.way_up(0, 0), 1.0), size)
 
 
 def test_what_nobody_awaits_is_refused() -> None:

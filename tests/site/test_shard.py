@@ -102,6 +102,60 @@ def test_what_is_discarded_leaves_the_model_as_it_is_and_never_comes_back() -> N
     assert came == [(0, 2)]
 
 
+def add_up(shard: Shard, updates: tuple[Update, ...], weights: dict[int, float]) -> None:
+    """Hand over the sum of workers' updates, chunk by chunk."""
+    total = sum(np.float32(weight) * model(worker + 1) for worker, weight in weights.items())
+    for index in (3, 1):
+        part = np.asarray(total, np.float32)[index * CHUNK : (index + 1) * CHUNK]
+        shard.on_sum(updates, index, part, sum(weights.values()))
+
+
+@pytest.mark.parametrize("optimiser", [Sgd(0.1), Adam(0.1)])
+def test_a_sum_is_the_same_step_as_its_updates_one_by_one(optimiser: Optimiser) -> None:
+    added_up, came = make(optimiser)
+    singly, _ = make(optimiser)
+    weights = {0: 1.0, 1: 2.0, 2: 3.0}
+    updates = tuple((worker, 1) for worker in weights)
+    add_up(added_up, updates, weights)
+    assert tuple(came) == updates
+    for worker, weight in weights.items():
+        push(singly, worker, 1, model(worker + 1), weight)
+    added_up.apply(updates)
+    singly.apply(updates)
+    np.testing.assert_allclose(parameters(added_up), parameters(singly), rtol=1e-5, atol=1e-7)
+    assert added_up.version == 1
+
+
+def test_a_sum_becomes_part_of_the_model_whole_and_once() -> None:
+    shard, came = make(Sgd(0.1))
+    updates = ((0, 1), (1, 1))
+    shard.on_sum(updates, 3, model()[30:40], 2.0)
+    with pytest.raises(OutOfPlaceMessage, match="1 of 2 chunks of the sum"):
+        shard.apply(updates)
+    shard.on_sum(updates, 1, model()[10:20], 2.0)
+    assert tuple(came) == updates
+    with pytest.raises(OutOfPlaceMessage, match="2 of 2 chunks of the sum"):
+        shard.apply(updates[:1])
+    assert shard.version == 0
+    shard.apply(updates)
+    with pytest.raises(OutOfPlaceMessage, match="update 1 of site 0 is not here"):
+        shard.apply(updates)
+    assert shard.version == 1
+
+
+def test_a_sum_of_fewer_takes_the_place_of_one_that_a_dead_worker_is_in() -> None:
+    shard, came = make(Sgd(0.1))
+    expected, _ = make(Sgd(0.1))
+    add_up(shard, ((0, 1), (1, 1)), {0: 1.0, 1: 2.0})
+    shard.discard([(1, 1)])
+    came.clear()
+    for each in (shard, expected):
+        add_up(each, ((0, 1),), {0: 1.0})
+        each.apply([(0, 1)])
+    assert came == [(0, 1)]
+    np.testing.assert_array_equal(parameters(shard), parameters(expected))
+
+
 def test_a_snapshot_stays_as_it_was() -> None:
     shard, _ = make(Sgd(0.1))
     snapshot = shard.snapshot()

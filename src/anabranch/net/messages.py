@@ -85,10 +85,22 @@ class Push(ChunkMessage, frozen=True):
     weight: float
 
 
+class UpdateSum(ChunkMessage, frozen=True):
+    """Up a tree: the weighted sum of a chunk of workers' updates, and the sum of their weights.
+
+    ``round`` counts the updates of each, ``epoch`` the workers that had been lost for their sender:
+    the sum holds the updates of all workers below that were left then, and of nobody else.
+    """
+
+    weight: float
+    epoch: int
+
+
 class Parameters(ChunkMessage, frozen=True):
     """A chunk of the model, on its way from the server that holds it to a worker.
 
-    ``round`` counts the worker's updates, with the one that it will compute on this model.
+    ``round`` counts the worker's updates, with the one that it will compute on this model. Under a
+    barrier it goes from site to site down the tree, one copy for all workers below.
     """
 
 
@@ -282,10 +294,14 @@ class Proceed(Message, frozen=True):
 
 
 class Came(Message, frozen=True):
-    """From a server: all of its part of a worker's update has come."""
+    """From a server: all of its part of a worker's update has come.
+
+    ``epoch`` is that of the sum that it has come in, where updates are added up on their way.
+    """
 
     worker: int
     update: int
+    epoch: int = 0
 
 
 class Advance(Message, frozen=True):
@@ -300,6 +316,18 @@ class Advance(Message, frozen=True):
     apply: tuple[tuple[int, int], ...]
     discard: tuple[tuple[int, int], ...]
     pulls: tuple[tuple[int, int], ...]
+
+
+class Without(Message, frozen=True):
+    """Where updates are added up on their way: sums without these workers count from now on.
+
+    Attributes:
+        lost: all workers that the run has lost so far; how many is the *epoch* that begins.
+        round: which update of every worker is under way; who has pushed that one pushes it again.
+    """
+
+    lost: tuple[int, ...]
+    round: int
 
 
 class NoMoreRounds(Message, frozen=True):
@@ -364,6 +392,7 @@ AnyMessage = (
     | PartialSum
     | Mean
     | Push
+    | UpdateSum
     | Parameters
     | TimeRequest
     | TimeReply
@@ -386,6 +415,7 @@ AnyMessage = (
     | Proceed
     | Came
     | Advance
+    | Without
     | NoMoreRounds
     | RoundEnded
     | Report

@@ -37,9 +37,12 @@ class Pace(Protocol):
     """When may a participant proceed? One object for one run; times never run backwards.
 
     Attributes:
+        barrier: whether all workers' updates become part of the model in one step, and none
+            otherwise: then they may be added up before they come.
         due_s: when to call ``look`` next; infinite where nothing depends on time alone.
     """
 
+    barrier: bool
     due_s: float
 
     def join(self, worker: int, now_s: float) -> tuple[Step, ...]:

@@ -8,6 +8,7 @@ from anabranch.pace._pace import NEVER_S, Step, Workers
 class Asp:
     """No coordination: an update becomes part of the model when it comes, whatever it missed."""
 
+    barrier = False
     due_s = NEVER_S
 
     def __init__(self) -> None:

@@ -11,6 +11,7 @@ class Bsp:
     Who joins takes part in the iteration in progress, with the model as it is.
     """
 
+    barrier = True
     due_s = NEVER_S
 
     def __init__(self) -> None:

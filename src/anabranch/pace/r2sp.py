@@ -31,6 +31,8 @@ class R2sp:
         ValueError: a relaxation outside [0, 1].
     """
 
+    barrier = False
+
     def __init__(self, relaxation: float = 0.8) -> None:
         if not 0 <= relaxation <= 1:
             raise ValueError(f"relaxation is {relaxation:g}, must be in [0, 1]")

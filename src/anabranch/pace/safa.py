@@ -35,6 +35,8 @@ class Safa:
         ValueError: an argument outside its range.
     """
 
+    barrier = False
+
     def __init__(self, fraction: float, lag_tolerance: int) -> None:
         if not 0 < fraction <= 1 or lag_tolerance < 0:
             raise ValueError(

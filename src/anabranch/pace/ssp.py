@@ -19,6 +19,7 @@ class Ssp:
         ValueError: a negative lead.
     """
 
+    barrier = False
     due_s = NEVER_S
 
     def __init__(self, lead: int) -> None:

@@ -57,6 +57,8 @@ class Waves:
         ValueError: an argument outside its range.
     """
 
+    barrier = False
+
     def __init__(self, staleness_cost: float = 0.25) -> None:
         if not 0 <= staleness_cost < math.inf:
             raise ValueError(f"staleness_cost is {staleness_cost:g}; give 0 or more")

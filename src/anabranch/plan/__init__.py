@@ -10,6 +10,7 @@ from anabranch.plan._load import Port, link_load, port_bps, port_load, steady_ra
 from anabranch.plan._model import NO_PARENT, Chunk, Plan, PlanError, Tree, deal
 from anabranch.plan._packed import packed
 from anabranch.plan._predict import Prediction, predict
+from anabranch.plan._reach import children_towards, in_between
 from anabranch.plan._routes import relay_routes
 from anabranch.plan._spanning import spanning
 from anabranch.plan._star import star
@@ -25,12 +26,14 @@ __all__ = [
     "Tree",
     "algorithm_3",
     "balanced",
+    "children_towards",
     "cut",
     "deal",
     "disjoint_paths",
     "down_delays_s_per_bit",
     "dumps",
     "fapt",
+    "in_between",
     "interleave",
     "limit_rate_bps",
     "limit_s",

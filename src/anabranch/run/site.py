@@ -15,7 +15,7 @@ from anabranch.net.network import Address, Network
 from anabranch.net.throughput import BusyPeriodEstimator, ChunkMeanEstimator
 from anabranch.overlay import Overlay
 from anabranch.record import events
-from anabranch.run.scenario import Passive, Scenario, decode
+from anabranch.run.scenario import Passive, Scenario, decode, make_pace
 from anabranch.run.work import Work, make_work
 from anabranch.site.agent import RoundsOver, Served, SiteAgent, Transport
 from anabranch.site.meter import Meter
@@ -133,7 +133,8 @@ async def _steps(
     workers = scenario.workers(overlay)
     served = None
     if scenario.is_served:
-        served = Served(work.model, work.make_rule, len(workers))
+        added_up = tuple(workers) if make_pace(scenario.pace).barrier else ()
+        served = Served(work.model, work.make_rule, len(workers), added_up)
     await agent.start(transport, len(work.buffer), work.arithmetic, lanes, meter, served)
     diary.begin(agent, site, scenario.sample_every_s)
     if world.strands > 1:

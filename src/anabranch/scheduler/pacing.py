@@ -40,7 +40,8 @@ class Decision:
         version: of the model from then on.
         finished: workers that have computed all they were to, and the last of whose updates is
             settled.
-        came: the update that is all here now, and has its worker wait.
+        came: the update that is all here now, and has its worker wait; under a barrier it may come
+            again, if a loss voids it.
     """
 
     applied: tuple[Applied, ...]
@@ -63,6 +64,9 @@ class _Coming:
 class PaceBook:
     """Keeps a run's pace.
 
+    Where the pace is a barrier, updates come added up: the loss of a worker voids what has come of
+    the others' too, so the pace is told of none before everybody's is there.
+
     Args:
         pace, load: fresh ones.
         workers: which sites compute.
@@ -71,6 +75,7 @@ class PaceBook:
 
     Attributes:
         longest_s: that an iteration has taken, from going on to asking to go on.
+        voided_by: the workers whose loss voided sums, in order; none where the pace is no barrier.
     """
 
     def __init__(
@@ -87,6 +92,17 @@ class PaceBook:
         self._coming: dict[Update, _Coming] = {}
         self._closed = False
         self.longest_s = 0.0
+        self.voided_by: tuple[int, ...] = ()
+
+    @property
+    def is_barrier(self) -> bool:
+        """Whether updates come added up."""
+        return self._pace.barrier
+
+    @property
+    def under_way(self) -> int:
+        """The latest update that a worker was let compute; under a barrier that of all."""
+        return max(self._made.values(), default=0)
 
     @property
     def due_s(self) -> float:
@@ -135,8 +151,19 @@ class PaceBook:
         self._load.measured(worker, samples, coming.compute_s, iteration_s)
         return self._push_if_all_here(worker, update, now_s)
 
+    def is_void(self, epoch: int) -> bool:
+        """Return whether a sum that came under this epoch counts no more.
+
+        Raises:
+            OutOfPlaceMessage: so many losses have not been.
+        """
+        losses = len(self.voided_by)
+        if not 0 <= epoch <= losses:
+            raise OutOfPlaceMessage(f"a sum after {epoch} losses, where there were {losses}")
+        return epoch < losses
+
     def came(self, server: int, worker: int, update: int, now_s: float) -> tuple[Decision, ...]:
-        """Take note that all of a server's part of an update has come.
+        """Take note that all of a server's part of an update has come, in no void sum.
 
         Raises:
             OutOfPlaceMessage: it holds no part, has said so before, or the worker was not let
@@ -158,14 +185,24 @@ class PaceBook:
         return self._coming.setdefault((worker, update), _Coming(set()))
 
     def _push_if_all_here(self, worker: int, update: int, now_s: float) -> tuple[Decision, ...]:
-        coming = self._coming[worker, update]
-        if not coming.asked or coming.servers != self._servers:
+        if not self._is_all_here((worker, update)):
             return ()
-        del self._coming[worker, update]
-        self._ledger.pushed((worker, update))
-        came = Decision((), (), (), self._ledger.version, came=(worker, update))
-        steps = self._pace.push(worker, now_s, coming.compute_s)
-        return (came, *self._book(steps, now_s))
+        decisions = [Decision((), (), (), self._ledger.version, came=(worker, update))]
+        together = [(worker, update)]
+        if self._pace.barrier:
+            together = [(each, self._made[each]) for each in self._workers]
+            if not all(map(self._is_all_here, together)):
+                return tuple(decisions)  # a loss may yet void it
+        for each in together:
+            coming = self._coming.pop(each)
+            self._ledger.pushed(each)
+            steps = self._pace.push(each[0], now_s, coming.compute_s)
+            decisions += self._book(steps, now_s)
+        return tuple(decisions)
+
+    def _is_all_here(self, update: Update) -> bool:
+        coming = self._coming.get(update)
+        return coming is not None and coming.asked and coming.servers == self._servers
 
     def look(self, now_s: float) -> tuple[Decision, ...]:
         """Decide what has become due; harmless at any time."""
@@ -175,6 +212,10 @@ class PaceBook:
         """Go on without a worker that has died; servers forget what of its update has come."""
         if worker not in self._workers:
             return ()
+        if self._pace.barrier:
+            self.voided_by += (worker,)
+            for coming in self._coming.values():
+                coming.servers.clear()
         decisions = self._leave(worker, now_s)
         under_way = worker, self._made.get(worker, 0)
         if any(under_way in decision.discarded for decision in decisions):

@@ -53,6 +53,7 @@ from anabranch.net.messages import (
     TimeReply,
     TimeRequest,
     Welcome,
+    Without,
 )
 from anabranch.net.network import Address, Connection, Listener, Network, Receiver
 from anabranch.net.session import Session, patience_s
@@ -167,6 +168,7 @@ class Scheduler:
         self._look_at_pace: asyncio.TimerHandle | None = None
         self._dispensable = _dispensable(plan, pacing)
         self.lost: set[int] = set()
+        self._workers = frozenset(() if pacing is None else pacing.workers)
         self._awareness = awareness
         self._update: asyncio.Task[None] | None = None  # that is due, or goes on
         self._looked_s = 0.0  # when plans were last looked at
@@ -307,8 +309,9 @@ class Scheduler:
                 self.observer.asked(site, message, now_s)
                 self._act(decisions, now_s)
             case Came() if self._pacing is not None:
-                now_s = self._since_start_s()
-                self._act(self._pacing.came(site, message.worker, message.update, now_s), now_s)
+                if not self._pacing.is_void(message.epoch):
+                    now_s = self._since_start_s()
+                    self._act(self._pacing.came(site, message.worker, message.update, now_s), now_s)
             case Progress() if message.round in self._dealers:
                 dealer = self._dealers[message.round]
                 if trees := dealer.progress(site, message.finished, self._now_s()):
@@ -556,7 +559,10 @@ class Scheduler:
         self.observer.lost(site, why, goes_on, now_s)
         if self._pacing is not None and goes_on:
             self.lost.add(site)
-            self._act(self._pacing.lost(site, now_s), now_s)
+            decisions = self._pacing.lost(site, now_s)
+            if site in self._pacing.voided_by:
+                self._broadcast(Without(self._pacing.voided_by, self._pacing.under_way))
+            self._act(decisions, now_s)
             self._end_if_all_left()
         else:
             self.abort(why)
@@ -569,7 +575,7 @@ class Scheduler:
         return (
             site in self._dispensable
             and self._started_s is not None
-            and len(self.lost) + 1 < len(self._dispensable)
+            and bool(self._workers - self.lost - {site})
             and not self._end.done()
         )
 
@@ -578,6 +584,8 @@ def _dispensable(plan: Plan, pacing: PaceBook | None) -> set[int]:
     """Return the sites whose death leaves the others a way to every server and back."""
     if pacing is None:
         return set()
+    if pacing.is_barrier:
+        return set(range(plan.size)) - plans.in_between(plan, pacing.workers)
     needed = {tree.root for tree in plan.trees}
     for tree, site in product(range(len(plan.trees)), pacing.workers):
         needed.update(plan.way_up(tree, site)[1:], plan.way_down(tree, site)[:-1])

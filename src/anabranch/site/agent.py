@@ -47,6 +47,7 @@ from anabranch.net.messages import (
     TimeReply,
     TimeRequest,
     Welcome,
+    Without,
 )
 from anabranch.net.network import Address, Connection, Listener, Network, Receiver
 from anabranch.net.throughput import Arrival
@@ -73,11 +74,14 @@ class Served:
         make_rule: makes what changes a part of the model of so many elements by gradients; None
             leaves the numbers out.
         workers: how many sites push updates.
+        added_up: those sites, where the pace is a barrier: their updates are added up on the way.
+            None where each travels alone.
     """
 
     model: Floats
     make_rule: Callable[[int], Rule] | None
     workers: int
+    added_up: tuple[int, ...] = ()
 
 
 class RoundsOver(Exception):
@@ -323,10 +327,12 @@ class SiteAgent:
             rule = None if served.make_rule is None else served.make_rule(elements)
             self._shard = Shard(own, served.model, rule, served.workers, self._came)
         self._served = served
-        plane.push_and_pull(plan, chunks, self._shard)
+        plane.push_and_pull(plan, chunks, self._shard, served.added_up)
 
     def _came(self, update: Update) -> None:
-        self._scheduler.post(Came(*update))
+        assert self._plane is not None
+        assert self._plane.pushpull is not None
+        self._scheduler.post(Came(*update, epoch=self._plane.pushpull.epoch))
 
     async def permission(self) -> Proceed:
         """Wait until this worker may go on, and has the model to go on with.
@@ -382,6 +388,11 @@ class SiteAgent:
         self._shard.apply(message.apply)
         self._shard.discard(message.discard)
         self._plane.pushpull.serve(message.pulls)
+
+    def _without(self, message: Without) -> None:
+        if self._plane is None or self._plane.pushpull is None:
+            raise OutOfPlaceMessage("a loss that voids sums, in a run that goes in rounds")
+        self._plane.pushpull.without(message.lost, message.round)
 
     # --- what a site tells the scheduler
 
@@ -444,6 +455,8 @@ class SiteAgent:
                 self.hear_time(message)
             case Advance():
                 self._advance(message)
+            case Without():
+                self._without(message)
 
     # --- what the data plane tells; see anabranch.site.dataplane.Owner
 

@@ -27,6 +27,7 @@ from anabranch.net.messages import (
     Start,
     TimeReply,
     Welcome,
+    Without,
 )
 from anabranch.net.network import Address, Connection, Network
 from anabranch.net.session import Session, patience_s
@@ -164,7 +165,7 @@ class Control:
                 return
         self._session.count()
         match message:
-            case Dealt() | Auxiliary() | TimeReply() | Advance():
+            case Dealt() | Auxiliary() | TimeReply() | Advance() | Without():
                 self._told(message)
             case RoundGrant() | NoMoreRounds():
                 self._told(message)

@@ -35,6 +35,7 @@ from anabranch.net.messages import (
     Stamp,
     TimeReply,
     TimeRequest,
+    UpdateSum,
 )
 from anabranch.net.network import Address, Connection, Network, Receiver
 from anabranch.overlay import Overlay
@@ -252,16 +253,24 @@ class DataPlane:
             self._rounds[round] = aggregation, finished
         return self._rounds[round]
 
-    def push_and_pull(self, plan: Plan, chunks: Sequence[Chunk], shard: Shard | None) -> None:
+    def push_and_pull(
+        self,
+        plan: Plan,
+        chunks: Sequence[Chunk],
+        shard: Shard | None,
+        added_up: Sequence[int] = (),
+    ) -> None:
         """Exchange by push and pull, under this plan, instead of in rounds.
 
         Args:
             plan: the same at every site.
             chunks: its deal of the model.
             shard: what this site serves of it.
+            added_up: the workers whose updates are added up on the way; none where each travels
+                alone.
         """
         self.pushpull = PushPull(
-            self.config.site, plan, chunks, self._arithmetic, self._send, shard
+            self.config.site, plan, chunks, self._arithmetic, self._send, shard, added_up
         )
 
     async def unless_failed(self, awaitable: Awaitable[T]) -> T:
@@ -432,11 +441,13 @@ class DataPlane:
         return sink
 
     def _take(self, message: ChunkMessage, payload_bytes: int) -> Sink:
-        if isinstance(message, Push | Parameters):
+        if isinstance(message, Push | UpdateSum | Parameters):
             if self.pushpull is None:
                 raise OutOfPlaceMessage("an update or a model, in a run that goes in rounds")
             if isinstance(message, Push):
                 return self.pushpull.on_push(message, payload_bytes)
+            if isinstance(message, UpdateSum):
+                return self.pushpull.on_sum(message, payload_bytes)
             return self.pushpull.on_parameters(message, payload_bytes)
         if message.round <= self._rounds_done:
             raise DuplicateMessage(f"chunk {message.chunk} of round {message.round}, which is over")

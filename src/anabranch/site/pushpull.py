@@ -2,7 +2,10 @@
 
 The roots of a plan's trees are its servers: each holds the chunks dealt to its trees
 (:mod:`anabranch.site.shard`). A worker's update travels up the trees and the model down them, chunk
-by chunk, and nothing is added up on the way: every site in between only forwards.
+by chunk, and every site in between only forwards. Under a barrier all workers' updates are one
+step, and all pull the same model: then updates are added up on the way
+(:mod:`anabranch.site.summing`), and one copy of the model goes down each tree, from site to site
+(:mod:`anabranch.site.multicast`).
 """
 
 from __future__ import annotations
@@ -13,12 +16,14 @@ from functools import partial
 
 from anabranch.net.errors import DuplicateMessage, OutOfPlaceMessage
 from anabranch.net.frames import Sink
-from anabranch.net.messages import Parameters, Push
+from anabranch.net.messages import Parameters, Push, UpdateSum
 from anabranch.plan import Chunk, Plan
 from anabranch.site.accumulator import Floats
 from anabranch.site.aggregation import Send
 from anabranch.site.arithmetic import Arithmetic
+from anabranch.site.multicast import Multicast
 from anabranch.site.shard import Shard
+from anabranch.site.summing import Summing
 
 
 @dataclass(slots=True)
@@ -42,6 +47,7 @@ class PushPull:
         arithmetic: whether numbers matter.
         emit: called with each :class:`Send`.
         shard: the part of the model that this site serves; None where it serves none.
+        added_up: the workers whose updates are added up on the way; none where each travels alone.
     """
 
     def __init__(
@@ -52,6 +58,7 @@ class PushPull:
         arithmetic: Arithmetic,
         emit: Callable[[Send], None],
         shard: Shard | None,
+        added_up: Sequence[int] = (),
     ) -> None:
         self._site = site
         self._plan = plan
@@ -60,6 +67,11 @@ class PushPull:
         self._emit = emit
         self._shard = shard
         self._pull: _Pull | None = None
+        self._sums: Summing | None = None
+        self._models = Multicast(site, plan, chunks, arithmetic, emit, self._take)
+        if added_up:
+            self._sums = Summing(site, plan, chunks, added_up, arithmetic, emit, self._whole_sum)
+            self._models.reach(added_up)
 
     def push(
         self,
@@ -79,6 +91,9 @@ class PushPull:
             whole: called once it has.
         """
         self._pull = _Pull(update + 1, model, whole)
+        if self._sums is not None:
+            self._sums.push(update, gradients, weight)
+            return
         for chunk in self._chunks:
             path = self._plan.way_up(chunk.tree, self._site)
             message = Push(update, self._plan.version, chunk.index, path, weight)
@@ -99,8 +114,45 @@ class PushPull:
         """
         if self._shard is None:
             raise OutOfPlaceMessage("an update for this site, which serves no part of the model")
-        self._check(message, self._plan.way_up, message.path[0])
+        if self._sums is not None:
+            raise OutOfPlaceMessage("an update by itself, where they are added up on their way")
+        self._check(message)
+        self._check_way(message, self._plan.way_up, message.path[0])
         return self._shard.on_push(message, payload_bytes)
+
+    def on_sum(self, message: UpdateSum, payload_bytes: int) -> Sink:
+        """Return where a chunk of a sum of updates goes.
+
+        Raises:
+            OutOfPlaceMessage: nothing is added up in this run.
+            PeerError: see :meth:`anabranch.site.summing.Summing.on_sum`.
+        """
+        if self._sums is None:
+            raise OutOfPlaceMessage("a sum of updates, where each travels alone")
+        self._check(message)
+        return self._sums.on_sum(message, payload_bytes)
+
+    def _whole_sum(self, chunk: Chunk, total: Floats, weight: float) -> None:
+        assert self._sums is not None
+        assert self._shard is not None  # this site is the root
+        updates = tuple((worker, self._sums.update) for worker in self._sums.workers)
+        self._shard.on_sum(updates, chunk.index, total, weight)
+
+    def without(self, lost: Sequence[int], update: int) -> None:
+        """Go on without workers that were lost; see :meth:`anabranch.site.summing.Summing.without`.
+
+        Raises:
+            OutOfPlaceMessage: also where nothing is added up.
+        """
+        if self._sums is None:
+            raise OutOfPlaceMessage("a loss that voids sums, where each update travels alone")
+        self._sums.without(lost, update)
+        self._models.reach(self._sums.workers)
+
+    @property
+    def epoch(self) -> int:
+        """How many workers were lost; 0 always where each update travels alone."""
+        return 0 if self._sums is None else self._sums.epoch
 
     def serve(self, pulls: Sequence[tuple[int, int]]) -> None:
         """Send workers this site's part of the model as it is now.
@@ -109,16 +161,23 @@ class PushPull:
             pulls: (worker, which of its updates it will compute on the model).
         """
         assert self._shard is not None
-        held = self._shard.snapshot() if pulls else {}
-        for index, parameters in held.items():
-            payload, tree = self._arithmetic.payload(parameters), self._chunks[index].tree
-            for worker, update in pulls:
-                path = self._plan.way_down(tree, worker)
+        if not pulls:
+            return
+        alone = pulls
+        if self._sums is not None:
+            (together,) = {update for _, update in pulls}  # all go on with the same one
+            alone = [pull for pull in pulls if pull[0] == self._site]
+        for index, parameters in self._shard.snapshot().items():
+            payload, chunk = self._arithmetic.payload(parameters), self._chunks[index]
+            if self._sums is not None:
+                self._models.pass_on(chunk, together, payload)
+            for worker, update in alone:
+                path = self._plan.way_down(chunk.tree, worker)
                 message = Parameters(update, self._plan.version, index, path)
                 if len(path) > 1:
                     self._emit(Send(message, payload))
                 else:
-                    _pour(self._take(message, len(payload)), payload)
+                    _pour(self._take(message, len(payload))[0], payload)
 
     def on_parameters(self, message: Parameters, payload_bytes: int) -> Sink:
         """Return where a chunk of the model goes.
@@ -127,10 +186,13 @@ class PushPull:
             OutOfPlaceMessage: no such chunk is awaited, or it came another way than the plan's.
             DuplicateMessage: it has come before.
         """
-        self._check(message, self._plan.way_down, self._site)
-        return self._take(message, payload_bytes)
+        self._check(message)
+        if self._sums is not None:
+            return self._models.on_parameters(message, payload_bytes)
+        self._check_way(message, self._plan.way_down, self._site)
+        return self._take(message, payload_bytes)[0]
 
-    def _take(self, message: Parameters, payload_bytes: int) -> Sink:
+    def _take(self, message: Parameters, payload_bytes: int) -> tuple[Sink, Floats]:
         pull = self._pull
         if pull is None or message.round != pull.update:
             raise OutOfPlaceMessage(
@@ -146,23 +208,28 @@ class PushPull:
         if chunk.index in pull.begun:
             raise DuplicateMessage(f"chunk {chunk.index} of the model for update {pull.update}")
         pull.begun.add(chunk.index)
-        memory = self._arithmetic.memory(pull.memory[chunk.start : chunk.stop])
-        return Sink(target=memory, done=partial(self._count, pull))
+        held = pull.memory[chunk.start : chunk.stop]
+        return Sink(target=self._arithmetic.memory(held), done=partial(self._count, pull)), held
 
     def _count(self, pull: _Pull) -> None:
         pull.held += 1
         if pull.held == len(self._chunks):
             pull.whole()
 
-    def _check(
-        self, message: Push | Parameters, way: Callable[[int, int], tuple[int, ...]], worker: int
-    ) -> None:
+    def _check(self, message: Push | Parameters | UpdateSum) -> None:
         if message.version != self._plan.version or not 0 <= message.chunk < len(self._chunks):
             raise OutOfPlaceMessage(
                 f"chunk {message.chunk} under plan version {message.version}, where "
                 f"{len(self._chunks)} chunks travel under {self._plan.version}"
             )
-        if message.path != way(self._chunks[message.chunk].tree, worker):
+
+    def _check_way(
+        self, message: Push | Parameters, way: Callable[[int, int], tuple[int, ...]], worker: int
+    ) -> None:
+        path, wanted = message.path, way(self._chunks[message.chunk].tree, worker)
+        if message.is_aux:  # then who carries it in between is for the sender to choose
+            path, wanted = (path[0], path[-1]), (wanted[0], wanted[-1])
+        if path != wanted:
             raise OutOfPlaceMessage(
                 f"chunk {message.chunk} came along {message.path}, which is not its way"
             )

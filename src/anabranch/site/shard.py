@@ -1,7 +1,8 @@
 """A server's part of the model: whose updates have come, and what they make of it. No I/O.
 
-Updates are received whole before they count, each in memory of its own. Which become part of the
-model, and in which order, is not decided here but by the run's pace, for all servers alike.
+Updates are received whole before they count: each in memory of its own, or all of a step added up
+on their way. Which become part of the model, and in which order, is not decided here but by the
+run's pace, for all servers alike.
 """
 
 from __future__ import annotations
@@ -32,6 +33,15 @@ class _Incoming:
     weight: float
     begun: set[int] = field(default_factory=set)  # chunks
     whole: int = 0
+
+
+@dataclass(slots=True)
+class _Sum:
+    """Updates that come added up, and whose step has all of them."""
+
+    updates: tuple[Update, ...]
+    mean: Floats
+    weights: dict[int, float] = field(default_factory=dict)  # of the chunks that are here
 
 
 class Shard:
@@ -69,6 +79,7 @@ class Shard:
             for chunk in chunks:
                 self._parameters[self._places[chunk.index]] = parameters[chunk.start : chunk.stop]
         self._incoming: dict[Update, _Incoming] = {}
+        self._sum: _Sum | None = None
         self._settled: dict[int, int] = {}  # the latest update of each worker that was settled
         self.version = 0
 
@@ -109,6 +120,31 @@ class Shard:
         if incoming.whole == len(self._places) and update in self._incoming:
             self._came(update)
 
+    def on_sum(self, updates: tuple[Update, ...], chunk: int, total: Floats, weight: float) -> None:
+        """Take a chunk of a weighted sum; with the last chunk, all its updates have come.
+
+        A sum of other updates that has not become part of the model is forgotten.
+
+        Args:
+            updates: whose sum it is.
+            chunk: one that is held here, and that has not come of this sum.
+            total: shape (elements,).
+            weight: of all the updates.
+        """
+        growing = self._sum
+        if growing is None or growing.updates != updates:
+            room = len(self._parameters) if self._rule else 0
+            mean = np.empty(room, np.float32) if growing is None else growing.mean
+            growing = self._sum = _Sum(updates, mean)
+        assert chunk in self._places
+        assert chunk not in growing.weights
+        growing.weights[chunk] = weight
+        if self._rule is not None:
+            np.divide(total, np.float32(weight), out=growing.mean[self._places[chunk]])
+        if len(growing.weights) == len(self._places):
+            for update in updates:
+                self._came(update)
+
     def apply(self, updates: Sequence[Update]) -> None:
         """Take one step with these updates, which are all here.
 
@@ -116,8 +152,11 @@ class Shard:
         workers: all with weight 1 take a full step together, and one alone the N-th part of one.
 
         Raises:
-            OutOfPlaceMessage: one is not here.
+            OutOfPlaceMessage: one is not here, or they are a part of a sum.
         """
+        if updates and self._sum is not None:
+            self._apply_sum(self._sum, updates)
+            return
         for worker, number in updates:
             if self._whole((worker, number)) is None:
                 raise OutOfPlaceMessage(f"update {number} of site {worker} is not here")
@@ -135,6 +174,19 @@ class Shard:
                 gradients /= np.float32(total)
             self._rule(self._parameters, gradients, total / self._workers)
         self.discard(updates)
+
+    def _apply_sum(self, whole: _Sum, updates: Sequence[Update]) -> None:
+        if set(updates) != set(whole.updates) or len(whole.weights) < len(self._places):
+            raise OutOfPlaceMessage(
+                f"a step with updates {updates}, where {len(whole.weights)} of {len(self._places)} "
+                f"chunks of the sum of {whole.updates} are here"
+            )
+        self.version += 1
+        if self._rule is not None:
+            # Chunks may differ in the last bits, having been added up in different orders.
+            weight = whole.weights[min(whole.weights)]
+            self._rule(self._parameters, whole.mean, weight / self._workers)
+        self._sum = None
 
     def _whole(self, update: Update) -> _Incoming | None:
         incoming = self._incoming.get(update)
