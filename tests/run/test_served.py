@@ -349,6 +349,7 @@ def test_the_rest_trains_on_when_a_leaf_of_a_tree_that_adds_up_dies(
     end = happened[-1]
     assert isinstance(end, RunEnded)
     assert end.error is None
+    replay(read_events(tmp_path / "run.db"))
 
 
 def test_under_a_barrier_each_link_of_a_tree_carries_one_model_a_step_each_way(
