@@ -8,6 +8,7 @@ from anabranch.experiments.netstorm import fig13, fig14, fig15, fig16, fig17, fi
 from anabranch.experiments.r2sp import fig02 as r2sp_fig02
 from anabranch.experiments.r2sp import fig04 as r2sp_fig04
 from anabranch.experiments.r2sp import fig08 as r2sp_fig08
+from anabranch.experiments.r2sp import fig08c as r2sp_fig08c
 from anabranch.experiments.r2sp import fig10 as r2sp_fig10
 from anabranch.experiments.r2sp import fig12 as r2sp_fig12
 from anabranch.experiments.r2sp import fig13 as r2sp_fig13
@@ -22,6 +23,7 @@ _R2SP = (
     r2sp_fig02,
     r2sp_fig04,
     r2sp_fig08,
+    r2sp_fig08c,
     r2sp_fig10,
     r2sp_table3,
     r2sp_fig12,

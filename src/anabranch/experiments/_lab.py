@@ -19,10 +19,10 @@ import msgspec
 from anabranch import overlay as overlays
 from anabranch.emulate import check_emulable
 from anabranch.overlay import Overlay
-from anabranch.record import read_events, summarise
+from anabranch.record import Event, RunSummary, UpdateApplied, read_events, summarise
 from anabranch.record.pacing import Iteration
 from anabranch.run.launch import run_locally
-from anabranch.run.scenario import Scenario, check_real, encode, loads
+from anabranch.run.scenario import Scenario, Train, check_real, encode, loads
 from anabranch.run.simulate import simulate
 
 Label = str | int | float
@@ -74,6 +74,9 @@ class Outcome:
             :class:`anabranch.record.pacing.PaceSummary`; there ``round_s`` is the mean time of an
             iteration, and ``rounds`` are each worker's.
         workers: of a run with servers, by name.
+        reached_s, reached_updates: of a run with servers that trains to a target accuracy: when it
+            was first seen, seconds since the run began, and how many updates each worker had then
+            in the model, on average; None where it never was.
     """
 
     labels: Mapping[str, Label]
@@ -87,6 +90,8 @@ class Outcome:
     push_s: float | None = None
     pull_s: float | None = None
     workers: Mapping[str, WorkerOutcome] = field(default_factory=dict)
+    reached_s: float | None = None
+    reached_updates: float | None = None
 
 
 class Lab:
@@ -244,7 +249,8 @@ def _emulated(trial: Trial, file: Path) -> Outcome:
 
 
 def _outcome(trial: Trial, file: Path, log: Path) -> Outcome:
-    run = summarise(event for _, event in read_events(log))
+    events = [event for _, event in read_events(log)]
+    run = summarise(events)
     if run.pace is not None:
         assert run.pace.iteration_s is not None  # experiments have several iterations
         rounds = min(len(series) for series in run.pace.iterations.values())
@@ -255,11 +261,24 @@ def _outcome(trial: Trial, file: Path, log: Path) -> Outcome:
                 trial.overlay.sites[site].name: _worker(series)
                 for site, series in run.pace.iterations.items()
             },
+            *_reached(trial, run, events),
         )
     rounds, total_s = len(run.rounds), run.rounds[-1].at_s
     fills_time = trial.scenario.stop.after_s is not None
     round_s = total_s / rounds if fills_time else median(run.interval_s)
     return Outcome(trial.labels, file.name, rounds, total_s, round_s, len(run.plans))
+
+
+def _reached(
+    trial: Trial, run: RunSummary, events: Sequence[Event]
+) -> tuple[float | None, float | None]:
+    task = trial.scenario.task
+    target = task.target_accuracy if isinstance(task, Train) else None
+    reached_s = None if target is None else run.time_to_accuracy_s(target)
+    if reached_s is None or run.pace is None:
+        return None, None
+    applied = (event.at_s for event in events if isinstance(event, UpdateApplied))
+    return reached_s, sum(at_s <= reached_s for at_s in applied) / len(run.pace.iterations)
 
 
 def _worker(series: Sequence[Iteration]) -> WorkerOutcome:
