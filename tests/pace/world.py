@@ -99,7 +99,7 @@ def live(
             take(pace.join(who, now_s), what, who, now_s)
         elif what == "leave":
             here.discard(who)
-            ledger.left()
+            ledger.left(who)
             take(pace.leave(who, now_s), what, who, now_s)
         elif who in here and life == lives[who]:
             pushed[who] = pushed.get(who, 0) + 1

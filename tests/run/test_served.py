@@ -51,6 +51,7 @@ PACES = [
     '{kind = "ssp", lead = 2}',
     '{kind = "safa", fraction = 0.5}',
     '{kind = "r2sp"}',
+    '{kind = "waves"}',
 ]
 ROUTES = [
     '{kind = "star"}',
@@ -108,6 +109,28 @@ def test_every_pace_trains_over_every_route(pace: str, route: str, tmp_path: Pat
     assert applied == dict.fromkeys(range(8), 12)  # dc9 only serves, if anything
     accuracy = [event.accuracy for event in happened if isinstance(event, Evaluated)]
     assert accuracy[-1] > 0.8
+
+
+@pytest.mark.parametrize("pace", PACES)
+def test_who_computes_ahead_hides_what_travels(pace: str, tmp_path: Path) -> None:
+    happened = []
+    for ahead in ("false", "true"):
+        text = scenario(pace, '{kind = "star", hub = "dc9"}')
+        text = text.replace('only = ["dc9"]', f'only = ["dc9"], ahead = {ahead}')
+        text = text.replace('overlay = "internet2-9"', 'overlay = "hub.toml"')
+        hub(tmp_path, "dc9", [f"dc{k}" for k in range(1, 9)], 1e6)
+        (tmp_path / ahead).mkdir()
+        (tmp_path / ahead / "hub.toml").write_text((tmp_path / "hub.toml").read_text())
+        happened.append(simulated(text, tmp_path / ahead))
+        replay(read_events(tmp_path / ahead / "run.db"))
+    for events in happened:
+        settled = [e.site for e in events if isinstance(e, UpdateApplied | UpdateDiscarded)]
+        assert Counter(settled) == dict.fromkeys(range(8), 12)
+    ends_s = [max(e.at_s for e in events if isinstance(e, UpdateApplied)) for events in happened]
+    assert ends_s[1] < 0.95 * ends_s[0]
+    # A worker's second update is computed on the model of the first.
+    second = [event.at_s for event in happened[1] if isinstance(event, WorkerWent)][:16]
+    assert second == [0.0] * 16
 
 
 def test_with_auxiliary_paths_and_tuned_batches_it_is_one_line_each(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ def begun(book: PaceBook, now_s: float = 0.0) -> PaceBook:
 def test_all_workers_begin_with_their_first_update() -> None:
     book = PaceBook(Asp(), Equal(32), (0, 1), (2,), 5)
     assert [decision.permissions for decision in book.begin(0.0)] == [
-        (Permission(0, 1, 32),),
-        (Permission(1, 1, 32),),
+        (Permission(0, 1, 32, False),),
+        (Permission(1, 1, 32, False),),
     ]
 
 
@@ -30,7 +30,7 @@ def test_an_update_counts_once_every_server_has_it_and_its_worker_has_asked() ->
     assert came.came == (0, 1)
     assert [each.update for each in decision.applied] == [(0, 1)]
     assert decision.version == 1
-    assert decision.permissions == (Permission(0, 2, 32),)
+    assert decision.permissions == (Permission(0, 2, 32, True),)
 
 
 def test_what_each_update_had_missed_is_told() -> None:
@@ -79,7 +79,7 @@ def test_the_others_go_on_without_a_worker_that_has_died() -> None:
     assert not any(decision.permissions for decision in book.came(2, 0, 1, 1.0))
     decisions = book.lost(1, 2.0)
     assert decisions[0].discarded == ((1, 1),)  # servers forget what has come of it
-    assert decisions[1].permissions == (Permission(0, 2, 1),)
+    assert decisions[1].permissions == (Permission(0, 2, 1, True),)
     assert book.came(2, 1, 1, 2.1) == ()  # what was on its way still comes
     assert book.voided_by == ()
 
@@ -125,7 +125,7 @@ def test_a_tuned_batch_rides_on_the_permission() -> None:
         book.asked(worker, 1, 100, compute_s, compute_s)
         for decision in book.came(2, worker, 1, compute_s):
             permissions += decision.permissions
-    assert permissions == (Permission(0, 2, 400), Permission(1, 2, 100))
+    assert permissions == (Permission(0, 2, 400, True), Permission(1, 2, 100, True))
 
 
 def test_what_is_out_of_place_is_refused() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from anabranch.learn.optimisers import Adam, Optimiser, Sgd
 from anabranch.overlay import Overlay, internet2_9, random_complete
-from anabranch.pace import Asp, Bsp, Equal, Pace, R2sp, Safa, Ssp
+from anabranch.pace import Asp, Bsp, Equal, Pace, R2sp, Safa, Ssp, Waves
 from anabranch.plan import Plan, balanced, fapt, packed, star
 from anabranch.scheduler.pacing import PaceBook
 from anabranch.site.accumulator import Floats
@@ -26,6 +26,7 @@ PACES: dict[str, Callable[[], Pace]] = {
     "ssp": lambda: Ssp(1),
     "safa": lambda: Safa(0.5, 3),
     "r2sp": R2sp,
+    "waves": Waves,
 }
 ROUTES: dict[str, Callable[[Overlay], Plan]] = {
     "star": star,
@@ -66,9 +67,13 @@ async def serve(agent: SiteAgent) -> None:
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("pace", PACES)
-@pytest.mark.parametrize("optimiser", [Sgd(0.1), Adam(0.1)], ids=["sgd", "adam"])
+@pytest.mark.parametrize(
+    ("optimiser", "ahead"),
+    [(Sgd(0.1), 0), (Adam(0.1), 0), (Sgd(0.1), 1)],
+    ids=["sgd", "adam", "sgd, ahead"],
+)
 def test_the_model_is_what_the_steps_make_of_the_updates(
-    world: str, route: str, pace: str, optimiser: Optimiser
+    world: str, route: str, pace: str, optimiser: Optimiser, ahead: int
 ) -> None:
     run, make_ports = WORLDS[world]
     overlay = internet2_9()
@@ -77,7 +82,7 @@ def test_the_model_is_what_the_steps_make_of_the_updates(
         plan = ROUTES[route](overlay)
         roots = {tree.root for tree in plan.trees}
         workers = [site for site in range(overlay.size) if site != min(roots)]
-        book = PaceBook(PACES[pace](), Equal(8), workers, roots, UPDATES)
+        book = PaceBook(PACES[pace](), Equal(8), workers, roots, UPDATES, ahead)
         models = [initial() for _ in overlay.sites]
         cluster = await Cluster.start(
             make_ports(overlay),
@@ -88,7 +93,8 @@ def test_the_model_is_what_the_steps_make_of_the_updates(
                 models[site],
                 optimiser.start,
                 len(workers),
-                tuple(workers) if PACES[pace]().barrier else (),
+                tuple(workers) if book.is_barrier else (),
+                ahead,
             ),
         )
         seen: dict[tuple[int, int], Floats] = {}

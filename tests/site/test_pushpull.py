@@ -85,7 +85,8 @@ def test_an_update_reaches_every_server_and_the_model_its_worker(plan: Plan) -> 
     expected = np.zeros(ELEMENTS, np.float32)
     for worker in range(plan.size):
         model, gradients = np.full(ELEMENTS, np.nan, np.float32), normal(worker)
-        sites.sites[worker].push(1, gradients, 1.0, model, lambda w=worker: whole.append(w))
+        sites.sites[worker].expect(2, model, lambda w=worker: whole.append(w))
+        sites.sites[worker].push(1, gradients, 1.0)
         assert sorted(site for site, update in sites.came if update == (worker, 1)) == sorted(
             sites.roots
         )
@@ -101,7 +102,8 @@ def test_several_workers_are_served_the_same_model() -> None:
     sites = Sites(PLANS["fapt, 2 roots"])
     models = {worker: np.full(ELEMENTS, np.nan, np.float32) for worker in (3, 5)}
     for worker, model in models.items():
-        sites.sites[worker].push(1, normal(worker), 1.0, model, lambda: None)
+        sites.sites[worker].expect(2, model, lambda: None)
+        sites.sites[worker].push(1, normal(worker), 1.0)
     for root in sites.roots:
         sites.shards[root].apply([(3, 1), (5, 1)])
         sites.sites[root].serve([(3, 2), (5, 2)])
@@ -121,9 +123,8 @@ def test_under_a_barrier_each_tree_link_carries_one_sum_up_and_one_model_down(
     for step in (1, 2):
         sites.sent.clear()
         for worker, model in models.items():
-            sites.sites[worker].push(
-                step, normal(10 * step + worker), 1.0, model, lambda w=worker: whole.append(w)
-            )
+            sites.sites[worker].expect(step + 1, model, lambda w=worker: whole.append(w))
+            sites.sites[worker].push(step, normal(10 * step + worker), 1.0)
             expected -= normal(10 * step + worker) / len(workers)
         updates = [(worker, step) for worker in workers]
         assert sites.came == [
@@ -203,7 +204,8 @@ def test_what_nobody_awaits_is_refused() -> None:
         server.on_push(Push(1, 9, 0, up, 1.0), 256)
     with pytest.raises(OutOfPlaceMessage, match="not its way"):
         server.on_push(Push(1, plan.version, 0, (8, *up), 1.0), 256)
-    worker.push(1, normal(0), 1.0, normal(1), lambda: None)
+    worker.expect(2, normal(1), lambda: None)
+    worker.push(1, normal(0), 1.0)
     with pytest.raises(OutOfPlaceMessage, match="has 8 bytes"):
         worker.on_parameters(Parameters(2, plan.version, 0, down), 8)
     with pytest.raises(OutOfPlaceMessage, match="update 3, where 2 is awaited"):

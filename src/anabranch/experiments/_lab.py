@@ -19,7 +19,7 @@ import msgspec
 from anabranch import overlay as overlays
 from anabranch.emulate import check_emulable
 from anabranch.overlay import Overlay
-from anabranch.record import Event, RunSummary, UpdateApplied, read_events, summarise
+from anabranch.record import Event, RunSummary, UnknownEvent, UpdateApplied, read_events, summarise
 from anabranch.record.pacing import Iteration
 from anabranch.run.launch import run_locally
 from anabranch.run.scenario import Scenario, Train, check_real, encode, loads
@@ -270,7 +270,7 @@ def _outcome(trial: Trial, file: Path, log: Path) -> Outcome:
 
 
 def _reached(
-    trial: Trial, run: RunSummary, events: Sequence[Event]
+    trial: Trial, run: RunSummary, events: Sequence[Event | UnknownEvent]
 ) -> tuple[float | None, float | None]:
     task = trial.scenario.task
     target = task.target_accuracy if isinstance(task, Train) else None

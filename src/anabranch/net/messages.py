@@ -284,13 +284,15 @@ class ProceedRequest(Message, frozen=True):
 
 
 class Proceed(Message, frozen=True):
-    """To a worker: compute this update, on a batch of so many samples, on the model that comes.
+    """To a worker: compute this update, on a batch of so many samples.
 
-    (R²SP's Permission-to-Proceed.) Everybody has the model for a first update from the start.
+    (R²SP's Permission-to-Proceed.) ``pulls`` says whether the model comes for it; otherwise it is
+    computed on the one that is there.
     """
 
     update: int
     samples: int
+    pulls: bool
 
 
 class Came(Message, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 from anabranch.pace._pace import Pace, Step, Update
@@ -37,31 +38,36 @@ class Ledger:
 
     Args:
         pace: whose promise.
+        ahead: how many updates a worker computes before it sees a model with its last one in. The
+            model that an update is computed on is then as many of its own turns older, and what it
+            may have missed is the promise for each of them, and what else was in those steps.
 
     Attributes:
         version: of the model: how many steps have changed it.
     """
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: Pace, ahead: int = 0) -> None:
         self._pace = pace
+        self._ahead = ahead
         self.version = 0
         self._updates = 0  # in the model
         self._own: dict[int, int] = {}  # of each worker
         self._joined = self._left = 0
-        self._pulled: dict[int, _Seen] = {}
+        self._pulled: dict[int, deque[_Seen]] = {}  # by each worker, for its next updates
         self._waiting: dict[Update, _Seen] = {}
 
     def joined(self) -> None:
         """Take note that a worker has joined, before the pace hears of it."""
         self._joined += 1
 
-    def left(self) -> None:
+    def left(self, worker: int) -> None:
         """Take note that a worker has left, before the pace hears of it."""
         self._left += 1
+        self._pulled.pop(worker, None)
 
     def pushed(self, update: Update) -> None:
         """Take note that an update has come, before the pace hears of it."""
-        self._waiting[update] = self._pulled[update[0]]
+        self._waiting[update] = self._pulled[update[0]].popleft()
 
     def enter(self, step: Step) -> tuple[Applied, ...]:
         """Book a step; return what each of its updates had missed.
@@ -77,7 +83,7 @@ class Ledger:
             seen = self._settle(update)
             of_own = self._own.get(update[0], 0) - seen.own
             missed = self._updates - seen.updates - of_own
-            bound = self._pace.most_missed(self._joined - seen.left)
+            bound = self._bound(self._joined - seen.left)
             assert bound is None or missed <= bound, (
                 f"update {update} missed {missed} of others, the pace promises at most {bound}"
             )
@@ -88,9 +94,18 @@ class Ledger:
             self._own[worker] = self._own.get(worker, 0) + 1
         self._updates += len(step.apply)
         for worker in step.proceed:
-            own = self._own.get(worker, 0)
-            self._pulled[worker] = _Seen(self._updates, own, self._left)
+            seen = _Seen(self._updates, self._own.get(worker, 0), self._left)
+            first = worker not in self._pulled
+            pulled = self._pulled.setdefault(worker, deque())
+            pulled.extend([seen] * (1 + self._ahead if first else 1))
         return tuple(applied)
+
+    def _bound(self, workers: int) -> int | None:
+        """Return how many updates of others one may have missed."""
+        promised = self._pace.most_missed(workers)
+        if promised is None:
+            return None
+        return (1 + self._ahead) * promised + self._ahead * (workers - 1)
 
     def _settle(self, update: Update) -> _Seen:
         assert update in self._waiting, f"update {update} has not come, or was settled before"

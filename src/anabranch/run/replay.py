@@ -58,6 +58,7 @@ class _Pacing(msgspec.Struct, frozen=True, kw_only=True):
     load: EqualBatches | TunedBatches
     batch_size: int
     workers: list[int]
+    ahead: bool = False
 
 
 def encode(scenario: Scenario, overlay: Overlay) -> str:
@@ -67,6 +68,7 @@ def encode(scenario: Scenario, overlay: Overlay) -> str:
         load=scenario.load,
         batch_size=scenario.task.batch_size,
         workers=scenario.workers(overlay),
+        ahead=scenario.computes_ahead,
     )
     return msgspec.json.encode(pacing).decode()
 
@@ -89,6 +91,7 @@ def make_book(pacing_json: str, plan: Plan, updates: int) -> PaceBook:
         pacing.workers,
         [tree.root for tree in plan.trees],
         updates,
+        int(pacing.ahead),
     )
 
 

@@ -297,9 +297,12 @@ class Serve(Table, frozen=True, kw_only=True):
 
     Args:
         only: names of sites that compute nothing.
+        ahead: whether a worker computes its next update while its last one and the model are on
+            their way: they then cost no time, but what it computes on is one update older.
     """
 
     only: tuple[str, ...] = ()
+    ahead: bool = False
 
 
 class EveryStep(Table, frozen=True, kw_only=True, tag_field="kind", tag="every-step"):
@@ -446,6 +449,11 @@ class Scenario(Table, frozen=True, kw_only=True):
     def is_served(self) -> bool:
         """Whether the roots of the route hold the model, and workers push and pull."""
         return self.serve is not None or not isinstance(self.pace, Bsp)
+
+    @property
+    def computes_ahead(self) -> bool:
+        """Whether workers compute while their last update is on its way."""
+        return self.serve is not None and self.serve.ahead
 
     def workers(self, overlay: Overlay) -> list[int]:
         """Return the sites that compute, by index."""

@@ -133,8 +133,9 @@ async def _steps(
     workers = scenario.workers(overlay)
     served = None
     if scenario.is_served:
-        added_up = tuple(workers) if make_pace(scenario.pace).barrier else ()
-        served = Served(work.model, work.make_rule, len(workers), added_up)
+        ahead = scenario.computes_ahead
+        added_up = tuple(workers) if make_pace(scenario.pace).barrier and not ahead else ()
+        served = Served(work.model, work.make_rule, len(workers), added_up, int(ahead))
     await agent.start(transport, len(work.buffer), work.arithmetic, lanes, meter, served)
     diary.begin(agent, site, scenario.sample_every_s)
     if world.strands > 1:

@@ -22,11 +22,13 @@ class Permission:
         worker: who.
         update: which of its updates it is to compute, from 1.
         samples: of its batch.
+        pulls: whether the model comes for it; otherwise it computes on what it has.
     """
 
     worker: int
     update: int
     samples: int
+    pulls: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ class PaceBook:
         workers: which sites compute.
         servers: which sites hold the model; each must have an update before it counts.
         updates: how many each worker makes.
+        ahead: how many updates a worker may compute before the model comes that has its last one
+            in, 0 or 1: it computes while that one and the model are on their way.
 
     Attributes:
         longest_s: that an iteration has taken, from going on to asking to go on.
@@ -79,16 +83,26 @@ class PaceBook:
     """
 
     def __init__(
-        self, pace: Pace, load: Load, workers: Iterable[int], servers: Iterable[int], updates: int
+        self,
+        pace: Pace,
+        load: Load,
+        workers: Iterable[int],
+        servers: Iterable[int],
+        updates: int,
+        ahead: int = 0,
     ) -> None:
         self._pace = pace
         self._load = load
-        self._ledger = Ledger(pace)
+        self._ahead = ahead
+        self._ledger = Ledger(pace, ahead)
         self._workers = dict.fromkeys(workers)  # that take part
         self._servers = frozenset(servers)
         self._updates = updates
         self._made: dict[int, int] = {}  # updates that each worker was let compute
-        self._went_s: dict[int, float] = {}
+        self._told: dict[int, int] = {}  # of them, those that the pace was told of
+        self._computing: set[int] = set()  # as the pace knows it
+        self._began_s: dict[Update, float] = {}  # when it could be begun
+        self._pulled: dict[int, int] = {}  # which version of the model each has, or will
         self._coming: dict[Update, _Coming] = {}
         self._closed = False
         self.longest_s = 0.0
@@ -97,7 +111,7 @@ class PaceBook:
     @property
     def is_barrier(self) -> bool:
         """Whether updates come added up."""
-        return self._pace.barrier
+        return self._pace.barrier and not self._ahead
 
     @property
     def under_way(self) -> int:
@@ -145,10 +159,12 @@ class PaceBook:
         coming = self._expected(worker, update)
         if coming.asked:
             raise OutOfPlaceMessage(f"site {worker} asks to proceed twice, after update {update}")
-        iteration_s = now_s - self._went_s[worker]
+        iteration_s = now_s - self._began_s.pop((worker, update))
         coming.asked, coming.compute_s = True, min(compute_s, iteration_s)
         self.longest_s = max(self.longest_s, iteration_s)
         self._load.measured(worker, samples, coming.compute_s, iteration_s)
+        if (worker, update + 1) in self._began_s:
+            self._began_s[worker, update + 1] = now_s
         return self._push_if_all_here(worker, update, now_s)
 
     def is_void(self, epoch: int) -> bool:
@@ -180,25 +196,37 @@ class PaceBook:
         return self._push_if_all_here(worker, update, now_s)
 
     def _expected(self, worker: int, update: int) -> _Coming:
-        if worker not in self._workers or self._made.get(worker) != update:
+        made, told = self._made.get(worker, 0), self._told.get(worker, 0)
+        if worker not in self._workers or not told < update <= made:
             raise OutOfPlaceMessage(f"update {update} of site {worker}, which is not awaited")
         return self._coming.setdefault((worker, update), _Coming(set()))
 
     def _push_if_all_here(self, worker: int, update: int, now_s: float) -> tuple[Decision, ...]:
         if not self._is_all_here((worker, update)):
             return ()
-        decisions = [Decision((), (), (), self._ledger.version, came=(worker, update))]
-        together = [(worker, update)]
-        if self._pace.barrier:
+        came = Decision((), (), (), self._ledger.version, came=(worker, update))
+        if self.is_barrier:
             together = [(each, self._made[each]) for each in self._workers]
             if not all(map(self._is_all_here, together)):
-                return tuple(decisions)  # a loss may yet void it
-        for each in together:
-            coming = self._coming.pop(each)
-            self._ledger.pushed(each)
-            steps = self._pace.push(each[0], now_s, coming.compute_s)
-            decisions += self._book(steps, now_s)
-        return tuple(decisions)
+                return (came,)  # a loss may yet void it
+        return (came, *self._tell(now_s))
+
+    def _tell(self, now_s: float) -> list[Decision]:
+        """Tell the pace of all updates that are here and that it can hear of."""
+        decisions: list[Decision] = []
+        waiting = list(self._workers)
+        while waiting:
+            worker = waiting.pop(0)
+            update = worker, self._told.get(worker, 0) + 1
+            if worker not in self._computing or not self._is_all_here(update):
+                continue
+            coming = self._coming.pop(update)
+            self._told[worker] = update[1]
+            self._computing.remove(worker)
+            self._ledger.pushed(update)
+            decisions += self._book(self._pace.push(worker, now_s, coming.compute_s), now_s)
+            waiting = list(self._workers)  # whoever goes on may have its next update here already
+        return decisions
 
     def _is_all_here(self, update: Update) -> bool:
         coming = self._coming.get(update)
@@ -206,21 +234,22 @@ class PaceBook:
 
     def look(self, now_s: float) -> tuple[Decision, ...]:
         """Decide what has become due; harmless at any time."""
-        return self._book(self._pace.look(now_s), now_s)
+        return (*self._book(self._pace.look(now_s), now_s), *self._tell(now_s))
 
     def lost(self, worker: int, now_s: float) -> tuple[Decision, ...]:
         """Go on without a worker that has died; servers forget what of its update has come."""
         if worker not in self._workers:
             return ()
-        if self._pace.barrier:
+        if self.is_barrier:
             self.voided_by += (worker,)
             for coming in self._coming.values():
                 coming.servers.clear()
-        decisions = self._leave(worker, now_s)
-        under_way = worker, self._made.get(worker, 0)
-        if any(under_way in decision.discarded for decision in decisions):
-            return decisions  # it was all here, and waited
-        forgotten = Decision((), (under_way,), (), self._ledger.version)
+        decisions = (*self._leave(worker, now_s), *self._tell(now_s))
+        made, told = self._made.get(worker, 0), self._told.get(worker, 0)
+        under_way = tuple((worker, update) for update in range(told + 1, made + 1))
+        if not under_way:
+            return decisions
+        forgotten = Decision((), under_way, (), self._ledger.version)
         return (forgotten, *decisions)
 
     def close(self) -> None:
@@ -232,7 +261,8 @@ class PaceBook:
         self._load.leave(worker)
         for update in [update for update in self._coming if update[0] == worker]:
             del self._coming[update]
-        self._ledger.left()
+        self._computing.discard(worker)
+        self._ledger.left(worker)
         return self._book(self._pace.leave(worker, now_s), now_s)
 
     def _book(self, steps: Sequence[Step], now_s: float) -> tuple[Decision, ...]:
@@ -242,12 +272,10 @@ class PaceBook:
             applied = self._ledger.enter(step)
             permissions, finished = [], []
             for worker in step.proceed:
-                made = self._made.get(worker, 0)
-                if made == self._updates or self._closed:
+                self._computing.add(worker)
+                permissions += self._permit(worker, now_s)
+                if self._made.get(worker, 0) == self._told.get(worker, 0):
                     finished.append(worker)
-                    continue
-                self._made[worker], self._went_s[worker] = made + 1, now_s
-                permissions.append(Permission(worker, made + 1, self._load.samples(worker)))
             leaving += finished
             decisions.append(
                 Decision(
@@ -261,3 +289,17 @@ class PaceBook:
         for worker in leaving:
             decisions += self._leave(worker, now_s)
         return tuple(decisions)
+
+    def _permit(self, worker: int, now_s: float) -> list[Permission]:
+        """Let a worker compute what it may, after a step of the model."""
+        made = self._made.get(worker, 0)
+        more = 1 if made else 1 + self._ahead
+        until = made if self._closed else min(self._updates, made + more)
+        permissions = []
+        for update in range(made + 1, until + 1):
+            pulls = self._pulled.get(worker, 0) < self._ledger.version
+            self._pulled[worker] = self._ledger.version
+            self._began_s[worker, update] = now_s
+            permissions.append(Permission(worker, update, self._load.samples(worker), pulls))
+        self._made[worker] = until
+        return permissions

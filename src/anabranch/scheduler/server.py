@@ -365,17 +365,14 @@ class Scheduler:
             advance = Advance(
                 tuple(each.update for each in decision.applied),
                 decision.discarded,
-                # Everybody has the model for a first update from the start.
-                tuple(
-                    (each.worker, each.update) for each in decision.permissions if each.update > 1
-                ),
+                tuple((each.worker, each.update) for each in decision.permissions if each.pulls),
             )
             if advance.apply or advance.discard or advance.pulls:
                 for server in self._servers:
                     self._sessions[server].post(advance)
             for each in decision.permissions:
                 if each.worker in self._sessions:
-                    self._sessions[each.worker].post(Proceed(each.update, each.samples))
+                    self._sessions[each.worker].post(Proceed(each.update, each.samples, each.pulls))
         if decisions and self._pacing.is_over:
             self._broadcast(NoMoreRounds(0))
         self._look_in_time(self._pacing.due_s)

@@ -76,12 +76,15 @@ class Served:
         workers: how many sites push updates.
         added_up: those sites, where the pace is a barrier: their updates are added up on the way.
             None where each travels alone.
+        ahead: how many updates a worker may compute before the model comes that has its last one
+            in. Pulls and pushes then have memory of their own: twice ``1 + ahead`` models more.
     """
 
     model: Floats
     make_rule: Callable[[int], Rule] | None
     workers: int
     added_up: tuple[int, ...] = ()
+    ahead: int = 0
 
 
 class RoundsOver(Exception):
@@ -192,8 +195,8 @@ class SiteAgent:
         self._told = 0  # chunks finished here when the scheduler was last told
         self._served: Served | None = None
         self._shard: Shard | None = None
-        self._model_here = asyncio.Event()  # the model that the next update is computed on
-        self._model_here.set()
+        self._models_here: dict[int, asyncio.Event] = {}  # by the update that is computed on each
+        self._rooms: list[tuple[Floats, Floats]] = []  # for pulls and pushes that are under way
         self._went_s: float | None = None  # when this worker was last let go on
         self._meter: Meter | None = None
         self._heads_go_ahead = False  # on its lanes
@@ -327,6 +330,11 @@ class SiteAgent:
             rule = None if served.make_rule is None else served.make_rule(elements)
             self._shard = Shard(own, served.model, rule, served.workers, self._came)
         self._served = served
+        if served.ahead and served.make_rule is not None:
+            self._rooms = [
+                (np.empty_like(served.model), np.empty_like(served.model))
+                for _ in range(1 + served.ahead)
+            ]
         plane.push_and_pull(plan, chunks, self._shard, served.added_up)
 
     def _came(self, update: Update) -> None:
@@ -350,10 +358,17 @@ class SiteAgent:
         if self._went_s is not None:
             self._scheduler.took(now_s - self._went_s)
         self._went_s = now_s
+        here = self._models_here.pop(answer.update, None)
+        if not answer.pulls:
+            return answer
+        if here is None or self._served is None:
+            raise RunAborted(f"the scheduler let update {answer.update} pull, which is not due")
         try:
-            await self._plane.unless_failed(self._model_here.wait())
+            await self._plane.unless_failed(here.wait())
         except (LinkError, PeerError, RunAborted) as error:
             raise await self._scheduler.verdict(error) from error
+        if self._rooms:
+            self._served.model[:] = self._rooms[answer.update % len(self._rooms)][0]
         return answer
 
     def push(
@@ -363,7 +378,8 @@ class SiteAgent:
 
         Args:
             permission: see there.
-            gradients: shape (elements,); must not change until the next permission.
+            gradients: shape (elements,); must not change until the next permission, where no
+                worker computes ahead.
             weight: what the update counts, > 0.
             samples: of its batch.
             compute_s: how long it took to compute.
@@ -375,11 +391,18 @@ class SiteAgent:
         assert self._served is not None, "the model is not served in this run"
         assert self._plane.pushpull is not None
         _check_buffer(gradients, weight, len(self._served.model))
-        self._scheduler.post(ProceedRequest(permission.update, samples, compute_s))
-        self._model_here.clear()
-        self._plane.pushpull.push(
-            permission.update, gradients, weight, self._served.model, self._model_here.set
-        )
+        update = permission.update
+        self._scheduler.post(ProceedRequest(update, samples, compute_s))
+        then = update + 1 + self._served.ahead
+        model = self._served.model
+        if self._rooms:
+            model = self._rooms[then % len(self._rooms)][0]
+            room = self._rooms[update % len(self._rooms)][1]
+            room[:] = gradients
+            gradients = room
+        here = self._models_here[then] = asyncio.Event()
+        self._plane.pushpull.expect(then, model, here.set)
+        self._plane.pushpull.push(update, gradients, weight)
 
     def _advance(self, message: Advance) -> None:
         assert self._plane is not None

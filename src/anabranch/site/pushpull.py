@@ -66,31 +66,33 @@ class PushPull:
         self._arithmetic = arithmetic
         self._emit = emit
         self._shard = shard
-        self._pull: _Pull | None = None
+        self._pulls: dict[int, _Pull] = {}  # by update
         self._sums: Summing | None = None
         self._models = Multicast(site, plan, chunks, arithmetic, emit, self._take)
         if added_up:
             self._sums = Summing(site, plan, chunks, added_up, arithmetic, emit, self._whole_sum)
             self._models.reach(added_up)
 
-    def push(
-        self,
-        update: int,
-        gradients: Floats,
-        weight: float,
-        model: Floats,
-        whole: Callable[[], None],
-    ) -> None:
-        """Send an update to the servers, and await the model for the next.
+    def expect(self, update: int, memory: Floats, whole: Callable[[], None]) -> None:
+        """Await the model that an update will be computed on.
+
+        Args:
+            update: counted from 1.
+            memory: shape (elements,); overwritten chunk by chunk as the model comes.
+            whole: called once it has.
+        """
+        self._pulls[update] = _Pull(update, memory, whole)
+
+    def push(self, update: int, gradients: Floats, weight: float) -> None:
+        """Send an update to the servers.
 
         Args:
             update: counted from 1.
             gradients: shape (elements,); must not change before everything has left.
             weight: what the update counts, > 0.
-            model: shape (elements,); overwritten chunk by chunk as the next model comes.
-            whole: called once it has.
         """
-        self._pull = _Pull(update + 1, model, whole)
+        for before in [each for each in self._pulls if each <= update]:
+            del self._pulls[before]
         if self._sums is not None:
             self._sums.push(update, gradients, weight)
             return
@@ -193,11 +195,11 @@ class PushPull:
         return self._take(message, payload_bytes)[0]
 
     def _take(self, message: Parameters, payload_bytes: int) -> tuple[Sink, Floats]:
-        pull = self._pull
-        if pull is None or message.round != pull.update:
+        pull = self._pulls.get(message.round)
+        if pull is None:
+            awaited = ", ".join(map(str, self._pulls)) or "none"
             raise OutOfPlaceMessage(
-                f"the model for update {message.round}, where "
-                f"{'none' if pull is None else pull.update} is awaited"
+                f"the model for update {message.round}, where {awaited} is awaited"
             )
         chunk = self._chunks[message.chunk]
         if payload_bytes != 4 * chunk.elements:
