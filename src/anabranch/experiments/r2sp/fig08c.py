@@ -12,6 +12,7 @@ from anabranch.run.scenario import Safa, Waves
 from anabranch.sim.compute import Compute
 
 _PACES = {**setting.PACES, "SAFA": Safa(), "waves": Waves()}
+_AHEAD = ("BSP", "R²SP", "waves")  # under which workers compute ahead too
 _PAPER = {
     "BSP": "fewest iterations",
     "ASP": "slower than BSP",
@@ -19,12 +20,15 @@ _PAPER = {
     "R²SP": "up to 25 % faster than BSP (VGG16)",
     "SAFA": "",
     "waves": "",
+    **{f"{name}, ahead": "" for name in _AHEAD},
 }
 
 
 def _make(lab: Lab) -> Result:
     effort = training.effort(lab)
-    models = (VGG16,) if lab.quick else (RESNET32, ALEXNET, VGG16, INCEPTION)
+    models = (INCEPTION,) if lab.quick else (RESNET32, ALEXNET, VGG16, INCEPTION)
+    paces = [(name, pace, False) for name, pace in _PACES.items()]
+    paces += [(f"{name}, ahead", _PACES[name], True) for name in _AHEAD]
     trials = [
         training.trial(
             pace,
@@ -32,11 +36,12 @@ def _make(lab: Lab) -> Result:
             Compute(samples_per_s=training.BATCH / model.compute_s, jitter=setting.JITTER),
             rate,
             seed,
+            ahead=ahead,
             model=model.name,
             pace=name,
         )
         for model in models
-        for name, pace in _PACES.items()
+        for name, pace, ahead in paces
         for rate in effort.rates
         for seed in effort.seeds
     ]
