@@ -19,7 +19,9 @@ from anabranch.experiments.r2sp.fig04 import worst
 from anabranch.learn.profiles import ALEXNET
 from anabranch.overlay import internet2_9
 from anabranch.pace import Bsp, R2sp, Ssp
-from anabranch.run.scenario import Exchange, Fapt, Packed, Star, loads
+from anabranch.run.scenario import loads
+from anabranch.run.scenario.routes import Fapt, Packed, Star
+from anabranch.run.scenario.tasks import Exchange
 
 SECONDS = {"star": 100.0, "balanced": 80.0, "mst": 50.0, "fapt": 25.0, "packed": 10.0}
 ALL = list(EXPERIMENTS.values())

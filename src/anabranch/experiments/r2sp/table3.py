@@ -11,7 +11,7 @@ from anabranch.experiments._lab import Lab, Outcome, Trial, WorkerOutcome
 from anabranch.experiments._result import Result, Row
 from anabranch.experiments.r2sp import _setting as setting
 from anabranch.experiments.r2sp._setting import RESNET32
-from anabranch.run.scenario import EqualBatches, R2sp, TunedBatches
+from anabranch.run.scenario.paces import EqualBatches, R2sp, TunedBatches
 from anabranch.sim.compute import Compute, SiteCompute
 
 _BATCH, _MOST = 512, 4096
