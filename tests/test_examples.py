@@ -16,19 +16,10 @@ from msgspec import inspect
 
 from anabranch.overlay import _toml
 from anabranch.record import RunSummary, read_events, summarise
-from anabranch.run.scenario import (
-    Asp,
-    Bsp,
-    ByShare,
-    Oracle,
-    Safa,
-    Scenario,
-    Ssp,
-    TunedBatches,
-    check_real,
-    load,
-    plan_route,
-)
+from anabranch.run.scenario import Scenario, check_real, load
+from anabranch.run.scenario.awareness import Oracle
+from anabranch.run.scenario.paces import Asp, Bsp, Safa, Ssp, TunedBatches
+from anabranch.run.scenario.routes import ByShare, plan_route
 from anabranch.run.simulate import simulate
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

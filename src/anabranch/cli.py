@@ -46,16 +46,8 @@ from anabranch.run.launch import BEGAN, TOKEN_VARIABLE, run_locally
 from anabranch.run.progress import LiveRun, pace_table, results_table, twin_table
 from anabranch.run.replay import ReplayError
 from anabranch.run.replay import replay as replay_log
-from anabranch.run.scenario import (
-    Balanced,
-    Fapt,
-    Packed,
-    Route,
-    Scenario,
-    ScenarioError,
-    Spanning,
-    Star,
-)
+from anabranch.run.scenario import Scenario, ScenarioError
+from anabranch.run.scenario.routes import Balanced, Fapt, Packed, Route, Spanning, Star, plan_route
 
 if TYPE_CHECKING:
     from anabranch.experiments import Row
@@ -406,7 +398,7 @@ def plan(
     routes: list[Route] = [Star(), Balanced(), Spanning(), Fapt(roots=1)]
     routes += [Fapt(roots=count)] if count > 1 else []
     routes.append(Packed())
-    planned = [scenarios.plan_route(each, network) for each in routes]
+    planned = [plan_route(each, network) for each in routes]
     by_kind = {
         str(each.__struct_config__.tag): found for each, found in zip(routes, planned, strict=True)
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,15 @@ from anabranch.experiments.netstorm import _setting as setting
 from anabranch.experiments.netstorm import fig19
 from anabranch.experiments.netstorm.fig13 import cubic_bps, hub_and_spokes, one_connection_each
 from anabranch.experiments.r2sp import _setting as r2sp
+from anabranch.experiments.r2sp import _training as training
 from anabranch.experiments.r2sp._setting import PACES
 from anabranch.experiments.r2sp.fig04 import worst
 from anabranch.learn.profiles import ALEXNET
 from anabranch.overlay import internet2_9
 from anabranch.pace import Bsp, R2sp, Ssp
-from anabranch.run.scenario import Exchange, Fapt, Packed, Star, loads
+from anabranch.run.scenario import loads
+from anabranch.run.scenario.routes import Fapt, Packed, Star
+from anabranch.run.scenario.tasks import Exchange, Train
 
 SECONDS = {"star": 100.0, "balanced": 80.0, "mst": 50.0, "fapt": 25.0, "packed": 10.0}
 ALL = list(EXPERIMENTS.values())
@@ -35,12 +39,16 @@ class ToldLab(Lab):
         told = []
         for trial in trials:
             round_s = SECONDS[trial.scenario.routes[0].__struct_config__.tag]
-            assert isinstance(trial.scenario.task, Exchange)
-            round_s *= (trial.scenario.task.elements or ALEXNET.elements) / ALEXNET.elements
+            task = trial.scenario.task
+            if isinstance(task, Exchange):
+                round_s *= (task.elements or ALEXNET.elements) / ALEXNET.elements
             names = [trial.overlay.sites[k].name for k in trial.scenario.workers(trial.overlay)]
             workers = {name: WorkerOutcome(round_s, 0.1, 600.0) for name in names}
             served = (0.5, 0.1, 0.2 * round_s, 0.3 * round_s, workers)
             told.append(Outcome(trial.labels, "told.toml", 4, 4 * round_s, round_s, 0, *served))
+            if isinstance(task, Train):  # the larger the steps, the sooner, but not always
+                reached_s = None if task.learning_rate > 0.3 and trial.scenario.seed else round_s
+                told[-1] = replace(told[-1], reached_s=reached_s, reached_updates=4.0)
         return told
 
 
@@ -162,6 +170,27 @@ def test_emulated_paces_stand_beside_their_simulation(tmp_path: Path):
     rows = EXPERIMENTS["r2sp/fig08"].make(emulated).rows
     assert {trial.overlay.size for trial in emulated.trials} == {5}
     assert all(row.why.startswith("simulated ") for row in rows)
+
+
+def test_a_learning_rate_counts_only_if_every_run_with_it_reaches_the_target():
+    def ran(rate: float, reached_s: float | None, updates: float | None) -> Outcome:
+        return replace(
+            Outcome({"pace": "BSP", "rate": rate}, "a.toml", 4, 40.0, 10.0, 0),
+            reached_s=reached_s,
+            reached_updates=updates,
+        )
+
+    runs = [ran(0.1, 30.0, 3.0), ran(0.1, 50.0, 5.0), ran(0.4, 10.0, 1.0), ran(0.4, None, None)]
+    best = training.best(runs, (0.1, 0.4), {"pace": "BSP"})
+    assert best == training.Converged(0.1, 40.0, 4.0)
+    assert training.best(runs, (0.4,), {"pace": "BSP"}) is None
+
+
+def test_the_small_model_moves_as_slowly_as_the_large_one():
+    overlay = training.cluster(r2sp.VGG16.elements, 10e9, 16, 4)
+    port_bps = overlay.sites[0].uplink_bps
+    assert port_bps is not None
+    assert training.ELEMENTS / port_bps == pytest.approx(r2sp.VGG16.elements / 10e9)
 
 
 def test_workers_may_have_narrower_ports(tmp_path: Path):

@@ -10,18 +10,10 @@ import pytest
 from anabranch.experiments import Lab, Outcome, Trial, seconds
 from anabranch.experiments._lab import scenario_toml
 from anabranch.overlay import internet2_9, redraw
-from anabranch.run.scenario import (
-    Auxiliary,
-    Exchange,
-    Fapt,
-    Passive,
-    Scenario,
-    ScenarioError,
-    Star,
-    Stop,
-    load,
-    loads,
-)
+from anabranch.run.scenario import Scenario, ScenarioError, Stop, load, loads
+from anabranch.run.scenario.awareness import Passive
+from anabranch.run.scenario.routes import Auxiliary, Fapt, Star
+from anabranch.run.scenario.tasks import Exchange
 
 STAR = Scenario(
     overlay="internet2-9",

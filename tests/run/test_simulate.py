@@ -38,7 +38,8 @@ from anabranch.record import (
     read_events,
     summarise,
 )
-from anabranch.run.scenario import Scenario, ScenarioError, load, loads, plan_route
+from anabranch.run.scenario import Scenario, ScenarioError, load, loads
+from anabranch.run.scenario.routes import plan_route
 from anabranch.run.simulate import simulate
 
 from ..plan.networks import build, random_overlay

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from anabranch.net.errors import RunAborted
-from anabranch.run.scenario import Exchange, Fapt, Scenario, Stop, Task, Train
+from anabranch.run.scenario import Scenario, Stop
+from anabranch.run.scenario.routes import Fapt
+from anabranch.run.scenario.tasks import Exchange, Task, Train
 from anabranch.run.work import Work, buffer_elements, describe, make_work
 from anabranch.site.arithmetic import Float32, SizesOnly
 

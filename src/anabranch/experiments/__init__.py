@@ -10,8 +10,10 @@ from anabranch.experiments.r2sp import fig04 as r2sp_fig04
 from anabranch.experiments.r2sp import fig08 as r2sp_fig08
 from anabranch.experiments.r2sp import fig08c as r2sp_fig08c
 from anabranch.experiments.r2sp import fig10 as r2sp_fig10
+from anabranch.experiments.r2sp import fig11 as r2sp_fig11
 from anabranch.experiments.r2sp import fig12 as r2sp_fig12
 from anabranch.experiments.r2sp import fig13 as r2sp_fig13
+from anabranch.experiments.r2sp import fig14 as r2sp_fig14
 from anabranch.experiments.r2sp import table1 as r2sp_table1
 from anabranch.experiments.r2sp import table2 as r2sp_table2
 from anabranch.experiments.r2sp import table3 as r2sp_table3
@@ -26,8 +28,10 @@ _R2SP = (
     r2sp_fig08c,
     r2sp_fig10,
     r2sp_table3,
+    r2sp_fig11,
     r2sp_fig12,
     r2sp_fig13,
+    r2sp_fig14,
 )
 
 EXPERIMENTS = {figure.EXPERIMENT.name: figure.EXPERIMENT for figure in (*_NETSTORM, *_R2SP)}

@@ -22,7 +22,8 @@ from anabranch.overlay import Overlay
 from anabranch.record import Event, RunSummary, UnknownEvent, UpdateApplied, read_events, summarise
 from anabranch.record.pacing import Iteration
 from anabranch.run.launch import run_locally
-from anabranch.run.scenario import Scenario, Train, check_real, encode, loads
+from anabranch.run.scenario import Scenario, check_real, encode, loads
+from anabranch.run.scenario.tasks import Train
 from anabranch.run.simulate import simulate
 
 Label = str | int | float

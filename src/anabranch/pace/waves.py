@@ -59,7 +59,7 @@ class Waves:
 
     barrier = False
 
-    def __init__(self, staleness_cost: float = 0.25) -> None:
+    def __init__(self, staleness_cost: float = 0.1) -> None:
         if not 0 <= staleness_cost < math.inf:
             raise ValueError(f"staleness_cost is {staleness_cost:g}; give 0 or more")
         self._staleness_cost = staleness_cost

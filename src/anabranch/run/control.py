@@ -27,16 +27,10 @@ from anabranch.plan import Plan
 from anabranch.record import events
 from anabranch.record.log import EventLog
 from anabranch.run import replay
-from anabranch.run.scenario import (
-    Exchange,
-    Passive,
-    Planner,
-    Scenario,
-    Train,
-    check_real,
-    encode,
-    make_planner,
-)
+from anabranch.run.scenario import Scenario, check_real, encode
+from anabranch.run.scenario.awareness import Passive
+from anabranch.run.scenario.routes import Planner, make_planner
+from anabranch.run.scenario.tasks import Exchange, Train
 from anabranch.run.work import describe
 from anabranch.scheduler.awareness import Awareness, Search
 from anabranch.scheduler.collector import Collector, equal_rates

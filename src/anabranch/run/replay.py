@@ -33,14 +33,8 @@ from anabranch.record.events import (
     WorkerWent,
     kind_of,
 )
-from anabranch.run.scenario import (
-    EqualBatches,
-    Pace,
-    Scenario,
-    TunedBatches,
-    make_load,
-    make_pace,
-)
+from anabranch.run.scenario import Scenario
+from anabranch.run.scenario.paces import EqualBatches, Pace, TunedBatches, make_load, make_pace
 from anabranch.scheduler.pacing import Decision, PaceBook
 
 _Told = ProceedAsked | UpdateCame | PaceLooked | SiteLost | RunStopping

@@ -20,12 +20,8 @@ from anabranch.plan import Plan
 from anabranch.record.events import FaultInjected
 from anabranch.record.log import EventLog
 from anabranch.run.control import Recorder, conduct, first_plan, make_scheduler
-from anabranch.run.scenario import (
-    Exchange,
-    Scenario,
-    check_simulable,
-    compute_model,
-)
+from anabranch.run.scenario import Scenario, check_simulable, compute_model
+from anabranch.run.scenario.tasks import Exchange
 from anabranch.run.site import take_part
 from anabranch.sim.compute import STEADY, ComputeModel
 from anabranch.sim.faults import (

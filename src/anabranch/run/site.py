@@ -15,7 +15,9 @@ from anabranch.net.network import Address, Network
 from anabranch.net.throughput import BusyPeriodEstimator, ChunkMeanEstimator
 from anabranch.overlay import Overlay
 from anabranch.record import events
-from anabranch.run.scenario import Passive, Scenario, decode, make_pace
+from anabranch.run.scenario import Scenario, decode
+from anabranch.run.scenario.awareness import Passive
+from anabranch.run.scenario.paces import make_pace
 from anabranch.run.work import Work, make_work
 from anabranch.site.agent import RoundsOver, Served, SiteAgent, Transport
 from anabranch.site.meter import Meter

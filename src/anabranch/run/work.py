@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from anabranch.net.errors import RunAborted
-from anabranch.run.scenario import Exchange, Scenario, Task, Train
+from anabranch.run.scenario import Scenario
+from anabranch.run.scenario.tasks import Exchange, Task, Train
 from anabranch.site.arithmetic import Arithmetic, Float32, SizesOnly
 from anabranch.site.shard import Rule
 

@@ -61,6 +61,7 @@ from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.scheduler.awareness import Awareness
 from anabranch.scheduler.dealing import Dealer
+from anabranch.scheduler.lookout import Lookout
 from anabranch.scheduler.members import Members
 from anabranch.scheduler.pacing import Decision, PaceBook
 from anabranch.scheduler.policy import Replan
@@ -73,8 +74,7 @@ LIMITS = Limits(message_bytes=1 << 26, payload_bytes=0)
 # A site that loses a neighbour's lane often hears of it before the scheduler hears that the
 # neighbour died. Waiting this long lets the run's error name the cause and not the symptom.
 _BLAME_S = 0.5
-# How much longer than a look at plans the pause before the next is, at least.
-_REST = 20.0
+_ELEMENT_BYTES = 4
 _MEASURABLE_BPS = 1.0, 1e15
 _LONGEST_S = 1e6
 
@@ -170,9 +170,7 @@ class Scheduler:
         self.lost: set[int] = set()
         self._workers = frozenset(() if pacing is None else pacing.workers)
         self._awareness = awareness
-        self._update: asyncio.Task[None] | None = None  # that is due, or goes on
-        self._looked_s = 0.0  # when plans were last looked at
-        self._looked_for_s = 0.0  # how long that took
+        self._lookout: Lookout | None = None  # once the run has begun, where there is awareness
         self._dealing = dealing
         self._dealers: dict[int, Dealer] = {}  # of the rounds in progress
         self._network = network
@@ -212,8 +210,8 @@ class Scheduler:
         try:
             await self._end
         finally:
-            if self._update is not None:
-                self._update.cancel()
+            if self._lookout is not None:
+                self._lookout.close()
             if self._look_at_pace is not None:
                 self._look_at_pace.cancel()
 
@@ -281,7 +279,8 @@ class Scheduler:
             self._sessions[site].acknowledged(message.count)
             return
         self._sessions[site].count()
-        self._update_in_time()
+        if self._lookout is not None:
+            self._lookout.look_in_time()
         match message:
             case Ready() if site not in self._ready and not self.members.missing:
                 self._ready.add(site)
@@ -415,36 +414,8 @@ class Scheduler:
     def _since_start_s(self) -> float:
         return 0.0 if self._started_s is None else self._now_s() - self._started_s
 
-    def _update_in_time(self) -> None:
-        """See that plans are looked at, as often as they should be while anything happens."""
-        if self._awareness is None or self._update is not None or self._started_s is None:
-            return
-        # Looking at plans must not become what the scheduler does most of the time.
-        pause_s = max(self._awareness.update_time_s, _REST * self._looked_for_s)
-        due_s = max(0.0, self._looked_s + pause_s - self._now_s())
-        self._update = asyncio.get_running_loop().create_task(
-            self._look(self._awareness, due_s), name="look at plans"
-        )
-
-    async def _look(self, awareness: Awareness, due_s: float) -> None:
-        """Plan again if that is better; in a thread, for rounds go on meanwhile."""
-        try:
-            await asyncio.sleep(due_s)
-            if self._end.done():
-                return
-            assert self._buffer_elements is not None  # the run has begun
-            began_s, now_s = self._now_s(), self._since_start_s()
-            expected = awareness.expectation(4 * self._buffer_elements, now_s)
-            loop, elements = asyncio.get_running_loop(), self._buffer_elements
-            replan = await loop.run_in_executor(None, awareness.consider, expected, 4 * elements)
-            paths = await loop.run_in_executor(None, awareness.auxiliary, expected)
-            self._looked_s = self._now_s()
-            self._looked_for_s = self._looked_s - began_s
-        except Exception as error:  # nothing else would hear of it
-            self.abort(f"the scheduler failed to plan: {type(error).__name__}: {error}")
-            return
-        finally:
-            self._update = None
+    def _found(self, replan: Replan | None, paths: tuple[Path, ...]) -> None:
+        """Go on with what a look at plans has found."""
         if self._end.done():
             return
         if replan is not None:
@@ -464,7 +435,12 @@ class Scheduler:
                 f"{self._buffer_elements}; give every site the same model"
             )
         elif len(self._ready) == self.overlay.size:
-            self._started_s = self._looked_s = self._now_s()
+            self._started_s = self._now_s()
+            if self._awareness is not None:
+                size_bytes = _ELEMENT_BYTES * buffer_elements
+                self._lookout = Lookout(
+                    self._awareness, size_bytes, self._started_s, self._found, self.abort
+                )
             self.observer.started(buffer_elements)
             self._broadcast(Start())
             if self._pacing is not None:

@@ -25,20 +25,10 @@ from anabranch import overlay as overlays
 from anabranch.experiments._lab import Lab, Label, Outcome, Trial, seconds
 from anabranch.learn.profiles import ALEXNET
 from anabranch.overlay import Overlay, redraw
-from anabranch.run.scenario import (
-    Auxiliary,
-    Awareness,
-    Balanced,
-    Exchange,
-    Fapt,
-    Packed,
-    Passive,
-    Route,
-    Scenario,
-    Spanning,
-    Star,
-    Stop,
-)
+from anabranch.run.scenario import Scenario, Stop
+from anabranch.run.scenario.awareness import Awareness, Passive
+from anabranch.run.scenario.routes import Auxiliary, Balanced, Fapt, Packed, Route, Spanning, Star
+from anabranch.run.scenario.tasks import Exchange
 
 CHUNK_ELEMENTS = 1_000_000
 """The paper's CHUNK_SIZE."""

@@ -12,7 +12,8 @@ from anabranch.experiments._result import Result, Row
 from anabranch.experiments.netstorm import _setting as setting
 from anabranch.experiments.netstorm._setting import MXNET, PRO, times
 from anabranch.overlay import Overlay, random_sparse
-from anabranch.run.scenario import Exchange, Stop
+from anabranch.run.scenario import Stop
+from anabranch.run.scenario.tasks import Exchange
 
 _MODELS = {  # parameters, for 1000 classes
     "MobileNet": 4_231_976,

@@ -15,20 +15,19 @@ from statistics import fmean, geometric_mean
 
 from anabranch.experiments._lab import Label, Outcome, Trial
 from anabranch.overlay import Link, Overlay, Site
-from anabranch.run.scenario import (
+from anabranch.run.scenario import Scenario, Stop
+from anabranch.run.scenario.paces import (
     Asp,
     Bsp,
     EqualBatches,
-    Exchange,
-    Fapt,
     Pace,
     R2sp,
-    Scenario,
     Serve,
     Ssp,
-    Stop,
     TunedBatches,
 )
+from anabranch.run.scenario.routes import Fapt
+from anabranch.run.scenario.tasks import Exchange
 from anabranch.sim.compute import Compute, LognormalJitter
 
 WORKERS, SERVERS = 16, 4  # the paper's cluster A

@@ -20,16 +20,10 @@ from anabranch.experiments._result import Row
 from anabranch.experiments.r2sp import _setting as setting
 from anabranch.experiments.r2sp._setting import EQUAL
 from anabranch.overlay import Overlay
-from anabranch.run.scenario import (
-    EqualBatches,
-    Fapt,
-    Pace,
-    Scenario,
-    Serve,
-    Stop,
-    Train,
-    TunedBatches,
-)
+from anabranch.run.scenario import Scenario, Stop
+from anabranch.run.scenario.paces import EqualBatches, Pace, Serve, TunedBatches
+from anabranch.run.scenario.routes import Fapt
+from anabranch.run.scenario.tasks import Train
 from anabranch.sim.compute import Compute
 
 HIDDEN = 256
@@ -40,8 +34,8 @@ _MOST_ITERATIONS = 400
 _CHUNKS = 32
 NOTE = (
     f"Trained: 8 x 8 digits, a perceptron with {HIDDEN} hidden units ({ELEMENTS:,} parameters), "
-    f"one sample a batch, to {TARGET:.0%} of held-out samples, over a network as many times slower "
-    "as it is smaller than the paper's model."
+    f"batches of one sample where not said otherwise, to {TARGET:.0%} of held-out samples, over a "
+    "network as many times slower as it is smaller than the paper's model."
 )
 
 
@@ -91,6 +85,7 @@ def trial(
     seed: int,
     load: EqualBatches | TunedBatches = EQUAL,
     ahead: bool = False,
+    batch: int = BATCH,
     **labels: Label,
 ) -> Trial:
     """Return a run that trains to the target.
@@ -98,11 +93,12 @@ def trial(
     Args:
         under: its pace.
         overlay: of :func:`cluster`.
-        compute: how long batches of ``BATCH`` take.
+        compute: how long batches take.
         rate: the learning rate.
         seed: of data, model and jitter.
         load: equal batches or tuned ones.
         ahead: whether workers compute while their last update is on its way.
+        batch: samples of a batch.
         labels: what else sets it apart.
     """
     servers = tuple(site.name for site in overlay.sites if site.name.startswith("server-"))
@@ -119,7 +115,7 @@ def trial(
             model="mlp",
             hidden=(HIDDEN,),
             learning_rate=rate,
-            batch_size=BATCH,
+            batch_size=batch,
             evaluate_every=1,
             target_accuracy=TARGET,
         ),

@@ -11,14 +11,14 @@ from anabranch.experiments._lab import Lab, Outcome, Trial, WorkerOutcome
 from anabranch.experiments._result import Result, Row
 from anabranch.experiments.r2sp import _setting as setting
 from anabranch.experiments.r2sp._setting import RESNET32
-from anabranch.run.scenario import EqualBatches, R2sp, TunedBatches
+from anabranch.run.scenario.paces import EqualBatches, R2sp, TunedBatches
 from anabranch.sim.compute import Compute, SiteCompute
 
 _BATCH, _MOST = 512, 4096
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class Kind:
     """An instance type of the paper's cluster B, and what its Table III says of it.
 
     Args:
@@ -41,14 +41,14 @@ class _Kind:
         return self.blocked_s + _BATCH / self.samples_per_s
 
 
-_KINDS = (
-    _Kind("g2.2xlarge", range(1, 3), 429, 0.0, 512),
-    _Kind("p2.xlarge", range(3, 5), 628, 0.62, 901),
-    _Kind("g3.4xlarge", range(5, 9), 917, 0.82, 1264),
+KINDS = (
+    Kind("g2.2xlarge", range(1, 3), 429, 0.0, 512),
+    Kind("p2.xlarge", range(3, 5), 628, 0.62, 901),
+    Kind("g3.4xlarge", range(5, 9), 917, 0.82, 1264),
 )
-_SLOWEST, *_FASTER = _KINDS
+SLOWEST, *_FASTER = KINDS
 # Beside its samples: what the waits of the others say that the slowest takes.
-_MORE_S = round(fmean(kind.slowest_s for kind in _FASTER) - _SLOWEST.slowest_s, 2)
+_MORE_S = round(fmean(kind.slowest_s for kind in _FASTER) - SLOWEST.slowest_s, 2)
 _LOADS: Mapping[str, EqualBatches | TunedBatches] = {
     "equal": EqualBatches(),
     "tuned": TunedBatches(most=_MOST),
@@ -64,14 +64,14 @@ def _make(lab: Lab) -> Result:
     for more_s in (0.0, _MORE_S):
         runs = {load: _run(outcomes, load, more_s) for load in _LOADS}
         where = f", g2.2xlarge {more_s:g} s slower" if more_s else ""
-        for kind in _KINDS:
+        for kind in KINDS:
             equal, tuned = (_of(runs[load], kind) for load in _LOADS)
             rows.append(
                 Row(
                     f"{kind.name}{where}: blocked with equal batches",
                     f"{kind.blocked_s:g} s",
                     f"{fmean(each.blocked_s for each in equal):.2f} s",
-                    "" if more_s or kind is _SLOWEST else _why_blocked(kind),
+                    "" if more_s or kind is SLOWEST else _why_blocked(kind),
                 )
             )
             rows.append(
@@ -80,7 +80,7 @@ def _make(lab: Lab) -> Result:
                     f"{kind.tuned}",
                     f"{fmean(each.samples for each in tuned):.0f} "
                     f"(blocked {fmean(each.blocked_s for each in tuned):.2f} s)",
-                    "" if more_s or kind is _SLOWEST else _why_tuned(kind),
+                    "" if more_s or kind is SLOWEST else _why_tuned(kind),
                 )
             )
         speeds = {load: _samples_per_s(run.workers.values()) for load, run in runs.items()}
@@ -104,12 +104,12 @@ def _trial(load: str, more_s: float, iterations: int) -> Trial:
     overlay = setting.cluster(workers=setting.WORKERS_1, servers=setting.SERVERS_1)
     sites = {
         f"worker-{k}": SiteCompute(
-            samples_per_s=kind.samples_per_s, fixed_s=more_s if kind is _SLOWEST else 0.0
+            samples_per_s=kind.samples_per_s, fixed_s=more_s if kind is SLOWEST else 0.0
         )
-        for kind in _KINDS
+        for kind in KINDS
         for k in kind.workers
     }
-    compute = Compute(samples_per_s=_SLOWEST.samples_per_s, sites=sites)
+    compute = Compute(samples_per_s=SLOWEST.samples_per_s, sites=sites)
     elements = RESNET32.elements
     scenario = setting.served(elements, R2sp(), iterations, overlay, compute, _BATCH, _LOADS[load])
     return Trial({"load": load, "more_s": more_s}, scenario, overlay)
@@ -120,7 +120,7 @@ def _run(outcomes: Iterable[Outcome], load: str, more_s: float) -> Outcome:
     return found
 
 
-def _of(run: Outcome, kind: _Kind) -> list[WorkerOutcome]:
+def _of(run: Outcome, kind: Kind) -> list[WorkerOutcome]:
     return [run.workers[f"worker-{k}"] for k in kind.workers]
 
 
@@ -128,15 +128,15 @@ def _samples_per_s(workers: Iterable[WorkerOutcome]) -> float:
     return sum(each.samples / each.iteration_s for each in workers)
 
 
-def _why_blocked(kind: _Kind) -> str:
-    by_speeds_s = _BATCH / _SLOWEST.samples_per_s - _BATCH / kind.samples_per_s
+def _why_blocked(kind: Kind) -> str:
+    by_speeds_s = _BATCH / SLOWEST.samples_per_s - _BATCH / kind.samples_per_s
     return (
         f"by the paper's own speeds {by_speeds_s:.2f} s; its wait needs a slowest iteration of "
-        f"{kind.slowest_s:.2f} s, not {_SLOWEST.slowest_s:.2f} s"
+        f"{kind.slowest_s:.2f} s, not {SLOWEST.slowest_s:.2f} s"
     )
 
 
-def _why_tuned(kind: _Kind) -> str:
+def _why_tuned(kind: Kind) -> str:
     theirs = _BATCH + kind.blocked_s * kind.samples_per_s
     return f"theirs is what they waited times their speed more than 512: {theirs:.0f}"
 

@@ -1,42 +1,18 @@
-"""Scenarios: what is written is what runs; what is wrong is named, with the fix."""
+"""Scenario files: what is written is what runs; what is wrong is named, with the fix."""
 
 from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import Path
-from typing import get_args, get_type_hints
 
 import pytest
 
-from anabranch.learn.models import MODELS
-from anabranch.learn.tasks import TASKS
-from anabranch.overlay import OverlayError, internet2_9, random_complete
-from anabranch.plan import PlanError, dumps, star
-from anabranch.run.scenario import (
-    Adaptive,
-    Auxiliary,
-    Balanced,
-    ByShare,
-    Exchange,
-    Fapt,
-    FromFile,
-    Oracle,
-    Packed,
-    Passive,
-    Route,
-    Scenario,
-    ScenarioError,
-    Spanning,
-    Star,
-    Stop,
-    Train,
-    decode,
-    encode,
-    load,
-    loads,
-    make_planner,
-    plan_route,
-)
+from anabranch.overlay import OverlayError, internet2_9
+from anabranch.plan import dumps, star
+from anabranch.run.scenario import Scenario, ScenarioError, Stop, load, loads
+from anabranch.run.scenario.awareness import Oracle
+from anabranch.run.scenario.routes import Fapt, FromFile, Packed, Star
+from anabranch.run.scenario.tasks import Train
 
 TEXT = """
 overlay = "internet2-9"
@@ -58,32 +34,6 @@ def test_a_scenario_is_read_with_its_defaults() -> None:
         route=Fapt(roots=9),
         task=Train(learning_rate=0.1),
     )
-
-
-@pytest.mark.parametrize(
-    "scenario",
-    [
-        loads(TEXT),
-        Scenario(
-            overlay="x",
-            stop=Stop(rounds=1),
-            route=Fapt(roots=("a", "b")),
-            task=Exchange(profile="alexnet"),
-        ),
-        Scenario(overlay="x", stop=Stop(rounds=1), route=Star(hub="a"), task=Exchange(elements=7)),
-        Scenario(
-            overlay="x",
-            stop=Stop(rounds=1),
-            route=FromFile(path="/plans/own.json"),
-            task=Exchange(elements=7),
-            deal=Adaptive(window=9),
-            awareness=Passive(start="equal"),
-            auxiliary=Auxiliary(search="algorithm-3"),
-        ),
-    ],
-)
-def test_a_scenario_reaches_the_sites_unchanged(scenario: Scenario) -> None:
-    assert decode(encode(scenario)) == scenario
 
 
 @pytest.mark.parametrize(
@@ -177,44 +127,6 @@ def test_an_unknown_overlay_is_named_with_the_nearest(tmp_path: Path) -> None:
         load(path)
 
 
-@pytest.mark.parametrize(
-    ("route", "roots", "label"),
-    [
-        (Star(), [1], "star at dc2"),
-        (Star(hub="dc7"), [6], "star at dc7"),
-        (Balanced(root="dc1", arity=3), [0], "balanced 3-way tree at dc1"),
-        (Spanning(root="dc2"), [1], "spanning tree at dc2"),
-        (Fapt(roots=("dc5", "dc2")), [4, 1], "fapt, 2 roots"),
-        (Fapt(roots=3), [3, 6, 4], "fapt, 3 roots"),
-    ],
-)
-def test_a_route_becomes_its_plan(route: Route, roots: list[int], label: str) -> None:
-    plan = plan_route(route, internet2_9())
-    assert [tree.root for tree in plan.trees] == roots
-    assert plan.label == label
-
-
-def test_a_plan_made_again_keeps_its_roots_and_takes_its_version() -> None:
-    # A root elsewhere would need its part of the model moved to it.
-    overlay, other = internet2_9(), random_complete(9, 5)
-    for route in (Star(), Balanced(), Spanning(), Fapt(roots=2), Fapt(roots=("dc1", "dc9"))):
-        planner = make_planner(route, overlay)
-        first = planner(overlay, 1, None)
-        again = planner(other, 7, first)
-        assert [tree.root for tree in again.trees] == [tree.root for tree in first.trees]
-        assert (first.version, again.version) == (1, 7)
-
-
-def test_a_plan_from_a_file_is_taken_as_it_is(tmp_path: Path) -> None:
-    overlay, path = internet2_9(), tmp_path / "own.json"
-    own = star(overlay, hub=2)
-    path.write_text(dumps(own))
-    planner = make_planner(FromFile(path=str(path)), overlay)
-    assert planner(overlay, 1, None) == own
-    assert planner(random_complete(9, 5), 4, own).trees == own.trees
-    assert planner(random_complete(9, 5), 4, own).version == 4
-
-
 def test_the_path_of_a_plan_counts_from_the_scenario_s_folder(tmp_path: Path) -> None:
     (tmp_path / "plans").mkdir()
     own = tmp_path / "plans" / "own.json"
@@ -226,53 +138,10 @@ def test_the_path_of_a_plan_counts_from_the_scenario_s_folder(tmp_path: Path) ->
     assert scenario.routes == (FromFile(path=str(own)),)
 
 
-def test_chunks_are_small_and_dealt_during_the_round_on_packed_trees_unless_told_otherwise() -> (
-    None
-):
-    def given(route: Route, **others: object) -> Scenario:
-        task = Exchange(elements=1)
-        return Scenario(overlay="x", stop=Stop(rounds=1), route=route, task=task, **others)  # type: ignore[arg-type]
-
-    assert given(Packed()).adaptive == Adaptive()
-    assert given(Packed(), deal=ByShare()).adaptive is None
-    assert given(Fapt()).adaptive is None
-    assert given(Fapt(), deal=Adaptive(window=5)).adaptive == Adaptive(window=5)
-    assert given(Fapt()).chunk_elements_of(61_000_000) == 1 << 18
-    for elements, chunk_elements in (
-        (100, 1 << 14),
-        (30_000_000, 30_000),
-        (61_000_000, 61_000),
-        (1_000_000_000, 1 << 16),
-    ):
-        assert given(Packed()).chunk_elements_of(elements) == chunk_elements
-        assert given(Packed(), chunk_elements=7).chunk_elements_of(elements) == 7
-
-
 def test_awareness_is_off_unless_it_is_asked_for() -> None:
     assert loads(TEXT).awareness is None
     text = TEXT.replace("stop.rounds", 'awareness.kind = "oracle"\nstop.rounds')
     assert loads(text).awareness == Oracle()
-
-
-def test_every_site_is_a_root_unless_told_otherwise() -> None:
-    plan = plan_route(Fapt(), internet2_9())
-    assert sorted(tree.root for tree in plan.trees) == list(range(9))
-
-
-@pytest.mark.parametrize(
-    ("route", "error", "named"),
-    [
-        (Star(hub="dc0"), OverlayError, "no site 'dc0'.*did you mean"),
-        (Fapt(roots=10), PlanError, "10 roots"),
-        (Fapt(roots=0), PlanError, "0 roots"),
-        (Fapt(roots=("dc1", "dc1")), PlanError, "different sites"),
-    ],
-)
-def test_a_route_that_cannot_be_planned_is_named(
-    route: Route, error: type[Exception], named: str
-) -> None:
-    with pytest.raises(error, match=named):
-        plan_route(route, internet2_9())
 
 
 def test_the_demo_is_one_scenario_with_two_routes() -> None:
@@ -280,12 +149,6 @@ def test_the_demo_is_one_scenario_with_two_routes() -> None:
     assert scenario.routes == (Star(), Fapt())
     assert [run.routes for run in scenario.runs()] == [(Star(),), (Fapt(),)]
     assert {run.task for run in scenario.runs()} == {scenario.task}
-
-
-def test_a_scenario_offers_just_the_models_and_data_sets_there_are() -> None:
-    offered = get_type_hints(Train, include_extras=False)
-    assert get_args(offered["model"]) == MODELS
-    assert set(get_args(offered["data"])) == set(TASKS)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,176 @@
+"""Whether a scenario can be run: what its keys say of each other, its overlay, and its world."""
+
+from __future__ import annotations
+
+from anabranch.learn.profiles import load_profile
+from anabranch.overlay import Overlay, OverlayError
+from anabranch.plan import PlanError
+from anabranch.run.scenario._model import Scenario, compute_model
+from anabranch.run.scenario.awareness import Passive
+from anabranch.run.scenario.paces import TunedBatches
+from anabranch.run.scenario.routes import plan_route
+from anabranch.run.scenario.tasks import Exchange
+from anabranch.sim.compute import ComputeError
+from anabranch.sim.faults import FaultError, script
+
+
+class ScenarioError(ValueError):
+    """A scenario that cannot be run; the message names the file, the key and the fix."""
+
+
+def check_keys(scenario: Scenario) -> None:
+    """Check what the scenario's keys say of each other.
+
+    Raises:
+        ScenarioError: names the key, and what to do.
+    """
+    task = scenario.task
+    if isinstance(task, Exchange):
+        if (task.profile is None) == (task.elements is None):
+            raise ScenarioError("task: give either profile or elements")
+        if task.profile is not None:
+            try:
+                load_profile(task.profile)
+            except ValueError as error:
+                raise ScenarioError(f"task.profile: {error}") from None
+    elif task.optimiser == "adam" and task.momentum:
+        raise ScenarioError("task.momentum: adam has none; leave it out")
+    if scenario.stop.at_target and getattr(task, "target_accuracy", None) is None:
+        raise ScenarioError(
+            "stop.at_target: there is no target; give task.target_accuracy, or leave it out"
+        )
+    if scenario.stop.at_target and scenario.simulation.tensors == "sizes":
+        raise ScenarioError(
+            "stop.at_target: nothing is learnt where simulation.tensors is sizes; leave one of "
+            "them out"
+        )
+    _check_probes(scenario)
+    _check_served(scenario)
+    if not scenario.routes:
+        raise ScenarioError("route: there is none; give at least one")
+
+
+def _check_served(scenario: Scenario) -> None:
+    if not scenario.is_served:
+        if isinstance(scenario.load, TunedBatches):
+            raise ScenarioError(
+                "load: an all-reduce weighs all sites alike, so batches cannot be tuned; "
+                "give [serve], or another pace than bsp"
+            )
+        return
+    for key, value in (("awareness", scenario.awareness), ("deal", scenario.deal)):
+        if value is not None:
+            raise ScenarioError(
+                f"{key}: where the model is served, its chunks stay with their trees; leave it out"
+            )
+    task, load = scenario.task, scenario.load
+    if isinstance(load, TunedBatches) and not 1 <= task.batch_size <= load.most:
+        raise ScenarioError(
+            f"load.most: {load.most} samples where task.batch_size is {task.batch_size}; "
+            "give a batch_size of 1 or more, and no smaller most"
+        )
+
+
+def _check_probes(scenario: Scenario) -> None:
+    awareness = scenario.awareness
+    if not isinstance(awareness, Passive):
+        return
+    probe_elements = awareness.probe_chunk_elements
+    if awareness.estimator == "busy-period":
+        if probe_elements is not None:
+            raise ScenarioError(
+                "awareness.probe_chunk_elements: only the chunk-mean estimator has probes; leave "
+                "it out"
+            )
+        return
+    most = scenario.chunk_elements
+    if most is not None and probe_elements is not None and probe_elements > most:
+        raise ScenarioError(
+            f"awareness.probe_chunk_elements: no chunk has {probe_elements} elements, for "
+            f"chunk_elements is {most}, so nothing would be measured; give less"
+        )
+
+
+def check(scenario: Scenario, overlay: Overlay) -> None:
+    """Check what only the overlay can tell: sites and links that are named, and every plan.
+
+    Raises:
+        ScenarioError: names the key, and what to do.
+    """
+    try:
+        script(scenario.fault, overlay, rounds=scenario.stop.rounds)
+        compute_model(scenario, overlay)
+    except (FaultError, ComputeError) as error:
+        raise ScenarioError(str(error)) from None
+    if scenario.serve is not None:
+        names = {site.name for site in overlay.sites}
+        if unknown := [name for name in scenario.serve.only if name not in names]:
+            raise ScenarioError(f"serve.only: the overlay has no site {unknown[0]!r}")
+        if not scenario.workers(overlay):
+            raise ScenarioError("serve.only: it names every site; let one compute")
+    for index, route in enumerate(scenario.routes):
+        key = f"route[{index}]" if isinstance(scenario.route, tuple) else "route"
+        try:
+            plan_route(route, overlay)
+        except (OverlayError, PlanError) as error:
+            raise ScenarioError(f"{key}: {error}") from None
+
+
+def check_real(scenario: Scenario, overlay: Overlay, emulated: bool = False) -> None:
+    """Check that a scenario asks for nothing that only a simulation has.
+
+    Args:
+        scenario, overlay: what is to run, and where.
+        emulated: whether links are emulated, not held in the sender.
+
+    Raises:
+        ScenarioError: names the key, and what to do.
+    """
+    if scenario.fault:
+        raise ScenarioError(
+            "fault: faults are scripted in simulation only; leave them out, or run "
+            "`anabranch simulate`"
+        )
+    capped = [
+        site.name
+        for site in overlay.sites
+        if site.uplink_bps is not None or site.downlink_bps is not None
+    ]
+    if scenario.shaped and capped and not emulated:
+        raise ScenarioError(
+            f"overlay: site {capped[0]} has a capped port, which a sender cannot keep; leave the "
+            "caps out, say shaped = false, run with --emulate, or run `anabranch simulate`"
+        )
+
+
+def check_twin(scenario: Scenario) -> None:
+    """Check that a scenario means the same in both worlds.
+
+    Raises:
+        ScenarioError: names the key, and what to do.
+    """
+    if not scenario.shaped:
+        raise ScenarioError("shaped: a twin needs links that keep their rates; leave it out")
+    if scenario.is_served:
+        raise ScenarioError(
+            "pace: a twin compares rounds, and where the model is served there are none; simulate "
+            "the scenario and run it"
+        )
+    if scenario.simulation.control_latency_s:
+        raise ScenarioError(
+            "simulation.control_latency_s: real processes on one machine have none, so it makes no "
+            "twin; leave it out"
+        )
+
+
+def check_simulable(scenario: Scenario) -> None:
+    """Check that a scenario says all that a simulation has to know.
+
+    Raises:
+        ScenarioError: names the key, and what to do.
+    """
+    if scenario.compute is None and scenario.task.batch_size:
+        raise ScenarioError(
+            "compute: a simulation cannot tell how long a step takes; give [compute] with "
+            "samples_per_s"
+        )

@@ -1,0 +1,188 @@
+"""A scenario as a whole: one answer to each question, the task, and when it ends."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from anabranch._typed_toml import Table
+from anabranch.overlay import Overlay
+from anabranch.run.scenario._bounds import LONGEST_S, Positive, Seconds
+from anabranch.run.scenario.awareness import Awareness
+from anabranch.run.scenario.paces import Bsp, EqualBatches, Pace, Serve, TunedBatches
+from anabranch.run.scenario.routes import Adaptive, Auxiliary, ByShare, Packed, Route
+from anabranch.run.scenario.tasks import Task
+from anabranch.sim.compute import Compute, ComputeModel
+from anabranch.sim.faults import Fault
+from anabranch.site.dataplane import MOST_CHUNK_ELEMENTS
+
+_PACKED_CHUNKS = 1000  # about as many chunks a round on packed trees
+
+
+class EveryStep(Table, frozen=True, kw_only=True, tag_field="kind", tag="every-step"):
+    """Synchronise after every step."""
+
+
+class Mean(Table, frozen=True, kw_only=True, tag_field="kind", tag="mean"):
+    """Every site's update weighs the same."""
+
+
+class Shuffled(Table, frozen=True, kw_only=True, tag_field="kind", tag="shuffled"):
+    """Samples are dealt evenly to the sites, and every site shuffles its own each epoch."""
+
+
+class Stop(Table, frozen=True, kw_only=True):
+    """When a run ends: at whichever comes first. The round in progress is always finished.
+
+    Args:
+        rounds: how many synchronisations at most.
+        after_s: seconds since the run began; None for no limit.
+        at_target: once the task's ``target_accuracy`` has been seen.
+    """
+
+    rounds: Positive
+    after_s: Seconds | None = None
+    at_target: bool = False
+
+
+class Simulation(Table, frozen=True, kw_only=True):
+    """What only a simulation has to be told.
+
+    Args:
+        tensors: whether chunks hold numbers (``real``) or have only sizes (``sizes``), which is
+            much faster, and trains nothing; None is ``real`` for training and ``sizes`` for
+            exchanges.
+        control_latency_s: one way between the scheduler and each site, seconds.
+    """
+
+    tensors: Literal["real", "sizes"] | None = None
+    control_latency_s: Annotated[float, Meta(ge=0, le=LONGEST_S)] = 0.0
+
+
+class Scenario(Table, frozen=True, kw_only=True):
+    """What to run, once for each route. The six questions are route to sampling.
+
+    Args:
+        label: for titles; each plan's own label if empty.
+        overlay: a built-in overlay's name, or the path of a file, from the scenario's folder.
+        route: where aggregates travel, packed trees if not given; of a list, each is a run of its
+            own.
+        pace: when a participant may proceed.
+        period: how often they talk.
+        merge: what an update weighs.
+        load: how much work each does.
+        sampling: which samples each draws.
+        task: what the sites do.
+        stop: when the run ends.
+        compute: how long computing takes. In simulation that is all it takes; with real
+            processes, a site that is done sooner waits.
+        fault: what goes wrong, and when; in simulation only.
+        simulation: what only a simulation has to be told.
+        deal: how chunks are dealt to the trees of the route; None for ``adaptive`` on packed trees
+            and ``by-share`` on other routes.
+        awareness: how the scheduler learns of the network while the run goes on, and plans again;
+            None keeps the first plan.
+        auxiliary: paths that help the trees' links; None for none.
+        serve: who holds the model where workers push and pull; None all-reduces under ``bsp``,
+            and lets all sites compute under other paces.
+        seed: of every random choice.
+        chunk_elements: the most elements of a chunk; None for 262,144, and on packed trees for a
+            thousandth of the buffer, between 16,384 and 65,536.
+        congestion_control: what lanes between machines ask the kernel for; None for bbr, and cubic
+            on links of less than 1 ms that lose nothing. Where it may not be set, each lane takes
+            several connections instead.
+        sample_every_s: how often a site writes down what its links carried, seconds.
+        shaped: hold each link to the overlay's rate and latency, where processes on one machine
+            stand for sites; the simulation's links always keep them.
+    """
+
+    label: str = ""
+    overlay: str
+    route: Route | tuple[Route, ...] = Packed()
+    pace: Pace = Bsp()
+    period: EveryStep = EveryStep()
+    merge: Mean = Mean()
+    load: EqualBatches | TunedBatches = EqualBatches()
+    sampling: Shuffled = Shuffled()
+    task: Task
+    stop: Stop
+    compute: Compute | None = None
+    fault: tuple[Fault, ...] = ()
+    simulation: Simulation = Simulation()
+    deal: ByShare | Adaptive | None = None
+    awareness: Awareness | None = None
+    auxiliary: Auxiliary | None = None
+    serve: Serve | None = None
+    seed: Annotated[int, Meta(ge=0)] = 0
+    chunk_elements: Annotated[int, Meta(ge=1, le=MOST_CHUNK_ELEMENTS)] | None = None
+    congestion_control: Literal["bbr", "cubic"] | None = None
+    sample_every_s: Seconds = 0.5
+    shaped: bool = True
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        """The routes, each of which is a run of its own."""
+        return self.route if isinstance(self.route, tuple) else (self.route,)
+
+    def chunk_elements_of(self, buffer_elements: int) -> int:
+        """Return the most elements of a chunk, in a run with one route and buffers of this size.
+
+        Trees that are deep and many want small chunks, since a chunk's way through them costs time
+        while the pipeline fills; smaller than 64 KiB they cost more to handle than they save.
+        """
+        if self.chunk_elements is not None:
+            return self.chunk_elements
+        if not isinstance(self.routes[0], Packed):
+            return 1 << 18
+        return min(max(buffer_elements // _PACKED_CHUNKS, 1 << 14), 1 << 16)
+
+    @property
+    def adaptive(self) -> Adaptive | None:
+        """How a scenario with one route goes on dealing during a round; None if it does not."""
+        if self.is_served:
+            return None
+        if self.deal is None:
+            return Adaptive() if isinstance(self.routes[0], Packed) else None
+        return self.deal if isinstance(self.deal, Adaptive) else None
+
+    @property
+    def is_served(self) -> bool:
+        """Whether the roots of the route hold the model, and workers push and pull."""
+        return self.serve is not None or not isinstance(self.pace, Bsp)
+
+    @property
+    def computes_ahead(self) -> bool:
+        """Whether workers compute while their last update is on its way."""
+        return self.serve is not None and self.serve.ahead
+
+    def workers(self, overlay: Overlay) -> list[int]:
+        """Return the sites that compute, by index."""
+        idle = () if self.serve is None else self.serve.only
+        return [index for index, site in enumerate(overlay.sites) if site.name not in idle]
+
+    def runs(self) -> tuple[Scenario, ...]:
+        """Return one scenario for each route."""
+        return tuple(msgspec.structs.replace(self, route=route) for route in self.routes)
+
+
+def compute_model(scenario: Scenario, overlay: Overlay) -> ComputeModel | None:
+    """Return how long a scenario's computing takes on an overlay's sites; None if it says not.
+
+    Raises:
+        ComputeError: it names a site that the overlay has not got, or asks the impossible.
+    """
+    if scenario.compute is None:
+        return None
+    return ComputeModel(scenario.compute, [site.name for site in overlay.sites], scenario.seed)
+
+
+def encode(scenario: Scenario) -> str:
+    """Return a scenario as text for other processes; ``decode`` reads it."""
+    return msgspec.json.encode(scenario).decode()
+
+
+def decode(text: str) -> Scenario:
+    """Read what ``encode`` wrote."""
+    return msgspec.json.decode(text, type=Scenario)

@@ -1,0 +1,87 @@
+"""What the sites do: the tables of tasks."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from anabranch._typed_toml import Table
+from anabranch.learn.profiles import load_profile
+from anabranch.run.scenario._bounds import Positive
+
+
+class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
+    """Train a model: every step, all sites average their gradients.
+
+    Args:
+        data: ``digits``, ``mnist``, ``fashion-mnist``, ``cifar-10``; ``cifar-10-part``, which needs
+            only four of its files; or tokens: ``pairs``, ``translation``.
+        model: ``softmax``, ``mlp``, ``cnn``, ``lenet-5``, ``alexnet``, ``vgg-16``, ``resnet-20`` or
+            ``resnet-32``; for ``pairs``, ``bert`` or ``bert-tiny``; for ``translation``,
+            ``t5-small`` or ``t5-tiny``.
+        hidden: widths of the mlp's hidden layers; its own choice if empty.
+        optimiser: ``sgd`` or ``adam``.
+        learning_rate: step size.
+        momentum: of sgd.
+        batch_size: samples a site takes each step.
+        evaluate_every: rounds between two looks at the held-out data.
+        target_accuracy: what time-to-accuracy is measured to; None for no target.
+    """
+
+    data: Literal[
+        "digits",
+        "mnist",
+        "fashion-mnist",
+        "cifar-10",
+        "cifar-10-part",
+        "pairs",
+        "translation",
+    ] = "digits"
+    model: Literal[
+        "softmax",
+        "mlp",
+        "cnn",
+        "lenet-5",
+        "alexnet",
+        "vgg-16",
+        "resnet-20",
+        "resnet-32",
+        "bert",
+        "bert-tiny",
+        "t5-small",
+        "t5-tiny",
+    ] = "mlp"
+    hidden: tuple[Positive, ...] = ()
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    learning_rate: Annotated[float, Meta(gt=0, le=1e9)]
+    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    batch_size: Positive = 32
+    evaluate_every: Positive = 10
+    target_accuracy: Annotated[float, Meta(gt=0, le=1)] | None = None
+
+
+class Exchange(Table, frozen=True, kw_only=True, tag_field="kind", tag="exchange"):
+    """Exchange a buffer and compute no gradients; every mean is checked against the exact one.
+
+    Args:
+        profile: the model whose parameter count the buffer has: ``alexnet``, ``vgg-16``,
+            ``resnet-20``, ``resnet-32``, ``inception-v3``, ``bert`` or ``t5-small``; or
+        elements: its length.
+        batch_size: samples whose computing ``[compute]`` lets pass before each exchange.
+    """
+
+    profile: str | None = None
+    elements: Positive | None = None
+    batch_size: Annotated[int, Meta(ge=0)] = 0
+
+    @property
+    def buffer_elements(self) -> int:
+        """The buffer's length, of a task that has been checked."""
+        if self.profile is not None:
+            return load_profile(self.profile).elements
+        assert self.elements is not None
+        return self.elements
+
+
+Task = Train | Exchange

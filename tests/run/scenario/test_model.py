@@ -1,0 +1,72 @@
+"""A scenario as a whole: it travels unchanged, and chooses what it was not told."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.run.scenario import Scenario, Stop, decode, encode
+from anabranch.run.scenario.awareness import Passive
+from anabranch.run.scenario.routes import (
+    Adaptive,
+    Auxiliary,
+    ByShare,
+    Fapt,
+    FromFile,
+    Packed,
+    Route,
+    Star,
+)
+from anabranch.run.scenario.tasks import Exchange, Train
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        Scenario(
+            overlay="internet2-9",
+            stop=Stop(rounds=3),
+            route=Fapt(roots=9),
+            task=Train(learning_rate=0.1),
+        ),
+        Scenario(
+            overlay="x",
+            stop=Stop(rounds=1),
+            route=Fapt(roots=("a", "b")),
+            task=Exchange(profile="alexnet"),
+        ),
+        Scenario(overlay="x", stop=Stop(rounds=1), route=Star(hub="a"), task=Exchange(elements=7)),
+        Scenario(
+            overlay="x",
+            stop=Stop(rounds=1),
+            route=FromFile(path="/plans/own.json"),
+            task=Exchange(elements=7),
+            deal=Adaptive(window=9),
+            awareness=Passive(start="equal"),
+            auxiliary=Auxiliary(search="algorithm-3"),
+        ),
+    ],
+)
+def test_a_scenario_reaches_the_sites_unchanged(scenario: Scenario) -> None:
+    assert decode(encode(scenario)) == scenario
+
+
+def test_chunks_are_small_and_dealt_during_the_round_on_packed_trees_unless_told_otherwise() -> (
+    None
+):
+    def given(route: Route, **others: object) -> Scenario:
+        task = Exchange(elements=1)
+        return Scenario(overlay="x", stop=Stop(rounds=1), route=route, task=task, **others)  # type: ignore[arg-type]
+
+    assert given(Packed()).adaptive == Adaptive()
+    assert given(Packed(), deal=ByShare()).adaptive is None
+    assert given(Fapt()).adaptive is None
+    assert given(Fapt(), deal=Adaptive(window=5)).adaptive == Adaptive(window=5)
+    assert given(Fapt()).chunk_elements_of(61_000_000) == 1 << 18
+    for elements, chunk_elements in (
+        (100, 1 << 14),
+        (30_000_000, 30_000),
+        (61_000_000, 61_000),
+        (1_000_000_000, 1 << 16),
+    ):
+        assert given(Packed()).chunk_elements_of(elements) == chunk_elements
+        assert given(Packed(), chunk_elements=7).chunk_elements_of(elements) == 7
