@@ -186,6 +186,12 @@ class Heard(Message, frozen=True):
     count: int
 
 
+class Patience(Message, frozen=True):
+    """To all: how long a broken connection may take to come back, from now on."""
+
+    seconds: float
+
+
 class Welcome(Message, frozen=True):
     """Everybody has joined: who you are, the overlay, the plan, where the others are.
 
@@ -404,6 +410,7 @@ AnyMessage = (
     | Resume
     | Resumed
     | Heard
+    | Patience
     | Welcome
     | Ready
     | Start

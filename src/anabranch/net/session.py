@@ -93,7 +93,7 @@ class Session:
 
 
 def patience_s(longest_s: float) -> float:
-    """Return how long to wait for a connection to come back before the other side counts as lost.
+    """Return how long a broken connection may take to come back before the site counts as lost.
 
     Args:
         longest_s: the longest that a round or an iteration has taken so far.
@@ -101,8 +101,8 @@ def patience_s(longest_s: float) -> float:
     >>> patience_s(0.1), patience_s(60.0)
     (5.0, 120.0)
     """
-    return max(_LEAST_PATIENCE_S, 2.0 * longest_s)
+    return max(LEAST_PATIENCE_S, 2.0 * longest_s)
 
 
-# What a path that comes up again, or a process that was busy, may take.
-_LEAST_PATIENCE_S = 5.0
+LEAST_PATIENCE_S = 5.0
+"""What a path that comes up again, or a process that was busy, may take."""

@@ -61,10 +61,13 @@ class Safa:
         return (Step(proceed=self._let_go((worker,))),)
 
     def leave(self, worker: int, now_s: float) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Pace`; an undrafted update stays."""
+        """See :class:`anabranch.pace.Pace`; an undrafted update stays, to the last worker's end."""
         self._workers.leave(worker)
         update = self._in.pop(worker, None)
         discarded = () if update is None else (Step(discard=(update,)),)
+        if not len(self._workers) and self._undrafted:
+            last, self._undrafted = self._undrafted, ()
+            return (*discarded, Step(last))
         return (*discarded, *self.look(now_s))
 
     def push(self, worker: int, now_s: float, compute_s: float = 0.0) -> tuple[Step, ...]:

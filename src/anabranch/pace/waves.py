@@ -15,7 +15,7 @@ _SMOOTHING = 0.3
 # Another number must promise so much less, as a part. One that takes so much more or less than when
 # it was chosen says that the network or the workers have changed.
 _LEAST_GAIN = 0.03
-_CHANGED = 0.25
+_CHANGED = 0.3
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class Waves:
     **How many waves.** It begins with one, measures how long N updates take, and tries another
     number, a power of two, where that might make up for what it costs: N updates that miss a part
     m of others' count as ``1 / (1 + staleness_cost * m)`` of as many that miss nothing. Where the
-    network is idle it stays with one.
+    network is idle, and workers are alike, it stays with one.
 
     **Bound.** No update misses more than 2 (N - 1). A step that would make one miss more waits for
     it, but not for ever: when its worker is late by its own standards, the others go on, and the

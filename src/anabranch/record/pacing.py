@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,11 +30,12 @@ class Iteration:
     Args:
         update: which, from 1.
         samples: of its batch.
-        went_s: when it was let go on.
+        went_s: when it could begin: it was let go on, and had computed what came before.
         asked_s: when it had computed, and its push began.
         came_s: when all of its update was with the servers.
         compute_s: how long it computed.
-        next_s: when it was let go on to its next; None for its last.
+        next_s: when it was let go on to its next, or could begin it if that was later; None for its
+            last.
     """
 
     update: int
@@ -56,8 +58,8 @@ class Iteration:
 
     @property
     def blocked_s(self) -> float:
-        """How long it then waited for permission; 0 after its last."""
-        return 0.0 if self.next_s is None else self.next_s - self.came_s
+        """How long it then waited for permission; 0 after its last, or if it has gone on before."""
+        return 0.0 if self.next_s is None else max(0.0, self.next_s - self.came_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,16 +157,22 @@ def summarise_pace(events: Iterable[Paced]) -> PaceSummary | None:
                 discarded += 1
     if not went:
         return None
+
+    def began_s(site: int, update: int) -> float:
+        """Return when an update could be begun, by a worker that may compute ahead."""
+        before = asked.get((site, update - 1))
+        return max(went[site][update].at_s, -math.inf if before is None else before.at_s)
+
     iterations = {
         site: tuple(
             Iteration(
                 update,
                 begun.samples,
-                begun.at_s,
+                began_s(site, update),
                 asked[site, update].at_s,
                 came[site, update].at_s,
                 asked[site, update].compute_s,
-                by_update[update + 1].at_s if update + 1 in by_update else None,
+                began_s(site, update + 1) if update + 1 in by_update else None,
             )
             for update, begun in sorted(by_update.items())
             if (site, update) in asked and (site, update) in came

@@ -181,18 +181,13 @@ class _Simulation:
             aborted = error
         self._over = True
         ends = await asyncio.gather(*self._tasks, return_exceptions=True)
-        # Who is given up, for the run to go on without it, hears so if it lives.
-        errors = [
-            end
-            for site, end in enumerate(ends)
-            if isinstance(end, Exception)
-            and not (site in scheduler.lost and isinstance(end, NetError))
-        ]
-        bug = next((error for error in errors if not isinstance(error, NetError)), None)
+        # A run that ended well did so without who was given up, or does not know that it has ended.
+        bugs = (end for end in ends if isinstance(end, Exception) and not isinstance(end, NetError))
+        bug = next(bugs, None)
         if aborted is not None:
             raise aborted from bug
-        if errors:
-            raise errors[0]
+        if bug is not None:
+            raise bug
 
     def ended(self, error: str) -> None:
         """Write the last event of a run that could not end by itself."""

@@ -38,6 +38,7 @@ from anabranch.net.messages import (
     Measured,
     Message,
     NoMoreRounds,
+    Patience,
     Proceed,
     ProceedRequest,
     Progress,
@@ -56,7 +57,7 @@ from anabranch.net.messages import (
     Without,
 )
 from anabranch.net.network import Address, Connection, Listener, Network, Receiver
-from anabranch.net.session import Session, patience_s
+from anabranch.net.session import LEAST_PATIENCE_S, Session, patience_s
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.scheduler.awareness import Awareness
@@ -75,6 +76,10 @@ LIMITS = Limits(message_bytes=1 << 26, payload_bytes=0)
 # neighbour died. Waiting this long lets the run's error name the cause and not the symptom.
 _BLAME_S = 0.5
 _ELEMENT_BYTES = 4
+# Sites hear of a longer patience when it has grown so much, and are given up so much later than
+# they give up themselves.
+_GROWTH = 1.25
+_SLACK_S = 1.0
 _MEASURABLE_BPS = 1.0, 1e15
 _LONGEST_S = 1e6
 
@@ -185,6 +190,7 @@ class Scheduler:
         self._missing: dict[int, _Missing] = {}  # whose connections have broken
         self._accused: set[int] = set()  # whose lanes have ended, as neighbours say
         self._longest_s = 0.0  # that a round has taken
+        self._patience_s = LEAST_PATIENCE_S  # as sites know it
         self._all_gone = asyncio.Event()
         # Connections that have not joined; in order, as closing them is seen by others.
         self.strangers: dict[Connection, None] = {}
@@ -219,7 +225,7 @@ class Scheduler:
         """Let sites go; wait for those that may not have heard how the run ended, but not long."""
         if self._end.exception() is None and self._sessions:
             try:
-                async with asyncio.timeout(self._patience_s()):
+                async with asyncio.timeout(self._patience_s + _SLACK_S):
                     await self._all_gone.wait()
             except TimeoutError:
                 pass  # they are gone, or will find nobody here
@@ -246,11 +252,16 @@ class Scheduler:
 
     def stop(self, reason: str) -> None:
         """Hold no further round; the run then ends in good order. Only the first reason counts."""
-        if self.stopped is None:
+        if self.stopped is None and not self._end.done():
             self.stopped = reason
             self.rounds.close()
             if self._pacing is not None:
                 self._pacing.close()
+
+    def refused(self, site: int | None, error: PeerError) -> None:
+        """Take note that a message was refused."""
+        if not self._end.done():
+            self.observer.refused(site, error)
 
     def _welcome(self, connection: Connection) -> Receiver:
         self.strangers[connection] = None
@@ -259,6 +270,11 @@ class Scheduler:
     def _broadcast(self, message: Message) -> None:
         for session in self._sessions.values():
             session.post(message)
+
+    def _post(self, site: int, message: Message) -> None:
+        """Say something to a site, if it is still there."""
+        if site in self._sessions:
+            self._sessions[site].post(message)
 
     # --- what sites say
 
@@ -279,6 +295,8 @@ class Scheduler:
             self._sessions[site].acknowledged(message.count)
             return
         self._sessions[site].count()
+        if self._end.done():
+            return  # nothing counts any more
         if self._lookout is not None:
             self._lookout.look_in_time()
         match message:
@@ -291,6 +309,7 @@ class Scheduler:
                 if not (math.isfinite(message.seconds) and message.seconds >= 0):
                     raise MalformedMessage(f"a round that took {message.seconds} s")
                 self._longest_s = max(self._longest_s, message.seconds)
+                self._tell_patience()
                 wrong = self.rounds.ended(site, message.round, message.version, message.checksum)
                 if not self.rounds.is_held(message.round):
                     self._dealers.pop(message.round, None)
@@ -306,6 +325,7 @@ class Scheduler:
                     site, message.update, message.samples, seconds, now_s
                 )
                 self.observer.asked(site, message, now_s)
+                self._tell_patience()
                 self._act(decisions, now_s)
             case Came() if self._pacing is not None:
                 if not self._pacing.is_void(message.epoch):
@@ -368,10 +388,9 @@ class Scheduler:
             )
             if advance.apply or advance.discard or advance.pulls:
                 for server in self._servers:
-                    self._sessions[server].post(advance)
+                    self._post(server, advance)
             for each in decision.permissions:
-                if each.worker in self._sessions:
-                    self._sessions[each.worker].post(Proceed(each.update, each.samples, each.pulls))
+                self._post(each.worker, Proceed(each.update, each.samples, each.pulls))
         if decisions and self._pacing.is_over:
             self._broadcast(NoMoreRounds(0))
         self._look_in_time(self._pacing.due_s)
@@ -449,6 +468,9 @@ class Scheduler:
 
     def _end_if_all_left(self) -> None:
         if len(self._left | self.lost) == self.overlay.size and not self._end.done():
+            for missing in self._missing.values():
+                missing.timer.cancel()
+            self._missing.clear()
             self._broadcast(Farewell())
             self._end.set_result(None)
 
@@ -464,7 +486,7 @@ class Scheduler:
         site = message.site
         if not self.members.knows(message.token):
             raise UnauthorisedPeer(f"{connection.peer} does not know the run's token")
-        if site not in self._sessions or self._started_s is None:
+        if site not in self._sessions or self.members.missing:
             raise UnauthorisedPeer(
                 f"{connection.peer} says it is site {site}, which is not in the run"
             )
@@ -476,7 +498,8 @@ class Scheduler:
             session.connection.close()
         connection.post(Resumed(session.heard))
         session.go_on(connection, message.heard)
-        self.observer.resumed(site)
+        if not self._end.done():
+            self.observer.resumed(site)
         return site
 
     def closed(self, site: int, connection: Connection, error: Exception | None) -> None:
@@ -485,7 +508,7 @@ class Scheduler:
         if session is None or session.connection is not connection:
             return  # it goes on over another
         session.cut()
-        when = f"in round {self.rounds.round}" if self.rounds.round else "before the first round"
+        when = self._when
         if self._end.done():
             if session.all_heard or self._end.exception() is not None:
                 del self._sessions[site]
@@ -500,13 +523,20 @@ class Scheduler:
             )
         else:
             died = f"{self.name(site)} died {when}: {error}"
-            if site in self._accused or self._started_s is None:
+            if site in self._accused or self.members.missing:
                 self._lose(site, died, died=True)
             else:
                 self.observer.cut(site, str(error))
                 give_up = partial(self._lose, site, died, died=True)
-                timer = asyncio.get_running_loop().call_later(self._patience_s(), give_up)
+                timer = asyncio.get_running_loop().call_later(self._patience_s + _SLACK_S, give_up)
                 self._missing[site] = _Missing(timer, died)
+
+    @property
+    def _when(self) -> str:
+        """How far the run is, in words."""
+        if self._pacing is not None and self._pacing.under_way:
+            return f"in update {self._pacing.under_way}"
+        return f"in round {self.rounds.round}" if self.rounds.round else "before the first round"
 
     def _accuse(self, cut: CutOff) -> None:
         """Hear that a lane has ended: if that neighbour's connection has ended too, it died."""
@@ -540,9 +570,13 @@ class Scheduler:
         else:
             self.abort(why)
 
-    def _patience_s(self) -> float:
+    def _tell_patience(self) -> None:
+        """Tell sites how long they may try to connect again, when that has grown enough."""
         paced_s = 0.0 if self._pacing is None else self._pacing.longest_s
-        return patience_s(max(self._longest_s, paced_s))
+        grown_s = patience_s(max(self._longest_s, paced_s))
+        if grown_s >= _GROWTH * self._patience_s:
+            self._patience_s = grown_s
+            self._broadcast(Patience(grown_s))
 
     def _may_go_on_without(self, site: int) -> bool:
         return (
@@ -557,9 +591,11 @@ def _dispensable(plan: Plan, pacing: PaceBook | None) -> set[int]:
     """Return the sites whose death leaves the others a way to every server and back."""
     if pacing is None:
         return set()
-    if pacing.is_barrier:
-        return set(range(plan.size)) - plans.in_between(plan, pacing.workers)
     needed = {tree.root for tree in plan.trees}
+    # A chunk that takes an auxiliary path is lost with a site on it.
+    needed.update(site for path in _flat(plan) for site in path[1:-1])
+    if pacing.is_barrier:
+        return set(range(plan.size)) - plans.in_between(plan, pacing.workers) - needed
     for tree, site in product(range(len(plan.trees)), pacing.workers):
         needed.update(plan.way_up(tree, site)[1:], plan.way_down(tree, site)[:-1])
     return set(range(plan.size)) - needed
@@ -603,7 +639,7 @@ class _FromSite:
         self._scheduler.strangers.pop(self._connection, None)
 
     def on_refused(self, message: AnyMessage, error: PeerError) -> None:
-        self._scheduler.observer.refused(self._site, error)
+        self._scheduler.refused(self._site, error)
         self._connection.post(Refusal(type(error).__name__, str(error)))
         if self._site is None:
             self._connection.close()
@@ -615,4 +651,4 @@ class _FromSite:
         if self._site is not None:
             self._scheduler.closed(self._site, self._connection, error)
         elif isinstance(error, PeerError):
-            self._scheduler.observer.refused(None, error)
+            self._scheduler.refused(None, error)

@@ -197,7 +197,6 @@ class SiteAgent:
         self._shard: Shard | None = None
         self._models_here: dict[int, asyncio.Event] = {}  # by the update that is computed on each
         self._rooms: list[tuple[Floats, Floats]] = []  # for pulls and pushes that are under way
-        self._went_s: float | None = None  # when this worker was last let go on
         self._meter: Meter | None = None
         self._heads_go_ahead = False  # on its lanes
         self._timekeeper: Timekeeper | None = None
@@ -306,7 +305,6 @@ class SiteAgent:
             raise await self._scheduler.verdict(error) from error
         tree, waited_for = (None, None) if latest is None else latest
         seconds = self._loop.time() - began_s
-        self._scheduler.took(seconds)
         if more:
             self._ask(self._round + 1)
         if self._timekeeper is not None:
@@ -354,10 +352,6 @@ class SiteAgent:
             raise RoundsOver
         assert isinstance(answer, Proceed)
         assert self._plane is not None, "start() comes first"
-        now_s = self._loop.time()
-        if self._went_s is not None:
-            self._scheduler.took(now_s - self._went_s)
-        self._went_s = now_s
         here = self._models_here.pop(answer.update, None)
         if not answer.pulls:
             return answer
@@ -561,7 +555,10 @@ class SiteAgent:
             if tree.root != site and len(plan.path(site, tree.up[site])) == 2
         ]
         if any(tree.root == site for tree in plan.trees) or not parents:
-            self._scheduler.post(request)
+            if self._scheduler.is_connected:
+                self._scheduler.post(request)
+            elif self._timekeeper is not None:
+                self._timekeeper.unasked(request)  # a late answer would say nothing
         else:
             assert self._plane is not None
             self._plane.post(max(parents)[1], request)

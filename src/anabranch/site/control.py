@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from anabranch.net.errors import LinkError, OutOfPlaceMessage, PeerError, RunAborted
 from anabranch.net.frames import DISCARD, Sink
@@ -14,11 +14,13 @@ from anabranch.net.messages import (
     AnyMessage,
     Auxiliary,
     Dealt,
+    Failed,
     Farewell,
     Heard,
     Join,
     Message,
     NoMoreRounds,
+    Patience,
     Proceed,
     Refusal,
     Resume,
@@ -30,16 +32,18 @@ from anabranch.net.messages import (
     Without,
 )
 from anabranch.net.network import Address, Connection, Network
-from anabranch.net.session import Session, patience_s
+from anabranch.net.session import LEAST_PATIENCE_S, Session
 
 M = TypeVar("M", bound=Message)
 
 # How long a site whose lane broke waits for the scheduler to say who is at fault, before it gives
 # its own account. Only the wording of an error depends on it.
 _VERDICT_S = 2.0
-# Between attempts to connect again; doubled each time.
+# Between attempts to connect again, doubled each time; an attempt that nobody answers is given up
+# after a few of the longest.
 _FIRST_PAUSE_S = 0.02
-_LONGEST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 0.2
+_ANSWER_PAUSES = 5
 
 
 class Control:
@@ -69,9 +73,9 @@ class Control:
         self._scheduler: Address
         self._site: int | None = None  # once every site has joined
         self._session: Session | None = None
-        self._longest_s = 0.0  # that a round or an iteration has taken
-        self._cut_s: float | None = None  # since when there has been no connection
-        self._reconnecting: asyncio.Task[None] | None = None
+        self._patience_s = LEAST_PATIENCE_S  # as the scheduler last said
+        self._resumed = asyncio.Event()
+        self._reconnecting: asyncio.Task[None] | None = None  # while there is no connection
         self._closed = False
 
     @property
@@ -81,8 +85,13 @@ class Control:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is somebody to talk to."""
+        """Whether there is somebody to talk to, now or in a while."""
         return self._session is not None and not self.is_over
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection."""
+        return self.is_open and self._reconnecting is None
 
     async def join(self, scheduler: Address, join: Join) -> Welcome:
         """Join a run and wait until every site has.
@@ -98,10 +107,6 @@ class Control:
         welcome = await self.expect(Welcome)
         self._site = welcome.site
         return welcome
-
-    def took(self, seconds: float) -> None:
-        """Take note of how long a round or an iteration took."""
-        self._longest_s = max(self._longest_s, seconds)
 
     def post(self, message: Message) -> None:
         """Say something soon; never waits."""
@@ -156,9 +161,9 @@ class Control:
             case Heard():
                 self._session.acknowledged(message.count)
                 return
-            case Resumed() if self._cut_s is not None and connection is not None:
-                self._cut_s = None
+            case Resumed() if self._session.connection is None and connection is not None:
                 self._session.go_on(connection, message.heard)
+                self._resumed.set()
                 return
             case Refusal():
                 self._abort(RunAborted(f"the scheduler refused this site: {message.detail}"))
@@ -170,6 +175,8 @@ class Control:
             case RoundGrant() | NoMoreRounds():
                 self._told(message)
                 self._answers.put_nowait(message)
+            case Patience():
+                self._patience_s = message.seconds
             case Welcome() | Start() | Proceed() | Farewell():
                 self._answers.put_nowait(message)
             case Abort():
@@ -177,8 +184,15 @@ class Control:
             case _:
                 raise OutOfPlaceMessage(f"a {type(message).__name__} from the scheduler")
 
+    def goes_over(self, connection: Connection | None) -> bool:
+        """Return whether the conversation goes over this connection, or the first, now."""
+        current = None if self._session is None else self._session.connection
+        return connection is None or current is connection
+
     def refused(self, error: PeerError) -> None:
         """Take note that this site refused a message of the scheduler's."""
+        if self.is_open:
+            self.post(Failed(f"it refused a message of the scheduler's: {error}"))
         self._abort(error)
 
     def lost(self, error: Exception) -> None:
@@ -190,31 +204,53 @@ class Control:
             return
         assert self._session is not None
         self._session.cut()
-        if self._cut_s is None:
-            self._cut_s = self._loop.time()
-        until_s = self._cut_s + patience_s(self._longest_s)
-        self._reconnecting = self._loop.create_task(
-            self._connect_again(until_s, error), name="connect to the scheduler again"
-        )
+        if self._reconnecting is None:
+            self._reconnecting = self._loop.create_task(
+                self._connect_again(error), name="connect to the scheduler again"
+            )
 
-    async def _connect_again(self, until_s: float, why: Exception) -> None:
+    async def _connect_again(self, why: Exception) -> None:
+        """Try until the scheduler answers, but not for ever."""
+        try:
+            async with asyncio.timeout(self._patience_s):
+                pause_s = _FIRST_PAUSE_S
+                while not await self._answers_on_another():
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        except TimeoutError:
+            self._abort(RunAborted(f"the scheduler is gone: {why}"))
+        finally:
+            self._reconnecting = None
+
+    async def _answers_on_another(self) -> bool:
+        """Connect once; return whether the scheduler goes on there."""
         assert self._session is not None
         assert self._site is not None
-        receiver, pause_s = _Inbound(self), _FIRST_PAUSE_S
-        while True:
-            try:
-                async with asyncio.timeout(max(0.0, until_s - self._loop.time())):
-                    connection = await self._network.connect(self._scheduler, receiver)
-                break
-            except (LinkError, TimeoutError):
-                left_s = until_s - self._loop.time()
-                if left_s <= 0:
-                    self._abort(RunAborted(f"the scheduler is gone: {why}"))
-                    return
-                await asyncio.sleep(min(pause_s, left_s))
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        receiver.connection = connection
+        receiver = _Inbound(self)
+        self._resumed.clear()
+        try:
+            connection = receiver.connection = await self._network.connect(
+                self._scheduler, receiver
+            )
+        except LinkError:
+            return False
         connection.post(Resume(self._token, self._site, self._session.heard))
+        either: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(self._resumed.wait()),
+            asyncio.ensure_future(receiver.closed.wait()),
+        ]
+        try:
+            await asyncio.wait(
+                [*either, self._aborted],
+                timeout=_ANSWER_PAUSES * _LONGEST_PAUSE_S + self._patience_s / 4,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            return self._resumed.is_set() or self.is_over
+        finally:
+            for task in either:
+                task.cancel()
+            if not self._resumed.is_set():
+                connection.close()
 
     def _abort(self, error: Exception) -> None:
         if not self._aborted.done():
@@ -230,6 +266,7 @@ class _Inbound:
     def __init__(self, control: Control) -> None:
         self._control = control
         self.connection: Connection | None = None  # if it is not the first
+        self.closed = asyncio.Event()
 
     def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
         self._control.hear(message, self.connection)
@@ -239,5 +276,6 @@ class _Inbound:
         self._control.refused(error)
 
     def on_closed(self, error: Exception | None) -> None:
-        if error is not None:
+        self.closed.set()
+        if error is not None and self._control.goes_over(self.connection):
             self._control.lost(error)

@@ -80,6 +80,7 @@ class Shard:
                 self._parameters[self._places[chunk.index]] = parameters[chunk.start : chunk.stop]
         self._incoming: dict[Update, _Incoming] = {}
         self._sum: _Sum | None = None
+        self._forgotten: set[Update] = set()  # what never counts and had not all come
         self._settled: dict[int, int] = {}  # the latest update of each worker that was settled
         self.version = 0
 
@@ -103,6 +104,8 @@ class Shard:
                 f"chunk {message.chunk} of an update has {payload_bytes} bytes, not {4 * elements}"
             )
         incoming = self._incoming.get(update)
+        if update in self._forgotten:
+            return Sink()
         settled = number <= self._settled.get(worker, 0)
         if settled or (incoming is not None and message.chunk in incoming.begun):
             raise DuplicateMessage(f"chunk {message.chunk} of update {number} of site {worker}")
@@ -195,6 +198,8 @@ class Shard:
     def discard(self, updates: Sequence[Update]) -> None:
         """Forget these updates, whole or not."""
         for worker, number in updates:
+            if self._whole((worker, number)) is None:
+                self._forgotten.add((worker, number))
             self._incoming.pop((worker, number), None)
             self._settled[worker] = max(number, self._settled.get(worker, 0))
 

@@ -52,6 +52,10 @@ class Timekeeper:
         self._asked.append(now_s)
         self._ask(TimeRequest(now_s))
 
+    def unasked(self, request: TimeRequest) -> None:
+        """Take note that a request could not be sent."""
+        self._asked.remove(request.sent_s)
+
     def hear(self, reply: TimeReply) -> None:
         """Take an answer.
 
