@@ -86,6 +86,16 @@ def test_a_barrier_takes_one_update_of_everybody_in_each_step(
 
 @make_pace
 @seeded
+def test_once_all_have_left_every_update_is_settled(make: Callable[[], Pace], seed: int) -> None:
+    workers, takes = heavy_tailed(seed)
+    leaves = [(20.0 + 3 * worker, worker) for worker in range(workers)]
+    story = live(make(), takes, all_at_once(workers), leaves)
+    settled = [each.update for each in story.applied] + story.discarded
+    assert sorted(settled) == sorted(story.pushed)
+
+
+@make_pace
+@seeded
 def test_nobody_starves(make: Callable[[], Pace], seed: int) -> None:
     workers, takes = heavy_tailed(seed)
     story = live(make(), takes, all_at_once(workers), until_s=400.0)

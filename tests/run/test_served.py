@@ -395,6 +395,19 @@ def test_under_a_barrier_each_link_of_a_tree_carries_one_model_a_step_each_way(
     }
 
 
+def test_without_a_site_that_an_auxiliary_path_passes_the_run_ends_by_name(tmp_path: Path) -> None:
+    hub(tmp_path, "dc9", [f"dc{k}" for k in range(1, 9)], 1e6)
+    with (tmp_path / "hub.toml").open("a") as file:  # a way from dc9 to dc2 and back over dc1
+        file.write('[[link]]\nfrom = "dc1"\nto = "dc2"\nback_rate_bps = 1e6\n')
+    fault = 'fault = [{kind = "kill", site = "dc1", at_s = 0.5}]'
+    text = scenario('{kind = "asp"}', '{kind = "star", hub = "dc9"}', fault)
+    text = text.replace('overlay = "internet2-9"', 'overlay = "hub.toml"')
+    assert isinstance(simulated(text, tmp_path)[-1], RunEnded)
+    (tmp_path / "run.db").unlink()
+    with pytest.raises(RunAborted, match=r"site 0 \(dc1\) died in update \d+"):
+        simulated(f"auxiliary = {{}}\n{text}", tmp_path)
+
+
 def test_without_a_site_that_others_need_the_run_ends_by_name(tmp_path: Path) -> None:
     fault = 'fault = [{kind = "kill", site = "dc5", at_s = 1.0}]'
     text = scenario('{kind = "asp"}', '{kind = "star", hub = "dc5"}', fault)

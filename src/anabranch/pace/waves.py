@@ -15,7 +15,7 @@ _SMOOTHING = 0.3
 # Another number must promise so much less, as a part. One that takes so much more or less than when
 # it was chosen says that the network or the workers have changed.
 _LEAST_GAIN = 0.03
-_CHANGED = 0.3
+_CHANGED = 0.25
 
 
 @dataclass(slots=True)

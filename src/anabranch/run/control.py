@@ -76,6 +76,7 @@ class Recorder:
         self._on_start = on_start
         self._loop = asyncio.get_running_loop()
         self._started_s: float | None = None
+        self.has_ended = False
         self._held: list[events.Event] = []  # until the first event: what was meant to happen
         self.scheduler: Scheduler
 
@@ -297,6 +298,7 @@ class Recorder:
             self._begin(0)
         reason = None if error else self.scheduler.stopped
         self.write(events.RunEnded(at_s=self.at_s(), error=error, reason=reason))
+        self.has_ended = True
 
 
 def _limit_s(overlay: Overlay, size_bytes: int) -> float | None:

@@ -119,7 +119,7 @@ class _Simulation:
     ) -> None:
         self._plan = plan
         self._recorder: Recorder | None = None
-        self._over = False  # the last event is written: what happens now happens to nobody
+        self._over = False  # what happens now happens to nobody
         self._scenario = structs.replace(scenario, shaped=True)  # its links cannot but be
         self._overlay = overlay
         self._log = log
@@ -191,7 +191,7 @@ class _Simulation:
 
     def ended(self, error: str) -> None:
         """Write the last event of a run that could not end by itself."""
-        if self._recorder is not None and not self._over:
+        if self._recorder is not None and not self._recorder.has_ended:
             self._recorder.ended(error)
 
     @property
@@ -220,7 +220,7 @@ class _Simulation:
                 self._inject(fault)
 
     def _inject(self, fault: _Fault) -> None:
-        if self._over:
+        if self._over or self._recorder is None or self._recorder.has_ended:
             return
         self._happened.add(fault.scripted.label)
         self._note(fault, over=False)
@@ -263,7 +263,7 @@ class _Simulation:
                 self._worlds[site].machine.slow(self._compute_factors.end(site, factor))
 
     def _note(self, fault: _Fault, over: bool) -> None:
-        if self._over or self._recorder is None:
+        if self._recorder is None or self._recorder.has_ended:
             return
         self._recorder.write(
             FaultInjected(

@@ -434,6 +434,7 @@ class SiteAgent:
         """Tell the scheduler that this site cannot go on, which ends the run, and close."""
         if self._scheduler.is_open:
             self._scheduler.post(Failed(str(error) or type(error).__name__))
+            await self._scheduler.said()
         self.close()
 
     def close(self) -> None:

@@ -143,6 +143,11 @@ class Control:
             return verdict
         return RunAborted(str(error))
 
+    async def said(self) -> None:
+        """Wait until what was posted is on its way, where there is no connection just now."""
+        if self._reconnecting is not None:
+            await asyncio.wait({self._reconnecting})
+
     def close(self) -> None:
         """Close; no error reaches anyone."""
         self._closed = True

@@ -1,0 +1,149 @@
+"""A site that loses the scheduler: it connects again, says why if it cannot, and never for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from anabranch.net.errors import LinkError, PeerError, RunAborted
+from anabranch.net.frames import DISCARD, Sink
+from anabranch.net.messages import AnyMessage, Patience
+from anabranch.net.network import Connection, Receiver
+from anabranch.overlay import random_complete
+from anabranch.plan import star
+from anabranch.scheduler.server import Scheduler
+from anabranch.sim.loop import run_virtually
+from anabranch.site.agent import Transport
+from anabranch.site.arithmetic import Float32
+
+from .cluster import TOKEN, Cluster, Witness, make_agent, simulated
+
+OVERLAY = random_complete(3, 0)
+PLAN = star(OVERLAY, hub=0)
+
+
+class Nobody:
+    """Hears and says nothing."""
+
+    def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
+        return DISCARD
+
+    def on_refused(self, message: AnyMessage, error: PeerError) -> None: ...
+
+    def on_closed(self, error: Exception | None) -> None: ...
+
+
+def cut(cluster: Cluster, site: int) -> None:
+    control = cluster.agents[site]._scheduler
+    assert control._session is not None
+    assert control._session.connection is not None
+    control._session.connection.close()
+    control.lost(LinkError("cut"))
+
+
+async def instead_of_the_scheduler(welcome: Callable[[Connection], None]) -> float:
+    """Let somebody else answer where the scheduler was; return when the site gives up."""
+    ports = simulated(OVERLAY)
+    cluster = await Cluster.start(ports, OVERLAY, PLAN)
+    address = cluster.scheduler._listener.address
+    cluster.scheduler._listener.close()
+
+    def accept(connection: Connection) -> Receiver:
+        welcome(connection)
+        return Nobody()
+
+    await ports.control(None).listen(address, accept)
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    cut(cluster, 1)
+    with pytest.raises(RunAborted, match="the scheduler is gone: cut"):
+        await cluster.agents[1].all_reduce(np.ones(10, np.float32))
+    return loop.time() - began_s
+
+
+def test_who_answers_nothing_is_not_waited_for_for_ever() -> None:
+    gave_up_s = run_virtually(instead_of_the_scheduler(lambda connection: None))
+    assert gave_up_s == pytest.approx(5.0, abs=0.1)
+
+
+def test_who_hangs_up_at_once_is_not_called_all_the_time() -> None:
+    called: list[Connection] = []
+
+    def hang_up(connection: Connection) -> None:
+        called.append(connection)
+        asyncio.get_running_loop().call_soon(connection.close)
+
+    assert run_virtually(instead_of_the_scheduler(hang_up)) == pytest.approx(5.0, abs=0.3)
+    assert 10 < len(called) < 60
+
+
+def test_a_site_is_as_patient_as_the_scheduler_says() -> None:
+    async def scenario() -> None:
+        ports = simulated(OVERLAY)
+        cluster = await Cluster.start(ports, OVERLAY, PLAN)
+        cluster.scheduler._broadcast(Patience(60.0))
+        cluster.scheduler._patience_s = 60.0
+        await asyncio.sleep(1.0)
+        address, welcome = cluster.scheduler._listener.address, cluster.scheduler._welcome
+        cluster.scheduler._listener.close()
+        cut(cluster, 1)
+
+        async def come_back() -> None:
+            await asyncio.sleep(58.0)
+            cluster.scheduler._listener = await ports.control(None).listen(address, welcome)
+
+        await asyncio.gather(
+            cluster.all_reduce([np.ones(10, np.float32) for _ in range(3)]), come_back()
+        )
+        await cluster.leave()
+
+    run_virtually(scenario())
+
+
+def test_a_site_that_fails_while_it_is_cut_says_why() -> None:
+    async def scenario() -> None:
+        cluster = await Cluster.start(simulated(OVERLAY), OVERLAY, PLAN)
+        cut(cluster, 1)
+        await cluster.agents[1].fail(ValueError("no gradient"))
+        with pytest.raises(RunAborted, match="no gradient"):
+            await cluster.scheduler.finished()
+
+    run_virtually(scenario())
+
+
+def test_a_site_is_in_the_run_from_its_welcome_on() -> None:
+    async def scenario() -> None:
+        ports = simulated(OVERLAY)
+        scheduler = Scheduler(ports.control(None), OVERLAY, PLAN, TOKEN, "", Witness())
+        address = await scheduler.listen(("h", 0))
+        agents = [make_agent(ports, index, site.name) for index, site in enumerate(OVERLAY.sites)]
+        cluster = Cluster(scheduler, agents, Witness())
+        await asyncio.gather(*(each.join(address) for each in agents))
+        cut(cluster, 1)
+        await asyncio.gather(
+            *(
+                agent.start(Transport(64), 10, Float32(), ports.lanes(site))
+                for site, agent in enumerate(agents)
+            )
+        )
+        await cluster.all_reduce([np.ones(10, np.float32) for _ in range(3)])
+        await cluster.leave()
+
+    run_virtually(scenario())
+
+
+def test_who_is_cut_as_the_run_ends_hears_of_it_all_the_same() -> None:
+    async def scenario() -> None:
+        cluster = await Cluster.start(simulated(OVERLAY), OVERLAY, PLAN)
+        await cluster.all_reduce([np.ones(10, np.float32) for _ in range(3)])
+        leaving = asyncio.ensure_future(cluster.leave())
+        for _ in range(3):
+            await asyncio.sleep(0)
+        cut(cluster, 2)
+        await leaving
+        assert asyncio.get_running_loop().time() < 5.0
+
+    run_virtually(scenario())
