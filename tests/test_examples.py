@@ -18,7 +18,7 @@ from anabranch.overlay import _toml
 from anabranch.record import RunSummary, read_events, summarise
 from anabranch.run.scenario import Scenario, check_real, load
 from anabranch.run.scenario.awareness import Oracle
-from anabranch.run.scenario.paces import Asp, Bsp, Safa, Ssp, TunedBatches
+from anabranch.run.scenario.paces import Asp, Bsp, Safa, Serve, Ssp, TunedBatches, Waves
 from anabranch.run.scenario.routes import ByShare, plan_route
 from anabranch.run.simulate import simulate
 
@@ -76,6 +76,7 @@ def assert_went_well(run: RunSummary, scenario: Scenario) -> None:
         assert run.rounds
 
 
+AHEAD = Serve(only=("server-1", "server-2"), ahead=True)
 # What a table of figures compares the scenario with, column by column, from the second on.
 COMPARED: dict[str, list[dict[str, object]]] = {
     "own-plan": [{"deal": ByShare()}],
@@ -88,6 +89,11 @@ COMPARED: dict[str, list[dict[str, object]]] = {
         {"pace": Ssp(lead=5)},
         {"pace": Safa()},
         {"load": TunedBatches(most=512)},
+        {"pace": Waves()},
+        {"serve": AHEAD},
+        {"pace": Bsp(), "serve": AHEAD},
+        {"pace": Asp(), "serve": AHEAD},
+        {"pace": Waves(), "serve": AHEAD},
     ],
 }
 
