@@ -81,7 +81,7 @@ def test_the_others_go_on_without_a_worker_that_has_died() -> None:
     assert decisions[0].discarded == ((1, 1),)  # servers forget what has come of it
     assert decisions[1].permissions == (Permission(0, 2, 1),)
     assert book.came(2, 1, 1, 2.1) == ()  # what was on its way still comes
-    assert book.voided_by == ()
+    assert book.epoch == 0
 
 
 def test_under_a_barrier_the_pace_hears_of_nobody_before_everybody_is_here() -> None:
@@ -104,7 +104,7 @@ def test_under_a_barrier_a_loss_voids_what_has_come_of_the_others() -> None:
         book.came(2, worker, 1, 1.1)
         book.came(3, worker, 1, 1.1)
     decisions = book.lost(1, 2.0)
-    assert (book.voided_by, book.under_way) == ((1,), 1)
+    assert (book.epoch, book.workers, book.under_way) == (1, (0, 4), 1)
     assert [book.is_void(epoch) for epoch in (0, 1)] == [True, False]
     assert not any(decision.applied for decision in decisions)
     assert book.asked(4, 1, 1, 0.1, 2.1) == ()
@@ -114,7 +114,7 @@ def test_under_a_barrier_a_loss_voids_what_has_come_of_the_others() -> None:
     assert came.came == (0, 1)  # again
     decisions = book.came(3, 4, 1, 2.3)
     assert [each.update for each in decisions[-1].applied] == [(0, 1), (4, 1)]
-    with pytest.raises(OutOfPlaceMessage, match="after 2 losses, where there were 1"):
+    with pytest.raises(OutOfPlaceMessage, match="a sum of epoch 2, where 1 is the latest"):
         book.is_void(2)
 
 

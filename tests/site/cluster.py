@@ -104,7 +104,7 @@ class Witness:
         self.has_joined: defaultdict[int, asyncio.Event] = defaultdict(asyncio.Event)
         self.has_begun: defaultdict[int, asyncio.Event] = defaultdict(asyncio.Event)
 
-    def joined(self, site: int, address: Address) -> None:
+    def joined(self, site: int, address: Address, now_s: float) -> None:
         self.has_joined[site].set()
 
     def started(self, buffer_elements: int) -> None: ...

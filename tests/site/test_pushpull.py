@@ -166,8 +166,10 @@ def test_under_a_barrier_what_nobody_awaits_is_refused() -> None:
     alone = PushPull(1, plan, chunks, Float32(), sent.append, None)
     with pytest.raises(OutOfPlaceMessage, match="a sum of updates, where each travels alone"):
         alone.on_sum(UpdateSum(1, 1, 0, (2, 1), 1.0, 0), size)
-    with pytest.raises(OutOfPlaceMessage, match="voids sums, where each update travels alone"):
-        alone.without((3,), 1)
+    with pytest.raises(
+        OutOfPlaceMessage, match="an epoch of sums, where each update travels alone"
+    ):
+        alone.count(1, (2,), 1)
     with pytest.raises(OutOfPlaceMessage, match="which is not its source"):
         middle.on_parameters(Parameters(2, 1, 0, (2, 1)), size)
     with pytest.raises(OutOfPlaceMessage, match="8 bytes"):

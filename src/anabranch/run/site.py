@@ -59,6 +59,9 @@ class World(Protocol):
             The network on which this site connects to others.
         """
 
+    def moved(self, site: int, address: Address) -> None:
+        """Take note that a site died and is back, as another process, and where."""
+
     def sizes_only(self, scenario: Scenario) -> bool:
         """Return whether chunks have sizes and no numbers."""
 
@@ -101,6 +104,7 @@ async def take_part(
         diary.progressed,
         diary.refused,
         world.clock_s,
+        world.moved,
     )
     try:
         welcome = await agent.join(scheduler)
@@ -108,6 +112,8 @@ async def take_part(
         await _steps(world, agent, diary, welcome, scenario, data_dir)
         diary.report()
         await agent.leave()
+    except RoundsOver:
+        agent.close()
     except Exception as error:
         await agent.fail(error)
         raise
@@ -267,9 +273,11 @@ class _Diary:
         self._sampled_s = 0.0  # by the loop's time
 
     def begin(self, agent: SiteAgent, site: int, every_s: float) -> None:
-        """Count time from now."""
+        """Count time from the beginning of the run, as this site saw it."""
         self._agent, self._site, self._every_s = agent, site, every_s
-        self._began_s, self._sampled_s = self._world.clock_s(), self._loop.time()
+        self._sampled_s = self._loop.time()
+        # A site that has come back joined later.
+        self._began_s = self._world.clock_s() - (self._sampled_s - agent.began.result())
 
     def now_s(self) -> float:
         """Return seconds since the run began, by this site's clock; 0 before."""

@@ -7,8 +7,9 @@ orders to the servers and permissions to workers. Pure: times are handed in.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.pace import Applied, Ledger, Load, Pace, Step, Update
@@ -67,6 +68,11 @@ class PaceBook:
     Where the pace is a barrier, updates come added up: the loss of a worker voids what has come of
     the others' too, so the pace is told of none before everybody's is there.
 
+    **A worker that was lost may join again.** The update that it was let compute last is lost with
+    it, and its name with the update: it goes on with its next, and makes what is left of as many as
+    were asked of each. Under a barrier all make the same update at a time, so it waits for the end
+    of the one under way, and goes on with everybody's next.
+
     Args:
         pace, load: fresh ones.
         workers: which sites compute.
@@ -75,7 +81,7 @@ class PaceBook:
 
     Attributes:
         longest_s: that an iteration has taken, from going on to asking to go on.
-        voided_by: the workers whose loss voided sums, in order; none where the pace is no barrier.
+        epoch: how many times it has changed who takes part in sums; 0 where the pace is no barrier.
     """
 
     def __init__(
@@ -85,14 +91,20 @@ class PaceBook:
         self._load = load
         self._ledger = Ledger(pace)
         self._workers = dict.fromkeys(workers)  # that take part
+        self._all = frozenset(self._workers)
+        self._returning: dict[int, None] = {}  # who waits for the end of an iteration
         self._servers = frozenset(servers)
         self._updates = updates
         self._made: dict[int, int] = {}  # updates that each worker was let compute
         self._went_s: dict[int, float] = {}
         self._coming: dict[Update, _Coming] = {}
+        self._forgotten: set[Update] = set()  # with their workers
+        # A pace counts what it is told of; not every update that was begun has come.
+        self._told: Counter[int] = Counter()
+        self._names: dict[Update, Update] = {}  # ours, by the pace's
         self._closed = False
         self.longest_s = 0.0
-        self.voided_by: tuple[int, ...] = ()
+        self.epoch = 0
 
     @property
     def is_barrier(self) -> bool:
@@ -103,6 +115,10 @@ class PaceBook:
     def under_way(self) -> int:
         """The latest update that a worker was let compute; under a barrier that of all."""
         return max(self._made.values(), default=0)
+
+    def made(self, worker: int) -> int:
+        """Return how many updates a worker was let compute."""
+        return self._made.get(worker, 0)
 
     @property
     def due_s(self) -> float:
@@ -155,12 +171,11 @@ class PaceBook:
         """Return whether a sum that came under this epoch counts no more.
 
         Raises:
-            OutOfPlaceMessage: so many losses have not been.
+            OutOfPlaceMessage: there was no such epoch yet.
         """
-        losses = len(self.voided_by)
-        if not 0 <= epoch <= losses:
-            raise OutOfPlaceMessage(f"a sum after {epoch} losses, where there were {losses}")
-        return epoch < losses
+        if not 0 <= epoch <= self.epoch:
+            raise OutOfPlaceMessage(f"a sum of epoch {epoch}, where {self.epoch} is the latest")
+        return epoch < self.epoch
 
     def came(self, server: int, worker: int, update: int, now_s: float) -> tuple[Decision, ...]:
         """Take note that all of a server's part of an update has come, in no void sum.
@@ -171,7 +186,7 @@ class PaceBook:
         """
         if server not in self._servers:
             raise OutOfPlaceMessage(f"site {server} has an update, but serves no part of the model")
-        if worker not in self._workers:
+        if worker not in self._workers or (worker, update) in self._forgotten:
             return ()  # it was lost meanwhile
         coming = self._expected(worker, update)
         if server in coming.servers:
@@ -196,7 +211,11 @@ class PaceBook:
         for each in together:
             coming = self._coming.pop(each)
             self._ledger.pushed(each)
-            steps = self._pace.push(each[0], now_s, coming.compute_s)
+            self._told[each[0]] += 1
+            self._names[each[0], self._told[each[0]]] = each
+            steps: Sequence[Step] = self._pace.push(each[0], now_s, coming.compute_s)
+            if self._pace.barrier and steps:
+                steps = self._with_returning(steps, now_s)
             decisions += self._book(steps, now_s)
         return tuple(decisions)
 
@@ -210,18 +229,53 @@ class PaceBook:
 
     def lost(self, worker: int, now_s: float) -> tuple[Decision, ...]:
         """Go on without a worker that has died; servers forget what of its update has come."""
+        self._returning.pop(worker, None)
         if worker not in self._workers:
             return ()
         if self._pace.barrier:
-            self.voided_by += (worker,)
+            self.epoch += 1
             for coming in self._coming.values():
                 coming.servers.clear()
+        under_way = worker, self.made(worker)
+        self._forgotten.add(under_way)
         decisions = self._leave(worker, now_s)
-        under_way = worker, self._made.get(worker, 0)
+        if not self._workers and self._returning:  # no iteration is under way any more
+            decisions += self._book(self._with_returning((Step(),), now_s), now_s)
         if any(under_way in decision.discarded for decision in decisions):
             return decisions  # it was all here, and waited
         forgotten = Decision((), (under_way,), (), self._ledger.version)
         return (forgotten, *decisions)
+
+    def joined(self, worker: int, now_s: float) -> tuple[Decision, ...]:
+        """Let a site that was lost take part again, if it computes and anything is left to do."""
+        assert worker not in self._workers
+        if worker not in self._all or self.is_over or self._closed:
+            return ()
+        if self._pace.barrier:
+            self._returning[worker] = None
+            return ()
+        if self.made(worker) == self._updates:
+            return ()
+        self._workers[worker] = None
+        self._ledger.joined()
+        return self._book(self._pace.join(worker, now_s), now_s)
+
+    def _with_returning(self, steps: Sequence[Step], now_s: float) -> Sequence[Step]:
+        """Let those go on with the others who wait for the end of an iteration, which this is."""
+        update = self.under_way
+        if self._closed or update == self._updates:
+            return steps
+        (step,) = steps  # at a barrier
+        proceed = [*step.proceed]
+        for worker in self._returning:
+            self._workers[worker] = None
+            self._made[worker] = update
+            self._ledger.joined()
+            for joined in self._pace.join(worker, now_s):
+                proceed += joined.proceed
+        self.epoch += bool(self._returning)
+        self._returning.clear()
+        return (replace(step, proceed=tuple(proceed)),)
 
     def close(self) -> None:
         """Let nobody go on any more."""
@@ -238,11 +292,12 @@ class PaceBook:
     def _book(self, steps: Sequence[Step], now_s: float) -> tuple[Decision, ...]:
         decisions: list[Decision] = []
         leaving: list[int] = []
-        for step in steps:
+        for told in steps:
+            step = self._in_our_names(told)
             applied = self._ledger.enter(step)
             permissions, finished = [], []
             for worker in step.proceed:
-                made = self._made.get(worker, 0)
+                made = self.made(worker)
                 if made == self._updates or self._closed:
                     finished.append(worker)
                     continue
@@ -261,3 +316,8 @@ class PaceBook:
         for worker in leaving:
             decisions += self._leave(worker, now_s)
         return tuple(decisions)
+
+    def _in_our_names(self, step: Step) -> Step:
+        apply = tuple(self._names.pop(update) for update in step.apply)
+        discard = tuple(self._names.pop(update) for update in step.discard)
+        return replace(step, apply=apply, discard=discard)

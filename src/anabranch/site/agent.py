@@ -25,6 +25,7 @@ from anabranch.net.messages import (
     AnyMessage,
     Auxiliary,
     Came,
+    Counted,
     CutOff,
     Dealt,
     Failed,
@@ -33,12 +34,14 @@ from anabranch.net.messages import (
     Leave,
     Measured,
     Message,
+    Met,
     NoMoreRounds,
     Proceed,
     ProceedRequest,
     Progress,
     Ready,
     Report,
+    Returned,
     RoundEnded,
     RoundGrant,
     RoundRequest,
@@ -47,7 +50,6 @@ from anabranch.net.messages import (
     TimeReply,
     TimeRequest,
     Welcome,
-    Without,
 )
 from anabranch.net.network import Address, Connection, Listener, Network, Receiver
 from anabranch.net.throughput import Arrival
@@ -58,6 +60,7 @@ from anabranch.site.arithmetic import Arithmetic
 from anabranch.site.control import Control
 from anabranch.site.dataplane import DataPlane, DataPlaneConfig
 from anabranch.site.meter import Meter
+from anabranch.site.pushpull import PushPull
 from anabranch.site.shard import Rule, Shard, Update
 from anabranch.site.timekeeper import Timekeeper
 
@@ -153,6 +156,7 @@ class SiteAgent:
         progressed: called whenever a message has been sent to another site.
         refused: told of each message from another site that was refused: (site or None, error).
         clock: this site's clock, seconds; the loop's time if not given. Links are measured by it.
+        moved: told where a neighbour is that died and is back, as another process.
 
     Attributes:
         began: the loop's time when the run began, once it has.
@@ -168,6 +172,7 @@ class SiteAgent:
         progressed: Callable[[], None],
         refused: Callable[[int | None, PeerError], None],
         clock: Callable[[], float] | None = None,
+        moved: Callable[[int, Address], None] = lambda site, address: None,
     ) -> None:
         self._data = data
         self._name = name
@@ -177,6 +182,7 @@ class SiteAgent:
         self.refused = refused
         self._loop = asyncio.get_running_loop()
         self._clock = clock or self._loop.time
+        self._moved = moved
         self.began: asyncio.Future[float] = self._loop.create_future()
         self._scheduler = Control(control, token, self._during, self._ended_early)
         self._listener: Listener | None = None
@@ -200,6 +206,9 @@ class SiteAgent:
         self._timekeeper: Timekeeper | None = None
         # As the scheduler last said, and of which plan version.
         self._auxiliary: tuple[int, Mapping[tuple[int, int], tuple[tuple[int, ...], ...]]] = 0, {}
+        # What was heard after the welcome and before this site was ready.
+        self._returned: list[Returned] = []
+        self._counted: Counted | None = None
         self.welcome: Welcome
 
     async def join(self, scheduler: Address) -> Welcome:
@@ -237,6 +246,10 @@ class SiteAgent:
             lanes: the network on which this site connects to others.
             meter: measures the links to this site; None measures none.
             served: the model, where it is served; None where sites all-reduce.
+
+        Raises:
+            RunAborted: the run ended early; names who or what caused it.
+            RoundsOver: it ended before this site, which had come back, could take part again.
         """
         config = DataPlaneConfig(
             site=self.welcome.site,
@@ -249,6 +262,7 @@ class SiteAgent:
             primary_busy_bound=transport.primary_busy_bound,
             auxiliary_queue_length=transport.auxiliary_queue_length,
             stamped=meter is not None,
+            lives=self.welcome.lives,
         )
         self._meter = meter
         self._heads_go_ahead = lanes.heads_go_ahead
@@ -256,9 +270,14 @@ class SiteAgent:
         self._plane.use_auxiliary(self._plan.auxiliary)
         if served is not None:
             self._serve(self._plane, served)
+        for returned in self._returned:
+            self._meet(self._plane, returned)
         self._say(Ready(buffer_elements))
-        await self._scheduler.expect(Start)
-        self.began.set_result(self._loop.time())
+        start = await self._scheduler.expect(Start, Farewell)
+        if isinstance(start, Farewell):
+            raise RoundsOver
+        assert isinstance(start, Start)
+        self.began.set_result(self._loop.time() - start.since_s)
         if meter is not None:
             self._timekeeper = Timekeeper(self._clock, self._ask_the_time)
             self._timekeeper.begin()
@@ -327,7 +346,13 @@ class SiteAgent:
             rule = None if served.make_rule is None else served.make_rule(elements)
             self._shard = Shard(own, served.model, rule, served.workers, self._came)
         self._served = served
-        plane.push_and_pull(plan, chunks, self._shard, served.added_up)
+        pushpull = plane.push_and_pull(plan, chunks, self._shard, served.added_up)
+        if self.welcome.updates:
+            self._model_here.clear()
+            first = self.welcome.updates + 1
+            pushpull.come_back(first, served.model, self._model_here.set)
+        if self._counted is not None:
+            self._count(pushpull, self._counted)
 
     def _came(self, update: Update) -> None:
         assert self._plane is not None
@@ -389,10 +414,11 @@ class SiteAgent:
         self._shard.discard(message.discard)
         self._plane.pushpull.serve(message.pulls)
 
-    def _without(self, message: Without) -> None:
-        if self._plane is None or self._plane.pushpull is None:
-            raise OutOfPlaceMessage("a loss that voids sums, in a run that goes in rounds")
-        self._plane.pushpull.without(message.lost, message.round)
+    @staticmethod
+    def _count(pushpull: PushPull | None, message: Counted) -> None:
+        if pushpull is None:
+            raise OutOfPlaceMessage("an epoch of sums, in a run that goes in rounds")
+        pushpull.count(message.epoch, message.workers, message.round)
 
     # --- what a site tells the scheduler
 
@@ -434,7 +460,6 @@ class SiteAgent:
     # --- what the scheduler says while a round goes on
 
     def _during(self, message: AnyMessage) -> None:
-        assert self._plane is not None or isinstance(message, RoundGrant | NoMoreRounds)
         match message:
             case RoundGrant() | NoMoreRounds():
                 self._round_trip_s = self._loop.time() - self._asked_s
@@ -455,8 +480,22 @@ class SiteAgent:
                 self.hear_time(message)
             case Advance():
                 self._advance(message)
-            case Without():
-                self._without(message)
+            case Counted() if self._plane is not None:
+                self._count(self._plane.pushpull, message)
+            case Counted():
+                self._counted = message
+            case Returned() if self._plane is not None:
+                self._meet(self._plane, message)
+            case Returned():
+                self._returned.append(message)
+            case _:
+                raise OutOfPlaceMessage(f"a {type(message).__name__} before this site was ready")
+
+    def _meet(self, plane: DataPlane, message: Returned) -> None:
+        address = message.host, message.port
+        self._moved(message.site, address)
+        plane.returned(message.site, message.life, address)
+        self._scheduler.post(Met(message.site, message.life))
 
     # --- what the data plane tells; see anabranch.site.dataplane.Owner
 
@@ -465,10 +504,10 @@ class SiteAgent:
         if self._scheduler.is_open:
             self._scheduler.post(Abort(str(error)))
 
-    def cut_off(self, neighbour: int, error: Exception) -> None:
+    def cut_off(self, neighbour: int, life: int, error: Exception) -> None:
         """Tell the scheduler, which knows whether the neighbour is to blame."""
         if self._scheduler.is_open:
-            self._scheduler.post(CutOff(neighbour, str(error)))
+            self._scheduler.post(CutOff(neighbour, str(error), life))
 
     def advanced(self, round: int, aggregation: Aggregation) -> None:
         """Tell the scheduler how far this site is, and ask for the next round in time."""

@@ -13,6 +13,7 @@ from anabranch.net.messages import (
     Advance,
     AnyMessage,
     Auxiliary,
+    Counted,
     Dealt,
     Farewell,
     Heard,
@@ -23,11 +24,11 @@ from anabranch.net.messages import (
     Refusal,
     Resume,
     Resumed,
+    Returned,
     RoundGrant,
     Start,
     TimeReply,
     Welcome,
-    Without,
 )
 from anabranch.net.network import Address, Connection, Network
 from anabranch.net.session import Session, patience_s
@@ -68,6 +69,7 @@ class Control:
         self._aborted: asyncio.Future[None] = self._loop.create_future()
         self._scheduler: Address
         self._site: int | None = None  # once every site has joined
+        self._life = 0
         self._session: Session | None = None
         self._longest_s = 0.0  # that a round or an iteration has taken
         self._cut_s: float | None = None  # since when there has been no connection
@@ -97,6 +99,7 @@ class Control:
         self._session = Session(connection)
         welcome = await self.expect(Welcome)
         self._site = welcome.site
+        self._life = welcome.lives[welcome.site] if welcome.lives else 0
         return welcome
 
     def took(self, seconds: float) -> None:
@@ -165,7 +168,7 @@ class Control:
                 return
         self._session.count()
         match message:
-            case Dealt() | Auxiliary() | TimeReply() | Advance() | Without():
+            case Dealt() | Auxiliary() | TimeReply() | Advance() | Counted() | Returned():
                 self._told(message)
             case RoundGrant() | NoMoreRounds():
                 self._told(message)
@@ -214,7 +217,7 @@ class Control:
                 await asyncio.sleep(min(pause_s, left_s))
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         receiver.connection = connection
-        connection.post(Resume(self._token, self._site, self._session.heard))
+        connection.post(Resume(self._token, self._site, self._session.heard, self._life))
 
     def _abort(self, error: Exception) -> None:
         if not self._aborted.done():
