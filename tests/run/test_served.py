@@ -27,6 +27,7 @@ from anabranch.record import (
     RunEnded,
     RunStarted,
     SiteCut,
+    SiteJoined,
     SiteLost,
     SiteResumed,
     UpdateApplied,
@@ -288,6 +289,100 @@ def test_the_rest_trains_on_when_a_worker_dies_at_any_moment(seed: int, tmp_path
     assert isinstance(end, RunEnded)
     assert end.error is None
     replay(read_events(tmp_path / "run.db"))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_worker_that_died_takes_part_again(seed: int, tmp_path: Path) -> None:
+    kill_and_restart(seed, tmp_path)
+
+
+def kill_and_restart(seed: int, tmp_path: Path) -> bool:
+    """Kill a worker at a random moment, and start it again; return whether that was in time.
+
+    With every other five seeds others' updates come to the server through the sites in between.
+    """
+    rng = np.random.default_rng(seed)
+    pace, victim = PACES[seed % len(PACES)], int(rng.integers(2, 8))
+    at_s, for_s = rng.uniform(0, 3.0), rng.choice([0.02, 0.3, 1.0])
+    name = ("hub", "two-levels")[seed // len(PACES) % 2]
+    hub(tmp_path, "dc9", [f"dc{k}" for k in range(1, 9)], 1e8)
+    two_levels(tmp_path)
+
+    def runs(fault: str, folder: str) -> list[Event]:
+        text = scenario(pace, '{kind = "fapt", roots = ["dc9"]}', f"fault = [{{{fault}}}]")
+        (tmp_path / folder).mkdir()
+        return simulated(text.replace("internet2-9", f"../{name}.toml"), tmp_path / folder)
+
+    fault = f'kind = "kill", site = "dc{victim + 1}", at_s = {at_s:.3f}'
+    happened = runs(f"{fault}, for_s = {for_s}", "back")
+    end = happened[-1]
+    assert isinstance(end, RunEnded)
+    assert end.error is None
+    assert [event.site for event in happened if isinstance(event, SiteLost)] == [victim]
+    assert not any(isinstance(event, MessageRefused) for event in happened)
+    back = [event for event in happened if isinstance(event, SiteJoined) and event.at_s > 0]
+    applied = [(e.site, e.update) for e in happened if isinstance(e, UpdateApplied)]
+    discarded = [(e.site, e.update) for e in happened if isinstance(e, UpdateDiscarded)]
+    settled = applied + discarded
+    assert len(set(settled)) == len(settled)
+    went = Counter(event.site for event in happened if isinstance(event, WorkerWent))
+    assert all(went[site] == 12 for site in range(8) if site != victim)
+    assert [event.site for event in back] in ([], [victim])
+    own = sorted(number for site, number in settled if site == victim)
+    if back and "bsp" not in pace:
+        assert own == [*range(1, 13)]
+    elif back:  # it missed what the others made meanwhile
+        assert own[-1] == 12
+    assert replay(read_events(tmp_path / "back" / "run.db")).told
+    away = runs(fault, "away")
+    assert longest_s(happened, victim) <= 1.25 * longest_s(away, victim)
+    return bool(back)
+
+
+def longest_s(happened: Iterable[Event], victim: int) -> float:
+    """Return the longest that any other worker took from one permission to the next."""
+    went = [event for event in happened if isinstance(event, WorkerWent)]
+    return max(
+        after.at_s - before.at_s
+        for site in range(8)
+        for before, after in pairwise([event for event in went if event.site == site])
+        if site != victim
+    )
+
+
+def test_a_worker_that_is_back_takes_its_turn_by_index(tmp_path: Path) -> None:
+    hub(tmp_path, "dc9", [f"dc{k}" for k in range(1, 9)], 1e8)
+    fault = 'fault = [{kind = "kill", site = "dc4", at_s = 1.0, for_s = 0.8}]'
+    text = scenario('{kind = "r2sp"}', '{kind = "star", hub = "dc9"}', fault)
+    text = text.replace('overlay = "internet2-9"', 'overlay = "hub.toml"')
+    happened = simulated(text, tmp_path)
+    [back] = [event for event in happened if isinstance(event, SiteJoined) and event.at_s > 0]
+    turns = [event for event in happened if isinstance(event, UpdateApplied)]
+    first = next(k for k, turn in enumerate(turns) if turn.site == 3 and turn.at_s > back.at_s)
+    assert [turn.site for turn in turns[first : first + 8]] == [3, 4, 5, 6, 7, 0, 1, 2]
+    assert {turn.missed for turn in turns[first + 8 : first + 40]} == {7}
+
+
+def test_under_a_barrier_a_worker_that_is_back_takes_part_from_the_next_step_on(
+    tmp_path: Path,
+) -> None:
+    two_levels(tmp_path)
+    fault = 'fault = [{kind = "kill", site = "dc4", at_s = 1.0, for_s = 0.8}]'
+    text = scenario('{kind = "bsp"}', '{kind = "fapt", roots = ["dc9"]}', fault)
+    text = text.replace('overlay = "internet2-9"', 'overlay = "two-levels.toml"')
+    happened = simulated(text, tmp_path)
+    [back] = [event for event in happened if isinstance(event, SiteJoined) and event.at_s > 0]
+    steps: dict[int, list[UpdateApplied]] = {}
+    for event in happened:
+        if isinstance(event, UpdateApplied):
+            steps.setdefault(event.version, []).append(event)
+    everybody = [version for version, step in steps.items() if len(step) == 8]
+    others = [version for version, step in steps.items() if len(step) == 7]
+    under_way = next(version for version in steps if steps[version][0].at_s > back.at_s)
+    assert others
+    assert max(others) == under_way
+    assert everybody == [*range(1, others[0]), *range(under_way + 1, 13)]
+    assert {event.update for event in steps[12]} == {12}
 
 
 @pytest.mark.parametrize("seed", range(10))

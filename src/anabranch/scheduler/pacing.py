@@ -101,6 +101,7 @@ class PaceBook:
         self._forgotten: set[Update] = set()  # with their workers
         # A pace counts what it is told of; not every update that was begun has come.
         self._told: Counter[int] = Counter()
+        self._latest: dict[int, Update] = {}  # of each worker that the pace was told of
         self._names: dict[Update, Update] = {}  # ours, by the pace's
         self._closed = False
         self.longest_s = 0.0
@@ -212,7 +213,7 @@ class PaceBook:
             coming = self._coming.pop(each)
             self._ledger.pushed(each)
             self._told[each[0]] += 1
-            self._names[each[0], self._told[each[0]]] = each
+            self._names[each[0], self._told[each[0]]] = self._latest[each[0]] = each
             steps: Sequence[Step] = self._pace.push(each[0], now_s, coming.compute_s)
             if self._pace.barrier and steps:
                 steps = self._with_returning(steps, now_s)
@@ -237,12 +238,12 @@ class PaceBook:
             for coming in self._coming.values():
                 coming.servers.clear()
         under_way = worker, self.made(worker)
-        self._forgotten.add(under_way)
         decisions = self._leave(worker, now_s)
         if not self._workers and self._returning:  # no iteration is under way any more
             decisions += self._book(self._with_returning((Step(),), now_s), now_s)
-        if any(under_way in decision.discarded for decision in decisions):
-            return decisions  # it was all here, and waited
+        if self._latest.get(worker) == under_way:
+            return decisions  # it was all here: the pace has discarded it now, or it counts
+        self._forgotten.add(under_way)
         forgotten = Decision((), (under_way,), (), self._ledger.version)
         return (forgotten, *decisions)
 

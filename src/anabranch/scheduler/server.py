@@ -278,12 +278,14 @@ class Scheduler:
         """Take a site in; once nobody is missing, tell everybody who is who.
 
         Raises:
+            OutOfPlaceMessage: the run is over.
             PeerError: see :meth:`anabranch.scheduler.members.Members.admit`.
         """
+        if self._end.done():
+            raise OutOfPlaceMessage(f"site {message.name!r} joins, but the run is over")
         gone = self.lost - self._sessions.keys()
-        if not self._end.done():
-            gone |= {site for site in self._missing if self._may_go_on_without(site)}
-        site = self.members.admit(message, () if self._end.done() else gone)
+        gone |= {site for site in self._missing if self._may_go_on_without(site)}
+        site = self.members.admit(message, gone)
         if site in self._missing:  # another process of it is here, so that one died
             self._lose(site, self._missing[site].why, died=True)
         self._sessions[site] = Session(connection)

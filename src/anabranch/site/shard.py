@@ -81,6 +81,7 @@ class Shard:
         self._incoming: dict[Update, _Incoming] = {}
         self._sum: _Sum | None = None
         self._settled: dict[int, int] = {}  # the latest update of each worker that was settled
+        self._forgotten: set[Update] = set()  # before they were all here: their workers died
         self.version = 0
 
     def on_push(self, message: Push, payload_bytes: int) -> Sink:
@@ -102,6 +103,8 @@ class Shard:
             raise OutOfPlaceMessage(
                 f"chunk {message.chunk} of an update has {payload_bytes} bytes, not {4 * elements}"
             )
+        if update in self._forgotten:
+            return Sink()  # it was on its way
         incoming = self._incoming.get(update)
         settled = number <= self._settled.get(worker, 0)
         if settled or (incoming is not None and message.chunk in incoming.begun):
@@ -195,6 +198,8 @@ class Shard:
     def discard(self, updates: Sequence[Update]) -> None:
         """Forget these updates, whole or not."""
         for worker, number in updates:
+            if self._whole((worker, number)) is None:
+                self._forgotten.add((worker, number))
             self._incoming.pop((worker, number), None)
             self._settled[worker] = max(number, self._settled.get(worker, 0))
 
