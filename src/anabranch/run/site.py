@@ -114,6 +114,9 @@ async def take_part(
         await agent.leave()
     except RoundsOver:
         agent.close()
+    except asyncio.CancelledError:
+        agent.close()
+        raise
     except Exception as error:
         await agent.fail(error)
         raise
