@@ -10,13 +10,14 @@ from statistics import fmean
 
 from anabranch.record.events import (
     ProceedAsked,
+    SiteLost,
     UpdateApplied,
     UpdateCame,
     UpdateDiscarded,
     WorkerWent,
 )
 
-Paced = WorkerWent | ProceedAsked | UpdateCame | UpdateApplied | UpdateDiscarded
+Paced = WorkerWent | ProceedAsked | UpdateCame | UpdateApplied | UpdateDiscarded | SiteLost
 
 # Two updates are made at once if so small a part of an iteration lies between them.
 _AT_ONCE = 0.01
@@ -33,7 +34,7 @@ class Iteration:
         asked_s: when it had computed, and its push began.
         came_s: when all of its update was with the servers.
         compute_s: how long it computed.
-        next_s: when it was let go on to its next; None for its last.
+        next_s: when it was let go on to its next; None for its last, and where it died before.
     """
 
     update: int
@@ -140,6 +141,7 @@ def summarise_pace(events: Iterable[Paced]) -> PaceSummary | None:
     applied_s: list[float] = []
     missed: Counter[int] = Counter()
     discarded = 0
+    deaths: set[tuple[int, int]] = set()  # worker, and which update it had gone on to last
     for event in events:
         match event:
             case WorkerWent():
@@ -153,6 +155,8 @@ def summarise_pace(events: Iterable[Paced]) -> PaceSummary | None:
                 missed[event.missed] += 1
             case UpdateDiscarded():
                 discarded += 1
+            case SiteLost():
+                deaths.add((event.site, max(went.get(event.site, ()), default=0)))
     if not went:
         return None
     iterations = {
@@ -164,7 +168,7 @@ def summarise_pace(events: Iterable[Paced]) -> PaceSummary | None:
                 asked[site, update].at_s,
                 came[site, update].at_s,
                 asked[site, update].compute_s,
-                by_update[update + 1].at_s if update + 1 in by_update else None,
+                _next_s(by_update, update, (site, update) in deaths),
             )
             for update, begun in sorted(by_update.items())
             if (site, update) in asked and (site, update) in came
@@ -173,3 +177,8 @@ def summarise_pace(events: Iterable[Paced]) -> PaceSummary | None:
     }
     gaps_s = tuple(after_s - before_s for before_s, after_s in pairwise(applied_s))
     return PaceSummary(iterations, gaps_s, dict(sorted(missed.items())), discarded)
+
+
+def _next_s(went: Mapping[int, WorkerWent], update: int, died: bool) -> float | None:
+    following = went.get(update + 1)
+    return None if following is None or died else following.at_s
