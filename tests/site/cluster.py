@@ -22,10 +22,11 @@ from anabranch.scheduler.policy import Replan
 from anabranch.scheduler.server import Scheduler
 from anabranch.sim.loop import VirtualLoop
 from anabranch.sim.network import SimulatedNetwork
-from anabranch.site.agent import Round, Served, SiteAgent, Transport
+from anabranch.site.agent import Round, SiteAgent, Transport
 from anabranch.site.arithmetic import Float32
 from anabranch.site.dataplane import LIMITS
 from anabranch.site.meter import Meter
+from anabranch.site.serving import Served
 
 TOKEN = "secret"
 Floats = npt.NDArray[np.float32]

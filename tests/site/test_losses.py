@@ -16,7 +16,9 @@ from anabranch.pace import Bsp, Equal, Pace
 from anabranch.plan import Plan, Tree
 from anabranch.scheduler.pacing import PaceBook
 from anabranch.site.accumulator import Floats
-from anabranch.site.agent import RoundsOver, Served, SiteAgent
+from anabranch.site.agent import SiteAgent
+from anabranch.site.control import RoundsOver
+from anabranch.site.serving import Served
 
 from .cluster import Cluster, Ports
 from .test_all_reduce import WORLDS

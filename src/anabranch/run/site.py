@@ -17,8 +17,10 @@ from anabranch.overlay import Overlay
 from anabranch.record import events
 from anabranch.run.scenario import Passive, Scenario, decode, make_pace
 from anabranch.run.work import Work, make_work
-from anabranch.site.agent import RoundsOver, Served, SiteAgent, Transport
+from anabranch.site.agent import SiteAgent, Transport
+from anabranch.site.control import RoundsOver
 from anabranch.site.meter import Meter
+from anabranch.site.serving import Served
 
 T = TypeVar("T")
 

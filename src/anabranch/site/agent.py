@@ -7,8 +7,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch.net.errors import (
@@ -24,7 +22,6 @@ from anabranch.net.messages import (
     Advance,
     AnyMessage,
     Auxiliary,
-    Came,
     Counted,
     CutOff,
     Dealt,
@@ -37,7 +34,6 @@ from anabranch.net.messages import (
     Met,
     NoMoreRounds,
     Proceed,
-    ProceedRequest,
     Progress,
     Ready,
     Report,
@@ -53,42 +49,18 @@ from anabranch.net.messages import (
 )
 from anabranch.net.network import Address, Connection, Listener, Network, Receiver
 from anabranch.net.throughput import Arrival
-from anabranch.plan import Plan, deal
+from anabranch.plan import Plan
 from anabranch.site.accumulator import Floats
-from anabranch.site.aggregation import LEAST_WEIGHT, MOST_WEIGHT, Aggregation
+from anabranch.site.aggregation import Aggregation, check_buffer
 from anabranch.site.arithmetic import Arithmetic
-from anabranch.site.control import Control
+from anabranch.site.control import Control, RoundsOver
 from anabranch.site.dataplane import DataPlane, DataPlaneConfig
 from anabranch.site.meter import Meter
-from anabranch.site.pushpull import PushPull
-from anabranch.site.shard import Rule, Shard, Update
+from anabranch.site.serving import Served, Serving
 from anabranch.site.timekeeper import Timekeeper
 
 # How often, while as many chunks end as may be under way, a site tells the scheduler so.
 _REPORTS_A_WINDOW = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """How a model is served by the roots of the plan's trees, the same at every site of a run.
-
-    Args:
-        model: as all sites have it at first, shape (elements,); pulls overwrite it.
-        make_rule: makes what changes a part of the model of so many elements by gradients; None
-            leaves the numbers out.
-        workers: how many sites push updates.
-        added_up: those sites, where the pace is a barrier: their updates are added up on the way.
-            None where each travels alone.
-    """
-
-    model: Floats
-    make_rule: Callable[[int], Rule] | None
-    workers: int
-    added_up: tuple[int, ...] = ()
-
-
-class RoundsOver(Exception):
-    """The scheduler ended the run in good order: the round that was asked for will not be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +168,7 @@ class SiteAgent:
         self._round_trip_s = 0.0  # to the scheduler, as it last was
         self._window = 0  # chunks under way, where the deal goes on during the round
         self._told = 0  # chunks finished here when the scheduler was last told
-        self._served: Served | None = None
-        self._shard: Shard | None = None
-        self._model_here = asyncio.Event()  # the model that the next update is computed on
-        self._model_here.set()
-        self._went_s: float | None = None  # when this worker was last let go on
+        self._serving: Serving | None = None  # in a run with servers
         self._meter: Meter | None = None
         self._heads_go_ahead = False  # on its lanes
         self._timekeeper: Timekeeper | None = None
@@ -269,7 +237,9 @@ class SiteAgent:
         self._plane = DataPlane(lanes, config, arithmetic, self)
         self._plane.use_auxiliary(self._plan.auxiliary)
         if served is not None:
-            self._serve(self._plane, served)
+            self._serving = Serving(self._scheduler, self._plane, self.welcome, self._plan, served)
+        if self._counted is not None:
+            self._during(self._counted)
         for returned in self._returned:
             self._meet(self._plane, returned)
         self._say(Ready(buffer_elements))
@@ -297,7 +267,7 @@ class SiteAgent:
             RunAborted: the run ended early; names who or what caused it.
         """
         assert self._plane is not None, "start() comes first"
-        _check_buffer(buffer, weight, self._plane.config.buffer_elements)
+        check_buffer(buffer, weight, self._plane.config.buffer_elements)
         began_s = self._began_s = self._loop.time()
         self._round += 1
         self._more, self._told = more, 0
@@ -337,88 +307,19 @@ class SiteAgent:
 
     # --- push and pull
 
-    def _serve(self, plane: DataPlane, served: Served) -> None:
-        plan, site = self._plan, self.welcome.site
-        chunks = deal(plan, len(served.model), plane.config.chunk_elements)
-        own = [chunk for chunk in chunks if plan.trees[chunk.tree].root == site]
-        if own:
-            elements = sum(chunk.elements for chunk in own)
-            rule = None if served.make_rule is None else served.make_rule(elements)
-            self._shard = Shard(own, served.model, rule, served.workers, self._came)
-        self._served = served
-        pushpull = plane.push_and_pull(plan, chunks, self._shard, served.added_up)
-        if self.welcome.updates:
-            self._model_here.clear()
-            first = self.welcome.updates + 1
-            pushpull.come_back(first, served.model, self._model_here.set)
-        if self._counted is not None:
-            self._count(pushpull, self._counted)
-
-    def _came(self, update: Update) -> None:
-        assert self._plane is not None
-        assert self._plane.pushpull is not None
-        self._scheduler.post(Came(*update, epoch=self._plane.pushpull.epoch))
-
     async def permission(self) -> Proceed:
-        """Wait until this worker may go on, and has the model to go on with.
-
-        Raises:
-            RoundsOver: no worker goes on any more.
-            RunAborted: the run ended early; names who or what caused it.
-        """
-        answer = await self._scheduler.expect(Proceed, NoMoreRounds)
-        if isinstance(answer, NoMoreRounds):
-            raise RoundsOver
-        assert isinstance(answer, Proceed)
-        assert self._plane is not None, "start() comes first"
-        now_s = self._loop.time()
-        if self._went_s is not None:
-            self._scheduler.took(now_s - self._went_s)
-        self._went_s = now_s
-        try:
-            await self._plane.unless_failed(self._model_here.wait())
-        except (LinkError, PeerError, RunAborted) as error:
-            raise await self._scheduler.verdict(error) from error
-        return answer
+        """See :meth:`anabranch.site.serving.Serving.permission`."""
+        return await self._served().permission()
 
     def push(
         self, permission: Proceed, gradients: Floats, weight: float, samples: int, compute_s: float
     ) -> None:
-        """Send the update that this worker was permitted to compute, and ask to go on.
+        """See :meth:`anabranch.site.serving.Serving.push`."""
+        self._served().push(permission, gradients, weight, samples, compute_s)
 
-        Args:
-            permission: see there.
-            gradients: shape (elements,); must not change until the next permission.
-            weight: what the update counts, > 0.
-            samples: of its batch.
-            compute_s: how long it took to compute.
-
-        Raises:
-            ValueError: not such a buffer or weight.
-        """
-        assert self._plane is not None, "start() comes first"
-        assert self._served is not None, "the model is not served in this run"
-        assert self._plane.pushpull is not None
-        _check_buffer(gradients, weight, len(self._served.model))
-        self._scheduler.post(ProceedRequest(permission.update, samples, compute_s))
-        self._model_here.clear()
-        self._plane.pushpull.push(
-            permission.update, gradients, weight, self._served.model, self._model_here.set
-        )
-
-    def _advance(self, message: Advance) -> None:
-        assert self._plane is not None
-        if self._shard is None or self._plane.pushpull is None:
-            raise OutOfPlaceMessage("a step of the model, of which this site serves no part")
-        self._shard.apply(message.apply)
-        self._shard.discard(message.discard)
-        self._plane.pushpull.serve(message.pulls)
-
-    @staticmethod
-    def _count(pushpull: PushPull | None, message: Counted) -> None:
-        if pushpull is None:
-            raise OutOfPlaceMessage("an epoch of sums, in a run that goes in rounds")
-        pushpull.count(message.epoch, message.workers, message.round)
+    def _served(self) -> Serving:
+        assert self._serving is not None, "start() comes first, and the model must be served"
+        return self._serving
 
     # --- what a site tells the scheduler
 
@@ -478,18 +379,18 @@ class SiteAgent:
                     self._plane.use_auxiliary(paths)
             case TimeReply():
                 self.hear_time(message)
-            case Advance():
-                self._advance(message)
-            case Counted() if self._plane is not None:
-                self._count(self._plane.pushpull, message)
-            case Counted():
+            case Advance() if self._serving is not None:
+                self._serving.advance(message)
+            case Counted() if self._serving is not None:
+                self._serving.count(message)
+            case Counted() if self._plane is None:
                 self._counted = message
             case Returned() if self._plane is not None:
                 self._meet(self._plane, message)
             case Returned():
                 self._returned.append(message)
             case _:
-                raise OutOfPlaceMessage(f"a {type(message).__name__} before this site was ready")
+                raise OutOfPlaceMessage(f"a {type(message).__name__}, which has no meaning here")
 
     def _meet(self, plane: DataPlane, message: Returned) -> None:
         address = message.host, message.port
@@ -611,26 +512,3 @@ class _Stranger:
 
     def on_closed(self, error: Exception | None) -> None:
         pass
-
-
-def _check_buffer(buffer: Floats, weight: float, most: int) -> None:
-    if (
-        not isinstance(buffer, np.ndarray)
-        or buffer.dtype != np.float32
-        or buffer.ndim != 1
-        or not buffer.flags.c_contiguous
-        or not buffer.flags.writeable
-    ):
-        raise ValueError(
-            "all_reduce takes a flat, contiguous, writable float32 array; got "
-            f"{getattr(buffer, 'dtype', type(buffer).__name__)} of shape "
-            f"{getattr(buffer, 'shape', '?')}"
-        )
-    if len(buffer) > most:
-        raise ValueError(f"the buffer has {len(buffer)} elements, this run allows {most}")
-    if not len(buffer):
-        raise ValueError("the buffer is empty; a round without data would not wait for anybody")
-    if not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
-        raise ValueError(
-            f"weight is {weight:g}, must be in {LEAST_WEIGHT:g}..{MOST_WEIGHT:g}; scale all weights"
-        )

@@ -43,6 +43,10 @@ _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
 
 
+class RoundsOver(Exception):
+    """The scheduler ended the run in good order: the round that was asked for will not be."""
+
+
 class Control:
     """What a site says to the scheduler and hears from it.
 
