@@ -478,6 +478,24 @@ def test_without_a_site_that_others_need_the_run_ends_by_name(tmp_path: Path) ->
         simulated(text, tmp_path)
 
 
+@pytest.mark.parametrize("pace", ['{kind = "bsp"}', '{kind = "asp"}'])
+def test_without_a_relay_of_an_auxiliary_path_the_run_ends_by_name(
+    pace: str, tmp_path: Path
+) -> None:
+    workers = [f"dc{k}" for k in range(1, 9)]
+    edges = [*(("dc9", worker) for worker in workers), *pairwise(workers)]
+    write_overlay(tmp_path, "hub", edges, 2e7)
+    more = (
+        'auxiliary = {}\nchunk_elements = 5000\nfault = [{kind = "kill", site = "dc3", at_s = 1.2}]'
+    )
+    text = scenario(pace, '{kind = "star", hub = "dc9"}', more)
+    text = text.replace('overlay = "internet2-9"', 'overlay = "hub.toml"')
+    i, j = text.index("task = "), text.index("compute = ")
+    text = text[:i] + 'task = {kind = "exchange", elements = 200_000}\n' + text[j:]
+    with pytest.raises(RunAborted, match=r"site 2 \(dc3\) died"):
+        simulated(text, tmp_path)
+
+
 @pytest.mark.parametrize("pace", ['{kind = "bsp"}', '{kind = "r2sp"}'])
 def test_real_workers_train_on_when_one_is_killed(pace: str, tmp_path: Path) -> None:
     kill_a_real_worker(pace, 8, 0.0, tmp_path)

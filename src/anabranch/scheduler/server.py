@@ -686,9 +686,11 @@ def _dispensable(plan: Plan, pacing: PaceBook | None) -> set[int]:
     """Return the sites whose death leaves the others a way to every server and back."""
     if pacing is None:
         return set()
+    # What is at a relay of an auxiliary path when it dies is not sent again.
+    needed = {site for path in _flat(plan) for site in path[1:-1]}
     if pacing.is_barrier:
-        return set(range(plan.size)) - plans.in_between(plan, pacing.workers)
-    needed = {tree.root for tree in plan.trees}
+        return set(range(plan.size)) - plans.in_between(plan, pacing.workers) - needed
+    needed.update(tree.root for tree in plan.trees)
     for tree, site in product(range(len(plan.trees)), pacing.workers):
         needed.update(plan.way_up(tree, site)[1:], plan.way_down(tree, site)[:-1])
     return set(range(plan.size)) - needed
