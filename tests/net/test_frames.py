@@ -16,7 +16,16 @@ from anabranch.net.errors import (
     PeerError,
 )
 from anabranch.net.frames import DISCARD, PIECE_BYTES, FrameReader, Limits, Sink, encode_frame
-from anabranch.net.messages import AnyMessage, Mean, Message, PartialSum, Ready, Start, encode
+from anabranch.net.messages import (
+    AnyMessage,
+    Leave,
+    Mean,
+    Message,
+    PartialSum,
+    Ready,
+    Start,
+    encode,
+)
 
 LIMITS = Limits(message_bytes=1 << 12, payload_bytes=1 << 22)
 
@@ -200,4 +209,4 @@ def test_discard_takes_anything_and_keeps_nothing() -> None:
 
 def test_a_message_costs_few_bytes_beside_its_chunk() -> None:
     assert len(encode_frame(sum_message(200), 1 << 20)) < 64
-    assert len(encode(Start())) < 16
+    assert len(encode(Leave())) < 16

@@ -6,6 +6,7 @@ import pytest
 
 from anabranch.record import (
     ProceedAsked,
+    SiteLost,
     UpdateApplied,
     UpdateCame,
     UpdateDiscarded,
@@ -64,3 +65,10 @@ def test_a_workers_first_model_is_there_and_no_pull_is_counted() -> None:
 
 def test_a_run_without_servers_has_no_pace() -> None:
     assert summarise_pace([]) is None
+
+
+def test_the_time_that_a_worker_was_dead_belongs_to_no_iteration() -> None:
+    died = SiteLost(at_s=5.0, site=0, detail="died", goes_on=True)
+    pace = summarise_pace([*iteration(0, 1, 0.0, 0), died, *iteration(0, 2, 90.0, 0)])
+    assert pace is not None
+    assert [each.next_s for each in pace.iterations[0]] == [None, None]

@@ -21,6 +21,7 @@ from anabranch.record import (
     PlanIssued,
     RoundDone,
     RunEnded,
+    SiteJoined,
     SiteLost,
     TransportChosen,
     write_plan_page,
@@ -224,6 +225,14 @@ def test_a_lost_site_is_told_with_when_and_why(run, write_log, tmp_path: Path) -
     page = report(tmp_path, write_log("star", [*run()[:-1], lost, ended]))
     assert page.words.count("Perth died in round 4") == 2  # as the error, and among what happened
     assert page.row("star", "detail")[1:] == ["9.25 s", "Perth was lost", lost.detail]
+
+
+def test_a_site_that_came_back_is_told_of_too(run, write_log, tmp_path: Path) -> None:
+    lost = SiteLost(at_s=4.0, site=3, detail="it died", goes_on=True)
+    back = SiteJoined(at_s=6.0, site=3, name="Perth", address="10.0.0.3:4711")
+    page = report(tmp_path, write_log("star", [*run()[:-1], lost, back, run()[-1]]))
+    assert "star: Perth took part again from 6.00 s on." in page.words
+    assert "at 10.0.0.3:4711" in page.words
 
 
 def test_a_site_lost_without_an_error_is_a_problem_too(run, write_log, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from anabranch.record import (
     ProceedAsked,
     RunStarted,
     RunStopping,
+    SiteJoined,
     SiteLost,
     UnknownEvent,
     UpdateApplied,
@@ -30,8 +31,8 @@ from anabranch.run.simulate import simulate
 
 UNEVEN = (
     'load = {kind = "tuned", most = 300}\n'
-    'fault = [{kind = "kill", site = "dc2", at_s = 2.0}, {kind = "pause", site = "dc3", '
-    "at_s = 3.0, for_s = 6.0}]\n"
+    'fault = [{kind = "kill", site = "dc2", at_s = 2.0, for_s = 1.5}, '
+    '{kind = "pause", site = "dc3", at_s = 3.0, for_s = 6.0}]\n'
 )
 
 
@@ -74,6 +75,7 @@ def test_a_simulated_run_decides_alike_again(pace: str, more: str, tmp_path: Pat
     assert f'"{done.pace}"' in pace
     assert done.told >= 2 * counted(log, UpdateApplied)
     assert counted(log, SiteLost) == (1 if more else 0)
+    assert counted(log, SiteJoined) == (10 if more else 9)
 
 
 @pytest.mark.parametrize("pace", PACES)
@@ -99,7 +101,7 @@ def test_a_run_that_is_told_to_stop_decides_alike_again(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, Event | UnknownEvent]]:
-    """The log of a run in which turns come by time, one worker dies, and one falls behind."""
+    """The log of a run in which turns come by time, one worker dies and is back, one lags."""
     return list(read_events(simulated('{kind = "r2sp"}', UNEVEN, tmp_path_factory.mktemp("log"))))
 
 
@@ -145,6 +147,14 @@ def test_an_event_that_is_missing_is_missed(
     gone = found[len(found) // 2]
     with pytest.raises(ReplayError, match="a fresh pace"):
         replay([(number, event) for number, event in told if number != gone])
+
+
+def test_a_worker_that_came_back_unsaid_is_missed(
+    told: list[tuple[int, Event | UnknownEvent]],
+) -> None:
+    back = max(number for number, event in told if isinstance(event, SiteJoined))
+    with pytest.raises(ReplayError, match="a fresh pace"):
+        replay([(number, event) for number, event in told if number != back])
 
 
 def test_another_pace_decides_otherwise(told: list[tuple[int, Event | UnknownEvent]]) -> None:

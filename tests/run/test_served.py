@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -27,6 +29,7 @@ from anabranch.record import (
     RunEnded,
     RunStarted,
     SiteCut,
+    SiteJoined,
     SiteLost,
     SiteResumed,
     UpdateApplied,
@@ -313,6 +316,102 @@ def test_the_rest_trains_on_when_a_worker_dies_at_any_moment(seed: int, tmp_path
     replay(read_events(tmp_path / "run.db"))
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_worker_that_died_takes_part_again(seed: int, tmp_path: Path) -> None:
+    kill_and_restart(seed, tmp_path)
+
+
+def kill_and_restart(seed: int, tmp_path: Path) -> bool:
+    """Kill a worker at a random moment, and start it again; return whether that was in time.
+
+    With every other five seeds others' updates come to the server through the sites in between.
+    """
+    rng = np.random.default_rng(seed)
+    pace, victim = PACES[seed % len(PACES)], int(rng.integers(2, 8))
+    at_s, for_s = rng.uniform(0, 3.0), rng.choice([0.02, 0.3, 1.0])
+    name = ("hub", "two-levels")[seed // len(PACES) % 2]
+    hub(tmp_path, "dc9", [f"dc{k}" for k in range(1, 9)], 1e8)
+    two_levels(tmp_path)
+
+    def runs(fault: str, folder: str) -> list[Event]:
+        text = scenario(pace, '{kind = "fapt", roots = ["dc9"]}', f"fault = [{{{fault}}}]")
+        (tmp_path / folder).mkdir()
+        return simulated(text.replace("internet2-9", f"../{name}.toml"), tmp_path / folder)
+
+    fault = f'kind = "kill", site = "dc{victim + 1}", at_s = {at_s:.3f}'
+    happened = runs(f"{fault}, for_s = {for_s}", "back")
+    end = happened[-1]
+    assert isinstance(end, RunEnded)
+    assert end.error is None
+    assert [event.site for event in happened if isinstance(event, SiteLost)] == [victim]
+    assert not any(isinstance(event, MessageRefused) for event in happened)
+    back = [event for event in happened if isinstance(event, SiteJoined) and event.at_s > 0]
+    applied = [(e.site, e.update) for e in happened if isinstance(e, UpdateApplied)]
+    discarded = [(e.site, e.update) for e in happened if isinstance(e, UpdateDiscarded)]
+    settled = applied + discarded
+    assert len(set(settled)) == len(settled)
+    went_on = [event for event in happened if isinstance(event, WorkerWent)]
+    went = Counter(event.site for event in went_on)
+    assert all(went[site] == 12 for site in range(8) if site != victim)
+    assert [event.site for event in back] in ([], [victim])
+    own = sorted(number for site, number in settled if site == victim)
+    if back and "bsp" not in pace:
+        assert own == [*range(1, 13)]
+    elif any(e.site == victim and e.at_s > back[0].at_s for e in went_on if back):
+        assert own[-1] == 12  # it missed what the others made meanwhile, if any was left
+    assert replay(read_events(tmp_path / "back" / "run.db")).told
+    # The others wait for its death as if it never came back; then for an iteration of it at most.
+    without_s = iterations_s(runs(fault, "away"), victim)
+    assert max(iterations_s(happened, victim)) <= max(without_s) + median(without_s)
+    return bool(back)
+
+
+def iterations_s(happened: Iterable[Event], victim: int) -> list[float]:
+    """Return how long all other workers took from each permission to the next."""
+    went = [event for event in happened if isinstance(event, WorkerWent)]
+    return [
+        after.at_s - before.at_s
+        for site in range(8)
+        for before, after in pairwise([event for event in went if event.site == site])
+        if site != victim
+    ]
+
+
+def test_a_worker_that_is_back_takes_its_turn_by_index(tmp_path: Path) -> None:
+    hub(tmp_path, "dc9", [f"dc{k}" for k in range(1, 9)], 1e8)
+    fault = 'fault = [{kind = "kill", site = "dc4", at_s = 1.0, for_s = 0.8}]'
+    text = scenario('{kind = "r2sp"}', '{kind = "star", hub = "dc9"}', fault)
+    text = text.replace('overlay = "internet2-9"', 'overlay = "hub.toml"')
+    happened = simulated(text, tmp_path)
+    [back] = [event for event in happened if isinstance(event, SiteJoined) and event.at_s > 0]
+    turns = [event for event in happened if isinstance(event, UpdateApplied)]
+    first = next(k for k, turn in enumerate(turns) if turn.site == 3 and turn.at_s > back.at_s)
+    assert [turn.site for turn in turns[first : first + 8]] == [3, 4, 5, 6, 7, 0, 1, 2]
+    assert {turn.missed for turn in turns[first + 8 : first + 40]} == {7}
+
+
+def test_under_a_barrier_a_worker_that_is_back_takes_part_from_the_next_step_on(
+    tmp_path: Path,
+) -> None:
+    two_levels(tmp_path)
+    fault = 'fault = [{kind = "kill", site = "dc4", at_s = 1.0, for_s = 0.8}]'
+    text = scenario('{kind = "bsp"}', '{kind = "fapt", roots = ["dc9"]}', fault)
+    text = text.replace('overlay = "internet2-9"', 'overlay = "two-levels.toml"')
+    happened = simulated(text, tmp_path)
+    [back] = [event for event in happened if isinstance(event, SiteJoined) and event.at_s > 0]
+    steps: dict[int, list[UpdateApplied]] = {}
+    for event in happened:
+        if isinstance(event, UpdateApplied):
+            steps.setdefault(event.version, []).append(event)
+    everybody = [version for version, step in steps.items() if len(step) == 8]
+    others = [version for version, step in steps.items() if len(step) == 7]
+    under_way = next(version for version in steps if steps[version][0].at_s > back.at_s)
+    assert others
+    assert max(others) == under_way
+    assert everybody == [*range(1, others[0]), *range(under_way + 1, 13)]
+    assert {event.update for event in steps[12]} == {12}
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_losing_the_scheduler_for_a_moment_costs_no_update(seed: int, tmp_path: Path) -> None:
     lose_the_scheduler(seed, tmp_path)
@@ -415,6 +514,24 @@ def test_without_a_site_that_others_need_the_run_ends_by_name(tmp_path: Path) ->
         simulated(text, tmp_path)
 
 
+@pytest.mark.parametrize("pace", ['{kind = "bsp"}', '{kind = "asp"}'])
+def test_without_a_relay_of_an_auxiliary_path_the_run_ends_by_name(
+    pace: str, tmp_path: Path
+) -> None:
+    workers = [f"dc{k}" for k in range(1, 9)]
+    edges = [*(("dc9", worker) for worker in workers), *pairwise(workers)]
+    write_overlay(tmp_path, "hub", edges, 2e7)
+    more = (
+        'auxiliary = {}\nchunk_elements = 5000\nfault = [{kind = "kill", site = "dc3", at_s = 1.2}]'
+    )
+    text = scenario(pace, '{kind = "star", hub = "dc9"}', more)
+    text = text.replace('overlay = "internet2-9"', 'overlay = "hub.toml"')
+    i, j = text.index("task = "), text.index("compute = ")
+    text = text[:i] + 'task = {kind = "exchange", elements = 200_000}\n' + text[j:]
+    with pytest.raises(RunAborted, match=r"site 2 \(dc3\) died"):
+        simulated(text, tmp_path)
+
+
 @pytest.mark.parametrize("pace", ['{kind = "bsp"}', '{kind = "r2sp"}'])
 def test_real_workers_train_on_when_one_is_killed(pace: str, tmp_path: Path) -> None:
     kill_a_real_worker(pace, 8, 0.0, tmp_path)
@@ -424,23 +541,45 @@ def test_real_workers_train_on_when_a_leaf_of_a_tree_that_adds_up_is_killed(tmp_
     kill_a_real_worker('{kind = "bsp"}', 8, 0.0, tmp_path, below="a")
 
 
-def kill_a_real_worker(
-    pace: str, after: int, then_s: float, tmp_path: Path, below: str = "server"
+@pytest.mark.parametrize(
+    ("pace", "below"), [('{kind = "bsp"}', "a"), ('{kind = "r2sp"}', "server")]
+)
+def test_a_real_worker_that_was_killed_takes_part_again(
+    pace: str, below: str, tmp_path: Path
 ) -> None:
+    assert kill_a_real_worker(pace, 5, 0.0, tmp_path, below, back=True)
+
+
+def kill_a_real_worker(
+    pace: str,
+    after: int,
+    then_s: float,
+    tmp_path: Path,
+    below: str = "server",
+    back: bool = False,
+) -> bool:
     """Kill one so many updates, and then so many seconds, after the beginning.
 
     Its updates go to the server through the site that it is below.
+
+    Args:
+        back: start it again at once.
+
+    Returns:
+        Whether it took part again before the end.
     """
+    updates = 50 if back else 12  # a process takes seconds to start
     edges = [("server", "a"), (below, "b"), ("server", "c")]
     write_overlay(tmp_path, "hub", edges, 1e8)
     (tmp_path / "scenario.toml").write_text(
         'overlay = "hub.toml"\nroute = {kind = "fapt", roots = ["server"]}\n'
-        f'serve = {{only = ["server"]}}\npace = {pace}\nstop = {{rounds = 12}}\n'
+        f'serve = {{only = ["server"]}}\npace = {pace}\nstop = {{rounds = {updates}}}\n'
         'task = {kind = "exchange", elements = 100_000, batch_size = 20}\n'
         "compute = {samples_per_s = 100}\n"
     )
     log, pids = tmp_path / "run.db", {}
     at_s: list[float] = []  # when it is to die
+    started: list[subprocess.Popen[bytes]] = []
 
     def kill_in_time() -> None:
         if "site b" in pids and log.exists():
@@ -448,18 +587,54 @@ def kill_a_real_worker(
             if done >= after:
                 at_s.append(time.monotonic() + then_s)
             if at_s and time.monotonic() >= at_s[0]:
-                os.kill(pids.pop("site b"), signal.SIGKILL)
+                pid = pids.pop("site b")
+                again = command_of(pid) if back else None
+                os.kill(pid, signal.SIGKILL)
+                if again is not None:
+                    started.append(subprocess.Popen(**again))
 
     overlay = load(str(tmp_path / "hub.toml"))
-    run_locally(
-        tmp_path / "scenario.toml", 0, overlay, log, on_tick=kill_in_time, on_started=pids.update
-    )
+    try:
+        run_locally(
+            *(tmp_path / "scenario.toml", 0, overlay, log),
+            on_tick=kill_in_time,
+            on_started=pids.update,
+        )
+        ends = [process.wait(20) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
     happened = [event for _, event in read_events(log)]
-    applied = Counter(event.site for event in happened if isinstance(event, UpdateApplied))
-    assert (applied[0], applied[2]) == (12, 12)
-    assert applied[1] < 12
+    went = Counter(event.site for event in happened if isinstance(event, WorkerWent))
+    assert (went[0], went[2]) == (updates, updates)
+    settled = [
+        (e.site, e.update) for e in happened if isinstance(e, UpdateApplied | UpdateDiscarded)
+    ]
+    assert len(set(settled)) == len(settled)
     assert [event.site for event in happened if isinstance(event, SiteLost)] == [1]
     replay(read_events(log))
+    joined = [e.site for e in happened if isinstance(e, SiteJoined) and e.at_s > 0]
+    if joined:
+        assert (joined, ends) == ([1], [0])
+        assert max(update for site, update in settled if site == 1) == updates
+    else:
+        applied = Counter(event.site for event in happened if isinstance(event, UpdateApplied))
+        assert applied[1] < updates
+    return bool(joined)
+
+
+def command_of(pid: int) -> dict[str, Any]:
+    """Return what starts another process like this one."""
+    process = Path(f"/proc/{pid}")
+    arguments, environment = (
+        (process / part).read_bytes().rstrip(b"\0").split(b"\0") for part in ("cmdline", "environ")
+    )
+    return {
+        "args": arguments,
+        "env": dict(each.split(b"=", 1) for each in environment),
+        "stdin": subprocess.DEVNULL,
+    }
 
 
 @pytest.mark.parametrize("pace", ['{kind = "bsp"}', '{kind = "r2sp"}'])

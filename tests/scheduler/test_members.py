@@ -39,3 +39,14 @@ def test_who_does_not_belong_is_refused_by_name(
     with pytest.raises(error, match=named):
         members.admit(join)
     assert members.missing == [0]
+
+
+def test_only_who_is_gone_may_join_again_as_another_life() -> None:
+    members = Members(PAIR, "secret")
+    for name in "ab":
+        members.admit(Join("secret", name, "127.0.0.1", 7))
+    with pytest.raises(UnauthorisedPeer, match="joined already"):
+        members.admit(Join("secret", "b", "127.0.0.1", 9), gone={0})
+    assert members.admit(Join("secret", "b", "127.0.0.1", 9), gone={1}) == 1
+    assert members.addresses == (("127.0.0.1", 7), ("127.0.0.1", 9))
+    assert members.lives == (0, 1)

@@ -81,7 +81,7 @@ def test_the_others_go_on_without_a_worker_that_has_died() -> None:
     assert decisions[0].discarded == ((1, 1),)  # servers forget what has come of it
     assert decisions[1].permissions == (Permission(0, 2, 1, True),)
     assert book.came(2, 1, 1, 2.1) == ()  # what was on its way still comes
-    assert book.voided_by == ()
+    assert book.epoch == 0
 
 
 def test_under_a_barrier_the_pace_hears_of_nobody_before_everybody_is_here() -> None:
@@ -104,7 +104,7 @@ def test_under_a_barrier_a_loss_voids_what_has_come_of_the_others() -> None:
         book.came(2, worker, 1, 1.1)
         book.came(3, worker, 1, 1.1)
     decisions = book.lost(1, 2.0)
-    assert (book.voided_by, book.under_way) == ((1,), 1)
+    assert (book.epoch, book.workers, book.under_way) == (1, (0, 4), 1)
     assert [book.is_void(epoch) for epoch in (0, 1)] == [True, False]
     assert not any(decision.applied for decision in decisions)
     assert book.asked(4, 1, 1, 0.1, 2.1) == ()
@@ -114,7 +114,7 @@ def test_under_a_barrier_a_loss_voids_what_has_come_of_the_others() -> None:
     assert came.came == (0, 1)  # again
     decisions = book.came(3, 4, 1, 2.3)
     assert [each.update for each in decisions[-1].applied] == [(0, 1), (4, 1)]
-    with pytest.raises(OutOfPlaceMessage, match="after 2 losses, where there were 1"):
+    with pytest.raises(OutOfPlaceMessage, match="a sum of epoch 2, where 1 is the latest"):
         book.is_void(2)
 
 
@@ -142,3 +142,74 @@ def test_what_is_out_of_place_is_refused() -> None:
     book.asked(0, 1, 1, 0.1, 0.0)
     with pytest.raises(OutOfPlaceMessage, match="site 0 asks to proceed twice"):
         book.asked(0, 1, 1, 0.1, 0.0)
+
+
+def push(book: PaceBook, worker: int, update: int, now_s: float) -> tuple[Decision, ...]:
+    """Let all of a worker's update come to the server of a book that has one, site 2."""
+    return book.asked(worker, update, 1, 0.1, now_s) + book.came(2, worker, update, now_s)
+
+
+def test_a_worker_that_joins_again_goes_on_with_its_next_update_and_makes_what_is_left() -> None:
+    book = begun(PaceBook(Asp(), Equal(1), (0, 1), (2,), 3))
+    push(book, 1, 1, 1.0)
+    book.lost(1, 2.0)  # while it made its second
+    (decision,) = book.joined(1, 3.0)
+    assert decision.permissions == (Permission(1, 3, 1, True),)
+    assert book.came(2, 1, 2, 3.1) == ()  # of its earlier life; was on its way
+    _, applied, *_ = push(book, 1, 3, 4.0)
+    assert [each.update for each in applied.applied] == [(1, 3)]
+    assert applied.finished == (1,)
+    assert book.workers == (0,)
+
+
+def test_an_update_that_counted_before_its_worker_died_is_not_discarded() -> None:
+    book = begun(PaceBook(Ssp(0), Equal(1), (0, 1), (2,), 9))
+    _, decision = push(book, 1, 1, 1.0)
+    assert [each.update for each in decision.applied] == [(1, 1)]
+    assert not any(decision.discarded for decision in book.lost(1, 2.0))
+
+
+def test_who_has_nothing_left_to_do_or_computes_nothing_joins_without_a_word() -> None:
+    book = begun(PaceBook(Asp(), Equal(1), (0, 1), (2,), 1))
+    assert book.joined(2, 0.5) == ()  # a server's site
+    push(book, 1, 1, 1.0)
+    book.lost(1, 2.0)
+    assert book.joined(1, 3.0) == ()
+    assert book.workers == (0,)
+
+
+def test_under_a_barrier_a_worker_that_joins_again_waits_for_the_end_of_the_iteration() -> None:
+    book = begun(PaceBook(Bsp(), Equal(1), (0, 1), (2,), 9))
+    for update in (1, 2):
+        for worker in (0, 1):
+            push(book, worker, update, update)
+    book.lost(1, 2.5)
+    assert (book.epoch, book.workers) == (1, (0,))
+    push(book, 0, 3, 3.0)
+    assert book.joined(1, 3.5) == ()
+    assert (book.epoch, book.workers) == (1, (0,))
+    _, decision = push(book, 0, 4, 4.0)
+    assert [each.update for each in decision.applied] == [(0, 4)]
+    assert decision.permissions == (Permission(0, 5, 1, True), Permission(1, 5, 1, True))
+    assert (book.epoch, book.workers, book.under_way) == (2, (0, 1), 5)
+    push(book, 1, 5, 5.0)
+    _, decision = push(book, 0, 5, 5.0)
+    assert [each.update for each in decision.applied] == [(0, 5), (1, 5)]
+
+
+def test_under_a_barrier_who_is_back_goes_on_alone_if_everybody_else_dies() -> None:
+    book = begun(PaceBook(Bsp(), Equal(1), (0, 1), (2,), 9))
+    book.lost(1, 1.0)
+    book.joined(1, 2.0)
+    decisions = book.lost(0, 3.0)
+    assert [each for d in decisions for each in d.permissions] == [Permission(1, 2, 1, True)]
+    assert (book.epoch, book.workers, book.is_over) == (3, (1,), False)
+
+
+def test_under_a_barrier_nobody_joins_for_an_iteration_that_is_not_wanted() -> None:
+    book = begun(PaceBook(Bsp(), Equal(1), (0, 1), (2,), 1))
+    book.lost(1, 1.0)
+    book.joined(1, 2.0)
+    _, decision, *_ = push(book, 0, 1, 3.0)
+    assert (decision.permissions, decision.finished) == ((), (0,))
+    assert (book.epoch, book.is_over) == (1, True)

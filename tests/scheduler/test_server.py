@@ -122,7 +122,13 @@ def test_who_guesses_the_token_or_is_not_in_the_run_cannot_take_a_place_in_it() 
     async def scenario() -> None:
         ports = simulated(OVERLAY)
         cluster = await Cluster.start(ports, OVERLAY, PLAN)
-        for message in (Resume("guess", 1, 0), Resume(TOKEN, 7, 0), Resume(TOKEN, 1, 99)):
+        for message in (
+            Resume("guess", 1, 0),
+            Resume(TOKEN, 7, 0),
+            Resume(TOKEN, 1, 99),
+            Resume(TOKEN, 1, 0, life=1),
+            Join(TOKEN, OVERLAY.sites[1].name, "127.0.0.1", 1),
+        ):
             told: list[AnyMessage] = []
             stranger = await ports.control(1).connect(
                 cluster.scheduler._listener.address, Listener(told)
@@ -130,7 +136,7 @@ def test_who_guesses_the_token_or_is_not_in_the_run_cannot_take_a_place_in_it() 
             stranger.post(message)
             await asyncio.sleep(1.0)
             assert [type(each) for each in told] == [Refusal]
-        assert len(cluster.witness.refusals) == 3
+        assert len(cluster.witness.refusals) == 5
         await cluster.all_reduce([np.ones(10, np.float32) for _ in range(3)])
         await cluster.leave()
 

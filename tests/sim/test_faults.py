@@ -53,6 +53,7 @@ def read(entry: str) -> tuple[Scripted, ...]:
     ("entry", "action", "label"),
     [
         ('{kind="kill", site="dc3", at_s=1}', Kill(2), "kill dc3"),
+        ('{kind="kill", site="dc3", at_s=1, for_s=20}', Kill(2, 20.0), "kill dc3 for 20 s"),
         ('{kind="pause", site="dc1", for_s=30, at_s=1}', Pause(0, 30.0), "pause dc1 for 30 s"),
         (
             '{kind="cut", link=["dc1", "dc2"], for_s=30, at_s=1}',

@@ -449,6 +449,25 @@ def test_nobody_can_connect_to_a_dead_host() -> None:
     in_world(pair_of(), play)
 
 
+def test_another_host_takes_a_dead_ones_place_and_hears_nothing_of_its_connections() -> None:
+    async def play(world: World) -> None:
+        before, after = Ear(), Ear()
+        connection, _ = await world.connect(0, 1, before)
+        world.network.disconnect(1)
+        world.network.kill(1)
+        world.network.revive(1)
+        await connection.send(START, filler(1000))
+        again, _ = await world.connect(0, 1, after)
+        await again.send(START, filler(1000))
+        await asyncio.sleep(1.0)
+        assert (len(before.times_s), len(after.times_s)) == (0, 1)
+        listener = await world.network.control(None).listen(("", 0), lambda connection: Ear())
+        with pytest.raises(LinkError, match="nothing leads there"):
+            await world.network.control(1).connect(listener.address, Ear())
+
+    in_world(pair_of(), play)
+
+
 def test_a_host_asleep_hears_everything_in_order_when_it_wakes() -> None:
     async def play(world: World) -> None:
         ear = Ear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -22,10 +22,11 @@ from anabranch.scheduler.policy import Replan
 from anabranch.scheduler.server import Scheduler
 from anabranch.sim.loop import VirtualLoop
 from anabranch.sim.network import SimulatedNetwork
-from anabranch.site.agent import Round, Served, SiteAgent, Transport
+from anabranch.site.agent import Round, SiteAgent, Transport
 from anabranch.site.arithmetic import Float32
 from anabranch.site.dataplane import LIMITS
 from anabranch.site.meter import Meter
+from anabranch.site.serving import Served
 
 TOKEN = "secret"
 Floats = npt.NDArray[np.float32]
@@ -67,23 +68,12 @@ def make_agent(
     name: str,
     token: str = TOKEN,
     refused: Callable[[int | None, PeerError], None] = lambda sender, error: None,
+    moved: Callable[[int, Address], None] = lambda site, address: None,
 ) -> SiteAgent:
     """Return an agent in the running loop, at a site's ports and under a name."""
     control, data = ports.control(site), ports.lanes(site)
     listen = ("127.0.0.1", 0)
-    return SiteAgent(control, data, name, token, listen, lambda: None, refused)
-
-
-def links_from(
-    site: int, agent: SiteAgent, overlay: Overlay
-) -> dict[Address, tuple[Link, Link | None]]:
-    """Return a site's links by the address they lead to."""
-    addresses = agent.welcome.addresses
-    return {
-        addresses[link.target]: (link, overlay.link(link.target, link.source))
-        for link in overlay
-        if link.source == site
-    }
+    return SiteAgent(control, data, name, token, listen, lambda: None, refused, moved=moved)
 
 
 class Witness:
@@ -104,7 +94,7 @@ class Witness:
         self.has_joined: defaultdict[int, asyncio.Event] = defaultdict(asyncio.Event)
         self.has_begun: defaultdict[int, asyncio.Event] = defaultdict(asyncio.Event)
 
-    def joined(self, site: int, address: Address) -> None:
+    def joined(self, site: int, address: Address, now_s: float) -> None:
         self.has_joined[site].set()
 
     def started(self, buffer_elements: int) -> None: ...
@@ -141,11 +131,46 @@ class Witness:
 class Cluster:
     """One run, started; ``agents`` are in order of site index."""
 
-    def __init__(self, scheduler: Scheduler, agents: list[SiteAgent], witness: Witness) -> None:
+    def __init__(
+        self,
+        ports: Ports,
+        scheduler: Scheduler,
+        address: Address,
+        witness: Witness,
+        begin: Callable[[SiteAgent, Network], Awaitable[None]],
+        shaped: bool,
+    ) -> None:
+        self.ports = ports
         self.scheduler = scheduler
-        self.agents = agents
+        self.address = address
+        self.agents: list[SiteAgent] = []
         self.witness = witness
         self.refusals: list[PeerError] = []
+        self._begin = begin
+        self._shaped = shaped
+
+    async def join(self, site: int) -> SiteAgent:
+        """Let a site, or another process of it, join the run."""
+        links: dict[Address, tuple[Link, Link | None]] = {}
+        overlay = self.scheduler.overlay
+
+        def moved(other: int, address: Address) -> None:
+            if (link := overlay.link(site, other)) is not None:
+                links[address] = link, overlay.link(other, site)
+
+        def refused(sender: int | None, error: PeerError) -> None:
+            self.refusals.append(error)
+
+        name = overlay.sites[site].name
+        agent = make_agent(self.ports, site, name, refused=refused, moved=moved)
+        await agent.join(self.address)
+        for other, address in enumerate(agent.welcome.addresses):
+            moved(other, address)
+        lanes = self.ports.lanes(site)
+        if self._shaped:
+            lanes = ShapedNetwork(lanes, links, 0, agent.began)
+        await self._begin(agent, lanes)
+        return agent
 
     @classmethod
     async def start(
@@ -168,33 +193,20 @@ class Cluster:
             ports.control(None), overlay, plan, TOKEN, "work", witness, pacing=pacing
         )
         address = await scheduler.listen(("127.0.0.1", 0))
-        cluster = cls(scheduler, [], witness)
 
-        def refused(sender: int | None, error: PeerError) -> None:
-            cluster.refusals.append(error)
-
-        for index, site in enumerate(overlay.sites):
-            cluster.agents.append(make_agent(ports, index, site.name, refused=refused))
-        await asyncio.gather(*(agent.join(address) for agent in cluster.agents))
-        lanes = [
-            ShapedNetwork(ports.lanes(site), links_from(site, agent, overlay), 0, agent.began)
-            if shaped
-            else ports.lanes(site)
-            for site, agent in enumerate(cluster.agents)
-        ]
-        await asyncio.gather(
-            *(
-                agent.start(
-                    Transport(chunk_elements, strands),
-                    buffer_elements,
-                    Float32(),
-                    lane,
-                    None if meter is None else meter(),
-                    None if served is None else served(site),
-                )
-                for site, (agent, lane) in enumerate(zip(cluster.agents, lanes, strict=True))
+        async def begin(agent: SiteAgent, lanes: Network) -> None:
+            await agent.start(
+                Transport(chunk_elements, strands),
+                buffer_elements,
+                Float32(),
+                lanes,
+                None if meter is None else meter(),
+                None if served is None else served(agent.welcome.site),
             )
-        )
+
+        cluster = cls(ports, scheduler, address, witness, begin, shaped)
+        joining = (cluster.join(site) for site in range(overlay.size))
+        cluster.agents = list(await asyncio.gather(*joining))
         return cluster
 
     async def all_reduce(

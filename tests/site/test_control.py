@@ -16,7 +16,7 @@ from anabranch.overlay import random_complete
 from anabranch.plan import star
 from anabranch.scheduler.server import Scheduler
 from anabranch.sim.loop import run_virtually
-from anabranch.site.agent import Transport
+from anabranch.site.agent import SiteAgent, Transport
 from anabranch.site.arithmetic import Float32
 
 from .cluster import TOKEN, Cluster, Witness, make_agent, simulated
@@ -36,8 +36,8 @@ class Nobody:
     def on_closed(self, error: Exception | None) -> None: ...
 
 
-def cut(cluster: Cluster, site: int) -> None:
-    control = cluster.agents[site]._scheduler
+def cut(agent: SiteAgent) -> None:
+    control = agent._scheduler
     assert control._session is not None
     assert control._session.connection is not None
     control._session.connection.close()
@@ -58,7 +58,7 @@ async def instead_of_the_scheduler(welcome: Callable[[Connection], None]) -> flo
     await ports.control(None).listen(address, accept)
     loop = asyncio.get_running_loop()
     began_s = loop.time()
-    cut(cluster, 1)
+    cut(cluster.agents[1])
     with pytest.raises(RunAborted, match="the scheduler is gone: cut"):
         await cluster.agents[1].all_reduce(np.ones(10, np.float32))
     return loop.time() - began_s
@@ -89,7 +89,7 @@ def test_a_site_is_as_patient_as_the_scheduler_says() -> None:
         await asyncio.sleep(1.0)
         address, welcome = cluster.scheduler._listener.address, cluster.scheduler._welcome
         cluster.scheduler._listener.close()
-        cut(cluster, 1)
+        cut(cluster.agents[1])
 
         async def come_back() -> None:
             await asyncio.sleep(58.0)
@@ -106,7 +106,7 @@ def test_a_site_is_as_patient_as_the_scheduler_says() -> None:
 def test_a_site_that_fails_while_it_is_cut_says_why() -> None:
     async def scenario() -> None:
         cluster = await Cluster.start(simulated(OVERLAY), OVERLAY, PLAN)
-        cut(cluster, 1)
+        cut(cluster.agents[1])
         await cluster.agents[1].fail(ValueError("no gradient"))
         with pytest.raises(RunAborted, match="no gradient"):
             await cluster.scheduler.finished()
@@ -120,17 +120,18 @@ def test_a_site_is_in_the_run_from_its_welcome_on() -> None:
         scheduler = Scheduler(ports.control(None), OVERLAY, PLAN, TOKEN, "", Witness())
         address = await scheduler.listen(("h", 0))
         agents = [make_agent(ports, index, site.name) for index, site in enumerate(OVERLAY.sites)]
-        cluster = Cluster(scheduler, agents, Witness())
         await asyncio.gather(*(each.join(address) for each in agents))
-        cut(cluster, 1)
+        cut(agents[1])
         await asyncio.gather(
             *(
                 agent.start(Transport(64), 10, Float32(), ports.lanes(site))
                 for site, agent in enumerate(agents)
             )
         )
-        await cluster.all_reduce([np.ones(10, np.float32) for _ in range(3)])
-        await cluster.leave()
+        await asyncio.gather(*(agent.all_reduce(np.ones(10, np.float32)) for agent in agents))
+        await asyncio.gather(*(agent.leave() for agent in agents))
+        await scheduler.finished()
+        await scheduler.close()
 
     run_virtually(scenario())
 
@@ -142,7 +143,7 @@ def test_who_is_cut_as_the_run_ends_hears_of_it_all_the_same() -> None:
         leaving = asyncio.ensure_future(cluster.leave())
         for _ in range(3):
             await asyncio.sleep(0)
-        cut(cluster, 2)
+        cut(cluster.agents[2])
         await leaving
         assert asyncio.get_running_loop().time() < 5.0
 

@@ -1,24 +1,28 @@
-"""Workers die while updates are added up: each is part of the model wholly or not at all."""
+"""Workers die and come back: each update is part of the model wholly, once, or not at all."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from anabranch.learn.optimisers import Sgd
+from anabranch.net.errors import NetError
 from anabranch.net.messages import UpdateSum
 from anabranch.overlay import Link, Overlay, Site
-from anabranch.pace import Bsp, Equal
+from anabranch.pace import Bsp, Equal, Pace
 from anabranch.plan import Plan, Tree
 from anabranch.scheduler.pacing import PaceBook
 from anabranch.site.accumulator import Floats
-from anabranch.site.agent import Served
+from anabranch.site.agent import SiteAgent
+from anabranch.site.control import RoundsOver
+from anabranch.site.serving import Served
 
 from .cluster import Cluster, Ports
 from .test_all_reduce import WORLDS
-from .test_push_and_pull import ELEMENTS, gradients_on, initial, serve, work
+from .test_push_and_pull import ELEMENTS, PACES, gradients_on, initial, serve, work
 
 UPDATES = 6
 # Two servers over two sites in the middle, of which one only forwards; four workers below them,
@@ -48,9 +52,11 @@ WORKERS, LEAVES = (1, 3, 4, 5, 6, 7), (4, 5, 6, 7)
 
 
 class Run:
-    """A run under a barrier, some of whose workers die."""
+    """A run, some of whose workers die; some of them come back."""
 
-    def __init__(self) -> None:
+    def __init__(self, pace: Callable[[], Pace] = Bsp) -> None:
+        self.pace = pace
+        self.back: set[int] = set()
         self.models = [initial() for _ in OVERLAY.sites]
         self.seen: dict[tuple[int, int], Floats] = {}
         self.dead: set[int] = set()
@@ -64,18 +70,19 @@ class Run:
             PLAN,
             chunk_elements=32,
             shaped=shaped,
-            pacing=PaceBook(Bsp(), Equal(8), WORKERS, (0, 1), UPDATES),
+            pacing=PaceBook(self.pace(), Equal(8), WORKERS, (0, 1), UPDATES),
             served=lambda site: Served(
-                self.models[site], Sgd(0.1).start, len(WORKERS), added_up=WORKERS
+                self.models[site],
+                Sgd(0.1).start,
+                len(WORKERS),
+                added_up=WORKERS if self.pace().barrier else (),
             ),
         )
 
     async def live(self) -> None:
         agents = self.cluster.agents
         self.lives = [
-            asyncio.ensure_future(
-                work(agent, site, self.models[site], self.seen) if site in WORKERS else serve(agent)
-            )
+            asyncio.ensure_future(self.work(agent, site) if site in WORKERS else serve(agent))
             for site, agent in enumerate(agents)
         ]
         ends = await asyncio.gather(*self.lives, return_exceptions=True)
@@ -83,6 +90,21 @@ class Run:
             if isinstance(end, BaseException) and site not in self.dead:
                 raise end
         await self.cluster.leave(self.dead)
+
+    async def work(self, agent: SiteAgent, site: int) -> None:
+        await work(agent, site, self.models[site], self.seen)
+
+    async def bring_back(self, worker: int, after_s: float) -> None:
+        """Let another process of a worker join, some time after the first was killed."""
+        await asyncio.sleep(after_s)
+        self.models[worker] = np.full(ELEMENTS, np.nan, np.float32)
+        try:
+            agent = await self.cluster.join(worker)
+        except (RoundsOver, NetError):
+            return  # the run has ended
+        self.back.add(worker)
+        await self.work(agent, worker)
+        await agent.leave()
 
     async def kill(self, worker: int, at_s: float) -> None:
         """Let a worker die; its connections end without a word."""
@@ -93,15 +115,19 @@ class Run:
 
     def check(self) -> None:
         """Take the same steps by hand, and look at every model that was pulled."""
-        assert self.cluster.refusals == self.cluster.witness.refusals == []
+        late = [each for each in self.cluster.witness.refusals if "the run is over" in str(each)]
+        assert self.cluster.refusals == []
+        assert self.cluster.witness.refusals == late
         model, update = initial(), Sgd(0.1).start(ELEMENTS)
         applied: list[tuple[int, int]] = []
+        discarded: list[tuple[int, int]] = []
         for decision in self.cluster.witness.decisions:
             if decision.applied:
                 step = [each.update for each in decision.applied]
                 gradients = np.asarray(sum(self.seen[each] for each in step), np.float32)
                 update(model, gradients / np.float32(len(step)), len(step) / len(WORKERS))
                 applied += step
+            discarded += decision.discarded
             for each in decision.permissions:
                 if (each.worker, each.update) in self.seen:
                     np.testing.assert_allclose(
@@ -112,27 +138,50 @@ class Run:
                     )
         assert len(set(applied)) == len(applied)
         for worker in set(WORKERS) - self.dead:
-            assert [number for site, number in applied if site == worker] == [
+            assert sorted(number for site, number in applied + discarded if site == worker) == [
                 *range(1, UPDATES + 1)
             ]
+        for worker in self.back:
+            numbers = [number for site, number in applied + discarded if site == worker]
+            assert len(set(numbers)) == len(numbers)
+            if not self.pace().barrier:
+                assert sorted(numbers) == [*range(1, len(numbers) + 1)]
 
 
-async def play(run: Run, ports: Ports, deaths: list[tuple[int, float]], shaped: bool) -> None:
+async def play(
+    run: Run, ports: Ports, deaths: list[tuple[int, float, float | None]], shaped: bool
+) -> None:
     await run.begin(ports, shaped)
-    kills = [asyncio.ensure_future(run.kill(*death)) for death in deaths]
+
+    async def befall(worker: int, at_s: float, away_s: float | None) -> None:
+        await run.kill(worker, at_s)
+        if away_s is not None:
+            await run.bring_back(worker, away_s)
+
+    kills = [asyncio.ensure_future(befall(*death)) for death in deaths]
     await run.live()
-    for kill in kills:
+    for (worker, _, _), kill in zip(deaths, kills, strict=True):
+        if worker in run.dead:
+            await kill
         kill.cancel()
     run.check()
 
 
-def kill_some(world: str, seed: int) -> Run:
-    """Let one to four workers die at random moments, and check what the others made of it."""
+def kill_some(
+    world: str, seed: int, pace: Callable[[], Pace] = Bsp, most_away_s: float | None = None
+) -> Run:
+    """Let one to four workers die at random moments, and check what the others made of it.
+
+    Each comes back after some time, if ``most_away_s`` says how long that may be.
+    """
     rng = np.random.default_rng(seed)
     run_in, make_ports = WORLDS[world]
     victims = rng.choice(LEAVES, int(rng.integers(1, 5)), replace=False).tolist()
-    deaths = [(victim, float(rng.uniform(0, 1.0))) for victim in victims]
-    run = Run()
+    deaths = [
+        (victim, float(rng.uniform(0, 1.0)), most_away_s and float(rng.uniform(0, most_away_s)))
+        for victim in victims
+    ]
+    run = Run(pace)
 
     async def all_of_it() -> None:
         await play(run, make_ports(OVERLAY), deaths, shaped=world == "tcp")
@@ -144,6 +193,19 @@ def kill_some(world: str, seed: int) -> Run:
 @pytest.mark.parametrize("seed", range(40))
 def test_the_model_is_that_of_the_survivors_whenever_workers_die(seed: int) -> None:
     kill_some("simulated", seed)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("pace", PACES)
+def test_the_model_is_that_of_all_updates_whenever_workers_die_and_come_back(
+    pace: str, seed: int
+) -> None:
+    kill_some("simulated", seed, PACES[pace], most_away_s=0.5)
+
+
+@pytest.mark.parametrize("pace", PACES)
+def test_over_real_connections_workers_come_back_too(pace: str) -> None:
+    assert kill_some("tcp", 1, PACES[pace], most_away_s=0.1).back
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -14,7 +14,9 @@ from anabranch.pace import Asp, Bsp, Equal, Pace, R2sp, Safa, Ssp, Waves
 from anabranch.plan import Plan, balanced, fapt, packed, star
 from anabranch.scheduler.pacing import PaceBook
 from anabranch.site.accumulator import Floats
-from anabranch.site.agent import RoundsOver, Served, SiteAgent
+from anabranch.site.agent import SiteAgent
+from anabranch.site.control import RoundsOver
+from anabranch.site.serving import Served
 
 from .cluster import Cluster
 from .test_all_reduce import WORLDS

@@ -167,8 +167,10 @@ def test_under_a_barrier_what_nobody_awaits_is_refused() -> None:
     alone = PushPull(1, plan, chunks, Float32(), sent.append, None)
     with pytest.raises(OutOfPlaceMessage, match="a sum of updates, where each travels alone"):
         alone.on_sum(UpdateSum(1, 1, 0, (2, 1), 1.0, 0), size)
-    with pytest.raises(OutOfPlaceMessage, match="voids sums, where each update travels alone"):
-        alone.without((3,), 1)
+    with pytest.raises(
+        OutOfPlaceMessage, match="an epoch of sums, where each update travels alone"
+    ):
+        alone.count(1, (2,), 1)
     with pytest.raises(OutOfPlaceMessage, match="which is not its source"):
         middle.on_parameters(Parameters(2, 1, 0, (2, 1)), size)
     with pytest.raises(OutOfPlaceMessage, match="8 bytes"):
@@ -187,6 +189,53 @@ def test_under_a_barrier_what_nobody_awaits_is_refused() -> None:
     root = Sites(star, (0, 1)).sites[star.trees[0].root]
     with pytest.raises(OutOfPlaceMessage, match="an update by itself, where they are added up"):
         root.on_push(Push(1, star.version, 0, star.way_up(0, 0), 1.0), size)
+
+
+def test_a_model_that_comes_ahead_of_the_news_of_its_epoch_is_kept_until_that_comes() -> None:
+    up = (-1, 0, 1, 1)
+    plan = Plan(1, (Tree(0, 1.0, up, up),))
+    chunk = deal(plan, ELEMENTS, ELEMENTS)[0]
+    sent: list[Send] = []
+    whole: list[Floats] = []
+    middle, back = (
+        PushPull(site, plan, [chunk], Float32(), sent.append, None, (2, 3)) for site in (1, 3)
+    )
+    model = np.zeros(ELEMENTS, np.float32)
+    back.come_back(5, model, lambda: whole.append(model))
+    for each in (middle, back):
+        each.count(1, (2,), 4)
+
+    def arrives(at: PushPull, source: int, update: int, epoch: int) -> None:
+        message = Parameters(update, 1, 0, (source, 1 if at is middle else 3), epoch)
+        sink = at.on_parameters(message, 4 * ELEMENTS)
+        if sink.target is not None:
+            sink.target[:] = normal(update).data.cast("B")
+        sink.done()
+
+    arrives(middle, 0, 7, 2)
+    arrives(back, 1, 7, 2)
+    arrives(back, 1, 4, 0)  # for its earlier life
+    assert not sent
+    assert not whole
+    for each in (middle, back):
+        each.count(2, (2, 3), 7)
+    assert [send.message.path for send in sent] == [(1, 2), (1, 3)]
+    assert {send.message.round for send in sent} == {7}
+    np.testing.assert_array_equal(whole[0], normal(7))
+    arrives(middle, 0, 6, 1)  # for nobody any more
+    assert len(sent) == 2
+
+
+def test_who_is_back_awaits_its_next_update_and_throws_earlier_models_away() -> None:
+    plan = PLANS["star"]
+    site = next(site for site in range(plan.size) if site != plan.trees[0].root)
+    worker, down = Sites(plan).sites[site], plan.way_down(0, site)
+    worker.come_back(4, normal(0), lambda: None)
+    size = 4 * deal(plan, ELEMENTS, 64)[0].elements
+    assert worker.on_parameters(Parameters(3, plan.version, 0, down), size).target is None
+    assert worker.on_parameters(Parameters(4, plan.version, 0, down), size).target is not None
+    with pytest.raises(OutOfPlaceMessage, match="update 5, where 4 is awaited"):
+        worker.on_parameters(Parameters(5, plan.version, 0, down), size)
 
 
 def test_what_nobody_awaits_is_refused() -> None:

@@ -93,13 +93,22 @@ def test_an_update_counts_once_all_its_chunks_are_here() -> None:
 def test_what_is_discarded_leaves_the_model_as_it_is_and_never_comes_back() -> None:
     shard, came = make(Sgd(0.1))
     before = parameters(shard)
-    push(shard, 0, 1, model(1), chunk=3)
+    push(shard, 0, 1, model(1))
     shard.discard([(0, 1)])
     np.testing.assert_array_equal(parameters(shard), before)
-    late = shard.on_push(Push(1, 1, 1, (0, 9), 1.0), 4 * CHUNK)  # was on its way
-    assert late.target is None
-    late.done()
-    assert came == []
+    with pytest.raises(DuplicateMessage):
+        push(shard, 0, 1, model(1), chunk=1)
+    push(shard, 0, 2, model(1))
+    assert came == [(0, 1), (0, 2)]
+
+
+def test_what_still_comes_of_a_dead_workers_update_is_thrown_away_without_a_word() -> None:
+    shard, came = make(Sgd(0.1))
+    push(shard, 0, 1, model(1), chunk=3)
+    shard.discard([(0, 1)])
+    sink = shard.on_push(Push(1, 1, 1, (0, 9), 1.0), 4 * CHUNK)
+    assert (sink.target, sink.piece) == (None, None)
+    sink.done()
     push(shard, 0, 2, model(1))
     assert came == [(0, 2)]
 

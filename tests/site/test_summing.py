@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pytest
@@ -56,6 +57,8 @@ class World:
         self.chunks = deal(plan, ELEMENTS, chunk_elements)
         self.update = 0
         self.lost: tuple[int, ...] = ()
+        self.epoch = 0
+        self.workers = frozenset(workers)
         self.wholes: dict[tuple[int, int], Whole] = {}  # by update and epoch
         self.sent: defaultdict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
         self.flying: list[Send] = []
@@ -63,7 +66,7 @@ class World:
         self.told: defaultdict[int, deque[Callable[[], None]]] = defaultdict(deque)
         self.sites = {site: self._make(site, workers) for site in range(plan.size)}
 
-    def _make(self, site: int, workers: set[int]) -> Summing:
+    def _make(self, site: int, workers: Collection[int]) -> Summing:
         def whole(chunk: Chunk, total: Floats, weight: float) -> None:
             assert self.plan.trees[chunk.tree].root == site
             summing = self.sites[site]
@@ -82,9 +85,21 @@ class World:
 
         return Summing(site, self.plan, self.chunks, workers, Float32(), emit, whole)
 
-    def begin(self) -> None:
-        """Let all workers that live compute another update; they push when it is their turn."""
+    def begin(self, back: Collection[int] = ()) -> None:
+        """Let all workers that live compute another update; they push when it is their turn.
+
+        Those in ``back`` are new processes of workers that died.
+        """
         self.update += 1
+        for worker in back:
+            self.living.add(worker)
+            self.lost = tuple(each for each in self.lost if each != worker)
+            self.sites[worker] = self._make(worker, self.workers)
+            self.told[worker].clear()
+        if back:
+            self.epoch += 1
+            for site in sorted(self.sites.keys() - set(self.lost)):
+                self.told[site].append(self._counting(self.sites[site]))
         for worker in sorted(self.living):
             self.told[worker].append(
                 lambda worker=worker, update=self.update: self._push(worker, update)
@@ -104,13 +119,13 @@ class World:
             self.told.pop(worker, None)
             del self.sites[worker]
         self.lost += (worker,)
+        self.epoch += 1
         for site in sorted(self.sites.keys() - set(self.lost)):
             summing = self.sites[site]
-            self.told[site].append(
-                lambda summing=summing, lost=self.lost, update=self.update: summing.without(
-                    lost, update
-                )
-            )
+            self.told[site].append(self._counting(summing))
+
+    def _counting(self, summing: Summing) -> Callable[[], None]:
+        return partial(summing.count, self.epoch, sorted(self.living), self.update)
 
     def choices(self) -> list[Callable[[], None]]:
         """Return what may happen next."""
@@ -145,7 +160,7 @@ class World:
 
     def check(self) -> None:
         """Compare the sum of the update under way with that of everybody who lives."""
-        whole = self.wholes[self.update, len(self.lost)]
+        whole = self.wholes[self.update, self.epoch]
         assert whole.workers == tuple(sorted(self.living))
         assert sorted(whole.sums) == [chunk.index for chunk in self.chunks]
         weights = {worker: self.weights[worker] for worker in whole.workers}
@@ -210,6 +225,21 @@ def test_a_dead_worker_is_in_no_sum_that_counts_whenever_it_dies(seed: int) -> N
         world.check()
 
 
+@pytest.mark.parametrize("seed", range(300))
+def test_a_worker_that_comes_back_is_in_all_sums_from_the_next_update_on(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    world = random_world(rng)
+    for _ in range(6):
+        dead = [worker for worker in world.lost if worker not in world.sites]
+        world.begin([worker for worker in dead if rng.random() < 0.5])
+        spare = sorted(world.living - in_between(world.plan, world.living))
+        if spare and len(world.living) > 1 and rng.random() < 0.6:
+            play(rng, world, int(rng.integers(40)))
+            world.kill(spare[int(rng.integers(len(spare)))])
+        play(rng, world)
+        world.check()
+
+
 def orders(make: Callable[[], World]) -> Iterator[World]:
     """Yield the end of every order in which things can happen in a world."""
     path = [0]
@@ -261,6 +291,25 @@ def test_every_moment_of_a_death_and_every_order_of_the_news_give_the_sum_of_the
         world.check()
 
 
+@pytest.mark.parametrize(
+    ("up", "workers"), [((-1, 0, 1), {1, 2}), ((-1, 0, 1), {0, 2}), ((-1, 0, 1, 0), {2, 3})]
+)
+def test_every_order_of_the_news_that_a_worker_is_back_gives_the_sum_of_all(
+    up: tuple[int, ...], workers: set[int]
+) -> None:
+    def after_a_death() -> World:
+        world = small(up, workers, in_one=True)
+        world.kill(2)
+        play(np.random.default_rng(0), world)
+        world.check()
+        world.begin(back=[2])
+        return world
+
+    for world in orders(after_a_death):
+        world.check()
+        assert 2 in world.wholes[2, 2].workers
+
+
 def test_what_is_no_sum_of_a_child_of_now_is_refused_and_harms_nothing() -> None:
     world = small((-1, 0, 1, 1, 0), {1, 2, 3})
     middle, size = world.sites[1], 4 * ELEMENTS
@@ -277,13 +326,13 @@ def test_what_is_no_sum_of_a_child_of_now_is_refused_and_harms_nothing() -> None
         (sum_of(2), size, DuplicateMessage, "chunk 0 of update 1 from site 2"),
         (sum_of(3, update=2), size, OutOfPlaceMessage, "where update 1 is under way"),
         (sum_of(3, update=0), size, DuplicateMessage, "where update 1 is under way"),
-        (sum_of(3, epoch=3), size, OutOfPlaceMessage, "after 3 losses, where 3 workers are left"),
+        (sum_of(3, epoch=11), size, OutOfPlaceMessage, "of epoch 11, where 0 is now"),
     ]
     for message, payload_bytes, error, named in refused:
         with pytest.raises(error, match=named):
             middle.on_sum(message, payload_bytes)
-    with pytest.raises(OutOfPlaceMessage, match="are lost, where 0 already were"):
-        middle.without((), 1)
+    with pytest.raises(OutOfPlaceMessage, match="epoch 0 begins, where 0 already has"):
+        middle.count(0, (2, 3), 1)
     assert begun.piece is not None
     begun.piece(0, gradients(2, 1).data.cast("B"))
     begun.done()
@@ -303,7 +352,7 @@ def test_a_child_has_one_weight_for_all_its_chunks() -> None:
 def test_a_sum_of_before_a_loss_is_thrown_away_without_a_word() -> None:
     world = small((-1, 0, 1, 1), {2, 3})
     middle = world.sites[1]
-    middle.without((3,), 1)
+    middle.count(1, (2,), 1)
     late = UpdateSum(1, 1, 0, (3, 1), 1.0, 0)
     sink = middle.on_sum(late, 4 * ELEMENTS)
     assert (sink.target, sink.piece) == (None, None)

@@ -23,13 +23,15 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unk
 class Hello(Message, frozen=True):
     """First on a connection of a lane: who speaks, and to whom it believes it speaks.
 
-    ``strand`` is the connection's place among those of the same lane, from 0.
+    ``strand`` is the connection's place among those of the same lane, from 0; ``life`` says which
+    process of the source speaks, see :class:`Welcome`.
     """
 
     token: str
     source: int
     target: int
     strand: int = 0
+    life: int = 0
 
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -88,8 +90,8 @@ class Push(ChunkMessage, frozen=True):
 class UpdateSum(ChunkMessage, frozen=True):
     """Up a tree: the weighted sum of a chunk of workers' updates, and the sum of their weights.
 
-    ``round`` counts the updates of each, ``epoch`` the workers that had been lost for their sender:
-    the sum holds the updates of all workers below that were left then, and of nobody else.
+    ``round`` counts the updates of each, ``epoch`` says whose: the sum holds the updates of all
+    workers below that take part in it (:class:`Counted`), and of nobody else.
     """
 
     weight: float
@@ -100,8 +102,11 @@ class Parameters(ChunkMessage, frozen=True):
     """A chunk of the model, on its way from the server that holds it to a worker.
 
     ``round`` counts the worker's updates, with the one that it will compute on this model. Under a
-    barrier it goes from site to site down the tree, one copy for all workers below.
+    barrier it goes from site to site down the tree, one copy for all workers below, and ``epoch``
+    says which those are.
     """
+
+    epoch: int = 0
 
 
 class TimeRequest(Message, frozen=True):
@@ -163,12 +168,14 @@ class Join(Message, frozen=True):
 class Resume(Message, frozen=True):
     """A site that takes part has lost its connection, and goes on over this one.
 
-    ``heard`` is how many messages it has heard since it joined.
+    ``heard`` is how many messages it has heard since it joined; ``life`` says which process of the
+    site it is, see :class:`Welcome`.
     """
 
     token: str
     site: int
     heard: int
+    life: int = 0
 
 
 class Resumed(Message, frozen=True):
@@ -195,12 +202,17 @@ class Patience(Message, frozen=True):
 class Welcome(Message, frozen=True):
     """Everybody has joined: who you are, the overlay, the plan, where the others are.
 
+    A site that died may join a run that goes on without it, as another process. Those are told
+    apart by their *life*: how many processes of the site had joined before.
+
     Attributes:
         site: the receiver's index.
         overlay_toml: the overlay, as ``anabranch.overlay.dumps`` writes it.
         plan_json: the first plan, as ``anabranch.plan.dumps`` writes it.
         addresses: (host, port) of every site, by index.
         work: what to do, opaque to the network and the scheduler.
+        lives: of every site, by index; all 0 where left out.
+        updates: how many updates the receiver's earlier lives were let compute.
     """
 
     site: int
@@ -208,6 +220,8 @@ class Welcome(Message, frozen=True):
     plan_json: str
     addresses: tuple[tuple[str, int], ...]
     work: str
+    lives: tuple[int, ...] = ()
+    updates: int = 0
 
 
 class Ready(Message, frozen=True):
@@ -217,7 +231,9 @@ class Ready(Message, frozen=True):
 
 
 class Start(Message, frozen=True):
-    """Every site is ready: the run's clock starts now."""
+    """Every site is ready: the run's clock starts now, or started so long ago."""
+
+    since_s: float = 0.0
 
 
 class RoundRequest(Message, frozen=True):
@@ -326,15 +342,17 @@ class Advance(Message, frozen=True):
     pulls: tuple[tuple[int, int], ...]
 
 
-class Without(Message, frozen=True):
-    """Where updates are added up on their way: sums without these workers count from now on.
+class Counted(Message, frozen=True):
+    """Where updates are added up on their way: whose sums count from now on.
 
     Attributes:
-        lost: all workers that the run has lost so far; how many is the *epoch* that begins.
+        epoch: how many times that has changed.
+        workers: who takes part, all of them.
         round: which update of every worker is under way; who has pushed that one pushes it again.
     """
 
-    lost: tuple[int, ...]
+    epoch: int
+    workers: tuple[int, ...]
     round: int
 
 
@@ -380,10 +398,33 @@ class Farewell(Message, frozen=True):
 
 
 class CutOff(Message, frozen=True):
-    """From a site: its lane to or from a neighbour has ended. It may be that the neighbour died."""
+    """From a site: its lane to or from a neighbour has ended. It may be that the neighbour died.
+
+    ``life`` is the neighbour's that it led to, see :class:`Welcome`.
+    """
 
     neighbour: int
     reason: str
+    life: int = 0
+
+
+class Returned(Message, frozen=True):
+    """To the neighbours of a site that died: another process of it is here, and where.
+
+    Whoever hears it answers :class:`Met`; the site begins when all have.
+    """
+
+    site: int
+    life: int
+    host: str
+    port: int
+
+
+class Met(Message, frozen=True):
+    """The answer to :class:`Returned`: lanes lead to the new process from now on."""
+
+    site: int
+    life: int
 
 
 class Abort(Message, frozen=True):
@@ -424,7 +465,7 @@ AnyMessage = (
     | Proceed
     | Came
     | Advance
-    | Without
+    | Counted
     | NoMoreRounds
     | RoundEnded
     | Report
@@ -432,6 +473,8 @@ AnyMessage = (
     | Failed
     | Farewell
     | CutOff
+    | Returned
+    | Met
     | Abort
 )
 

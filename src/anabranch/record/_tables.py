@@ -285,6 +285,11 @@ def happenings(runs: Sequence[Run]) -> str:
         for run in runs
         for lost in run.summary.lost
     ]
+    found += [
+        (back.at_s, run.name, f"{run.site(back.site)} took part again", f"at {back.address}")
+        for run in runs
+        for back in run.summary.returned
+    ]
     if not found:
         return ""
     rows = [
@@ -293,6 +298,7 @@ def happenings(runs: Sequence[Run]) -> str:
     ]
     return _page.section(
         "What happened",
-        "Faults that a script injected, and sites that were lost, in order of time.",
+        "Faults that a script injected, sites that were lost, and those that came back, in order "
+        "of time.",
         _page.table(("route", "at", "what", "detail"), rows, numbers=(1,)),
     )

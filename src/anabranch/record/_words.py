@@ -166,6 +166,10 @@ def _problems_of(run: Run) -> list[str]:
         for lost in summary.lost
         if lost.detail != summary.error
     ]
+    found += [
+        f"{run.site(back.site)} took part again from {units.seconds(back.at_s)} on"
+        for back in summary.returned
+    ]
     if summary.faults:
         kinds = units.tally(Counter(fault.fault for fault in summary.faults if not fault.over))
         found.append(f"a script injected faults, so times include them: {kinds}")

@@ -311,7 +311,7 @@ class MessageRefused(_Event, frozen=True, kw_only=True):
 
 
 class SiteJoined(_Event, frozen=True, kw_only=True):
-    """A site takes part from now on.
+    """A site takes part from now on; one that was lost does so again, as another process.
 
     Args:
         site, name: which.

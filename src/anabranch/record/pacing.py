@@ -11,13 +11,14 @@ from statistics import fmean
 
 from anabranch.record.events import (
     ProceedAsked,
+    SiteLost,
     UpdateApplied,
     UpdateCame,
     UpdateDiscarded,
     WorkerWent,
 )
 
-Paced = WorkerWent | ProceedAsked | UpdateCame | UpdateApplied | UpdateDiscarded
+Paced = WorkerWent | ProceedAsked | UpdateCame | UpdateApplied | UpdateDiscarded | SiteLost
 
 # Two updates are made at once if so small a part of an iteration lies between them.
 _AT_ONCE = 0.01
@@ -35,7 +36,7 @@ class Iteration:
         came_s: when all of its update was with the servers.
         compute_s: how long it computed.
         next_s: when it was let go on to its next, or could begin it if that was later; None for its
-            last.
+            last, and where it died before.
     """
 
     update: int
@@ -142,6 +143,7 @@ def summarise_pace(events: Iterable[Paced]) -> PaceSummary | None:
     applied_s: list[float] = []
     missed: Counter[int] = Counter()
     discarded = 0
+    deaths: set[tuple[int, int]] = set()  # worker, and which update it had gone on to last
     for event in events:
         match event:
             case WorkerWent():
@@ -155,6 +157,8 @@ def summarise_pace(events: Iterable[Paced]) -> PaceSummary | None:
                 missed[event.missed] += 1
             case UpdateDiscarded():
                 discarded += 1
+            case SiteLost():
+                deaths.add((event.site, max(went.get(event.site, ()), default=0)))
     if not went:
         return None
 
@@ -162,6 +166,12 @@ def summarise_pace(events: Iterable[Paced]) -> PaceSummary | None:
         """Return when an update could be begun, by a worker that may compute ahead."""
         before = asked.get((site, update - 1))
         return max(went[site][update].at_s, -math.inf if before is None else before.at_s)
+
+    def next_s(site: int, update: int) -> float | None:
+        """Return when its worker could begin the next; None if it did not, or died before."""
+        if (site, update) in deaths or update + 1 not in went[site]:
+            return None
+        return began_s(site, update + 1)
 
     iterations = {
         site: tuple(
@@ -172,7 +182,7 @@ def summarise_pace(events: Iterable[Paced]) -> PaceSummary | None:
                 asked[site, update].at_s,
                 came[site, update].at_s,
                 asked[site, update].compute_s,
-                began_s(site, update + 1) if update + 1 in by_update else None,
+                next_s(site, update),
             )
             for update, begun in sorted(by_update.items())
             if (site, update) in asked and (site, update) in came

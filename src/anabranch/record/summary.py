@@ -162,6 +162,7 @@ class RunSummary:
         checksums: of the other checked rounds, by number.
         faults: what a fault script did, in order.
         lost: the sites that were lost, in order; one that came back may be lost again.
+        returned: those that came back, in order.
         pace: what a run with servers came to; None for one that all-reduces.
         transports: of the sites whose lanes do not send as they were asked to.
         refused: messages refused, by name of the error.
@@ -187,6 +188,7 @@ class RunSummary:
     checksums: Mapping[int, int]
     faults: tuple[FaultInjected, ...]
     lost: tuple[SiteLost, ...]
+    returned: tuple[SiteJoined, ...]
     pace: PaceSummary | None
     transports: tuple[TransportChosen, ...]
     refused: Mapping[str, int]
@@ -368,6 +370,7 @@ class _Tally:
         self.unknown: Counter[str] = Counter()
         self.faults: list[FaultInjected] = []
         self.lost: list[SiteLost] = []
+        self.returned: list[SiteJoined] = []
         self.transports: list[TransportChosen] = []
         self.paced: list[Paced] = []
         self.total_s = 0.0
@@ -398,8 +401,11 @@ class _Tally:
                 self.refused[event.error] += 1
             case SiteJoined():
                 self.present.add(event.site)
+                if any(lost.site == event.site for lost in self.lost):
+                    self.returned.append(event)
             case SiteLost():
                 self.lost.append(event)
+                self.paced.append(event)
                 self.present.discard(event.site)
                 self._complete(self.done)  # survivors may have been waiting for this one only
             case WorkerWent() | ProceedAsked() | UpdateCame() | UpdateApplied() | UpdateDiscarded():
@@ -482,6 +488,7 @@ class _Tally:
             },
             faults=tuple(self.faults),
             lost=tuple(self.lost),
+            returned=tuple(self.returned),
             pace=summarise_pace(self.paced),
             transports=tuple(self.transports),
             refused=dict(sorted(self.refused.items())),

@@ -93,11 +93,11 @@ class Recorder:
 
     # --- what the scheduler observes
 
-    def joined(self, site: int, address: Address) -> None:
+    def joined(self, site: int, address: Address, now_s: float) -> None:
         """See :class:`anabranch.scheduler.server.Observer`."""
         self.write(
             events.SiteJoined(
-                at_s=self.at_s(),
+                at_s=now_s,
                 site=site,
                 name=self._overlay.sites[site].name,
                 address=f"{address[0]}:{address[1]}",

@@ -1,8 +1,8 @@
 """A run's pace, played again from the log: a fresh one, asked the same, must decide the same. Pure.
 
 All that a pace is told is in the log, with the moment that it reckoned with: who asked to go on,
-whose update came, that time passed, who died, that the run was to stop. What it decided is there
-too, in between.
+whose update came, that time passed, who died or came back, that the run was to stop. What it
+decided is there too, in between.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from anabranch.record.events import (
     RunEnded,
     RunStarted,
     RunStopping,
+    SiteJoined,
     SiteLost,
     UnknownEvent,
     UpdateApplied,
@@ -37,7 +38,7 @@ from anabranch.run.scenario import Scenario
 from anabranch.run.scenario.paces import EqualBatches, Pace, TunedBatches, make_load, make_pace
 from anabranch.scheduler.pacing import Decision, PaceBook
 
-_Told = ProceedAsked | UpdateCame | PaceLooked | SiteLost | RunStopping
+_Told = ProceedAsked | UpdateCame | PaceLooked | SiteLost | SiteJoined | RunStopping
 _Decided = UpdateCame | UpdateApplied | UpdateDiscarded | WorkerWent
 
 
@@ -180,7 +181,16 @@ class _Player:
                 )
             case SiteLost(goes_on=False):
                 pass  # the run ends for it; the pace never heard of it
-            case ProceedAsked() | UpdateCame() | PaceLooked() | SiteLost() | RunStopping():
+            case SiteJoined() if not self._begun:
+                pass  # everybody does, before the run begins
+            case (
+                ProceedAsked()
+                | UpdateCame()
+                | PaceLooked()
+                | SiteLost()
+                | SiteJoined()
+                | RunStopping()
+            ):
                 self._expect_nothing(number, event)
                 self._tell(number, event)
                 if isinstance(event, UpdateCame):
@@ -222,6 +232,8 @@ class _Player:
                 return book.look(event.at_s)
             case SiteLost():
                 return book.lost(event.site, event.at_s)
+            case SiteJoined():
+                return book.joined(event.site, event.at_s)
             case RunStopping():
                 book.close()
                 return ()

@@ -166,14 +166,8 @@ class _Simulation:
         )
         control = self._network.control(None)
         scheduler = make_scheduler(control, recorder, scenario, overlay, _TOKEN)
-        address = await scheduler.listen(("scheduler", 0))
-        self._tasks = [
-            loop.create_task(
-                take_part(world, site.name, address, _TOKEN, self._data_dir),
-                name=f"site {site.name}",
-            )
-            for world, site in zip(self._worlds, overlay.sites, strict=True)
-        ]
+        self._scheduler_at = await scheduler.listen(("scheduler", 0))
+        self._tasks = [self._start(site) for site in range(overlay.size)]
         aborted: RunAborted | None = None
         try:
             await conduct(scheduler, recorder)
@@ -188,6 +182,14 @@ class _Simulation:
             raise aborted from bug
         if bug is not None:
             raise bug
+
+    def _start(self, site: int) -> asyncio.Task[None]:
+        """Start a site's process."""
+        name = self._overlay.sites[site].name
+        return self._loop.create_task(
+            take_part(self._worlds[site], name, self._scheduler_at, _TOKEN, self._data_dir),
+            name=f"site {name}",
+        )
 
     def ended(self, error: str) -> None:
         """Write the last event of a run that could not end by itself."""
@@ -226,7 +228,7 @@ class _Simulation:
         self._note(fault, over=False)
         for_s: float | None = None
         match fault.scripted.action:
-            case Kill(site=site):
+            case Kill(site=site, for_s=for_s):
                 self._network.kill(site)
                 self._tasks[site].cancel()
             case Pause(site=site, for_s=for_s):
@@ -248,6 +250,12 @@ class _Simulation:
     def _heal(self, fault: _Fault) -> None:
         self._note(fault, over=True)
         match fault.scripted.action:
+            case Kill(site=site):
+                # It may have been started again after another death.
+                if not self._over and self._network.sites[site].dead:
+                    self._network.revive(site)
+                    self._worlds[site].revive(self._network)
+                    self._tasks[site] = self._start(site)
             case Pause(site=site):
                 self._pauses[site] -= 1
                 if not self._pauses[site]:
@@ -295,15 +303,24 @@ class _SimulatedWorld:
         round_begins: Callable[[int], None],
     ) -> None:
         self.round_begins = round_begins
-        self.control: Network = network.control(site)
-        self.data: Network = network.lanes(site)
-        self._host = network.sites[site]
+        self._site = site
+        self.control: Network
+        self.data: Network
+        self._plug_in(network)
         self.listen: Address = self._host.name, 0
         self.strands = 1
-        self._site = site
         self._model = model
         self.machine = Machine(loop, STEADY if model is None else model.slowdowns(site))
         self.clock = Clock(loop)
+
+    def _plug_in(self, network: SimulatedNetwork) -> None:
+        self.control, self.data = network.control(self._site), network.lanes(self._site)
+        self._host = network.sites[self._site]
+
+    def revive(self, network: SimulatedNetwork) -> None:
+        """Live on another host, at the speed and with the clock of the one that died."""
+        self._plug_in(network)
+        self.machine.go_on()
 
     def clock_s(self) -> float:
         return self.clock.now_s()
@@ -312,6 +329,9 @@ class _SimulatedWorld:
         self, scenario: Scenario, overlay: Overlay, welcome: Welcome, began: asyncio.Future[float]
     ) -> Network:
         return self.data
+
+    def moved(self, site: int, address: Address) -> None:
+        pass  # the simulated network knows where hosts are
 
     def sizes_only(self, scenario: Scenario) -> bool:
         tensors = scenario.simulation.tensors

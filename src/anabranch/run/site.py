@@ -19,8 +19,10 @@ from anabranch.run.scenario import Scenario, decode
 from anabranch.run.scenario.awareness import Passive
 from anabranch.run.scenario.paces import make_pace
 from anabranch.run.work import Work, make_work
-from anabranch.site.agent import RoundsOver, Served, SiteAgent, Transport
+from anabranch.site.agent import SiteAgent, Transport
+from anabranch.site.control import RoundsOver
 from anabranch.site.meter import Meter
+from anabranch.site.serving import Served
 
 T = TypeVar("T")
 
@@ -60,6 +62,9 @@ class World(Protocol):
         Returns:
             The network on which this site connects to others.
         """
+
+    def moved(self, site: int, address: Address) -> None:
+        """Take note that a site died and is back, as another process, and where."""
 
     def sizes_only(self, scenario: Scenario) -> bool:
         """Return whether chunks have sizes and no numbers."""
@@ -103,6 +108,7 @@ async def take_part(
         diary.progressed,
         diary.refused,
         world.clock_s,
+        world.moved,
     )
     try:
         welcome = await agent.join(scheduler)
@@ -110,6 +116,11 @@ async def take_part(
         await _steps(world, agent, diary, welcome, scenario, data_dir)
         diary.report()
         await agent.leave()
+    except RoundsOver:
+        agent.close()
+    except asyncio.CancelledError:
+        agent.close()
+        raise
     except Exception as error:
         await agent.fail(error)
         raise
@@ -270,9 +281,11 @@ class _Diary:
         self._sampled_s = 0.0  # by the loop's time
 
     def begin(self, agent: SiteAgent, site: int, every_s: float) -> None:
-        """Count time from now."""
+        """Count time from the beginning of the run, as this site saw it."""
         self._agent, self._site, self._every_s = agent, site, every_s
-        self._began_s, self._sampled_s = self._world.clock_s(), self._loop.time()
+        self._sampled_s = self._loop.time()
+        # A site that has come back joined later.
+        self._began_s = self._world.clock_s() - (self._sampled_s - agent.began.result())
 
     def now_s(self) -> float:
         """Return seconds since the run began, by this site's clock; 0 before."""

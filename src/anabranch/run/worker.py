@@ -91,6 +91,11 @@ class _RealWorld:
         self._model: ComputeModel | None = None
         self._site: int
         self._began: asyncio.Future[float]
+        # Of the links from this site, by the address that each leads to.
+        self._links: dict[Address, tuple[Link, Link | None]] = {}
+        self._controls: dict[Address, str] = {}
+        self._scenario: Scenario
+        self._overlay: Overlay
 
     def clock_s(self) -> float:
         return self._loop.time()
@@ -100,21 +105,20 @@ class _RealWorld:
     ) -> Network:
         self._site, self._began = welcome.site, began
         self._model = compute_model(scenario, overlay)
-        if not scenario.shaped:
-            controls = {
-                welcome.addresses[link.target]: scenario.congestion_control or suits(link)
-                for link in overlay
-                if link.source == welcome.site
-            }
-            if not all(map(may_set_congestion_control, set(controls.values()))):
-                self.strands = _STRANDS_INSTEAD
-            return TcpNetwork(DATA_LIMITS, controls)
-        links = {
-            welcome.addresses[link.target]: (link, overlay.link(link.target, link.source))
-            for link in overlay
-            if link.source == welcome.site
-        }
-        return ShapedNetwork(self.data, links, scenario.seed, began)
+        self._scenario, self._overlay = scenario, overlay
+        for site, address in enumerate(welcome.addresses):
+            self.moved(site, address)
+        if scenario.shaped:
+            return ShapedNetwork(self.data, self._links, scenario.seed, began)
+        if not all(map(may_set_congestion_control, set(self._controls.values()))):
+            self.strands = _STRANDS_INSTEAD
+        return TcpNetwork(DATA_LIMITS, self._controls)
+
+    def moved(self, site: int, address: Address) -> None:
+        link = self._overlay.link(self._site, site)
+        if link is not None:
+            self._links[address] = link, self._overlay.link(site, self._site)
+            self._controls[address] = self._scenario.congestion_control or suits(link)
 
     def sizes_only(self, scenario: Scenario) -> bool:
         return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from anabranch.net.errors import OutOfPlaceMessage, UnauthorisedPeer
 from anabranch.net.messages import WIRE_VERSION, Join
@@ -22,9 +22,14 @@ class Members:
         self._overlay = overlay
         self._token = token
         self._addresses: dict[int, tuple[str, int]] = {}
+        self._lives = [0] * overlay.size
 
-    def admit(self, join: Join) -> int:
+    def admit(self, join: Join, gone: Collection[int] = ()) -> int:
         """Take a site in; return its index.
+
+        Args:
+            join: what it says.
+            gone: sites that have joined and are no longer there: each may join again.
 
         Raises:
             UnauthorisedPeer: a wrong token, an unknown name, or one that has joined already.
@@ -42,7 +47,9 @@ class Members:
         except OverlayError as error:
             raise UnauthorisedPeer(str(error)) from None
         if site in self._addresses:
-            raise UnauthorisedPeer(f"site {join.name!r} has joined already")
+            if site not in gone:
+                raise UnauthorisedPeer(f"site {join.name!r} has joined already")
+            self._lives[site] += 1
         self._addresses[site] = join.host, join.port
         return site
 
@@ -59,3 +66,8 @@ class Members:
     def addresses(self) -> tuple[tuple[str, int], ...]:
         """Where each site takes lanes, by index; once nobody is missing."""
         return tuple(self._addresses[i] for i in range(self._overlay.size))
+
+    @property
+    def lives(self) -> tuple[int, ...]:
+        """How many times each site has joined again, by index."""
+        return tuple(self._lives)

@@ -7,8 +7,9 @@ orders to the servers and permissions to workers. Pure: times are handed in.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.pace import Applied, Ledger, Load, Pace, Step, Update
@@ -54,6 +55,9 @@ class Decision:
     came: Update | None = None
 
 
+_NOTHING = -1  # the version of the model that a new process of a site has
+
+
 @dataclass(slots=True)
 class _Coming:
     """An update that is not all here: which servers have it, and whether its worker has asked."""
@@ -69,6 +73,11 @@ class PaceBook:
     Where the pace is a barrier, updates come added up: the loss of a worker voids what has come of
     the others' too, so the pace is told of none before everybody's is there.
 
+    **A worker that was lost may join again.** The update that it was let compute last is lost with
+    it, and its name with the update: it goes on with its next, and makes what is left of as many as
+    were asked of each. Under a barrier all make the same update at a time, so it waits for the end
+    of the one under way, and goes on with everybody's next.
+
     Args:
         pace, load: fresh ones.
         workers: which sites compute.
@@ -79,7 +88,7 @@ class PaceBook:
 
     Attributes:
         longest_s: that an iteration has taken, from going on to asking to go on.
-        voided_by: the workers whose loss voided sums, in order; none where the pace is no barrier.
+        epoch: how many times it has changed who takes part in sums; 0 where the pace is no barrier.
     """
 
     def __init__(
@@ -96,17 +105,24 @@ class PaceBook:
         self._ahead = ahead
         self._ledger = Ledger(pace, ahead)
         self._workers = dict.fromkeys(workers)  # that take part
+        self._all = frozenset(self._workers)
+        self._returning: dict[int, None] = {}  # who waits for the end of an iteration
         self._servers = frozenset(servers)
         self._updates = updates
         self._made: dict[int, int] = {}  # updates that each worker was let compute
-        self._told: dict[int, int] = {}  # of them, those that the pace was told of
+        self._settled: dict[int, int] = {}  # the latest that the pace was told of, or that was lost
+        self._fresh: set[int] = set()  # workers that were let compute nothing since they joined
         self._computing: set[int] = set()  # as the pace knows it
         self._began_s: dict[Update, float] = {}  # when it could be begun
         self._pulled: dict[int, int] = {}  # which version of the model each has, or will
         self._coming: dict[Update, _Coming] = {}
+        self._forgotten: set[Update] = set()  # with their workers
+        # A pace counts what it is told of; not every update that was begun has come.
+        self._told: Counter[int] = Counter()
+        self._names: dict[Update, Update] = {}  # ours, by the pace's
         self._closed = False
         self.longest_s = 0.0
-        self.voided_by: tuple[int, ...] = ()
+        self.epoch = 0
 
     @property
     def is_barrier(self) -> bool:
@@ -117,6 +133,10 @@ class PaceBook:
     def under_way(self) -> int:
         """The latest update that a worker was let compute; under a barrier that of all."""
         return max(self._made.values(), default=0)
+
+    def made(self, worker: int) -> int:
+        """Return how many updates a worker was let compute."""
+        return self._made.get(worker, 0)
 
     @property
     def due_s(self) -> float:
@@ -137,9 +157,14 @@ class PaceBook:
         """Let all workers join."""
         decisions: list[Decision] = []
         for worker in self._workers:
-            self._ledger.joined()
-            decisions += self._book(self._pace.join(worker, now_s), now_s)
+            decisions += self._book(self._join(worker, now_s), now_s)
         return tuple(decisions)
+
+    def _join(self, worker: int, now_s: float) -> tuple[Step, ...]:
+        self._workers[worker] = None
+        self._fresh.add(worker)
+        self._ledger.joined()
+        return self._pace.join(worker, now_s)
 
     def asked(
         self, worker: int, update: int, samples: int, compute_s: float, now_s: float
@@ -171,12 +196,11 @@ class PaceBook:
         """Return whether a sum that came under this epoch counts no more.
 
         Raises:
-            OutOfPlaceMessage: so many losses have not been.
+            OutOfPlaceMessage: there was no such epoch yet.
         """
-        losses = len(self.voided_by)
-        if not 0 <= epoch <= losses:
-            raise OutOfPlaceMessage(f"a sum after {epoch} losses, where there were {losses}")
-        return epoch < losses
+        if not 0 <= epoch <= self.epoch:
+            raise OutOfPlaceMessage(f"a sum of epoch {epoch}, where {self.epoch} is the latest")
+        return epoch < self.epoch
 
     def came(self, server: int, worker: int, update: int, now_s: float) -> tuple[Decision, ...]:
         """Take note that all of a server's part of an update has come, in no void sum.
@@ -187,7 +211,7 @@ class PaceBook:
         """
         if server not in self._servers:
             raise OutOfPlaceMessage(f"site {server} has an update, but serves no part of the model")
-        if worker not in self._workers:
+        if worker not in self._workers or (worker, update) in self._forgotten:
             return ()  # it was lost meanwhile
         coming = self._expected(worker, update)
         if server in coming.servers:
@@ -196,8 +220,8 @@ class PaceBook:
         return self._push_if_all_here(worker, update, now_s)
 
     def _expected(self, worker: int, update: int) -> _Coming:
-        made, told = self._made.get(worker, 0), self._told.get(worker, 0)
-        if worker not in self._workers or not told < update <= made:
+        due = self._settled.get(worker, 0) < update <= self.made(worker)
+        if worker not in self._workers or not due:
             raise OutOfPlaceMessage(f"update {update} of site {worker}, which is not awaited")
         return self._coming.setdefault((worker, update), _Coming(set()))
 
@@ -205,27 +229,33 @@ class PaceBook:
         if not self._is_all_here((worker, update)):
             return ()
         came = Decision((), (), (), self._ledger.version, came=(worker, update))
-        if self.is_barrier:
-            together = [(each, self._made[each]) for each in self._workers]
-            if not all(map(self._is_all_here, together)):
-                return (came,)  # a loss may yet void it
         return (came, *self._tell(now_s))
 
     def _tell(self, now_s: float) -> list[Decision]:
         """Tell the pace of all updates that are here and that it can hear of."""
+        if self.is_barrier:
+            together = [(each, self.made(each)) for each in self._workers]
+            if not all(map(self._is_all_here, together)):
+                return []  # a loss may yet void them
         decisions: list[Decision] = []
         waiting = list(self._workers)
         while waiting:
             worker = waiting.pop(0)
-            update = worker, self._told.get(worker, 0) + 1
+            update = worker, self._settled.get(worker, 0) + 1
             if worker not in self._computing or not self._is_all_here(update):
                 continue
             coming = self._coming.pop(update)
-            self._told[worker] = update[1]
+            self._settled[worker] = update[1]
             self._computing.remove(worker)
             self._ledger.pushed(update)
-            decisions += self._book(self._pace.push(worker, now_s, coming.compute_s), now_s)
-            waiting = list(self._workers)  # whoever goes on may have its next update here already
+            self._told[worker] += 1
+            self._names[worker, self._told[worker]] = update
+            steps: Sequence[Step] = self._pace.push(worker, now_s, coming.compute_s)
+            if self.is_barrier and steps:
+                steps = self._with_returning(steps, now_s)
+            decisions += self._book(steps, now_s)
+            if not self.is_barrier:  # whoever goes on may have its next update here already
+                waiting = list(self._workers)
         return decisions
 
     def _is_all_here(self, update: Update) -> bool:
@@ -238,19 +268,52 @@ class PaceBook:
 
     def lost(self, worker: int, now_s: float) -> tuple[Decision, ...]:
         """Go on without a worker that has died; servers forget what of its update has come."""
+        self._returning.pop(worker, None)
         if worker not in self._workers:
             return ()
         if self.is_barrier:
-            self.voided_by += (worker,)
+            self.epoch += 1
             for coming in self._coming.values():
                 coming.servers.clear()
+        settled, made = self._settled.get(worker, 0), self.made(worker)
+        under_way = tuple((worker, update) for update in range(settled + 1, made + 1))
+        self._settled[worker] = made
+        self._forgotten.update(under_way)
+        self._pulled[worker] = _NOTHING
         decisions = (*self._leave(worker, now_s), *self._tell(now_s))
-        made, told = self._made.get(worker, 0), self._told.get(worker, 0)
-        under_way = tuple((worker, update) for update in range(told + 1, made + 1))
+        if not self._workers and self._returning:  # no iteration is under way any more
+            decisions += self._book(self._with_returning((Step(),), now_s), now_s)
         if not under_way:
-            return decisions
+            return decisions  # it was all here: the pace has discarded it now, or it counts
         forgotten = Decision((), under_way, (), self._ledger.version)
         return (forgotten, *decisions)
+
+    def joined(self, worker: int, now_s: float) -> tuple[Decision, ...]:
+        """Let a site that was lost take part again, if it computes and anything is left to do."""
+        assert worker not in self._workers
+        if worker not in self._all or self.is_over or self._closed:
+            return ()
+        if self.is_barrier:
+            self._returning[worker] = None
+            return ()
+        if self.made(worker) == self._updates:
+            return ()
+        return (*self._book(self._join(worker, now_s), now_s), *self._tell(now_s))
+
+    def _with_returning(self, steps: Sequence[Step], now_s: float) -> Sequence[Step]:
+        """Let those go on with the others who wait for the end of an iteration, which this is."""
+        update = self.under_way
+        if self._closed or update == self._updates:
+            return steps
+        (step,) = steps  # at a barrier
+        proceed = [*step.proceed]
+        for worker in self._returning:
+            self._made[worker] = self._settled[worker] = update
+            for joined in self._join(worker, now_s):
+                proceed += joined.proceed
+        self.epoch += bool(self._returning)
+        self._returning.clear()
+        return (replace(step, proceed=tuple(proceed)),)
 
     def close(self) -> None:
         """Let nobody go on any more."""
@@ -261,6 +324,8 @@ class PaceBook:
         self._load.leave(worker)
         for update in [update for update in self._coming if update[0] == worker]:
             del self._coming[update]
+        for update in [update for update in self._began_s if update[0] == worker]:
+            del self._began_s[update]
         self._computing.discard(worker)
         self._ledger.left(worker)
         return self._book(self._pace.leave(worker, now_s), now_s)
@@ -268,13 +333,14 @@ class PaceBook:
     def _book(self, steps: Sequence[Step], now_s: float) -> tuple[Decision, ...]:
         decisions: list[Decision] = []
         leaving: list[int] = []
-        for step in steps:
+        for told in steps:
+            step = self._in_our_names(told)
             applied = self._ledger.enter(step)
             permissions, finished = [], []
             for worker in step.proceed:
                 self._computing.add(worker)
                 permissions += self._permit(worker, now_s)
-                if self._made.get(worker, 0) == self._told.get(worker, 0):
+                if self.made(worker) == self._settled.get(worker, 0):
                     finished.append(worker)
             leaving += finished
             decisions.append(
@@ -292,8 +358,9 @@ class PaceBook:
 
     def _permit(self, worker: int, now_s: float) -> list[Permission]:
         """Let a worker compute what it may, after a step of the model."""
-        made = self._made.get(worker, 0)
-        more = 1 if made else 1 + self._ahead
+        made = self.made(worker)
+        more = 1 + self._ahead if worker in self._fresh else 1
+        self._fresh.discard(worker)
         until = made if self._closed else min(self._updates, made + more)
         permissions = []
         for update in range(made + 1, until + 1):
@@ -303,3 +370,8 @@ class PaceBook:
             permissions.append(Permission(worker, update, self._load.samples(worker), pulls))
         self._made[worker] = until
         return permissions
+
+    def _in_our_names(self, step: Step) -> Step:
+        apply = tuple(self._names.pop(update) for update in step.apply)
+        discard = tuple(self._names.pop(update) for update in step.discard)
+        return replace(step, apply=apply, discard=discard)

@@ -27,6 +27,7 @@ from anabranch.net.messages import (
     AnyMessage,
     Auxiliary,
     Came,
+    Counted,
     CutOff,
     Dealt,
     Failed,
@@ -37,6 +38,7 @@ from anabranch.net.messages import (
     LinkRate,
     Measured,
     Message,
+    Met,
     NoMoreRounds,
     Patience,
     Proceed,
@@ -47,6 +49,7 @@ from anabranch.net.messages import (
     Report,
     Resume,
     Resumed,
+    Returned,
     RoundEnded,
     RoundGrant,
     RoundRequest,
@@ -54,7 +57,6 @@ from anabranch.net.messages import (
     TimeReply,
     TimeRequest,
     Welcome,
-    Without,
 )
 from anabranch.net.network import Address, Connection, Listener, Network, Receiver
 from anabranch.net.session import LEAST_PATIENCE_S, Session, patience_s
@@ -87,8 +89,8 @@ _LONGEST_S = 1e6
 class Observer(Protocol):
     """Hears what happens in a run; the log is one."""
 
-    def joined(self, site: int, address: Address) -> None:
-        """A site has joined."""
+    def joined(self, site: int, address: Address, now_s: float) -> None:
+        """A site has joined; while the run goes on, one that was lost takes part again."""
 
     def started(self, buffer_elements: int) -> None:
         """Every site is ready to exchange buffers of this size; the run's clock starts."""
@@ -188,6 +190,8 @@ class Scheduler:
         self.rounds = RoundBook(overlay.size, plan)
         self._sessions: dict[int, Session] = {}  # with the sites that take part
         self._missing: dict[int, _Missing] = {}  # whose connections have broken
+        self._returning: dict[int, set[int]] = {}  # lost sites that are back, and who has to know
+        self._told_epoch = 0  # of sums
         self._accused: set[int] = set()  # whose lanes have ended, as neighbours say
         self._longest_s = 0.0  # that a round has taken
         self._patience_s = LEAST_PATIENCE_S  # as sites know it
@@ -276,21 +280,58 @@ class Scheduler:
         if site in self._sessions:
             self._sessions[site].post(message)
 
+    def _tell_members(self, message: Message) -> None:
+        """Tell all but those that come back and have not begun."""
+        for site, session in self._sessions.items():
+            if site not in self._returning:
+                session.post(message)
+
     # --- what sites say
 
     def join(self, message: Join, connection: Connection) -> int:
-        """Take a site in; once nobody is missing, tell everybody who is who."""
-        site = self.members.admit(message)
+        """Take a site in; once nobody is missing, tell everybody who is who.
+
+        Raises:
+            OutOfPlaceMessage: the run is over.
+            PeerError: see :meth:`anabranch.scheduler.members.Members.admit`.
+        """
+        if self._end.done():
+            raise OutOfPlaceMessage(f"site {message.name!r} joins, but the run is over")
+        gone = self.lost - self._sessions.keys()
+        gone |= {site for site in self._missing if self._may_go_on_without(site)}
+        site = self.members.admit(message, gone)
+        if site in self._missing:  # another process of it is here, so that one died
+            self._lose(site, self._missing[site].why, died=True)
         self._sessions[site] = Session(connection)
-        self.observer.joined(site, (message.host, message.port))
+        if site in self.lost:
+            self._returning[site] = set()
+            self._sessions[site].post(self._welcome_to(site))
+            if self._pacing is not None and self._pacing.epoch:
+                self._sessions[site].post(self._counted(self._pacing))
+            if self._end.done():  # as one who died just now
+                self._sessions[site].post(Farewell())
+            return site
+        self.observer.joined(site, (message.host, message.port), 0.0)
         if not self.members.missing:
-            overlay_toml, plan_json = overlays.dumps(self.overlay), plans.dumps(self._plan)
             for index, to in self._sessions.items():
-                to.post(Welcome(index, overlay_toml, plan_json, self.members.addresses, self._work))
+                to.post(self._welcome_to(index))
         return site
+
+    def _welcome_to(self, site: int) -> Welcome:
+        return Welcome(
+            site,
+            overlays.dumps(self.overlay),
+            plans.dumps(self._plan),
+            self.members.addresses,
+            self._work,
+            self.members.lives,
+            0 if self._pacing is None else self._pacing.made(site),
+        )
 
     def hear(self, site: int, message: AnyMessage) -> None:
         """Act on a message from a site that has joined."""
+        if site not in self._sessions:
+            return  # it came back, could not begin, and was forgotten
         if isinstance(message, Heard):
             self._sessions[site].acknowledged(message.count)
             return
@@ -300,6 +341,10 @@ class Scheduler:
         if self._lookout is not None:
             self._lookout.look_in_time()
         match message:
+            case Ready() if site in self._returning and not self._returning[site]:
+                self._introduce(site, message.buffer_elements)
+            case Failed() if site in self._returning:
+                self._forget(site)
             case Ready() if site not in self._ready and not self.members.missing:
                 self._ready.add(site)
                 self._begin_if_all_ready(site, message.buffer_elements)
@@ -345,6 +390,9 @@ class Scheduler:
             case Leave() if site not in self._left and len(self._ready) == self.overlay.size:
                 self._left.add(site)
                 self._end_if_all_left()
+            case Met() if 0 <= message.site < self.overlay.size:
+                if message.life == self.members.lives[message.site]:
+                    self._met(message.site, site)
             case CutOff():
                 self._accuse(message)
             case Failed():
@@ -379,6 +427,9 @@ class Scheduler:
 
     def _act(self, decisions: tuple[Decision, ...], now_s: float) -> None:
         assert self._pacing is not None
+        if self._pacing.epoch > self._told_epoch:
+            self._told_epoch = self._pacing.epoch
+            self._broadcast(self._counted(self._pacing))
         for decision in decisions:
             self.observer.paced(decision, now_s)
             advance = Advance(
@@ -392,8 +443,12 @@ class Scheduler:
             for each in decision.permissions:
                 self._post(each.worker, Proceed(each.update, each.samples, each.pulls))
         if decisions and self._pacing.is_over:
-            self._broadcast(NoMoreRounds(0))
+            self._tell_members(NoMoreRounds(0))
         self._look_in_time(self._pacing.due_s)
+
+    @staticmethod
+    def _counted(pacing: PaceBook) -> Counted:
+        return Counted(pacing.epoch, pacing.workers, pacing.under_way)
 
     def _look_in_time(self, due_s: float) -> None:
         if self._look_at_pace is not None:
@@ -486,7 +541,8 @@ class Scheduler:
         site = message.site
         if not self.members.knows(message.token):
             raise UnauthorisedPeer(f"{connection.peer} does not know the run's token")
-        if site not in self._sessions or self.members.missing:
+        known = site in self._sessions and message.life == self.members.lives[site]
+        if not known or self.members.missing:
             raise UnauthorisedPeer(
                 f"{connection.peer} says it is site {site}, which is not in the run"
             )
@@ -514,6 +570,8 @@ class Scheduler:
                 del self._sessions[site]
             if not self._sessions:
                 self._all_gone.set()
+        elif site in self._returning:
+            self._forget(site)
         elif isinstance(error, PeerError):
             self._lose(site, f"{self.name(site)} broke the protocol {when}: {error}")
         elif error is not None and not isinstance(error, LinkError):
@@ -542,6 +600,8 @@ class Scheduler:
         """Hear that a lane has ended: if that neighbour's connection has ended too, it died."""
         if not 0 <= cut.neighbour < self.overlay.size:
             raise MalformedMessage(f"a lane to site {cut.neighbour}, which is not in the overlay")
+        if cut.life < self.members.lives[cut.neighbour]:
+            return  # that one is known to have died
         self._accused.add(cut.neighbour)
         if cut.neighbour in self._missing:
             self._lose(cut.neighbour, self._missing[cut.neighbour].why, died=True)
@@ -549,7 +609,7 @@ class Scheduler:
 
     def _judge(self, cut: CutOff) -> None:
         """End the run because of a lane that ended, unless the neighbour died and may."""
-        if cut.neighbour not in self.lost:
+        if cut.neighbour not in self.lost and cut.life == self.members.lives[cut.neighbour]:
             self.abort(cut.reason)
 
     def _lose(self, site: int, why: str, died: bool = False) -> None:
@@ -562,13 +622,55 @@ class Scheduler:
         self.observer.lost(site, why, goes_on, now_s)
         if self._pacing is not None and goes_on:
             self.lost.add(site)
-            decisions = self._pacing.lost(site, now_s)
-            if site in self._pacing.voided_by:
-                self._broadcast(Without(self._pacing.voided_by, self._pacing.under_way))
-            self._act(decisions, now_s)
+            self._act(self._pacing.lost(site, now_s), now_s)
+            for returning in [*self._returning]:
+                self._met(returning, site)  # nobody waits for it
             self._end_if_all_left()
         else:
             self.abort(why)
+
+    # --- who comes back
+
+    def _introduce(self, site: int, buffer_elements: int) -> None:
+        """Tell the neighbours of a site that is back where it is; it begins once they know."""
+        if buffer_elements != self._buffer_elements:
+            self._sessions[site].post(
+                Abort(f"{buffer_elements} elements, where this run has {self._buffer_elements}")
+            )
+            self._forget(site)
+            return
+        life, address = self.members.lives[site], self.members.addresses[site]
+        links = self.overlay.link
+        for other, session in self._sessions.items():
+            if other != site and (links(site, other) or links(other, site)):
+                self._returning[site].add(other)
+                session.post(Returned(site, life, *address))
+        if not self._returning[site]:
+            self._take_back(site)
+
+    def _met(self, site: int, other: int) -> None:
+        """Take note that a site knows, or need not know, that another is back."""
+        waiting_for = self._returning.get(site, set())
+        if other in waiting_for:
+            waiting_for.remove(other)
+            if not waiting_for:
+                self._take_back(site)
+
+    def _take_back(self, site: int) -> None:
+        assert self._pacing is not None
+        del self._returning[site]
+        for past in (self.lost, self._accused, self._left):
+            past.discard(site)
+        now_s = self._since_start_s()
+        self._sessions[site].post(Start(now_s))
+        self.observer.joined(site, self.members.addresses[site], now_s)
+        self._act(self._pacing.joined(site, now_s), now_s)
+        if self._pacing.is_over:
+            self._sessions[site].post(NoMoreRounds(0))
+
+    def _forget(self, site: int) -> None:
+        """Let one that came back and has not begun go again: it is as lost as it was."""
+        del self._returning[site], self._sessions[site]
 
     def _tell_patience(self) -> None:
         """Tell sites how long they may try to connect again, when that has grown enough."""
@@ -591,11 +693,11 @@ def _dispensable(plan: Plan, pacing: PaceBook | None) -> set[int]:
     """Return the sites whose death leaves the others a way to every server and back."""
     if pacing is None:
         return set()
-    needed = {tree.root for tree in plan.trees}
-    # A chunk that takes an auxiliary path is lost with a site on it.
-    needed.update(site for path in _flat(plan) for site in path[1:-1])
+    # What is at a relay of an auxiliary path when it dies is not sent again.
+    needed = {site for path in _flat(plan) for site in path[1:-1]}
     if pacing.is_barrier:
         return set(range(plan.size)) - plans.in_between(plan, pacing.workers) - needed
+    needed.update(tree.root for tree in plan.trees)
     for tree, site in product(range(len(plan.trees)), pacing.workers):
         needed.update(plan.way_up(tree, site)[1:], plan.way_down(tree, site)[:-1])
     return set(range(plan.size)) - needed

@@ -49,9 +49,11 @@ class KillFault(_Triggered, frozen=True, kw_only=True, tag_field="kind", tag="ki
 
     Args:
         site: its name.
+        for_s: until it is started again; None for ever.
     """
 
     site: str
+    for_s: _Duration | None = None
 
 
 class PauseFault(_Triggered, frozen=True, kw_only=True, tag_field="kind", tag="pause"):
@@ -133,9 +135,10 @@ Fault = KillFault | PauseFault | CutFault | DisconnectFault | SlowFault | ClockF
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """The site's process dies."""
+    """The site's process dies; it is started again after ``for_s`` seconds, None for never."""
 
     site: int
+    for_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +267,8 @@ def _act(fault: Fault, entry: str, overlay: Overlay) -> tuple[Action, str]:
 
     match fault:
         case KillFault():
-            return Kill(site(fault.site)), f"kill {fault.site}"
+            lasting = _lasting(fault.for_s)
+            return Kill(site(fault.site), fault.for_s), f"kill {fault.site}{lasting}"
         case PauseFault():
             label = f"pause {fault.site}{_lasting(fault.for_s)}"
             return Pause(site(fault.site), fault.for_s), label

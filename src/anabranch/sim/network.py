@@ -208,6 +208,14 @@ class SimulatedNetwork:
         for end in [end for end in self._ends if end.host is host]:
             end.vanish()
 
+    def revive(self, site: int) -> None:
+        """Put another host in a dead one's place; ports on it must be made anew."""
+        dead = self.sites[site]
+        assert dead.dead
+        host = self.sites[site] = Host(dead.name)
+        if dead in self._cut_off:
+            self._cut_off.add(host)
+
     def disconnect(self, site: int) -> None:
         """Break a host's connection to the scheduler, with what is on its way; keep new ones out.
 

@@ -7,8 +7,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch.net.errors import (
@@ -24,7 +22,7 @@ from anabranch.net.messages import (
     Advance,
     AnyMessage,
     Auxiliary,
-    Came,
+    Counted,
     CutOff,
     Dealt,
     Failed,
@@ -33,12 +31,13 @@ from anabranch.net.messages import (
     Leave,
     Measured,
     Message,
+    Met,
     NoMoreRounds,
     Proceed,
-    ProceedRequest,
     Progress,
     Ready,
     Report,
+    Returned,
     RoundEnded,
     RoundGrant,
     RoundRequest,
@@ -47,48 +46,21 @@ from anabranch.net.messages import (
     TimeReply,
     TimeRequest,
     Welcome,
-    Without,
 )
 from anabranch.net.network import Address, Connection, Listener, Network, Receiver
 from anabranch.net.throughput import Arrival
-from anabranch.plan import Plan, deal
+from anabranch.plan import Plan
 from anabranch.site.accumulator import Floats
-from anabranch.site.aggregation import LEAST_WEIGHT, MOST_WEIGHT, Aggregation
+from anabranch.site.aggregation import Aggregation, check_buffer
 from anabranch.site.arithmetic import Arithmetic
-from anabranch.site.control import Control
+from anabranch.site.control import Control, RoundsOver
 from anabranch.site.dataplane import DataPlane, DataPlaneConfig
 from anabranch.site.meter import Meter
-from anabranch.site.shard import Rule, Shard, Update
+from anabranch.site.serving import Served, Serving
 from anabranch.site.timekeeper import Timekeeper
 
 # How often, while as many chunks end as may be under way, a site tells the scheduler so.
 _REPORTS_A_WINDOW = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """How a model is served by the roots of the plan's trees, the same at every site of a run.
-
-    Args:
-        model: as all sites have it at first, shape (elements,); pulls overwrite it.
-        make_rule: makes what changes a part of the model of so many elements by gradients; None
-            leaves the numbers out.
-        workers: how many sites push updates.
-        added_up: those sites, where the pace is a barrier: their updates are added up on the way.
-            None where each travels alone.
-        ahead: how many updates a worker may compute before the model comes that has its last one
-            in. Pulls and pushes then have memory of their own: twice ``1 + ahead`` models more.
-    """
-
-    model: Floats
-    make_rule: Callable[[int], Rule] | None
-    workers: int
-    added_up: tuple[int, ...] = ()
-    ahead: int = 0
-
-
-class RoundsOver(Exception):
-    """The scheduler ended the run in good order: the round that was asked for will not be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +128,7 @@ class SiteAgent:
         progressed: called whenever a message has been sent to another site.
         refused: told of each message from another site that was refused: (site or None, error).
         clock: this site's clock, seconds; the loop's time if not given. Links are measured by it.
+        moved: told where a neighbour is that died and is back, as another process.
 
     Attributes:
         began: the loop's time when the run began, once it has.
@@ -171,6 +144,7 @@ class SiteAgent:
         progressed: Callable[[], None],
         refused: Callable[[int | None, PeerError], None],
         clock: Callable[[], float] | None = None,
+        moved: Callable[[int, Address], None] = lambda site, address: None,
     ) -> None:
         self._data = data
         self._name = name
@@ -180,6 +154,7 @@ class SiteAgent:
         self.refused = refused
         self._loop = asyncio.get_running_loop()
         self._clock = clock or self._loop.time
+        self._moved = moved
         self.began: asyncio.Future[float] = self._loop.create_future()
         self._scheduler = Control(control, token, self._during, self._ended_early)
         self._listener: Listener | None = None
@@ -193,15 +168,15 @@ class SiteAgent:
         self._round_trip_s = 0.0  # to the scheduler, as it last was
         self._window = 0  # chunks under way, where the deal goes on during the round
         self._told = 0  # chunks finished here when the scheduler was last told
-        self._served: Served | None = None
-        self._shard: Shard | None = None
-        self._models_here: dict[int, asyncio.Event] = {}  # by the update that is computed on each
-        self._rooms: list[tuple[Floats, Floats]] = []  # for pulls and pushes that are under way
+        self._serving: Serving | None = None  # in a run with servers
         self._meter: Meter | None = None
         self._heads_go_ahead = False  # on its lanes
         self._timekeeper: Timekeeper | None = None
         # As the scheduler last said, and of which plan version.
         self._auxiliary: tuple[int, Mapping[tuple[int, int], tuple[tuple[int, ...], ...]]] = 0, {}
+        # What was heard after the welcome and before this site was ready.
+        self._returned: list[Returned] = []
+        self._counted: Counted | None = None
         self.welcome: Welcome
 
     async def join(self, scheduler: Address) -> Welcome:
@@ -239,6 +214,10 @@ class SiteAgent:
             lanes: the network on which this site connects to others.
             meter: measures the links to this site; None measures none.
             served: the model, where it is served; None where sites all-reduce.
+
+        Raises:
+            RunAborted: the run ended early; names who or what caused it.
+            RoundsOver: it ended before this site, which had come back, could take part again.
         """
         config = DataPlaneConfig(
             site=self.welcome.site,
@@ -251,16 +230,24 @@ class SiteAgent:
             primary_busy_bound=transport.primary_busy_bound,
             auxiliary_queue_length=transport.auxiliary_queue_length,
             stamped=meter is not None,
+            lives=self.welcome.lives,
         )
         self._meter = meter
         self._heads_go_ahead = lanes.heads_go_ahead
         self._plane = DataPlane(lanes, config, arithmetic, self)
         self._plane.use_auxiliary(self._plan.auxiliary)
         if served is not None:
-            self._serve(self._plane, served)
+            self._serving = Serving(self._scheduler, self._plane, self.welcome, self._plan, served)
+        if self._counted is not None:
+            self._during(self._counted)
+        for returned in self._returned:
+            self._meet(self._plane, returned)
         self._say(Ready(buffer_elements))
-        await self._scheduler.expect(Start)
-        self.began.set_result(self._loop.time())
+        start = await self._scheduler.expect(Start, Farewell)
+        if isinstance(start, Farewell):
+            raise RoundsOver
+        assert isinstance(start, Start)
+        self.began.set_result(self._loop.time() - start.since_s)
         if meter is not None:
             self._timekeeper = Timekeeper(self._clock, self._ask_the_time)
             self._timekeeper.begin()
@@ -280,7 +267,7 @@ class SiteAgent:
             RunAborted: the run ended early; names who or what caused it.
         """
         assert self._plane is not None, "start() comes first"
-        _check_buffer(buffer, weight, self._plane.config.buffer_elements)
+        check_buffer(buffer, weight, self._plane.config.buffer_elements)
         began_s = self._began_s = self._loop.time()
         self._round += 1
         self._more, self._told = more, 0
@@ -319,97 +306,19 @@ class SiteAgent:
 
     # --- push and pull
 
-    def _serve(self, plane: DataPlane, served: Served) -> None:
-        plan, site = self._plan, self.welcome.site
-        chunks = deal(plan, len(served.model), plane.config.chunk_elements)
-        own = [chunk for chunk in chunks if plan.trees[chunk.tree].root == site]
-        if own:
-            elements = sum(chunk.elements for chunk in own)
-            rule = None if served.make_rule is None else served.make_rule(elements)
-            self._shard = Shard(own, served.model, rule, served.workers, self._came)
-        self._served = served
-        if served.ahead and served.make_rule is not None:
-            self._rooms = [
-                (np.empty_like(served.model), np.empty_like(served.model))
-                for _ in range(1 + served.ahead)
-            ]
-        plane.push_and_pull(plan, chunks, self._shard, served.added_up)
-
-    def _came(self, update: Update) -> None:
-        assert self._plane is not None
-        assert self._plane.pushpull is not None
-        self._scheduler.post(Came(*update, epoch=self._plane.pushpull.epoch))
-
     async def permission(self) -> Proceed:
-        """Wait until this worker may go on, and has the model to go on with.
-
-        Raises:
-            RoundsOver: no worker goes on any more.
-            RunAborted: the run ended early; names who or what caused it.
-        """
-        answer = await self._scheduler.expect(Proceed, NoMoreRounds)
-        if isinstance(answer, NoMoreRounds):
-            raise RoundsOver
-        assert isinstance(answer, Proceed)
-        assert self._plane is not None, "start() comes first"
-        here = self._models_here.pop(answer.update, None)
-        if not answer.pulls:
-            return answer
-        if here is None or self._served is None:
-            raise RunAborted(f"the scheduler let update {answer.update} pull, which is not due")
-        try:
-            await self._plane.unless_failed(here.wait())
-        except (LinkError, PeerError, RunAborted) as error:
-            raise await self._scheduler.verdict(error) from error
-        if self._rooms:
-            self._served.model[:] = self._rooms[answer.update % len(self._rooms)][0]
-        return answer
+        """See :meth:`anabranch.site.serving.Serving.permission`."""
+        return await self._served().permission()
 
     def push(
         self, permission: Proceed, gradients: Floats, weight: float, samples: int, compute_s: float
     ) -> None:
-        """Send the update that this worker was permitted to compute, and ask to go on.
+        """See :meth:`anabranch.site.serving.Serving.push`."""
+        self._served().push(permission, gradients, weight, samples, compute_s)
 
-        Args:
-            permission: see there.
-            gradients: shape (elements,); must not change until the next permission, where no
-                worker computes ahead.
-            weight: what the update counts, > 0.
-            samples: of its batch.
-            compute_s: how long it took to compute.
-
-        Raises:
-            ValueError: not such a buffer or weight.
-        """
-        assert self._plane is not None, "start() comes first"
-        assert self._served is not None, "the model is not served in this run"
-        assert self._plane.pushpull is not None
-        _check_buffer(gradients, weight, len(self._served.model))
-        update = permission.update
-        self._scheduler.post(ProceedRequest(update, samples, compute_s))
-        then = update + 1 + self._served.ahead
-        model = self._served.model
-        if self._rooms:
-            model = self._rooms[then % len(self._rooms)][0]
-            room = self._rooms[update % len(self._rooms)][1]
-            room[:] = gradients
-            gradients = room
-        here = self._models_here[then] = asyncio.Event()
-        self._plane.pushpull.expect(then, model, here.set)
-        self._plane.pushpull.push(update, gradients, weight)
-
-    def _advance(self, message: Advance) -> None:
-        assert self._plane is not None
-        if self._shard is None or self._plane.pushpull is None:
-            raise OutOfPlaceMessage("a step of the model, of which this site serves no part")
-        self._shard.apply(message.apply)
-        self._shard.discard(message.discard)
-        self._plane.pushpull.serve(message.pulls)
-
-    def _without(self, message: Without) -> None:
-        if self._plane is None or self._plane.pushpull is None:
-            raise OutOfPlaceMessage("a loss that voids sums, in a run that goes in rounds")
-        self._plane.pushpull.without(message.lost, message.round)
+    def _served(self) -> Serving:
+        assert self._serving is not None, "start() comes first, and the model must be served"
+        return self._serving
 
     # --- what a site tells the scheduler
 
@@ -452,7 +361,6 @@ class SiteAgent:
     # --- what the scheduler says while a round goes on
 
     def _during(self, message: AnyMessage) -> None:
-        assert self._plane is not None or isinstance(message, RoundGrant | NoMoreRounds)
         match message:
             case RoundGrant() | NoMoreRounds():
                 self._round_trip_s = self._loop.time() - self._asked_s
@@ -471,10 +379,24 @@ class SiteAgent:
                     self._plane.use_auxiliary(paths)
             case TimeReply():
                 self.hear_time(message)
-            case Advance():
-                self._advance(message)
-            case Without():
-                self._without(message)
+            case Advance() if self._serving is not None:
+                self._serving.advance(message)
+            case Counted() if self._serving is not None:
+                self._serving.count(message)
+            case Counted() if self._plane is None:
+                self._counted = message
+            case Returned() if self._plane is not None:
+                self._meet(self._plane, message)
+            case Returned():
+                self._returned.append(message)
+            case _:
+                raise OutOfPlaceMessage(f"a {type(message).__name__}, which has no meaning here")
+
+    def _meet(self, plane: DataPlane, message: Returned) -> None:
+        address = message.host, message.port
+        self._moved(message.site, address)
+        plane.returned(message.site, message.life, address)
+        self._scheduler.post(Met(message.site, message.life))
 
     # --- what the data plane tells; see anabranch.site.dataplane.Owner
 
@@ -483,10 +405,10 @@ class SiteAgent:
         if self._scheduler.is_open:
             self._scheduler.post(Abort(str(error)))
 
-    def cut_off(self, neighbour: int, error: Exception) -> None:
+    def cut_off(self, neighbour: int, life: int, error: Exception) -> None:
         """Tell the scheduler, which knows whether the neighbour is to blame."""
         if self._scheduler.is_open:
-            self._scheduler.post(CutOff(neighbour, str(error)))
+            self._scheduler.post(CutOff(neighbour, str(error), life))
 
     def advanced(self, round: int, aggregation: Aggregation) -> None:
         """Tell the scheduler how far this site is, and ask for the next round in time."""
@@ -593,26 +515,3 @@ class _Stranger:
 
     def on_closed(self, error: Exception | None) -> None:
         pass
-
-
-def _check_buffer(buffer: Floats, weight: float, most: int) -> None:
-    if (
-        not isinstance(buffer, np.ndarray)
-        or buffer.dtype != np.float32
-        or buffer.ndim != 1
-        or not buffer.flags.c_contiguous
-        or not buffer.flags.writeable
-    ):
-        raise ValueError(
-            "all_reduce takes a flat, contiguous, writable float32 array; got "
-            f"{getattr(buffer, 'dtype', type(buffer).__name__)} of shape "
-            f"{getattr(buffer, 'shape', '?')}"
-        )
-    if len(buffer) > most:
-        raise ValueError(f"the buffer has {len(buffer)} elements, this run allows {most}")
-    if not len(buffer):
-        raise ValueError("the buffer is empty; a round without data would not wait for anybody")
-    if not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
-        raise ValueError(
-            f"weight is {weight:g}, must be in {LEAST_WEIGHT:g}..{MOST_WEIGHT:g}; scale all weights"
-        )

@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+
 from anabranch.net.errors import DuplicateMessage, MalformedMessage, OutOfPlaceMessage
 from anabranch.net.frames import Sink
 from anabranch.net.messages import ChunkMessage, Mean, PartialSum
@@ -357,3 +359,32 @@ class Aggregation:
             raise OutOfPlaceMessage(
                 f"chunk {message.chunk} has {payload_bytes} bytes where the plan deals {expected}"
             )
+
+
+def check_buffer(buffer: Floats, weight: float, most: int) -> None:
+    """Check what a site would contribute, and its weight.
+
+    Raises:
+        ValueError: no flat, contiguous, writable float32 array of 1 to ``most`` elements, or a
+            weight out of range.
+    """
+    if (
+        not isinstance(buffer, np.ndarray)
+        or buffer.dtype != np.float32
+        or buffer.ndim != 1
+        or not buffer.flags.c_contiguous
+        or not buffer.flags.writeable
+    ):
+        raise ValueError(
+            "all_reduce takes a flat, contiguous, writable float32 array; got "
+            f"{getattr(buffer, 'dtype', type(buffer).__name__)} of shape "
+            f"{getattr(buffer, 'shape', '?')}"
+        )
+    if len(buffer) > most:
+        raise ValueError(f"the buffer has {len(buffer)} elements, this run allows {most}")
+    if not len(buffer):
+        raise ValueError("the buffer is empty; a round without data would not wait for anybody")
+    if not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
+        raise ValueError(
+            f"weight is {weight:g}, must be in {LEAST_WEIGHT:g}..{MOST_WEIGHT:g}; scale all weights"
+        )

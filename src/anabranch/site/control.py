@@ -13,6 +13,7 @@ from anabranch.net.messages import (
     Advance,
     AnyMessage,
     Auxiliary,
+    Counted,
     Dealt,
     Failed,
     Farewell,
@@ -25,11 +26,11 @@ from anabranch.net.messages import (
     Refusal,
     Resume,
     Resumed,
+    Returned,
     RoundGrant,
     Start,
     TimeReply,
     Welcome,
-    Without,
 )
 from anabranch.net.network import Address, Connection, Network
 from anabranch.net.session import LEAST_PATIENCE_S, Session
@@ -44,6 +45,10 @@ _VERDICT_S = 2.0
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.2
 _ANSWER_PAUSES = 5
+
+
+class RoundsOver(Exception):
+    """The scheduler ended the run in good order: the round that was asked for will not be."""
 
 
 class Control:
@@ -72,6 +77,7 @@ class Control:
         self._aborted: asyncio.Future[None] = self._loop.create_future()
         self._scheduler: Address
         self._site: int | None = None  # once every site has joined
+        self._life = 0
         self._session: Session | None = None
         self._patience_s = LEAST_PATIENCE_S  # as the scheduler last said
         self._resumed = asyncio.Event()
@@ -106,6 +112,7 @@ class Control:
         self._session = Session(connection)
         welcome = await self.expect(Welcome)
         self._site = welcome.site
+        self._life = welcome.lives[welcome.site] if welcome.lives else 0
         return welcome
 
     def post(self, message: Message) -> None:
@@ -175,7 +182,7 @@ class Control:
                 return
         self._session.count()
         match message:
-            case Dealt() | Auxiliary() | TimeReply() | Advance() | Without():
+            case Dealt() | Auxiliary() | TimeReply() | Advance() | Counted() | Returned():
                 self._told(message)
             case RoundGrant() | NoMoreRounds():
                 self._told(message)
@@ -239,7 +246,7 @@ class Control:
             )
         except LinkError:
             return False
-        connection.post(Resume(self._token, self._site, self._session.heard))
+        connection.post(Resume(self._token, self._site, self._session.heard, self._life))
         either: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(self._resumed.wait()),
             asyncio.ensure_future(receiver.closed.wait()),

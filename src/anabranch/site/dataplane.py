@@ -64,6 +64,8 @@ class DataPlaneConfig:
         site: this site's index.
         overlay: sites and links; only along its links do sites connect.
         addresses: (host, port) of every site, by index.
+        lives: of every site, by index, see :class:`anabranch.net.messages.Welcome`; all 0 where
+            left out.
         token: the run's shared secret.
         chunk_elements: the most elements of a chunk.
         buffer_elements: the largest buffer a round may have.
@@ -84,6 +86,7 @@ class DataPlaneConfig:
     primary_busy_bound: int = 2
     auxiliary_queue_length: int = 1
     stamped: bool = False
+    lives: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.chunk_elements <= MOST_CHUNK_ELEMENTS:
@@ -108,8 +111,8 @@ class Owner(Protocol):
     def failed(self, error: Exception) -> None:
         """The data plane is useless from now on; said once."""
 
-    def cut_off(self, neighbour: int, error: Exception) -> None:
-        """A lane to or from a neighbour has ended; it may be that the neighbour died."""
+    def cut_off(self, neighbour: int, life: int, error: Exception) -> None:
+        """A lane to or from a life of a neighbour has ended; it may be that it died."""
 
     def advanced(self, round: int, aggregation: Aggregation) -> None:
         """One more chunk of a round is finished here."""
@@ -153,9 +156,12 @@ class DataPlane:
         self._rounds: dict[int, tuple[Aggregation, asyncio.Event]] = {}
         self._rounds_done = 0
         self._cuts: tuple[tuple[int, int], ...] = ()  # of the round whose deal goes on
-        self._relaying: Counter[Path] = Counter()  # chunks held here, by route
+        self._relaying: Counter[tuple[Path, int]] = Counter()  # held, by route and sender's life
         self.pushpull: PushPull | None = None  # in a run with servers
         self._lost: set[int] = set()  # neighbours whose lanes have ended
+        self._addresses = [*config.addresses]
+        self._lives = [*(config.lives or [0] * config.overlay.size)]
+        self._sent_bytes: Counter[int] = Counter()  # to earlier lives of each neighbour
 
     # --- rounds
 
@@ -259,7 +265,7 @@ class DataPlane:
         chunks: Sequence[Chunk],
         shard: Shard | None,
         added_up: Sequence[int] = (),
-    ) -> None:
+    ) -> PushPull:
         """Exchange by push and pull, under this plan, instead of in rounds.
 
         Args:
@@ -272,6 +278,7 @@ class DataPlane:
         self.pushpull = PushPull(
             self.config.site, plan, chunks, self._arithmetic, self._send, shard, added_up
         )
+        return self.pushpull
 
     async def unless_failed(self, awaitable: Awaitable[T]) -> T:
         """Await something; raise the data plane's failure if that comes first."""
@@ -311,7 +318,10 @@ class DataPlane:
     def _put(self, send: Send) -> None:
         path = send.message.path
         to = path[path.index(self.config.site) + 1]
-        if to not in self._lost:
+        if to in self._lost:
+            # Nobody is there to take it; what counts it goes on as if it had been sent.
+            asyncio.get_running_loop().call_soon(send.sent)
+        else:
             self._lane(to).put(send)
 
     def use_auxiliary(self, paths: Mapping[tuple[int, int], tuple[Path, ...]]) -> None:
@@ -345,26 +355,43 @@ class DataPlane:
     def _lane(self, target: int) -> Lane:
         if target not in self._lanes:
             window = self._relay_window(self.config.site, target)
+            life = self._lives[target]
             self._lanes[target] = Lane(
                 self.config.site,
                 f"lane {self.config.name(self.config.site)} -> {self.config.name(target)}",
-                lambda strand: self._connect(target, strand),
+                lambda strand: self._connect(target, life, strand),
                 window,
                 self.owner.progressed,
-                lambda error: self._lane_ended(target, self._lane_error(target, error)),
+                lambda error: self._lane_ended(target, life, self._lane_error(target, error)),
                 self.config.strands,
                 self.owner.stamp if self.config.stamped else None,
                 self._credited,
             )
         return self._lanes[target]
 
-    def _lane_ended(self, neighbour: int, error: Exception) -> None:
+    def _lane_ended(self, neighbour: int, life: int, error: Exception) -> None:
         """Fail; but where the model is served, a worker may die and the others go on."""
+        if life < self._lives[neighbour]:
+            return  # another process is there now
         if neighbour not in self._lost and not self._failure.done():
             self._lost.add(neighbour)
             if self.pushpull is None:
                 self._set_failure(error)
-            self.owner.cut_off(neighbour, error)
+            elif neighbour in self._lanes:
+                self._lanes[neighbour].drop()
+            self.owner.cut_off(neighbour, life, error)
+
+    def returned(self, neighbour: int, life: int, address: Address) -> None:
+        """Lead lanes to another process of a neighbour that died, and take its."""
+        self._lives[neighbour], self._addresses[neighbour] = life, address
+        self._lost.add(neighbour)  # while what waits for the old one is dropped
+        lane = self._lanes.pop(neighbour, None)
+        if lane is not None:
+            self._sent_bytes[neighbour] += lane.payload_bytes
+            lane.drop()
+        for connection in self._inbound.pop(neighbour, {}).values():
+            connection.close()
+        self._lost.discard(neighbour)
 
     def _lane_error(self, target: int, error: Exception) -> Exception:
         return LinkError(
@@ -372,10 +399,12 @@ class DataPlane:
             f"{error}"
         )
 
-    async def _connect(self, target: int, strand: int) -> Connection:
-        config = self.config
-        connection = await self._network.connect(config.addresses[target], _Outbound(self, target))
-        await connection.send(Hello(config.token, config.site, target, strand))
+    async def _connect(self, target: int, life: int, strand: int) -> Connection:
+        site = self.config.site
+        receiver = _Outbound(self, target, life)
+        connection = await self._network.connect(self._addresses[target], receiver)
+        hello = Hello(self.config.token, site, target, strand, self._lives[site])
+        await connection.send(hello)
         return connection
 
     def post(self, target: int, message: Message) -> None:
@@ -384,7 +413,10 @@ class DataPlane:
 
     def sent_bytes(self) -> dict[int, int]:
         """Return the payload bytes sent so far to each neighbour."""
-        return {target: lane.payload_bytes for target, lane in self._lanes.items()}
+        sent = self._sent_bytes.copy()
+        for target, lane in self._lanes.items():
+            sent[target] += lane.payload_bytes
+        return dict(sent)
 
     # --- receiving
 
@@ -409,6 +441,11 @@ class DataPlane:
         if config.overlay.link(hello.source, config.site) is None:
             raise UnauthorisedPeer(
                 f"{connection.peer} says it is site {hello.source}, which has no link to this one"
+            )
+        if hello.life != self._lives[hello.source]:
+            raise UnauthorisedPeer(
+                f"{connection.peer} says it is life {hello.life} of site {hello.source}, which is "
+                f"in life {self._lives[hello.source]}"
             )
         strands = self._inbound.setdefault(hello.source, {})
         if hello.strand in strands or not 0 <= hello.strand < MOST_STRANDS:
@@ -468,22 +505,24 @@ class DataPlane:
             raise OutOfPlaceMessage(f"path {message.path} goes on to site {to}, but no link does")
         if not 0 < payload_bytes <= 4 * config.chunk_elements:
             raise OutOfPlaceMessage(f"a chunk to relay has {payload_bytes} bytes")
-        if self._relaying[message.path] >= self._relay_window(sender, config.site):
+        life = self._lives[sender]
+        held = message.path, life
+        if self._relaying[held] >= self._relay_window(sender, config.site):
             raise OutOfPlaceMessage(f"more chunks for {message.path} than the relay window allows")
-        self._relaying[message.path] += 1
+        self._relaying[held] += 1
         payload = memoryview(np.empty(payload_bytes, np.uint8).data)
 
         def sent() -> None:
-            self._relaying[message.path] -= 1
-            if not self._relaying[message.path]:
-                del self._relaying[message.path]
+            self._relaying[held] -= 1
+            if not self._relaying[held]:
+                del self._relaying[held]
+            if life < self._lives[sender]:
+                return
             for connection in self._inbound.get(sender, {}).values():
                 connection.post(Credit(message.path))
                 break  # any strand will do
 
-        return Sink(
-            target=payload, done=lambda: self._lane(to).put(Send(message, payload, sent=sent))
-        )
+        return Sink(target=payload, done=lambda: self._put(Send(message, payload, sent=sent)))
 
     def _relay_window(self, source: int, target: int) -> int:
         """Return how many chunks of one route the first may have at the second."""
@@ -520,15 +559,15 @@ class DataPlane:
         """Report a refused message."""
         self.owner.refused(sender, error)
 
-    def lost(self, sender: int, error: Exception) -> None:
+    def lost(self, sender: int, life: int, error: Exception) -> None:
         """Take note that a neighbour's lane has ended."""
         name = self.config.name(sender)
-        self._lane_ended(sender, LinkError(f"the lane from {name} ended: {error}"))
+        self._lane_ended(sender, life, LinkError(f"the lane from {name} ended: {error}"))
 
-    def no_longer_heard(self, target: int, error: Exception) -> None:
+    def no_longer_heard(self, target: int, life: int, error: Exception) -> None:
         """Take note that the lane to a neighbour has ended."""
         name = self.config.name(target)
-        self._lane_ended(target, LinkError(f"the lane to {name} ended: {error}"))
+        self._lane_ended(target, life, LinkError(f"the lane to {name} ended: {error}"))
 
     def close(self) -> None:
         """Close every connection."""
@@ -554,12 +593,14 @@ class _Inbound:
         self._plane = plane
         self._connection = connection
         self._sender: int | None = None  # until a valid Hello
+        self._life = 0
 
     def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
         if self._sender is None:
             if not isinstance(message, Hello):
                 raise UnauthorisedPeer(f"{self._connection.peer} did not say Hello")
             self._sender = self._plane.admit(message, self._connection)
+            self._life = message.life
             self._connection.trust()
             self._plane.strangers.pop(self._connection, None)
             return DISCARD
@@ -585,15 +626,16 @@ class _Inbound:
             if isinstance(error, PeerError):
                 self._plane.refuse(None, error)
         elif error is not None:
-            self._plane.lost(self._sender, error)
+            self._plane.lost(self._sender, self._life, error)
 
 
 class _Outbound:
     """Receives what a neighbour answers on this site's lane to it."""
 
-    def __init__(self, plane: DataPlane, target: int) -> None:
+    def __init__(self, plane: DataPlane, target: int, life: int) -> None:
         self._plane = plane
         self._target = target
+        self._life = life
 
     def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
         if isinstance(message, Credit):
@@ -611,4 +653,4 @@ class _Outbound:
 
     def on_closed(self, error: Exception | None) -> None:
         if error is not None:
-            self._plane.no_longer_heard(self._target, error)
+            self._plane.no_longer_heard(self._target, self._life, error)

@@ -17,6 +17,7 @@ import heapq
 import math
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable
+from itertools import chain
 
 from msgspec import structs
 
@@ -106,6 +107,7 @@ class Lane:
         self._credit: defaultdict[Path, int] = defaultdict(lambda: window)
         self._newest = 0  # the latest round sent
         self._sent: set[tuple[int, int, int]] = set()
+        self._leaving: dict[int, Send] = {}  # by strand
         self._entries = 0
         self._own = 0  # messages that this site made, and that wait
         self._own_sent = asyncio.Event()
@@ -159,7 +161,7 @@ class Lane:
                     backlogged = False
                     self._wake.clear()
                     await self._wake.wait()
-                send = heapq.heappop(self._ready)[-1]
+                send = self._leaving[strand] = heapq.heappop(self._ready)[-1]
                 send.leaving()
                 self._note(send.message)
                 message = send.message
@@ -169,6 +171,7 @@ class Lane:
                 await connection.send(message, send.payload)
                 self.payload_bytes += len(send.payload)
                 self._progressed()
+                del self._leaving[strand]
                 send.sent()
                 if send.message.path[0] == self._site:
                     self._own -= 1
@@ -206,6 +209,18 @@ class Lane:
         while self._own:
             self._own_sent.clear()
             await self._own_sent.wait()
+
+    def drop(self) -> None:
+        """Close for good; what waits here will not be sent, and is handed back as if it had been.
+
+        Nobody is there to take it, and others' credit must not be lost with it.
+        """
+        self.close()
+        parked = chain.from_iterable(self._parked.values())
+        waiting = [*self._leaving.values(), *(entry[-1] for entry in chain(self._ready, parked))]
+        self._leaving, self._ready, self._parked = {}, [], defaultdict(deque)
+        for send in waiting:
+            send.sent()
 
     def close(self) -> None:
         """Stop sending and close the connection."""

@@ -21,7 +21,7 @@ from anabranch.plan import Chunk, Plan
 from anabranch.site.accumulator import Floats
 from anabranch.site.aggregation import Send
 from anabranch.site.arithmetic import Arithmetic
-from anabranch.site.multicast import Multicast
+from anabranch.site.multicast import Multicast, pour
 from anabranch.site.shard import Shard
 from anabranch.site.summing import Summing
 
@@ -67,11 +67,26 @@ class PushPull:
         self._emit = emit
         self._shard = shard
         self._pulls: dict[int, _Pull] = {}  # by update
+        self._first = 1  # update of this process; what comes for earlier ones is another's
+        self._returning: tuple[Floats, Callable[[], None]] | None = None
         self._sums: Summing | None = None
         self._models = Multicast(site, plan, chunks, arithmetic, emit, self._take)
         if added_up:
             self._sums = Summing(site, plan, chunks, added_up, arithmetic, emit, self._whole_sum)
             self._models.reach(added_up)
+
+    def come_back(self, first: int, model: Floats, whole: Callable[[], None]) -> None:
+        """Await the model at a site that takes part again, as another process.
+
+        Args:
+            first: the update that it will compute first; under a barrier none is earlier.
+            model, whole: see :meth:`expect`.
+        """
+        self._first = first
+        if self._sums is None:
+            self.expect(first, model, whole)
+        else:
+            self._returning = model, whole
 
     def expect(self, update: int, memory: Floats, whole: Callable[[], None]) -> None:
         """Await the model that an update will be computed on.
@@ -104,7 +119,7 @@ class PushPull:
                 self._emit(Send(message, payload))
             else:
                 assert self._shard is not None  # this site is the root
-                _pour(self._shard.on_push(message, len(payload)), payload)
+                pour(self._shard.on_push(message, len(payload)), payload)
 
     def on_push(self, message: Push, payload_bytes: int) -> Sink:
         """Return where a chunk of a worker's update goes.
@@ -140,20 +155,23 @@ class PushPull:
         updates = tuple((worker, self._sums.update) for worker in self._sums.workers)
         self._shard.on_sum(updates, chunk.index, total, weight)
 
-    def without(self, lost: Sequence[int], update: int) -> None:
-        """Go on without workers that were lost; see :meth:`anabranch.site.summing.Summing.without`.
+    def count(self, epoch: int, workers: Sequence[int], update: int) -> None:
+        """Go on with these workers; see :meth:`anabranch.site.summing.Summing.count`.
 
         Raises:
             OutOfPlaceMessage: also where nothing is added up.
         """
         if self._sums is None:
-            raise OutOfPlaceMessage("a loss that voids sums, where each update travels alone")
-        self._sums.without(lost, update)
-        self._models.reach(self._sums.workers)
+            raise OutOfPlaceMessage("an epoch of sums, where each update travels alone")
+        self._sums.count(epoch, workers, update)
+        if self._returning is not None and self._site in workers:
+            self.expect(update, *self._returning)
+            self._returning = None
+        self._models.reach(workers, epoch, update)
 
     @property
     def epoch(self) -> int:
-        """How many workers were lost; 0 always where each update travels alone."""
+        """How many times it has changed who takes part; 0 where each update travels alone."""
         return 0 if self._sums is None else self._sums.epoch
 
     def serve(self, pulls: Sequence[tuple[int, int]]) -> None:
@@ -179,7 +197,7 @@ class PushPull:
                 if len(path) > 1:
                     self._emit(Send(message, payload))
                 else:
-                    _pour(self._take(message, len(payload))[0], payload)
+                    pour(self._take(message, len(payload))[0], payload)
 
     def on_parameters(self, message: Parameters, payload_bytes: int) -> Sink:
         """Return where a chunk of the model goes.
@@ -192,6 +210,8 @@ class PushPull:
         if self._sums is not None:
             return self._models.on_parameters(message, payload_bytes)
         self._check_way(message, self._plan.way_down, self._site)
+        if message.round < self._first:
+            return Sink()
         return self._take(message, payload_bytes)[0]
 
     def _take(self, message: Parameters, payload_bytes: int) -> tuple[Sink, Floats]:
@@ -235,10 +255,3 @@ class PushPull:
             raise OutOfPlaceMessage(
                 f"chunk {message.chunk} came along {message.path}, which is not its way"
             )
-
-
-def _pour(sink: Sink, payload: memoryview) -> None:
-    """Hand a message over at the site that made it."""
-    if sink.target is not None:
-        sink.target[:] = payload
-    sink.done()

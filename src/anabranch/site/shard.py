@@ -80,8 +80,8 @@ class Shard:
                 self._parameters[self._places[chunk.index]] = parameters[chunk.start : chunk.stop]
         self._incoming: dict[Update, _Incoming] = {}
         self._sum: _Sum | None = None
-        self._forgotten: set[Update] = set()  # what never counts and had not all come
         self._settled: dict[int, int] = {}  # the latest update of each worker that was settled
+        self._forgotten: set[Update] = set()  # before they were all here: their workers died
         self.version = 0
 
     def on_push(self, message: Push, payload_bytes: int) -> Sink:
@@ -103,9 +103,9 @@ class Shard:
             raise OutOfPlaceMessage(
                 f"chunk {message.chunk} of an update has {payload_bytes} bytes, not {4 * elements}"
             )
-        incoming = self._incoming.get(update)
         if update in self._forgotten:
-            return Sink()
+            return Sink()  # it was on its way
+        incoming = self._incoming.get(update)
         settled = number <= self._settled.get(worker, 0)
         if settled or (incoming is not None and message.chunk in incoming.begun):
             raise DuplicateMessage(f"chunk {message.chunk} of update {number} of site {worker}")

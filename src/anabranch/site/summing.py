@@ -4,11 +4,12 @@ Up a tree, a site sends one sum for all workers below it and itself, as soon as 
 root hands the whole sum over. A subtree without workers sends nothing and is not waited for.
 
 **Workers that die.** The part of a dead worker's update in a sum could not be taken out again, and
-chunks of it may be missing elsewhere. So sums carry an *epoch*: how many workers had been lost as
-far as their sender had heard. With each loss that the scheduler tells of, all sums of the
-iteration under way are void, and every worker that is left pushes its update again: time is lost,
-and in every whole sum each update of that epoch's workers is there once. A site that hears of an
-epoch from a neighbour first keeps such sums, and passes none on before it knows who is gone.
+chunks of it may be missing elsewhere. So sums carry an *epoch*: how many times it had changed who
+takes part, as far as their sender had heard. With each loss that the scheduler tells of, all sums
+of the iteration under way are void, and every worker that is left pushes its update again: time is
+lost, and in every whole sum each update of that epoch's workers is there once. A site that hears of
+an epoch from a neighbour first keeps such sums, and passes none on before it knows who takes part.
+Who comes back does so between two iterations, and then nothing is void.
 
 One iteration is under way at a time: nobody pushes the next update before it has the model that
 the last whole sums made, and no sum is whole before it has passed here.
@@ -17,7 +18,7 @@ the last whole sums made, and no sum is whole before it has passed here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -69,7 +70,7 @@ class Summing:
 
     Attributes:
         workers: those that are left, as far as this site has heard, in order of index.
-        epoch: how many are not.
+        epoch: how many times that has changed.
         update: which update of each is being added up, from 1; 0 before the first.
     """
 
@@ -117,32 +118,37 @@ class Summing:
             self._begin(update, self._newest)
         self._add_own()
 
-    def without(self, lost: Sequence[int], update: int) -> None:
-        """Void all sums that hold an update of a lost worker; push again what they had of this one.
+    def count(self, epoch: int, workers: Sequence[int], update: int) -> None:
+        """Add up the updates of these workers; all sums of before are void.
 
         Args:
-            lost: all workers that were lost so far.
-            update: which update of each worker is under way.
+            epoch: how many times it has changed who takes part.
+            workers: who does from now on.
+            update: which update of each worker is under way; whoever has pushed it does so again.
 
         Raises:
             OutOfPlaceMessage: it is no news, or this site holds a sum of that epoch that cannot be.
         """
-        epoch = len(lost)
-        if epoch <= self.epoch or len(set(lost)) < epoch:
-            raise OutOfPlaceMessage(f"sites {lost} are lost, where {self.epoch} already were")
-        self.workers = tuple(site for site in self.workers if site not in lost)
+        if epoch <= self.epoch:
+            raise OutOfPlaceMessage(f"epoch {epoch} begins, where {self.epoch} already has")
+        self.workers = tuple(sorted(workers))
         self.epoch = epoch
         self._find_children()
         if epoch > self._newest:
             self._begin(max(update, self.update), epoch)
+        elif epoch == self._newest:
+            self._check_early()
+        self._add_own()
+        for index, early in list(self._partials.items()):
+            self._pass_on_if_complete(self._chunks[index], early)
+
+    def _check_early(self) -> None:
+        """Check what came under an epoch before it was known who takes part in it."""
         for index, early in self._partials.items():
             if strangers := sorted(early.started - set(self._children[self._chunks[index].tree])):
                 raise OutOfPlaceMessage(
                     f"sums of update {self.update} from {strangers}, below which no worker is left"
                 )
-        self._add_own()
-        for index, early in list(self._partials.items()):
-            self._pass_on_if_complete(self._chunks[index], early)
 
     def _begin(self, update: int, epoch: int) -> None:
         self.update, self._newest = update, epoch
@@ -164,7 +170,7 @@ class Summing:
             raise MalformedMessage(f"{name} has weight {message.weight:g}, out of range")
         if payload_bytes != 4 * chunk.elements:
             raise OutOfPlaceMessage(f"{name} has {payload_bytes} bytes, not {4 * chunk.elements}")
-        if child not in self._children[chunk.tree]:
+        if child not in self._may_send(chunk.tree, message.epoch):
             raise OutOfPlaceMessage(f"{name}, below which no worker sends its updates this way")
         self._check_due(message, name)
         if (message.round, message.epoch) != (self.update, self._newest):
@@ -184,16 +190,24 @@ class Summing:
         )
 
     def _check_due(self, message: UpdateSum, name: str) -> None:
-        if message.epoch >= self.epoch + len(self.workers):
-            raise OutOfPlaceMessage(
-                f"{name}, after {message.epoch} losses, where {len(self.workers)} workers are left "
-                f"after {self.epoch}"
-            )
+        # Two iterations may be under way, as seen from here, and each site is lost once at most in
+        # one; between them some may come back together.
+        if message.epoch > self.epoch + 2 * self._plan.size:
+            raise OutOfPlaceMessage(f"{name}, of epoch {message.epoch}, where {self.epoch} is now")
         if message.round < self.update:
             raise DuplicateMessage(f"{name}, where update {self.update} is under way")
+        if message.epoch > self._newest:
+            return  # those who took part in between may have made updates that did not pass here
         due = self.update if self.update and not self._is_complete else self.update + 1
         if message.round > due:
             raise OutOfPlaceMessage(f"{name}, where update {self.update} is under way")
+
+    def _may_send(self, tree: int, epoch: int) -> Collection[int]:
+        """Return the children whose sums count; any, of an epoch whose workers are not known."""
+        if epoch == self.epoch:
+            return self._children[tree]
+        up = self._plan.trees[tree].up
+        return [child for child, parent in enumerate(up) if parent == self._site]
 
     @property
     def _is_complete(self) -> bool:
