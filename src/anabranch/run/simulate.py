@@ -138,6 +138,7 @@ class _Simulation:
         self._compute_factors: Factors[int] = Factors()
         self._pauses: Counter[int] = Counter()  # in force, by site
         self._disconnections: Counter[int] = Counter()  # in force, by site
+        self._restarted: set[int] = set()
         self._happened: set[str] = set()
         self._round = 0  # the latest that a site has begun
 
@@ -179,12 +180,13 @@ class _Simulation:
             aborted = error
         self._over = True
         ends = await asyncio.gather(*self._tasks, return_exceptions=True)
-        # Who is given up, for the run to go on without it, hears so if it lives.
+        # Who is given up, for the run to go on without it, hears so if it lives; and who is
+        # started again, that the run is over.
         errors = [
             end
             for site, end in enumerate(ends)
             if isinstance(end, Exception)
-            and not (site in scheduler.lost and isinstance(end, NetError))
+            and not (site in scheduler.lost | self._restarted and isinstance(end, NetError))
         ]
         bug = next((error for error in errors if not isinstance(error, NetError)), None)
         if aborted is not None:
@@ -265,6 +267,7 @@ class _Simulation:
                     self._network.revive(site)
                     self._worlds[site].revive(self._network)
                     self._tasks[site] = self._start(site)
+                    self._restarted.add(site)
             case Pause(site=site):
                 self._pauses[site] -= 1
                 if not self._pauses[site]:
