@@ -94,7 +94,7 @@ class Recorder:
     # --- what the scheduler observes
 
     def joined(self, site: int, address: Address, now_s: float) -> None:
-        """See :class:`anabranch.scheduler.server.Observer`."""
+        """See :class:`anabranch.scheduler.observer.Observer`."""
         self.write(
             events.SiteJoined(
                 at_s=now_s,
@@ -105,7 +105,7 @@ class Recorder:
         )
 
     def started(self, buffer_elements: int) -> None:
-        """See :class:`anabranch.scheduler.server.Observer`."""
+        """See :class:`anabranch.scheduler.observer.Observer`."""
         self._begin(buffer_elements)
         after_s = self._scenario.stop.after_s
         if after_s is not None:
@@ -155,11 +155,11 @@ class Recorder:
         )
 
     def round_began(self, round: int, version: int, site: int) -> None:
-        """See :class:`anabranch.scheduler.server.Observer`."""
+        """See :class:`anabranch.scheduler.observer.Observer`."""
         self.write(events.RoundBegan(at_s=self.at_s(), round=round, version=version, site=site))
 
     def measured(self, source: int, target: int, rate: LinkRate) -> None:
-        """See :class:`anabranch.scheduler.server.Observer`."""
+        """See :class:`anabranch.scheduler.observer.Observer`."""
         self.write(
             events.LinkMeasured(
                 at_s=self.at_s(),
@@ -173,7 +173,7 @@ class Recorder:
         )
 
     def plan_issued(self, replan: Replan) -> None:
-        """See :class:`anabranch.scheduler.server.Observer`."""
+        """See :class:`anabranch.scheduler.observer.Observer`."""
         self.write(
             events.PlanIssued(
                 at_s=self.at_s(),
@@ -195,7 +195,7 @@ class Recorder:
         )
 
     def round_ended(self, site: int, ended: RoundEnded) -> None:
-        """See :class:`anabranch.scheduler.server.Observer`."""
+        """See :class:`anabranch.scheduler.observer.Observer`."""
         self.write(
             events.RoundDone(
                 at_s=self.at_s(),
@@ -210,7 +210,7 @@ class Recorder:
         )
 
     def asked(self, worker: int, request: ProceedRequest, now_s: float) -> None:
-        """See :class:`anabranch.scheduler.server.Observer`."""
+        """See :class:`anabranch.scheduler.observer.Observer`."""
         self.write(
             events.ProceedAsked(
                 at_s=now_s,
@@ -222,27 +222,27 @@ class Recorder:
         )
 
     def looked(self, now_s: float) -> None:
-        """See :class:`anabranch.scheduler.server.Observer`."""
+        """See :class:`anabranch.scheduler.observer.Observer`."""
         self.write(events.PaceLooked(at_s=now_s))
 
     def cut(self, site: int, why: str) -> None:
-        """See :class:`anabranch.scheduler.server.Observer`."""
+        """See :class:`anabranch.scheduler.observer.Observer`."""
         self.write(events.SiteCut(at_s=self.at_s(), site=site, detail=why))
 
     def resumed(self, site: int) -> None:
-        """See :class:`anabranch.scheduler.server.Observer`."""
+        """See :class:`anabranch.scheduler.observer.Observer`."""
         self.write(events.SiteResumed(at_s=self.at_s(), site=site))
 
     def paced(self, decision: Decision, now_s: float) -> None:
-        """See :class:`anabranch.scheduler.server.Observer`."""
+        """See :class:`anabranch.scheduler.observer.Observer`."""
         self.write(*replay.events_of(decision, now_s))
 
     def lost(self, site: int, why: str, goes_on: bool, now_s: float) -> None:
-        """See :class:`anabranch.scheduler.server.Observer`."""
+        """See :class:`anabranch.scheduler.observer.Observer`."""
         self.write(events.SiteLost(at_s=now_s, site=site, detail=why, goes_on=goes_on))
 
     def reported(self, site: int, encoded: tuple[bytes, ...]) -> None:
-        """See :class:`anabranch.scheduler.server.Observer`."""
+        """See :class:`anabranch.scheduler.observer.Observer`."""
         known = []
         for data in encoded:
             try:
@@ -281,7 +281,7 @@ class Recorder:
             self.scheduler.stop(reason)
 
     def refused(self, site: int | None, error: PeerError) -> None:
-        """See :class:`anabranch.scheduler.server.Observer`."""
+        """See :class:`anabranch.scheduler.observer.Observer`."""
         self.write(
             events.MessageRefused(
                 at_s=self.at_s(),
