@@ -615,6 +615,7 @@ class Scheduler:
         for past in (self.lost, self._accused, self._left):
             past.discard(site)
         now_s = self._since_start_s()
+        self._sessions[site].post(Patience(self._patience_s))
         self._sessions[site].post(Start(now_s))
         self.observer.joined(site, self.members.addresses[site], now_s)
         self._act(self._pacing.joined(site, now_s), now_s)

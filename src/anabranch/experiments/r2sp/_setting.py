@@ -14,6 +14,7 @@ from functools import cache
 from statistics import fmean, geometric_mean
 
 from anabranch.experiments._lab import Label, Outcome, Trial
+from anabranch.learn import profiles
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.run.scenario import Scenario, Stop
 from anabranch.run.scenario.paces import (
@@ -77,10 +78,10 @@ class Model:
         return 2 * 8 * self.port_bytes / self.blocked_s
 
 
-RESNET32 = Model("ResNet32", 464_154, 0.23, 0.11)
-ALEXNET = Model("AlexNet", 61_100_840, 3.39, 2.89)
-VGG16 = Model("VGG16", 138_357_544, 9.74, 9.04)
-INCEPTION = Model("Inception-v3", 23_834_568, 1.97, 1.27, batch=32)
+RESNET32 = Model("ResNet32", profiles.RESNET_32.elements, 0.23, 0.11)
+ALEXNET = Model("AlexNet", profiles.ALEXNET.elements, 3.39, 2.89)
+VGG16 = Model("VGG16", profiles.VGG_16.elements, 9.74, 9.04)
+INCEPTION = Model("Inception-v3", profiles.INCEPTION_V3.elements, 1.97, 1.27, batch=32)
 MODELS = (RESNET32, ALEXNET, VGG16, INCEPTION)
 LARGE = (ALEXNET, VGG16, INCEPTION)  # whose communication their size explains
 FITTED_BPS = geometric_mean(model.goodput_bps for model in LARGE)

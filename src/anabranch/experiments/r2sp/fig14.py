@@ -10,6 +10,7 @@ from anabranch.experiments._lab import Lab, Trial
 from anabranch.experiments._result import Result
 from anabranch.experiments.r2sp import _setting as setting
 from anabranch.experiments.r2sp import _training as training
+from anabranch.learn import profiles
 from anabranch.run.scenario.paces import EqualBatches, Pace, Safa, TunedBatches, Waves
 from anabranch.sim.compute import Compute, ConstantDelay, SiteCompute
 
@@ -38,8 +39,8 @@ class _Transformer:
 
 
 _MODELS = (
-    _Transformer("T5-small", 60_506_624, 0.5, "16.9 % over the second best"),
-    _Transformer("BERT", 109_483_778, 1.5, "18.8 % over the second best"),
+    _Transformer("T5-small", profiles.T5_SMALL.elements, 0.5, "16.9 % over the second best"),
+    _Transformer("BERT", profiles.BERT.elements, 1.5, "18.8 % over the second best"),
 )
 _PACES: Mapping[str, tuple[Pace, EqualBatches | TunedBatches]] = {
     **{name: (pace, setting.EQUAL) for name, pace in setting.PACES.items() if name != "R²SP"},

@@ -11,6 +11,7 @@ from anabranch.experiments._lab import Lab, Outcome, Trial, WorkerOutcome
 from anabranch.experiments._result import Result, Row
 from anabranch.experiments.r2sp import _setting as setting
 from anabranch.experiments.r2sp._setting import RESNET32
+from anabranch.learn.profiles import RESNET_32_INSTANCES, Instance
 from anabranch.run.scenario.paces import EqualBatches, R2sp, TunedBatches
 from anabranch.sim.compute import Compute, SiteCompute
 
@@ -22,18 +23,26 @@ class Kind:
     """An instance type of the paper's cluster B, and what its Table III says of it.
 
     Args:
-        name: the paper's.
+        instance: its speed, and what of a step does not grow with the batch.
         workers: which, by number.
-        samples_per_s: its speed.
         blocked_s: in an iteration, with equal batches.
         tuned: samples of its tuned batch.
     """
 
-    name: str
+    instance: Instance
     workers: range
-    samples_per_s: float
     blocked_s: float
     tuned: int
+
+    @property
+    def name(self) -> str:
+        """The paper's name of it."""
+        return self.instance.name
+
+    @property
+    def samples_per_s(self) -> float:
+        """Its speed."""
+        return self.instance.samples_per_s
 
     @property
     def slowest_s(self) -> float:
@@ -41,14 +50,17 @@ class Kind:
         return self.blocked_s + _BATCH / self.samples_per_s
 
 
-KINDS = (
-    Kind("g2.2xlarge", range(1, 3), 429, 0.0, 512),
-    Kind("p2.xlarge", range(3, 5), 628, 0.62, 901),
-    Kind("g3.4xlarge", range(5, 9), 917, 0.82, 1264),
+KINDS = tuple(
+    Kind(instance, workers, blocked_s, tuned)
+    for instance, workers, blocked_s, tuned in zip(
+        RESNET_32_INSTANCES,
+        (range(1, 3), range(3, 5), range(5, 9)),
+        (0.0, 0.62, 0.82),
+        (512, 901, 1264),
+        strict=True,
+    )
 )
-SLOWEST, *_FASTER = KINDS
-# Beside its samples: what the waits of the others say that the slowest takes.
-_MORE_S = round(fmean(kind.slowest_s for kind in _FASTER) - SLOWEST.slowest_s, 2)
+SLOWEST = KINDS[0]
 _LOADS: Mapping[str, EqualBatches | TunedBatches] = {
     "equal": EqualBatches(),
     "tuned": TunedBatches(most=_MOST),
@@ -58,12 +70,12 @@ _LOADS: Mapping[str, EqualBatches | TunedBatches] = {
 def _make(lab: Lab) -> Result:
     iterations = 40 if lab.quick else 200
     outcomes = lab.measure(
-        [_trial(load, more_s, iterations) for more_s in (0.0, _MORE_S) for load in _LOADS]
+        [_trial(load, fixed, iterations) for fixed in (False, True) for load in _LOADS]
     )
     rows = []
-    for more_s in (0.0, _MORE_S):
-        runs = {load: _run(outcomes, load, more_s) for load in _LOADS}
-        where = f", g2.2xlarge {more_s:g} s slower" if more_s else ""
+    for fixed in (False, True):
+        runs = {load: _run(outcomes, load, fixed) for load in _LOADS}
+        where = ", steps with a fixed part" if fixed else ""
         for kind in KINDS:
             equal, tuned = (_of(runs[load], kind) for load in _LOADS)
             rows.append(
@@ -71,7 +83,7 @@ def _make(lab: Lab) -> Result:
                     f"{kind.name}{where}: blocked with equal batches",
                     f"{kind.blocked_s:g} s",
                     f"{fmean(each.blocked_s for each in equal):.2f} s",
-                    "" if more_s or kind is SLOWEST else _why_blocked(kind),
+                    "" if fixed or kind is SLOWEST else _why_blocked(kind),
                 )
             )
             rows.append(
@@ -80,7 +92,7 @@ def _make(lab: Lab) -> Result:
                     f"{kind.tuned}",
                     f"{fmean(each.samples for each in tuned):.0f} "
                     f"(blocked {fmean(each.blocked_s for each in tuned):.2f} s)",
-                    "" if more_s or kind is SLOWEST else _why_tuned(kind),
+                    "" if fixed or kind is SLOWEST else _why_tuned(kind),
                 )
             )
         speeds = {load: _samples_per_s(run.workers.values()) for load, run in runs.items()}
@@ -100,11 +112,11 @@ def _make(lab: Lab) -> Result:
     return Result(tuple(rows), tuple(outcomes), notes)
 
 
-def _trial(load: str, more_s: float, iterations: int) -> Trial:
+def _trial(load: str, fixed: bool, iterations: int) -> Trial:
     overlay = setting.cluster(workers=setting.WORKERS_1, servers=setting.SERVERS_1)
     sites = {
         f"worker-{k}": SiteCompute(
-            samples_per_s=kind.samples_per_s, fixed_s=more_s if kind is SLOWEST else 0.0
+            samples_per_s=kind.samples_per_s, fixed_s=kind.instance.fixed_s if fixed else 0.0
         )
         for kind in KINDS
         for k in kind.workers
@@ -112,11 +124,11 @@ def _trial(load: str, more_s: float, iterations: int) -> Trial:
     compute = Compute(samples_per_s=SLOWEST.samples_per_s, sites=sites)
     elements = RESNET32.elements
     scenario = setting.served(elements, R2sp(), iterations, overlay, compute, _BATCH, _LOADS[load])
-    return Trial({"load": load, "more_s": more_s}, scenario, overlay)
+    return Trial({"load": load, "fixed": fixed}, scenario, overlay)
 
 
-def _run(outcomes: Iterable[Outcome], load: str, more_s: float) -> Outcome:
-    (found,) = [each for each in outcomes if each.labels == {"load": load, "more_s": more_s}]
+def _run(outcomes: Iterable[Outcome], load: str, fixed: bool) -> Outcome:
+    (found,) = [each for each in outcomes if each.labels == {"load": load, "fixed": fixed}]
     return found
 
 
