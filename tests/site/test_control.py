@@ -148,3 +148,25 @@ def test_who_is_cut_as_the_run_ends_hears_of_it_all_the_same() -> None:
         assert asyncio.get_running_loop().time() < 5.0
 
     run_virtually(scenario())
+
+
+def test_a_connection_that_breaks_as_soon_as_it_is_taken_up_is_made_again() -> None:
+    async def scenario() -> None:
+        cluster = await Cluster.start(simulated(OVERLAY), OVERLAY, PLAN)
+        session = cluster.agents[1]._scheduler._session
+        assert session is not None
+        go_on, breaks = session.go_on, [True, True]
+
+        def go_on_and_break(connection: Connection, heard: int) -> None:
+            go_on(connection, heard)
+            if breaks:
+                breaks.pop()
+                asyncio.get_running_loop().call_soon(cut, cluster.agents[1])
+
+        session.go_on = go_on_and_break  # type: ignore[method-assign]
+        cut(cluster.agents[1])
+        await cluster.all_reduce([np.ones(10, np.float32) for _ in range(3)])
+        assert not breaks
+        await cluster.leave()
+
+    run_virtually(scenario())

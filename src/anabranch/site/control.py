@@ -40,11 +40,10 @@ M = TypeVar("M", bound=Message)
 # How long a site whose lane broke waits for the scheduler to say who is at fault, before it gives
 # its own account. Only the wording of an error depends on it.
 _VERDICT_S = 2.0
-# Between attempts to connect again, doubled each time; an attempt that nobody answers is given up
-# after a few of the longest.
+# Between attempts to connect again, doubled each time.
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.2
-_ANSWER_PAUSES = 5
+_ATTEMPTS = 3  # that there is time for, where nobody answers any
 
 
 class RoundsOver(Exception):
@@ -254,14 +253,15 @@ class Control:
         try:
             await asyncio.wait(
                 [*either, self._aborted],
-                timeout=_ANSWER_PAUSES * _LONGEST_PAUSE_S + self._patience_s / 4,
+                timeout=self._patience_s / _ATTEMPTS,
                 return_when=asyncio.FIRST_COMPLETED,
             )
-            return self._resumed.is_set() or self.is_over
+            # It may have been taken up, and be broken again.
+            return self._session.connection is connection or self.is_over
         finally:
             for task in either:
                 task.cancel()
-            if not self._resumed.is_set():
+            if self._session.connection is not connection:
                 connection.close()
 
     def _abort(self, error: Exception) -> None:
