@@ -84,7 +84,7 @@ PURE = [
     "scheduler/rounds.py",
     "site/multicast.py",
     "site/pushpull.py",
-    "site/shard.py",
+    "site/partition.py",
     "site/summing.py",
     "sim/compute.py",
     "sim/faults.py",

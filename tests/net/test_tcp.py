@@ -21,10 +21,10 @@ from anabranch.net.frames import Limits, Sink, encode_frame
 from anabranch.net.messages import (
     AnyMessage,
     Credit,
-    Farewell,
     Hello,
     NoMoreRounds,
     RoundRequest,
+    Shutdown,
     Start,
 )
 from anabranch.net.network import Connection
@@ -374,8 +374,8 @@ def test_a_connection_that_was_closed_hears_nothing_more() -> None:
     async def play() -> None:
         ear = Leaving()
         async with raw_client(ear) as peer:
-            peer.send(encode_frame(Start()) + encode_frame(Farewell()))  # in one read
-            peer.send(encode_frame(Farewell()))
+            peer.send(encode_frame(Start()) + encode_frame(Shutdown()))  # in one read
+            peer.send(encode_frame(Shutdown()))
             assert await ear.closed is None
             assert ear.heard == [(Start(), b"")]
 

@@ -52,16 +52,18 @@ def live(
         compute_s: how much of an iteration is computing, as the pace is told.
     """
     story, ledger = Story(), Ledger(pace)
-    events: list[tuple[float, int, str, int, int]] = []  # when, order, what, who, of which life
-    lives: dict[int, int] = {}
+    events: list[
+        tuple[float, int, str, int, int]
+    ] = []  # when, order, what, who, of which incarnation
+    incarnations: dict[int, int] = {}
     pushed: dict[int, int] = {}
     here: set[int] = set()
     count = 0
 
-    def plan(at_s: float, what: str, who: int, life: int = 0) -> None:
+    def plan(at_s: float, what: str, who: int, incarnation: int = 0) -> None:
         nonlocal count
         count += 1
-        heapq.heappush(events, (at_s, count, what, who, life))
+        heapq.heappush(events, (at_s, count, what, who, incarnation))
 
     for at_s, who in joins:
         plan(at_s, "join", who)
@@ -79,7 +81,7 @@ def live(
                 story.went.setdefault(worker, []).append(now_s)
                 iteration = pushed.get(worker, 0) + 1
                 if (seconds := takes(worker, iteration)) < float("inf"):
-                    plan(now_s + seconds, "push", worker, lives[worker])
+                    plan(now_s + seconds, "push", worker, incarnations[worker])
 
     while True:
         next_s = events[0][0] if events else float("inf")
@@ -91,17 +93,17 @@ def live(
             take(pace.look(now_s), "look", None, now_s)
             assert pace.due_s > before_s, "a look that was due decided nothing"
             continue
-        _, _, what, who, life = heapq.heappop(events)
+        _, _, what, who, incarnation = heapq.heappop(events)
         if what == "join":
             here.add(who)
             ledger.joined()
-            lives[who] = lives.get(who, 0) + 1
+            incarnations[who] = incarnations.get(who, 0) + 1
             take(pace.join(who, now_s), what, who, now_s)
         elif what == "leave":
             here.discard(who)
             ledger.left(who)
             take(pace.leave(who, now_s), what, who, now_s)
-        elif who in here and life == lives[who]:
+        elif who in here and incarnation == incarnations[who]:
             pushed[who] = pushed.get(who, 0) + 1
             update = who, pushed[who]
             story.pushed[update] = now_s

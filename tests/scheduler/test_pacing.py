@@ -155,7 +155,7 @@ def test_a_worker_that_joins_again_goes_on_with_its_next_update_and_makes_what_i
     book.lost(1, 2.0)  # while it made its second
     (decision,) = book.joined(1, 3.0)
     assert decision.permissions == (Permission(1, 3, 1, True),)
-    assert book.came(2, 1, 2, 3.1) == ()  # of its earlier life; was on its way
+    assert book.came(2, 1, 2, 3.1) == ()  # of its earlier incarnation; was on its way
     _, applied, *_ = push(book, 1, 3, 4.0)
     assert [each.update for each in applied.applied] == [(1, 3)]
     assert applied.finished == (1,)

@@ -23,15 +23,15 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unk
 class Hello(Message, frozen=True):
     """First on a connection of a lane: who speaks, and to whom it believes it speaks.
 
-    ``strand`` is the connection's place among those of the same lane, from 0; ``life`` says which
-    process of the source speaks, see :class:`Welcome`.
+    ``strand`` is the connection's place among those of the same lane, from 0; ``incarnation`` says
+    which process of the source speaks, see :class:`Welcome`.
     """
 
     token: str
     source: int
     target: int
     strand: int = 0
-    life: int = 0
+    incarnation: int = 0
 
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -91,7 +91,7 @@ class UpdateSum(ChunkMessage, frozen=True):
     """Up a tree: the weighted sum of a chunk of workers' updates, and the sum of their weights.
 
     ``round`` counts the updates of each, ``epoch`` says whose: the sum holds the updates of all
-    workers below that take part in it (:class:`Counted`), and of nobody else.
+    workers below that take part in it (:class:`EpochChanged`), and of nobody else.
     """
 
     weight: float
@@ -168,14 +168,14 @@ class Join(Message, frozen=True):
 class Resume(Message, frozen=True):
     """A site that takes part has lost its connection, and goes on over this one.
 
-    ``heard`` is how many messages it has heard since it joined; ``life`` says which process of the
-    site it is, see :class:`Welcome`.
+    ``heard`` is how many messages it has heard since it joined; ``incarnation`` says which process
+    of the site it is, see :class:`Welcome`.
     """
 
     token: str
     site: int
     heard: int
-    life: int = 0
+    incarnation: int = 0
 
 
 class Resumed(Message, frozen=True):
@@ -184,7 +184,7 @@ class Resumed(Message, frozen=True):
     heard: int
 
 
-class Heard(Message, frozen=True):
+class Ack(Message, frozen=True):
     """Either side has heard so many messages since the site joined; they may be forgotten.
 
     (Join, Resume, Resumed and this one do not count.)
@@ -203,7 +203,7 @@ class Welcome(Message, frozen=True):
     """Everybody has joined: who you are, the overlay, the plan, where the others are.
 
     A site that died may join a run that goes on without it, as another process. Those are told
-    apart by their *life*: how many processes of the site had joined before.
+    apart by their *incarnation*: how many processes of the site had joined before.
 
     Attributes:
         site: the receiver's index.
@@ -211,8 +211,8 @@ class Welcome(Message, frozen=True):
         plan_json: the first plan, as ``anabranch.plan.dumps`` writes it.
         addresses: (host, port) of every site, by index.
         work: what to do, opaque to the network and the scheduler.
-        lives: of every site, by index; all 0 where left out.
-        updates: how many updates the receiver's earlier lives were let compute.
+        incarnations: of every site, by index; all 0 where left out.
+        updates: how many updates the receiver's earlier incarnations were let compute.
     """
 
     site: int
@@ -220,7 +220,7 @@ class Welcome(Message, frozen=True):
     plan_json: str
     addresses: tuple[tuple[str, int], ...]
     work: str
-    lives: tuple[int, ...] = ()
+    incarnations: tuple[int, ...] = ()
     updates: int = 0
 
 
@@ -255,7 +255,7 @@ class RoundGrant(Message, frozen=True):
     trees: tuple[int, ...] | None = None
 
 
-class Dealt(Message, frozen=True):
+class Dispatched(Message, frozen=True):
     """The trees that carry a round's next chunks, in order."""
 
     round: int
@@ -342,7 +342,7 @@ class Advance(Message, frozen=True):
     pulls: tuple[tuple[int, int], ...]
 
 
-class Counted(Message, frozen=True):
+class EpochChanged(Message, frozen=True):
     """Where updates are added up on their way: whose sums count from now on.
 
     Attributes:
@@ -393,38 +393,38 @@ class Failed(Message, frozen=True):
     reason: str
 
 
-class Farewell(Message, frozen=True):
+class Shutdown(Message, frozen=True):
     """Everybody has finished; the site may close."""
 
 
 class CutOff(Message, frozen=True):
     """From a site: its lane to or from a neighbour has ended. It may be that the neighbour died.
 
-    ``life`` is the neighbour's that it led to, see :class:`Welcome`.
+    ``incarnation`` is the neighbour's that it led to, see :class:`Welcome`.
     """
 
     neighbour: int
     reason: str
-    life: int = 0
+    incarnation: int = 0
 
 
-class Returned(Message, frozen=True):
+class Rejoined(Message, frozen=True):
     """To the neighbours of a site that died: another process of it is here, and where.
 
-    Whoever hears it answers :class:`Met`; the site begins when all have.
+    Whoever hears it answers :class:`RejoinAck`; the site begins when all have.
     """
 
     site: int
-    life: int
+    incarnation: int
     host: str
     port: int
 
 
-class Met(Message, frozen=True):
-    """The answer to :class:`Returned`: lanes lead to the new process from now on."""
+class RejoinAck(Message, frozen=True):
+    """The answer to :class:`Rejoined`: lanes lead to the new process from now on."""
 
     site: int
-    life: int
+    incarnation: int
 
 
 class Abort(Message, frozen=True):
@@ -450,14 +450,14 @@ AnyMessage = (
     | Join
     | Resume
     | Resumed
-    | Heard
+    | Ack
     | Patience
     | Welcome
     | Ready
     | Start
     | RoundRequest
     | RoundGrant
-    | Dealt
+    | Dispatched
     | Progress
     | Auxiliary
     | Measured
@@ -465,16 +465,16 @@ AnyMessage = (
     | Proceed
     | Came
     | Advance
-    | Counted
+    | EpochChanged
     | NoMoreRounds
     | RoundEnded
     | Report
     | Leave
     | Failed
-    | Farewell
+    | Shutdown
     | CutOff
-    | Returned
-    | Met
+    | Rejoined
+    | RejoinAck
     | Abort
 )
 

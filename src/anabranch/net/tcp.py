@@ -20,7 +20,7 @@ from anabranch.net.messages import Message
 from anabranch.net.network import Address, Connection, Payload, Receiver
 
 # What a caller may send before it has said who it is.
-_STRANGER = Limits(message_bytes=1 << 12, payload_bytes=0)
+_UNAUTHENTICATED = Limits(message_bytes=1 << 12, payload_bytes=0)
 # Reads in one turn of the loop; more would let one fast peer keep the others waiting.
 _READS = 4
 _NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)  # named since Python 3.12, on Linux
@@ -72,7 +72,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._reader = FrameReader(
             self._receiver.on_message,
             self._receiver.on_refused,
-            self._limits if self._trusted else _STRANGER,
+            self._limits if self._trusted else _UNAUTHENTICATED,
         )
 
     def get_buffer(self, sizehint: int) -> memoryview:

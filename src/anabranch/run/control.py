@@ -34,10 +34,10 @@ from anabranch.run.scenario.tasks import Exchange, Train
 from anabranch.run.work import describe
 from anabranch.scheduler.awareness import Awareness, Search
 from anabranch.scheduler.collector import Collector, equal_rates
-from anabranch.scheduler.dealing import needed_window
+from anabranch.scheduler.dispatch import needed_window
 from anabranch.scheduler.pacing import Decision, PaceBook
 from anabranch.scheduler.policy import Policy, Replan
-from anabranch.scheduler.server import LIMITS, Dealing, Scheduler
+from anabranch.scheduler.server import LIMITS, Dispatching, Scheduler
 
 _ELEMENT_BYTES = 4
 _SLOWEST = 10.0  # times its primary's delay an auxiliary path may have
@@ -468,7 +468,9 @@ def _awareness(scenario: Scenario, overlay: Overlay, plan: Plan) -> Awareness | 
     )
 
 
-def _dealing(scenario: Scenario, believed: Overlay, awareness: Awareness | None) -> Dealing | None:
+def _dealing(
+    scenario: Scenario, believed: Overlay, awareness: Awareness | None
+) -> Dispatching | None:
     adaptive = scenario.adaptive
     if adaptive is None:
         return None

@@ -15,7 +15,7 @@ from anabranch.net.errors import RunAborted
 from anabranch.run.scenario import Scenario
 from anabranch.run.scenario.tasks import Exchange, Task, Train
 from anabranch.site.arithmetic import Arithmetic, Float32, SizesOnly
-from anabranch.site.shard import Rule
+from anabranch.site.partition import Rule
 
 if TYPE_CHECKING:
     from torch import nn

@@ -13,8 +13,8 @@ from anabranch.net.throughput import Estimate
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan, steady_rate_bps
 from anabranch.scheduler.collector import Collector
-from anabranch.scheduler.persistence import Persistence
 from anabranch.scheduler.policy import Policy, Replan
+from anabranch.scheduler.rate_forecast import RateForecast
 
 _ELEMENT_BYTES = 4
 _SAMPLE_S = 5.0  # how far apart, at least, are the looks that persistence is learnt from
@@ -50,7 +50,7 @@ class Awareness:
         self._chunk_elements_of = chunk_elements_of
         self._collector = collector
         self._truth = truth
-        self._persistence = Persistence(len(truth.links))
+        self._forecast = RateForecast(len(truth.links))
         self._looked_s = 0.0
 
     @property
@@ -70,19 +70,19 @@ class Awareness:
         An oracle expects what it knows: the overlay's rates and their traces, but not what faults
         do to them. Whoever measures expects of each deviation from the typical rate what has been
         seen to last, from its measurement to the round: see
-        :mod:`anabranch.scheduler.persistence`.
+        :mod:`anabranch.scheduler.rate_forecast`.
         """
         if self._collector is None:
             return self._truth.at(now_s)
         if now_s >= self._looked_s + _SAMPLE_S:
-            self._persistence.look(self._collector.measured_since(self._looked_s), now_s)
+            self._forecast.look(self._collector.measured_since(self._looked_s), now_s)
             self._looked_s = now_s
         believed = self._collector.belief(now_s)
         round_s = 8 * size_bytes / steady_rate_bps(self._policy.plan, believed)
 
         @cache
         def kept(ahead_s: float) -> float:
-            return self._persistence.kept(ahead_s)
+            return self._forecast.kept(ahead_s)
 
         return self._collector.belief(now_s, lambda age_s: kept(float(f"{age_s + round_s:.2g}")))
 

@@ -22,7 +22,7 @@ class Members:
         self._overlay = overlay
         self._token = token
         self._addresses: dict[int, tuple[str, int]] = {}
-        self._lives = [0] * overlay.size
+        self._incarnations = [0] * overlay.size
 
     def admit(self, join: Join, gone: Collection[int] = ()) -> int:
         """Take a site in; return its index.
@@ -49,7 +49,7 @@ class Members:
         if site in self._addresses:
             if site not in gone:
                 raise UnauthorisedPeer(f"site {join.name!r} has joined already")
-            self._lives[site] += 1
+            self._incarnations[site] += 1
         self._addresses[site] = join.host, join.port
         return site
 
@@ -68,6 +68,6 @@ class Members:
         return tuple(self._addresses[i] for i in range(self._overlay.size))
 
     @property
-    def lives(self) -> tuple[int, ...]:
+    def incarnations(self) -> tuple[int, ...]:
         """How many times each site has joined again, by index."""
-        return tuple(self._lives)
+        return tuple(self._incarnations)

@@ -22,21 +22,19 @@ from anabranch.net.errors import (
 from anabranch.net.frames import DISCARD, Limits, Sink
 from anabranch.net.messages import (
     Abort,
+    Ack,
     Advance,
     AnyMessage,
     Auxiliary,
     Came,
-    Counted,
     CutOff,
-    Dealt,
+    Dispatched,
+    EpochChanged,
     Failed,
-    Farewell,
-    Heard,
     Join,
     Leave,
     Measured,
     Message,
-    Met,
     NoMoreRounds,
     Patience,
     Proceed,
@@ -44,13 +42,15 @@ from anabranch.net.messages import (
     Progress,
     Ready,
     Refusal,
+    RejoinAck,
+    Rejoined,
     Report,
     Resume,
     Resumed,
-    Returned,
     RoundEnded,
     RoundGrant,
     RoundRequest,
+    Shutdown,
     Start,
     TimeReply,
     TimeRequest,
@@ -61,12 +61,12 @@ from anabranch.net.session import LEAST_PATIENCE_S, Session, patience_s
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.scheduler.awareness import Awareness
-from anabranch.scheduler.dealing import Dealer
-from anabranch.scheduler.lookout import Lookout
+from anabranch.scheduler.dispatch import Dispatcher
 from anabranch.scheduler.members import Members
 from anabranch.scheduler.observer import Observer
 from anabranch.scheduler.pacing import Decision, PaceBook
 from anabranch.scheduler.policy import Replan
+from anabranch.scheduler.replan_loop import ReplanLoop
 from anabranch.scheduler.rounds import RoundBook
 
 Path = tuple[int, ...]
@@ -85,7 +85,7 @@ _MEASURABLE_BPS = 1.0, 1e15
 _LONGEST_S = 1e6
 
 
-Dealing = Callable[[Plan, int], tuple[int, int]]
+Dispatching = Callable[[Plan, int], tuple[int, int]]
 """How chunks are dealt while a round goes on: called with the plan and the elements of the buffer,
 returns how many chunks there are, and how many of them may be under way."""
 
@@ -119,7 +119,7 @@ class Scheduler:
         work: str,
         observer: Observer,
         awareness: Awareness | None = None,
-        dealing: Dealing | None = None,
+        dealing: Dispatching | None = None,
         pacing: PaceBook | None = None,
     ) -> None:
         plan.check_fits(overlay)
@@ -130,9 +130,11 @@ class Scheduler:
         self.lost: set[int] = set()
         self._workers = frozenset(() if pacing is None else pacing.workers)
         self._awareness = awareness
-        self._lookout: Lookout | None = None  # once the run has begun, where there is awareness
+        self._replan_loop: ReplanLoop | None = (
+            None  # once the run has begun, where there is awareness
+        )
         self._dealing = dealing
-        self._dealers: dict[int, Dealer] = {}  # of the rounds in progress
+        self._dispatchers: dict[int, Dispatcher] = {}  # of the rounds in progress
         self._network = network
         self.overlay = overlay
         self._plan = plan
@@ -150,7 +152,7 @@ class Scheduler:
         self._patience_s = LEAST_PATIENCE_S  # as sites know it
         self._all_gone = asyncio.Event()
         # Connections that have not joined; in order, as closing them is seen by others.
-        self.strangers: dict[Connection, None] = {}
+        self.unauthenticated: dict[Connection, None] = {}
         self._ready: set[int] = set()
         self._left: set[int] = set()
         self._buffer_elements: int | None = None  # as the first ready site says
@@ -173,8 +175,8 @@ class Scheduler:
         try:
             await self._end
         finally:
-            if self._lookout is not None:
-                self._lookout.close()
+            if self._replan_loop is not None:
+                self._replan_loop.close()
             if self._look_at_pace is not None:
                 self._look_at_pace.cancel()
 
@@ -188,7 +190,7 @@ class Scheduler:
                 pass  # they are gone, or will find nobody here
         self._listener.close()
         open_now = [session.connection for session in self._sessions.values()]
-        for connection in [*open_now, *self.strangers]:
+        for connection in [*open_now, *self.unauthenticated]:
             if connection is not None:
                 connection.close()
 
@@ -221,7 +223,7 @@ class Scheduler:
             self.observer.refused(site, error)
 
     def _welcome(self, connection: Connection) -> Receiver:
-        self.strangers[connection] = None
+        self.unauthenticated[connection] = None
         return _FromSite(self, connection)
 
     def _broadcast(self, message: Message) -> None:
@@ -262,7 +264,7 @@ class Scheduler:
             if self._pacing is not None and self._pacing.epoch:
                 self._sessions[site].post(self._counted(self._pacing))
             if self._end.done():  # as one who died just now
-                self._sessions[site].post(Farewell())
+                self._sessions[site].post(Shutdown())
             return site
         self.observer.joined(site, (message.host, message.port), 0.0)
         if not self.members.missing:
@@ -277,7 +279,7 @@ class Scheduler:
             plans.dumps(self._plan),
             self.members.addresses,
             self._work,
-            self.members.lives,
+            self.members.incarnations,
             0 if self._pacing is None else self._pacing.made(site),
         )
 
@@ -285,14 +287,14 @@ class Scheduler:
         """Act on a message from a site that has joined."""
         if site not in self._sessions:
             return  # it came back, could not begin, and was forgotten
-        if isinstance(message, Heard):
+        if isinstance(message, Ack):
             self._sessions[site].acknowledged(message.count)
             return
         self._sessions[site].count()
         if self._end.done():
             return  # nothing counts any more
-        if self._lookout is not None:
-            self._lookout.look_in_time()
+        if self._replan_loop is not None:
+            self._replan_loop.look_in_time()
         match message:
             case Ready() if site in self._returning and not self._returning[site]:
                 self._introduce(site, message.buffer_elements)
@@ -310,7 +312,7 @@ class Scheduler:
                 self._tell_patience()
                 wrong = self.rounds.ended(site, message.round, message.version, message.checksum)
                 if not self.rounds.is_held(message.round):
-                    self._dealers.pop(message.round, None)
+                    self._dispatchers.pop(message.round, None)
                 self.observer.round_ended(site, message)
                 if wrong:
                     self.abort(wrong)
@@ -329,10 +331,10 @@ class Scheduler:
                 if not self._pacing.is_void(message.epoch):
                     now_s = self._since_start_s()
                     self._act(self._pacing.came(site, message.worker, message.update, now_s), now_s)
-            case Progress() if message.round in self._dealers:
-                dealer = self._dealers[message.round]
-                if trees := dealer.progress(site, message.finished, self._now_s()):
-                    self._broadcast(Dealt(message.round, trees))
+            case Progress() if message.round in self._dispatchers:
+                dispatcher = self._dispatchers[message.round]
+                if trees := dispatcher.progress(site, message.finished, self._now_s()):
+                    self._broadcast(Dispatched(message.round, trees))
             case Measured():
                 self._hear_measured(site, message)
             case TimeRequest():
@@ -343,8 +345,8 @@ class Scheduler:
             case Leave() if site not in self._left and len(self._ready) == self.overlay.size:
                 self._left.add(site)
                 self._end_if_all_left()
-            case Met() if 0 <= message.site < self.overlay.size:
-                if message.life == self.members.lives[message.site]:
+            case RejoinAck() if 0 <= message.site < self.overlay.size:
+                if message.incarnation == self.members.incarnations[message.site]:
                     self._met(message.site, site)
             case CutOff():
                 self._accuse(message)
@@ -363,18 +365,18 @@ class Scheduler:
             return
         plan, lacks = granted
         if round > before and self._dealing is not None:
-            self._dealers[round] = self._make_dealer(self._dealing, plan)
-        trees = self._dealers[round].first if round in self._dealers else None
+            self._dispatchers[round] = self._make_dispatcher(self._dealing, plan)
+        trees = self._dispatchers[round].first if round in self._dispatchers else None
         plan_json = plans.dumps(plan) if lacks else ""
         self._sessions[site].post(RoundGrant(round, plan.version, plan_json, trees))
         if round > before:
             self.observer.round_began(round, plan.version, site)
 
-    def _make_dealer(self, dealing: Dealing, plan: Plan) -> Dealer:
+    def _make_dispatcher(self, dealing: Dispatching, plan: Plan) -> Dispatcher:
         assert self._buffer_elements is not None  # rounds are granted to ready sites
         shares = [tree.share for tree in plan.trees]
         chunks, window = dealing(plan, self._buffer_elements)
-        return Dealer(shares, self.overlay.size, chunks, window)
+        return Dispatcher(shares, self.overlay.size, chunks, window)
 
     # --- who may proceed
 
@@ -400,8 +402,8 @@ class Scheduler:
         self._look_in_time(self._pacing.due_s)
 
     @staticmethod
-    def _counted(pacing: PaceBook) -> Counted:
-        return Counted(pacing.epoch, pacing.workers, pacing.under_way)
+    def _counted(pacing: PaceBook) -> EpochChanged:
+        return EpochChanged(pacing.epoch, pacing.workers, pacing.under_way)
 
     def _look_in_time(self, due_s: float) -> None:
         if self._look_at_pace is not None:
@@ -465,7 +467,7 @@ class Scheduler:
             self._started_s = self._now_s()
             if self._awareness is not None:
                 size_bytes = _ELEMENT_BYTES * buffer_elements
-                self._lookout = Lookout(
+                self._replan_loop = ReplanLoop(
                     self._awareness, size_bytes, self._started_s, self._found, self.abort
                 )
             self.observer.started(buffer_elements)
@@ -479,7 +481,7 @@ class Scheduler:
             for missing in self._missing.values():
                 missing.timer.cancel()
             self._missing.clear()
-            self._broadcast(Farewell())
+            self._broadcast(Shutdown())
             self._end.set_result(None)
 
     # --- who is there
@@ -494,7 +496,7 @@ class Scheduler:
         site = message.site
         if not self.members.knows(message.token):
             raise UnauthorisedPeer(f"{connection.peer} does not know the run's token")
-        known = site in self._sessions and message.life == self.members.lives[site]
+        known = site in self._sessions and message.incarnation == self.members.incarnations[site]
         if not known or self.members.missing:
             raise UnauthorisedPeer(
                 f"{connection.peer} says it is site {site}, which is not in the run"
@@ -553,7 +555,7 @@ class Scheduler:
         """Hear that a lane has ended: if that neighbour's connection has ended too, it died."""
         if not 0 <= cut.neighbour < self.overlay.size:
             raise MalformedMessage(f"a lane to site {cut.neighbour}, which is not in the overlay")
-        if cut.life < self.members.lives[cut.neighbour]:
+        if cut.incarnation < self.members.incarnations[cut.neighbour]:
             return  # that one is known to have died
         self._accused.add(cut.neighbour)
         if cut.neighbour in self._missing:
@@ -562,7 +564,10 @@ class Scheduler:
 
     def _judge(self, cut: CutOff) -> None:
         """End the run because of a lane that ended, unless the neighbour died and may."""
-        if cut.neighbour not in self.lost and cut.life == self.members.lives[cut.neighbour]:
+        if (
+            cut.neighbour not in self.lost
+            and cut.incarnation == self.members.incarnations[cut.neighbour]
+        ):
             self.abort(cut.reason)
 
     def _lose(self, site: int, why: str, died: bool = False) -> None:
@@ -592,12 +597,12 @@ class Scheduler:
             )
             self._forget(site)
             return
-        life, address = self.members.lives[site], self.members.addresses[site]
+        incarnation, address = self.members.incarnations[site], self.members.addresses[site]
         links = self.overlay.link
         for other, session in self._sessions.items():
             if other != site and (links(site, other) or links(other, site)):
                 self._returning[site].add(other)
-                session.post(Returned(site, life, *address))
+                session.post(Rejoined(site, incarnation, *address))
         if not self._returning[site]:
             self._take_back(site)
 
@@ -692,7 +697,7 @@ class _FromSite:
 
     def _admitted(self) -> None:
         self._connection.trust()
-        self._scheduler.strangers.pop(self._connection, None)
+        self._scheduler.unauthenticated.pop(self._connection, None)
 
     def on_refused(self, message: AnyMessage, error: PeerError) -> None:
         self._scheduler.refused(self._site, error)
@@ -703,7 +708,7 @@ class _FromSite:
             self._scheduler.abort(f"{self._scheduler.name(self._site)} broke the protocol: {error}")
 
     def on_closed(self, error: Exception | None) -> None:
-        self._scheduler.strangers.pop(self._connection, None)
+        self._scheduler.unauthenticated.pop(self._connection, None)
         if self._site is not None:
             self._scheduler.closed(self._site, self._connection, error)
         elif isinstance(error, PeerError):

@@ -22,25 +22,25 @@ from anabranch.net.messages import (
     Advance,
     AnyMessage,
     Auxiliary,
-    Counted,
     CutOff,
-    Dealt,
+    Dispatched,
+    EpochChanged,
     Failed,
-    Farewell,
     Join,
     Leave,
     Measured,
     Message,
-    Met,
     NoMoreRounds,
     Proceed,
     Progress,
     Ready,
+    RejoinAck,
+    Rejoined,
     Report,
-    Returned,
     RoundEnded,
     RoundGrant,
     RoundRequest,
+    Shutdown,
     Stamp,
     Start,
     TimeReply,
@@ -175,8 +175,8 @@ class SiteAgent:
         # As the scheduler last said, and of which plan version.
         self._auxiliary: tuple[int, Mapping[tuple[int, int], tuple[tuple[int, ...], ...]]] = 0, {}
         # What was heard after the welcome and before this site was ready.
-        self._returned: list[Returned] = []
-        self._counted: Counted | None = None
+        self._returned: list[Rejoined] = []
+        self._counted: EpochChanged | None = None
         self.welcome: Welcome
 
     async def join(self, scheduler: Address) -> Welcome:
@@ -230,7 +230,7 @@ class SiteAgent:
             primary_busy_bound=transport.primary_busy_bound,
             auxiliary_queue_length=transport.auxiliary_queue_length,
             stamped=meter is not None,
-            lives=self.welcome.lives,
+            incarnations=self.welcome.incarnations,
         )
         self._meter = meter
         self._heads_go_ahead = lanes.heads_go_ahead
@@ -243,8 +243,8 @@ class SiteAgent:
         for returned in self._returned:
             self._meet(self._plane, returned)
         self._say(Ready(buffer_elements))
-        start = await self._scheduler.expect(Start, Farewell)
-        if isinstance(start, Farewell):
+        start = await self._scheduler.expect(Start, Shutdown)
+        if isinstance(start, Shutdown):
             raise RoundsOver
         assert isinstance(start, Start)
         self.began.set_result(self._loop.time() - start.since_s)
@@ -336,7 +336,7 @@ class SiteAgent:
     async def leave(self) -> None:
         """Say that this site has finished, wait until every site has, and close."""
         self._say(Leave())
-        await self._scheduler.expect(Farewell)
+        await self._scheduler.expect(Shutdown)
         self.close()
 
     async def fail(self, error: Exception) -> None:
@@ -364,7 +364,7 @@ class SiteAgent:
         match message:
             case RoundGrant() | NoMoreRounds():
                 self._round_trip_s = self._loop.time() - self._asked_s
-            case Dealt() if self._plane is not None:
+            case Dispatched() if self._plane is not None:
                 self._plane.dealt(message.round, message.trees)
             case Auxiliary() if self._plane is not None:
                 paths: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = {}
@@ -381,22 +381,22 @@ class SiteAgent:
                 self.hear_time(message)
             case Advance() if self._serving is not None:
                 self._serving.advance(message)
-            case Counted() if self._serving is not None:
+            case EpochChanged() if self._serving is not None:
                 self._serving.count(message)
-            case Counted() if self._plane is None:
+            case EpochChanged() if self._plane is None:
                 self._counted = message
-            case Returned() if self._plane is not None:
+            case Rejoined() if self._plane is not None:
                 self._meet(self._plane, message)
-            case Returned():
+            case Rejoined():
                 self._returned.append(message)
             case _:
                 raise OutOfPlaceMessage(f"a {type(message).__name__}, which has no meaning here")
 
-    def _meet(self, plane: DataPlane, message: Returned) -> None:
+    def _meet(self, plane: DataPlane, message: Rejoined) -> None:
         address = message.host, message.port
         self._moved(message.site, address)
-        plane.returned(message.site, message.life, address)
-        self._scheduler.post(Met(message.site, message.life))
+        plane.returned(message.site, message.incarnation, address)
+        self._scheduler.post(RejoinAck(message.site, message.incarnation))
 
     # --- what the data plane tells; see anabranch.site.dataplane.Owner
 
@@ -405,10 +405,10 @@ class SiteAgent:
         if self._scheduler.is_open:
             self._scheduler.post(Abort(str(error)))
 
-    def cut_off(self, neighbour: int, life: int, error: Exception) -> None:
+    def cut_off(self, neighbour: int, incarnation: int, error: Exception) -> None:
         """Tell the scheduler, which knows whether the neighbour is to blame."""
         if self._scheduler.is_open:
-            self._scheduler.post(CutOff(neighbour, str(error), life))
+            self._scheduler.post(CutOff(neighbour, str(error), incarnation))
 
     def advanced(self, round: int, aggregation: Aggregation) -> None:
         """Tell the scheduler how far this site is, and ask for the next round in time."""
@@ -490,7 +490,7 @@ class SiteAgent:
 
     def _on_lane(self, connection: Connection) -> Receiver:
         # A site is ready before any other opens a lane to it, so who comes earlier is a stranger.
-        return _Stranger(connection) if self._plane is None else self._plane.welcome(connection)
+        return _Premature(connection) if self._plane is None else self._plane.welcome(connection)
 
     def _ended_early(self, error: Exception) -> None:
         if self._plane is not None:
@@ -501,7 +501,7 @@ class SiteAgent:
         self._scheduler.post(message)
 
 
-class _Stranger:
+class _Premature:
     """Receives a connection that comes before lanes are due: it hears nothing and is closed."""
 
     def __init__(self, connection: Connection) -> None:

@@ -177,8 +177,8 @@ class Aggregation:
                 wrong = f"chunk {index} with {elements} elements"
             else:
                 children = set(self._up_children[self._chunks[index].tree])
-                if strangers := sorted(early.started - children):
-                    wrong = f"chunk {index} from {strangers}, not children of this site"
+                if others := sorted(early.started - children):
+                    wrong = f"chunk {index} from {others}, not children of this site"
                     if early.started & children:
                         raise OutOfPlaceMessage(f"early data of round {self.round}: {wrong}")
             if wrong:

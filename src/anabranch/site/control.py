@@ -10,24 +10,24 @@ from anabranch.net.errors import LinkError, OutOfPlaceMessage, PeerError, RunAbo
 from anabranch.net.frames import DISCARD, Sink
 from anabranch.net.messages import (
     Abort,
+    Ack,
     Advance,
     AnyMessage,
     Auxiliary,
-    Counted,
-    Dealt,
+    Dispatched,
+    EpochChanged,
     Failed,
-    Farewell,
-    Heard,
     Join,
     Message,
     NoMoreRounds,
     Patience,
     Proceed,
     Refusal,
+    Rejoined,
     Resume,
     Resumed,
-    Returned,
     RoundGrant,
+    Shutdown,
     Start,
     TimeReply,
     Welcome,
@@ -76,7 +76,7 @@ class Control:
         self._aborted: asyncio.Future[None] = self._loop.create_future()
         self._scheduler: Address
         self._site: int | None = None  # once every site has joined
-        self._life = 0
+        self._incarnation = 0
         self._session: Session | None = None
         self._patience_s = LEAST_PATIENCE_S  # as the scheduler last said
         self._resumed = asyncio.Event()
@@ -111,7 +111,7 @@ class Control:
         self._session = Session(connection)
         welcome = await self.expect(Welcome)
         self._site = welcome.site
-        self._life = welcome.lives[welcome.site] if welcome.lives else 0
+        self._incarnation = welcome.incarnations[welcome.site] if welcome.incarnations else 0
         return welcome
 
     def post(self, message: Message) -> None:
@@ -169,7 +169,7 @@ class Control:
         """Act on a message of the scheduler's."""
         assert self._session is not None
         match message:
-            case Heard():
+            case Ack():
                 self._session.acknowledged(message.count)
                 return
             case Resumed() if self._session.connection is None and connection is not None:
@@ -181,14 +181,14 @@ class Control:
                 return
         self._session.count()
         match message:
-            case Dealt() | Auxiliary() | TimeReply() | Advance() | Counted() | Returned():
+            case Dispatched() | Auxiliary() | TimeReply() | Advance() | EpochChanged() | Rejoined():
                 self._told(message)
             case RoundGrant() | NoMoreRounds():
                 self._told(message)
                 self._answers.put_nowait(message)
             case Patience():
                 self._patience_s = message.seconds
-            case Welcome() | Start() | Proceed() | Farewell():
+            case Welcome() | Start() | Proceed() | Shutdown():
                 self._answers.put_nowait(message)
             case Abort():
                 self._abort(RunAborted(message.reason))
@@ -245,7 +245,7 @@ class Control:
             )
         except LinkError:
             return False
-        connection.post(Resume(self._token, self._site, self._session.heard, self._life))
+        connection.post(Resume(self._token, self._site, self._session.heard, self._incarnation))
         either: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(self._resumed.wait()),
             asyncio.ensure_future(receiver.closed.wait()),

@@ -45,8 +45,8 @@ from anabranch.site.aggregation import Aggregation, Send
 from anabranch.site.arithmetic import Arithmetic
 from anabranch.site.lane import Lane, Path, relay_window
 from anabranch.site.multipath import Fork
+from anabranch.site.partition import ServerPartition
 from anabranch.site.pushpull import PushPull
-from anabranch.site.shard import Shard
 
 T = TypeVar("T")
 
@@ -64,8 +64,8 @@ class DataPlaneConfig:
         site: this site's index.
         overlay: sites and links; only along its links do sites connect.
         addresses: (host, port) of every site, by index.
-        lives: of every site, by index, see :class:`anabranch.net.messages.Welcome`; all 0 where
-            left out.
+        incarnations: of every site, by index, see :class:`anabranch.net.messages.Welcome`; all 0
+            where left out.
         token: the run's shared secret.
         chunk_elements: the most elements of a chunk.
         buffer_elements: the largest buffer a round may have.
@@ -86,7 +86,7 @@ class DataPlaneConfig:
     primary_busy_bound: int = 2
     auxiliary_queue_length: int = 1
     stamped: bool = False
-    lives: tuple[int, ...] = ()
+    incarnations: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.chunk_elements <= MOST_CHUNK_ELEMENTS:
@@ -111,8 +111,8 @@ class Owner(Protocol):
     def failed(self, error: Exception) -> None:
         """The data plane is useless from now on; said once."""
 
-    def cut_off(self, neighbour: int, life: int, error: Exception) -> None:
-        """A lane to or from a life of a neighbour has ended; it may be that it died."""
+    def cut_off(self, neighbour: int, incarnation: int, error: Exception) -> None:
+        """A lane to or from an incarnation of a neighbour has ended; it may be that it died."""
 
     def advanced(self, round: int, aggregation: Aggregation) -> None:
         """One more chunk of a round is finished here."""
@@ -152,16 +152,18 @@ class DataPlane:
         self._forks: dict[tuple[int, int], Fork] = {}  # where chunks may take several paths
         self._inbound: dict[int, dict[int, Connection]] = {}  # by neighbour and strand
         # Connections that have not said Hello; in order, as closing them is seen by others.
-        self.strangers: dict[Connection, None] = {}
+        self.unauthenticated: dict[Connection, None] = {}
         self._rounds: dict[int, tuple[Aggregation, asyncio.Event]] = {}
         self._rounds_done = 0
         self._cuts: tuple[tuple[int, int], ...] = ()  # of the round whose deal goes on
-        self._relaying: Counter[tuple[Path, int]] = Counter()  # held, by route and sender's life
+        self._relaying: Counter[tuple[Path, int]] = (
+            Counter()
+        )  # held, by route and sender's incarnation
         self.pushpull: PushPull | None = None  # in a run with servers
         self._lost: set[int] = set()  # neighbours whose lanes have ended
         self._addresses = [*config.addresses]
-        self._lives = [*(config.lives or [0] * config.overlay.size)]
-        self._sent_bytes: Counter[int] = Counter()  # to earlier lives of each neighbour
+        self._incarnations = [*(config.incarnations or [0] * config.overlay.size)]
+        self._sent_bytes: Counter[int] = Counter()  # to earlier incarnations of each neighbour
 
     # --- rounds
 
@@ -263,7 +265,7 @@ class DataPlane:
         self,
         plan: Plan,
         chunks: Sequence[Chunk],
-        shard: Shard | None,
+        partition: ServerPartition | None,
         added_up: Sequence[int] = (),
     ) -> PushPull:
         """Exchange by push and pull, under this plan, instead of in rounds.
@@ -271,12 +273,12 @@ class DataPlane:
         Args:
             plan: the same at every site.
             chunks: its deal of the model.
-            shard: what this site serves of it.
+            partition: what this site serves of it.
             added_up: the workers whose updates are added up on the way; none where each travels
                 alone.
         """
         self.pushpull = PushPull(
-            self.config.site, plan, chunks, self._arithmetic, self._send, shard, added_up
+            self.config.site, plan, chunks, self._arithmetic, self._send, partition, added_up
         )
         return self.pushpull
 
@@ -355,23 +357,25 @@ class DataPlane:
     def _lane(self, target: int) -> Lane:
         if target not in self._lanes:
             window = self._relay_window(self.config.site, target)
-            life = self._lives[target]
+            incarnation = self._incarnations[target]
             self._lanes[target] = Lane(
                 self.config.site,
                 f"lane {self.config.name(self.config.site)} -> {self.config.name(target)}",
-                lambda strand: self._connect(target, life, strand),
+                lambda strand: self._connect(target, incarnation, strand),
                 window,
                 self.owner.progressed,
-                lambda error: self._lane_ended(target, life, self._lane_error(target, error)),
+                lambda error: self._lane_ended(
+                    target, incarnation, self._lane_error(target, error)
+                ),
                 self.config.strands,
                 self.owner.stamp if self.config.stamped else None,
                 self._credited,
             )
         return self._lanes[target]
 
-    def _lane_ended(self, neighbour: int, life: int, error: Exception) -> None:
+    def _lane_ended(self, neighbour: int, incarnation: int, error: Exception) -> None:
         """Fail; but where the model is served, a worker may die and the others go on."""
-        if life < self._lives[neighbour]:
+        if incarnation < self._incarnations[neighbour]:
             return  # another process is there now
         if neighbour not in self._lost and not self._failure.done():
             self._lost.add(neighbour)
@@ -379,11 +383,11 @@ class DataPlane:
                 self._set_failure(error)
             elif neighbour in self._lanes:
                 self._lanes[neighbour].drop()
-            self.owner.cut_off(neighbour, life, error)
+            self.owner.cut_off(neighbour, incarnation, error)
 
-    def returned(self, neighbour: int, life: int, address: Address) -> None:
+    def returned(self, neighbour: int, incarnation: int, address: Address) -> None:
         """Lead lanes to another process of a neighbour that died, and take its."""
-        self._lives[neighbour], self._addresses[neighbour] = life, address
+        self._incarnations[neighbour], self._addresses[neighbour] = incarnation, address
         self._lost.add(neighbour)  # while what waits for the old one is dropped
         lane = self._lanes.pop(neighbour, None)
         if lane is not None:
@@ -399,11 +403,11 @@ class DataPlane:
             f"{error}"
         )
 
-    async def _connect(self, target: int, life: int, strand: int) -> Connection:
+    async def _connect(self, target: int, incarnation: int, strand: int) -> Connection:
         site = self.config.site
-        receiver = _Outbound(self, target, life)
+        receiver = _Outbound(self, target, incarnation)
         connection = await self._network.connect(self._addresses[target], receiver)
-        hello = Hello(self.config.token, site, target, strand, self._lives[site])
+        hello = Hello(self.config.token, site, target, strand, self._incarnations[site])
         await connection.send(hello)
         return connection
 
@@ -422,7 +426,7 @@ class DataPlane:
 
     def welcome(self, connection: Connection) -> Receiver:
         """Take a new connection; its first message must be a valid Hello."""
-        self.strangers[connection] = None
+        self.unauthenticated[connection] = None
         return _Inbound(self, connection)
 
     def admit(self, hello: Hello, connection: Connection) -> int:
@@ -442,10 +446,10 @@ class DataPlane:
             raise UnauthorisedPeer(
                 f"{connection.peer} says it is site {hello.source}, which has no link to this one"
             )
-        if hello.life != self._lives[hello.source]:
+        if hello.incarnation != self._incarnations[hello.source]:
             raise UnauthorisedPeer(
-                f"{connection.peer} says it is life {hello.life} of site {hello.source}, which is "
-                f"in life {self._lives[hello.source]}"
+                f"{connection.peer} says it is incarnation {hello.incarnation} of site {hello.source}, "
+                f"which is in incarnation {self._incarnations[hello.source]}"
             )
         strands = self._inbound.setdefault(hello.source, {})
         if hello.strand in strands or not 0 <= hello.strand < MOST_STRANDS:
@@ -505,8 +509,8 @@ class DataPlane:
             raise OutOfPlaceMessage(f"path {message.path} goes on to site {to}, but no link does")
         if not 0 < payload_bytes <= 4 * config.chunk_elements:
             raise OutOfPlaceMessage(f"a chunk to relay has {payload_bytes} bytes")
-        life = self._lives[sender]
-        held = message.path, life
+        incarnation = self._incarnations[sender]
+        held = message.path, incarnation
         if self._relaying[held] >= self._relay_window(sender, config.site):
             raise OutOfPlaceMessage(f"more chunks for {message.path} than the relay window allows")
         self._relaying[held] += 1
@@ -516,7 +520,7 @@ class DataPlane:
             self._relaying[held] -= 1
             if not self._relaying[held]:
                 del self._relaying[held]
-            if life < self._lives[sender]:
+            if incarnation < self._incarnations[sender]:
                 return
             for connection in self._inbound.get(sender, {}).values():
                 connection.post(Credit(message.path))
@@ -559,22 +563,22 @@ class DataPlane:
         """Report a refused message."""
         self.owner.refused(sender, error)
 
-    def lost(self, sender: int, life: int, error: Exception) -> None:
+    def lost(self, sender: int, incarnation: int, error: Exception) -> None:
         """Take note that a neighbour's lane has ended."""
         name = self.config.name(sender)
-        self._lane_ended(sender, life, LinkError(f"the lane from {name} ended: {error}"))
+        self._lane_ended(sender, incarnation, LinkError(f"the lane from {name} ended: {error}"))
 
-    def no_longer_heard(self, target: int, life: int, error: Exception) -> None:
+    def no_longer_heard(self, target: int, incarnation: int, error: Exception) -> None:
         """Take note that the lane to a neighbour has ended."""
         name = self.config.name(target)
-        self._lane_ended(target, life, LinkError(f"the lane to {name} ended: {error}"))
+        self._lane_ended(target, incarnation, LinkError(f"the lane to {name} ended: {error}"))
 
     def close(self) -> None:
         """Close every connection."""
         for lane in self._lanes.values():
             lane.close()
         inbound = [each for strands in self._inbound.values() for each in strands.values()]
-        for connection in [*inbound, *self.strangers]:
+        for connection in [*inbound, *self.unauthenticated]:
             connection.close()
 
 
@@ -593,16 +597,16 @@ class _Inbound:
         self._plane = plane
         self._connection = connection
         self._sender: int | None = None  # until a valid Hello
-        self._life = 0
+        self._incarnation = 0
 
     def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
         if self._sender is None:
             if not isinstance(message, Hello):
                 raise UnauthorisedPeer(f"{self._connection.peer} did not say Hello")
             self._sender = self._plane.admit(message, self._connection)
-            self._life = message.life
+            self._incarnation = message.incarnation
             self._connection.trust()
-            self._plane.strangers.pop(self._connection, None)
+            self._plane.unauthenticated.pop(self._connection, None)
             return DISCARD
         if isinstance(message, ChunkMessage):
             return self._plane.on_chunk(self._sender, message, payload_bytes)
@@ -621,21 +625,21 @@ class _Inbound:
             self._connection.close()
 
     def on_closed(self, error: Exception | None) -> None:
-        self._plane.strangers.pop(self._connection, None)
+        self._plane.unauthenticated.pop(self._connection, None)
         if self._sender is None:
             if isinstance(error, PeerError):
                 self._plane.refuse(None, error)
         elif error is not None:
-            self._plane.lost(self._sender, self._life, error)
+            self._plane.lost(self._sender, self._incarnation, error)
 
 
 class _Outbound:
     """Receives what a neighbour answers on this site's lane to it."""
 
-    def __init__(self, plane: DataPlane, target: int, life: int) -> None:
+    def __init__(self, plane: DataPlane, target: int, incarnation: int) -> None:
         self._plane = plane
         self._target = target
-        self._life = life
+        self._incarnation = incarnation
 
     def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
         if isinstance(message, Credit):
@@ -653,4 +657,4 @@ class _Outbound:
 
     def on_closed(self, error: Exception | None) -> None:
         if error is not None:
-            self._plane.no_longer_heard(self._target, self._life, error)
+            self._plane.no_longer_heard(self._target, self._incarnation, error)

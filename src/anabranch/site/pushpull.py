@@ -1,8 +1,8 @@
 """Push and pull at one site: its updates go to the servers, its model comes from them. No I/O.
 
 The roots of a plan's trees are its servers: each holds the chunks dealt to its trees
-(:mod:`anabranch.site.shard`). A worker's update travels up the trees and the model down them, chunk
-by chunk, and every site in between only forwards. Under a barrier all workers' updates are one
+(:mod:`anabranch.site.partition`). A worker's update travels up the trees and the model down them,
+chunk by chunk, and every site in between only forwards. Under a barrier all workers' updates are one
 step, and all pull the same model: then updates are added up on the way
 (:mod:`anabranch.site.summing`), and one copy of the model goes down each tree, from site to site
 (:mod:`anabranch.site.multicast`).
@@ -22,7 +22,7 @@ from anabranch.site.accumulator import Floats
 from anabranch.site.aggregation import Send
 from anabranch.site.arithmetic import Arithmetic
 from anabranch.site.multicast import Multicast, pour
-from anabranch.site.shard import Shard
+from anabranch.site.partition import ServerPartition
 from anabranch.site.summing import Summing
 
 
@@ -46,7 +46,7 @@ class PushPull:
         chunks: its deal of the model.
         arithmetic: whether numbers matter.
         emit: called with each :class:`Send`.
-        shard: the part of the model that this site serves; None where it serves none.
+        partition: the part of the model that this site serves; None where it serves none.
         added_up: the workers whose updates are added up on the way; none where each travels alone.
     """
 
@@ -57,7 +57,7 @@ class PushPull:
         chunks: Sequence[Chunk],
         arithmetic: Arithmetic,
         emit: Callable[[Send], None],
-        shard: Shard | None,
+        partition: ServerPartition | None,
         added_up: Sequence[int] = (),
     ) -> None:
         self._site = site
@@ -65,7 +65,7 @@ class PushPull:
         self._chunks = chunks
         self._arithmetic = arithmetic
         self._emit = emit
-        self._shard = shard
+        self._partition = partition
         self._pulls: dict[int, _Pull] = {}  # by update
         self._first = 1  # update of this process; what comes for earlier ones is another's
         self._returning: tuple[Floats, Callable[[], None]] | None = None
@@ -118,8 +118,8 @@ class PushPull:
             if len(path) > 1:
                 self._emit(Send(message, payload))
             else:
-                assert self._shard is not None  # this site is the root
-                pour(self._shard.on_push(message, len(payload)), payload)
+                assert self._partition is not None  # this site is the root
+                pour(self._partition.on_push(message, len(payload)), payload)
 
     def on_push(self, message: Push, payload_bytes: int) -> Sink:
         """Return where a chunk of a worker's update goes.
@@ -127,15 +127,15 @@ class PushPull:
         Raises:
             OutOfPlaceMessage: this site serves nothing, or the message came another way than the
                 plan's.
-            PeerError: see :meth:`anabranch.site.shard.Shard.on_push`.
+            PeerError: see :meth:`anabranch.site.partition.ServerPartition.on_push`.
         """
-        if self._shard is None:
+        if self._partition is None:
             raise OutOfPlaceMessage("an update for this site, which serves no part of the model")
         if self._sums is not None:
             raise OutOfPlaceMessage("an update by itself, where they are added up on their way")
         self._check(message)
         self._check_way(message, self._plan.way_up, message.path[0])
-        return self._shard.on_push(message, payload_bytes)
+        return self._partition.on_push(message, payload_bytes)
 
     def on_sum(self, message: UpdateSum, payload_bytes: int) -> Sink:
         """Return where a chunk of a sum of updates goes.
@@ -151,9 +151,9 @@ class PushPull:
 
     def _whole_sum(self, chunk: Chunk, total: Floats, weight: float) -> None:
         assert self._sums is not None
-        assert self._shard is not None  # this site is the root
+        assert self._partition is not None  # this site is the root
         updates = tuple((worker, self._sums.update) for worker in self._sums.workers)
-        self._shard.on_sum(updates, chunk.index, total, weight)
+        self._partition.on_sum(updates, chunk.index, total, weight)
 
     def count(self, epoch: int, workers: Sequence[int], update: int) -> None:
         """Go on with these workers; see :meth:`anabranch.site.summing.Summing.count`.
@@ -180,14 +180,14 @@ class PushPull:
         Args:
             pulls: (worker, which of its updates it will compute on the model).
         """
-        assert self._shard is not None
+        assert self._partition is not None
         if not pulls:
             return
         alone = pulls
         if self._sums is not None:
             (together,) = {update for _, update in pulls}  # all go on with the same one
             alone = [pull for pull in pulls if pull[0] == self._site]
-        for index, parameters in self._shard.snapshot().items():
+        for index, parameters in self._partition.snapshot().items():
             payload, chunk = self._arithmetic.payload(parameters), self._chunks[index]
             if self._sums is not None:
                 self._models.pass_on(chunk, together, payload)

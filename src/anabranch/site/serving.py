@@ -12,7 +12,7 @@ from anabranch.net.errors import LinkError, OutOfPlaceMessage, PeerError, RunAbo
 from anabranch.net.messages import (
     Advance,
     Came,
-    Counted,
+    EpochChanged,
     NoMoreRounds,
     Proceed,
     ProceedRequest,
@@ -23,7 +23,7 @@ from anabranch.site.accumulator import Floats
 from anabranch.site.aggregation import check_buffer
 from anabranch.site.control import Control, RoundsOver
 from anabranch.site.dataplane import DataPlane
-from anabranch.site.shard import Rule, Shard, Update
+from anabranch.site.partition import Rule, ServerPartition, Update
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +74,14 @@ class Serving:
                 (np.empty_like(served.model), np.empty_like(served.model))
                 for _ in range(1 + served.ahead)
             ]
-        self._shard: Shard | None = None
+        self._partition: ServerPartition | None = None
         chunks = deal(plan, len(served.model), plane.config.chunk_elements)
         own = [chunk for chunk in chunks if plan.trees[chunk.tree].root == welcome.site]
         if own:
             elements = sum(chunk.elements for chunk in own)
             rule = None if served.make_rule is None else served.make_rule(elements)
-            self._shard = Shard(own, served.model, rule, served.workers, self._came)
-        self._pushpull = plane.push_and_pull(plan, chunks, self._shard, served.added_up)
+            self._partition = ServerPartition(own, served.model, rule, served.workers, self._came)
+        self._pushpull = plane.push_and_pull(plan, chunks, self._partition, served.added_up)
         if welcome.updates:
             first, self._back = welcome.updates + 1, asyncio.Event()
             self._pushpull.come_back(first, self._room(first, 0, served.model), self._back.set)
@@ -150,12 +150,12 @@ class Serving:
         Raises:
             OutOfPlaceMessage: this site serves no part of the model.
         """
-        if self._shard is None:
+        if self._partition is None:
             raise OutOfPlaceMessage("a step of the model, of which this site serves no part")
-        self._shard.apply(message.apply)
-        self._shard.discard(message.discard)
+        self._partition.apply(message.apply)
+        self._partition.discard(message.discard)
         self._pushpull.serve(message.pulls)
 
-    def count(self, message: Counted) -> None:
+    def count(self, message: EpochChanged) -> None:
         """See :meth:`anabranch.site.pushpull.PushPull.count`."""
         self._pushpull.count(message.epoch, message.workers, message.round)

@@ -145,9 +145,9 @@ class Summing:
     def _check_early(self) -> None:
         """Check what came under an epoch before it was known who takes part in it."""
         for index, early in self._partials.items():
-            if strangers := sorted(early.started - set(self._children[self._chunks[index].tree])):
+            if others := sorted(early.started - set(self._children[self._chunks[index].tree])):
                 raise OutOfPlaceMessage(
-                    f"sums of update {self.update} from {strangers}, below which no worker is left"
+                    f"sums of update {self.update} from {others}, below which no worker is left"
                 )
 
     def _begin(self, update: int, epoch: int) -> None:

@@ -69,7 +69,7 @@ def _passage_s(plan: Plan, tree: Tree, overlay: Overlay, bits: float) -> float:
     return way_s(tree.up, True) + way_s(tree.down, False)
 
 
-class Dealer:
+class Dispatcher:
     """Deals one round's chunks to the plan's trees.
 
     Args:
@@ -81,10 +81,10 @@ class Dealer:
     Attributes:
         first: the trees of the chunks that are dealt at once.
 
-    >>> dealer = Dealer([0.5, 0.5], sites=1, chunks=6, window=4)
-    >>> dealer.first
+    >>> dispatcher = Dispatcher([0.5, 0.5], sites=1, chunks=6, window=4)
+    >>> dispatcher.first
     (0, 1, 0, 1)
-    >>> dealer.progress(0, (0, 1), now_s=1.0)
+    >>> dispatcher.progress(0, (0, 1), now_s=1.0)
     (1,)
     """
 

@@ -12,7 +12,7 @@ from anabranch.scheduler.policy import Replan
 _REST = 20.0
 
 
-class Lookout:
+class ReplanLoop:
     """Asks a run's awareness for better plans, from the run's start on.
 
     Args:

@@ -44,7 +44,7 @@ class _Sum:
     weights: dict[int, float] = field(default_factory=dict)  # of the chunks that are here
 
 
-class Shard:
+class ServerPartition:
     """The chunks of the model that one server holds.
 
     Args:
