@@ -77,7 +77,7 @@ PURE = [
     "record/twin.py",
     "run/replay.py",
     "scheduler/collector.py",
-    "scheduler/dealing.py",
+    "scheduler/dispatch.py",
     "scheduler/members.py",
     "scheduler/pacing.py",
     "scheduler/policy.py",

@@ -10,7 +10,7 @@ import msgspec
 
 from anabranch.net.errors import MalformedMessage
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -54,59 +54,40 @@ class _OnItsWay(Message, frozen=True, kw_only=True):
 
 
 class ChunkMessage(_OnItsWay, frozen=True):
-    """A chunk on its way; the payload is its float32 elements.
+    """A chunk on its way; the payload is its elements.
 
     ``path`` holds every site from the one that made the message to the one that consumes it. A
     site that is not the last on it relays, whatever its own plan says, so a message in flight
     survives a change of plan. ``is_aux`` tells an auxiliary path from a primary one (the paper's
     IS_AUX and PATH, NetStorm, VII-B). Every hop writes a ``stamp`` of its own.
+
+    Attributes:
+        exchange: of which exchange, from 1. Where the model is served, which update of a worker,
+            or which update it will compute on this part of the model, from 1.
+        version: of the plan that the exchange runs under.
+        chunk: its index.
+        path: see above.
+        terms: what is exchanged and in which format, as :class:`anabranch.site.terms.Terms` codes
+            it: the same at every member.
+        epoch: how often the set of contributors had changed, as far as the sender knew.
     """
 
-    round: int
+    exchange: int
     version: int
     chunk: int
     path: tuple[int, ...]
+    terms: int
+    epoch: int = 0
 
 
 class PartialSum(ChunkMessage, frozen=True):
-    """Up a tree: the weighted sum of a chunk over the sites below, and the sum of their weights."""
+    """Up a tree: a chunk added up over the contributors below, and the sum of their weights."""
 
-    weight: float
-
-
-class Mean(ChunkMessage, frozen=True):
-    """Down a tree: the finished weighted mean of a chunk."""
+    weight: float = 1.0
 
 
-class Push(ChunkMessage, frozen=True):
-    """A chunk of a worker's update, on its way to the server that holds this part of the model.
-
-    ``round`` counts the worker's updates from 1, ``weight`` is what this one counts in the model.
-    """
-
-    weight: float
-
-
-class UpdateSum(ChunkMessage, frozen=True):
-    """Up a tree: the weighted sum of a chunk of workers' updates, and the sum of their weights.
-
-    ``round`` counts the updates of each, ``epoch`` says whose: the sum holds the updates of all
-    workers below that take part in it (:class:`EpochChanged`), and of nobody else.
-    """
-
-    weight: float
-    epoch: int
-
-
-class Parameters(ChunkMessage, frozen=True):
-    """A chunk of the model, on its way from the server that holds it to a worker.
-
-    ``round`` counts the worker's updates, with the one that it will compute on this model. Under a
-    barrier it goes from site to site down the tree, one copy for all workers below, and ``epoch``
-    says which those are.
-    """
-
-    epoch: int = 0
+class Result(ChunkMessage, frozen=True):
+    """Down a tree: what the root has made of a chunk."""
 
 
 class TimeRequest(Message, frozen=True):
@@ -143,8 +124,8 @@ class Credit(Message, frozen=True):
 class Refusal(Message, frozen=True):
     """To a peer: your message was refused; ``error`` names the kind, ``detail`` what was wrong.
 
-    ``chunk`` is its (round, version, chunk) if it was a chunk: a site that really sent that one
-    knows that its round cannot end.
+    ``chunk`` is its (exchange, version, chunk) if it was a chunk: a site that really sent that one
+    knows that its exchange cannot end.
     """
 
     error: str
@@ -225,7 +206,7 @@ class Welcome(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """A site can begin; its rounds will exchange at most this many float32 elements."""
+    """A site can begin; its exchanges have at most this many elements, 0 if it cannot say."""
 
     buffer_elements: int
 
@@ -236,36 +217,102 @@ class Start(Message, frozen=True):
     since_s: float = 0.0
 
 
-class RoundRequest(Message, frozen=True):
-    """A site asks under which plan version a round runs (NetStorm's TRP, section VII-A)."""
+class Signature(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a site would exchange: :class:`anabranch.site.terms.Terms`, and for whom to read."""
 
-    round: int
+    op: int
+    wire: int
+    elements: int
+    source: int | None = None
 
 
-class RoundGrant(Message, frozen=True):
-    """The version that round runs under; ``plan_json`` is empty if the site has that plan.
+class ExchangeRequest(Message, frozen=True):
+    """A site asks under which plan version an exchange runs (NetStorm's TRP, section VII-A).
 
-    ``trees`` are those of the round's first chunks, in order, where the scheduler deals chunks
-    while the round goes on; None where all are dealt beforehand, by share.
+    Attributes:
+        channel: the members whose exchange it is, as :class:`Subgrouped` numbers them; 0 for all.
+        number: counts the channel's exchanges from 1, in the order in which every member asks.
+        signature: what it would exchange.
     """
 
-    round: int
+    channel: int
+    number: int
+    signature: Signature
+
+
+class Grant(Message, frozen=True):
+    """The answer: begin.
+
+    Attributes:
+        channel, number: as in the request.
+        exchange: the number that its chunks carry, rising over all channels.
+        version: of the plan that it runs under.
+        plan_json: that plan; empty if the site has it.
+        trees: of the first chunks, in order, where the scheduler dispatches chunks while the
+            exchange goes on; None where all are dealt beforehand, by share.
+    """
+
+    channel: int
+    number: int
+    exchange: int
     version: int
     plan_json: str
     trees: tuple[int, ...] | None = None
 
 
-class Dispatched(Message, frozen=True):
-    """The trees that carry a round's next chunks, in order."""
+class ExchangeFailed(Message, frozen=True):
+    """To every member: this exchange ends without a result; ``reason`` names who disagrees."""
 
-    round: int
+    channel: int
+    number: int
+    exchange: int
+    reason: str
+
+
+class SubgroupRequest(Message, frozen=True):
+    """A site would exchange with these sites alone, itself among them, in rising order."""
+
+    members: tuple[int, ...]
+
+
+class Subgrouped(Message, frozen=True):
+    """The answer: the channel of these members, and the plan that it begins with."""
+
+    channel: int
+    members: tuple[int, ...]
+    plan_json: str
+
+
+class Gather(Message, frozen=True):
+    """A site's small value, for every member of a channel.
+
+    ``number`` counts the channel's gatherings from 1; ``value`` is encoded by who asked.
+    """
+
+    channel: int
+    number: int
+    value: bytes
+
+
+class Gathered(Message, frozen=True):
+    """The values of all members, in the order of their indices."""
+
+    channel: int
+    number: int
+    values: tuple[bytes, ...]
+
+
+class Dispatched(Message, frozen=True):
+    """The trees that carry an exchange's next chunks, in order."""
+
+    exchange: int
     trees: tuple[int, ...]
 
 
 class Progress(Message, frozen=True):
-    """How many chunks of each tree a site holds the mean of, in a round whose deal goes on."""
+    """How many chunks of each tree a site holds the result of, where dispatch goes on."""
 
-    round: int
+    exchange: int
     finished: tuple[int, ...]
 
 
@@ -362,14 +409,15 @@ class NoMoreRounds(Message, frozen=True):
     round: int
 
 
-class RoundEnded(Message, frozen=True):
-    """A site holds the result of a round; ``checksum`` covers its model or buffer.
+class ExchangeEnded(Message, frozen=True):
+    """A site holds the result of an exchange; ``checksum`` covers its model or buffer.
 
     The last chunk to become ready was one of ``tree``, and the neighbour ``waited_for`` sent it;
     None where none did.
     """
 
-    round: int
+    channel: int
+    number: int
     version: int
     seconds: float
     checksum: int | None
@@ -439,10 +487,7 @@ class Abort(Message, frozen=True):
 AnyMessage = (
     Hello
     | PartialSum
-    | Mean
-    | Push
-    | UpdateSum
-    | Parameters
+    | Result
     | TimeRequest
     | TimeReply
     | Credit
@@ -455,8 +500,13 @@ AnyMessage = (
     | Welcome
     | Ready
     | Start
-    | RoundRequest
-    | RoundGrant
+    | ExchangeRequest
+    | Grant
+    | ExchangeFailed
+    | SubgroupRequest
+    | Subgrouped
+    | Gather
+    | Gathered
     | Dispatched
     | Progress
     | Auxiliary
@@ -467,7 +517,7 @@ AnyMessage = (
     | Advance
     | EpochChanged
     | NoMoreRounds
-    | RoundEnded
+    | ExchangeEnded
     | Report
     | Leave
     | Failed

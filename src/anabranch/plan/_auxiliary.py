@@ -25,7 +25,7 @@ import numpy.typing as npt
 from scipy.sparse import csgraph
 
 from anabranch.overlay import Overlay
-from anabranch.plan._model import NO_PARENT, Plan, PlanError
+from anabranch.plan._model import Plan, PlanError
 
 _Paths = dict[tuple[int, int], tuple[tuple[int, ...], ...]]
 
@@ -191,11 +191,6 @@ def _fastest(
 def _edges(plan: Plan) -> list[tuple[int, int]]:
     """Return the ordered pairs between which the plan's trees send, each once, sorted."""
     return sorted(
-        {(site, up) for tree in plan.trees for site, up in enumerate(tree.up) if up != NO_PARENT}
-        | {
-            (up, site)
-            for tree in plan.trees
-            for site, up in enumerate(tree.down)
-            if up != NO_PARENT
-        }
+        {(site, up) for tree in plan.trees for site, up in enumerate(tree.up) if up >= 0}
+        | {(up, site) for tree in plan.trees for site, up in enumerate(tree.down) if up >= 0}
     )

@@ -18,8 +18,7 @@ import numpy as np
 from anabranch import __version__
 from anabranch import overlay as overlays
 from anabranch import plan as plans
-from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage, PeerError, RunAborted
-from anabranch.net.messages import LinkRate, ProceedRequest, RoundEnded
+from anabranch.net.errors import RunAborted
 from anabranch.net.network import Address, Network
 from anabranch.net.tcp import TcpNetwork
 from anabranch.overlay import Overlay
@@ -33,11 +32,12 @@ from anabranch.run.scenario.routes import Planner, make_planner
 from anabranch.run.scenario.tasks import Exchange, Train
 from anabranch.run.work import describe
 from anabranch.scheduler.awareness import Awareness, Search
+from anabranch.scheduler.channels import Dispatching
 from anabranch.scheduler.collector import Collector, equal_rates
 from anabranch.scheduler.dispatch import needed_window
-from anabranch.scheduler.pacing import Decision, PaceBook
-from anabranch.scheduler.policy import Policy, Replan
-from anabranch.scheduler.server import LIMITS, Dispatching, Scheduler
+from anabranch.scheduler.pacing import PaceBook
+from anabranch.scheduler.policy import Policy
+from anabranch.scheduler.server import LIMITS, Scheduler
 
 _ELEMENT_BYTES = 4
 _SLOWEST = 10.0  # times its primary's delay an auxiliary path may have
@@ -46,8 +46,8 @@ _LARGE_ELEMENTS = 1 << 26  # taken for a buffer whose size is not known before s
 _MOST_SITES_FOR_LIMIT = 60
 
 
-class Recorder:
-    """Writes down what the scheduler observes, and stops the run when its rule says so.
+class RunLog:
+    """Writes down what the scheduler says, and stops the run when its rule says so.
 
     Args:
         log: where to.
@@ -88,24 +88,14 @@ class Recorder:
         """Write events down; before the first, which says what runs, they wait."""
         if self._started_s is None:
             self._held += happened
-        else:
-            self._log.append(happened)
+            return
+        self._log.append(happened)
+        for event in happened:
+            if isinstance(event, events.Evaluated):
+                self._stop_at_target(event)
 
-    # --- what the scheduler observes
-
-    def joined(self, site: int, address: Address, now_s: float) -> None:
-        """See :class:`anabranch.scheduler.observer.Observer`."""
-        self.write(
-            events.SiteJoined(
-                at_s=now_s,
-                site=site,
-                name=self._overlay.sites[site].name,
-                address=f"{address[0]}:{address[1]}",
-            )
-        )
-
-    def started(self, buffer_elements: int) -> None:
-        """See :class:`anabranch.scheduler.observer.Observer`."""
+    def began(self, buffer_elements: int) -> None:
+        """Write the first event; the run's clock starts."""
         self._begin(buffer_elements)
         after_s = self._scenario.stop.after_s
         if after_s is not None:
@@ -154,121 +144,6 @@ class Recorder:
             ]
         )
 
-    def round_began(self, round: int, version: int, site: int) -> None:
-        """See :class:`anabranch.scheduler.observer.Observer`."""
-        self.write(events.RoundBegan(at_s=self.at_s(), round=round, version=version, site=site))
-
-    def measured(self, source: int, target: int, rate: LinkRate) -> None:
-        """See :class:`anabranch.scheduler.observer.Observer`."""
-        self.write(
-            events.LinkMeasured(
-                at_s=self.at_s(),
-                site=target,
-                source=source,
-                target=target,
-                rate_bps=rate.rate_bps,
-                latency_s=rate.latency_s,
-                chunks=rate.chunks,
-            )
-        )
-
-    def plan_issued(self, replan: Replan) -> None:
-        """See :class:`anabranch.scheduler.observer.Observer`."""
-        self.write(
-            events.PlanIssued(
-                at_s=self.at_s(),
-                version=replan.plan.version,
-                plan_json=plans.dumps(replan.plan),
-                why=replan.why,
-                changed=[
-                    events.LinkChanged(
-                        source=change.source,
-                        target=change.target,
-                        was_bps=change.was_bps,
-                        now_bps=change.now_bps,
-                    )
-                    for change in replan.changed
-                ],
-                before_s=replan.before_s,
-                after_s=replan.after_s,
-            )
-        )
-
-    def round_ended(self, site: int, ended: RoundEnded) -> None:
-        """See :class:`anabranch.scheduler.observer.Observer`."""
-        self.write(
-            events.RoundDone(
-                at_s=self.at_s(),
-                site=site,
-                round=ended.round,
-                version=ended.version,
-                seconds=ended.seconds,
-                checksum=ended.checksum,
-                waited_for=ended.waited_for,
-                tree=ended.tree,
-            )
-        )
-
-    def asked(self, worker: int, request: ProceedRequest, now_s: float) -> None:
-        """See :class:`anabranch.scheduler.observer.Observer`."""
-        self.write(
-            events.ProceedAsked(
-                at_s=now_s,
-                site=worker,
-                update=request.update,
-                samples=request.samples,
-                compute_s=request.compute_s,
-            )
-        )
-
-    def looked(self, now_s: float) -> None:
-        """See :class:`anabranch.scheduler.observer.Observer`."""
-        self.write(events.PaceLooked(at_s=now_s))
-
-    def cut(self, site: int, why: str) -> None:
-        """See :class:`anabranch.scheduler.observer.Observer`."""
-        self.write(events.SiteCut(at_s=self.at_s(), site=site, detail=why))
-
-    def resumed(self, site: int) -> None:
-        """See :class:`anabranch.scheduler.observer.Observer`."""
-        self.write(events.SiteResumed(at_s=self.at_s(), site=site))
-
-    def paced(self, decision: Decision, now_s: float) -> None:
-        """See :class:`anabranch.scheduler.observer.Observer`."""
-        self.write(*replay.events_of(decision, now_s))
-
-    def lost(self, site: int, why: str, goes_on: bool, now_s: float) -> None:
-        """See :class:`anabranch.scheduler.observer.Observer`."""
-        self.write(events.SiteLost(at_s=now_s, site=site, detail=why, goes_on=goes_on))
-
-    def reported(self, site: int, encoded: tuple[bytes, ...]) -> None:
-        """See :class:`anabranch.scheduler.observer.Observer`."""
-        known = []
-        for data in encoded:
-            try:
-                event = events.decode(data.decode())
-            except ValueError as error:
-                raise MalformedMessage(f"a report that is no event: {error}") from None
-            match event:
-                case (
-                    events.StepDone()
-                    | events.Evaluated()
-                    | events.MessageRefused()
-                    | events.TransportChosen()
-                ):
-                    about: int | None = event.site
-                case events.LinkBytes():
-                    about = event.source
-                case _:
-                    raise OutOfPlaceMessage(f"a site cannot report {type(event).__name__}")
-            if about != site:
-                raise OutOfPlaceMessage(f"site {site} reports what happened at site {about}")
-            known.append(event)
-        self.write(*known)
-        for event in known:
-            if isinstance(event, events.Evaluated):
-                self._stop_at_target(event)
-
     def _stop_at_target(self, seen: events.Evaluated) -> None:
         task, stop = self._scenario.task, self._scenario.stop
         target = task.target_accuracy if isinstance(task, Train) else None
@@ -279,18 +154,6 @@ class Recorder:
         if self.scheduler.stopped is None:
             self.write(events.RunStopping(at_s=self.at_s(), reason=reason))
             self.scheduler.stop(reason)
-
-    def refused(self, site: int | None, error: PeerError) -> None:
-        """See :class:`anabranch.scheduler.observer.Observer`."""
-        self.write(
-            events.MessageRefused(
-                at_s=self.at_s(),
-                site=None,
-                sender=site,
-                error=type(error).__name__,
-                detail=str(error),
-            )
-        )
 
     def ended(self, error: str | None) -> None:
         """Write the last event."""
@@ -374,7 +237,7 @@ async def _run(
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     world = "emulated" if emulated else "local"
     held = msgspec.structs.replace(scenario, shaped=scenario.shaped or emulated)
-    recorder = Recorder(log, held, overlay, plan, world, started_at, began)
+    recorder = RunLog(log, held, overlay, plan, world, started_at, began)
     unheld = msgspec.structs.replace(scenario, shaped=scenario.shaped and not emulated)
     scheduler = make_scheduler(TcpNetwork(LIMITS), recorder, unheld, overlay, token)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -420,7 +283,7 @@ def _search(scenario: Scenario) -> Search:
 
 
 def make_scheduler(
-    network: Network, recorder: Recorder, scenario: Scenario, overlay: Overlay, token: str
+    network: Network, recorder: RunLog, scenario: Scenario, overlay: Overlay, token: str
 ) -> Scheduler:
     """Return a scheduler that a recorder observes, and whose first plan the recorder has."""
     awareness = _awareness(scenario, overlay, recorder.plan)
@@ -488,7 +351,7 @@ def _dealing(
     return dealing
 
 
-async def conduct(scheduler: Scheduler, recorder: Recorder) -> None:
+async def conduct(scheduler: Scheduler, recorder: RunLog) -> None:
     """Wait for the end of a run, and write it down.
 
     Raises:

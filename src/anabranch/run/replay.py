@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
+from typing import cast
 
 import msgspec
 
@@ -36,7 +37,7 @@ from anabranch.record.events import (
 )
 from anabranch.run.scenario import Scenario
 from anabranch.run.scenario.paces import EqualBatches, Pace, TunedBatches, make_load, make_pace
-from anabranch.scheduler.pacing import Decision, PaceBook
+from anabranch.scheduler.pacing import Decision, PaceBook, events_of
 
 _Told = ProceedAsked | UpdateCame | PaceLooked | SiteLost | SiteJoined | RunStopping
 _Decided = UpdateCame | UpdateApplied | UpdateDiscarded | WorkerWent
@@ -88,32 +89,6 @@ def make_book(pacing_json: str, plan: Plan, updates: int) -> PaceBook:
         updates,
         int(pacing.ahead),
     )
-
-
-def events_of(decision: Decision, at_s: float) -> list[_Decided]:
-    """Return what the log says of a decision."""
-    came = [] if decision.came is None else [decision.came]
-    return [
-        *(UpdateCame(at_s=at_s, site=worker, update=update) for worker, update in came),
-        *(
-            UpdateApplied(
-                at_s=at_s,
-                site=each.update[0],
-                update=each.update[1],
-                version=each.version,
-                missed=each.missed,
-            )
-            for each in decision.applied
-        ),
-        *(
-            UpdateDiscarded(at_s=at_s, site=worker, update=update)
-            for worker, update in decision.discarded
-        ),
-        *(
-            WorkerWent(at_s=at_s, site=went.worker, update=went.update, samples=went.samples)
-            for went in decision.permissions
-        ),
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +215,7 @@ class _Player:
 
     def _decide(self, decisions: Iterable[Decision], at_s: float) -> None:
         for decision in decisions:
-            self._due += events_of(decision, at_s)
+            self._due += cast(list[_Decided], events_of(decision, at_s))
 
     def _compare(self, number: int, event: _Decided) -> None:
         again = self._due.popleft() if self._due else None

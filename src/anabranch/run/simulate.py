@@ -19,7 +19,7 @@ from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.record.events import FaultInjected
 from anabranch.record.log import EventLog
-from anabranch.run.control import Recorder, conduct, first_plan, make_scheduler
+from anabranch.run.control import RunLog, conduct, first_plan, make_scheduler
 from anabranch.run.scenario import Scenario, check_simulable, compute_model
 from anabranch.run.scenario.tasks import Exchange
 from anabranch.run.site import take_part
@@ -118,7 +118,7 @@ class _Simulation:
         on_round: Callable[[int], None],
     ) -> None:
         self._plan = plan
-        self._recorder: Recorder | None = None
+        self._recorder: RunLog | None = None
         self._over = False  # what happens now happens to nobody
         self._scenario = structs.replace(scenario, shaped=True)  # its links cannot but be
         self._overlay = overlay
@@ -155,7 +155,7 @@ class _Simulation:
             _SimulatedWorld(loop, self._network, site, model, self._begin_round)
             for site in range(overlay.size)
         ]
-        recorder = self._recorder = Recorder(
+        recorder = self._recorder = RunLog(
             self._log,
             scenario,
             overlay,

@@ -20,9 +20,11 @@ from anabranch.run.scenario.awareness import Passive
 from anabranch.run.scenario.paces import make_pace
 from anabranch.run.work import Work, make_work
 from anabranch.site.agent import SiteAgent, Transport
+from anabranch.site.arithmetic import Flat, Sized
 from anabranch.site.control import RoundsOver
 from anabranch.site.meter import Meter
-from anabranch.site.serving import Served
+from anabranch.site.serving import ServedModel
+from anabranch.site.terms import Op, Terms, Wire
 
 T = TypeVar("T")
 
@@ -141,15 +143,17 @@ async def _steps(
     overlay = overlays.loads(welcome.overlay_toml)
     lanes = world.enter(scenario, overlay, welcome, agent.began)
     chunk_elements = scenario.chunk_elements_of(len(work.buffer))
-    transport = _transport(scenario, chunk_elements, world.strands)
+    transport = _transport(scenario, len(work.buffer), world.strands)
     meter = _meter(scenario, chunk_elements)
     workers = scenario.workers(overlay)
     served = None
     if scenario.is_served:
         ahead = scenario.computes_ahead
         added_up = tuple(workers) if make_pace(scenario.pace).barrier and not ahead else ()
-        served = Served(work.model, work.make_rule, len(workers), added_up, int(ahead))
-    await agent.start(transport, len(work.buffer), work.arithmetic, lanes, meter, served)
+        served = ServedModel(
+            work.model, work.make_rule, len(workers), added_up, int(ahead), work.wire
+        )
+    await agent.start(transport, lanes, meter, served, len(work.buffer))
     diary.begin(agent, site, scenario.sample_every_s)
     if world.strands > 1:
         diary.write(
@@ -171,13 +175,16 @@ async def _rounds(
 ) -> None:
     """Compute and all-reduce, round by round."""
     loop = asyncio.get_running_loop()
+    terms = Terms(Op.MEAN, work.wire, len(work.buffer))
+    has_numbers = work.wire != Wire.SIZES
+    buffer = Flat(work.buffer) if has_numbers else Sized(len(work.buffer))
     for step in range(rounds):
         began_s = loop.time()
         loss = await world.compute(step, work.samples, partial(work.prepare, work.samples))
         computed_s = loop.time() - began_s
         world.round_begins(step + 1)
         try:
-            done = await agent.all_reduce(work.buffer, more=step + 1 < rounds)
+            done = await agent.exchange(buffer, terms, more=step + 1 < rounds)
         except RoundsOver:
             return
         checksum = await loop.run_in_executor(None, work.apply, done.round)
@@ -239,13 +246,13 @@ async def _iterate(
             )
 
 
-def _transport(scenario: Scenario, chunk_elements: int, strands: int) -> Transport:
+def _transport(scenario: Scenario, elements: int, strands: int) -> Transport:
+    of, most = scenario.chunk_elements_of, scenario.chunk_elements_of(elements)
     auxiliary = scenario.auxiliary
     if auxiliary is None:
-        return Transport(chunk_elements, strands)
-    return Transport(
-        chunk_elements, strands, auxiliary.primary_busy_bound, auxiliary.auxiliary_queue_length
-    )
+        return Transport(of, most, elements, strands)
+    bounds = auxiliary.primary_busy_bound, auxiliary.auxiliary_queue_length
+    return Transport(of, most, elements, strands, *bounds)
 
 
 def _meter(scenario: Scenario, chunk_elements: int) -> Meter | None:

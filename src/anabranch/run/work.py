@@ -14,8 +14,8 @@ import numpy.typing as npt
 from anabranch.net.errors import RunAborted
 from anabranch.run.scenario import Scenario
 from anabranch.run.scenario.tasks import Exchange, Task, Train
-from anabranch.site.arithmetic import Arithmetic, Float32, SizesOnly
 from anabranch.site.partition import Rule
+from anabranch.site.terms import Wire
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,7 +43,7 @@ class Work(Protocol):
 
     Attributes:
         buffer: what is exchanged, shape (elements,).
-        arithmetic: what the exchange does to its elements.
+        wire: how its elements travel.
         model: what is learnt, shape (elements,); where it is served, pulls overwrite it.
         make_rule: makes what changes so many elements of it by gradients; None where nothing is
             learnt.
@@ -54,7 +54,7 @@ class Work(Protocol):
     buffer: Floats
     model: Floats
     make_rule: Callable[[int], Rule] | None
-    arithmetic: Arithmetic
+    wire: Wire
     samples: int
     evaluation: Evaluation | None
 
@@ -140,7 +140,7 @@ class _Training:
         self.buffer = self._trainer.flat.gradients
         self.model = self._trainer.flat.parameters
         self.make_rule: Callable[[int], Rule] | None = optimiser.start
-        self.arithmetic: Arithmetic = Float32()
+        self.wire = Wire.FLOAT32
         self.samples = task.batch_size
         self.evaluation: Evaluation | None = Evaluation(task.evaluate_every, self._trainer.accuracy)
 
@@ -161,7 +161,7 @@ class _Exchanging:
         self.buffer = np.empty(task.buffer_elements, np.float32)
         self.model = self.buffer  # nobody looks at what comes
         self.make_rule: Callable[[int], Rule] | None = None
-        self.arithmetic: Arithmetic = Float32()
+        self.wire = Wire.FLOAT32
         self.samples = task.batch_size
         self.evaluation: Evaluation | None = None
         self._site = site
@@ -181,7 +181,7 @@ class _Sized:
     """No numbers, only their count."""
 
     def __init__(self, scenario: Scenario, elements: int) -> None:
-        self.buffer, self.arithmetic = _nothing(elements, scenario.chunk_elements_of(elements))
+        self.buffer, self.wire = _nothing(elements), Wire.SIZES
         self.model = self.buffer
         self.make_rule: Callable[[int], Rule] | None = None
         self.samples = scenario.task.batch_size
@@ -195,8 +195,8 @@ class _Sized:
 
 
 @lru_cache(maxsize=1)  # the sites of a simulation share it
-def _nothing(elements: int, chunk_elements: int) -> tuple[Floats, Arithmetic]:
-    return np.zeros(elements, np.float32), SizesOnly(chunk_elements)
+def _nothing(elements: int) -> Floats:
+    return np.zeros(elements, np.float32)
 
 
 def describe(task: Task) -> tuple[str, str]:

@@ -62,6 +62,10 @@ class Members:
         """The sites that have not joined yet."""
         return [i for i in range(self._overlay.size) if i not in self._addresses]
 
+    def address(self, site: int) -> tuple[str, int]:
+        """Return where a site takes lanes that has joined."""
+        return self._addresses[site]
+
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:
         """Where each site takes lanes, by index; once nobody is missing."""

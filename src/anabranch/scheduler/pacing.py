@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.pace import Applied, Ledger, Load, Pace, Step, Update
+from anabranch.record import events
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,3 +376,29 @@ class PaceBook:
         apply = tuple(self._names.pop(update) for update in step.apply)
         discard = tuple(self._names.pop(update) for update in step.discard)
         return replace(step, apply=apply, discard=discard)
+
+
+def events_of(decision: Decision, at_s: float) -> list[events.Event]:
+    """Return what the log says of a decision."""
+    came = [] if decision.came is None else [decision.came]
+    return [
+        *(events.UpdateCame(at_s=at_s, site=worker, update=update) for worker, update in came),
+        *(
+            events.UpdateApplied(
+                at_s=at_s,
+                site=each.update[0],
+                update=each.update[1],
+                version=each.version,
+                missed=each.missed,
+            )
+            for each in decision.applied
+        ),
+        *(
+            events.UpdateDiscarded(at_s=at_s, site=worker, update=update)
+            for worker, update in decision.discarded
+        ),
+        *(
+            events.WorkerWent(at_s=at_s, site=went.worker, update=went.update, samples=went.samples)
+            for went in decision.permissions
+        ),
+    ]

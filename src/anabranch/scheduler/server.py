@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from typing import Protocol
 
 from anabranch import overlay as overlays
 from anabranch import plan as plans
@@ -28,9 +28,11 @@ from anabranch.net.messages import (
     Auxiliary,
     Came,
     CutOff,
-    Dispatched,
     EpochChanged,
+    ExchangeEnded,
+    ExchangeRequest,
     Failed,
+    Gather,
     Join,
     Leave,
     Measured,
@@ -47,11 +49,9 @@ from anabranch.net.messages import (
     Report,
     Resume,
     Resumed,
-    RoundEnded,
-    RoundGrant,
-    RoundRequest,
     Shutdown,
     Start,
+    SubgroupRequest,
     TimeReply,
     TimeRequest,
     Welcome,
@@ -60,14 +60,13 @@ from anabranch.net.network import Address, Connection, Listener, Network, Receiv
 from anabranch.net.session import LEAST_PATIENCE_S, Session, patience_s
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
+from anabranch.record import events
 from anabranch.scheduler.awareness import Awareness
-from anabranch.scheduler.dispatch import Dispatcher
+from anabranch.scheduler.channels import Channels, Dispatching, Outcome
 from anabranch.scheduler.members import Members
-from anabranch.scheduler.observer import Observer
-from anabranch.scheduler.pacing import Decision, PaceBook
+from anabranch.scheduler.pacing import Decision, PaceBook, events_of
 from anabranch.scheduler.policy import Replan
 from anabranch.scheduler.replan_loop import ReplanLoop
-from anabranch.scheduler.rounds import RoundBook
 
 Path = tuple[int, ...]
 
@@ -85,9 +84,14 @@ _MEASURABLE_BPS = 1.0, 1e15
 _LONGEST_S = 1e6
 
 
-Dispatching = Callable[[Plan, int], tuple[int, int]]
-"""How chunks are dealt while a round goes on: called with the plan and the elements of the buffer,
-returns how many chunks there are, and how many of them may be under way."""
+class Log(Protocol):
+    """Where a scheduler writes down what happens."""
+
+    def began(self, buffer_elements: int) -> None:
+        """The run's clock starts; the largest buffer has so many elements, 0 if none can say."""
+
+    def write(self, *happened: events.Event) -> None:
+        """Something has happened; times are seconds since the run began."""
 
 
 class Scheduler:
@@ -99,11 +103,13 @@ class Scheduler:
         plan: the plan to begin with.
         token: what a site must know to join.
         work: handed to every site as it is.
-        observer: hears what happens.
+        log: where to write down what happens.
         awareness: plans again while the run goes on; None keeps the first plan.
-        dealing: how chunks are dealt during a round; None deals all beforehand, by share.
+        dispatching: how chunks are dispatched during an exchange; None deals all beforehand, by
+            share.
         pacing: who may proceed, where the plan's roots serve the model; None where sites
             all-reduce, in rounds.
+        most_bytes: of buffers of exchanges under way at once.
 
     Attributes:
         stopped: why the run is to end before its last round, or None.
@@ -117,10 +123,11 @@ class Scheduler:
         plan: Plan,
         token: str,
         work: str,
-        observer: Observer,
+        log: Log,
         awareness: Awareness | None = None,
-        dealing: Dispatching | None = None,
+        dispatching: Dispatching | None = None,
         pacing: PaceBook | None = None,
+        most_bytes: float = math.inf,
     ) -> None:
         plan.check_fits(overlay)
         self._pacing = pacing
@@ -133,16 +140,14 @@ class Scheduler:
         self._replan_loop: ReplanLoop | None = (
             None  # once the run has begun, where there is awareness
         )
-        self._dealing = dealing
-        self._dispatchers: dict[int, Dispatcher] = {}  # of the rounds in progress
         self._network = network
         self.overlay = overlay
         self._plan = plan
         self._work = work
-        self.observer = observer
+        self._log = log
         self.stopped: str | None = None
         self.members = Members(overlay, token)
-        self.rounds = RoundBook(overlay.size, plan)
+        self.channels = Channels(self.name, overlay.size, plan, most_bytes, dispatching)
         self._sessions: dict[int, Session] = {}  # with the sites that take part
         self._missing: dict[int, _Missing] = {}  # whose connections have broken
         self._returning: dict[int, set[int]] = {}  # lost sites that are back, and who has to know
@@ -203,7 +208,7 @@ class Scheduler:
         if not self._end.done():
             for site, missing in self._missing.items():
                 missing.timer.cancel()
-                self.observer.lost(site, missing.why, False, self._since_start_s())
+                self._write_lost(site, missing.why, goes_on=False)
             self._missing.clear()
             self._broadcast(Abort(reason))
             self._end.set_exception(RunAborted(reason))
@@ -213,14 +218,22 @@ class Scheduler:
         """Hold no further round; the run then ends in good order. Only the first reason counts."""
         if self.stopped is None and not self._end.done():
             self.stopped = reason
-            self.rounds.close()
+            self.channels.close()
             if self._pacing is not None:
                 self._pacing.close()
 
     def refused(self, site: int | None, error: PeerError) -> None:
         """Take note that a message was refused."""
         if not self._end.done():
-            self.observer.refused(site, error)
+            self._log.write(
+                events.MessageRefused(
+                    at_s=self._since_start_s(),
+                    site=None,
+                    sender=site,
+                    error=type(error).__name__,
+                    detail=str(error),
+                )
+            )
 
     def _welcome(self, connection: Connection) -> Receiver:
         self.unauthenticated[connection] = None
@@ -240,6 +253,22 @@ class Scheduler:
         for site, session in self._sessions.items():
             if site not in self._returning:
                 session.post(message)
+
+    def _write_joined(self, site: int, now_s: float) -> None:
+        host, port = self.members.address(site)
+        self._log.write(
+            events.SiteJoined(
+                at_s=now_s,
+                site=site,
+                name=self.overlay.sites[site].name,
+                address=f"{host}:{port}",
+            )
+        )
+
+    def _write_lost(self, site: int, why: str, goes_on: bool) -> None:
+        self._log.write(
+            events.SiteLost(at_s=self._since_start_s(), site=site, detail=why, goes_on=goes_on)
+        )
 
     # --- what sites say
 
@@ -262,11 +291,11 @@ class Scheduler:
             self._returning[site] = set()
             self._sessions[site].post(self._welcome_to(site))
             if self._pacing is not None and self._pacing.epoch:
-                self._sessions[site].post(self._counted(self._pacing))
+                self._sessions[site].post(self._epoch_changed(self._pacing))
             if self._end.done():  # as one who died just now
                 self._sessions[site].post(Shutdown())
             return site
-        self.observer.joined(site, (message.host, message.port), 0.0)
+        self._write_joined(site, 0.0)
         if not self.members.missing:
             for index, to in self._sessions.items():
                 to.post(self._welcome_to(index))
@@ -303,19 +332,14 @@ class Scheduler:
             case Ready() if site not in self._ready and not self.members.missing:
                 self._ready.add(site)
                 self._begin_if_all_ready(site, message.buffer_elements)
-            case RoundRequest() if len(self._ready) == self.overlay.size:
-                self._grant(site, message.round)
-            case RoundEnded():
-                if not (math.isfinite(message.seconds) and message.seconds >= 0):
-                    raise MalformedMessage(f"a round that took {message.seconds} s")
-                self._longest_s = max(self._longest_s, message.seconds)
-                self._tell_patience()
-                wrong = self.rounds.ended(site, message.round, message.version, message.checksum)
-                if not self.rounds.is_held(message.round):
-                    self._dispatchers.pop(message.round, None)
-                self.observer.round_ended(site, message)
-                if wrong:
-                    self.abort(wrong)
+            case ExchangeRequest() if len(self._ready) == self.overlay.size:
+                self._follow(self.channels.request(site, message))
+            case ExchangeEnded():
+                self._exchange_ended(site, message)
+            case SubgroupRequest() if len(self._ready) == self.overlay.size:
+                self._follow(self.channels.subgroup(site, message.members))
+            case Gather() if len(self._ready) == self.overlay.size:
+                self._follow(self.channels.gather(site, message))
             case ProceedRequest() if self._pacing is not None:
                 seconds = message.compute_s
                 if message.samples < 0 or not 0 <= seconds <= _LONGEST_S:
@@ -324,24 +348,30 @@ class Scheduler:
                 decisions = self._pacing.asked(
                     site, message.update, message.samples, seconds, now_s
                 )
-                self.observer.asked(site, message, now_s)
+                self._log.write(
+                    events.ProceedAsked(
+                        at_s=now_s,
+                        site=site,
+                        update=message.update,
+                        samples=message.samples,
+                        compute_s=seconds,
+                    )
+                )
                 self._tell_patience()
                 self._act(decisions, now_s)
             case Came() if self._pacing is not None:
                 if not self._pacing.is_void(message.epoch):
                     now_s = self._since_start_s()
                     self._act(self._pacing.came(site, message.worker, message.update, now_s), now_s)
-            case Progress() if message.round in self._dispatchers:
-                dispatcher = self._dispatchers[message.round]
-                if trees := dispatcher.progress(site, message.finished, self._now_s()):
-                    self._broadcast(Dispatched(message.round, trees))
+            case Progress():
+                self._follow(self.channels.progress(site, message, self._now_s()))
             case Measured():
                 self._hear_measured(site, message)
             case TimeRequest():
                 now_s = self._now_s()
                 self._sessions[site].post(TimeReply(message.sent_s, now_s, now_s, 0.0))
             case Report():
-                self.observer.reported(site, message.events)
+                self._log.write(*_reported(site, message.events))
             case Leave() if site not in self._left and len(self._ready) == self.overlay.size:
                 self._left.add(site)
                 self._end_if_all_left()
@@ -357,26 +387,45 @@ class Scheduler:
             case _:
                 raise OutOfPlaceMessage(f"a {type(message).__name__} from {self.name(site)}")
 
-    def _grant(self, site: int, round: int) -> None:
-        before = self.rounds.round
-        granted = self.rounds.grant(site, round)
-        if granted is None:
-            self._sessions[site].post(NoMoreRounds(round))
-            return
-        plan, lacks = granted
-        if round > before and self._dealing is not None:
-            self._dispatchers[round] = self._make_dispatcher(self._dealing, plan)
-        trees = self._dispatchers[round].first if round in self._dispatchers else None
-        plan_json = plans.dumps(plan) if lacks else ""
-        self._sessions[site].post(RoundGrant(round, plan.version, plan_json, trees))
-        if round > before:
-            self.observer.round_began(round, plan.version, site)
+    def _exchange_ended(self, site: int, message: ExchangeEnded) -> None:
+        if not (math.isfinite(message.seconds) and message.seconds >= 0):
+            raise MalformedMessage(f"an exchange that took {message.seconds} s")
+        self._longest_s = max(self._longest_s, message.seconds)
+        self._tell_patience()
+        outcome = self.channels.ended(site, message)
+        if message.channel == 0:
+            self._log.write(
+                events.RoundDone(
+                    at_s=self._since_start_s(),
+                    site=site,
+                    round=message.number,
+                    version=message.version,
+                    seconds=message.seconds,
+                    checksum=message.checksum,
+                    waited_for=message.waited_for,
+                    tree=message.tree,
+                )
+            )
+        self._follow(outcome)
 
-    def _make_dispatcher(self, dealing: Dispatching, plan: Plan) -> Dispatcher:
-        assert self._buffer_elements is not None  # rounds are granted to ready sites
-        shares = [tree.share for tree in plan.trees]
-        chunks, window = dealing(plan, self._buffer_elements)
-        return Dispatcher(shares, self.overlay.size, chunks, window)
+    def _follow(self, outcome: Outcome) -> None:
+        """Say and write down what follows from a message."""
+        for site, message in outcome.say:
+            self._post(site, message)
+        for began in outcome.began:
+            if began.channel == 0:
+                self._log.write(
+                    events.RoundBegan(
+                        at_s=self._since_start_s(),
+                        round=began.number,
+                        version=began.version,
+                        site=began.site,
+                    )
+                )
+            if self._replan_loop is not None:
+                self._replan_loop.size_bytes = _ELEMENT_BYTES * self.channels.largest_elements
+        if outcome.wrong:
+            self.abort(outcome.wrong)
 
     # --- who may proceed
 
@@ -384,9 +433,9 @@ class Scheduler:
         assert self._pacing is not None
         if self._pacing.epoch > self._told_epoch:
             self._told_epoch = self._pacing.epoch
-            self._broadcast(self._counted(self._pacing))
+            self._broadcast(self._epoch_changed(self._pacing))
         for decision in decisions:
-            self.observer.paced(decision, now_s)
+            self._log.write(*events_of(decision, now_s))
             advance = Advance(
                 tuple(each.update for each in decision.applied),
                 decision.discarded,
@@ -402,7 +451,7 @@ class Scheduler:
         self._look_in_time(self._pacing.due_s)
 
     @staticmethod
-    def _counted(pacing: PaceBook) -> EpochChanged:
+    def _epoch_changed(pacing: PaceBook) -> EpochChanged:
         return EpochChanged(pacing.epoch, pacing.workers, pacing.under_way)
 
     def _look_in_time(self, due_s: float) -> None:
@@ -420,7 +469,7 @@ class Scheduler:
         self._look_at_pace = None
         # A timer may ring a little early; the pace is told the moment that it asked for.
         now_s = max(self._since_start_s(), self._pacing.due_s)
-        self.observer.looked(now_s)
+        self._log.write(events.PaceLooked(at_s=now_s))
         self._act(self._pacing.look(now_s), now_s)
 
     # --- what is known of the network
@@ -436,7 +485,17 @@ class Scheduler:
             latency_s = 0.0 if rate.latency_s is None else rate.latency_s
             if not slow <= rate.rate_bps <= fast or not 0 <= latency_s <= _LONGEST_S:
                 raise MalformedMessage(f"{self.name(site)} measured {rate}")
-            self.observer.measured(rate.source, site, rate)
+            self._log.write(
+                events.LinkMeasured(
+                    at_s=self._since_start_s(),
+                    site=site,
+                    source=rate.source,
+                    target=site,
+                    rate_bps=rate.rate_bps,
+                    latency_s=rate.latency_s,
+                    chunks=rate.chunks,
+                )
+            )
             if self._awareness is not None:
                 self._awareness.measured(rate.source, site, rate, self._since_start_s())
 
@@ -448,11 +507,11 @@ class Scheduler:
         if self._end.done():
             return
         if replan is not None:
-            self.rounds.issue(replan.plan)
-            self.observer.plan_issued(replan)
+            self.channels.issue(replan.plan)
+            self._log.write(_plan_issued(replan, self._since_start_s()))
             self._auxiliary = replan.plan.version, _flat(replan.plan)  # they come with the plan
-        if (self.rounds.plan.version, paths) != self._auxiliary:
-            self._auxiliary = self.rounds.plan.version, paths
+        if (self.channels.all.plan.version, paths) != self._auxiliary:
+            self._auxiliary = self.channels.all.plan.version, paths
             self._broadcast(Auxiliary(*self._auxiliary))
 
     def _begin_if_all_ready(self, site: int, buffer_elements: int) -> None:
@@ -470,7 +529,7 @@ class Scheduler:
                 self._replan_loop = ReplanLoop(
                     self._awareness, size_bytes, self._started_s, self._found, self.abort
                 )
-            self.observer.started(buffer_elements)
+            self._log.began(buffer_elements)
             self._broadcast(Start())
             if self._pacing is not None:
                 now_s = self._since_start_s()
@@ -510,7 +569,7 @@ class Scheduler:
         connection.post(Resumed(session.heard))
         session.go_on(connection, message.heard)
         if not self._end.done():
-            self.observer.resumed(site)
+            self._log.write(events.SiteResumed(at_s=self._since_start_s(), site=site))
         return site
 
     def closed(self, site: int, connection: Connection, error: Exception | None) -> None:
@@ -539,7 +598,9 @@ class Scheduler:
             if site in self._accused or self.members.missing:
                 self._lose(site, died, died=True)
             else:
-                self.observer.cut(site, str(error))
+                self._log.write(
+                    events.SiteCut(at_s=self._since_start_s(), site=site, detail=str(error))
+                )
                 give_up = partial(self._lose, site, died, died=True)
                 timer = asyncio.get_running_loop().call_later(self._patience_s + _SLACK_S, give_up)
                 self._missing[site] = _Missing(timer, died)
@@ -549,7 +610,8 @@ class Scheduler:
         """How far the run is, in words."""
         if self._pacing is not None and self._pacing.under_way:
             return f"in update {self._pacing.under_way}"
-        return f"in round {self.rounds.round}" if self.rounds.round else "before the first round"
+        latest = self.channels.all.latest
+        return f"in round {latest}" if latest else "before the first round"
 
     def _accuse(self, cut: CutOff) -> None:
         """Hear that a lane has ended: if that neighbour's connection has ended too, it died."""
@@ -577,7 +639,7 @@ class Scheduler:
             self._missing.pop(site).timer.cancel()
         goes_on = died and self._may_go_on_without(site)
         now_s = self._since_start_s()
-        self.observer.lost(site, why, goes_on, now_s)
+        self._write_lost(site, why, goes_on)
         if self._pacing is not None and goes_on:
             self.lost.add(site)
             self._act(self._pacing.lost(site, now_s), now_s)
@@ -622,7 +684,7 @@ class Scheduler:
         now_s = self._since_start_s()
         self._sessions[site].post(Patience(self._patience_s))
         self._sessions[site].post(Start(now_s))
-        self.observer.joined(site, self.members.addresses[site], now_s)
+        self._write_joined(site, now_s)
         self._act(self._pacing.joined(site, now_s), now_s)
         if self._pacing.is_over:
             self._sessions[site].post(NoMoreRounds(0))
@@ -660,6 +722,57 @@ def _dispensable(plan: Plan, pacing: PaceBook | None) -> set[int]:
     for tree, site in product(range(len(plan.trees)), pacing.workers):
         needed.update(plan.way_up(tree, site)[1:], plan.way_down(tree, site)[:-1])
     return set(range(plan.size)) - needed
+
+
+def _plan_issued(replan: Replan, now_s: float) -> events.PlanIssued:
+    return events.PlanIssued(
+        at_s=now_s,
+        version=replan.plan.version,
+        plan_json=plans.dumps(replan.plan),
+        why=replan.why,
+        changed=[
+            events.LinkChanged(
+                source=change.source,
+                target=change.target,
+                was_bps=change.was_bps,
+                now_bps=change.now_bps,
+            )
+            for change in replan.changed
+        ],
+        before_s=replan.before_s,
+        after_s=replan.after_s,
+    )
+
+
+def _reported(site: int, encoded: tuple[bytes, ...]) -> list[events.Event]:
+    """Return the events that a site has sent for the log.
+
+    Raises:
+        MalformedMessage: one is no event.
+        OutOfPlaceMessage: one is not for a site to tell, or happened at another.
+    """
+    known: list[events.Event] = []
+    for data in encoded:
+        try:
+            event = events.decode(data.decode())
+        except ValueError as error:
+            raise MalformedMessage(f"a report that is no event: {error}") from None
+        match event:
+            case (
+                events.StepDone()
+                | events.Evaluated()
+                | events.MessageRefused()
+                | events.TransportChosen()
+            ):
+                about: int | None = event.site
+            case events.LinkBytes():
+                about = event.source
+            case _:
+                raise OutOfPlaceMessage(f"a site cannot report {type(event).__name__}")
+        if about != site:
+            raise OutOfPlaceMessage(f"site {site} reports what happened at site {about}")
+        known.append(event)
+    return known
 
 
 def _flat(plan: Plan) -> tuple[Path, ...]:

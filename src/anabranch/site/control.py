@@ -16,7 +16,10 @@ from anabranch.net.messages import (
     Auxiliary,
     Dispatched,
     EpochChanged,
+    ExchangeFailed,
     Failed,
+    Gathered,
+    Grant,
     Join,
     Message,
     NoMoreRounds,
@@ -26,9 +29,9 @@ from anabranch.net.messages import (
     Rejoined,
     Resume,
     Resumed,
-    RoundGrant,
     Shutdown,
     Start,
+    Subgrouped,
     TimeReply,
     Welcome,
 )
@@ -140,6 +143,13 @@ class Control:
         if self._aborted.done():
             self._aborted.result()
 
+    def fail_with(self, future: asyncio.Future[Any]) -> None:
+        """Let a future fail by what ended the run early."""
+        error = self._aborted.exception()
+        assert error is not None
+        future.set_exception(error)
+        future.exception()  # it may never be waited for
+
     async def verdict(self, error: Exception) -> Exception:
         """Return the scheduler's account of a failure, or our own if it gives none."""
         await asyncio.wait({self._aborted}, timeout=_VERDICT_S)
@@ -181,9 +191,20 @@ class Control:
                 return
         self._session.count()
         match message:
-            case Dispatched() | Auxiliary() | TimeReply() | Advance() | EpochChanged() | Rejoined():
+            case (
+                Advance()
+                | Auxiliary()
+                | Dispatched()
+                | EpochChanged()
+                | ExchangeFailed()
+                | Gathered()
+                | Grant()
+                | Rejoined()
+                | Subgrouped()
+                | TimeReply()
+            ):
                 self._told(message)
-            case RoundGrant() | NoMoreRounds():
+            case NoMoreRounds():
                 self._told(message)
                 self._answers.put_nowait(message)
             case Patience():

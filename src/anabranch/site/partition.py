@@ -1,24 +1,21 @@
-"""A server's part of the model: whose updates have come, and what they make of it. No I/O.
+"""A server's part of the model: whose updates have come, and what they make of it. Pure.
 
-Updates are received whole before they count: each in memory of its own, or all of a step added up
-on their way. Which become part of the model, and in which order, is not decided here but by the
-run's pace, for all servers alike.
+Updates come as sums: each worker's alone, or those of all workers of a step added up on their way.
+Which become part of the model, and in which order, is not decided here but by the run's pace, for
+all servers alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 
-from anabranch.net.errors import DuplicateMessage, MalformedMessage, OutOfPlaceMessage
-from anabranch.net.frames import Sink
-from anabranch.net.messages import Push
+from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.plan import Chunk
-from anabranch.site.accumulator import Floats
-from anabranch.site.aggregation import LEAST_WEIGHT, MOST_WEIGHT
+from anabranch.site.actions import Total
+from anabranch.site.arithmetic import Floats
 
 Update = tuple[int, int]  # (worker, which of its updates, from 1)
 Rule = Callable[[Floats, Floats, float], None]
@@ -27,19 +24,8 @@ Rule = Callable[[Floats, Floats, float], None]
 
 @dataclass(slots=True)
 class _Incoming:
-    """An update that comes."""
+    """Updates that come together, as their mean."""
 
-    gradients: Floats
-    weight: float
-    begun: set[int] = field(default_factory=set)  # chunks
-    whole: int = 0
-
-
-@dataclass(slots=True)
-class _Sum:
-    """Updates that come added up, and whose step has all of them."""
-
-    updates: tuple[Update, ...]
     mean: Floats
     weights: dict[int, float] = field(default_factory=dict)  # of the chunks that are here
 
@@ -52,7 +38,6 @@ class ServerPartition:
         parameters: the whole model as it is at first, shape (elements,); not changed.
         rule: changes parameters by gradients; None leaves the numbers out.
         workers: how many push updates.
-        came: called with each update that is all here.
 
     Attributes:
         version: how many steps have changed the model.
@@ -64,11 +49,9 @@ class ServerPartition:
         parameters: Floats,
         rule: Rule | None,
         workers: int,
-        came: Callable[[Update], None],
     ) -> None:
         self._rule = rule
         self._workers = workers
-        self._came = came
         self._places: dict[int, slice] = {}  # of each chunk in what follows
         held = 0
         for chunk in chunks:
@@ -78,75 +61,54 @@ class ServerPartition:
         if rule is not None:
             for chunk in chunks:
                 self._parameters[self._places[chunk.index]] = parameters[chunk.start : chunk.stop]
-        self._incoming: dict[Update, _Incoming] = {}
-        self._sum: _Sum | None = None
+        self._incoming: dict[tuple[Update, ...], _Incoming] = {}
         self._settled: dict[int, int] = {}  # the latest update of each worker that was settled
         self._forgotten: set[Update] = set()  # before they were all here: their workers died
         self.version = 0
 
-    def on_push(self, message: Push, payload_bytes: int) -> Sink:
-        """Return where a chunk of an update goes.
+    def has_settled(self, update: Update) -> bool:
+        """Return whether an update has become part of the model, or never will."""
+        worker, number = update
+        return number <= self._settled.get(worker, 0)
 
-        Raises:
-            MalformedMessage: a weight that cannot be.
-            OutOfPlaceMessage: a chunk that is not held here, or of another size.
-            DuplicateMessage: it has come before.
-        """
-        update = worker, number = message.path[0], message.round
-        if not LEAST_WEIGHT <= message.weight <= MOST_WEIGHT:
-            raise MalformedMessage(f"an update has weight {message.weight:g}, out of range")
-        if message.chunk not in self._places:
-            raise OutOfPlaceMessage(f"chunk {message.chunk} of an update, which is not held here")
-        place = self._places[message.chunk]
-        elements = place.stop - place.start
-        if payload_bytes != 4 * elements:
-            raise OutOfPlaceMessage(
-                f"chunk {message.chunk} of an update has {payload_bytes} bytes, not {4 * elements}"
-            )
-        if update in self._forgotten:
-            return Sink()  # it was on its way
-        incoming = self._incoming.get(update)
-        settled = number <= self._settled.get(worker, 0)
-        if settled or (incoming is not None and message.chunk in incoming.begun):
-            raise DuplicateMessage(f"chunk {message.chunk} of update {number} of site {worker}")
-        if incoming is None:
-            room = np.empty(len(self._parameters) if self._rule else 0, np.float32)
-            incoming = self._incoming[update] = _Incoming(room, message.weight)
-        if message.weight != incoming.weight:
-            raise MalformedMessage(f"update {number} of site {worker} has more than one weight")
-        incoming.begun.add(message.chunk)
-        target = None if self._rule is None else incoming.gradients[place].data.cast("B")
-        return Sink(target=target, done=partial(self._count, update, incoming))
+    def has_forgotten(self, update: Update) -> bool:
+        """Return whether an update was given up before it was all here."""
+        return update in self._forgotten
 
-    def _count(self, update: Update, incoming: _Incoming) -> None:
-        incoming.whole += 1
-        if incoming.whole == len(self._places) and update in self._incoming:
-            self._came(update)
+    def is_here(self, updates: tuple[Update, ...]) -> bool:
+        """Return whether all of updates that come together has come."""
+        incoming = self._incoming.get(updates)
+        return incoming is not None and len(incoming.weights) == len(self._places)
 
-    def on_sum(self, updates: tuple[Update, ...], chunk: int, total: Floats, weight: float) -> None:
-        """Take a chunk of a weighted sum; with the last chunk, all its updates have come.
+    def take(self, updates: tuple[Update, ...], total: Total) -> tuple[Update, ...]:
+        """Take a chunk of a sum of updates.
 
-        A sum of other updates that has not become part of the model is forgotten.
+        Another sum that has one of these updates in it is void, and is forgotten.
 
         Args:
             updates: whose sum it is.
-            chunk: one that is held here, and that has not come of this sum.
-            total: shape (elements,).
-            weight: of all the updates.
+            total: of a chunk that is held here, and that has not come of this sum.
+
+        Returns:
+            The updates, if all their chunks are here now.
         """
-        growing = self._sum
-        if growing is None or growing.updates != updates:
-            room = len(self._parameters) if self._rule else 0
-            mean = np.empty(room, np.float32) if growing is None else growing.mean
-            growing = self._sum = _Sum(updates, mean)
-        assert chunk in self._places
-        assert chunk not in growing.weights
-        growing.weights[chunk] = weight
+        incoming = self._incoming.get(updates)
+        if incoming is None:
+            mean = np.empty(len(self._parameters) if self._rule else 0, np.float32)
+            for void in [other for other in self._incoming if set(other) & set(updates)]:
+                mean = self._incoming.pop(void).mean
+            incoming = self._incoming[updates] = _Incoming(mean)
+        index = total.chunk.index
+        assert index in self._places
+        assert index not in incoming.weights
+        incoming.weights[index] = total.weight
         if self._rule is not None:
-            np.divide(total, np.float32(weight), out=growing.mean[self._places[chunk]])
-        if len(growing.weights) == len(self._places):
-            for update in updates:
-                self._came(update)
+            place = incoming.mean[self._places[index]]
+            if total.divisor == 1.0:
+                place[:] = total.values
+            else:
+                np.divide(total.values, np.float32(total.divisor), out=place)
+        return updates if self.is_here(updates) else ()
 
     def apply(self, updates: Sequence[Update]) -> None:
         """Take one step with these updates, which are all here.
@@ -157,53 +119,49 @@ class ServerPartition:
         Raises:
             OutOfPlaceMessage: one is not here, or they are a part of a sum.
         """
-        if updates and self._sum is not None:
-            self._apply_sum(self._sum, updates)
-            return
-        for worker, number in updates:
-            if self._whole((worker, number)) is None:
-                raise OutOfPlaceMessage(f"update {number} of site {worker} is not here")
         if not updates:
             return
+        together = [each for each in self._incoming if set(each) == set(updates)]
+        sums = together or [(update,) for update in updates]
+        for each in sums:
+            if not self.is_here(each):
+                raise OutOfPlaceMessage(
+                    f"a step with updates {list(updates)}, of which {list(each)} is not here by "
+                    "itself, or not all of it"
+                )
         self.version += 1
-        weights = [self._incoming[update].weight for update in updates]
-        total = sum(weights)
+        # Chunks may differ in the last bits, having been added up in different orders.
+        weights = [_weight(self._incoming[each]) for each in sums]
         if self._rule is not None:
-            gradients = self._incoming[updates[0]].gradients
-            if len(updates) > 1:
+            gradients = self._incoming[sums[0]].mean
+            if len(sums) > 1:
                 gradients *= np.float32(weights[0])
-                for update, weight in zip(updates[1:], weights[1:], strict=True):
-                    gradients += np.float32(weight) * self._incoming[update].gradients
-                gradients /= np.float32(total)
-            self._rule(self._parameters, gradients, total / self._workers)
-        self.discard(updates)
-
-    def _apply_sum(self, whole: _Sum, updates: Sequence[Update]) -> None:
-        if set(updates) != set(whole.updates) or len(whole.weights) < len(self._places):
-            raise OutOfPlaceMessage(
-                f"a step with updates {updates}, where {len(whole.weights)} of {len(self._places)} "
-                f"chunks of the sum of {whole.updates} are here"
-            )
-        self.version += 1
-        if self._rule is not None:
-            # Chunks may differ in the last bits, having been added up in different orders.
-            weight = whole.weights[min(whole.weights)]
-            self._rule(self._parameters, whole.mean, weight / self._workers)
-        self._sum = None
-
-    def _whole(self, update: Update) -> _Incoming | None:
-        incoming = self._incoming.get(update)
-        return incoming if incoming is not None and incoming.whole == len(self._places) else None
+                for each, weight in zip(sums[1:], weights[1:], strict=True):
+                    gradients += np.float32(weight) * self._incoming[each].mean
+                gradients /= np.float32(sum(weights))
+            self._rule(self._parameters, gradients, sum(weights) / self._workers)
+        for each in sums:
+            del self._incoming[each]
+        for update in updates:
+            self._settle(update)
 
     def discard(self, updates: Sequence[Update]) -> None:
         """Forget these updates, whole or not."""
-        for worker, number in updates:
-            if self._whole((worker, number)) is None:
-                self._forgotten.add((worker, number))
-            self._incoming.pop((worker, number), None)
-            self._settled[worker] = max(number, self._settled.get(worker, 0))
+        for update in updates:
+            if not self.is_here((update,)):
+                self._forgotten.add(update)
+            self._incoming.pop((update,), None)
+            self._settle(update)
+
+    def _settle(self, update: Update) -> None:
+        worker, number = update
+        self._settled[worker] = max(number, self._settled.get(worker, 0))
 
     def snapshot(self) -> dict[int, Floats]:
         """Return the parameters of each chunk as they are now; later steps do not change them."""
         parameters = self._parameters if self._rule is None else self._parameters.copy()
         return {index: parameters[place] for index, place in self._places.items()}
+
+
+def _weight(incoming: _Incoming) -> float:
+    return incoming.weights[min(incoming.weights)] if incoming.weights else 0.0
