@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from anabranch import experiments
+from anabranch._typed_toml import tag_of
 from anabranch.experiments import EXPERIMENTS, Experiment, Lab, Outcome, Trial, WorkerOutcome
 from anabranch.experiments._lab import scenario_toml
 from anabranch.experiments.netstorm import _setting as setting
@@ -21,8 +22,8 @@ from anabranch.experiments.r2sp.fig04 import worst
 from anabranch.learn.profiles import ALEXNET
 from anabranch.overlay import internet2_9
 from anabranch.pace import Bsp, R2sp, Ssp
+from anabranch.plan import Fapt, Packed, Star
 from anabranch.run.scenario import loads
-from anabranch.run.scenario.routes import Fapt, Packed, Star
 from anabranch.run.scenario.tasks import Exchange, Train
 
 SECONDS = {"star": 100.0, "balanced": 80.0, "mst": 50.0, "fapt": 25.0, "packed": 10.0}
@@ -38,7 +39,7 @@ class ToldLab(Lab):
         self.trials = list(trials)
         told = []
         for trial in trials:
-            round_s = SECONDS[trial.scenario.routes[0].__struct_config__.tag]
+            round_s = SECONDS[tag_of(trial.scenario.routes[0])]
             task = trial.scenario.task
             if isinstance(task, Exchange):
                 round_s *= (task.elements or ALEXNET.elements) / ALEXNET.elements

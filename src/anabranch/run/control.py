@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -29,7 +30,6 @@ from anabranch.record.log import EventLog
 from anabranch.run import replay
 from anabranch.run.scenario import Scenario, check_real, encode
 from anabranch.run.scenario.awareness import Passive
-from anabranch.run.scenario.routes import Planner, make_planner
 from anabranch.run.scenario.tasks import Exchange, Train
 from anabranch.run.work import describe
 from anabranch.scheduler.awareness import Awareness, Search
@@ -40,7 +40,6 @@ from anabranch.scheduler.policy import Policy, Replan
 from anabranch.scheduler.server import LIMITS, Dealing, Scheduler
 
 _ELEMENT_BYTES = 4
-_SLOWEST = 10.0  # times its primary's delay an auxiliary path may have
 _LARGE_ELEMENTS = 1 << 26  # taken for a buffer whose size is not known before sites are ready
 # The linear program of the limit takes about a second at 50 sites and five at 100.
 _MOST_SITES_FOR_LIMIT = 60
@@ -391,16 +390,23 @@ def first_plan(scenario: Scenario, overlay: Overlay) -> Plan:
     Raises:
         OverlayError, PlanError: there is none.
     """
-    believed = _believed(scenario, overlay)
-    plan = _planner(scenario, believed)(believed, 1, None)
-    return plans.with_auxiliary(plan, _search(scenario)(believed, plan))
+    return _plan(scenario, _believed(scenario, overlay))
 
 
-def _planner(scenario: Scenario, believed: Overlay) -> Planner:
+def _plan(
+    scenario: Scenario, believed: Overlay, version: int = 1, previous: Plan | None = None
+) -> Plan:
+    """Return the plan that a scenario asks for, with its auxiliary paths."""
     task = scenario.task
     elements = task.buffer_elements if isinstance(task, Exchange) else None
-    chunk_elements = scenario.chunk_elements_of(elements or _LARGE_ELEMENTS)
-    return make_planner(scenario.routes[0], believed, elements, chunk_elements)
+    plan = scenario.routes[0].plan(
+        believed,
+        version=version,
+        previous=previous,
+        elements=elements,
+        chunk_elements=scenario.chunk_elements_of(elements or _LARGE_ELEMENTS),
+    )
+    return plans.with_auxiliary(plan, _search(scenario)(believed, plan))
 
 
 def _believed(scenario: Scenario, overlay: Overlay) -> Overlay:
@@ -414,9 +420,7 @@ def _search(scenario: Scenario) -> Search:
     """Return what finds the auxiliary paths that a scenario asks for."""
     if scenario.auxiliary is None:
         return lambda overlay, plan: {}
-    if scenario.auxiliary.search == "algorithm-3":
-        return plans.algorithm_3
-    return lambda overlay, plan: plans.disjoint_paths(overlay, plan, slowest=_SLOWEST)
+    return scenario.auxiliary.paths
 
 
 def make_scheduler(
@@ -448,23 +452,25 @@ def _awareness(scenario: Scenario, overlay: Overlay, plan: Plan) -> Awareness | 
     asked = scenario.awareness
     if asked is None:
         return None
-    planner = _planner(scenario, _believed(scenario, overlay))
-    search = _search(scenario)
-
-    def plan_again(network: Overlay, version: int, previous: Plan) -> Plan:
-        again = planner(network, version, previous)
-        return plans.with_auxiliary(again, search(network, again))
-
     believed = _believed(scenario, overlay).at(0.0)
     policy = Policy(
-        plan, believed, plan_again, update_rate=asked.update_rate, least_gain=asked.least_gain
+        plan,
+        believed,
+        partial(_plan, scenario),
+        update_rate=asked.update_rate,
+        least_gain=asked.least_gain,
     )
     collector = None
     if isinstance(asked, Passive):
         known = asked.start == "overlay"
         collector = Collector(believed, since_s=0.0 if known else -math.inf)
     return Awareness(
-        asked.update_time_s, policy, search, scenario.chunk_elements_of, collector, overlay
+        asked.update_time_s,
+        policy,
+        _search(scenario),
+        scenario.chunk_elements_of,
+        collector,
+        overlay,
     )
 
 

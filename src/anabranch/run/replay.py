@@ -15,6 +15,7 @@ from itertools import chain
 import msgspec
 
 from anabranch import plan as plans
+from anabranch._typed_toml import tag_of
 from anabranch.net.errors import PeerError
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
@@ -159,7 +160,7 @@ def replay(numbered: Iterable[tuple[int, Event | UnknownEvent]]) -> Replayed:
     for number, event in numbered:
         player.take(number, event)
     pace = msgspec.json.decode(started.pacing_json, type=_Pacing).pace
-    return Replayed(str(pace.__struct_config__.tag), player.told, player.decided)
+    return Replayed(tag_of(pace), player.told, player.decided)
 
 
 class _Player:

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from msgspec import structs
 
+from anabranch._typed_toml import tag_of
 from anabranch.net.errors import NetError, RunAborted
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
@@ -127,7 +128,7 @@ class _Simulation:
         self._on_round = on_round
         scripted = script(scenario.fault, overlay, rounds=scenario.stop.rounds)
         self._faults = [
-            _Fault(str(fault.__struct_config__.tag), each)
+            _Fault(tag_of(fault), each)
             for fault, each in zip(scenario.fault, scripted, strict=True)
         ]
         self._link_factors: Factors[tuple[int, int]] = Factors()

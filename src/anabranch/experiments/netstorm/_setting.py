@@ -25,9 +25,9 @@ from anabranch import overlay as overlays
 from anabranch.experiments._lab import Lab, Label, Outcome, Trial, seconds
 from anabranch.learn.profiles import ALEXNET
 from anabranch.overlay import Overlay, redraw
+from anabranch.plan import AnyPlanner, Auxiliary, Balanced, Fapt, Packed, Spanning, Star
 from anabranch.run.scenario import Scenario, Stop
 from anabranch.run.scenario.awareness import Awareness, Passive
-from anabranch.run.scenario.routes import Auxiliary, Balanced, Fapt, Packed, Route, Spanning, Star
 from anabranch.run.scenario.tasks import Exchange
 
 CHUNK_ELEMENTS = 1_000_000
@@ -56,7 +56,7 @@ class System:
     """
 
     name: str
-    route: Route
+    route: AnyPlanner
     awareness: Awareness | None = None
     auxiliary: Auxiliary | None = None
     chunk_elements: int = CHUNK_ELEMENTS

@@ -16,6 +16,7 @@ from statistics import fmean, geometric_mean
 from anabranch.experiments._lab import Label, Outcome, Trial
 from anabranch.learn import profiles
 from anabranch.overlay import Link, Overlay, Site
+from anabranch.plan import Fapt
 from anabranch.run.scenario import Scenario, Stop
 from anabranch.run.scenario.paces import (
     Asp,
@@ -27,7 +28,6 @@ from anabranch.run.scenario.paces import (
     Ssp,
     TunedBatches,
 )
-from anabranch.run.scenario.routes import Fapt
 from anabranch.run.scenario.tasks import Exchange
 from anabranch.sim.compute import Compute, LognormalJitter
 

@@ -20,9 +20,9 @@ from anabranch.experiments._result import Row
 from anabranch.experiments.r2sp import _setting as setting
 from anabranch.experiments.r2sp._setting import EQUAL
 from anabranch.overlay import Overlay
+from anabranch.plan import Fapt
 from anabranch.run.scenario import Scenario, Stop
 from anabranch.run.scenario.paces import EqualBatches, Pace, Serve, TunedBatches
-from anabranch.run.scenario.routes import Fapt
 from anabranch.run.scenario.tasks import Train
 from anabranch.sim.compute import Compute
 

@@ -1,8 +1,8 @@
 """A scenario: one TOML file that describes a run, in either world.
 
-Here is what a whole scenario needs. The tables it is put together from are in the modules:
+Here is what a whole scenario needs. Where aggregates travel is a planner, a table of `plan`. The
+other tables it is put together from are in the modules:
 
-- `routes`: where aggregates travel, how chunks are dealt to trees, auxiliary paths;
 - `paces`: who may proceed when, who serves the model, how much work each has;
 - `awareness`: how the scheduler learns of the network;
 - `tasks`: what the sites do.
@@ -15,9 +15,19 @@ from anabranch.run.scenario._checks import (
     check_twin,
 )
 from anabranch.run.scenario._load import load, loads
-from anabranch.run.scenario._model import Scenario, Stop, compute_model, decode, encode
+from anabranch.run.scenario._model import (
+    Adaptive,
+    ByShare,
+    Scenario,
+    Stop,
+    compute_model,
+    decode,
+    encode,
+)
 
 __all__ = [
+    "Adaptive",
+    "ByShare",
     "Scenario",
     "ScenarioError",
     "Stop",

@@ -7,12 +7,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from anabranch._typed_toml import Table
+from anabranch._typed_toml import LONGEST_S, Positive, Seconds, Table
 from anabranch.overlay import Overlay
-from anabranch.run.scenario._bounds import LONGEST_S, Positive, Seconds
+from anabranch.plan import AnyPlanner, Auxiliary, Packed
 from anabranch.run.scenario.awareness import Awareness
 from anabranch.run.scenario.paces import Bsp, EqualBatches, Pace, Serve, TunedBatches
-from anabranch.run.scenario.routes import Adaptive, Auxiliary, ByShare, Packed, Route
 from anabranch.run.scenario.tasks import Task
 from anabranch.sim.compute import Compute, ComputeModel
 from anabranch.sim.faults import Fault
@@ -31,6 +30,20 @@ class Mean(Table, frozen=True, kw_only=True, tag_field="kind", tag="mean"):
 
 class Shuffled(Table, frozen=True, kw_only=True, tag_field="kind", tag="shuffled"):
     """Samples are dealt evenly to the sites, and every site shuffles its own each epoch."""
+
+
+class ByShare(Table, frozen=True, kw_only=True, tag_field="kind", tag="by-share"):
+    """Deal all chunks to the trees when the round begins, in proportion to their shares."""
+
+
+class Adaptive(Table, frozen=True, kw_only=True, tag_field="kind", tag="adaptive"):
+    """Give the next chunk to the tree that ended one, while the round goes on.
+
+    Args:
+        window: how many chunks may be under way; None for what the plan needs.
+    """
+
+    window: Positive | None = None
 
 
 class Stop(Table, frozen=True, kw_only=True):
@@ -100,7 +113,7 @@ class Scenario(Table, frozen=True, kw_only=True):
 
     label: str = ""
     overlay: str
-    route: Route | tuple[Route, ...] = Packed()
+    route: AnyPlanner | tuple[AnyPlanner, ...] = Packed()
     pace: Pace = Bsp()
     period: EveryStep = EveryStep()
     merge: Mean = Mean()
@@ -122,7 +135,7 @@ class Scenario(Table, frozen=True, kw_only=True):
     shaped: bool = True
 
     @property
-    def routes(self) -> tuple[Route, ...]:
+    def routes(self) -> tuple[AnyPlanner, ...]:
         """The routes, each of which is a run of its own."""
         return self.route if isinstance(self.route, tuple) else (self.route,)
 
@@ -134,7 +147,7 @@ class Scenario(Table, frozen=True, kw_only=True):
         """
         if self.chunk_elements is not None:
             return self.chunk_elements
-        if not isinstance(self.routes[0], Packed):
+        if not self.routes[0].deep:
             return 1 << 18
         return min(max(buffer_elements // _PACKED_CHUNKS, 1 << 14), 1 << 16)
 
@@ -144,7 +157,7 @@ class Scenario(Table, frozen=True, kw_only=True):
         if self.is_served:
             return None
         if self.deal is None:
-            return Adaptive() if isinstance(self.routes[0], Packed) else None
+            return Adaptive() if self.routes[0].deep else None
         return self.deal if isinstance(self.deal, Adaptive) else None
 
     @property

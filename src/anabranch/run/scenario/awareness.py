@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from anabranch._typed_toml import Table
-from anabranch.run.scenario._bounds import Positive, Seconds
+from anabranch._typed_toml import Positive, Seconds, Table
 
 
 class Passive(Table, frozen=True, kw_only=True, tag_field="kind", tag="passive"):

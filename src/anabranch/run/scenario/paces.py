@@ -7,8 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from anabranch import pace as paces
-from anabranch._typed_toml import Table
-from anabranch.run.scenario._bounds import Positive
+from anabranch._typed_toml import Positive, Table
 
 
 class Bsp(Table, frozen=True, kw_only=True, tag_field="kind", tag="bsp"):
