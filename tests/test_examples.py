@@ -15,10 +15,10 @@ import pytest
 from msgspec import inspect
 
 from anabranch.overlay import _toml
+from anabranch.pace import Asp, Bsp, Safa, Ssp, TunedBatches, Waves
 from anabranch.record import RunSummary, read_events, summarise
-from anabranch.run.scenario import ByShare, Scenario, check_real, load
+from anabranch.run.scenario import ByShare, Scenario, Serve, check_real, load
 from anabranch.run.scenario.awareness import Oracle
-from anabranch.run.scenario.paces import Asp, Bsp, Safa, Serve, Ssp, TunedBatches, Waves
 from anabranch.run.simulate import simulate
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

@@ -133,23 +133,23 @@ def test_a_paper_names_all_its_figures_and_a_figure_itself():
 @pytest.mark.parametrize("lead", [0, 1, 2])
 def test_the_promise_of_ssp_is_what_some_schedule_reaches(lead: int):
     pushes = lead + (2 * lead + 1) + 1
-    assert worst(lambda: Ssp(lead), 2, pushes)[0] == Ssp(lead).most_missed(2)
+    assert worst(Ssp(lead=lead), 2, pushes)[0] == Ssp(lead=lead).staleness_bound(2)
 
 
 def test_the_papers_example_is_that_of_ssp_if_pushes_wait_too():
-    everything = worst(lambda: Ssp(1), 3, 8)
-    assert everything == worst(lambda: Ssp(1), 3, 8, alike=True) == (6, (1, 2, 2, 3, 2, 3, 3, 1))
-    assert worst(lambda: Ssp(1), 3, 8, lead=1) == (4, (1, 2, 3, 2, 3, 1))
+    everything = worst(Ssp(lead=1), 3, 8)
+    assert everything == worst(Ssp(lead=1), 3, 8, alike=True) == (6, (1, 2, 2, 3, 2, 3, 3, 1))
+    assert worst(Ssp(lead=1), 3, 8, lead=1) == (4, (1, 2, 3, 2, 3, 1))
 
 
 @pytest.mark.parametrize("relaxation", [0.0, 0.8])
 def test_nobody_misses_more_than_one_turn_of_each_other_under_r2sp(relaxation: float):
-    assert worst(lambda: R2sp(relaxation), 3, 7)[0] == 2
+    assert worst(R2sp(relaxation=relaxation), 3, 7)[0] == 2
 
 
 def test_schedules_are_as_long_as_asked():
-    assert worst(lambda: Ssp(1), 3, 2) == (1, (1, 2))
-    assert worst(Bsp, 3, 7)[0] == 0
+    assert worst(Ssp(lead=1), 3, 2) == (1, (1, 2))
+    assert worst(Bsp(), 3, 7)[0] == 0
 
 
 # --- R²SP's clusters

@@ -25,8 +25,8 @@ ELEMENTS, UPDATES = 500, 4
 PACES: dict[str, Callable[[], Pace]] = {
     "bsp": Bsp,
     "asp": Asp,
-    "ssp": lambda: Ssp(1),
-    "safa": lambda: Safa(0.5, 3),
+    "ssp": lambda: Ssp(lead=1),
+    "safa": lambda: Safa(fraction=0.5, lag_tolerance=3),
     "r2sp": R2sp,
     "waves": Waves,
 }

@@ -102,7 +102,7 @@ class Ledger:
 
     def _bound(self, workers: int) -> int | None:
         """Return how many updates of others one may have missed."""
-        promised = self._pace.most_missed(workers)
+        promised = self._pace.staleness_bound(workers)
         if promised is None:
             return None
         return (1 + self._ahead) * promised + self._ahead * (workers - 1)

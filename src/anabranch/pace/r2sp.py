@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from bisect import insort
+from typing import ClassVar
 
-from anabranch.pace._pace import NEVER_S, Step, Update, Workers
+from anabranch._typed_toml import Table
+from anabranch.pace._pace import NEVER_S, Rule, Step, Update, Workers
 from anabranch.pace._usual import Usual
 
 # Who has not shown its usual time is given up after so many times the slowest other's.
 _UNKNOWN = 10.0
 
 
-class R2sp:
+class R2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="r2sp"):
     """Workers take turns in a fixed order, no two turns closer than ``relaxation * T / N``.
 
     In its turn a worker's update becomes part of the model, and the worker goes on with it. N is
@@ -31,11 +33,26 @@ class R2sp:
         ValueError: a relaxation outside [0, 1].
     """
 
-    barrier = False
+    relaxation: float = 0.8
+    barrier: ClassVar[bool] = False
 
-    def __init__(self, relaxation: float = 0.8) -> None:
-        if not 0 <= relaxation <= 1:
-            raise ValueError(f"relaxation is {relaxation:g}, must be in [0, 1]")
+    def __post_init__(self) -> None:
+        if not 0 <= self.relaxation <= 1:
+            raise ValueError(f"relaxation is {self.relaxation:g}, must be in [0, 1]")
+
+    def rule(self) -> Rule:
+        """See :class:`anabranch.pace.Pace`."""
+        return _Rule(self.relaxation)
+
+    def staleness_bound(self, workers: int) -> int:
+        """Return ``workers - 1`` (IV-A2): each other has one turn between two of one's own."""
+        return workers - 1
+
+
+class _Rule:
+    """The rule of one run."""
+
+    def __init__(self, relaxation: float) -> None:
         self._relaxation = relaxation
         self._workers = Workers()
         self._order: list[int] = []
@@ -49,7 +66,7 @@ class R2sp:
         self.due_s = NEVER_S
 
     def join(self, worker: int, now_s: float) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Pace`."""
+        """See :class:`anabranch.pace.Rule`."""
         self._workers.join(worker)
         insort(self._order, worker)
         if self._order.index(worker) < self._next:
@@ -57,7 +74,7 @@ class R2sp:
         return (Step(proceed=self._let_go(worker, now_s)), *self.look(now_s))
 
     def leave(self, worker: int, now_s: float) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Pace`."""
+        """See :class:`anabranch.pace.Rule`."""
         self._workers.leave(worker)
         place = self._order.index(worker)
         del self._order[place]
@@ -72,7 +89,7 @@ class R2sp:
         return (*discarded, *self.look(now_s))
 
     def push(self, worker: int, now_s: float, compute_s: float = 0.0) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Pace`."""
+        """See :class:`anabranch.pace.Rule`."""
         self._in[worker] = self._workers.push(worker)
         took_s = now_s - self._went_s[worker]
         if worker in self._iterations:
@@ -82,7 +99,7 @@ class R2sp:
         return self.look(now_s)
 
     def look(self, now_s: float) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Pace`; give turns to whom they are due."""
+        """See :class:`anabranch.pace.Rule`; give turns to whom they are due."""
         steps: list[Step] = []
         passed_over = 0
         self.due_s = NEVER_S
@@ -137,7 +154,3 @@ class R2sp:
         if own is None:
             return self._went_s[worker] + _UNKNOWN * self.iteration_s
         return self._went_s[worker] + own.late_s
-
-    def most_missed(self, workers: int) -> int:
-        """Return ``workers - 1`` (IV-A2): everybody else has one turn between two of one's own."""
-        return workers - 1

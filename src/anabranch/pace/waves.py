@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
-from anabranch.pace._pace import NEVER_S, Step, Update, Workers
+from anabranch._typed_toml import Table
+from anabranch.pace._pace import NEVER_S, Rule, Step, Update, Workers
 from anabranch.pace._usual import Usual
 
 # Who has not shown its usual time is given up after so many times what an iteration takes.
@@ -30,7 +32,7 @@ class _Trial:
     came: int = 0
 
 
-class Waves:
+class Waves(Table, frozen=True, kw_only=True, tag_field="kind", tag="waves"):
     """Steps of the first few updates that are in, evenly apart; how few follows from what it gains.
 
     With W waves, a step takes the first N / W updates that are in, and their workers go on
@@ -57,12 +59,27 @@ class Waves:
         ValueError: an argument outside its range.
     """
 
-    barrier = False
+    staleness_cost: float = 0.1
+    barrier: ClassVar[bool] = False
 
-    def __init__(self, staleness_cost: float = 0.1) -> None:
-        if not 0 <= staleness_cost < math.inf:
-            raise ValueError(f"staleness_cost is {staleness_cost:g}; give 0 or more")
-        self._staleness_cost = staleness_cost
+    def __post_init__(self) -> None:
+        if not 0 <= self.staleness_cost < math.inf:
+            raise ValueError(f"staleness_cost is {self.staleness_cost:g}; give 0 or more")
+
+    def rule(self) -> Rule:
+        """See :class:`anabranch.pace.Pace`."""
+        return _Rule(self)
+
+    def staleness_bound(self, workers: int) -> int:
+        """Return ``2 (workers - 1)``."""
+        return 2 * (workers - 1)
+
+
+class _Rule:
+    """The rule of one run."""
+
+    def __init__(self, pace: Waves) -> None:
+        self._pace = pace
         self._workers = Workers()
         self._in: dict[int, Update] = {}  # in order of arrival
         self._missed: dict[int, int] = {}  # by each worker, since it went on
@@ -78,12 +95,12 @@ class Waves:
         self.due_s = NEVER_S
 
     def join(self, worker: int, now_s: float) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Pace`."""
+        """See :class:`anabranch.pace.Rule`."""
         self._workers.join(worker)
         return (Step(proceed=self._let_go((worker,), now_s)), *self.look(now_s))
 
     def leave(self, worker: int, now_s: float) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Pace`."""
+        """See :class:`anabranch.pace.Rule`."""
         self._workers.leave(worker)
         del self._missed[worker], self._went_s[worker]
         self._usual.pop(worker, None)
@@ -95,7 +112,7 @@ class Waves:
         return (*discarded, *self.look(now_s))
 
     def push(self, worker: int, now_s: float, compute_s: float = 0.0) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Pace`."""
+        """See :class:`anabranch.pace.Rule`."""
         update = self._workers.push(worker)
         took_s = now_s - self._went_s[worker]
         if worker in self._usual:
@@ -113,7 +130,7 @@ class Waves:
         return self.look(now_s)
 
     def look(self, now_s: float) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Pace`; take the steps that are due."""
+        """See :class:`anabranch.pace.Rule`; take the steps that are due."""
         steps: list[Step] = []
         while True:
             due_s = self._next_s(now_s)
@@ -121,10 +138,6 @@ class Waves:
                 self.due_s = due_s
                 return tuple(steps)
             steps.append(self._step(now_s))
-
-    def most_missed(self, workers: int) -> int:
-        """Return ``2 (workers - 1)``."""
-        return 2 * (workers - 1)
 
     # --- when
 
@@ -161,7 +174,7 @@ class Waves:
 
     @property
     def _bound(self) -> int:
-        return self.most_missed(len(self._workers))
+        return self._pace.staleness_bound(len(self._workers))
 
     # --- what
 
@@ -238,4 +251,4 @@ class Waves:
 
     def _worth(self, waves: int, took_s: float) -> float:
         """Return how long it takes to learn what N updates that miss nothing would teach."""
-        return took_s * (1 + self._staleness_cost * (waves - 1) / waves)
+        return took_s * (1 + self._pace.staleness_cost * (waves - 1) / waves)

@@ -18,6 +18,7 @@ from anabranch import plan as plans
 from anabranch._typed_toml import tag_of
 from anabranch.net.errors import PeerError
 from anabranch.overlay import Overlay
+from anabranch.pace import AnyPace, EqualBatches, TunedBatches
 from anabranch.plan import Plan
 from anabranch.record.events import (
     Event,
@@ -36,7 +37,6 @@ from anabranch.record.events import (
     kind_of,
 )
 from anabranch.run.scenario import Scenario
-from anabranch.run.scenario.paces import EqualBatches, Pace, TunedBatches, make_load, make_pace
 from anabranch.scheduler.pacing import Decision, PaceBook
 
 _Told = ProceedAsked | UpdateCame | PaceLooked | SiteLost | SiteJoined | RunStopping
@@ -50,7 +50,7 @@ class ReplayError(ValueError):
 class _Pacing(msgspec.Struct, frozen=True, kw_only=True):
     """What a book is made from, beside the plan."""
 
-    pace: Pace
+    pace: AnyPace
     load: EqualBatches | TunedBatches
     batch_size: int
     workers: list[int]
@@ -82,8 +82,8 @@ def make_book(pacing_json: str, plan: Plan, updates: int) -> PaceBook:
     """
     pacing = msgspec.json.decode(pacing_json, type=_Pacing)
     return PaceBook(
-        make_pace(pacing.pace),
-        make_load(pacing.load, pacing.batch_size),
+        pacing.pace,
+        pacing.load.load(pacing.batch_size),
         pacing.workers,
         [tree.root for tree in plan.trees],
         updates,

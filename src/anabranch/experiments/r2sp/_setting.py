@@ -16,18 +16,9 @@ from statistics import fmean, geometric_mean
 from anabranch.experiments._lab import Label, Outcome, Trial
 from anabranch.learn import profiles
 from anabranch.overlay import Link, Overlay, Site
+from anabranch.pace import AnyPace, Asp, Bsp, EqualBatches, R2sp, Ssp, TunedBatches
 from anabranch.plan import Fapt
-from anabranch.run.scenario import Scenario, Stop
-from anabranch.run.scenario.paces import (
-    Asp,
-    Bsp,
-    EqualBatches,
-    Pace,
-    R2sp,
-    Serve,
-    Ssp,
-    TunedBatches,
-)
+from anabranch.run.scenario import Scenario, Serve, Stop
 from anabranch.run.scenario.tasks import Exchange
 from anabranch.sim.compute import Compute, LognormalJitter
 
@@ -41,7 +32,7 @@ NOTE = (
     "Table I leaves beside communication, with jitter of 5 %."
 )
 EQUAL = EqualBatches()
-PACES: Mapping[str, Pace] = {"BSP": Bsp(), "ASP": Asp(), "SSP": Ssp(lead=5), "R²SP": R2sp()}
+PACES: Mapping[str, AnyPace] = {"BSP": Bsp(), "ASP": Asp(), "SSP": Ssp(lead=5), "R²SP": R2sp()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +118,7 @@ def cluster(
 
 def trial(
     model: Model,
-    under: Pace,
+    under: AnyPace,
     updates: int,
     overlay: Overlay,
     jitter: LognormalJitter | None = JITTER,
@@ -141,7 +132,7 @@ def trial(
 
 def served(
     elements: int,
-    under: Pace,
+    under: AnyPace,
     updates: int,
     overlay: Overlay,
     compute: Compute | None,

@@ -20,9 +20,9 @@ from anabranch.experiments._result import Row
 from anabranch.experiments.r2sp import _setting as setting
 from anabranch.experiments.r2sp._setting import EQUAL
 from anabranch.overlay import Overlay
+from anabranch.pace import AnyPace, EqualBatches, TunedBatches
 from anabranch.plan import Fapt
-from anabranch.run.scenario import Scenario, Stop
-from anabranch.run.scenario.paces import EqualBatches, Pace, Serve, TunedBatches
+from anabranch.run.scenario import Scenario, Serve, Stop
 from anabranch.run.scenario.tasks import Train
 from anabranch.sim.compute import Compute
 
@@ -78,7 +78,7 @@ def cluster(elements: int, port_bps: float, workers: int, servers: int) -> Overl
 
 
 def trial(
-    under: Pace,
+    under: AnyPace,
     overlay: Overlay,
     compute: Compute,
     rate: float,

@@ -11,7 +11,7 @@ from anabranch.experiments.r2sp import _setting as setting
 from anabranch.experiments.r2sp import _training as training
 from anabranch.experiments.r2sp._setting import RESNET32
 from anabranch.experiments.r2sp.table3 import KINDS, SLOWEST
-from anabranch.run.scenario.paces import EqualBatches, R2sp, TunedBatches
+from anabranch.pace import EqualBatches, R2sp, TunedBatches
 from anabranch.sim.compute import Compute, SiteCompute
 
 _PAPER_BATCH = 512

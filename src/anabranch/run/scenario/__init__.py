@@ -1,9 +1,9 @@
 """A scenario: one TOML file that describes a run, in either world.
 
-Here is what a whole scenario needs. Where aggregates travel is a planner, a table of `plan`. The
-other tables it is put together from are in the modules:
+Here is what a whole scenario needs. Where aggregates travel is a planner, of `plan`; who may
+proceed when, and how much work each has, are values of `pace`. Other tables it is put together
+from are in the modules:
 
-- `paces`: who may proceed when, who serves the model, how much work each has;
 - `awareness`: how the scheduler learns of the network;
 - `tasks`: what the sites do.
 """
@@ -19,6 +19,7 @@ from anabranch.run.scenario._model import (
     Adaptive,
     ByShare,
     Scenario,
+    Serve,
     Stop,
     compute_model,
     decode,
@@ -30,6 +31,7 @@ __all__ = [
     "ByShare",
     "Scenario",
     "ScenarioError",
+    "Serve",
     "Stop",
     "check_real",
     "check_simulable",

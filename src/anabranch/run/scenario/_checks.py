@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from anabranch.learn.profiles import load_profile
 from anabranch.overlay import Overlay, OverlayError
+from anabranch.pace import TunedBatches
 from anabranch.plan import PlanError
 from anabranch.run.scenario._model import Scenario, compute_model
 from anabranch.run.scenario.awareness import Passive
-from anabranch.run.scenario.paces import TunedBatches
 from anabranch.run.scenario.tasks import Exchange
 from anabranch.sim.compute import ComputeError
 from anabranch.sim.faults import FaultError, script

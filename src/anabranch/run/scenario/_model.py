@@ -9,9 +9,9 @@ from msgspec import Meta
 
 from anabranch._typed_toml import LONGEST_S, Positive, Seconds, Table
 from anabranch.overlay import Overlay
+from anabranch.pace import AnyPace, Bsp, EqualBatches, TunedBatches
 from anabranch.plan import AnyPlanner, Auxiliary, Packed
 from anabranch.run.scenario.awareness import Awareness
-from anabranch.run.scenario.paces import Bsp, EqualBatches, Pace, Serve, TunedBatches
 from anabranch.run.scenario.tasks import Task
 from anabranch.sim.compute import Compute, ComputeModel
 from anabranch.sim.faults import Fault
@@ -44,6 +44,19 @@ class Adaptive(Table, frozen=True, kw_only=True, tag_field="kind", tag="adaptive
     """
 
     window: Positive | None = None
+
+
+class Serve(Table, frozen=True, kw_only=True):
+    """Let the roots of the route's trees hold the model; workers push updates and pull it.
+
+    Args:
+        only: names of sites that compute nothing.
+        ahead: whether a worker computes its next update while its last one and the model are on
+            their way: they then cost no time, but what it computes on is one update older.
+    """
+
+    only: tuple[str, ...] = ()
+    ahead: bool = False
 
 
 class Stop(Table, frozen=True, kw_only=True):
@@ -114,7 +127,7 @@ class Scenario(Table, frozen=True, kw_only=True):
     label: str = ""
     overlay: str
     route: AnyPlanner | tuple[AnyPlanner, ...] = Packed()
-    pace: Pace = Bsp()
+    pace: AnyPace = Bsp()
     period: EveryStep = EveryStep()
     merge: Mean = Mean()
     load: EqualBatches | TunedBatches = EqualBatches()
