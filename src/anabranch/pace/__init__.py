@@ -4,7 +4,7 @@ A pace is a value that makes the rule of a run (:class:`Pace`). Those that there
 list, :data:`AnyPace`, by which scenario files and tests know them.
 """
 
-from typing import get_args
+from typing import get_args as _get_args
 
 from anabranch.pace._pace import Pace, Rule, Step, Update
 from anabranch.pace.asp import Asp
@@ -17,7 +17,7 @@ from anabranch.pace.ssp import Ssp
 from anabranch.pace.waves import Waves
 
 AnyPace = Bsp | Asp | Ssp | Safa | R2sp | Waves
-PACES: tuple[type[AnyPace], ...] = get_args(AnyPace)
+PACES: tuple[type[AnyPace], ...] = _get_args(AnyPace)
 
 __all__ = [
     "PACES",

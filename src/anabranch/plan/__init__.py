@@ -4,7 +4,7 @@ A planner is a value that plans (:class:`Planner`). Those that there are stand i
 :data:`AnyPlanner`, by which scenario files, the command line and tests know them.
 """
 
-from typing import get_args
+from typing import get_args as _get_args
 
 from anabranch.plan._auxiliary import Auxiliary, algorithm_3, disjoint_paths, with_auxiliary
 from anabranch.plan._balanced import Balanced, balanced
@@ -24,7 +24,7 @@ from anabranch.plan._star import Star, star
 from anabranch.plan._stream import cut, interleave
 
 AnyPlanner = Star | Balanced | Spanning | Fapt | Packed | FromFile
-PLANNERS: tuple[type[AnyPlanner], ...] = get_args(AnyPlanner)
+PLANNERS: tuple[type[AnyPlanner], ...] = _get_args(AnyPlanner)
 
 __all__ = [
     "NO_PARENT",

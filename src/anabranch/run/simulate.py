@@ -13,6 +13,7 @@ from typing import TypeVar
 from msgspec import structs
 
 from anabranch._typed_toml import tag_of
+from anabranch.fleet import STEADY, ComputeModel
 from anabranch.net.errors import NetError, RunAborted
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
@@ -24,7 +25,6 @@ from anabranch.run.control import Recorder, conduct, first_plan, make_scheduler
 from anabranch.run.scenario import Scenario, check_simulable, compute_model
 from anabranch.run.scenario.tasks import Exchange
 from anabranch.run.site import take_part
-from anabranch.sim.compute import STEADY, ComputeModel
 from anabranch.sim.faults import (
     ClockStep,
     ComputeFactor,

@@ -14,19 +14,19 @@ from functools import cache
 from statistics import fmean, geometric_mean
 
 from anabranch.experiments._lab import Label, Outcome, Trial
+from anabranch.fleet import Compute, Lognormal
 from anabranch.learn import profiles
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.pace import AnyPace, Asp, Bsp, EqualBatches, R2sp, Ssp, TunedBatches
 from anabranch.plan import Fapt
 from anabranch.run.scenario import Scenario, Serve, Stop
 from anabranch.run.scenario.tasks import Exchange
-from anabranch.sim.compute import Compute, LognormalJitter
 
 WORKERS, SERVERS = 16, 4  # the paper's cluster A
 WORKERS_1, SERVERS_1 = 8, 2  # of its Table I
 PORT_BPS = 10e9
 CHUNK_ELEMENTS = 1 << 20
-JITTER = LognormalJitter(cv=0.05)
+JITTER = Lognormal(cv=0.05)
 NOTE = (
     "16 workers, 4 servers, ports of 10 Gbit/s; 128 samples are computed in as long as the paper's "
     "Table I leaves beside communication, with jitter of 5 %."
@@ -121,7 +121,7 @@ def trial(
     under: AnyPace,
     updates: int,
     overlay: Overlay,
-    jitter: LognormalJitter | None = JITTER,
+    jitter: Lognormal | None = JITTER,
     **labels: Label,
 ) -> Trial:
     """Return a run of a model under a pace."""

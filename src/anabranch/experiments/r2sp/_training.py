@@ -19,12 +19,12 @@ from anabranch.experiments._lab import Lab, Label, Outcome, Trial
 from anabranch.experiments._result import Row
 from anabranch.experiments.r2sp import _setting as setting
 from anabranch.experiments.r2sp._setting import EQUAL
+from anabranch.fleet import Compute
 from anabranch.overlay import Overlay
 from anabranch.pace import AnyPace, EqualBatches, TunedBatches
 from anabranch.plan import Fapt
 from anabranch.run.scenario import Scenario, Serve, Stop
 from anabranch.run.scenario.tasks import Train
-from anabranch.sim.compute import Compute
 
 HIDDEN = 256
 ELEMENTS = 64 * HIDDEN + HIDDEN + 10 * HIDDEN + 10

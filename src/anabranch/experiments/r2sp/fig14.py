@@ -10,9 +10,9 @@ from anabranch.experiments._lab import Lab, Trial
 from anabranch.experiments._result import Result
 from anabranch.experiments.r2sp import _setting as setting
 from anabranch.experiments.r2sp import _training as training
+from anabranch.fleet import Compute, Constant, SiteCompute
 from anabranch.learn import profiles
 from anabranch.pace import AnyPace, EqualBatches, Safa, TunedBatches, Waves
-from anabranch.sim.compute import Compute, ConstantDelay, SiteCompute
 
 _PORT_BPS = 100e9
 _DELAYS_S = (0.0, 0.0, 0.0, 0.0, 0.5, 0.5, 1.0, 1.0)
@@ -83,7 +83,7 @@ def _make(lab: Lab) -> Result:
 def _trial(model: _Transformer, name: str, rate: float, seed: int) -> Trial:
     pace, load = _PACES[name]
     delays = {
-        f"worker-{k}": SiteCompute(added_delay=ConstantDelay(delay_s=delay_s))
+        f"worker-{k}": SiteCompute(added_delay=Constant(delay_s=delay_s))
         for k, delay_s in enumerate(_DELAYS_S, 1)
         if delay_s
     }

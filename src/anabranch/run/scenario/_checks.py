@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from anabranch.fleet import ComputeError
 from anabranch.learn.profiles import load_profile
 from anabranch.overlay import Overlay, OverlayError
 from anabranch.pace import TunedBatches
@@ -9,7 +10,6 @@ from anabranch.plan import PlanError
 from anabranch.run.scenario._model import Scenario, compute_model
 from anabranch.run.scenario.awareness import Passive
 from anabranch.run.scenario.tasks import Exchange
-from anabranch.sim.compute import ComputeError
 from anabranch.sim.faults import FaultError, script
 
 

@@ -8,12 +8,12 @@ import msgspec
 from msgspec import Meta
 
 from anabranch._typed_toml import LONGEST_S, Positive, Seconds, Table
+from anabranch.fleet import Compute, ComputeModel
 from anabranch.overlay import Overlay
 from anabranch.pace import AnyPace, Bsp, EqualBatches, TunedBatches
 from anabranch.plan import AnyPlanner, Auxiliary, Packed
 from anabranch.run.scenario.awareness import Awareness
 from anabranch.run.scenario.tasks import Task
-from anabranch.sim.compute import Compute, ComputeModel
 from anabranch.sim.faults import Fault
 from anabranch.site.dataplane import MOST_CHUNK_ELEMENTS
 
