@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from anabranch.overlay import OverlayError, internet2_9, random_complete
 from anabranch.plan import (
@@ -31,6 +33,7 @@ from .networks import all_plans, build, overlays
 OWN = [planner() for planner in PLANNERS if planner is not FromFile]
 
 
+@settings(deadline=None)
 @given(overlays())
 def test_every_plan_fits_its_overlay_and_shares_out_the_whole_buffer(overlay):
     for plan in [*all_plans(overlay), *(planner.plan(overlay) for planner in OWN)]:
@@ -89,7 +92,8 @@ def test_a_planner_plans_what_its_parameters_say(
 def test_a_plan_made_again_keeps_its_roots_and_takes_its_version(planner: AnyPlanner) -> None:
     # A root elsewhere would need its part of the model moved to it.
     first = planner.plan(internet2_9())
-    again = planner.plan(random_complete(9, 5), version=7, previous=first)
+    other = replace(random_complete(9, 5), sites=internet2_9().sites)
+    again = planner.plan(other, version=7, previous=first)
     assert [tree.root for tree in again.trees] == [tree.root for tree in first.trees]
     assert (first.version, again.version) == (1, 7)
 
@@ -117,6 +121,16 @@ def test_a_plan_from_a_file_is_taken_as_it_is_and_read_once(tmp_path: Path) -> N
     assert (again.version, again.trees) == (4, own.trees)
     with pytest.raises(PlanError, match=r"own\.json: "):
         planner.plan(overlay)
+
+
+def test_the_planner_of_the_page_on_extending_plans() -> None:
+    page = Path(__file__).parents[2] / "docs" / "extending.md"
+    code = page.read_text().partition("```python\n")[2].partition("```")[0]
+    names: dict[str, Any] = {"__name__": "chain"}
+    exec(compile(code, str(page), "exec", dont_inherit=True), names)
+    plan = names["Chain"]().plan(internet2_9())
+    plan.check_fits(internet2_9())
+    assert plan.trees[0].up == (-1, 0, 1, 2, 3, 4, 5, 6, 7)
 
 
 def test_every_site_is_a_root_unless_told_otherwise() -> None:
