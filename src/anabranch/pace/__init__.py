@@ -1,4 +1,4 @@
-"""Pure: who may proceed when, one file a scheme, and how much work each has.
+"""Pure: who may proceed when, one file a pace, and how much work each has.
 
 A pace is a value that makes the rule of a run (:class:`Pace`). Those that there are stand in one
 list, :data:`AnyPace`, by which scenario files and tests know them.

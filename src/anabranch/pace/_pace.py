@@ -1,4 +1,4 @@
-"""What a pace is: told who is there and whose update has come, it says who may go on, and when.
+"""What a pace is: told which workers are there and whose updates came, it lets workers proceed.
 
 A *worker* pulls the model, computes an update, pushes it, and asks to go on. A pace decides two
 things: when an update becomes part of the model, and when its worker may pull the next model and
@@ -100,7 +100,7 @@ class Rule(Protocol):
 
 
 class Workers:
-    """Who is here, and who computes; what every pace has to know.
+    """Which workers take part, and which compute: what every rule has to know.
 
     Attributes:
         computing: those that were let go on and have not pushed since.

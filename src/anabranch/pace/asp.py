@@ -1,4 +1,4 @@
-"""Asynchronous parallel: everybody goes on at once (Dean et al., NIPS 2012)."""
+"""Asynchronous parallel: each worker proceeds at once (Dean et al., NIPS 2012)."""
 
 from __future__ import annotations
 

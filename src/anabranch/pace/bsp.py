@@ -1,4 +1,4 @@
-"""Bulk synchronous parallel: nobody goes on before everybody's update is in (Valiant 1990)."""
+"""Bulk synchronous parallel: a worker proceeds when all workers have pushed (Valiant 1990)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anabranch.pace._pace import NEVER_S, Rule, Step, Update, Workers
 class Bsp(Table, frozen=True, kw_only=True, tag_field="kind", tag="bsp"):
     """One barrier each iteration: all updates become part of the model in one step.
 
-    Who joins takes part in the iteration in progress, with the model as it is.
+    A worker that joins takes part in the iteration in progress, with the model as it is.
     """
 
     barrier: ClassVar[bool] = True
@@ -59,7 +59,7 @@ class _Rule:
     def _pass_barrier(self) -> tuple[Step, ...]:
         if self._workers.computing or not self._in:
             return ()
-        # By index and not by arrival, so that the sum has the same bits whoever was first.
+        # By index and not by arrival, so that the sum has the same bits whichever came first.
         updates = tuple(self._in[worker] for worker in sorted(self._in))
         for worker, _ in updates:
             self._workers.proceed(worker)

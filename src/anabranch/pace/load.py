@@ -57,7 +57,7 @@ class TunedBatches(Table, frozen=True, kw_only=True, tag_field="kind", tag="tune
 
 
 class Equal:
-    """The same batch for everybody.
+    """The same batch for every worker.
 
     Args:
         batch_size: samples, >= 0; 0 where nothing is learnt.

@@ -9,7 +9,7 @@ from anabranch._typed_toml import Table
 from anabranch.pace._pace import NEVER_S, Rule, Step, Update, Workers
 from anabranch.pace._usual import Usual
 
-# Who has not shown its usual time is given up after so many times the slowest other's.
+# A worker whose usual time is not known is given up after so many times the slowest other's.
 _UNKNOWN = 10.0
 
 
@@ -18,13 +18,13 @@ class R2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="r2sp"):
 
     In its turn a worker's update becomes part of the model, and the worker goes on with it. N is
     how many workers there are, T the longest of their usual iteration times. So between two turns
-    of a worker everybody else has exactly one, and no update misses more than N - 1. The paper
+    of a worker each other has exactly one, and no update misses more than N - 1. The paper
     orders only when workers go on, and then an update could overtake another's.
 
-    **Whoever does not come.** A worker whose update is not in when its turn comes holds up the
-    others, but not for ever: when it is late by its own standards it is passed over. Its update
-    has missed too much if somebody else has had two turns since, and is then discarded; it goes
-    on in its next turn. One that leaves is forgotten, one that joins takes its place by index.
+    **Late workers.** A worker whose update is not in when its turn comes holds up the others until
+    it is late by its own standards; then it is passed over. Its update has missed too much if
+    another worker has had two turns since, and is then discarded; the worker goes on in its next
+    turn. One that leaves is forgotten, one that joins takes its place by index.
 
     Args:
         relaxation: of the gap between turns, in [0, 1]; the paper's r.
@@ -62,7 +62,7 @@ class _Rule:
         self._went_s: dict[int, float] = {}
         self._iterations: dict[int, Usual] = {}
         self._missed: dict[int, set[int]] = {}  # whose turns came since each worker went on
-        self._stale: set[int] = set()  # who has missed two turns of somebody
+        self._stale: set[int] = set()  # workers that have missed two turns of another
         self.due_s = NEVER_S
 
     def join(self, worker: int, now_s: float) -> tuple[Step, ...]:
@@ -99,7 +99,7 @@ class _Rule:
         return self.look(now_s)
 
     def look(self, now_s: float) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Rule`; give turns to whom they are due."""
+        """See :class:`anabranch.pace.Rule`; give the turns that are due."""
         steps: list[Step] = []
         passed_over = 0
         self.due_s = NEVER_S

@@ -20,7 +20,7 @@ class Safa(Table, frozen=True, kw_only=True, tag_field="kind", tag="safa"):
     **Selection** (CFCFM, "compensatory first come first merge"): a round ends when enough updates
     are in whose workers were not picked in the round before. If those are too slow, or too few are
     left, others fill up, first come first. Updates beyond the number are *undrafted*: they become
-    part of the model in the next round's step. Everybody whose update is in goes on then.
+    part of the model in the next round's step. All workers whose updates are in go on then.
 
     **Lag tolerance.** Stragglers are not waited for. An update that comes ``lag_tolerance`` rounds
     late or less takes part in the round that it comes in; a later one is *deprecated*: discarded,
@@ -108,7 +108,7 @@ class _Rule:
         if not self._in or len(self._in) < wanted:
             return ()
         if len(first) < wanted and self._workers.computing - self._picked:
-            # Who was not picked last time is still expected, but not for ever.
+            # Workers that were not picked last time are waited for, until the round is late.
             if self._usual_s is None:
                 return ()
             self.due_s = self._began_s + _PATIENCE * self._usual_s

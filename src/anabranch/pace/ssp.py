@@ -9,7 +9,7 @@ from anabranch.pace._pace import NEVER_S, Rule, Step, Workers
 
 
 class Ssp(Table, frozen=True, kw_only=True, tag_field="kind", tag="ssp"):
-    """A worker that has pushed c updates goes on unless somebody has pushed fewer than c - lead.
+    """A worker that has pushed c updates goes on when all have pushed c - lead or more.
 
     Updates become part of the model as they come. A worker that joins counts as having pushed as
     many as the slowest.
@@ -59,7 +59,7 @@ class _Rule:
         return self._let_go()
 
     def leave(self, worker: int, now_s: float) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Rule`; whoever waited for the one that leaves may go on."""
+        """See :class:`anabranch.pace.Rule`; workers that waited for it may go on."""
         self._workers.leave(worker)
         del self._iterations[worker]
         return self._let_go()

@@ -10,7 +10,7 @@ from anabranch._typed_toml import Table
 from anabranch.pace._pace import NEVER_S, Rule, Step, Update, Workers
 from anabranch.pace._usual import Usual
 
-# Who has not shown its usual time is given up after so many times what an iteration takes.
+# A worker whose usual time is not known is given up after so many times what an iteration takes.
 _UNKNOWN = 10.0
 # Weight of the latest time in the moving average of each number of waves.
 _SMOOTHING = 0.3
@@ -39,8 +39,8 @@ class Waves(Table, frozen=True, kw_only=True, tag_field="kind", tag="waves"):
     together (K-batch-async, Dutta et al., 2018). One wave is BSP. With more, one wave pushes while
     another pulls and a third computes, so that servers are busy both ways, as under R²SP; but an
     update misses only the other waves', (W - 1) / W of an iteration's, where under R²SP it misses
-    almost all. Nobody has a fixed place: who is slow this time is in a later wave, and holds up
-    nobody. No two steps are closer than a wave's part of an iteration.
+    almost all. Workers have no fixed place: one that is slow this time is in a later wave, and
+    holds up no other. No two steps are closer than a wave's part of an iteration.
 
     **How many waves.** It begins with one, measures how long N updates take, and tries another
     number, a power of two, where that might make up for what it costs: N updates that miss a part
@@ -48,8 +48,8 @@ class Waves(Table, frozen=True, kw_only=True, tag_field="kind", tag="waves"):
     network is idle, and workers are alike, it stays with one.
 
     **Bound.** No update misses more than 2 (N - 1). A step that would make one miss more waits for
-    it, but not for ever: when its worker is late by its own standards, the others go on, and the
-    update is discarded when it comes.
+    it until its worker is late by its own standards; then the others go on, and the update is
+    discarded when it comes.
 
     Args:
         staleness_cost: how many more iterations, as a part, training needs when every update
@@ -83,7 +83,7 @@ class _Rule:
         self._workers = Workers()
         self._in: dict[int, Update] = {}  # in order of arrival
         self._missed: dict[int, int] = {}  # by each worker, since it went on
-        self._stale: set[int] = set()  # who is given up, and will have missed too much
+        self._stale: set[int] = set()  # workers that are given up, and will have missed too much
         self._went_s: dict[int, float] = {}
         self._usual: dict[int, Usual] = {}
         self._stepped_s = -NEVER_S
@@ -148,7 +148,7 @@ class _Rule:
         gap_s = self._stepped_s + self._iteration_s / self.waves
         expected = self._workers.computing - self._stale
         if len(self._in) < self._wave:
-            # Who is late is not waited for.
+            # Late workers are not waited for.
             gap_s = max(gap_s, *map(self._late_s, expected), now_s if not expected else -NEVER_S)
         picked = self._pick()
         harmed = [worker for worker in expected if self._missed[worker] + len(picked) > self._bound]
@@ -179,10 +179,10 @@ class _Rule:
     # --- what
 
     def _pick(self) -> list[int]:
-        """Return whose updates are in the next step: who has missed most, then who came first."""
+        """Return whose updates are in the next step: by most missed, then by order of arrival."""
         order = sorted(self._in, key=lambda worker: -self._missed[worker])
         size = max(1, min(self._wave, len(order)))
-        # Who is left out must not miss too much by it.
+        # A worker that is left out must not miss too much by it.
         while size < len(order) and self._missed[order[size]] + size > self._bound:
             size += 1
         return order[:size]

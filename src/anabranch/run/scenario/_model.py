@@ -111,8 +111,8 @@ class Scenario(Table, frozen=True, kw_only=True):
         awareness: how the scheduler learns of the network while the run goes on, and plans again;
             None keeps the first plan.
         auxiliary: paths that help the trees' links; None for none.
-        serve: who holds the model where workers push and pull; None all-reduces under ``bsp``,
-            and lets all sites compute under other paces.
+        serve: where the model is while workers push and pull; None all-reduces under ``bsp``, and
+            lets all sites compute under other paces.
         seed: of every random choice.
         chunk_elements: the most elements of a chunk; None for 262,144, and on packed trees for a
             thousandth of the buffer, between 16,384 and 65,536.
