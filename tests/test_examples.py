@@ -18,8 +18,8 @@ from anabranch.overlay import _toml
 from anabranch.pace import Asp, Bsp, Safa, Ssp, TunedBatches, Waves
 from anabranch.record import RunSummary, read_events, summarise
 from anabranch.run.scenario import ByShare, Scenario, Serve, check_real, load
-from anabranch.run.scenario.awareness import Oracle
 from anabranch.run.simulate import simulate
+from anabranch.scheduler.awareness import Oracle
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SCENARIOS = {path.stem: path for path in sorted(EXAMPLES.glob("scenarios/*.toml"))}

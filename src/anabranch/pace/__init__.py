@@ -10,7 +10,7 @@ from anabranch.pace._pace import Pace, Rule, Step, Update
 from anabranch.pace.asp import Asp
 from anabranch.pace.bsp import Bsp
 from anabranch.pace.ledger import Applied, Ledger
-from anabranch.pace.load import Equal, EqualBatches, Load, Tuned, TunedBatches
+from anabranch.pace.load import AnyLoad, Equal, EqualBatches, Load, Tuned, TunedBatches
 from anabranch.pace.r2sp import R2sp
 from anabranch.pace.safa import Safa
 from anabranch.pace.ssp import Ssp
@@ -21,6 +21,7 @@ PACES: tuple[type[AnyPace], ...] = _get_args(AnyPace)
 
 __all__ = [
     "PACES",
+    "AnyLoad",
     "AnyPace",
     "Applied",
     "Asp",

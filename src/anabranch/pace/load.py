@@ -56,6 +56,9 @@ class TunedBatches(Table, frozen=True, kw_only=True, tag_field="kind", tag="tune
         return Tuned(batch_size, self.most)
 
 
+AnyLoad = EqualBatches | TunedBatches
+
+
 class Equal:
     """The same batch for every worker.
 

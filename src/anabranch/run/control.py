@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import platform
 import signal
@@ -29,14 +28,12 @@ from anabranch.record import events
 from anabranch.record.log import EventLog
 from anabranch.run import replay
 from anabranch.run.scenario import Scenario, check_real, encode
-from anabranch.run.scenario.awareness import Passive
 from anabranch.run.scenario.tasks import Exchange, Train
 from anabranch.run.work import describe
 from anabranch.scheduler.awareness import Awareness, Search
-from anabranch.scheduler.collector import Collector, equal_rates
 from anabranch.scheduler.dealing import needed_window
 from anabranch.scheduler.pacing import Decision, PaceBook
-from anabranch.scheduler.policy import Policy, Replan
+from anabranch.scheduler.policy import Replan
 from anabranch.scheduler.server import LIMITS, Dealing, Scheduler
 
 _ELEMENT_BYTES = 4
@@ -410,10 +407,7 @@ def _plan(
 
 
 def _believed(scenario: Scenario, overlay: Overlay) -> Overlay:
-    awareness = scenario.awareness
-    if isinstance(awareness, Passive) and awareness.start == "equal":
-        return equal_rates(overlay)
-    return overlay
+    return overlay if scenario.awareness is None else scenario.awareness.believed(overlay)
 
 
 def _search(scenario: Scenario) -> Search:
@@ -452,25 +446,8 @@ def _awareness(scenario: Scenario, overlay: Overlay, plan: Plan) -> Awareness | 
     asked = scenario.awareness
     if asked is None:
         return None
-    believed = _believed(scenario, overlay).at(0.0)
-    policy = Policy(
-        plan,
-        believed,
-        partial(_plan, scenario),
-        update_rate=asked.update_rate,
-        least_gain=asked.least_gain,
-    )
-    collector = None
-    if isinstance(asked, Passive):
-        known = asked.start == "overlay"
-        collector = Collector(believed, since_s=0.0 if known else -math.inf)
-    return Awareness(
-        asked.update_time_s,
-        policy,
-        _search(scenario),
-        scenario.chunk_elements_of,
-        collector,
-        overlay,
+    return asked.awareness(
+        plan, partial(_plan, scenario), _search(scenario), scenario.chunk_elements_of, overlay
     )
 
 

@@ -18,7 +18,7 @@ from anabranch import plan as plans
 from anabranch._typed_toml import tag_of
 from anabranch.net.errors import PeerError
 from anabranch.overlay import Overlay
-from anabranch.pace import AnyPace, EqualBatches, TunedBatches
+from anabranch.pace import AnyLoad, AnyPace
 from anabranch.plan import Plan
 from anabranch.record.events import (
     Event,
@@ -51,7 +51,7 @@ class _Pacing(msgspec.Struct, frozen=True, kw_only=True):
     """What a book is made from, beside the plan."""
 
     pace: AnyPace
-    load: EqualBatches | TunedBatches
+    load: AnyLoad
     batch_size: int
     workers: list[int]
     ahead: bool = False

@@ -16,8 +16,8 @@ from anabranch.net.throughput import BusyPeriodEstimator, ChunkMeanEstimator
 from anabranch.overlay import Overlay
 from anabranch.record import events
 from anabranch.run.scenario import Scenario, decode
-from anabranch.run.scenario.awareness import Passive
 from anabranch.run.work import Work, make_work
+from anabranch.scheduler.awareness import Passive
 from anabranch.site.agent import SiteAgent, Transport
 from anabranch.site.control import RoundsOver
 from anabranch.site.meter import Meter

@@ -6,8 +6,8 @@ import pytest
 
 from anabranch.plan import AnyPlanner, Auxiliary, Fapt, FromFile, Packed, Star
 from anabranch.run.scenario import Adaptive, ByShare, Scenario, Stop, decode, encode
-from anabranch.run.scenario.awareness import Passive
 from anabranch.run.scenario.tasks import Exchange, Train
+from anabranch.scheduler.awareness import Passive
 
 
 @pytest.mark.parametrize(

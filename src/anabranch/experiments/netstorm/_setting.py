@@ -27,8 +27,8 @@ from anabranch.learn.profiles import ALEXNET
 from anabranch.overlay import Overlay, redraw
 from anabranch.plan import AnyPlanner, Auxiliary, Balanced, Fapt, Packed, Spanning, Star
 from anabranch.run.scenario import Scenario, Stop
-from anabranch.run.scenario.awareness import Awareness, Passive
 from anabranch.run.scenario.tasks import Exchange
+from anabranch.scheduler.awareness import AnyAwareness, Passive
 
 CHUNK_ELEMENTS = 1_000_000
 """The paper's CHUNK_SIZE."""
@@ -57,7 +57,7 @@ class System:
 
     name: str
     route: AnyPlanner
-    awareness: Awareness | None = None
+    awareness: AnyAwareness | None = None
     auxiliary: Auxiliary | None = None
     chunk_elements: int = CHUNK_ELEMENTS
 

@@ -17,7 +17,7 @@ from anabranch.experiments._lab import Label, Outcome, Trial
 from anabranch.fleet import Compute, Lognormal
 from anabranch.learn import profiles
 from anabranch.overlay import Link, Overlay, Site
-from anabranch.pace import AnyPace, Asp, Bsp, EqualBatches, R2sp, Ssp, TunedBatches
+from anabranch.pace import AnyLoad, AnyPace, Asp, Bsp, EqualBatches, R2sp, Ssp
 from anabranch.plan import Fapt
 from anabranch.run.scenario import Scenario, Serve, Stop
 from anabranch.run.scenario.tasks import Exchange
@@ -137,7 +137,7 @@ def served(
     overlay: Overlay,
     compute: Compute | None,
     batch_size: int,
-    load: EqualBatches | TunedBatches = EQUAL,
+    load: AnyLoad = EQUAL,
 ) -> Scenario:
     """Return a run on a cluster whose servers hold equal parts of a model."""
     servers = tuple(site.name for site in overlay.sites if site.name.startswith("server-"))

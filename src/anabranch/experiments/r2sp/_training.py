@@ -21,7 +21,7 @@ from anabranch.experiments.r2sp import _setting as setting
 from anabranch.experiments.r2sp._setting import EQUAL
 from anabranch.fleet import Compute
 from anabranch.overlay import Overlay
-from anabranch.pace import AnyPace, EqualBatches, TunedBatches
+from anabranch.pace import AnyLoad, AnyPace
 from anabranch.plan import Fapt
 from anabranch.run.scenario import Scenario, Serve, Stop
 from anabranch.run.scenario.tasks import Train
@@ -83,7 +83,7 @@ def trial(
     compute: Compute,
     rate: float,
     seed: int,
-    load: EqualBatches | TunedBatches = EQUAL,
+    load: AnyLoad = EQUAL,
     ahead: bool = False,
     batch: int = BATCH,
     **labels: Label,

@@ -12,7 +12,7 @@ from anabranch.experiments.r2sp import _setting as setting
 from anabranch.experiments.r2sp import _training as training
 from anabranch.fleet import Compute, Constant, SiteCompute
 from anabranch.learn import profiles
-from anabranch.pace import AnyPace, EqualBatches, Safa, TunedBatches, Waves
+from anabranch.pace import AnyLoad, AnyPace, Safa, TunedBatches, Waves
 
 _PORT_BPS = 100e9
 _DELAYS_S = (0.0, 0.0, 0.0, 0.0, 0.5, 0.5, 1.0, 1.0)
@@ -42,7 +42,7 @@ _MODELS = (
     _Transformer("T5-small", profiles.T5_SMALL.elements, 0.5, "16.9 % over the second best"),
     _Transformer("BERT", profiles.BERT.elements, 1.5, "18.8 % over the second best"),
 )
-_PACES: Mapping[str, tuple[AnyPace, EqualBatches | TunedBatches]] = {
+_PACES: Mapping[str, tuple[AnyPace, AnyLoad]] = {
     **{name: (pace, setting.EQUAL) for name, pace in setting.PACES.items() if name != "R²SP"},
     "SAFA": (Safa(), setting.EQUAL),
     "R²SP, equal batches": (setting.PACES["R²SP"], setting.EQUAL),

@@ -13,7 +13,7 @@ from anabranch.experiments.r2sp import _setting as setting
 from anabranch.experiments.r2sp._setting import RESNET32
 from anabranch.fleet import Compute, SiteCompute
 from anabranch.learn.profiles import RESNET_32_INSTANCES, Instance
-from anabranch.pace import EqualBatches, R2sp, TunedBatches
+from anabranch.pace import AnyLoad, EqualBatches, R2sp, TunedBatches
 
 _BATCH, _MOST = 512, 4096
 
@@ -61,7 +61,7 @@ KINDS = tuple(
     )
 )
 SLOWEST = KINDS[0]
-_LOADS: Mapping[str, EqualBatches | TunedBatches] = {
+_LOADS: Mapping[str, AnyLoad] = {
     "equal": EqualBatches(),
     "tuned": TunedBatches(most=_MOST),
 }

@@ -1,11 +1,13 @@
 """A scenario: one TOML file that describes a run, in either world.
 
-Here is what a whole scenario needs. Where aggregates travel is a planner, of `plan`; who may
-proceed when, and how much work each has, are values of `pace`. Other tables it is put together
-from are in the modules:
+Here is what a whole scenario needs. Many of its tables are values that do what they say, and stand
+where that is done:
 
-- `awareness`: how the scheduler learns of the network;
-- `tasks`: what the sites do.
+- where aggregates travel: planners, in `plan`;
+- who may proceed when, and how much work each has: paces and loads, in `pace`;
+- how the scheduler learns of the network: `scheduler.awareness`;
+- how long computing takes: `fleet`; what goes wrong: `sim.faults`;
+- what the sites do: `tasks`, here.
 """
 
 from anabranch.run.scenario._checks import (

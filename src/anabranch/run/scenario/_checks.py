@@ -8,8 +8,8 @@ from anabranch.overlay import Overlay, OverlayError
 from anabranch.pace import TunedBatches
 from anabranch.plan import PlanError
 from anabranch.run.scenario._model import Scenario, compute_model
-from anabranch.run.scenario.awareness import Passive
 from anabranch.run.scenario.tasks import Exchange
+from anabranch.scheduler.awareness import Passive
 from anabranch.sim.faults import FaultError, script
 
 

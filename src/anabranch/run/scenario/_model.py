@@ -10,10 +10,10 @@ from msgspec import Meta
 from anabranch._typed_toml import LONGEST_S, Positive, Seconds, Table
 from anabranch.fleet import Compute, ComputeModel
 from anabranch.overlay import Overlay
-from anabranch.pace import AnyPace, Bsp, EqualBatches, TunedBatches
+from anabranch.pace import AnyLoad, AnyPace, Bsp, EqualBatches
 from anabranch.plan import AnyPlanner, Auxiliary, Packed
-from anabranch.run.scenario.awareness import Awareness
 from anabranch.run.scenario.tasks import Task
+from anabranch.scheduler.awareness import AnyAwareness
 from anabranch.sim.faults import Fault
 from anabranch.site.dataplane import MOST_CHUNK_ELEMENTS
 
@@ -130,7 +130,7 @@ class Scenario(Table, frozen=True, kw_only=True):
     pace: AnyPace = Bsp()
     period: EveryStep = EveryStep()
     merge: Mean = Mean()
-    load: EqualBatches | TunedBatches = EqualBatches()
+    load: AnyLoad = EqualBatches()
     sampling: Shuffled = Shuffled()
     task: Task
     stop: Stop
@@ -138,7 +138,7 @@ class Scenario(Table, frozen=True, kw_only=True):
     fault: tuple[Fault, ...] = ()
     simulation: Simulation = Simulation()
     deal: ByShare | Adaptive | None = None
-    awareness: Awareness | None = None
+    awareness: AnyAwareness | None = None
     auxiliary: Auxiliary | None = None
     serve: Serve | None = None
     seed: Annotated[int, Meta(ge=0)] = 0
