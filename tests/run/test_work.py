@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from anabranch.net.errors import RunAborted
+from anabranch.plan import Fapt
 from anabranch.run.scenario import Scenario, Stop
-from anabranch.run.scenario.routes import Fapt
 from anabranch.run.scenario.tasks import Exchange, Task, Train
 from anabranch.run.work import Work, buffer_elements, describe, make_work
 from anabranch.site.arithmetic import Float32, SizesOnly

@@ -1,4 +1,4 @@
-"""Trees in which only some sites have anything to say: who must pass it on, and who need not."""
+"""Trees in which only some sites have anything to say: which must pass it on, which need not."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def children_towards(
 def in_between(plan: Plan, members: Collection[int]) -> set[int]:
     """Return the sites that something from a member passes on its trees, or to it, roots included.
 
-    A member that nobody else's passes is not among them. Relays are.
+    A member that no other's passes is not among them. Relays are.
     """
     found = {tree.root for tree in plan.trees}
     for tree in plan.trees:

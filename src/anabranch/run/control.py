@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import platform
 import signal
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -27,20 +27,15 @@ from anabranch.record import events
 from anabranch.record.log import EventLog
 from anabranch.run import replay
 from anabranch.run.scenario import Scenario, check_real, encode
-from anabranch.run.scenario.awareness import Passive
-from anabranch.run.scenario.routes import Planner, make_planner
 from anabranch.run.scenario.tasks import Exchange, Train
 from anabranch.run.work import describe
 from anabranch.scheduler.awareness import Awareness, Search
 from anabranch.scheduler.channels import Dispatching
-from anabranch.scheduler.collector import Collector, equal_rates
 from anabranch.scheduler.dispatch import needed_window
 from anabranch.scheduler.pacing import PaceBook
-from anabranch.scheduler.policy import Policy
 from anabranch.scheduler.server import LIMITS, Scheduler
 
 _ELEMENT_BYTES = 4
-_SLOWEST = 10.0  # times its primary's delay an auxiliary path may have
 _LARGE_ELEMENTS = 1 << 26  # taken for a buffer whose size is not known before sites are ready
 # The linear program of the limit takes about a second at 50 sites and five at 100.
 _MOST_SITES_FOR_LIMIT = 60
@@ -254,32 +249,34 @@ def first_plan(scenario: Scenario, overlay: Overlay) -> Plan:
     Raises:
         OverlayError, PlanError: there is none.
     """
-    believed = _believed(scenario, overlay)
-    plan = _planner(scenario, believed)(believed, 1, None)
+    return _plan(scenario, _believed(scenario, overlay))
+
+
+def _plan(
+    scenario: Scenario, believed: Overlay, version: int = 1, previous: Plan | None = None
+) -> Plan:
+    """Return the plan that a scenario asks for, with its auxiliary paths."""
+    task = scenario.task
+    elements = task.buffer_elements if isinstance(task, Exchange) else None
+    plan = scenario.routes[0].plan(
+        believed,
+        version=version,
+        previous=previous,
+        elements=elements,
+        chunk_elements=scenario.chunk_elements_of(elements or _LARGE_ELEMENTS),
+    )
     return plans.with_auxiliary(plan, _search(scenario)(believed, plan))
 
 
-def _planner(scenario: Scenario, believed: Overlay) -> Planner:
-    task = scenario.task
-    elements = task.buffer_elements if isinstance(task, Exchange) else None
-    chunk_elements = scenario.chunk_elements_of(elements or _LARGE_ELEMENTS)
-    return make_planner(scenario.routes[0], believed, elements, chunk_elements)
-
-
 def _believed(scenario: Scenario, overlay: Overlay) -> Overlay:
-    awareness = scenario.awareness
-    if isinstance(awareness, Passive) and awareness.start == "equal":
-        return equal_rates(overlay)
-    return overlay
+    return overlay if scenario.awareness is None else scenario.awareness.believed(overlay)
 
 
 def _search(scenario: Scenario) -> Search:
     """Return what finds the auxiliary paths that a scenario asks for."""
     if scenario.auxiliary is None:
         return lambda overlay, plan: {}
-    if scenario.auxiliary.search == "algorithm-3":
-        return plans.algorithm_3
-    return lambda overlay, plan: plans.disjoint_paths(overlay, plan, slowest=_SLOWEST)
+    return scenario.auxiliary.paths
 
 
 def make_scheduler(
@@ -311,23 +308,8 @@ def _awareness(scenario: Scenario, overlay: Overlay, plan: Plan) -> Awareness | 
     asked = scenario.awareness
     if asked is None:
         return None
-    planner = _planner(scenario, _believed(scenario, overlay))
-    search = _search(scenario)
-
-    def plan_again(network: Overlay, version: int, previous: Plan) -> Plan:
-        again = planner(network, version, previous)
-        return plans.with_auxiliary(again, search(network, again))
-
-    believed = _believed(scenario, overlay).at(0.0)
-    policy = Policy(
-        plan, believed, plan_again, update_rate=asked.update_rate, least_gain=asked.least_gain
-    )
-    collector = None
-    if isinstance(asked, Passive):
-        known = asked.start == "overlay"
-        collector = Collector(believed, since_s=0.0 if known else -math.inf)
-    return Awareness(
-        asked.update_time_s, policy, search, scenario.chunk_elements_of, collector, overlay
+    return asked.awareness(
+        plan, partial(_plan, scenario), _search(scenario), scenario.chunk_elements_of, overlay
     )
 
 

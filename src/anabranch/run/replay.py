@@ -16,8 +16,10 @@ from typing import cast
 import msgspec
 
 from anabranch import plan as plans
+from anabranch._typed_toml import tag_of
 from anabranch.net.errors import PeerError
 from anabranch.overlay import Overlay
+from anabranch.pace import AnyLoad, AnyPace
 from anabranch.plan import Plan
 from anabranch.record.events import (
     Event,
@@ -36,7 +38,6 @@ from anabranch.record.events import (
     kind_of,
 )
 from anabranch.run.scenario import Scenario
-from anabranch.run.scenario.paces import EqualBatches, Pace, TunedBatches, make_load, make_pace
 from anabranch.scheduler.pacing import Decision, PaceBook, events_of
 
 _Told = ProceedAsked | UpdateCame | PaceLooked | SiteLost | SiteJoined | RunStopping
@@ -50,8 +51,8 @@ class ReplayError(ValueError):
 class _Pacing(msgspec.Struct, frozen=True, kw_only=True):
     """What a book is made from, beside the plan."""
 
-    pace: Pace
-    load: EqualBatches | TunedBatches
+    pace: AnyPace
+    load: AnyLoad
     batch_size: int
     workers: list[int]
     ahead: bool = False
@@ -82,8 +83,8 @@ def make_book(pacing_json: str, plan: Plan, updates: int) -> PaceBook:
     """
     pacing = msgspec.json.decode(pacing_json, type=_Pacing)
     return PaceBook(
-        make_pace(pacing.pace),
-        make_load(pacing.load, pacing.batch_size),
+        pacing.pace,
+        pacing.load.load(pacing.batch_size),
         pacing.workers,
         [tree.root for tree in plan.trees],
         updates,
@@ -134,7 +135,7 @@ def replay(numbered: Iterable[tuple[int, Event | UnknownEvent]]) -> Replayed:
     for number, event in numbered:
         player.take(number, event)
     pace = msgspec.json.decode(started.pacing_json, type=_Pacing).pace
-    return Replayed(str(pace.__struct_config__.tag), player.told, player.decided)
+    return Replayed(tag_of(pace), player.told, player.decided)
 
 
 class _Player:

@@ -12,6 +12,8 @@ from typing import TypeVar
 
 from msgspec import structs
 
+from anabranch._typed_toml import tag_of
+from anabranch.fleet import STEADY, ComputeModel
 from anabranch.net.errors import NetError, RunAborted
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
@@ -23,7 +25,6 @@ from anabranch.run.control import RunLog, conduct, first_plan, make_scheduler
 from anabranch.run.scenario import Scenario, check_simulable, compute_model
 from anabranch.run.scenario.tasks import Exchange
 from anabranch.run.site import take_part
-from anabranch.sim.compute import STEADY, ComputeModel
 from anabranch.sim.faults import (
     ClockStep,
     ComputeFactor,
@@ -127,7 +128,7 @@ class _Simulation:
         self._on_round = on_round
         scripted = script(scenario.fault, overlay, rounds=scenario.stop.rounds)
         self._faults = [
-            _Fault(str(fault.__struct_config__.tag), each)
+            _Fault(tag_of(fault), each)
             for fault, each in zip(scenario.fault, scripted, strict=True)
         ]
         self._link_factors: Factors[tuple[int, int]] = Factors()

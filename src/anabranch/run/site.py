@@ -16,9 +16,8 @@ from anabranch.net.throughput import BusyPeriodEstimator, ChunkMeanEstimator
 from anabranch.overlay import Overlay
 from anabranch.record import events
 from anabranch.run.scenario import Scenario, decode
-from anabranch.run.scenario.awareness import Passive
-from anabranch.run.scenario.paces import make_pace
 from anabranch.run.work import Work, make_work
+from anabranch.scheduler.awareness import Passive
 from anabranch.site.agent import SiteAgent, Transport
 from anabranch.site.arithmetic import Flat, Sized
 from anabranch.site.control import RoundsOver
@@ -149,7 +148,7 @@ async def _steps(
     served = None
     if scenario.is_served:
         ahead = scenario.computes_ahead
-        added_up = tuple(workers) if make_pace(scenario.pace).barrier and not ahead else ()
+        added_up = tuple(workers) if scenario.pace.barrier and not ahead else ()
         served = ServedModel(
             work.model, work.make_rule, len(workers), added_up, int(ahead), work.wire
         )

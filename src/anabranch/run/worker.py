@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from anabranch.fleet import ComputeModel
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
 from anabranch.net.shaping import ShapedNetwork
@@ -16,7 +17,6 @@ from anabranch.overlay import Link, Overlay
 from anabranch.run.scenario import Scenario, compute_model
 from anabranch.run.site import take_part
 from anabranch.scheduler.server import LIMITS as CONTROL_LIMITS
-from anabranch.sim.compute import ComputeModel
 from anabranch.site.dataplane import LIMITS as DATA_LIMITS
 
 T = TypeVar("T")
