@@ -248,6 +248,7 @@ class Grant(Message, frozen=True):
         exchange: the number that its chunks carry, rising over all channels.
         version: of the plan that it runs under.
         plan_json: that plan; empty if the site has it.
+        chunk_elements: the most elements of a chunk.
         trees: of the first chunks, in order, where the scheduler dispatches chunks while the
             exchange goes on; None where all are dealt beforehand, by share.
     """
@@ -257,6 +258,7 @@ class Grant(Message, frozen=True):
     exchange: int
     version: int
     plan_json: str
+    chunk_elements: int
     trees: tuple[int, ...] | None = None
 
 

@@ -290,6 +290,7 @@ def make_scheduler(
         recorder.plan,
         token,
         encode(scenario),
+        lambda plan, elements: scenario.chunk_elements_of(elements),
         recorder,
         awareness,
         _dealing(scenario, _believed(scenario, overlay), awareness),

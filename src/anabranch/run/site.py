@@ -246,12 +246,14 @@ async def _iterate(
 
 
 def _transport(scenario: Scenario, elements: int, strands: int) -> Transport:
-    of, most = scenario.chunk_elements_of, scenario.chunk_elements_of(elements)
+    chunk_elements = scenario.chunk_elements_of(elements)
     auxiliary = scenario.auxiliary
-    if auxiliary is None:
-        return Transport(of, most, elements, strands)
-    bounds = auxiliary.primary_busy_bound, auxiliary.auxiliary_queue_length
-    return Transport(of, most, elements, strands, *bounds)
+    bounds = (
+        ()
+        if auxiliary is None
+        else (auxiliary.primary_busy_bound, auxiliary.auxiliary_queue_length)
+    )
+    return Transport(chunk_elements, chunk_elements, elements, strands, *bounds)
 
 
 def _meter(scenario: Scenario, chunk_elements: int) -> Meter | None:

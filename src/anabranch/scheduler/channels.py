@@ -34,6 +34,10 @@ Dispatching = Callable[[Plan, int], tuple[int, int]]
 """How chunks are dispatched while an exchange goes on: called with the plan and the elements of the
 buffer, returns how many chunks there are, and how many of them may be under way."""
 
+Chunking = Callable[[Plan, int], int]
+"""How finely buffers are cut: called with the plan and the elements of the buffer, returns the most
+elements of a chunk."""
+
 MOST_GATHERED_BYTES = 1 << 20
 """The largest value that a site may have gathered."""
 
@@ -72,6 +76,7 @@ class Channels:
         sites: how many there are.
         plan: the first plan of all of them.
         most_bytes: of buffers of exchanges under way at once.
+        chunking: the most elements of a chunk, by the plan and the elements of the buffer.
         dispatching: how chunks are dispatched during an exchange; None deals all beforehand.
     """
 
@@ -81,14 +86,17 @@ class Channels:
         sites: int,
         plan: Plan,
         most_bytes: float,
+        chunking: Chunking,
         dispatching: Dispatching | None,
     ) -> None:
         self._name = name
+        self._chunking = chunking
         self._dispatching = dispatching
         self._counter = Counter(most_bytes)
         self._books = [ExchangeBook(range(sites), plan, self._counter)]
         self._subgroups: dict[tuple[int, ...], int] = {}
         self._dispatchers: dict[int, Dispatcher] = {}  # by exchange
+        self._chunk_elements: dict[int, int] = {}  # by exchange
         self._gathering: dict[tuple[int, int], dict[int, bytes]] = {}
         self.largest_elements = 0
 
@@ -142,13 +150,14 @@ class Channels:
     ) -> None:
         for answer in answers:
             if isinstance(answer, Disagreement):
-                self._dispatchers.pop(answer.exchange, None)
+                self._forget(answer.exchange)
                 reason = self._account(answer)
                 failed = ExchangeFailed(channel, answer.number, answer.exchange, reason)
                 outcome.say += [(member, failed) for member in book.members]
                 continue
             if answer.is_first:
                 elements = book.elements(answer.number)
+                self._chunk_elements[answer.exchange] = self._chunking(answer.plan, elements)
                 if self._dispatching is not None and book.source(answer.number) is None:
                     self._dispatchers[answer.exchange] = self._dispatcher(book, answer, elements)
                 self.largest_elements = max(self.largest_elements, elements)
@@ -159,6 +168,7 @@ class Channels:
                 answer.exchange,
                 answer.plan.version,
                 plans.dumps(answer.plan) if answer.lacks else "",
+                self._chunk_elements[answer.exchange],
                 None if dispatcher is None else dispatcher.first,
             )
             outcome.say.append((answer.site, grant))
@@ -166,6 +176,10 @@ class Channels:
                 outcome.began.append(
                     Began(channel, answer.number, answer.plan.version, answer.site, elements)
                 )
+
+    def _forget(self, exchange: int) -> None:
+        self._dispatchers.pop(exchange, None)
+        self._chunk_elements.pop(exchange, None)
 
     def _dispatcher(self, book: ExchangeBook, granted: Granted, elements: int) -> Dispatcher:
         assert self._dispatching is not None
@@ -191,7 +205,7 @@ class Channels:
         outcome = Outcome()
         outcome.wrong = book.ended(site, message.number, message.version, message.checksum) or ""
         if not book.is_held(message.number):
-            self._dispatchers.pop(exchange, None)
+            self._forget(exchange)
             for channel, other in enumerate(self._books):
                 self._answer(channel, other, other.grant(), outcome)
         return outcome

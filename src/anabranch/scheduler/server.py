@@ -62,7 +62,7 @@ from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.record import events
 from anabranch.scheduler.awareness import Awareness
-from anabranch.scheduler.channels import Channels, Dispatching, Outcome
+from anabranch.scheduler.channels import Channels, Chunking, Dispatching, Outcome
 from anabranch.scheduler.members import Members
 from anabranch.scheduler.pacing import Decision, PaceBook, events_of
 from anabranch.scheduler.policy import Replan
@@ -103,6 +103,7 @@ class Scheduler:
         plan: the plan to begin with.
         token: what a site must know to join.
         work: handed to every site as it is.
+        chunking: how finely buffers are cut.
         log: where to write down what happens.
         awareness: plans again while the run goes on; None keeps the first plan.
         dispatching: how chunks are dispatched during an exchange; None deals all beforehand, by
@@ -123,6 +124,7 @@ class Scheduler:
         plan: Plan,
         token: str,
         work: str,
+        chunking: Chunking,
         log: Log,
         awareness: Awareness | None = None,
         dispatching: Dispatching | None = None,
@@ -147,7 +149,7 @@ class Scheduler:
         self._log = log
         self.stopped: str | None = None
         self.members = Members(overlay, token)
-        self.channels = Channels(self.name, overlay.size, plan, most_bytes, dispatching)
+        self.channels = Channels(self.name, overlay.size, plan, most_bytes, chunking, dispatching)
         self._sessions: dict[int, Session] = {}  # with the sites that take part
         self._missing: dict[int, _Missing] = {}  # whose connections have broken
         self._returning: dict[int, set[int]] = {}  # lost sites that are back, and who has to know

@@ -105,14 +105,14 @@ class Transport:
     """How a site's lanes send, the same at every site of a run.
 
     Args:
-        chunk_elements_of: the most elements of a chunk, by the elements of the buffer.
+        chunk_elements: of a chunk, as relays reckon how many may be on their way.
         most_chunk_elements: of any buffer's chunks.
         room_elements: of data that may come before its exchange has begun here.
         strands: connections of each lane.
         primary_busy_bound, auxiliary_queue_length: see :mod:`anabranch.site.multipath`.
     """
 
-    chunk_elements_of: Callable[[int], int]
+    chunk_elements: int
     most_chunk_elements: int
     room_elements: int
     strands: int = 1
@@ -217,7 +217,6 @@ class SiteAgent:
         self._channels: dict[int, _Channel] = {}
         self._subgroups: dict[tuple[int, ...], asyncio.Future[int]] = {}
         self._underway: dict[int, _Underway] = {}  # by exchange
-        self._transport: Transport
         self._over = False  # no further exchange is held
         self._round_trip_s = 0.0  # to the scheduler, as it last was
         self._serving: Serving | None = None  # in a run with servers
@@ -275,7 +274,8 @@ class SiteAgent:
             overlay=overlays.loads(self.welcome.overlay_toml),
             addresses=self.welcome.addresses,
             token=self._token,
-            chunk_elements=transport.most_chunk_elements,
+            chunk_elements=transport.chunk_elements,
+            most_chunk_elements=transport.most_chunk_elements,
             room_elements=transport.room_elements,
             strands=transport.strands,
             primary_busy_bound=transport.primary_busy_bound,
@@ -283,16 +283,19 @@ class SiteAgent:
             stamped=meter is not None,
             incarnations=self.welcome.incarnations,
         )
-        self._transport = transport
         self._meter = meter
         self._heads_go_ahead = lanes.heads_go_ahead
         self._plane = DataPlane(lanes, config, self)
         plan = self._channels[0].plan
         self._plane.use_auxiliary(plan.auxiliary)
         if served is not None:
-            chunk_elements = transport.chunk_elements_of(len(served.model))
             self._serving = Serving(
-                self._scheduler, self._plane, self.welcome, plan, served, chunk_elements
+                self._scheduler,
+                self._plane,
+                self.welcome,
+                plan,
+                served,
+                transport.most_chunk_elements,
             )
         if self._epoch is not None:
             self._during(self._epoch)
@@ -351,10 +354,9 @@ class SiteAgent:
         self._underway[exchange] = _Underway(
             channel, number, began_s, window, terms if more else None
         )
-        chunk_elements = self._transport.chunk_elements_of(buffer.elements)
         try:
             latest = await self._plane.exchange(
-                exchange, terms, plan, buffer, weight, chunk_elements, grant.trees
+                exchange, terms, plan, buffer, weight, grant.chunk_elements, grant.trees
             )
         except (LinkError, PeerError, RunAborted) as error:
             raise await self._scheduler.verdict(error) from error

@@ -63,7 +63,8 @@ class DataPlaneConfig:
         incarnations: of every site, by index, see :class:`anabranch.net.messages.Welcome`; all 0
             where left out.
         token: the run's shared secret.
-        chunk_elements: the most elements of a chunk.
+        chunk_elements: of a chunk, as relays reckon how many may be on their way.
+        most_chunk_elements: of any chunk.
         room_elements: of data that may come before its exchange has begun here.
         strands: connections of each lane.
         primary_busy_bound: chunks at which a primary path counts as busy, see
@@ -77,6 +78,7 @@ class DataPlaneConfig:
     addresses: tuple[Address, ...]
     token: str
     chunk_elements: int
+    most_chunk_elements: int
     room_elements: int
     strands: int = 1
     primary_busy_bound: int = 2
@@ -85,9 +87,10 @@ class DataPlaneConfig:
     incarnations: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if not 1 <= self.chunk_elements <= MOST_CHUNK_ELEMENTS:
+        least, most = self.chunk_elements, self.most_chunk_elements
+        if not 1 <= least <= most <= MOST_CHUNK_ELEMENTS:
             raise ValueError(
-                f"chunk_elements is {self.chunk_elements}, must be in 1..{MOST_CHUNK_ELEMENTS}"
+                f"chunks have {least} to {most} elements, must be in 1..{MOST_CHUNK_ELEMENTS}"
             )
 
     def name(self, site: int) -> str:
@@ -526,7 +529,7 @@ class DataPlane:
         config = self.config
         if config.overlay.link(config.site, to) is None:
             raise OutOfPlaceMessage(f"path {message.path} goes on to site {to}, but no link does")
-        if not 0 < payload_bytes <= 4 * config.chunk_elements:
+        if not 0 < payload_bytes <= 4 * config.most_chunk_elements:
             raise OutOfPlaceMessage(f"a chunk to relay has {payload_bytes} bytes")
         incarnation = self._incarnations[sender]
         held = message.path, incarnation
