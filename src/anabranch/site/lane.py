@@ -164,11 +164,12 @@ class Lane:
                 send = self._leaving[strand] = heapq.heappop(self._ready)[-1]
                 send.leaving()
                 self._note(send.message)
-                message = send.message
+                message, measured = send.message, self._stamp is not None
                 if self._stamp is not None:
                     message = structs.replace(message, stamp=self._stamp(backlogged))
+                # What a head shows of a link counts only where no chunk is on it before.
+                await connection.send(message, send.payload, measured and not backlogged)
                 backlogged = True
-                await connection.send(message, send.payload)
                 self.payload_bytes += len(send.payload)
                 self._progressed()
                 del self._leaving[strand]
