@@ -10,15 +10,14 @@ Three settings, all over real TCP on loopback, one process a site:
   at a time;
 - ``all-reduce``: nine sites, nothing shaped, a star for each site.
 
-Processor time is user and system of all processes, from the first chunk to the last. A least-squares
-line through the points (a cost per byte and a cost per message) says what a message costs by itself.
+Processor time is user and system of all processes, from the first chunk to the last. A line of
+least squares through the points (a cost per byte and one per message) says what a message costs.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import secrets
 import socket

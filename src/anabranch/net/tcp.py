@@ -53,8 +53,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._writable: asyncio.Future[None] | None = None  # while a sender waits for the kernel
         self._one_at_a_time = asyncio.Lock()
         self._sending = False
-        # Waits for the end of the send in progress, or of this turn of the loop.
-        self._posted: list[bytes] = []
+        self._posted: list[bytes] = []  # waits for the end of the send in progress
         self._room = 0  # length of the buffer that the transport reads into
         self._awaited_bytes = 1  # that must be there before the kernel wakes the loop
         self._failure: Exception | None = None
@@ -148,7 +147,6 @@ class _TcpConnection(asyncio.BufferedProtocol):
         data = memoryview(payload).cast("B")
         head = encode_frame(message, len(data))
         async with self._one_at_a_time:
-            self._write_posted()
             self._sending = True
             try:
                 if not self._flushed.is_set():
@@ -195,9 +193,8 @@ class _TcpConnection(asyncio.BufferedProtocol):
             self._writable = None
 
     def post(self, message: Message) -> None:
-        if not self._posted and not self._sending:
-            self._loop.call_soon(self._write_posted)  # with all that is posted in this turn
         self._posted.append(encode_frame(message))
+        self._write_posted()
 
     def _write_posted(self) -> None:
         if self._posted and not self._sending:
@@ -209,7 +206,6 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._reader.limits = self._limits
 
     def close(self) -> None:
-        self._write_posted()
         self._closing = True
         self._reader.stop()
         self._transport.close()
