@@ -32,7 +32,6 @@ from anabranch.site.arithmetic import Floats
 from anabranch.site.control import RoundsOver
 from anabranch.site.dataplane import LIMITS as DATA_LIMITS
 from anabranch.site.meter import Meter
-from anabranch.site.partition import Rule
 from anabranch.site.serving import ServedModel
 from anabranch.site.terms import Op, Terms
 
@@ -112,9 +111,7 @@ class Group:
         sites: the members' names; ``rank`` is this site's index among them.
     """
 
-    def __init__(
-        self, member: _Member, channel: int, members: Sequence[int]
-    ) -> None:
+    def __init__(self, member: _Member, channel: int, members: Sequence[int]) -> None:
         self._member = member
         self._channel = channel
         self._members = tuple(members)
@@ -171,9 +168,7 @@ class Group:
             raise ValueError(f"op is {op!r}, must be one of {', '.join(OPS)}")
         return self._exchange(tensors, OPS[op], weight, wire, None, async_op)
 
-    def broadcast(
-        self, tensors: Any, *, root: int | str = 0, async_op: bool = False
-    ) -> Handle:
+    def broadcast(self, tensors: Any, *, root: int | str = 0, async_op: bool = False) -> Handle:
         """Overwrite tensors by those of one member.
 
         Args:
@@ -532,8 +527,8 @@ def join(
         port: likewise; 0 takes a free one.
         insecure: allow addresses off this machine: traffic is not encrypted yet.
         switch_interval_s: ask the interpreter to change threads so often
-            (``sys.setswitchinterval``, for the whole process). Where Python code computes without a
-            pause, the default of 5 ms is what each message may wait; 0.0005 makes it less than 1 ms.
+            (``sys.setswitchinterval``, for the whole process). Where Python code computes without
+            a pause, the default of 5 ms is what each message may wait.
 
     Raises:
         ValueError: something is missing, and how to give it.
@@ -571,6 +566,3 @@ def _given(value: str | None, variable: str, name: str, what: str) -> str:
     if not given:
         raise ValueError(f"{name} is not given: pass {name}=, {what}, or set ${variable}")
     return given
-
-
-__all__ = ["Group", "Handle", "Rule", "Stats", "join"]

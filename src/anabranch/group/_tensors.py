@@ -14,7 +14,7 @@ from anabranch.site.arithmetic import Floats, arithmetic
 from anabranch.site.terms import Op, Wire
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 WIRES = {"float32": Wire.FLOAT32, "float16": Wire.FLOAT16, "bfloat16": Wire.BFLOAT16}
 
@@ -95,7 +95,7 @@ class Tensors:
         raw = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
         if self.wire == Wire.FLOAT32:
             return cast(Floats, raw)
-        return self._arithmetic.values(memoryview(raw).cast("B"))
+        return self._arithmetic.values(raw.data.cast("B"))
 
     def write(self, start: int, values: Floats) -> None:
         """See :class:`anabranch.site.arithmetic.Buffer`."""
@@ -112,7 +112,7 @@ class Tensors:
         if wire != self.wire:
             return None
         pieces = self._pieces(start, stop)
-        return memoryview(pieces[0]).cast("B") if len(pieces) == 1 else None
+        return pieces[0].data.cast("B") if len(pieces) == 1 else None
 
     def finish(self) -> None:
         """Write results back to tensors whose memory could not be used."""
@@ -131,7 +131,7 @@ def _kind(index: int, given: Any) -> str:
             "it out at every site, or zero it"
         )
     if isinstance(given, np.ndarray):
-        kind = given.dtype.name
+        kind: str = given.dtype.name
         if not given.flags.writeable:
             raise ValueError(f"array {index} is read-only; the result is written into it")
     elif _is_tensor(given):

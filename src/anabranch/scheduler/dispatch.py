@@ -25,6 +25,7 @@ from anabranch.plan import Plan, Tree, interleave, steady_rate_bps
 
 _LEAST_A_TREE = 4
 _SLACK = 2.0
+_DEALS_A_WINDOW = 16  # at most, while as many chunks end as may be under way
 _NEWEST = 0.3  # how much the newest duration counts in a tree's average
 
 
@@ -96,6 +97,7 @@ class Dispatcher:
         self._rows = {site: row for row, site in enumerate(self.members)}
         self.first = interleave(shares, min(window, chunks))
         self._left = chunks - len(self.first)
+        self._batch = max(1, len(self.first) // _DEALS_A_WINDOW)
         self._began_s: list[deque[float]] = [deque() for _ in shares]  # of chunks under way
         for tree in self.first:
             self._began_s[tree].append(math.inf)  # nobody knows when the round begins at the sites
@@ -138,7 +140,13 @@ class Dispatcher:
                 if began_s < math.inf:
                     self._note(tree, now_s - began_s)
                 self._free[tree] += 1
-        return self._deal(now_s) if self._left and ended.any() else ()
+        if not self._left or not ended.any():
+            return ()
+        # A word to every member costs as much for one chunk as for many.
+        under_way = int(self._dealt.sum() - everywhere.sum())
+        if sum(self._free) < self._batch and under_way:
+            return ()
+        return self._deal(now_s)
 
     def _note(self, tree: int, seconds: float) -> None:
         known_s = self._takes_s[tree]

@@ -70,7 +70,7 @@ from anabranch.site.terms import Terms
 from anabranch.site.timekeeper import Timekeeper
 
 # How often, while as many chunks end as may be under way, a site tells the scheduler so.
-_REPORTS_A_WINDOW = 16
+_REPORTS_A_WINDOW = 8
 
 
 class ExchangeError(NetError):
@@ -341,14 +341,17 @@ class SiteAgent:
         state = self._channels[channel]
         state.number += 1
         number = state.number
-        if number in state.failed:
-            raise ExchangeError(state.failed.pop(number))
-        self._ask(channel, number, terms)
+        self._ask(channel, number, terms)  # also if it has failed: requests are counted
         asked = state.waiting[number]
+        if number in state.failed:
+            del state.waiting[number]
+            raise ExchangeError(state.failed.pop(number))
         try:
             grant, plan = await asked.granted
         finally:
             del state.waiting[number]
+        if number in state.failed:
+            raise ExchangeError(state.failed.pop(number))
         exchange = grant.exchange
         window = len(grant.trees or ())
         self._underway[exchange] = _Underway(
@@ -540,16 +543,15 @@ class SiteAgent:
         state = self._channels[message.channel]
         asked = state.waiting.get(message.number)
         error = ExchangeError(message.reason)
-        if message.exchange in self._underway and self._plane is not None:
-            self._plane.give_up(message.exchange, error)
-            return
         if self._plane is not None:
             self._plane.give_up(message.exchange, error)
-        if asked is None:
-            state.failed[message.number] = message.reason
-        elif not asked.granted.done():
+        if message.exchange in self._underway:
+            return
+        if asked is not None and not asked.granted.done():
             asked.granted.set_exception(error)
-            asked.granted.exception()
+            asked.granted.exception()  # it may never be waited for
+        else:  # it is about to begin here, or will be asked for
+            state.failed[message.number] = message.reason
 
     def _fail_waiting(self, error: Exception) -> None:
         """Let none wait for an answer of the scheduler's that will not come."""

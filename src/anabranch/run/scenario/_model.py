@@ -14,10 +14,9 @@ from anabranch.pace import AnyLoad, AnyPace, Bsp, EqualBatches
 from anabranch.plan import AnyPlanner, Auxiliary, Packed
 from anabranch.run.scenario.tasks import Task
 from anabranch.scheduler.awareness import AnyAwareness
+from anabranch.scheduler.chunking import filling_elements
 from anabranch.sim.faults import Fault
 from anabranch.site.dataplane import MOST_CHUNK_ELEMENTS
-
-_PACKED_CHUNKS = 1000  # about as many chunks a round on packed trees
 
 
 class EveryStep(Table, frozen=True, kw_only=True, tag_field="kind", tag="every-step"):
@@ -160,9 +159,7 @@ class Scenario(Table, frozen=True, kw_only=True):
         """
         if self.chunk_elements is not None:
             return self.chunk_elements
-        if not self.routes[0].deep:
-            return 1 << 18
-        return min(max(buffer_elements // _PACKED_CHUNKS, 1 << 14), 1 << 16)
+        return filling_elements(buffer_elements, self.routes[0].deep)
 
     @property
     def adaptive(self) -> Adaptive | None:

@@ -1,0 +1,192 @@
+"""A whole group on this machine in one line, for tests and notebooks."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import secrets
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from anabranch.group._group import Group, join
+from anabranch.group._serve import Service
+from anabranch.group._thread import LoopThread
+from anabranch.net.errors import RunAborted
+from anabranch.net.tcp import TcpNetwork
+from anabranch.overlay import Link, Overlay, Site
+from anabranch.record import events
+from anabranch.scheduler.server import LIMITS, Scheduler
+
+_LISTEN = "127.0.0.1", 0
+_RATE_BPS = 1e10  # of each link; nothing holds them to it, and all are alike
+_MERCY_S = 5.0  # for processes to end by themselves once one has failed
+
+
+class Silent:
+    """A log that writes nothing down."""
+
+    def began(self, buffer_elements: int) -> None:
+        """See :class:`anabranch.scheduler.server.Log`."""
+
+    def write(self, *happened: events.Event) -> None:
+        """See :class:`anabranch.scheduler.server.Log`."""
+
+
+def _complete(sites: int) -> Overlay:
+    links = [
+        Link(source, target, _RATE_BPS)
+        for source in range(sites)
+        for target in range(sites)
+        if source != target
+    ]
+    return Overlay("local", tuple(Site(f"site{index}") for index in range(sites)), tuple(links))
+
+
+@contextmanager
+def _serving(service: Service) -> Iterator[tuple[str, str]]:
+    """Run a scheduler in a thread; yield its address and the group's token."""
+    token = secrets.token_hex(16)
+    thread = LoopThread("anabranch scheduler")
+
+    async def start() -> tuple[Scheduler, str]:
+        scheduler = service.scheduler(TcpNetwork(LIMITS), token, Silent(), _LISTEN)
+        host, port = await scheduler.listen(_LISTEN)
+        return scheduler, f"{host}:{port}"
+
+    scheduler, address = thread.run(start())
+
+    async def end() -> None:
+        scheduler.abort("the block that made the group was left")
+        await scheduler.close()
+
+    try:
+        yield address, token
+    finally:
+        thread.run(end())
+        thread.close()
+
+
+@contextmanager
+def local(sites: int | Service = 2) -> Iterator[tuple[Group, ...]]:
+    """Make a group of sites in this process, over real connections, and leave it at the end.
+
+    Calls of one group wait for the others': make them from threads of their own, or with
+    ``async_op=True`` and wait afterwards.
+
+    Args:
+        sites: how many; or a :class:`Service`, whose overlay names them.
+
+    >>> import numpy as np
+    >>> with local(2) as (one, other):
+    ...     a, b = np.zeros(3, np.float32), np.ones(3, np.float32)
+    ...     for handle in [one.all_reduce(a, async_op=True), other.all_reduce(b, async_op=True)]:
+    ...         handle.wait()
+    >>> a.tolist(), b.tolist()
+    ([0.5, 0.5, 0.5], [0.5, 0.5, 0.5])
+    """
+    service = _service(sites)
+    names = [site.name for site in service.overlay.sites]
+    with _serving(service) as (address, token), ThreadPoolExecutor(len(names)) as pool:
+        groups = tuple(pool.map(lambda name: join(address, name, token=token), names))
+        try:
+            yield groups
+        except BaseException as error:
+            ended = error
+            list(pool.map(lambda group: group.__exit__(type(ended), ended, None), groups))
+            raise
+        list(pool.map(lambda group: group.close(), groups))
+
+
+def _service(sites: int | Service) -> Service:
+    if isinstance(sites, Service):
+        return sites
+    if sites < 1:
+        raise ValueError(f"a group of {sites} sites; give 1 at least")
+    return Service(_complete(sites), awareness=None, adaptive=False)
+
+
+def spawn(
+    function: Callable[..., Any], sites: int | Service = 2, arguments: Sequence[Any] = ()
+) -> list[Any]:
+    """Run a function at every site of a group, each in a process of its own on this machine.
+
+    Args:
+        function: called as ``function(group, *arguments)``; it and what it returns must be
+            picklable, so it stands at the top of a module.
+        sites: how many; or a :class:`Service`, whose overlay names them.
+        arguments: for every site alike.
+
+    Returns:
+        What each call returned, by rank.
+
+    Raises:
+        RunAborted: a call failed or a process died; names the site, with its traceback.
+    """
+    service = _service(sites)
+    names = [site.name for site in service.overlay.sites]
+    context = multiprocessing.get_context("spawn")
+    with _serving(service) as (address, token):
+        processes, pipes = [], []
+        try:
+            for name in names:
+                ours, theirs = context.Pipe(duplex=False)
+                process = context.Process(
+                    target=_run, args=(theirs, function, address, name, token, arguments)
+                )
+                process.start()
+                theirs.close()
+                processes.append(process)
+                pipes.append(ours)
+            return _results(names, pipes)
+        finally:
+            for process in processes:
+                process.join(_MERCY_S)
+                if process.is_alive():
+                    process.kill()
+                    process.join()
+            for pipe in pipes:
+                pipe.close()
+
+
+def _run(
+    pipe: Any,
+    function: Callable[..., Any],
+    address: str,
+    name: str,
+    token: str,
+    arguments: Sequence[Any],
+) -> None:
+    try:
+        with join(address, name, token=token) as group:
+            result = function(group, *arguments)
+    except BaseException as error:
+        # A site that only hears that another failed is not the one to tell about.
+        pipe.send((isinstance(error, RunAborted), "".join(traceback.format_exception(error))))
+        return
+    pipe.send((None, result))
+
+
+def _results(names: list[str], pipes: list[Any]) -> list[Any]:
+    results: dict[int, Any] = {}
+    hearsay = ""
+    waiting = dict(enumerate(pipes))
+    while waiting:
+        ready = multiprocessing.connection.wait(waiting.values())
+        for index in [index for index, pipe in waiting.items() if pipe in ready]:
+            pipe = waiting.pop(index)
+            try:
+                failed, told = pipe.recv()
+            except EOFError:
+                raise RunAborted(f"the process of {names[index]} died") from None
+            if failed is None:
+                results[index] = told
+            elif failed:
+                hearsay = hearsay or f"{names[index]} failed:\n{told}"
+            else:
+                raise RunAborted(f"{names[index]} failed:\n{told}")
+    if hearsay:
+        raise RunAborted(hearsay)
+    return [results[index] for index in range(len(names))]
