@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,8 +16,9 @@ from functools import partial
 from importlib.resources import as_file, files
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
+import msgspec
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -32,6 +33,7 @@ from anabranch.emulate import EmulationError, check_emulable
 from anabranch.net.errors import NetError, RunAborted
 from anabranch.net.network import Address
 from anabranch.overlay import Overlay, OverlayError, UniformRates
+from anabranch.pace import PACES
 from anabranch.plan import PLANNERS, AnyPlanner, Fapt, FromFile, Plan, PlanError, Prediction
 from anabranch.record import (
     LogError,
@@ -51,6 +53,9 @@ from anabranch.run.scenario import Scenario, ScenarioError
 
 if TYPE_CHECKING:
     from anabranch.experiments import Row
+    from anabranch.group import Service
+
+_T = TypeVar("_T")
 
 app = typer.Typer(
     name="anabranch",
@@ -62,6 +67,8 @@ app = typer.Typer(
 _console = Console() if sys.stdout.isatty() else Console(width=120)  # files do not wrap
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _ALEXNET_MB = 244.403
+_UNKNOWN_BPS = 100e6  # taken for every link's rate until it is measured
+_PACES = {tag_of(pace): pace for pace in PACES}
 _ROUTES = {tag_of(planner): planner for planner in PLANNERS if not issubclass(planner, FromFile)}
 
 
@@ -631,9 +638,39 @@ InsecureOption = Annotated[
 
 @app.command()
 def scheduler(
-    scenario: Annotated[Path, typer.Argument(help="The scenario's file.")],
-    log: Annotated[Path, typer.Option(help="The event log to create.")],
-    route: Annotated[int, typer.Option(help="Which of its routes, from 0.", min=0)] = 0,
+    scenario: Annotated[
+        Path | None, typer.Argument(help="A scenario's file; a group of any sites if not given.")
+    ] = None,
+    log: Annotated[Path | None, typer.Option(help="The event log to create.")] = None,
+    overlay: Annotated[
+        str | None,
+        typer.Option(help="For a group: a built-in overlay or a file; links may lack rates."),
+    ] = None,
+    sites: Annotated[
+        str | None,
+        typer.Option(help="For a group without an overlay: names, as paris,austin; measured."),
+    ] = None,
+    route: Annotated[
+        str,
+        typer.Option(
+            help=f"For a group: where aggregates travel, {listed(_ROUTES)}; packed if not given. "
+            "With parameters, as fapt,roots=3. With a scenario: which of its routes, from 0."
+        ),
+    ] = "",
+    measure: Annotated[
+        bool,
+        typer.Option(help="For a group: take all links for equal until they are measured."),
+    ] = False,
+    pace: Annotated[
+        str | None,
+        typer.Option(
+            help=f"For a group whose roots serve the model: {listed(_PACES)}; with parameters, as "
+            "ssp,lead=3."
+        ),
+    ] = None,
+    updates: Annotated[
+        int, typer.Option(help="How many each worker makes, where the model is served.", min=1)
+    ] = 1,
     listen: Annotated[
         str, typer.Option(help="host:port; port 0 takes a free one.")
     ] = "127.0.0.1:0",
@@ -641,16 +678,29 @@ def scheduler(
     emulated: Annotated[bool, typer.Option(hidden=True)] = False,
     insecure: InsecureOption = False,
 ) -> None:
-    """Run a scenario's scheduler; sites join it by address and token ($ANABRANCH_TOKEN)."""
+    """Run a scheduler, of a group or of a scenario; sites join it by address and token.
+
+    The token is $ANABRANCH_TOKEN. A group's sites are processes that call `anabranch.join(...)`.
+    """
+    address = _address(listen, insecure)
+    if scenario is None:
+        _serve_group(_service(overlay, sites, route, measure, pace, updates), address, log)
+        return
     from anabranch.run.control import run_scheduler
 
-    address = _address(listen, insecure)
+    for option, given in (("--overlay", overlay), ("--sites", sites), ("--pace", pace)):
+        if given is not None:
+            raise typer.BadParameter(f"{option} is for a group; the scenario says it itself")
+    if log is None:
+        raise typer.BadParameter("--log is missing: the event log of the run")
+    if route and not route.isdigit():
+        raise typer.BadParameter(f"--route {route}: with a scenario, give the number of its route")
     loaded, network = scenarios.load(scenario)
-    runs = loaded.runs()
-    if route >= len(runs):
-        raise typer.BadParameter(f"--route {route}: {scenario} has routes 0..{len(runs) - 1}")
+    runs, index = loaded.runs(), int(route or 0)
+    if index >= len(runs):
+        raise typer.BadParameter(f"--route {index}: {scenario} has routes 0..{len(runs) - 1}")
     run_scheduler(
-        runs[route],
+        runs[index],
         network,
         _token(),
         address,
@@ -660,6 +710,79 @@ def scheduler(
         emulated,
         lambda: print(BEGAN, flush=True) if stop_with_stdin else None,
     )
+
+
+def _service(
+    overlay: str | None,
+    sites: str | None,
+    route: str,
+    measure: bool,
+    pace: str | None,
+    updates: int,
+) -> Service:
+    """Return what a group is served with, as options say."""
+    from anabranch.group import Service
+    from anabranch.scheduler.awareness import Passive
+
+    if (overlay is None) == (sites is None):
+        raise typer.BadParameter(
+            "give a scenario's file, or --overlay FILE, or --sites NAME,NAME,... for a group"
+        )
+    if sites is not None:
+        network, measure = _complete(sites), True
+    else:
+        assert overlay is not None
+        network = overlays.load(overlay, unknown_rate_bps=_UNKNOWN_BPS if measure else None)
+    planner = _value("--route", route or "packed", _ROUTES)
+    if pace is not None:
+        rule = _value("--pace", pace, _PACES)
+        return Service(network, planner, None, adaptive=False, pace=rule, updates=updates)
+    awareness = Passive(start="equal" if measure else "overlay")
+    return Service(network, planner, awareness)
+
+
+def _value(option: str, text: str, known: Mapping[str, type[_T]]) -> _T:
+    """Return what KIND or KIND,KEY=VALUE,... stands for, keys as scenario files spell them."""
+    kind, *given = text.split(",")
+    if kind not in known:
+        near = nearest(kind, known) or f"give one of {listed(known)}"
+        raise typer.BadParameter(f"{option} {text}: no such kind; {near}")
+    table: dict[str, object] = {"kind": kind}
+    for each in given:
+        key, equals, value = each.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{option} {text}: {each!r} is not KEY=VALUE")
+        table[key] = value
+    try:
+        return msgspec.convert(table, known[kind], strict=False)
+    except msgspec.ValidationError as error:
+        raise typer.BadParameter(f"{option} {text}: {error}") from None
+
+
+def _complete(names: str) -> Overlay:
+    """Return an overlay of these sites, each linked with each; its rates say nothing."""
+    sites = tuple(overlays.Site(name.strip()) for name in names.split(","))
+    links = tuple(
+        overlays.Link(source, target, _UNKNOWN_BPS)
+        for source in range(len(sites))
+        for target in range(len(sites))
+        if source != target
+    )
+    return Overlay("group", sites, links)
+
+
+def _serve_group(service: Service, address: Address, log: Path | None) -> None:
+    from anabranch.group import serve
+
+    def listening(at: Address) -> None:
+        names = ", ".join(site.name for site in service.overlay.sites)
+        print(f"{at[0]}:{at[1]}", flush=True)
+        print(f"waiting for {names}", file=sys.stderr, flush=True)
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    serve(service, _token(), address, log, listening, say)
 
 
 @app.command()

@@ -2,6 +2,6 @@
 
 from anabranch.group._group import Group, Handle, Stats, join
 from anabranch.group._local import local, spawn
-from anabranch.group._serve import Service
+from anabranch.group._serve import Service, serve
 
-__all__ = ["Group", "Handle", "Service", "Stats", "join", "local", "spawn"]
+__all__ = ["Group", "Handle", "Service", "Stats", "join", "local", "serve", "spawn"]

@@ -350,19 +350,23 @@ async def _ending(awaitable: Any) -> Any:
 class _Member:
     """This process's part in a group: its event loop, its agent, and what was measured."""
 
-    def __init__(self, scheduler: Address, name: str, token: str, listen: Address) -> None:
+    def __init__(
+        self, scheduler: Address, name: str, token: str, listen: Address, patience_s: float
+    ) -> None:
         self.thread = LoopThread(f"anabranch {name}")
         self._closed = False
         self._started = False
         self._served: _Served | None = None
         try:
-            self.thread.run(self._join(scheduler, name, token, listen))
+            self.thread.run(self._join(scheduler, name, token, listen, patience_s))
         except BaseException:
             self.thread.close()
             raise
         atexit.register(self.close, None)
 
-    async def _join(self, scheduler: Address, name: str, token: str, listen: Address) -> None:
+    async def _join(
+        self, scheduler: Address, name: str, token: str, listen: Address, patience_s: float
+    ) -> None:
         from anabranch.scheduler.server import LIMITS as CONTROL_LIMITS
 
         self.agent = SiteAgent(
@@ -375,7 +379,7 @@ class _Member:
             _refused,
         )
         try:
-            welcome = await self.agent.join(scheduler)
+            welcome = await self.agent.join(scheduler, patience_s)
             self.index = welcome.site
             self.overlay = overlays.loads(welcome.overlay_toml)
             self._settings = _settings.loads(welcome.work)
@@ -515,6 +519,7 @@ def join(
     host: str = "127.0.0.1",
     port: int = 0,
     insecure: bool = False,
+    patience_s: float = 60.0,
     switch_interval_s: float | None = None,
 ) -> Group:
     """Join a group and wait until every site of its overlay has.
@@ -526,6 +531,7 @@ def join(
         host: where other sites reach this one.
         port: likewise; 0 takes a free one.
         insecure: allow addresses off this machine: traffic is not encrypted yet.
+        patience_s: how long to try where no scheduler answers; it may be started later.
         switch_interval_s: ask the interpreter to change threads so often
             (``sys.setswitchinterval``, for the whole process). Where Python code computes without
             a pause, the default of 5 ms is what each message may wait.
@@ -552,7 +558,7 @@ def join(
             )
     if switch_interval_s is not None:
         sys.setswitchinterval(switch_interval_s)
-    member = _Member((where, int(at)), name, secret, (host, port))
+    member = _Member((where, int(at)), name, secret, (host, port), patience_s)
     return Group(member, 0, range(member.overlay.size))
 
 

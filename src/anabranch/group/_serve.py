@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 
+from anabranch import __version__
+from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch.group._group import is_loopback
 from anabranch.group._settings import Settings, dumps
+from anabranch.net.errors import RunAborted
 from anabranch.net.network import Address, Network
+from anabranch.net.tcp import TcpNetwork
 from anabranch.overlay import Overlay
 from anabranch.pace import AnyLoad, AnyPace, EqualBatches
 from anabranch.plan import AnyPlanner, Auxiliary, Packed, Plan
+from anabranch.record import events
+from anabranch.record.log import EventLog
 from anabranch.scheduler.awareness import Awareness, Passive
 from anabranch.scheduler.chunking import LEAST_ELEMENTS, MOST_ELEMENTS, chunk_elements
 from anabranch.scheduler.dispatch import needed_window
 from anabranch.scheduler.pacing import PaceBook
-from anabranch.scheduler.server import Log, Scheduler
+from anabranch.scheduler.server import LIMITS, Log, Scheduler
 
 _ELEMENT_BYTES = 4
 _REPORTS_AN_UPDATE = 4  # how often sites report measurements while plans are looked at once
@@ -138,3 +150,146 @@ class Service:
         load = self.load.load(self.batch_size)
         workers = range(self.overlay.size)
         return PaceBook(self.pace, load, workers, servers, self.updates)
+
+
+class GroupLog:
+    """Writes a group's events down, and says the most important ones.
+
+    Args:
+        service: what the group is served with.
+        plan: the first plan.
+        log: where to write; None for nowhere.
+        say: called with each line for people.
+    """
+
+    def __init__(
+        self, service: Service, plan: Plan, log: EventLog | None, say: Callable[[str], None]
+    ) -> None:
+        self._service = service
+        self._plan = plan
+        self._log = log
+        self._say = say
+        self._names = [site.name for site in service.overlay.sites]
+        self._missing = dict.fromkeys(self._names)
+        self._held: list[events.Event] = []  # until the first event: what was meant to happen
+        self._began = False
+        self._last_s = 0.0
+
+    def began(self, buffer_elements: int) -> None:
+        """See :class:`anabranch.scheduler.server.Log`."""
+        self._began = True
+        overlay, size_bytes = self._service.overlay, _ELEMENT_BYTES * buffer_elements
+        if self._log is None:
+            return
+        chunk = chunk_elements(buffer_elements, self._plan, overlay, self._service.planner.deep)
+        predicted = plans.predict(
+            self._plan, overlay, size_bytes, chunk_bytes=_ELEMENT_BYTES * chunk
+        )
+        started = events.RunStarted(
+            at_s=0.0,
+            label=self._plan.label,
+            overlay_toml=overlays.dumps(overlay),
+            plan_json=plans.dumps(self._plan),
+            sites=self._names,
+            buffer_bytes=size_bytes,
+            chunk_elements=chunk,
+            shaped=False,
+            task="group",
+            model=f"{buffer_elements} elements",
+            seed=0,
+            rounds=0,
+            predicted_s=predicted.contention_s,
+            paper_s=predicted.paper_s,
+            limit_s=None,
+            target_accuracy=None,
+            versions={"anabranch": __version__},
+            started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        self._log.append([started, *self._held])
+
+    def write(self, *happened: events.Event) -> None:
+        """See :class:`anabranch.scheduler.server.Log`."""
+        for event in happened:
+            self._last_s = max(self._last_s, event.at_s)
+            self._tell(event)
+        if not self._began:
+            self._held += happened
+        elif self._log is not None:
+            self._log.append(happened)
+
+    def _tell(self, event: events.Event) -> None:
+        match event:
+            case events.SiteJoined():
+                self._missing.pop(event.name, None)
+                waits = f"; waiting for {', '.join(self._missing)}" if self._missing else ""
+                self._say(f"{event.name} joined from {event.address}{waits}")
+            case events.SiteLost():
+                self._say(f"{self._names[event.site]} is lost: {event.detail}")
+            case events.SiteCut():
+                self._say(f"the connection of {self._names[event.site]} broke: {event.detail}")
+            case events.SiteResumed():
+                self._say(f"{self._names[event.site]} is connected again")
+            case events.PlanIssued():
+                self._say(f"plan {event.version}: {event.why}")
+            case events.MessageRefused():
+                self._say(f"refused a message: {event.detail}")
+
+    def ended(self, error: str | None) -> None:
+        """Write the last event."""
+        self._say("every site has left" if error is None else f"the group ended: {error}")
+        if self._log is not None:
+            if not self._began:
+                self.began(1)
+            self._log.append([events.RunEnded(at_s=self._last_s, error=error, reason=None)])
+
+
+def serve(
+    service: Service,
+    token: str,
+    listen: Address,
+    log_path: Path | None,
+    listening: Callable[[Address], None],
+    say: Callable[[str], None],
+) -> None:
+    """Serve one group over TCP until every site has left.
+
+    Args:
+        service: what with.
+        token: what a site must know to join.
+        listen: where sites join.
+        log_path: the event log to create; None for none.
+        listening: called once sites can join, with where.
+        say: called with lines for people: who joined, who is awaited, what changed.
+
+    Raises:
+        RunAborted: the group ended early; says who or what caused it.
+        LogError: the log cannot be created.
+    """
+    with ExitStack() as stack:
+        log = None if log_path is None else stack.enter_context(EventLog.create(log_path))
+        asyncio.run(_serve(service, token, listen, log, listening, say))
+
+
+async def _serve(
+    service: Service,
+    token: str,
+    listen: Address,
+    log: EventLog | None,
+    listening: Callable[[Address], None],
+    say: Callable[[str], None],
+) -> None:
+    group_log = GroupLog(service, service.plan(service.believed()), log, say)
+    scheduler = service.scheduler(TcpNetwork(LIMITS), token, group_log, listen)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, scheduler.abort, "the scheduler was interrupted")
+    listening(await scheduler.listen(listen))
+    try:
+        await scheduler.finished()
+    except RunAborted as error:
+        group_log.ended(str(error))
+        raise
+    else:
+        group_log.ended(None)
+    finally:
+        await scheduler.close()

@@ -17,6 +17,7 @@ def load(
     rate: float | UniformRates | None = None,
     *,
     default_latency_s: float | None = None,
+    unknown_rate_bps: float | None = None,
 ) -> Overlay:
     """Return the overlay that a built-in name or a file holds.
 
@@ -26,6 +27,7 @@ def load(
         rate: for graph files: the rate of edges that have no capacity, a constant in bit/s or a
             rule. `read_graph` has more choices.
         default_latency_s: for graph files: the one-way delay of edges whose ends have no position.
+        unknown_rate_bps: for ``.toml`` files: of links that have no rate; None where each must.
 
     Raises:
         OverlayError: an unknown name or suffix, a missing file, a file that does not hold an
@@ -59,7 +61,7 @@ def load(
         raise OverlayError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise OverlayError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from error
-    return loads(text, where=str(path))
+    return loads(text, str(path), unknown_rate_bps)
 
 
 def _check_exists(path: Path) -> None:

@@ -76,7 +76,7 @@ class _File(Struct, forbid_unknown_fields=True):
     dynamics: _Dynamics | None = None
 
 
-def loads(text: str, where: str = "<string>") -> Overlay:
+def loads(text: str, where: str = "<string>", unknown_rate_bps: float | None = None) -> Overlay:
     """Read an overlay from TOML; equal texts may give one object, which is frozen.
 
     Args:
@@ -90,6 +90,9 @@ def loads(text: str, where: str = "<string>") -> Overlay:
             that leave out ``uplink_bps`` or ``downlink_bps``. ``[dynamics]`` changes all rates
             of links during the run, as `redraw` does.
         where: the file's name, for messages.
+
+        where: what errors call the document.
+        unknown_rate_bps: of links that have no rate; None where each must have one.
 
     Raises:
         OverlayError: a syntax error (with its line), or a key that is unknown, missing, of the
@@ -105,14 +108,17 @@ def loads(text: str, where: str = "<string>") -> Overlay:
     ['a->b', 'b->a']
     """
     try:
-        return _read(text)
+        return _read(text, unknown_rate_bps)
     except (OverlayError, TomlError) as error:
         raise OverlayError(f"{where}: {error}") from error.__cause__
 
 
 @lru_cache(maxsize=8)  # every site of a simulation is sent the same text
-def _read(text: str) -> Overlay:
+def _read(text: str, unknown_rate_bps: float | None) -> Overlay:
     file = decode_toml(text, _File)
+    if file.defaults.rate_bps is None:
+        defaults = msgspec.structs.replace(file.defaults, rate_bps=unknown_rate_bps)
+        file = msgspec.structs.replace(file, defaults=defaults)
     overlay = Overlay(file.name, tuple(_sites(file)), tuple(_links(file)))
     if file.dynamics is None:
         return overlay

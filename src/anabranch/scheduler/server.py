@@ -88,7 +88,7 @@ class Log(Protocol):
     """Where a scheduler writes down what happens."""
 
     def began(self, buffer_elements: int) -> None:
-        """The run's clock starts; the largest buffer has so many elements, 0 if none can say."""
+        """The run's clock has started; buffers have so many elements, or at least the first."""
 
     def write(self, *happened: events.Event) -> None:
         """Something has happened; times are seconds since the run began."""
@@ -415,6 +415,9 @@ class Scheduler:
         for site, message in outcome.say:
             self._post(site, message)
         for began in outcome.began:
+            if not self._buffer_elements:
+                self._buffer_elements = began.elements
+                self._log.began(began.elements)
             if began.channel == 0:
                 self._log.write(
                     events.RoundBegan(
@@ -531,7 +534,8 @@ class Scheduler:
                 self._replan_loop = ReplanLoop(
                     self._awareness, size_bytes, self._started_s, self._found, self.abort
                 )
-            self._log.began(buffer_elements)
+            if buffer_elements:
+                self._log.began(buffer_elements)
             self._broadcast(Start())
             if self._pacing is not None:
                 now_s = self._since_start_s()

@@ -230,8 +230,12 @@ class SiteAgent:
         self._epoch: EpochChanged | None = None
         self.welcome: Welcome
 
-    async def join(self, scheduler: Address) -> Welcome:
+    async def join(self, scheduler: Address, patience_s: float = 0.0) -> Welcome:
         """Join a run and wait until every site has.
+
+        Args:
+            scheduler: where it listens.
+            patience_s: how long to try where nothing answers.
 
         Returns:
             What the scheduler says: who this site is and what the work is.
@@ -243,7 +247,7 @@ class SiteAgent:
         self._listener = await self._data.listen(self._listen, self._on_lane)
         host, port = self._listener.address
         join = Join(self._token, self._name, host, port)
-        self.welcome = await self._scheduler.join(scheduler, join)
+        self.welcome = await self._scheduler.join(scheduler, join, patience_s)
         self._channels[0] = _Channel(plans.loads(self.welcome.plan_json))
         return self.welcome
 

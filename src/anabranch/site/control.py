@@ -101,21 +101,37 @@ class Control:
         """Whether there is a connection."""
         return self.is_open and self._reconnecting is None
 
-    async def join(self, scheduler: Address, join: Join) -> Welcome:
+    async def join(self, scheduler: Address, join: Join, patience_s: float = 0.0) -> Welcome:
         """Join a run and wait until every site has.
+
+        Args:
+            scheduler: where it listens.
+            join: what to say.
+            patience_s: how long to try where nothing answers.
 
         Raises:
             LinkError: the scheduler cannot be reached.
             RunAborted: it refused this site, or the run ended before it began.
         """
         self._scheduler = scheduler
-        connection = await self._network.connect(scheduler, _Inbound(self))
+        connection = await self._connect_first(scheduler, patience_s)
         connection.post(join)
         self._session = Session(connection)
         welcome = await self.expect(Welcome)
         self._site = welcome.site
         self._incarnation = welcome.incarnations[welcome.site] if welcome.incarnations else 0
         return welcome
+
+    async def _connect_first(self, scheduler: Address, patience_s: float) -> Connection:
+        until_s, pause_s = self._loop.time() + patience_s, _FIRST_PAUSE_S
+        while True:
+            try:
+                return await self._network.connect(scheduler, _Inbound(self))
+            except LinkError:
+                if self._loop.time() + pause_s > until_s:
+                    raise
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def post(self, message: Message) -> None:
         """Say something soon; never waits."""
