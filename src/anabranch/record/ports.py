@@ -1,4 +1,4 @@
-"""How busy the ports of servers are, both ways: the numbers behind figures and tables. Pure."""
+"""How busy the ports of servers are, both ways. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ class PortUse:
     Args:
         site: the server.
         way: "in", the way of updates, or "out", that of models.
-        edges_s: of the bins, shape (B + 1,), seconds since the run began.
         carried_bps: payload in each bin, shape (B,), bit/s; all that passed, of whatever tree.
         capacity_bps: what could have passed, shape (B,), bit/s: the port's rate, or that of all its
             links together where that is less. None where the run did not keep to the overlay's
@@ -33,7 +32,6 @@ class PortUse:
 
     site: int
     way: Way
-    edges_s: Floats
     carried_bps: Floats
     capacity_bps: Floats | None
 
@@ -105,6 +103,6 @@ def _use(run: RunSummary, overlay: Overlay, site: int, way: Way, edges_s: Floats
         carried_bps += _timeline.rates_bps(samples, edges_s)
         links_bps += _timeline.goodput_bps(link, edges_s)
     if not run.started.shaped:
-        return PortUse(site, way, edges_s, carried_bps, None)
+        return PortUse(site, way, carried_bps, None)
     cap_bps = port_bps(overlay, (site, "downlink" if way == "in" else "uplink"))
-    return PortUse(site, way, edges_s, carried_bps, np.minimum(links_bps, cap_bps))
+    return PortUse(site, way, carried_bps, np.minimum(links_bps, cap_bps))

@@ -146,6 +146,19 @@ def _all_agree(*agree: bool | None) -> bool | None:
     return None if None in agree else True
 
 
+def round_ratios(simulated: RunSummary, measured: RunSummary) -> dict[int, float]:
+    """Return measured over simulated time of each round that both completed, by its number."""
+    ours, theirs = (
+        dict(zip((done.round for done in run.rounds), run.interval_s, strict=True))
+        for run in (simulated, measured)
+    )
+    return {
+        number: theirs[number] / took_s
+        for number, took_s in ours.items()
+        if number in theirs and took_s > 0
+    }
+
+
 def worst_row(rows: Iterable[TwinRow]) -> TwinRow | None:
     """Return the row with the largest error; None where no row has one."""
     timed = [row for row in rows if row.error is not None]
