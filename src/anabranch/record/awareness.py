@@ -22,22 +22,16 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRate:
-    """One measurement of a link's rate, against the true rate at that moment.
-
-    Args:
-        source, target: the link's two sites.
-        at_s: when, seconds since the run began.
-        measured_bps, true_bps: payload rates, bit/s.
-        straddles: whether the true rate changed since the link's measurement before, or since the
-            run began: the chunks measured may then have passed at the rate before the change, so
-            that a difference is no error.
-    """
+    """One measurement of a link's rate, against the true rate at that moment."""
 
     source: int
     target: int
-    at_s: float
-    measured_bps: float
+    at_s: float  # when, seconds since the run began
+    measured_bps: float  # of payload
     true_bps: float
+    # Whether the true rate changed since the link's measurement before, or since the run began: the
+    # chunks measured may then have passed at the rate before the change, so that a difference is no
+    # error.
     straddles: bool
 
     @property
@@ -122,17 +116,11 @@ def _spread(rates_bps: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class TreeChange:
-    """How one plan's trees differ from another's.
+    """How one plan's trees differ from another's."""
 
-    Args:
-        trees: how many the new plan has.
-        added: how many of these the old one has not: another root, or another way up or down.
-        reweighted: how many both have, with another share.
-    """
-
-    trees: int
-    added: int
-    reweighted: int
+    trees: int  # how many the new plan has
+    added: int  # how many of these the old one has not: another root, or another way up or down
+    reweighted: int  # how many both have, with another share
 
     def __str__(self) -> str:
         words = f"{self.added} of {self.trees} new"
@@ -170,20 +158,14 @@ def _shares(plan: Plan) -> Mapping[_Shape, float]:
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """A link on which waiting began.
+    """A link on which waiting began."""
 
-    Args:
-        source, target: the neighbours in a tree; see `anabranch.record.Wait`.
-        began: the rounds whose waiting began here, in order.
-        passed_on: in how many more rounds it passed waiting on that began elsewhere.
-        median_s: the median time of the rounds whose waiting began here, seconds; None where there
-            is no such round.
-    """
-
-    source: int
+    source: int  # neighbours in a tree; see `anabranch.record.Wait`
     target: int
-    began: tuple[int, ...]
-    passed_on: int
+    began: tuple[int, ...]  # the rounds whose waiting began here, in order
+    passed_on: int  # in how many more rounds it passed waiting on that began elsewhere
+    # The median time of the rounds whose waiting began here, seconds; None where there is no such
+    # round.
     median_s: float | None
 
 

@@ -26,25 +26,16 @@ _AT_ONCE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """One iteration of one worker; moments are seconds since the run began.
+    """One iteration of one worker; moments are seconds since the run began."""
 
-    Args:
-        update: which, from 1.
-        samples: of its batch.
-        went_s: when it could begin: it was let go on, and had computed what came before.
-        asked_s: when it had computed, and its push began.
-        came_s: when all of its update was with the servers.
-        compute_s: how long it computed.
-        next_s: when it was let go on to its next, or could begin it if that was later; None for its
-            last, and where it died before.
-    """
-
-    update: int
-    samples: int
-    went_s: float
-    asked_s: float
-    came_s: float
-    compute_s: float
+    update: int  # which, from 1
+    samples: int  # of its batch
+    went_s: float  # when it could begin: it was let go on, and had computed what came before
+    asked_s: float  # when it had computed, and its push began
+    came_s: float  # when all of its update was with the servers
+    compute_s: float  # how long it computed
+    # When it was let go on to its next, or could begin it if that was later; None for its last, and
+    # where it died before.
     next_s: float | None
 
     @property
@@ -65,19 +56,14 @@ class Iteration:
 
 @dataclass(frozen=True, slots=True)
 class PaceSummary:
-    """A run with servers, summed up.
+    """A run with servers, summed up."""
 
-    Args:
-        iterations: of each worker, by site, in order; those whose update came.
-        gaps_s: time between updates that became part of the model, one after the other, seconds.
-        missed: how many updates missed how many of others.
-        discarded: how many updates were.
-    """
-
+    # Of each worker, by site, in order; those whose update came.
     iterations: Mapping[int, Sequence[Iteration]]
+    # Time between updates that became part of the model, one after the other, seconds.
     gaps_s: tuple[float, ...]
-    missed: Mapping[int, int]
-    discarded: int
+    missed: Mapping[int, int]  # how many updates missed how many of others
+    discarded: int  # how many updates were
 
     @property
     def updates(self) -> int:

@@ -20,22 +20,14 @@ from anabranch.record.twin import TwinRow, compare
 
 @dataclass(frozen=True)
 class Run:
-    """One log, read.
+    """One log, read."""
 
-    Args:
-        name: unlike that of every other run in a report.
-        path: of the log.
-        summary: of its events.
-        overlay, plan: what its first event holds as text.
-        issued: the plans issued later, as in the summary.
-    """
-
-    name: str
-    path: Path
-    summary: RunSummary
-    overlay: Overlay
+    name: str  # unlike that of every other run in a report
+    path: Path  # of the log
+    summary: RunSummary  # of its events
+    overlay: Overlay  # overlay, plan: what its first event holds as text
     plan: Plan
-    issued: tuple[Plan, ...]
+    issued: tuple[Plan, ...]  # the plans issued later, as in the summary
 
     @classmethod
     def of(cls, events: Iterable[Event | UnknownEvent], path: Path) -> Run:
@@ -207,17 +199,11 @@ def distinct(names: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """The link or port that limits a plan's rounds.
+    """The link or port that limits a plan's rounds."""
 
-    Args:
-        name: of the link, or of the site and its port.
-        load: buffers it carries in a round.
-        rate_bps: its goodput when the run begins.
-    """
-
-    name: str
-    load: float
-    rate_bps: float
+    name: str  # of the link, or of the site and its port
+    load: float  # buffers it carries in a round
+    rate_bps: float  # its goodput when the run begins
 
     def seconds(self, buffer_bytes: int) -> float:
         """Return how long it needs for one round, seconds."""

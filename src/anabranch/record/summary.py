@@ -34,47 +34,30 @@ from anabranch.record.pacing import PaceSummary, summarise_pace
 
 @dataclass(frozen=True, slots=True)
 class CompletedRound:
-    """A round that every site taking part has the result of.
+    """A round that every site taking part has the result of."""
 
-    Args:
-        round: its number, from 1.
-        version: of the plan it ran under.
-        at_s: when the last site had the result.
-        seconds: the longest any site took.
-    """
-
-    round: int
-    version: int
-    at_s: float
-    seconds: float
+    round: int  # its number, from 1
+    version: int  # of the plan it ran under
+    at_s: float  # when the last site had the result
+    seconds: float  # the longest any site took
 
 
 @dataclass(frozen=True, slots=True)
 class AccuracyPoint:
-    """The accuracy after one round.
+    """The accuracy after one round."""
 
-    Args:
-        at_s: when every site had the model, or else when the last site that evaluated it did.
-        round: which.
-        accuracy: mean over those sites, in [0, 1].
-    """
-
-    at_s: float
-    round: int
-    accuracy: float
+    at_s: float  # when every site had the model, or else when the last site that evaluated it did
+    round: int  # which
+    accuracy: float  # mean over those sites, in [0, 1]
 
 
 @dataclass(frozen=True, slots=True)
 class Dispute:
-    """A round whose result was not the same everywhere.
+    """A round whose result was not the same everywhere."""
 
-    Args:
-        round: which.
-        sites: those whose checksum is not the commonest one; of equally common ones, that of the
-            site with the lowest index counts as right.
-    """
-
-    round: int
+    round: int  # which
+    # Those whose checksum is not the commonest one; of equally common ones, that of the site with
+    # the lowest index counts as right.
     sites: tuple[int, ...]
 
 
@@ -91,16 +74,11 @@ class Wait:
     slow link below it or long computing, the chain does not say. Each site tells of its last
     message only, which may belong to another tree than the one it sent on. So the chain says where
     to look, and is not a proof.
-
-    Args:
-        round: which.
-        sites: the chain, the site that finished last first; at least one.
-        tree: index into the plan's trees of the last message on the chain, or None.
     """
 
-    round: int
-    sites: tuple[int, ...]
-    tree: int | None
+    round: int  # which
+    sites: tuple[int, ...]  # the chain, the site that finished last first; at least one
+    tree: int | None  # index into the plan's trees of the last message on the chain, or None
 
     @property
     def links(self) -> tuple[tuple[int, int], ...]:
@@ -119,58 +97,38 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One run, summed up.
+    """One run, summed up."""
 
-    Args:
-        started: the run's first event.
-        rounds: those completed, in order of number.
-        compute_s: for each round with steps, in order, the longest any site computed for it.
-        steps: the sites' local updates, in order of time.
-        accuracy: one point for each evaluated round, in order of number.
-        links: what each link carried, by (source, target), in order of time.
-        measured: each link's estimates, by (source, target), in order of time.
-        plans: those issued after the first, in order.
-        waits: the chain of waiting of each completed round, in order; empty where no site said
-            which neighbour it waited for.
-        checked_rounds: how many rounds have checksums of two sites or more.
-        disputes: the checked rounds whose checksums differ.
-        checksums: of the other checked rounds, by number.
-        faults: what a fault script did, in order.
-        lost: the sites that were lost, in order; one that came back may be lost again.
-        returned: those that came back, in order.
-        pace: what a run with servers came to; None for one that all-reduces.
-        transports: of the sites whose lanes do not send as they were asked to.
-        refused: messages refused, by name of the error.
-        unknown: events of another release that were left out, by kind.
-        total_s: when the run ended or, where it did not, when its last event was written.
-        ended: whether the log has its last event.
-        error: what went wrong and ended the run, or None.
-        reason: why the run ended early on purpose, or None.
-    """
-
-    started: RunStarted
-    rounds: tuple[CompletedRound, ...]
+    started: RunStarted  # the run's first event
+    rounds: tuple[CompletedRound, ...]  # those completed, in order of number
+    # For each round with steps, in order, the longest any site computed for it.
     compute_s: tuple[float, ...]
-    steps: tuple[StepDone, ...]
-    accuracy: tuple[AccuracyPoint, ...]
+    steps: tuple[StepDone, ...]  # the sites' local updates, in order of time
+    accuracy: tuple[AccuracyPoint, ...]  # one point for each evaluated round, in order of number
+    # What each link carried, by (source, target), in order of time.
     links: Mapping[tuple[int, int], tuple[LinkBytes, ...]]
+    # Each link's estimates, by (source, target), in order of time.
     measured: Mapping[tuple[int, int], tuple[LinkMeasured, ...]]
-    plans: tuple[PlanIssued, ...]
+    plans: tuple[PlanIssued, ...]  # those issued after the first, in order
+    # The chain of waiting of each completed round, in order; empty where no site said which
+    # neighbour it waited for.
     waits: tuple[Wait, ...]
-    checked_rounds: int
-    disputes: tuple[Dispute, ...]
-    checksums: Mapping[int, int]
-    faults: tuple[FaultInjected, ...]
+    checked_rounds: int  # how many rounds have checksums of two sites or more
+    disputes: tuple[Dispute, ...]  # the checked rounds whose checksums differ
+    checksums: Mapping[int, int]  # of the other checked rounds, by number
+    faults: tuple[FaultInjected, ...]  # what a fault script did, in order
+    # The sites that were lost, in order; one that came back may be lost again.
     lost: tuple[SiteLost, ...]
-    returned: tuple[SiteJoined, ...]
-    pace: PaceSummary | None
+    returned: tuple[SiteJoined, ...]  # those that came back, in order
+    pace: PaceSummary | None  # what a run with servers came to; None for one that all-reduces
+    # Of the sites whose lanes do not send as they were asked to.
     transports: tuple[TransportChosen, ...]
-    refused: Mapping[str, int]
-    unknown: Mapping[str, int]
-    total_s: float
-    ended: bool
-    error: str | None
-    reason: str | None
+    refused: Mapping[str, int]  # messages refused, by name of the error
+    unknown: Mapping[str, int]  # events of another release that were left out, by kind
+    total_s: float  # when the run ended or, where it did not, when its last event was written
+    ended: bool  # whether the log has its last event
+    error: str | None  # what went wrong and ended the run, or None
+    reason: str | None  # why the run ended early on purpose, or None
 
     @property
     def label(self) -> str:

@@ -42,23 +42,14 @@ class Column(Generic[Row]):
 
 @dataclass(frozen=True)
 class Table:
-    """Plain text, ready to be set.
+    """Plain text, ready to be set."""
 
-    Args:
-        headings: one for each column.
-        rows: of cells; the first heads its row.
-        numbers: the columns to set flush right.
-        words: the columns that hold sentences, and may break lines.
-        brief: the columns that a terminal shows.
-        more: sentences on rows that are left out.
-    """
-
-    headings: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    numbers: Collection[int] = ()
-    words: Collection[int] = ()
-    brief: Sequence[int] = ()
-    more: Sequence[str] = ()
+    headings: Sequence[str]  # one for each column
+    rows: Sequence[Sequence[str]]  # of cells; the first heads its row
+    numbers: Collection[int] = ()  # the columns to set flush right
+    words: Collection[int] = ()  # the columns that hold sentences, and may break lines
+    brief: Sequence[int] = ()  # the columns that a terminal shows
+    more: Sequence[str] = ()  # sentences on rows that are left out
 
     @classmethod
     def of(cls, columns: Sequence[Column[Row]], rows: Iterable[Row]) -> Table:
