@@ -129,7 +129,7 @@ def test_limits_leave_out_runs_whose_limit_was_not_computed(run) -> None:
     assert [list(trace.y) for trace in figures.limits(runs).data] == [["a"], ["a"]]
 
 
-def test_round_times_have_no_entry_for_limits_that_nobody_computed(run) -> None:
+def test_round_times_have_no_entry_for_limits_that_were_not_computed(run) -> None:
     figure = figures.round_times({"a": summarise(run(limit_s=None))})
     assert [trace.name for trace in figure.data] == [None, "predicted"]
 

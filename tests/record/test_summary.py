@@ -237,7 +237,7 @@ def test_checksums_are_kept_of_rounds_that_ended_alike(start) -> None:
             *done(1, 0, 1, checksum=7),
             *done(2, 0, checksum=7),
             *done(2, 1, checksum=8),
-            *done(3, 0, checksum=9),  # nobody to compare it with
+            *done(3, 0, checksum=9),  # no other to compare it with
         ]
     )
     assert summary.checksums == {1: 7}
@@ -354,14 +354,14 @@ def test_waiting_ends_at_a_site_that_has_but_an_earlier_attempt_s_result(start) 
     assert wait == Wait(round=0, sites=(2, 0), tree=2)
 
 
-def test_a_round_whose_last_site_waited_for_nobody_has_no_link_to_blame(start) -> None:
+def test_a_round_whose_last_site_waited_for_no_neighbour_has_no_link_to_blame(start) -> None:
     events = [pointing(0, 1), pointing(1, None), pointing(2, 0), pointing(3, None, at_s=2.0)]
     wait = wait_of(start, *events)
     assert wait == Wait(round=0, sites=(3,), tree=None)
     assert wait.began is None
 
 
-def test_rounds_are_blamed_on_nobody_where_no_site_said_whom_it_waited_for(run) -> None:
+def test_there_are_no_waits_where_no_site_said_which_neighbour_it_waited_for(run) -> None:
     assert summarise(run()).waits == ()
 
 

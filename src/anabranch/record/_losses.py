@@ -1,4 +1,4 @@
-"""How the loss fell, smoothed: the numbers behind figures. Pure."""
+"""The training loss over a run, smoothed. Pure."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Run:
     name: str  # unlike that of every other run in a report
     path: Path  # of the log
     summary: RunSummary  # of its events
-    overlay: Overlay  # overlay, plan: what its first event holds as text
+    overlay: Overlay  # what its first event holds as text
     plan: Plan
     issued: tuple[Plan, ...]  # the plans issued later, as in the summary
 

@@ -2,9 +2,8 @@
 
 A route's error is how far its measured time per round is from its simulated one: with the medians
 over all completed rounds of each run, ``|measured / simulated - 1|``. The time per round runs from
-the end of one round to the end of the next, so computing and waiting are in it. Measured is
-compared with simulated and not the other way round, as one compares what came with what was
-foretold.
+the end of one round to the end of the next, so computing and waiting are in it. The
+simulated time is the reference, as a prediction is.
 """
 
 from __future__ import annotations
