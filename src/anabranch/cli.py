@@ -35,18 +35,11 @@ from anabranch.net.network import Address
 from anabranch.overlay import Overlay, OverlayError, UniformRates
 from anabranch.pace import PACES
 from anabranch.plan import PLANNERS, AnyPlanner, Fapt, FromFile, Plan, PlanError, Prediction
-from anabranch.record import (
-    LogError,
-    RunSummary,
-    compare,
-    fingerprint,
-    read_events,
-    summarise,
-    units,
-)
+from anabranch.record import LogError, fingerprint, read_events, tables, units
+from anabranch.record.runs import name_apart, pair_up, read_run
 from anabranch.run import scenario as scenarios
 from anabranch.run.launch import BEGAN, TOKEN_VARIABLE, run_locally
-from anabranch.run.progress import LiveRun, pace_table, results_table, twin_table
+from anabranch.run.progress import LiveRun
 from anabranch.run.replay import ReplayError
 from anabranch.run.replay import replay as replay_log
 from anabranch.run.scenario import Scenario, ScenarioError
@@ -185,8 +178,10 @@ def twin(
         _simulate(simulated, data_dir)
         _run_locally(measured, data_dir, emulate)
         pairs.append((simulated.log, measured.log))
-    twins = [compare(_summary(simulated), _summary(measured)) for simulated, measured in pairs]
-    _console.print(twin_table(twins))
+    rows = [
+        twin.row for twin in pair_up((read_run(ours), read_run(theirs)) for ours, theirs in pairs)
+    ]
+    _console.print(tables.twins(rows).for_terminal(tables.twin_errors(rows)))
     report_path = folder / "report.html"
     write_twin_report(pairs, report_path)
     _console.print(f"report: {report_path}", soft_wrap=True)
@@ -233,8 +228,7 @@ def _run_all(
             break
     logs = [run.log for run in runs if run.log.exists() and any(read_events(run.log))]
     if logs:
-        done = [_summary(log) for log in logs]
-        _print_results(done)
+        _print_results(logs)
         report_path = folder / "report.html"
         write_report(logs, report_path)
         _console.print(f"report: {report_path}", soft_wrap=True)
@@ -243,13 +237,11 @@ def _run_all(
     return logs
 
 
-def _print_results(runs: Sequence[RunSummary]) -> None:
-    served = [run for run in runs if run.pace is not None]
-    of_rounds = [run for run in runs if run.pace is None]
-    if served:
-        _console.print(pace_table(served))
-    if of_rounds:
-        _console.print(results_table(of_rounds))
+def _print_results(logs: Sequence[Path]) -> None:
+    runs = name_apart([read_run(log) for log in logs])
+    for table in (tables.paces(runs), tables.results(runs)):
+        if table.rows:
+            _console.print(table.for_terminal())
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,10 +350,6 @@ def _ending_on_interrupt() -> Iterator[None]:
 
 def _interrupt(number: int, frame: object) -> NoReturn:
     raise KeyboardInterrupt
-
-
-def _summary(log: Path) -> RunSummary:
-    return summarise(event for _, event in read_events(log))
 
 
 # --- plan --------------------------------------------------------------------------------------
@@ -592,7 +580,7 @@ def report(
     from anabranch.record.report import write_report
 
     logs = _logs(runs)
-    _print_results([_summary(log) for log in logs])
+    _print_results(logs)
     write_report(logs, out)
     _console.print(f"report: {out}", soft_wrap=True)
 

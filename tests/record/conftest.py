@@ -25,6 +25,7 @@ from anabranch.record import (
     RunEnded,
     RunStarted,
 )
+from anabranch.record.runs import Run
 
 BUFFER_BYTES = 10_000_000
 
@@ -171,8 +172,8 @@ def aware(start: MakeStart, changing: Overlay, star: Plan, packed: Plan) -> Make
     event.
     """
 
-    def make(**changes: object) -> list[Event]:
-        events: list[Event] = [start(star, changing, rounds=10, limit_s=None, **changes)]
+    def make(on: Overlay = changing, **changes: object) -> list[Event]:
+        events: list[Event] = [start(star, on, rounds=10, limit_s=None, **changes)]
         pointers = {
             star.version: {0: (1, 0), 1: (0, 0), 2: (0, 0), 3: (0, 0)},
             packed.version: {0: (3, 1), 1: (3, 1), 2: (3, 1), 3: (1, 0)},
@@ -228,6 +229,12 @@ def aware(start: MakeStart, changing: Overlay, star: Plan, packed: Plan) -> Make
         ]
 
     return make
+
+
+@pytest.fixture
+def read() -> Callable[[str, Iterable[Event]], Run]:
+    """Return a function that makes a report's run of events, as if read from a log of that name."""
+    return lambda name, events: Run.of(events, Path(f"{name}.db"))
 
 
 @pytest.fixture

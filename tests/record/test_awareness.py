@@ -114,5 +114,5 @@ def test_links_on_which_most_waiting_began_come_first(aware) -> None:
     )
 
 
-def test_nobody_is_blamed_where_no_site_said_whom_it_waited_for(run) -> None:
+def test_no_link_is_blamed_where_no_site_said_which_neighbour_it_waited_for(run) -> None:
     assert blockers(summarise(run())) == ()

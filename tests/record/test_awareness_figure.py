@@ -10,7 +10,7 @@ from anabranch.overlay import Overlay, Site
 from anabranch.plan import Plan
 from anabranch.record import FaultInjected, LinkMeasured, PlanIssued, RoundDone, summarise
 from anabranch.record._awareness_figure import awareness
-from anabranch.record._runs import Run
+from anabranch.record.runs import Run
 
 
 @pytest.fixture

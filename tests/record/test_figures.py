@@ -8,12 +8,13 @@ import pytest
 
 from anabranch.overlay import Link, Overlay, Site, Trace
 from anabranch.plan import Plan, PlanError, Tree
-from anabranch.record import FaultInjected, LinkBytes, figures, summarise
+from anabranch.record import FaultInjected, LinkBytes, _plan_figure, summarise
+from anabranch.record import _run_figures as figures
 from anabranch.record._losses import LossCurve
 
 
 def test_every_tree_is_one_entry_of_the_legend(overlay: Overlay, packed: Plan) -> None:
-    figure = figures.trees(overlay, packed)
+    figure = _plan_figure.trees(overlay, packed)
     entries = [trace for trace in figure.data if trace.name and trace.showlegend is not False]
     assert [trace.name for trace in entries] == ["1. Kyoto 75 %", "2. Perth 25 %"]
     assert len({trace.legendgroup for trace in entries}) == 2
@@ -31,7 +32,7 @@ def arrows(figure, name: str, dash: str) -> int:
 def test_the_way_down_is_drawn_only_where_it_is_not_the_way_up(
     overlay: Overlay, packed: Plan
 ) -> None:
-    figure = figures.trees(overlay, packed)
+    figure = _plan_figure.trees(overlay, packed)
     assert [arrows(figure, "1. Kyoto 75 %", dash) for dash in ("solid", "dot")] == [3, 0]
     assert [arrows(figure, "2. Perth 25 %", dash) for dash in ("solid", "dot")] == [3, 3]
 
@@ -39,31 +40,31 @@ def test_the_way_down_is_drawn_only_where_it_is_not_the_way_up(
 def test_relays_are_drawn_as_the_links_they_use(overlay: Overlay, star: Plan) -> None:
     relayed = replace(star, routes={(1, 0): (1, 2, 0), (0, 1): (0, 2, 1)})
     # Kyoto's own edge to Oslo and the end of Lima's route are one link.
-    assert arrows(figures.trees(overlay, relayed), "1. Oslo 100 %", "solid") == 3
+    assert arrows(_plan_figure.trees(overlay, relayed), "1. Oslo 100 %", "solid") == 3
 
 
 def test_the_busiest_link_stands_out(overlay: Overlay, star: Plan) -> None:
     [widest] = [
         trace
-        for trace in figures.trees(overlay, star).data
+        for trace in _plan_figure.trees(overlay, star).data
         if trace.mode == "lines" and trace.line.width == 22
     ]
     assert list(widest.x).count(None) == 1  # Lima to Oslo, at half the others' rate
 
 
 def test_rates_are_written_once_where_both_ways_have_the_same(overlay: Overlay, star: Plan) -> None:
-    texts = [note.text for note in figures.trees(overlay, star).layout.annotations]
+    texts = [note.text for note in _plan_figure.trees(overlay, star).layout.annotations]
     assert texts.count("80") == 5 + 1  # five pairs, and Oslo to Lima
     assert texts.count("40") == 1
 
 
 def test_a_plan_for_another_overlay_is_refused(overlay: Overlay) -> None:
     with pytest.raises(PlanError, match="2 sites"):
-        figures.trees(overlay, Plan(1, (Tree(0, 1.0, (-1, 0), (-1, 0)),)))
+        _plan_figure.trees(overlay, Plan(1, (Tree(0, 1.0, (-1, 0), (-1, 0)),)))
 
 
 def test_a_single_site_can_be_drawn() -> None:
-    figure = figures.trees(
+    figure = _plan_figure.trees(
         Overlay("alone", (Site("Oslo"),), ()), Plan(1, (Tree(0, 1.0, (-1,), (-1,)),))
     )
     assert "<b>Oslo</b>" in [note.text for note in figure.layout.annotations]
@@ -74,7 +75,7 @@ def test_names_cannot_bring_markup(overlay: Overlay, star: Plan, run) -> None:
     hostile = replace(overlay, sites=(Site(evil), *overlay.sites[1:]))
     summary = summarise(run(star, on=hostile, label=evil))
     for figure in (
-        figures.trees(hostile, star),
+        _plan_figure.trees(hostile, star),
         figures.utilisation(summary, hostile),
         figures.round_times({evil: summary}),
         figures.limits({evil: summary}),
@@ -83,7 +84,6 @@ def test_names_cannot_bring_markup(overlay: Overlay, star: Plan, run) -> None:
     ):
         assert "&lt;script" in figure.to_json()
         assert "<script>alert" not in figure.to_json()
-        assert "<script>alert" not in figures.to_html(figure, "figure")
 
 
 def test_losses_of_all_runs_are_drawn_over_time_or_iterations() -> None:
@@ -129,7 +129,7 @@ def test_limits_leave_out_runs_whose_limit_was_not_computed(run) -> None:
     assert [list(trace.y) for trace in figures.limits(runs).data] == [["a"], ["a"]]
 
 
-def test_round_times_have_no_entry_for_limits_that_nobody_computed(run) -> None:
+def test_round_times_have_no_entry_for_limits_that_were_not_computed(run) -> None:
     figure = figures.round_times({"a": summarise(run(limit_s=None))})
     assert [trace.name for trace in figure.data] == [None, "predicted"]
 
@@ -150,8 +150,8 @@ def test_faults_are_marked_where_time_runs(run, overlay: Overlay) -> None:
         [mark] = [trace for trace in figure.data if trace.name == "fault"]
         assert list(mark.x) == [2.5, 2.5, None, 5.5, 5.5, None]
         escaped = "cut &lt;b&gt;Oslo-&gt;Lima&lt;/b&gt; for 3 s"
-        assert mark.text[0] == f"{escaped}<br>at 2.50 s"
-        assert mark.text[3] == f"over: {escaped}<br>at 5.50 s"
+        assert mark.hovertext[0] == f"{escaped}<br>at 2.50 s"
+        assert mark.hovertext[3] == f"over: {escaped}<br>at 5.50 s"
 
 
 def test_accuracy_is_drawn_against_time_with_its_target(run) -> None:

@@ -53,7 +53,7 @@ def test_known_places_are_drawn_as_on_a_map() -> None:
     assert oslo[1] > madrid[1] > athens[1]
 
 
-def test_the_map_is_cut_where_nobody_lives() -> None:
+def test_the_map_is_cut_at_the_widest_gap() -> None:
     sites = [Site("Tokyo", 35.7, 139.7), Site("Seattle", 47.6, -122.3), Site("Hilo", 19.7, -155.1)]
     tokyo, seattle, hilo = site_positions(build(sites, all_pairs(3)))
     assert tokyo[0] < hilo[0] < seattle[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.record import (
+    Event,
     ProceedAsked,
     SiteLost,
     UpdateApplied,
@@ -12,10 +13,10 @@ from anabranch.record import (
     UpdateDiscarded,
     WorkerWent,
 )
-from anabranch.record.pacing import Iteration, Paced, summarise_pace
+from anabranch.record.pacing import Iteration, summarise_pace
 
 
-def iteration(site: int, update: int, went_s: float, missed: int) -> list[Paced]:
+def iteration(site: int, update: int, went_s: float, missed: int) -> list[Event]:
     """One iteration: pulls for 1 s, computes for 2 s, pushes for 0.5 s, and is applied 0.5 s on."""
     return [
         WorkerWent(at_s=went_s, site=site, update=update, samples=8),

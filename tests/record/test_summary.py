@@ -1,12 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
-
 import msgspec
 import pytest
 
-from anabranch.overlay import Overlay, Trace
 from anabranch.plan import Plan
 from anabranch.record import (
     Evaluated,
@@ -15,7 +11,6 @@ from anabranch.record import (
     LinkBytes,
     LinkMeasured,
     MessageRefused,
-    RoundBegan,
     RoundDone,
     RunEnded,
     RunStarted,
@@ -30,7 +25,6 @@ from anabranch.record.summary import (
     AccuracyPoint,
     CompletedRound,
     Dispute,
-    Utilisation,
     observed,
 )
 
@@ -162,33 +156,6 @@ def test_bytes_of_each_link(run) -> None:
     }
 
 
-def test_utilisation_is_the_share_of_goodput(run, overlay: Overlay) -> None:
-    series = summarise(run(round_s=(2.0, 4.0))).utilisation(overlay)
-    # 10 MB is 1 s of 80 Mbit/s and 2 s of 40 Mbit/s.
-    assert series[0, 1] == (Utilisation(2.0, 2.0, 0.5), Utilisation(6.0, 4.0, 0.25))
-    assert series[1, 0] == (Utilisation(2.0, 2.0, 1.0), Utilisation(6.0, 4.0, 0.5))
-    assert series[2, 3] == ()
-    assert series.keys() == {(link.source, link.target) for link in overlay}
-
-
-def test_utilisation_follows_loss_and_a_changing_rate(start, overlay: Overlay) -> None:
-    traced = replace(
-        overlay,
-        links=tuple(
-            replace(link, trace=Trace((0.0, 10.0), (link.rate_bps, 40e6)), loss=0.5)
-            if (link.source, link.target) == (0, 1)
-            else link
-            for link in overlay
-        ),
-    )
-    events: Iterable[Event] = (
-        start(),
-        LinkBytes(at_s=10.0, source=0, target=1, seconds=1.0, payload_bytes=1_000_000),
-        LinkBytes(at_s=11.0, source=0, target=1, seconds=1.0, payload_bytes=1_000_000),
-    )
-    assert [u.share for u in summarise(events).utilisation(traced)[0, 1]] == [0.2, 0.4]
-
-
 def test_compute_time_is_that_of_the_site_that_computes_longest(start) -> None:
     def step(round: int, site: int, compute_s: float) -> Event:
         return StepDone(at_s=1.0, site=site, round=round, loss=None, samples=8, compute_s=compute_s)
@@ -270,7 +237,7 @@ def test_checksums_are_kept_of_rounds_that_ended_alike(start) -> None:
             *done(1, 0, 1, checksum=7),
             *done(2, 0, checksum=7),
             *done(2, 1, checksum=8),
-            *done(3, 0, checksum=9),  # nobody to compare it with
+            *done(3, 0, checksum=9),  # no other to compare it with
         ]
     )
     assert summary.checksums == {1: 7}
@@ -284,13 +251,12 @@ def test_figures_are_measured_unless_their_run_was_simulated(run) -> None:
     assert observed([simulated, local]) == "measured or simulated"
 
 
-def test_every_beginning_of_a_log_can_be_summed_up(run, overlay: Overlay, packed: Plan) -> None:
+def test_every_beginning_of_a_log_can_be_summed_up(run, packed: Plan) -> None:
     events = run(packed)
     for stop in range(1, len(events)):
         summary = summarise(events[:stop])
         assert not summary.ended
         assert len(summary.rounds) <= 3
-        summary.utilisation(overlay)
     assert summarise(events[:1]).median_round_s is None
     assert summarise(events[:1]).median_interval_s is None
     assert summarise(events[:1]).interval_s == ()
@@ -340,18 +306,6 @@ def test_plans_issued_are_kept_with_why_and_what_changed(aware, packed: Plan) ->
     ]
 
 
-def test_a_round_s_version_is_what_the_scheduler_fixed_last(start, aware) -> None:
-    assert summarise(aware()).versions == {**dict.fromkeys(range(1, 7), 1), 7: 3, 8: 3, 9: 3, 10: 3}
-    fixed = [
-        RoundBegan(at_s=0.0, round=1, version=4, site=0),
-        RoundBegan(at_s=2.0, round=1, version=5, site=0),
-        RoundBegan(at_s=3.0, round=2, version=5, site=0),
-    ]
-    # Of rounds that the scheduler did not tell of, the sites did.
-    summary = summarise([start(), *fixed, *done(0, 0, version=2), *done(1, 0, version=4)])
-    assert summary.versions == {0: 2, 1: 5, 2: 5}
-
-
 def wait_of(start, *events: RoundDone) -> Wait:
     [wait] = summarise([start(), *events]).waits
     return wait
@@ -370,7 +324,7 @@ def test_waiting_is_followed_back_from_the_site_that_finished_last(start) -> Non
         pointing(2, 0, at_s=2.0),
         pointing(3, None),
     )
-    assert wait == Wait(round=0, sites=(2, 0, 1, 3), tree=1, circular=False)
+    assert wait == Wait(round=0, sites=(2, 0, 1, 3), tree=1)
     assert wait.links == ((0, 2), (1, 0), (3, 1))
     assert wait.began == (3, 1)
 
@@ -379,14 +333,13 @@ def test_waiting_that_comes_back_to_itself_is_followed_once(start) -> None:
     wait = wait_of(
         start, pointing(0, 1), pointing(1, 0), pointing(2, 0, at_s=2.0), pointing(3, None)
     )
-    assert wait == Wait(round=0, sites=(2, 0, 1), tree=0, circular=True)
+    assert wait == Wait(round=0, sites=(2, 0, 1), tree=0)
 
 
 def test_waiting_is_followed_to_the_root_and_the_child_whose_sum_came_last(start) -> None:
     # Perth got the mean from Oslo, the root; Oslo's last sum came from Lima, who got the mean too.
     wait = wait_of(start, pointing(0, 1), pointing(1, 0), pointing(2, 0), pointing(3, 0, at_s=2.0))
     assert wait.began == (1, 0)
-    assert wait.circular
 
 
 def test_waiting_ends_at_a_site_that_has_but_an_earlier_attempt_s_result(start) -> None:
@@ -398,17 +351,17 @@ def test_waiting_ends_at_a_site_that_has_but_an_earlier_attempt_s_result(start) 
         pointing(1, None, **again),
         pointing(3, None, **again),
     )
-    assert wait == Wait(round=0, sites=(2, 0), tree=2, circular=False)
+    assert wait == Wait(round=0, sites=(2, 0), tree=2)
 
 
-def test_a_round_whose_last_site_waited_for_nobody_has_no_link_to_blame(start) -> None:
+def test_a_round_whose_last_site_waited_for_no_neighbour_has_no_link_to_blame(start) -> None:
     events = [pointing(0, 1), pointing(1, None), pointing(2, 0), pointing(3, None, at_s=2.0)]
     wait = wait_of(start, *events)
-    assert wait == Wait(round=0, sites=(3,), tree=None, circular=False)
+    assert wait == Wait(round=0, sites=(3,), tree=None)
     assert wait.began is None
 
 
-def test_rounds_are_blamed_on_nobody_where_no_site_said_whom_it_waited_for(run) -> None:
+def test_there_are_no_waits_where_no_site_said_which_neighbour_it_waited_for(run) -> None:
     assert summarise(run()).waits == ()
 
 

@@ -84,7 +84,7 @@ def test_payload_that_only_moved_to_another_link_differs(run) -> None:
     assert row.differing_links == {(1, 3): (7, 0), (2, 3): (0, 7)}
 
 
-def test_payload_nobody_recorded_neither_agrees_nor_differs(run) -> None:
+def test_payload_that_was_not_recorded_neither_agrees_nor_differs(run) -> None:
     silent = [event for event in run() if not isinstance(event, LinkBytes)]
     assert compare(summarise(run(world="simulated")), summarise(silent)).bytes_agree is None
 

@@ -90,7 +90,7 @@ def test_faults_are_crosses_on_the_line_of_their_world(run, worlds) -> None:
     figure = _twin_figures.timeline(worlds[0], summarise([*run()[:-1], *faults]))
     [_, cross] = traces(figure, "measured", "markers")
     assert list(cross.x) == [4.0, 6.0]
-    assert list(cross.text) == [
+    assert list(cross.hovertext) == [
         "measured: cut Oslo-&gt;Lima for 2 s<br>at 4.00 s",
         "measured: over: cut Oslo-&gt;Lima for 2 s<br>at 6.00 s",
     ]
@@ -149,7 +149,7 @@ def test_a_run_of_nothing_but_its_beginning_can_be_drawn(run) -> None:
 
 def test_errors_beyond_the_bound_have_another_mark(run, worlds) -> None:
     near = compare(worlds[0], summarise(run(round_s=(3.1,))))
-    figure = _twin_figures.errors([("far", compare(*worlds)), ("near", near)])
+    figure = _twin_figures.errors([compare(*worlds), near])
     [marks] = figure.data
     assert list(marks.x) == pytest.approx([100 / 3, 10 / 3])
     assert list(marks.marker.symbol) == ["x", "circle"]
@@ -164,7 +164,7 @@ def test_names_cannot_bring_markup(run, overlay: Overlay, star: Plan) -> None:
     for figure in (
         _twin_figures.timeline(simulated, measured),
         _twin_figures.busiest_links(simulated, measured, hostile, star),
-        _twin_figures.errors([(evil, compare(simulated, measured))]),
+        _twin_figures.errors([compare(simulated, measured)]),
     ):
         assert "&lt;script" in figure.to_json()
         assert "<script>alert" not in figure.to_json()

@@ -14,7 +14,7 @@ from anabranch.overlay import Overlay
 
 Points = npt.NDArray[np.float64]
 
-_MANY_SITES = 200  # of so many, nobody sees a single one's place
+_MANY_SITES = 200  # of so many, a single one's place does not matter
 _LEAST_GAP = 0.2  # between two sites, as a share of the drawing's longer side
 
 

@@ -1,4 +1,4 @@
-"""How the loss fell, smoothed: the numbers behind figures. Pure."""
+"""The training loss over a run, smoothed. Pure."""
 
 from __future__ import annotations
 
@@ -22,17 +22,13 @@ class LossCurve:
 
     Each is the mean over samples of the latest steps: a fiftieth of the run's, and one for each
     worker at least.
-
-    Args:
-        at_s: when the latest step of each mean ended, shape (P,), seconds since the run began.
-        iterations: steps ended until then, over the number of workers, shape (P,); where all step
-            together, that is the round.
-        loss: shape (P,); NaN where training had diverged.
     """
 
-    at_s: Floats
+    at_s: Floats  # when the latest step of each mean ended, shape (P,), seconds since the run began
+    # Steps ended until then, over the number of workers, shape (P,); where all step together, that
+    # is the round.
     iterations: Floats
-    loss: Floats
+    loss: Floats  # shape (P,); NaN where training had diverged
 
 
 def loss_curve(steps: Sequence[StepDone]) -> LossCurve | None:

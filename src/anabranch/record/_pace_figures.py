@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 from collections import Counter
-from itertools import chain
 
 import plotly.graph_objects as go
 
@@ -13,56 +12,63 @@ from anabranch.plan import Plan
 from anabranch.record import _timeline
 from anabranch.record._style import (
     ALERT,
-    BUSY_COLOURS,
     COLOURS,
     GREY,
+    SECONDS,
     finish,
+    heatmap,
+    line,
     mark_faults,
     site_name,
 )
+from anabranch.record.pacing import Iteration, PaceSummary
 from anabranch.record.ports import server_ports
 from anabranch.record.summary import RunSummary
 
-_MOST_WORKERS = 32  # more rows hide more than they tell
+_MOST_WORKERS = 32  # rows of more would be too thin to read
 _MOST_ITERATIONS = 12  # of each worker: the beginning, where a pace settles
 _MOST_PORTS = 40
-_PHASES = (
-    ("pulling", f"rgb({GREY})"),
-    ("computing", COLOURS[0]),
-    ("pushing", COLOURS[1]),
-    ("waiting", ALERT),
-)
+
+
+def _pace(run: RunSummary) -> PaceSummary:
+    assert run.pace is not None
+    return run.pace
 
 
 def phases(run: RunSummary) -> go.Figure:
     """Draw the first iterations of each worker as bars: pull, compute, push, wait."""
-    assert run.pace is not None
-    workers = dict(list(run.pace.iterations.items())[:_MOST_WORKERS])
-    bars: dict[str, list[tuple[str, float, float]]] = {name: [] for name, _ in _PHASES}
-    for site, series in workers.items():
-        name = html.escape(run.sites[site])
-        for each in series[:_MOST_ITERATIONS]:
-            computed_from_s = each.went_s + each.pull_s
-            bars["pulling"].append((name, each.went_s, each.pull_s))
-            bars["computing"].append((name, computed_from_s, each.asked_s - computed_from_s))
-            bars["pushing"].append((name, each.asked_s, each.push_s))
-            bars["waiting"].append((name, each.came_s, each.blocked_s))
+    workers = list(_pace(run).iterations.items())[:_MOST_WORKERS]
+    shown: list[tuple[str, Iteration]] = [
+        (html.escape(run.sites[site]), each)
+        for site, series in workers
+        for each in series[:_MOST_ITERATIONS]
+    ]
     figure = go.Figure()
-    for phase, colour in _PHASES:
-        figure.add_trace(
-            go.Bar(
-                name=phase,
-                orientation="h",
-                y=[name for name, _, _ in bars[phase]],
-                base=[begin_s for _, begin_s, _ in bars[phase]],
-                x=[length_s for _, _, length_s in bars[phase]],
-                marker={"color": colour, "line": {"width": 0}},
-                hovertemplate=f"%{{y}}: {phase}, %{{x:.3g}} s<extra></extra>",
-            )
+    for phase, colour, spans_s in (
+        ("pulling", f"rgb({GREY})", [(each.went_s, each.pull_s) for _, each in shown]),
+        (
+            "computing",
+            COLOURS[0],
+            [
+                (each.went_s + each.pull_s, each.asked_s - each.went_s - each.pull_s)
+                for _, each in shown
+            ],
+        ),
+        ("pushing", COLOURS[1], [(each.asked_s, each.push_s) for _, each in shown]),
+        ("waiting", ALERT, [(each.came_s, each.blocked_s) for _, each in shown]),
+    ):
+        figure.add_bar(
+            name=phase,
+            orientation="h",
+            y=[name for name, _ in shown],
+            base=[begin_s for begin_s, _ in spans_s],
+            x=[length_s for _, length_s in spans_s],
+            marker={"color": colour, "line": {"width": 0}},
+            hovertemplate=f"%{{y}}: {phase}, %{{x:.3g}} s<extra></extra>",
         )
     figure.update_layout(barmode="overlay", bargap=0.3)
-    figure.update_xaxes(title="seconds since the run began", range=[0, _shown_s(run)])
-    figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False, dtick=1)
+    figure.update_xaxes(title=SECONDS, range=[0, _shown_s(run)])
+    figure.update_yaxes(autorange="reversed", showgrid=False, dtick=1)
     finish(figure, height=130 + 18 * len(workers))
     mark_faults(figure, run.faults)
     return figure
@@ -70,8 +76,7 @@ def phases(run: RunSummary) -> go.Figure:
 
 def _shown_s(run: RunSummary) -> float:
     """Return the end of the iterations that are drawn; 1 where there are none."""
-    assert run.pace is not None
-    shown = [each for row in run.pace.iterations.values() for each in row[:_MOST_ITERATIONS]]
+    shown = [each for row in _pace(run).iterations.values() for each in row[:_MOST_ITERATIONS]]
     return max((each.came_s + each.blocked_s for each in shown), default=1.0)
 
 
@@ -83,42 +88,21 @@ def ports(run: RunSummary, overlay: Overlay, plan: Plan) -> go.Figure:
     """
     edges_s = _timeline.bin_edges_s([run], until_s=_shown_s(run))
     uses = server_ports(run, overlay, plan, edges_s)[:_MOST_PORTS]
-    unit, digits = ("% of its rate", 1) if run.started.shaped else ("Mbit/s", 3)
+    names = [f"{site_name(overlay, use.site)}, {use.way}" for use in uses]
     rows = [100 * use.shares if use.shares is not None else use.carried_bps / 1e6 for use in uses]
-    figure = go.Figure(
-        go.Heatmap(
-            x=edges_s.tolist(),
-            y=[f"{site_name(overlay, use.site)}, {use.way}" for use in uses],
-            z=[[round(float(value), digits) for value in row] for row in rows],
-            zmin=0,
-            zmax=100 if run.started.shaped else None,
-            colorscale=BUSY_COLOURS,
-            colorbar={"title": {"text": unit.replace(" of its ", " of<br>")}, "thickness": 12},
-            hovertemplate=f"%{{y}}<br>at %{{x:.3g}} s: %{{z}} {unit}<extra></extra>",
-        )
-    )
-    figure.update_xaxes(
-        title="seconds since the run began", showgrid=False, range=[0, _shown_s(run)]
-    )
-    figure.update_yaxes(autorange="reversed", automargin=True, showgrid=False, dtick=1)
-    finish(figure, height=110 + 22 * max(4, len(rows)))
+    figure = heatmap(edges_s, names, rows, "% of its rate" if run.started.shaped else "Mbit/s")
+    figure.update_xaxes(range=[0, _shown_s(run)])
     mark_faults(figure, run.faults)
     return figure
 
 
 def gaps(run: RunSummary) -> go.Figure:
     """Draw the distribution of the time between updates (R²SP, Fig. 9)."""
-    assert run.pace is not None
-    ordered_s = sorted(run.pace.gaps_s)
-    figure = go.Figure(
-        go.Scatter(
-            x=ordered_s,
-            y=[100 * (k + 1) / len(ordered_s) for k in range(len(ordered_s))],
-            mode="lines",
-            line={"shape": "hv", "color": COLOURS[0]},
-            hovertemplate="%{y:.0f} % within %{x:.3g} s<extra></extra>",
-        )
-    )
+    ordered_s = sorted(_pace(run).gaps_s)
+    reached = [100 * (k + 1) / len(ordered_s) for k in range(len(ordered_s))]
+    figure = go.Figure()
+    hover = "%{y:.0f} % within %{x:.3g} s<extra></extra>"
+    line(figure, ordered_s, reached, shape="hv", color=COLOURS[0], hovertemplate=hover)
     figure.update_xaxes(title="seconds between an update and the one before", rangemode="tozero")
     figure.update_yaxes(title="% of updates", range=[0, 101])
     finish(figure, height=280)
@@ -127,18 +111,13 @@ def gaps(run: RunSummary) -> go.Figure:
 
 def staleness(run: RunSummary) -> go.Figure:
     """Draw how many updates missed how many of others."""
-    assert run.pace is not None
-    counted = Counter(dict(run.pace.missed))
-    missed = range(max(chain(counted, [0])) + 1)
-    figure = go.Figure(
-        go.Bar(
-            x=list(missed),
-            y=[counted[each] for each in missed],
-            marker={"color": COLOURS[0]},
-            hovertemplate="%{y} updates missed %{x} of others<extra></extra>",
-        )
-    )
-    figure.update_xaxes(title="updates of others that an update missed", dtick=None)
+    counted = Counter(dict(_pace(run).missed))
+    missed = list(range(max(counted, default=0) + 1))
+    figure = go.Figure()
+    hover = "%{y} updates missed %{x} of others<extra></extra>"
+    counts = [counted[each] for each in missed]
+    figure.add_bar(x=missed, y=counts, marker={"color": COLOURS[0]}, hovertemplate=hover)
+    figure.update_xaxes(title="updates of others that an update missed")
     figure.update_yaxes(title="updates")
     finish(figure, height=280)
     return figure

@@ -1,15 +1,22 @@
-"""The look that all figures share."""
+"""The look that all figures share, and the traces that most are made of.
+
+Plotly takes half a second to import, so this module and those that import it are imported where a
+page is written, never at the top of another module. Plotly reads text as a dialect of HTML, so
+every name is escaped on its way in.
+"""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from anabranch.overlay import Overlay
 from anabranch.record import units
+from anabranch.record._timeline import Floats
 from anabranch.record.events import FaultInjected
 
 # Twelve hues that stand out on white and on near-black.
@@ -19,7 +26,7 @@ COLOURS = (
 )  # fmt: skip
 GREY = "128,128,128"
 ALERT = "#e0485a"
-BUSY_COLOURS = [[0, "rgba(47,126,216,.08)"], [0.6, "#2f7ed8"], [1, ALERT]]
+SECONDS = "seconds since the run began"
 
 
 def site_name(overlay: Overlay, site: int) -> str:
@@ -63,10 +70,62 @@ def panels(titles: Sequence[str], heights: Sequence[int], *, shared_x: bool) -> 
     )
     figure.update_annotations(x=0, xanchor="left", font={"size": 14})
     finish(figure, height=total + 130)
-    figure.update_layout(
-        margin={"t": 66}, legend={"y": 1 + 34 / total, "yanchor": "bottom", "x": 0}
-    )
+    figure.update_layout(margin={"t": 66}, legend={"y": 1 + 34 / total})
     return figure
+
+
+def line(
+    figure: go.Figure, x: Sequence[Any], y: Sequence[Any], row: int | None = None, **look: Any
+) -> None:
+    """Draw a line; its keywords ``color``, ``width``, ``dash`` and ``shape`` are of the line."""
+    style = {key: look.pop(key) for key in ("color", "width", "dash", "shape") if key in look}
+    trace = go.Scatter(x=list(x), y=list(y), line=style, **{"mode": "lines", **look})
+    figure.add_trace(trace, row=row, col=row and 1)
+
+
+def dots(
+    figure: go.Figure,
+    x: Sequence[Any],
+    y: Sequence[Any],
+    texts: Sequence[str],
+    row: int | None = None,
+    **look: Any,
+) -> None:
+    """Draw dots with words under the pointer; ``color``, ``size``, ``symbol`` are of the dots."""
+    marker = {"opacity": 1, **look.pop("marker", {})}
+    marker |= {key: look.pop(key) for key in ("color", "size", "symbol") if key in look}
+    hover = {"hovertext": list(texts), "hoverinfo": "text"}
+    style = {"mode": "markers", "cliponaxis": False, **hover, **look}
+    trace = go.Scatter(x=list(x), y=list(y), marker=marker, **style)
+    figure.add_trace(trace, row=row, col=row and 1)
+
+
+def heatmap(edges_s: Floats, names: Sequence[str], rows: Sequence[Any], unit: str) -> go.Figure:
+    """Draw how busy something was over time, a row for each; up to 100 where the unit is "%..."."""
+    share = unit.startswith("%")
+    figure = go.Figure(
+        go.Heatmap(
+            x=edges_s.tolist(),
+            y=list(names),
+            z=[[round(float(value), 1 if share else 3) for value in row] for row in rows],
+            zmin=0,
+            zmax=100 if share else None,
+            colorscale=[[0, "rgba(47,126,216,.08)"], [0.6, "#2f7ed8"], [1, ALERT]],
+            colorbar={"title": {"text": unit.replace(" of its ", " of<br>")}, "thickness": 12},
+            hovertemplate=f"%{{y}}<br>at %{{x:.3g}} s: %{{z}} {unit}<extra></extra>",
+        )
+    )
+    figure.update_xaxes(title=SECONDS, showgrid=False)
+    list_downwards(figure, names)
+    figure.update_yaxes(dtick=1)
+    finish(figure, height=110 + 20 * max(4, len(rows)))
+    return figure
+
+
+def list_downwards(figure: go.Figure, names: Sequence[str]) -> None:
+    """Name the rows of a figure, the first at the top; the names are escaped already."""
+    order = {"categoryorder": "array", "categoryarray": list(names)}
+    figure.update_yaxes(autorange="reversed", showgrid=False, **order)
 
 
 def fault_text(fault: FaultInjected) -> str:
@@ -80,28 +139,19 @@ def mark_faults(figure: go.Figure, faults: Iterable[FaultInjected]) -> None:
     faults = list(faults)
     if not faults:
         return
-    xs: list[float | None] = []
-    ys: list[float | None] = []
-    texts: list[str] = []
-    for fault in faults:
-        xs += [fault.at_s, fault.at_s, None]
-        ys += [0, 1, None]
-        texts += [fault_text(fault)] * 3
-    figure.add_trace(
-        go.Scatter(
-            x=xs,
-            y=ys,
-            yaxis="y2",
-            mode="lines+markers",
-            name="fault",
-            line={"color": ALERT, "width": 1, "dash": "dot"},
-            marker={"symbol": "triangle-down", "size": [0, 10, 0] * len(faults), "opacity": 1},
-            text=texts,
-            hoverinfo="text",
-            showlegend=True,
-        )
-    )
-    figure.update_layout(
-        yaxis2={"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True},
+    dots(
+        figure,
+        [x for fault in faults for x in (fault.at_s, fault.at_s, None)],
+        [0, 1, None] * len(faults),
+        [text for fault in faults for text in [fault_text(fault)] * 3],
+        mode="lines+markers",
+        name="fault",
+        line={"color": ALERT, "width": 1, "dash": "dot"},
+        color=ALERT,
+        symbol="triangle-down",
+        size=[0, 10, 0] * len(faults),
+        yaxis="y2",
         showlegend=True,
     )
+    hidden = {"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True}
+    figure.update_layout(yaxis2=hidden, showlegend=True)

@@ -1,4 +1,4 @@
-"""What links carried, over time: the numbers behind figures. Pure."""
+"""What links carried, in bins of time. Pure."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def bin_edges_s(
     Args:
         runs: whose records to span.
         whole_rounds: make bins as long as the longest median time per round where that is but a few
-            intervals: such a record does not show what happens within a round, and where rounds of
-            two runs are out of step it shows differences that are none.
+            intervals: such a record does not show what happens within a round, and shows false
+            differences where rounds of two runs are out of step.
         until_s: leave out what is later, seconds.
     """
     recorded = [

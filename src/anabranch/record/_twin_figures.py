@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -19,9 +19,13 @@ from anabranch.record._style import (
     ALERT,
     COLOURS,
     GREY,
+    SECONDS,
+    dots,
     fault_text,
     finish,
+    line,
     link_name,
+    list_downwards,
     panels,
 )
 from anabranch.record.summary import RunSummary
@@ -29,97 +33,48 @@ from anabranch.record.twin import AGREEMENT, TwinRow
 
 _LINKS = 5  # the busiest ones are drawn
 _POINTS = 400  # of a line that shows bytes over time
-_SPAN_S = "seconds since the run began"
+
+# In drawing order: the dashed line goes over the solid one.
+_LOOKS: dict[str, dict[str, Any]] = {
+    "measured": {"color": COLOURS[1], "width": 3},
+    "simulated": {"color": COLOURS[0], "width": 2, "dash": "5px,2px"},
+}
+_FAINT = {"measured": "rgba(232,116,59,.16)", "simulated": "rgba(0,0,0,0)"}
 
 
-@dataclass(frozen=True)
-class _World:
-    """How one world's run is drawn."""
-
-    name: str
-    run: RunSummary
-    colour: str
-    faint: str
-    line: dict[str, object]
-
-    @property
-    def legend(self) -> dict[str, object]:
-        return {"name": self.name, "legendgroup": self.name}
-
-
-def _worlds(simulated: RunSummary, measured: RunSummary) -> tuple[_World, _World]:
-    """Return both worlds in drawing order: the dashed line goes over the solid one."""
-    orange, blue = COLOURS[1], COLOURS[0]
-    return (
-        _World("measured", measured, orange, "rgba(232,116,59,.16)", {"color": orange, "width": 3}),
-        _World(
-            "simulated",
-            simulated,
-            blue,
-            "rgba(0,0,0,0)",
-            {"color": blue, "width": 2, "dash": "5px,2px"},
-        ),
+def errors(rows: Sequence[TwinRow]) -> go.Figure:
+    """Draw how far each route's measured time per round is from the simulated one."""
+    timed = [(row, 100 * (r - 1)) for row in rows if (r := row.measured_over_simulated) is not None]
+    names = [html.escape(row.label) for row, _ in timed]
+    bound = 100 * AGREEMENT
+    reach = 1.25 * max(bound, *(abs(off) for _, off in timed))
+    figure = go.Figure()
+    dots(
+        figure,
+        [off for _, off in timed],
+        names,
+        [
+            f"{name}: simulated {units.seconds(row.simulated_s)}, "
+            f"measured {units.seconds(row.measured_s)}"
+            for name, (row, _) in zip(names, timed, strict=True)
+        ],
+        mode="markers+text",
+        size=13,
+        color=[COLOURS[1] if row.agrees else ALERT for row, _ in timed],
+        symbol=["circle" if row.agrees else "x" for row, _ in timed],
+        text=[f"{off:+.1f} %" for _, off in timed],
+        textposition=["middle right" if off >= 0 else "middle left" for _, off in timed],
+        showlegend=False,
     )
-
-
-def errors(rows: Sequence[tuple[str, TwinRow]]) -> go.Figure:
-    """Draw how far each route's measured time per round is from the simulated one.
-
-    Args:
-        rows: name and comparison of each route.
-    """
-    known = [(name, row, row.measured_over_simulated) for name, row in rows]
-    timed = [(name, row, ratio) for name, row, ratio in known if ratio is not None]
-    off = [100 * (ratio - 1) for _, _, ratio in timed]
-    reach = 1.25 * max(100 * AGREEMENT, *(abs(value) for value in off))
-    figure = go.Figure(
-        go.Scatter(
-            x=off,
-            y=[html.escape(name) for name, _, _ in timed],
-            mode="markers+text",
-            marker={
-                "size": 13,
-                "opacity": 1,
-                "color": [COLOURS[1] if row.agrees else ALERT for _, row, _ in timed],
-                "symbol": ["circle" if row.agrees else "x" for _, row, _ in timed],
-            },
-            text=[f"{value:+.1f} %" for value in off],
-            textposition=["middle right" if value >= 0 else "middle left" for value in off],
-            hovertext=[
-                f"{html.escape(name)}: simulated {units.seconds(row.simulated_s)}, "
-                f"measured {units.seconds(row.measured_s)}"
-                for name, row, _ in timed
-            ],
-            hoverinfo="text",
-            cliponaxis=False,
-            showlegend=False,
-        )
-    )
-    figure.add_vrect(
-        x0=-100 * AGREEMENT,
-        x1=100 * AGREEMENT,
-        fillcolor=f"rgba({GREY},.14)",
-        line_width=0,
-        layer="below",
-    )
+    band = {"fillcolor": f"rgba({GREY},.14)", "line_width": 0, "layer": "below"}
+    figure.add_vrect(x0=-bound, x1=bound, **band)
     figure.add_vline(x=0, line={"color": f"rgb({GREY})", "width": 1.5})
-    figure.add_annotation(
-        x=0,
-        y=1,
-        yref="paper",
-        yanchor="bottom",
-        text=f"within {units.percent(AGREEMENT)}",
-        showarrow=False,
-    )
-    figure.update_xaxes(
-        title="measured time per round, % above or below the simulated one", range=[-reach, reach]
-    )
-    figure.update_yaxes(
-        categoryorder="array",
-        categoryarray=[html.escape(name) for name, _, _ in timed],
-        autorange="reversed",
-    )
+    top = {"y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False}
+    figure.add_annotation(x=0, text=f"within {units.percent(AGREEMENT)}", **top)
+    title = "measured time per round, % above or below the simulated one"
+    figure.update_xaxes(title=title, range=[-reach, reach])
     finish(figure, height=130 + 40 * len(timed))
+    list_downwards(figure, names)
     return figure
 
 
@@ -130,138 +85,82 @@ def timeline(simulated: RunSummary, measured: RunSummary) -> go.Figure:
     round ended and a cross where a fault was injected. Below: each round's time by its number,
     with the predicted one. Where both worlds evaluated the model, also accuracy over time.
     """
-    worlds = _worlds(simulated, measured)
-    titles = ["Payload carried by all links", "Round times"]
-    heights = [270, 190]
-    if simulated.accuracy and measured.accuracy:
+    worlds = {"measured": measured, "simulated": simulated}
+    titles, heights = ["Payload carried by all links", "Round times"], [270, 190]
+    evaluated = bool(simulated.accuracy and measured.accuracy)
+    if evaluated:
         titles.append("Accuracy")
         heights.append(190)
     figure = panels(titles, heights, shared_x=False)
-    _draw_progress(figure, worlds)
-    _draw_rounds(figure, worlds)
-    if len(titles) == 3:
-        for world in worlds:
-            figure.add_trace(
-                go.Scatter(
-                    x=[point.at_s for point in world.run.accuracy],
-                    y=[100 * point.accuracy for point in world.run.accuracy],
-                    mode="lines",
-                    line=world.line,
-                    showlegend=False,
-                    hovertemplate="%{y:.2f} % at %{x:.4g} s",
-                    **world.legend,
-                ),
-                row=3,
-                col=1,
-            )
-        figure.update_xaxes(title=_SPAN_S, rangemode="tozero", row=3, col=1)
-        figure.update_yaxes(title="%", row=3, col=1)
+    most = max(sum(run.link_bytes.values()) for run in worlds.values())
+    unit_bytes, unit = (1e9, "GB") if most >= 1e9 else (1e6, "MB") if most >= 1e6 else (1e3, "kB")
+    for name, run in worlds.items():
+        _draw_payload(figure, name, run, unit_bytes)
+    numbers = [done.round for run in worlds.values() for done in run.rounds]
+    for name, run in worlds.items():
+        look: dict[str, Any] = {**_LOOKS[name], "legendgroup": name, "showlegend": False}
+        line(
+            figure,
+            [done.round for done in run.rounds],
+            run.interval_s,
+            row=2,
+            mode="lines+markers" if len(run.rounds) <= 40 else "lines",
+            marker={"size": 8, "color": look["color"], "opacity": 1},
+            name=name,
+            hovertemplate="round %{x}: %{y:.3g} s",
+            **look,
+        )
+        if evaluated:
+            percents = [100 * point.accuracy for point in run.accuracy]
+            hover = "%{y:.2f} % at %{x:.4g} s"
+            moments_s = [point.at_s for point in run.accuracy]
+            line(figure, moments_s, percents, row=3, name=name, hovertemplate=hover, **look)
+    if numbers:
+        line(
+            figure,
+            [min(numbers), max(numbers)],
+            [simulated.started.predicted_s] * 2,
+            row=2,
+            name="predicted",
+            color=f"rgb({GREY})",
+            width=1.5,
+            dash="dot",
+            hovertemplate="predicted: %{y:.3g} s<extra></extra>",
+        )
+    for row, (x, y) in enumerate(((SECONDS, unit), ("round", "seconds"), (SECONDS, "%")), start=1):
+        if row <= len(titles):
+            figure.update_xaxes(title=x, row=row, col=1)
+            figure.update_yaxes(title=y, row=row, col=1)
+    figure.update_xaxes(rangemode="tozero", row=1, col=1)
+    figure.update_xaxes(rangemode="tozero", row=3 if evaluated else 1, col=1)
+    for row in (1, 2):
+        figure.update_yaxes(rangemode="tozero", row=row, col=1)
     return figure
 
 
-def _draw_progress(figure: go.Figure, worlds: Sequence[_World]) -> None:
-    totals = [sum(world.run.link_bytes.values()) for world in worlds]
-    unit_bytes, unit = next(
-        (scale, unit)
-        for scale, unit in ((1e9, "GB"), (1e6, "MB"), (0.0, "kB"))
-        if max(totals) >= scale
-    )
-    unit_bytes = unit_bytes or 1e3
-    for world in worlds:
-        run = world.run
-        moments_s = np.linspace(0.0, run.total_s, _POINTS)
-        ends_s = np.array([done.at_s for done in run.rounds])
-        faults_s = np.array([fault.at_s for fault in run.faults])
-        figure.add_trace(
-            go.Scatter(
-                x=[round(float(at_s), 4) for at_s in moments_s],
-                y=(_timeline.bytes_by(run, moments_s) / unit_bytes).tolist(),
-                mode="lines",
-                line=world.line,
-                hoverinfo="skip",
-                **world.legend,
-            ),
-            row=1,
-            col=1,
-        )
-        figure.add_trace(
-            go.Scatter(
-                x=ends_s.tolist(),
-                y=(_timeline.bytes_by(run, ends_s) / unit_bytes).tolist(),
-                mode="markers",
-                marker={
-                    "color": world.colour,
-                    "size": 8 if len(ends_s) <= 40 else 4,
-                    "opacity": 1,
-                },
-                text=[
-                    f"{world.name}: round {done.round} ended at {units.seconds(done.at_s)}"
-                    for done in run.rounds
-                ],
-                hoverinfo="text",
-                showlegend=False,
-                legendgroup=world.name,
-            ),
-            row=1,
-            col=1,
-        )
-        if len(faults_s):
-            figure.add_trace(
-                go.Scatter(
-                    x=faults_s.tolist(),
-                    y=(_timeline.bytes_by(run, faults_s) / unit_bytes).tolist(),
-                    mode="markers",
-                    marker={
-                        "symbol": "x-thin",
-                        "size": 11,
-                        "opacity": 1,
-                        "line": {"width": 2.5, "color": world.colour},
-                    },
-                    text=[f"{world.name}: {fault_text(fault)}" for fault in run.faults],
-                    hoverinfo="text",
-                    showlegend=False,
-                    legendgroup=world.name,
-                ),
-                row=1,
-                col=1,
-            )
-    figure.update_xaxes(title=_SPAN_S, rangemode="tozero", row=1, col=1)
-    figure.update_yaxes(title=unit, rangemode="tozero", row=1, col=1)
+def _draw_payload(figure: go.Figure, name: str, run: RunSummary, unit_bytes: float) -> None:
+    look = _LOOKS[name]
 
+    def carried(moments_s: Sequence[float]) -> list[float]:
+        found: list[float] = (_timeline.bytes_by(run, np.array(moments_s)) / unit_bytes).tolist()
+        return found
 
-def _draw_rounds(figure: go.Figure, worlds: Sequence[_World]) -> None:
-    numbers = [done.round for world in worlds for done in world.run.rounds]
-    for world in worlds:
-        rounds = world.run.rounds
-        figure.add_trace(
-            go.Scatter(
-                x=[done.round for done in rounds],
-                y=list(world.run.interval_s),
-                mode="lines+markers" if len(rounds) <= 40 else "lines",
-                line=world.line,
-                marker={"size": 8, "color": world.colour, "opacity": 1},
-                showlegend=False,
-                hovertemplate="round %{x}: %{y:.3g} s",
-                **world.legend,
-            ),
-            row=2,
-            col=1,
-        )
-    if numbers:
-        figure.add_trace(
-            go.Scatter(
-                x=[min(numbers), max(numbers)],
-                y=[worlds[0].run.started.predicted_s] * 2,
-                mode="lines",
-                name="predicted",
-                line={"color": f"rgb({GREY})", "width": 1.5, "dash": "dot"},
-                hovertemplate="predicted: %{y:.3g} s<extra></extra>",
-            ),
-            row=2,
-            col=1,
-        )
-    figure.update_xaxes(title="round", row=2, col=1)
-    figure.update_yaxes(title="seconds", rangemode="tozero", row=2, col=1)
+    moments_s = np.linspace(0.0, run.total_s, _POINTS)
+    times_s = np.round(moments_s, 4).tolist()
+    group = {"name": name, "legendgroup": name}
+    line(figure, times_s, carried(moments_s.tolist()), row=1, hoverinfo="skip", **look, **group)
+    ends_s = [done.at_s for done in run.rounds]
+    texts = [
+        f"{name}: round {done.round} ended at {units.seconds(done.at_s)}" for done in run.rounds
+    ]
+    quiet: dict[str, Any] = {"row": 1, "legendgroup": name, "showlegend": False}
+    size = 8 if len(ends_s) <= 40 else 4
+    dots(figure, ends_s, carried(ends_s), texts, color=look["color"], size=size, **quiet)
+    if run.faults:
+        faults_s = [fault.at_s for fault in run.faults]
+        texts = [f"{name}: {fault_text(fault)}" for fault in run.faults]
+        cross = {"symbol": "x-thin", "size": 11, "line": {"width": 2.5, "color": look["color"]}}
+        dots(figure, faults_s, carried(faults_s), texts, marker=cross, **quiet)
 
 
 def busiest_links(
@@ -271,49 +170,41 @@ def busiest_links(
 
     None where no link is used or neither log says what links carried.
     """
-    worlds = _worlds(simulated, measured)
+    worlds = {"measured": measured, "simulated": simulated}
     load = link_load(plan)
     used = [link for link in overlay if load.get((link.source, link.target), 0.0) > 0]
-    if not used or not (simulated.links or measured.links):
+    recorded = [run for run in worlds.values() if run.links]
+    if not used or not recorded:
         return None
     used.sort(key=lambda link: -load[link.source, link.target] / link.goodput_bps)
-    drawn = used[:_LINKS]
-    recorded = [run for run in (simulated, measured) if run.links]
+    drawn = {(link.source, link.target): link for link in used[:_LINKS]}
     edges_s = _timeline.bin_edges_s(recorded, whole_rounds=True)
-    shares = {
-        (link, world.name): 100
-        * _timeline.shares(link, world.run.links.get((link.source, link.target), ()), edges_s)
-        for link in drawn
-        for world in worlds
-    }
-    highest = max(float(row.max()) for row in shares.values())
-    figure = panels(
-        [
-            f"{link_name(overlay, (link.source, link.target))}, {units.rate(link.goodput_bps)}"
-            for link in drawn
-        ],
-        [80] * len(drawn),
-        shared_x=True,
-    )
-    for row, link in enumerate(drawn, start=1):
-        for world in worlds:
-            steps = [round(float(share), 1) for share in shares[link, world.name]]
-            figure.add_trace(
-                go.Scatter(
-                    x=[round(float(at_s), 4) for at_s in edges_s],
-                    y=[*steps, steps[-1]],  # a step holds to the right, and the last bin ends
-                    mode="lines",
-                    line={**world.line, "width": 1.5, "shape": "hv"},
-                    fill="tozeroy",
-                    fillcolor=world.faint,
-                    showlegend=row == 1,
-                    hovertemplate="%{y} % at %{x:.3g} s",
-                    **world.legend,
-                ),
+    times_s = np.round(edges_s, 4).tolist()
+    titles = [
+        f"{link_name(overlay, pair)}, {units.rate(link.goodput_bps)}"
+        for pair, link in drawn.items()
+    ]
+    figure = panels(titles, [80] * len(drawn), shared_x=True)
+    highest = 100.0
+    for row, (pair, link) in enumerate(drawn.items(), start=1):
+        for name, run in worlds.items():
+            shares = 100 * _timeline.shares(link, run.links.get(pair, ()), edges_s)
+            highest = max(highest, float(shares.max()))
+            steps = np.round(shares, 1).tolist()
+            line(
+                figure,
+                times_s,
+                [*steps, steps[-1]],  # a step holds to the right, and the last bin ends
                 row=row,
-                col=1,
+                **{**_LOOKS[name], "width": 1.5, "shape": "hv"},
+                fill="tozeroy",
+                fillcolor=_FAINT[name],
+                name=name,
+                legendgroup=name,
+                showlegend=row == 1,
+                hovertemplate="%{y} % at %{x:.3g} s",
             )
-    figure.update_xaxes(title=_SPAN_S, row=len(drawn), col=1)
-    # One range for all panels: the eye compares heights.
-    figure.update_yaxes(title="% of rate", range=[0, max(105.0, 1.05 * highest)], dtick=50)
+    figure.update_xaxes(title=SECONDS, row=len(drawn), col=1)
+    # One range for all panels, so that heights compare.
+    figure.update_yaxes(title="% of rate", range=[0, 1.05 * highest], dtick=50)
     return figure

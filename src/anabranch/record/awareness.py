@@ -1,4 +1,4 @@
-"""How well a run knew its network, and what came of it: measured rates against true ones. Pure.
+"""Measured rates against true ones, changes of plan, and the links that rounds waited for. Pure.
 
 The true rate of a link at a moment is its goodput by the overlay, traces included, or what the
 ports at its ends let through where that is less. It is known only of runs whose links were held to
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from anabranch.overlay import Link, Overlay
-from anabranch.plan import Plan, Tree
+from anabranch.plan import Plan
 from anabranch.record.summary import RunSummary
 
 Pair = tuple[int, int]
@@ -22,22 +22,16 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRate:
-    """One measurement of a link's rate, against the true rate at that moment.
-
-    Args:
-        source, target: the link's two sites.
-        at_s: when, seconds since the run began.
-        measured_bps, true_bps: payload rates, bit/s.
-        straddles: whether the true rate changed since the link's measurement before, or since the
-            run began: the chunks measured may then have passed at the rate before the change, so
-            that a difference is no error.
-    """
+    """One measurement of a link's rate, against the true rate at that moment."""
 
     source: int
     target: int
-    at_s: float
-    measured_bps: float
+    at_s: float  # when, seconds since the run began
+    measured_bps: float  # of payload
     true_bps: float
+    # Whether the true rate changed since the link's measurement before, or since the run began: the
+    # chunks measured may then have passed at the rate before the change, so that a difference is no
+    # error.
     straddles: bool
 
     @property
@@ -122,72 +116,61 @@ def _spread(rates_bps: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class TreeChange:
-    """How one plan's trees differ from another's.
+    """How one plan's trees differ from another's."""
 
-    Args:
-        trees: how many the new plan has.
-        added: how many of these the old one has not: another root, or another way up or down.
-        reweighted: how many both have, with another share.
-    """
+    trees: int  # how many the new plan has
+    added: int  # how many of these the old one has not: another root, or another way up or down
+    reweighted: int  # how many both have, with another share
 
-    trees: int
-    added: int
-    reweighted: int
+    def __str__(self) -> str:
+        words = f"{self.added} of {self.trees} new"
+        return f"{words}, {self.reweighted} re-weighted" if self.reweighted else words
 
 
 def tree_change(old: Plan, new: Plan) -> TreeChange:
     """Compare two plans for the same sites.
 
+    >>> from anabranch.plan import Tree
     >>> star = Tree(0, 1.0, (-1, 0), (-1, 0))
     >>> tree_change(Plan(1, (star,)), Plan(2, (Tree(1, 1.0, (1, -1), (1, -1)),)))
     TreeChange(trees=1, added=1, reweighted=0)
     """
-    before, after = _shares(old), _shares(new)
+    before, after = (_shares(plan) for plan in (old, new))
     return TreeChange(
         trees=len(new.trees),
-        added=sum(_shape(tree) not in before for tree in new.trees),
+        added=sum((tree.root, tree.up, tree.down) not in before for tree in new.trees),
         reweighted=sum(
             abs(before[shape] - share) > 1e-6 for shape, share in after.items() if shape in before
         ),
     )
 
 
-_Shape = tuple[int, tuple[int, ...], tuple[int, ...]]
+_Shape = tuple[int, tuple[int, ...], tuple[int, ...]]  # a tree's root, way up and way down
 
 
-def _shape(tree: Tree) -> _Shape:
-    return tree.root, tree.up, tree.down
-
-
-def _shares(plan: Plan) -> dict[_Shape, float]:
+def _shares(plan: Plan) -> Mapping[_Shape, float]:
     """Return the share that each shape of tree carries."""
     found: defaultdict[_Shape, float] = defaultdict(float)
     for tree in plan.trees:
-        found[_shape(tree)] += tree.share
-    return dict(found)
+        found[tree.root, tree.up, tree.down] += tree.share
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """A link on which waiting began.
+    """A link on which waiting began."""
 
-    Args:
-        source, target: the neighbours in a tree; see `anabranch.record.Wait`.
-        began: the rounds whose waiting began here, in order.
-        passed_on: in how many more rounds it passed waiting on that began elsewhere.
-        median_s: the median time of the rounds whose waiting began here, seconds; None where there
-            is no such round.
-    """
-
-    source: int
+    source: int  # neighbours in a tree; see `anabranch.record.Wait`
     target: int
-    began: tuple[int, ...]
-    passed_on: int
+    began: tuple[int, ...]  # the rounds whose waiting began here, in order
+    passed_on: int  # in how many more rounds it passed waiting on that began elsewhere
+    # The median time of the rounds whose waiting began here, seconds; None where there is no such
+    # round.
     median_s: float | None
 
 
 def blockers(run: RunSummary) -> tuple[Blocker, ...]:
-    """Return every link that somebody waited for, the one where most waiting began first."""
+    """Return every link that a round waited for, the one where most waiting began first."""
     took_s = {done.round: done.seconds for done in run.rounds}
     began: dict[Pair, list[int]] = {}
     passed_on: Counter[Pair] = Counter()

@@ -1,4 +1,4 @@
-"""What happens during a run, as typed values: every figure and report is made from these alone.
+"""Events of a run, as typed values: every figure and report is made from these alone.
 
 An event is written as one JSON object whose ``kind`` names its type. Logs outlive releases, so a
 reader meets events of other releases; none of them stops it:
@@ -23,268 +23,166 @@ def _kind(class_name: str) -> str:
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=_kind):
-    """Something that happened.
+    """Something that happened."""
 
-    Args:
-        at_s: when, seconds since the run began (virtual seconds in simulation).
-    """
-
-    at_s: float
+    at_s: float  # seconds since the run began; virtual seconds in simulation
 
 
 class RunStarted(_Event, frozen=True, kw_only=True):
-    """The first event of every log: all that a report needs to know of what was meant to happen.
+    """The first event of every log: all that a report needs to know of what was asked for."""
 
-    Args:
-        label: the run's name in tables and legends, usually its route.
-        overlay_toml: the overlay as text, for `anabranch.overlay.loads`.
-        plan_json: the first plan as text, for `anabranch.plan.loads`.
-        sites: names; every other event names a site by its index here.
-        buffer_bytes: size of the synchronised buffer; 0 where the run ended before it began.
-        chunk_elements: the most elements of a chunk.
-        shaped: whether links were held to the overlay's rates, by us, by the kernel or by the
-            simulator, so that predictions and limits apply.
-        task, model: what was trained.
-        seed: of every random choice.
-        rounds: how many were asked for.
-        predicted_s: round time predicted with contention on links, seconds.
-        paper_s: round time by the formula of the plan's paper, seconds.
-        limit_s: the physical limit: no plan on this overlay has a shorter round, seconds; None
-            where it was not computed, which takes long on large overlays.
-        target_accuracy: in [0, 1], or None where no target was set.
-        versions: release of each package that matters, by name.
-        started_at: UTC date and time, ISO 8601; None in simulation, where a run has no date: its
-            log is the same byte for byte every time.
-        world: "local" where real processes ran on one machine, "emulated" where they did so over
-            links that the machine's kernel held to the overlay's rates, "simulated" where the whole
-            run took place in one process and in virtual time.
-        pacing_json: who may proceed when, and with how much work, as text for
-            `anabranch.run.replay`; empty where sites all-reduce, in rounds.
-    """
-
-    label: str
-    overlay_toml: str
-    plan_json: str
-    sites: list[str]
-    buffer_bytes: int
-    chunk_elements: int
+    label: str  # the run's name in tables and legends, usually its route
+    overlay_toml: str  # the overlay, for `anabranch.overlay.loads`
+    plan_json: str  # the first plan, for `anabranch.plan.loads`
+    sites: list[str]  # names; every other event names a site by its index here
+    buffer_bytes: int  # of the synchronised buffer; 0 where the run ended before it began
+    chunk_elements: int  # the most elements of a chunk
+    # Whether links were held to the overlay's rates, by the sender, by the kernel or by the
+    # simulator, so that predictions and limits apply.
     shaped: bool
     task: str
     model: str
-    seed: int
-    rounds: int
-    predicted_s: float
-    paper_s: float
+    seed: int  # of every random choice
+    rounds: int  # how many were asked for
+    predicted_s: float  # round time predicted with contention on links
+    paper_s: float  # round time by the formula of the plan's paper
+    # The physical limit: no plan on this overlay has a shorter round; None where it was not
+    # computed, which takes long on large overlays.
     limit_s: float | None
-    target_accuracy: float | None
-    versions: dict[str, str]
+    target_accuracy: float | None  # in [0, 1], or None where no target was set
+    versions: dict[str, str]  # release of each package that matters, by name
+    # UTC date and time, ISO 8601; None in simulation, where the log is the same byte for byte
+    # every time.
     started_at: str | None
+    # "local": real processes on one machine; "emulated": the same over links that the machine's
+    # kernel held to the overlay's rates; "simulated": one process, in virtual time.
     world: str = "local"
+    # Who may proceed when, and with how much work, for `anabranch.run.replay`; empty where sites
+    # all-reduce, in rounds.
     pacing_json: str = ""
 
 
 class RoundDone(_Event, frozen=True, kw_only=True):
-    """One site holds the result of one round.
-
-    Args:
-        site, round: which; rounds count from 1.
-        version: of the plan the round ran under.
-        seconds: from the site's first request for the round to its result.
-        checksum: of the result, or None where nobody asked for one. Equal on every site unless
-            something is broken.
-        waited_for: the neighbour whose message completed the round at this site; None where the
-            site's own sending was last, or that is not known.
-        tree: index into the plan's trees of that last message's chunk, or None.
-    """
+    """One site holds the result of one round."""
 
     site: int
-    round: int
-    version: int
-    seconds: float
+    round: int  # counts from 1
+    version: int  # of the plan the round ran under
+    seconds: float  # from the site's first request for the round to its result
+    # Of the result, or None where none was asked for. Equal on every site unless something is
+    # broken.
     checksum: int | None
+    # The neighbour whose message completed the round at this site; None where the site's own
+    # sending was last, or that is not known.
     waited_for: int | None = None
-    tree: int | None = None
+    tree: int | None = None  # index into the plan's trees of that last message's chunk
 
 
 class StepDone(_Event, frozen=True, kw_only=True):
-    """One site finished one local update.
-
-    Args:
-        site, round: which site, and the round the step comes before.
-        loss: mean over the samples; None (written for NaN and infinity, which JSON lacks) where
-            training diverged.
-        samples: how many were drawn.
-        compute_s: seconds spent computing.
-    """
+    """One site finished one local update."""
 
     site: int
-    round: int
-    loss: float | None
+    round: int  # the round the step comes before
+    loss: float | None  # mean over the samples; None for NaN and infinity, which JSON lacks
     samples: int
     compute_s: float
 
 
 class Evaluated(_Event, frozen=True, kw_only=True):
-    """One site measured its model on held-out data.
-
-    Args:
-        site, round: which site, after which round.
-        accuracy: share of correct answers, in [0, 1].
-    """
+    """One site measured its model on held-out data."""
 
     site: int
-    round: int
-    accuracy: float
+    round: int  # after which
+    accuracy: float  # share of correct answers, in [0, 1]
 
 
 class LinkBytes(_Event, frozen=True, kw_only=True):
-    """What one link was given to carry during the interval ``(at_s - seconds, at_s]``.
-
-    Args:
-        source, target: the link's two sites.
-        seconds: length of the interval.
-        payload_bytes: bytes of message handed to the link, relayed ones included, headers of the
-            network's own protocols excluded.
-    """
+    """What one link was given to carry during the interval ``(at_s - seconds, at_s]``."""
 
     source: int
     target: int
     seconds: float
+    # Bytes of messages, relayed ones included, headers of the network's own protocols excluded.
     payload_bytes: int
 
 
 class LinkMeasured(_Event, frozen=True, kw_only=True):
-    """A site's new estimate of a link it receives over, from chunks that passed anyway.
+    """A site's new estimate of a link it receives over, from chunks that passed anyway."""
 
-    Args:
-        site: who measured: the link's target.
-        source, target: the link's two sites.
-        rate_bps: payload rate, bit/s.
-        latency_s: one way, seconds; None where it could not be told.
-        chunks: how many the estimate rests on.
-    """
-
-    site: int
+    site: int  # which measured: the link's target
     source: int
     target: int
-    rate_bps: float
-    latency_s: float | None
-    chunks: int
+    rate_bps: float  # of payload
+    latency_s: float | None  # one way; None where it could not be told
+    chunks: int  # how many the estimate rests on
 
 
 class LinkChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """A link whose believed rate moved the scheduler to plan again.
-
-    Args:
-        source, target: the link's two sites.
-        was_bps: the goodput that the plan so far was made for, bit/s.
-        now_bps: the goodput believed now, bit/s.
-    """
+    """A link whose believed rate moved the scheduler to plan again."""
 
     source: int
     target: int
-    was_bps: float
-    now_bps: float
+    was_bps: float  # the goodput that the plan so far was made for
+    now_bps: float  # the goodput believed now
 
 
 class PlanIssued(_Event, frozen=True, kw_only=True):
-    """The scheduler planned again: rounds that nobody has asked for yet run under the new plan.
-
-    Args:
-        version: of the new plan.
-        plan_json: the new plan as text, for `anabranch.plan.loads`.
-        why: the reason, in words.
-        changed: the links that moved it.
-        before_s, after_s: predicted round time of the old and of the new plan on the network as
-            believed now, seconds.
-    """
+    """The scheduler planned again: rounds not yet asked for run under the new plan."""
 
     version: int
-    plan_json: str
-    why: str
+    plan_json: str  # for `anabranch.plan.loads`
+    why: str  # in words
     changed: list[LinkChanged]
-    before_s: float
-    after_s: float
+    before_s: float  # predicted round time of the old plan on the network as believed now
+    after_s: float  # and of the new one
 
 
 class RoundBegan(_Event, frozen=True, kw_only=True):
-    """The scheduler fixed the plan that a round runs under, at the round's first request.
+    """The scheduler fixed the plan that a round runs under, at the round's first request."""
 
-    Args:
-        round: its number, from 1.
-        version: of the plan.
-        site: who asked first.
-    """
-
-    round: int
-    version: int
-    site: int
+    round: int  # counts from 1
+    version: int  # of the plan
+    site: int  # which asked first
 
 
 class ProceedAsked(_Event, frozen=True, kw_only=True):
     """A worker's update is on its way to the servers, and it asks to go on.
 
-    In events of a pace, ``at_s`` is the very moment that the pace reckoned with.
-
-    Args:
-        site: the worker.
-        update: which of its updates, from 1.
-        samples: of its batch.
-        compute_s: how long the worker computed.
+    In events of a pace, ``at_s`` is the moment that the pace decided with.
     """
 
     site: int
-    update: int
-    samples: int
+    update: int  # which of the worker's updates, from 1
+    samples: int  # of its batch
     compute_s: float
 
 
 class WorkerWent(_Event, frozen=True, kw_only=True):
-    """The pace let a worker go on: pull the model, compute, and push.
-
-    Args:
-        site: the worker.
-        update: which of its updates it goes on to, from 1.
-        samples: of its batch.
-    """
+    """The pace let a worker go on: pull the model, compute, and push."""
 
     site: int
-    update: int
-    samples: int
+    update: int  # which of its updates it goes on to, from 1
+    samples: int  # of its batch
 
 
 class UpdateCame(_Event, frozen=True, kw_only=True):
-    """All of a worker's update is with the servers; the worker waits to go on.
-
-    Args:
-        site, update: which worker's, and which of its updates.
-    """
+    """All of a worker's update is with the servers; the worker waits to go on."""
 
     site: int
     update: int
 
 
 class UpdateApplied(_Event, frozen=True, kw_only=True):
-    """A worker's update became part of the model that the servers hold.
-
-    Args:
-        site, update: which worker's, and which of its updates.
-        version: of the model since; steps count from 1, and may hold several updates.
-        missed: how many updates of others it missed: its staleness.
-    """
+    """A worker's update became part of the model that the servers hold."""
 
     site: int
     update: int
-    version: int
-    missed: int
+    version: int  # of the model since; steps count from 1, and may hold several updates
+    missed: int  # its staleness: how many updates of others it missed
 
 
 class UpdateDiscarded(_Event, frozen=True, kw_only=True):
-    """A worker's update will not become part of the model: it is too old, or its worker died.
-
-    Args:
-        site, update: which worker's, and which of its updates.
-    """
+    """A worker's update will not become part of the model: it is too old, or its worker died."""
 
     site: int
     update: int
@@ -295,118 +193,71 @@ class PaceLooked(_Event, frozen=True, kw_only=True):
 
 
 class MessageRefused(_Event, frozen=True, kw_only=True):
-    """A message was refused: malformed, oversized, repeated or out of place.
+    """A message was refused: malformed, oversized, repeated or out of place."""
 
-    Args:
-        site: who refused it, or None where the scheduler did.
-        sender: who sent it, or None where that could not be told.
-        error: the name of the error.
-        detail: its message.
-    """
-
-    site: int | None
-    sender: int | None
-    error: str
-    detail: str
+    site: int | None  # which refused it, or None where the scheduler did
+    sender: int | None  # None where that could not be told
+    error: str  # its name
+    detail: str  # its message
 
 
 class SiteJoined(_Event, frozen=True, kw_only=True):
-    """A site takes part from now on; one that was lost does so again, as another process.
-
-    Args:
-        site, name: which.
-        address: where it listens, ``host:port``.
-    """
+    """A site takes part from now on; one that was lost does so again, as another process."""
 
     site: int
     name: str
-    address: str
+    address: str  # where it listens, ``host:port``
 
 
 class TransportChosen(_Event, frozen=True, kw_only=True):
-    """A site's lanes do not send as they were asked to.
-
-    Args:
-        site: whose lanes.
-        strands: connections of each lane.
-        why: in words, such as "bbr may not be set here".
-    """
+    """A site's lanes do not send as they were asked to."""
 
     site: int
-    strands: int
-    why: str
+    strands: int  # connections of each lane
+    why: str  # in words, such as "bbr may not be set here"
 
 
 class SiteCut(_Event, frozen=True, kw_only=True):
-    """A site's connection to the scheduler has broken; both keep what the other did not hear.
-
-    Args:
-        site: which.
-        detail: how the connection ended.
-    """
+    """A site's connection to the scheduler broke; both keep what the other did not receive."""
 
     site: int
-    detail: str
+    detail: str  # how the connection ended
 
 
 class SiteResumed(_Event, frozen=True, kw_only=True):
-    """A site whose connection had broken goes on over another.
-
-    Args:
-        site: which.
-    """
+    """A site whose connection had broken goes on over another."""
 
     site: int
 
 
 class SiteLost(_Event, frozen=True, kw_only=True):
-    """A site takes no part from now on; rounds are complete without it until it joins again.
-
-    Args:
-        site: which.
-        detail: what made us give it up.
-        goes_on: whether the run goes on without it, and its pace was told so.
-    """
+    """A site takes no part from now on; rounds are complete without it until it joins again."""
 
     site: int
-    detail: str
-    goes_on: bool = False
+    detail: str  # why it was given up
+    goes_on: bool = False  # whether the run goes on without it, and its pace was told so
 
 
 class FaultInjected(_Event, frozen=True, kw_only=True):
-    """A fault script acted, or a fault of its making ended: what follows was provoked.
+    """A fault script acted, or a fault of its making ended."""
 
-    Args:
-        fault: its kind: "kill", "pause", "cut", "slow" or "clock".
-        detail: in words, such as "cut dc1->dc2 for 30 s".
-        over: whether this is its end.
-    """
-
-    fault: str
-    detail: str
-    over: bool = False
+    fault: str  # its kind: "kill", "pause", "cut", "slow" or "clock"
+    detail: str  # in words, such as "cut dc1->dc2 for 30 s"
+    over: bool = False  # whether this is its end
 
 
 class RunStopping(_Event, frozen=True, kw_only=True):
-    """Nobody begins anything new from now on; the run ends when what is under way has.
+    """Nothing new begins from now on; the run ends when what is under way has."""
 
-    Args:
-        reason: why, as in `RunEnded`.
-    """
-
-    reason: str
+    reason: str  # as in `RunEnded`
 
 
 class RunEnded(_Event, frozen=True, kw_only=True):
-    """The last event of a run that was not killed.
+    """The last event of a run that was not killed."""
 
-    Args:
-        error: what went wrong, or None where nothing did.
-        reason: why it ended on purpose before all its rounds were done, such as "target accuracy
-            0.9 reached after 12 rounds"; None where it did them all, or failed.
-    """
-
-    error: str | None
+    error: str | None  # what went wrong, or None
+    # Why it ended on purpose before all its rounds were done, such as "target accuracy 0.9 reached
+    # after 12 rounds"; None where it did them all, or failed.
     reason: str | None = None
 
 
@@ -438,19 +289,12 @@ Event = (
 
 
 class UnknownEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An event written by another release, kept as text.
-
-    Args:
-        at_s: when, seconds since the run began.
-        kind: as written.
-        data: the whole JSON object.
-        reason: why this release cannot read it.
-    """
+    """An event written by another release, kept as text."""
 
     at_s: float
-    kind: str
-    data: str
-    reason: str
+    kind: str  # as written
+    data: str  # the whole JSON object
+    reason: str  # why this release cannot read it
 
 
 class _Header(msgspec.Struct):
@@ -477,7 +321,7 @@ def encode(event: Event) -> str:
 
     Raises:
         ValueError: a field has a value of another type, or a number that JSON lacks, such as NaN;
-            a log must not take in what nobody can read back.
+            a log must not take in what cannot be read back.
 
     >>> encode(Evaluated(at_s=2.5, site=0, round=4, accuracy=0.75))
     '{"kind":"evaluated","at_s":2.5,"site":0,"round":4,"accuracy":0.75}'

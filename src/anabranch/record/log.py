@@ -5,8 +5,8 @@ killed writer loses only the batch in hand, and readers neither wait for the wri
 up. While a run is alive (or after it was killed) the newest events are in ``<log>-wal`` beside the
 file, so copy both; a log that was closed is one file.
 
-Small batches cost less to write than to commit. A simulated run has a great many of them, and
-nothing is lost with it that cannot be had again, so there many events share one commit.
+Small batches cost less to write than to commit. A simulated run has very many of them and can be
+repeated, so there many events share one commit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a pace came to: how long iterations took, who waited, how stale updates were. Pure."""
+"""A pace summed up: how long iterations took and their parts, how stale updates were. Pure."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import fmean
 
 from anabranch.record.events import (
+    Event,
     ProceedAsked,
     SiteLost,
+    UnknownEvent,
     UpdateApplied,
     UpdateCame,
     UpdateDiscarded,
     WorkerWent,
 )
-
-Paced = WorkerWent | ProceedAsked | UpdateCame | UpdateApplied | UpdateDiscarded | SiteLost
 
 # Two updates are made at once if so small a part of an iteration lies between them.
 _AT_ONCE = 0.01
@@ -26,25 +26,16 @@ _AT_ONCE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """One iteration of one worker; moments are seconds since the run began.
+    """One iteration of one worker; moments are seconds since the run began."""
 
-    Args:
-        update: which, from 1.
-        samples: of its batch.
-        went_s: when it could begin: it was let go on, and had computed what came before.
-        asked_s: when it had computed, and its push began.
-        came_s: when all of its update was with the servers.
-        compute_s: how long it computed.
-        next_s: when it was let go on to its next, or could begin it if that was later; None for its
-            last, and where it died before.
-    """
-
-    update: int
-    samples: int
-    went_s: float
-    asked_s: float
-    came_s: float
-    compute_s: float
+    update: int  # which, from 1
+    samples: int  # of its batch
+    went_s: float  # when it could begin: it was let go on, and had computed what came before
+    asked_s: float  # when it had computed, and its push began
+    came_s: float  # when all of its update was with the servers
+    compute_s: float  # how long it computed
+    # When it was let go on to its next, or could begin it if that was later; None for its last, and
+    # where it died before.
     next_s: float | None
 
     @property
@@ -65,19 +56,14 @@ class Iteration:
 
 @dataclass(frozen=True, slots=True)
 class PaceSummary:
-    """A run with servers, summed up.
+    """A run with servers, summed up."""
 
-    Args:
-        iterations: of each worker, by site, in order; those whose update came.
-        gaps_s: time between updates that became part of the model, one after the other, seconds.
-        missed: how many updates missed how many of others.
-        discarded: how many updates were.
-    """
-
+    # Of each worker, by site, in order; those whose update came.
     iterations: Mapping[int, Sequence[Iteration]]
+    # Time between updates that became part of the model, one after the other, seconds.
     gaps_s: tuple[float, ...]
-    missed: Mapping[int, int]
-    discarded: int
+    missed: Mapping[int, int]  # how many updates missed how many of others
+    discarded: int  # how many updates were
 
     @property
     def updates(self) -> int:
@@ -85,40 +71,31 @@ class PaceSummary:
         return sum(self.missed.values())
 
     @property
+    def whole(self) -> list[Iteration]:
+        """The iterations whose worker was let go on."""
+        every = chain.from_iterable(self.iterations.values())
+        return [each for each in every if each.next_s is not None]
+
+    @property
     def iteration_s(self) -> float | None:
         """Mean time from one permission to the next, seconds; None where there are no two."""
-        spans_s = [
-            each.next_s - each.went_s
-            for series in self.iterations.values()
-            for each in series
-            if each.next_s is not None
-        ]
-        return fmean(spans_s) if spans_s else None
+        return _mean(each.next_s - each.went_s for each in self.whole if each.next_s is not None)
 
     @property
     def blocked_s(self) -> float | None:
         """Mean time a worker waited for permission, seconds."""
-        waits_s = [
-            each.blocked_s
-            for series in self.iterations.values()
-            for each in series
-            if each.next_s is not None
-        ]
-        return fmean(waits_s) if waits_s else None
+        return _mean(each.blocked_s for each in self.whole)
 
     @property
     def push_s(self) -> float | None:
         """Mean time an update was on its way, seconds."""
-        pushes_s = [each.push_s for series in self.iterations.values() for each in series]
-        return fmean(pushes_s) if pushes_s else None
+        return _mean(each.push_s for each in chain.from_iterable(self.iterations.values()))
 
     @property
     def pull_s(self) -> float | None:
         """Mean time a worker waited for the model, seconds; its first is there already."""
-        pulls_s = [
-            each.pull_s for series in self.iterations.values() for each in series if each.update > 1
-        ]
-        return fmean(pulls_s) if pulls_s else None
+        every = chain.from_iterable(self.iterations.values())
+        return _mean(each.pull_s for each in every if each.update > 1)
 
     @property
     def mean_missed(self) -> float | None:
@@ -135,7 +112,12 @@ class PaceSummary:
         return sum(gap_s <= _AT_ONCE * self.iteration_s for gap_s in self.gaps_s) / len(self.gaps_s)
 
 
-def summarise_pace(events: Iterable[Paced]) -> PaceSummary | None:
+def _mean(values_s: Iterable[float]) -> float | None:
+    found = list(values_s)
+    return fmean(found) if found else None
+
+
+def summarise_pace(events: Iterable[Event | UnknownEvent]) -> PaceSummary | None:
     """Return what a run's pace came to; None for a run without servers."""
     went: defaultdict[int, dict[int, WorkerWent]] = defaultdict(dict)
     asked: dict[tuple[int, int], ProceedAsked] = {}

@@ -1,4 +1,4 @@
-"""How busy the ports of servers are, both ways: the numbers behind figures and tables. Pure."""
+"""How busy the ports of servers are, both ways. Pure."""
 
 from __future__ import annotations
 
@@ -19,22 +19,14 @@ WAYS: tuple[Way, ...] = ("in", "out")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PortUse:
-    """What passed one way of a server's port, in bins of time.
+    """What passed one way of a server's port, in bins of time."""
 
-    Args:
-        site: the server.
-        way: "in", the way of updates, or "out", that of models.
-        edges_s: of the bins, shape (B + 1,), seconds since the run began.
-        carried_bps: payload in each bin, shape (B,), bit/s; all that passed, of whatever tree.
-        capacity_bps: what could have passed, shape (B,), bit/s: the port's rate, or that of all its
-            links together where that is less. None where the run did not keep to the overlay's
-            rates, so that no capacity is known.
-    """
-
-    site: int
-    way: Way
-    edges_s: Floats
-    carried_bps: Floats
+    site: int  # the server
+    way: Way  # "in", the way of updates, or "out", that of models
+    carried_bps: Floats  # payload in each bin, shape (B,), bit/s; all that passed, of whatever tree
+    # What could have passed, shape (B,), bit/s: the port's rate, or that of all its links together
+    # where that is less. None where the run did not keep to the overlay's rates, so that no
+    # capacity is known.
     capacity_bps: Floats | None
 
     @property
@@ -49,15 +41,10 @@ class PortUse:
 
 @dataclass(frozen=True, slots=True)
 class MeanUse:
-    """How busy all servers' ports together were one way, over a whole run.
+    """How busy all servers' ports together were one way, over a whole run."""
 
-    Args:
-        carried_bps: payload, bit/s.
-        share: of what could have passed; None where that is not known.
-    """
-
-    carried_bps: float
-    share: float | None
+    carried_bps: float  # payload, bit/s
+    share: float | None  # of what could have passed; None where that is not known
 
     def __str__(self) -> str:
         return units.rate(self.carried_bps) if self.share is None else units.percent(self.share)
@@ -105,6 +92,6 @@ def _use(run: RunSummary, overlay: Overlay, site: int, way: Way, edges_s: Floats
         carried_bps += _timeline.rates_bps(samples, edges_s)
         links_bps += _timeline.goodput_bps(link, edges_s)
     if not run.started.shaped:
-        return PortUse(site, way, edges_s, carried_bps, None)
+        return PortUse(site, way, carried_bps, None)
     cap_bps = port_bps(overlay, (site, "downlink" if way == "in" else "uplink"))
-    return PortUse(site, way, edges_s, carried_bps, np.minimum(links_bps, cap_bps))
+    return PortUse(site, way, carried_bps, np.minimum(links_bps, cap_bps))

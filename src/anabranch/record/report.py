@@ -1,19 +1,21 @@
 """Reports in words, tables and figures: one HTML file that opens anywhere, offline.
 
-A report says which run was fastest and why. A long round lasts as long as the plan's busiest link
-needs to carry its load, so the reason is that link, its load and its rate.
+What a page says is in ``templates/``. A round lasts at least as long as the plan's busiest link
+needs to carry its load, so a report names that link, its load and its rate.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan, steady_rate_bps
-from anabranch.record import _awareness_page, _page, _tables, _twin_page, _words, units
-from anabranch.record._runs import distinct, name_apart, read
+from anabranch.record import units
+from anabranch.record._losses import loss_curve
+from anabranch.record.runs import Run, Twin, distinct, is_star, name_apart, pair_up, read_run
+from anabranch.record.twin import round_ratios, worst_row
 
 
 def write_report(logs: Sequence[Path], out: Path) -> None:
@@ -30,23 +32,43 @@ def write_report(logs: Sequence[Path], out: Path) -> None:
     """
     if not logs:
         raise ValueError("a report needs at least one event log")
-    runs = name_apart([read(path) for path in logs])
-    from anabranch.record import _charts  # imports plotly, which is slow
+    out.write_text(report_page([read_run(path) for path in logs]), encoding="utf-8")
 
-    title, verdict = _words.verdict(runs)
-    body = [
-        _words.header(title, [*verdict, *_words.endings(runs)], _words.kicker(runs)),
-        _words.problems(runs),
-        _tables.results(runs),
-        _tables.paces(runs),
-        _tables.reasons(runs),
-        _charts.drawings(runs),
-        *_charts.measurements(runs),
-        *_awareness_page.sections(runs),
-        _tables.happenings(runs),
-        _tables.what_ran(runs),
-    ]
-    out.write_text(_page.page(title, "\n".join(body), _charts.library()), encoding="utf-8")
+
+def report_page(runs: Sequence[Run]) -> str:
+    """Return the report of one run or more, as HTML."""
+    runs = name_apart(runs)
+    timed = [(run, s) for run in runs if (s := run.summary.median_round_s) is not None]
+    fastest, best_s = min(timed, key=lambda pair: pair[1], default=(None, 0.0))
+    slowest = max(timed, key=lambda pair: pair[1], default=(None, 0.0))
+    stars = [pair for pair in timed if is_star(pair[0].plan) and pair[0] is not fastest]
+    baseline, base_s = stars[0] if stars else slowest
+    curves = {run.name: loss_curve(run.summary.steps) for run in runs}
+    return _page(
+        "report.html.j2",
+        runs=runs,
+        alike=len({run.work for run in runs}) == 1,
+        fastest=fastest,
+        baseline=baseline,
+        ratio=base_s / best_s if baseline is not fastest and best_s > 0 else None,
+        worlds=Counter(run.summary.started.world for run in runs),
+        drawn=[drawn for run in runs for drawn in _first_and_last(run)],
+        losses={name: curve for name, curve in curves.items() if curve is not None},
+    )
+
+
+def _first_and_last(run: Run) -> list[tuple[str, Overlay, Plan, str]]:
+    """Return the first plan and the last one that a round ran under: name, overlay, plan, note."""
+    versions = run.summary.plan_versions
+    ran = f"Rounds ran under plan versions {', '.join(map(str, versions))}"
+    note = f"{ran}; this is version {run.plan.version}." if len(versions) > 1 else ""
+    drawn = [(run.name, run.overlay, run.plan, note)]
+    for event, plan in zip(run.summary.plans, run.issued, strict=True):
+        if plan.version in versions[-1:]:
+            note = f"Issued at {units.seconds(event.at_s)}, drawn with the rates of that moment."
+            name = f"{run.name}, plan {plan.version}"
+            drawn.append((name, run.overlay.at(event.at_s), plan, note))
+    return drawn
 
 
 def write_twin_report(pairs: Sequence[tuple[Path, Path]], out: Path) -> None:
@@ -64,22 +86,28 @@ def write_twin_report(pairs: Sequence[tuple[Path, Path]], out: Path) -> None:
     """
     if not pairs:
         raise ValueError("a twin's report needs at least one pair of event logs")
-    twins = _twin_page.read_twins(pairs)
-    runs = [run for twin in twins for run in twin.runs]
-    from anabranch.record import figures  # imports plotly, which is slow
+    twins = pair_up([(read_run(simulated), read_run(measured)) for simulated, measured in pairs])
+    out.write_text(twin_page(twins), encoding="utf-8")
 
-    title, verdict = _twin_page.verdict(twins)
-    body = [
-        _words.header(title, [*verdict, *_words.endings(runs)], _twin_page.kicker(twins)),
-        _twin_page.problems(twins),
-        _twin_page.results(twins),
-        _twin_page.differing_links(twins),
-        _twin_page.overview(twins),
-        *_twin_page.routes(twins),
-        _tables.happenings(runs),
-        _tables.what_ran(runs),
+
+def twin_page(twins: Sequence[Twin]) -> str:
+    """Return the report of one route or more in both worlds, as HTML."""
+    worst = worst_row([twin.row for twin in twins])
+    ratios = [
+        round_ratios(twin.simulated.summary, twin.measured.summary)
+        for twin in twins
+        if twin.row is worst
     ]
-    out.write_text(_page.page(title, "\n".join(body), figures.library()), encoding="utf-8")
+    return _page(
+        "twin.html.j2",
+        twins=twins,
+        rows=[twin.row for twin in twins],
+        runs=[run for twin in twins for run in (twin.simulated, twin.measured)],
+        worst=worst,
+        ratios=sorted((ratio, number) for number, ratio in ratios[0].items()) if ratios else [],
+        alike=len({twin.simulated.work for twin in twins}) == 1,
+        emulated=all(twin.measured.summary.started.world == "emulated" for twin in twins),
+    )
 
 
 def write_plan_page(overlay: Overlay, plans: Sequence[Plan], out: Path) -> None:
@@ -97,23 +125,22 @@ def write_plan_page(overlay: Overlay, plans: Sequence[Plan], out: Path) -> None:
     """
     if not plans:
         raise ValueError("a plan page needs at least one plan")
-    from anabranch.record import _charts  # imports plotly, which is slow
-
     names = distinct([plan.label or f"plan {plan.version}" for plan in plans])
     named = dict(zip(names, plans, strict=True))
-    title = f"Plans for {overlay.name}"
     rates_bps = {name: steady_rate_bps(plan, overlay) for name, plan in named.items()}
     fastest = max(rates_bps, key=lambda name: rates_bps[name])
-    verdict = (
-        f"Once its trees are full, <strong>{escape(fastest)}</strong> synchronises "
-        f"{units.rate(rates_bps[fastest])} of the buffer"
-        f"{', more than any other plan here' if len(named) > 1 else ''}."
+    page = _page(
+        "plan.html.j2",
+        overlay=overlay,
+        named=named,
+        fastest=fastest,
+        rate_bps=rates_bps[fastest],
+        drawn=[(name, overlay, plan, "") for name, plan in named.items()],
     )
-    kicker = f"{overlay.size} sites, {len(overlay.links)} directed links"
-    body = [
-        _words.header(title, [verdict], kicker),
-        _tables.plans(overlay, named),
-        _charts.drawn_plans([(name, overlay, plan, "") for name, plan in named.items()]),
-        _tables.shares(overlay, named),
-    ]
-    out.write_text(_page.page(title, "\n".join(body), _charts.library()), encoding="utf-8")
+    out.write_text(page, encoding="utf-8")
+
+
+def _page(template: str, **values: object) -> str:
+    from anabranch.record._page import render  # imports plotly, which is slow
+
+    return render(template, values)

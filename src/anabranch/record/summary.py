@@ -1,4 +1,4 @@
-"""What a run came to: events in, figures out. Pure; a log cut short is summed up as far as it goes.
+"""A run's events summed up. Pure; a log cut short is summed up as far as it goes.
 
 All times are seconds since the run began unless a name says otherwise.
 """
@@ -6,12 +6,12 @@ All times are seconds since the run began unless a name says otherwise.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
+from typing import Any, TypeVar
 
-from anabranch.overlay import Link, Overlay
 from anabranch.record.events import (
     Evaluated,
     Event,
@@ -20,8 +20,6 @@ from anabranch.record.events import (
     LinkMeasured,
     MessageRefused,
     PlanIssued,
-    ProceedAsked,
-    RoundBegan,
     RoundDone,
     RunEnded,
     RunStarted,
@@ -30,85 +28,57 @@ from anabranch.record.events import (
     StepDone,
     TransportChosen,
     UnknownEvent,
-    UpdateApplied,
-    UpdateCame,
-    UpdateDiscarded,
-    WorkerWent,
 )
-from anabranch.record.pacing import Paced, PaceSummary, summarise_pace
+from anabranch.record.pacing import PaceSummary, summarise_pace
 
 
 @dataclass(frozen=True, slots=True)
 class CompletedRound:
-    """A round that every site taking part has the result of.
+    """A round that every site taking part has the result of."""
 
-    Args:
-        round: its number, from 1.
-        version: of the plan it ran under.
-        at_s: when the last site had the result.
-        seconds: the longest any site took.
-    """
-
-    round: int
-    version: int
-    at_s: float
-    seconds: float
+    round: int  # its number, from 1
+    version: int  # of the plan it ran under
+    at_s: float  # when the last site had the result
+    seconds: float  # the longest any site took
 
 
 @dataclass(frozen=True, slots=True)
 class AccuracyPoint:
-    """The accuracy after one round.
+    """The accuracy after one round."""
 
-    Args:
-        at_s: when every site had the model, or else when the last site that evaluated it did.
-        round: which.
-        accuracy: mean over those sites, in [0, 1].
-    """
-
-    at_s: float
-    round: int
-    accuracy: float
+    at_s: float  # when every site had the model, or else when the last site that evaluated it did
+    round: int  # which
+    accuracy: float  # mean over those sites, in [0, 1]
 
 
 @dataclass(frozen=True, slots=True)
 class Dispute:
-    """A round whose result was not the same everywhere.
+    """A round whose result was not the same everywhere."""
 
-    Args:
-        round: which.
-        sites: those whose checksum is not the commonest one; of equally common ones, that of the
-            site with the lowest index counts as right.
-    """
-
-    round: int
+    round: int  # which
+    # Those whose checksum is not the commonest one; of equally common ones, that of the site with
+    # the lowest index counts as right.
     sites: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Who held a round up: whom the last site waited for, whom that one did, and so on.
+    """The chain of sites that a round waited for.
 
-    The chain begins at the site that finished last. Each next site is the one whose message
-    completed the round at the site before. It ends at a site whose own sending was last or that
-    does not say, or before a site that is already on it.
+    It begins at the site that finished last. Each next site is the one whose message completed the
+    round at the site before. It ends at a site whose own sending was last or that does not say, or
+    before a site that is already on it.
 
-    As a rule it follows the mean back to a root, and the root to the child whose sum came last; as
-    that child in turn got the mean from the root, the chain ends there, circular. What kept the
-    child's sum, a slow link below it or long computing, the chain does not say. Each site tells of
-    its last message only, which may belong to another tree than the one it sent on. So the chain is
-    where to look, not a proof.
-
-    Args:
-        round: which.
-        sites: the chain, the site that finished last first; at least one.
-        tree: index into the plan's trees of the last message on the chain, or None.
-        circular: whether the chain ended because it came back to itself.
+    As a rule it follows the mean back to a root, and the root to the child whose sum came last;
+    that child got the mean from the root, so the chain ends there. What delayed the child's sum, a
+    slow link below it or long computing, the chain does not say. Each site tells of its last
+    message only, which may belong to another tree than the one it sent on. So the chain says where
+    to look, and is not a proof.
     """
 
-    round: int
-    sites: tuple[int, ...]
-    tree: int | None
-    circular: bool
+    round: int  # which
+    sites: tuple[int, ...]  # the chain, the site that finished last first; at least one
+    tree: int | None  # index into the plan's trees of the last message on the chain, or None
 
     @property
     def links(self) -> tuple[tuple[int, int], ...]:
@@ -126,77 +96,39 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Utilisation:
-    """How busy a link was during ``(at_s - seconds, at_s]``.
-
-    Args:
-        at_s, seconds: the interval's end and length.
-        share: payload sent, as a share of what the link's goodput could have carried. Above 1
-            where the link is faster than the overlay says, or its queue took the rest in.
-    """
-
-    at_s: float
-    seconds: float
-    share: float
-
-
-@dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One run, summed up.
+    """One run, summed up."""
 
-    Args:
-        started: the run's first event.
-        rounds: those completed, in order of number.
-        compute_s: for each round with steps, in order, the longest any site computed for it.
-        steps: the sites' local updates, in order of time.
-        accuracy: one point for each evaluated round, in order of number.
-        links: what each link carried, by (source, target), in order of time.
-        measured: each link's estimates, by (source, target), in order of time.
-        plans: those issued after the first, in order.
-        versions: of the plan that each round begun ran under, by number: as the scheduler fixed it
-            or, in logs that do not say, as the sites told. Of a repeated round, the last.
-        waits: who held up each completed round, in order; empty where no site said whom it waited
-            for.
-        checked_rounds: how many rounds have checksums of two sites or more.
-        disputes: the checked rounds whose checksums differ.
-        checksums: of the other checked rounds, by number.
-        faults: what a fault script did, in order.
-        lost: the sites that were lost, in order; one that came back may be lost again.
-        returned: those that came back, in order.
-        pace: what a run with servers came to; None for one that all-reduces.
-        transports: of the sites whose lanes do not send as they were asked to.
-        refused: messages refused, by name of the error.
-        unknown: events of another release that were left out, by kind.
-        total_s: when the run ended or, where it did not, when its last event was written.
-        ended: whether the log has its last event.
-        error: what went wrong and ended the run, or None.
-        reason: why the run ended early on purpose, or None.
-    """
-
-    started: RunStarted
-    rounds: tuple[CompletedRound, ...]
+    started: RunStarted  # the run's first event
+    rounds: tuple[CompletedRound, ...]  # those completed, in order of number
+    # For each round with steps, in order, the longest any site computed for it.
     compute_s: tuple[float, ...]
-    steps: tuple[StepDone, ...]
-    accuracy: tuple[AccuracyPoint, ...]
+    steps: tuple[StepDone, ...]  # the sites' local updates, in order of time
+    accuracy: tuple[AccuracyPoint, ...]  # one point for each evaluated round, in order of number
+    # What each link carried, by (source, target), in order of time.
     links: Mapping[tuple[int, int], tuple[LinkBytes, ...]]
+    # Each link's estimates, by (source, target), in order of time.
     measured: Mapping[tuple[int, int], tuple[LinkMeasured, ...]]
-    plans: tuple[PlanIssued, ...]
-    versions: Mapping[int, int]
+    plans: tuple[PlanIssued, ...]  # those issued after the first, in order
+    # The chain of waiting of each completed round, in order; empty where no site said which
+    # neighbour it waited for.
     waits: tuple[Wait, ...]
-    checked_rounds: int
-    disputes: tuple[Dispute, ...]
-    checksums: Mapping[int, int]
-    faults: tuple[FaultInjected, ...]
+    checked_rounds: int  # how many rounds have checksums of two sites or more
+    disputes: tuple[Dispute, ...]  # the checked rounds whose checksums differ
+    checksums: Mapping[int, int]  # of the other checked rounds, by number
+    faults: tuple[FaultInjected, ...]  # what a fault script did, in order
+    # The sites that were lost, in order; one that came back may be lost again.
     lost: tuple[SiteLost, ...]
-    returned: tuple[SiteJoined, ...]
-    pace: PaceSummary | None
+    returned: tuple[SiteJoined, ...]  # those that came back, in order
+    pace: PaceSummary | None  # what a run with servers came to; None for one that all-reduces
+    # Of the sites whose lanes do not send as they were asked to.
     transports: tuple[TransportChosen, ...]
-    refused: Mapping[str, int]
-    unknown: Mapping[str, int]
-    total_s: float
-    ended: bool
-    error: str | None
-    reason: str | None
+    refused: Mapping[str, int]  # messages refused, by name of the error
+    unknown: Mapping[str, int]  # events of another release that were left out, by kind
+    total_s: float  # when the run ended or, where it did not, when its last event was written
+    ended: bool  # whether the log has its last event
+    error: str | None  # what went wrong and ended the run, or None
+    reason: str | None  # why the run ended early on purpose, or None
 
     @property
     def label(self) -> str:
@@ -293,36 +225,14 @@ class RunSummary:
             for pair, samples in self.links.items()
         }
 
-    def utilisation(self, overlay: Overlay) -> dict[tuple[int, int], tuple[Utilisation, ...]]:
-        """Return how busy each link of an overlay was over time, by (source, target).
-
-        A link without a record has an empty series. Where a trace changes a link's rate, the rate
-        at the middle of each interval counts.
-        """
-        return {
-            (link.source, link.target): tuple(
-                Utilisation(
-                    sample.at_s,
-                    sample.seconds,
-                    8 * sample.payload_bytes / (_goodput_bps(link, sample) * sample.seconds),
-                )
-                for sample in self.links.get((link.source, link.target), ())
-                if sample.seconds > 0
-            )
-            for link in overlay
-        }
-
-
-def _goodput_bps(link: Link, sample: LinkBytes) -> float:
-    if link.trace is None:
-        return link.goodput_bps
-    return link.trace.rate_bps(sample.at_s - sample.seconds / 2) * (1 - link.loss)
-
 
 def observed(runs: Iterable[RunSummary]) -> str:
     """Return the word for how these runs' figures were got: measured, simulated, or either."""
     words = sorted({"simulated" if run.simulated else "measured" for run in runs})
     return " or ".join(words) or "measured"
+
+
+Kind = TypeVar("Kind", bound=Event | UnknownEvent)
 
 
 def summarise(events: Iterable[Event | UnknownEvent]) -> RunSummary:
@@ -335,199 +245,175 @@ def summarise(events: Iterable[Event | UnknownEvent]) -> RunSummary:
         ValueError: the events do not begin with `RunStarted`, or there is none.
     """
     events = iter(events)
-    match next(events, None):
-        case RunStarted() as started:
-            tally = _Tally(started)
-        case None:
-            raise ValueError("the log is empty: the run died before it began; run it again")
-        case first:
-            raise ValueError(
-                f"the log begins with {first}, not with run_started; give all of its events"
-            )
-    for event in events:
-        tally.add(event)
-    return tally.summary()
-
-
-class _Tally:
-    """What the events so far add up to."""
-
-    def __init__(self, started: RunStarted) -> None:
-        self.started = started
-        self.present = set(range(len(started.sites)))
-        self.done: defaultdict[int, dict[int, RoundDone]] = defaultdict(dict)  # by round, site
-        self.completed: set[int] = set()
-        self.compute_s: defaultdict[int, defaultdict[int, float]] = defaultdict(
-            lambda: defaultdict(float)  # by round, site
+    started = next(events, None)
+    if started is None:
+        raise ValueError("the log is empty: the run died before it began; run it again")
+    if not isinstance(started, RunStarted):
+        raise ValueError(
+            f"the log begins with {started}, not with run_started; give all of its events"
         )
-        self.steps: list[StepDone] = []
-        self.evaluated: defaultdict[int, list[Evaluated]] = defaultdict(list)
-        self.links: defaultdict[tuple[int, int], list[LinkBytes]] = defaultdict(list)
-        self.measured: defaultdict[tuple[int, int], list[LinkMeasured]] = defaultdict(list)
-        self.plans: list[PlanIssued] = []
-        self.fixed: dict[int, int] = {}  # version by round, as the scheduler said
-        self.refused: Counter[str] = Counter()
-        self.unknown: Counter[str] = Counter()
-        self.faults: list[FaultInjected] = []
-        self.lost: list[SiteLost] = []
-        self.returned: list[SiteJoined] = []
-        self.transports: list[TransportChosen] = []
-        self.paced: list[Paced] = []
-        self.total_s = 0.0
-        self.end: RunEnded | None = None
+    events = list(events)
+    by_kind: defaultdict[type, list[Any]] = defaultdict(list)
+    for event in events:
+        by_kind[type(event)].append(event)
+    if by_kind[RunStarted]:
+        raise ValueError("the log has a second run_started; give the events of one run")
 
-    def add(self, event: Event | UnknownEvent) -> None:
-        # A site's clock may be wrong; the scheduler's, which tells the end, is right.
-        is_end = isinstance(event, RunEnded)
-        self.total_s = event.at_s if is_end else max(self.total_s, event.at_s)
+    def of(kind: type[Kind]) -> list[Kind]:
+        return by_kind[kind]
+
+    end = of(RunEnded)[-1] if of(RunEnded) else None
+    # A site's clock may be wrong; the scheduler's, which tells the end, is right.
+    total_s = end.at_s if end else max((event.at_s for event in events), default=0.0)
+    done, completed, returned = _rounds(events, len(started.sites))
+    checksums = _checksums(done)
+    disputes = {number: _dissenters(sums) for number, sums in checksums.items()}
+    compute_s: defaultdict[int, dict[int, float]] = defaultdict(dict)  # by round, site
+    for step in of(StepDone):
+        by_site = compute_s[step.round]
+        by_site[step.site] = by_site.get(step.site, 0.0) + step.compute_s
+    return RunSummary(
+        started=started,
+        rounds=tuple(
+            CompletedRound(
+                number,
+                last.version,
+                last.at_s,
+                max(each.seconds for each in done[number].values()),
+            )
+            for number in completed
+            for last in (_last(done[number]),)
+        ),
+        compute_s=tuple(max(by_site.values()) for _, by_site in sorted(compute_s.items())),
+        steps=tuple(sorted(of(StepDone), key=_at_s)),
+        accuracy=_accuracy(of(Evaluated), {number: done[number] for number in completed}),
+        links=_by_link(of(LinkBytes)),
+        measured=_by_link(of(LinkMeasured)),
+        plans=tuple(of(PlanIssued)),
+        waits=(
+            tuple(_wait(number, done[number]) for number in completed)
+            if any(each.waited_for is not None for each in of(RoundDone))
+            else ()
+        ),
+        checked_rounds=len(checksums),
+        disputes=tuple(Dispute(number, sites) for number, sites in disputes.items() if sites),
+        checksums={
+            number: next(iter(sums.values()))
+            for number, sums in checksums.items()
+            if not disputes[number]
+        },
+        faults=tuple(of(FaultInjected)),
+        lost=tuple(of(SiteLost)),
+        returned=returned,
+        pace=summarise_pace(events),
+        transports=tuple(of(TransportChosen)),
+        refused=_tally(event.error for event in of(MessageRefused)),
+        unknown=_tally(event.kind for event in of(UnknownEvent)),
+        total_s=total_s,
+        ended=end is not None,
+        error=end.error if end else None,
+        reason=end.reason if end else None,
+    )
+
+
+Done = Mapping[int, Mapping[int, RoundDone]]  # by round, site
+
+
+def _rounds(
+    events: Sequence[Event | UnknownEvent], sites: int
+) -> tuple[Done, list[int], tuple[SiteJoined, ...]]:
+    """Return each site's result of each round, the completed rounds, and the sites that returned.
+
+    A round is completed when every site then present has its result.
+    """
+    done: defaultdict[int, dict[int, RoundDone]] = defaultdict(dict)
+    completed: set[int] = set()
+    present, lost, returned = set(range(sites)), set[int](), list[SiteJoined]()
+    for event in events:
+        concerned: Iterable[int] = ()
         match event:
             case RoundDone():
-                self.done[event.round][event.site] = event
-                self._complete([event.round])
-            case StepDone():
-                self.steps.append(event)
-                self.compute_s[event.round][event.site] += event.compute_s
-            case Evaluated():
-                self.evaluated[event.round].append(event)
-            case LinkBytes():
-                self.links[event.source, event.target].append(event)
-            case LinkMeasured():
-                self.measured[event.source, event.target].append(event)
-            case PlanIssued():
-                self.plans.append(event)
-            case RoundBegan():
-                self.fixed[event.round] = event.version
-            case MessageRefused():
-                self.refused[event.error] += 1
+                done[event.round][event.site] = event
+                concerned = (event.round,)
             case SiteJoined():
-                self.present.add(event.site)
-                if any(lost.site == event.site for lost in self.lost):
-                    self.returned.append(event)
+                present.add(event.site)
+                if event.site in lost:
+                    returned.append(event)
             case SiteLost():
-                self.lost.append(event)
-                self.paced.append(event)
-                self.present.discard(event.site)
-                self._complete(self.done)  # survivors may have been waiting for this one only
-            case WorkerWent() | ProceedAsked() | UpdateCame() | UpdateApplied() | UpdateDiscarded():
-                self.paced.append(event)
-            case TransportChosen():
-                self.transports.append(event)
-            case FaultInjected():
-                self.faults.append(event)
-            case RunEnded():
-                self.end = event
-            case UnknownEvent():
-                self.unknown[event.kind] += 1
-            case RunStarted():
-                raise ValueError("the log has a second run_started; give the events of one run")
+                lost.add(event.site)
+                present.discard(event.site)
+                concerned = done  # the others may have waited for this site only
+        if present:
+            completed.update(number for number in concerned if present <= done[number].keys())
+    return done, sorted(completed), tuple(returned)
 
-    def _complete(self, rounds: Iterable[int]) -> None:
-        if self.present:
-            self.completed.update(r for r in rounds if self.present <= self.done[r].keys())
 
-    def _accurate_s(self, number: int, group: list[Evaluated]) -> float:
-        if number in self.completed:  # told by the scheduler's clock; a site's may be wrong
-            return max(done.at_s for done in self.done[number].values())
-        return max(event.at_s for event in group)
+def _at_s(event: Event) -> float:
+    return event.at_s
 
-    def _versions(self) -> dict[int, int]:
-        told = {number: _last(by_site.values()).version for number, by_site in self.done.items()}
-        return dict(sorted({**told, **self.fixed}.items()))
 
-    def _waits(self) -> tuple[Wait, ...]:
-        done = (event for by_site in self.done.values() for event in by_site.values())
-        if all(event.waited_for is None for event in done):
-            return ()
-        return tuple(_wait(number, self.done[number]) for number in sorted(self.completed))
+def _last(done: Mapping[int, RoundDone]) -> RoundDone:
+    return max(done.values(), key=_at_s)
 
-    def summary(self) -> RunSummary:
-        checksums = {
-            number: {
-                site: done.checksum
-                for site, done in sorted(by_site.items())
-                if done.checksum is not None
-            }
-            for number, by_site in sorted(self.done.items())
+
+def _tally(names: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(names).items()))
+
+
+OfLink = TypeVar("OfLink", LinkBytes, LinkMeasured)
+
+
+def _by_link(events: Sequence[OfLink]) -> dict[tuple[int, int], tuple[OfLink, ...]]:
+    found: defaultdict[tuple[int, int], list[OfLink]] = defaultdict(list)
+    for event in sorted(events, key=_at_s):
+        found[event.source, event.target].append(event)
+    return {pair: tuple(series) for pair, series in sorted(found.items())}
+
+
+def _accuracy(evaluated: Sequence[Evaluated], completed: Done) -> tuple[AccuracyPoint, ...]:
+    by_round: defaultdict[int, list[Evaluated]] = defaultdict(list)
+    for event in evaluated:
+        by_round[event.round].append(event)
+    points = []
+    for number, group in sorted(by_round.items()):
+        # The scheduler's clock tells when a round was completed; a site's clock may be wrong.
+        told = completed[number].values() if number in completed else group
+        accuracy = fmean(event.accuracy for event in group)
+        points.append(AccuracyPoint(max(map(_at_s, told)), number, accuracy))
+    return tuple(points)
+
+
+def _checksums(done: Done) -> dict[int, dict[int, int]]:
+    """Return the checksums of each round that two sites or more gave one for, by site."""
+    found = {
+        number: {
+            site: each.checksum
+            for site, each in sorted(by_site.items())
+            if each.checksum is not None
         }
-        checked = {number: sums for number, sums in checksums.items() if len(sums) > 1}
-        return RunSummary(
-            started=self.started,
-            rounds=tuple(
-                _completed_round(number, self.done[number].values())
-                for number in sorted(self.completed)
-            ),
-            compute_s=tuple(max(by_site.values()) for _, by_site in sorted(self.compute_s.items())),
-            steps=tuple(sorted(self.steps, key=lambda step: step.at_s)),
-            accuracy=tuple(
-                AccuracyPoint(
-                    self._accurate_s(number, group), number, fmean(e.accuracy for e in group)
-                )
-                for number, group in sorted(self.evaluated.items())
-            ),
-            links={
-                pair: tuple(sorted(samples, key=lambda sample: sample.at_s))
-                for pair, samples in sorted(self.links.items())
-            },
-            measured={
-                pair: tuple(sorted(series, key=lambda estimate: estimate.at_s))
-                for pair, series in sorted(self.measured.items())
-            },
-            plans=tuple(self.plans),
-            versions=self._versions(),
-            waits=self._waits(),
-            checked_rounds=len(checked),
-            disputes=tuple(
-                Dispute(number, dissenters)
-                for number, sums in checked.items()
-                if (dissenters := _dissenters(sums))
-            ),
-            checksums={
-                number: next(iter(sums.values()))
-                for number, sums in checked.items()
-                if not _dissenters(sums)
-            },
-            faults=tuple(self.faults),
-            lost=tuple(self.lost),
-            returned=tuple(self.returned),
-            pace=summarise_pace(self.paced),
-            transports=tuple(self.transports),
-            refused=dict(sorted(self.refused.items())),
-            unknown=dict(sorted(self.unknown.items())),
-            total_s=self.total_s,
-            ended=self.end is not None,
-            error=self.end.error if self.end else None,
-            reason=self.end.reason if self.end else None,
-        )
+        for number, by_site in sorted(done.items())
+    }
+    return {number: sums for number, sums in found.items() if len(sums) > 1}
 
 
-def _completed_round(number: int, done: Collection[RoundDone]) -> CompletedRound:
-    last = _last(done)
-    return CompletedRound(number, last.version, last.at_s, max(event.seconds for event in done))
-
-
-def _last(done: Collection[RoundDone]) -> RoundDone:
-    return max(done, key=lambda event: event.at_s)
+def _dissenters(checksums: Mapping[int, int]) -> tuple[int, ...]:
+    """Return the sites whose checksum is not the commonest; of equals the lowest site's is."""
+    # Counter keeps the order of first sight, and max returns the first of equals.
+    votes = Counter(checksums.values())
+    right = max(votes, key=lambda checksum: votes[checksum])
+    return tuple(site for site, checksum in checksums.items() if checksum != right)
 
 
 def _wait(number: int, done: Mapping[int, RoundDone]) -> Wait:
     """Follow the sites' pointers back from the one that finished last."""
-    last = _last(done.values())
+    last = at = _last(done)
     sites, tree = [last.site], None
-    at = last
     while at.waited_for is not None and at.waited_for not in sites:
         sites.append(at.waited_for)
         tree = at.tree
         before = done.get(at.waited_for)
         # One that has the result of an earlier attempt only says nothing of this one.
         if before is None or before.version != last.version:
-            return Wait(number, tuple(sites), tree, circular=False)
+            break
         at = before
-    return Wait(number, tuple(sites), tree, circular=at.waited_for is not None)
-
-
-def _dissenters(checksums: Mapping[int, int]) -> tuple[int, ...]:
-    """Return the sites whose checksum is not the commonest."""
-    # Counter keeps the order of first sight and max the first of equals: the lowest site decides.
-    votes = Counter(checksums.values())
-    right = max(votes, key=lambda checksum: votes[checksum])
-    return tuple(site for site, checksum in checksums.items() if checksum != right)
+    return Wait(number, tuple(sites), tree)

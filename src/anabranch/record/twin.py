@@ -2,9 +2,8 @@
 
 A route's error is how far its measured time per round is from its simulated one: with the medians
 over all completed rounds of each run, ``|measured / simulated - 1|``. The time per round runs from
-the end of one round to the end of the next, so computing and waiting are in it. Measured is
-compared with simulated and not the other way round, as one compares what came with what was
-foretold.
+the end of one round to the end of the next, so computing and waiting are in it. The
+simulated time is the reference, as a prediction is.
 """
 
 from __future__ import annotations
@@ -32,37 +31,26 @@ _SAME = (
 
 @dataclass(frozen=True, slots=True)
 class TwinRow:
-    """One route in both worlds.
+    """One route in both worlds."""
 
-    Args:
-        label: the route's name.
-        simulated_s, measured_s: median time per round in each world, seconds; None where it
-            completed no round.
-        predicted_s: the round time predicted with contention on links, seconds.
-        simulated_rounds, measured_rounds: how many rounds each world completed.
-        simulated_bytes, measured_bytes: payload over all links in the whole run, bytes.
-        differing_links: by (source, target), the simulated and the measured payload of each link
-            where they are not the same, bytes. Runs that ended after different numbers of rounds
-            differ here too.
-        bytes_recorded: whether both logs say what links carried.
-        checksums_agree: whether every checked round ended alike on all sites, in both worlds; None
-            where one of them checked none.
-        same_results: whether each round checked in both worlds ended with the same checksum in
-            both; None where there is no such round. Sums depend in their last bits on the order
-            in which parts arrive, so False is no fault where the order may differ.
-    """
-
-    label: str
-    simulated_s: float | None
+    label: str  # the route's name
+    simulated_s: float | None  # median time per round; None where no round was completed
     measured_s: float | None
-    predicted_s: float
-    simulated_rounds: int
+    predicted_s: float  # the round time predicted with contention on links, seconds
+    simulated_rounds: int  # completed
     measured_rounds: int
-    simulated_bytes: int
+    simulated_bytes: int  # payload over all links in the whole run
     measured_bytes: int
+    # By (source, target), the simulated and the measured payload of each link where they are not
+    # the same, bytes. Runs that ended after different numbers of rounds differ here too.
     differing_links: Mapping[tuple[int, int], tuple[int, int]]
-    bytes_recorded: bool
+    bytes_recorded: bool  # whether both logs say what links carried
+    # Whether every checked round ended alike on all sites, in both worlds; None where one of them
+    # checked none.
     checksums_agree: bool | None
+    # Whether each round checked in both worlds ended with the same checksum in both; None where
+    # there is no such round. Sums depend in their last bits on the order in which parts arrive, so
+    # False is no fault where the order may differ.
     same_results: bool | None
 
     @property
@@ -144,6 +132,19 @@ def _all_agree(*agree: bool | None) -> bool | None:
     if False in agree:
         return False
     return None if None in agree else True
+
+
+def round_ratios(simulated: RunSummary, measured: RunSummary) -> dict[int, float]:
+    """Return measured over simulated time of each round that both completed, by its number."""
+    ours, theirs = (
+        dict(zip((done.round for done in run.rounds), run.interval_s, strict=True))
+        for run in (simulated, measured)
+    )
+    return {
+        number: theirs[number] / took_s
+        for number, took_s in ours.items()
+        if number in theirs and took_s > 0
+    }
 
 
 def worst_row(rows: Iterable[TwinRow]) -> TwinRow | None:

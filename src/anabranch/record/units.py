@@ -1,10 +1,10 @@
-"""Quantities as people read them: three digits and a unit."""
+"""Quantities as text: three digits and a unit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-NONE = "\N{EN DASH}"  # stands for a number there is none of
+NONE = "\N{EN DASH}"  # stands for a number that does not exist
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 
@@ -64,6 +64,15 @@ def times(ratio: float | None) -> str:
     if ratio is None:
         return NONE
     return f"{ratio:.1f}{TIMES}" if ratio >= 10 else f"{ratio:.2f}{TIMES}"
+
+
+def ratio(value: float | None) -> str:
+    """Return a ratio near 1, with three decimals: ``1.050×``; a dash for None.
+
+    >>> ratio(1.05)
+    '1.050×'
+    """
+    return NONE if value is None else f"{value:.3f}{TIMES}"
 
 
 def buffers(load: float) -> str:

@@ -1,0 +1,409 @@
+"""Every table of runs, twins and plans, for terminal and page alike.
+
+Where both show a table it has one list of columns: a terminal shows those marked brief, a page all.
+A column that is empty in every row is left out of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Generic, TypeVar
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table as TerminalTable
+
+from anabranch.overlay import Overlay
+from anabranch.plan import NO_PARENT, Plan, steady_rate_bps
+from anabranch.record import units
+from anabranch.record.awareness import blockers, tree_change
+from anabranch.record.pacing import PaceSummary
+from anabranch.record.ports import WAYS, mean_use
+from anabranch.record.runs import Run, Twin, bottleneck
+from anabranch.record.twin import AGREEMENT, TwinRow, median_error, worst_row
+
+Row = TypeVar("Row")
+
+_LISTED_PLANS = 40  # of each run
+_LISTED_WAITS = 12  # of each run
+_LISTED_LINKS = 40  # of each twin
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """One column: its heading, a row's text in it, whether a terminal shows it, how it is set."""
+
+    heading: str
+    cell: Callable[[Row], str]
+    brief: bool = False
+    number: bool = True
+
+
+@dataclass(frozen=True)
+class Table:
+    """Plain text, ready to be set."""
+
+    headings: Sequence[str]  # one for each column
+    rows: Sequence[Sequence[str]]  # of cells; the first heads its row
+    numbers: Collection[int] = ()  # the columns to set flush right
+    words: Collection[int] = ()  # the columns that hold sentences, and may break lines
+    brief: Sequence[int] = ()  # the columns that a terminal shows
+    more: Sequence[str] = ()  # sentences on rows that are left out
+
+    @classmethod
+    def of(cls, columns: Sequence[Column[Row]], rows: Iterable[Row]) -> Table:
+        """Fill columns in, and leave out those without anything in them."""
+        cells = [[column.cell(row) for column in columns] for row in rows]
+        kept = [i for i in range(len(columns)) if any(row[i] != units.NONE for row in cells)]
+        return cls(
+            [columns[i].heading for i in kept],
+            [[row[i] for i in kept] for row in cells],
+            numbers=[place for place, i in enumerate(kept) if columns[i].number],
+            brief=[place for place, i in enumerate(kept) if columns[i].brief],
+        )
+
+    def for_terminal(self, caption: str | None = None) -> TerminalTable:
+        """Return the brief columns for rich to print."""
+        table = TerminalTable(
+            box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, caption=caption
+        )
+        table.caption_justify = "left"
+        for i in self.brief:
+            number = i in self.numbers
+            table.add_column(
+                self.headings[i], justify="right" if number else "left", no_wrap=number
+            )
+        for row in self.rows:
+            table.add_row(*(row[i] for i in self.brief))
+        return table
+
+
+def results(runs: Sequence[Run]) -> Table:
+    """Return runs that all-reduce side by side; runs with servers are left out.
+
+    ``exchange`` is the median time of a round's exchange at its slowest site, ``worst`` the
+    longest; ``speed-up`` is of the exchange, over the first run where both did the same work.
+    ``predicted``, and ``limit``, the share of the physical limit, hold for the network as it is at
+    the beginning. ``per round`` is the median time from the end of one round to the end of the
+    next, computing and all. ``to target`` is the time until the target accuracy was first reached.
+    """
+    runs = [run for run in runs if run.summary.pace is None]
+
+    def speed_up(run: Run) -> float | None:
+        first_s, median_s = runs[0].summary.median_round_s, run.summary.median_round_s
+        return first_s / median_s if first_s and median_s and run.work == runs[0].work else None
+
+    def rounds(run: Run) -> str:
+        return f"{len(run.summary.rounds)}/{run.summary.started.rounds}"
+
+    def computing_s(run: Run) -> float | None:
+        return median(run.summary.compute_s) if run.summary.compute_s else None
+
+    columns: tuple[Column[Run], ...] = (
+        *_RUN,
+        Column("rounds", rounds, brief=True),
+        Column("exchange", lambda run: units.seconds(run.summary.median_round_s), brief=True),
+        Column("worst", lambda run: units.seconds(max(run.summary.round_s, default=None)), True),
+        Column("speed-up", lambda run: units.times(speed_up(run)), brief=True),
+        Column("predicted", _predicted, brief=True),
+        Column("over predicted", lambda run: units.times(run.summary.measured_over_predicted)),
+        Column("limit", lambda run: units.percent(run.summary.share_of_limit), brief=True),
+        Column("per round", lambda run: units.seconds(run.summary.median_interval_s), brief=True),
+        Column("computing", lambda run: units.seconds(computing_s(run))),
+        *_OUTCOME,
+    )
+    return Table.of(columns, runs)
+
+
+def paces(runs: Sequence[Run]) -> Table:
+    """Return runs with servers side by side; runs that all-reduce are left out.
+
+    ``iteration`` is the mean time from one permission of a worker to its next; its parts are
+    ``pulling``, ``computing``, ``pushing`` and ``blocked``, the wait for permission. ``at once`` is
+    the share of updates with nothing between them and the one before, ``missed`` how many updates
+    of others one missed, on average and at most. ``ports`` is how busy those of the servers were,
+    in and out, on average over the run: a share of what they can carry, or a rate where links were
+    not held to the overlay's rates.
+    """
+
+    def pace(run: Run) -> PaceSummary:
+        assert run.summary.pace is not None
+        return run.summary.pace
+
+    def phase(name: str) -> Callable[[Run], str]:
+        def cell(run: Run) -> str:
+            lasted_s = [getattr(each, name) for each in pace(run).whole]
+            return units.seconds(fmean(lasted_s) if lasted_s else None)
+
+        return cell
+
+    def missed(run: Run) -> str:
+        mean = pace(run).mean_missed
+        return units.NONE if mean is None else f"{mean:.1f}, {max(pace(run).missed)}"
+
+    def ports(run: Run) -> str:
+        uses = [mean_use(run.summary, run.overlay, run.plan, way) for way in WAYS]
+        return ", ".join(str(use or units.NONE) for use in uses) if any(uses) else units.NONE
+
+    columns: tuple[Column[Run], ...] = (
+        *_RUN,
+        Column("updates", lambda run: str(pace(run).updates), brief=True),
+        Column("discarded", lambda run: str(pace(run).discarded), brief=True),
+        Column("iteration", lambda run: units.seconds(pace(run).iteration_s), brief=True),
+        Column("pulling", phase("pull_s")),
+        Column("computing", phase("compute_s")),
+        Column("pushing", phase("push_s")),
+        Column("blocked", phase("blocked_s"), brief=True),
+        Column("at once", lambda run: units.percent(pace(run).at_once), brief=True),
+        Column("missed", missed, brief=True),
+        Column("ports", ports, brief=True),
+        Column("predicted", _predicted),
+        Column("whole run", lambda run: units.seconds(run.summary.total_s), brief=True),
+        *_OUTCOME,
+    )
+    return Table.of(columns, [run for run in runs if run.summary.pace is not None])
+
+
+def _predicted(run: Run) -> str:
+    return units.seconds(run.summary.started.predicted_s if run.summary.started.shaped else None)
+
+
+def _accuracy(value: float | None) -> str:
+    return units.NONE if value is None else f"{100 * value:.1f} %"
+
+
+def _to_target(run: Run) -> str:
+    target = run.summary.started.target_accuracy
+    if target is None:
+        return units.NONE
+    reached_s = run.summary.time_to_accuracy_s(target)
+    return "not reached" if reached_s is None else units.seconds(reached_s)
+
+
+def _checksums(run: Run) -> str:
+    checked = units.count(run.summary.checked_rounds, "round")
+    if run.summary.checksums_agree is None:
+        return "not recorded"
+    if run.summary.checksums_agree:
+        return f"equal in {checked}"
+    return f"DIFFER in {len(run.summary.disputes)} of {checked}"
+
+
+_RUN: tuple[Column[Run], ...] = (
+    Column("route", lambda run: run.name, brief=True, number=False),
+    Column("sites", lambda run: str(len(run.summary.sites))),
+)
+_OUTCOME: tuple[Column[Run], ...] = (
+    Column("accuracy", lambda run: _accuracy(run.summary.final_accuracy), brief=True),
+    Column("best", lambda run: _accuracy(run.summary.best_accuracy)),
+    Column("target", lambda run: units.percent(run.summary.started.target_accuracy)),
+    Column("to target", _to_target, brief=True),
+    Column("checksums", _checksums, number=False),
+)
+
+
+def twins(rows: Sequence[TwinRow]) -> Table:
+    """Return both worlds side by side, a row for each route.
+
+    ``error`` is how far the measured time per round is from the simulated one.
+    """
+
+    def rounds(row: TwinRow) -> str:
+        ours, theirs = row.simulated_rounds, row.measured_rounds
+        return str(ours) if ours == theirs else f"{ours} and {theirs}"
+
+    def payload(row: TwinRow) -> str:
+        if row.bytes_agree is None:
+            return "not recorded"
+        if row.bytes_agree:
+            return f"equal, {units.size(row.simulated_bytes)}"
+        return f"DIFFERS on {units.count(len(row.differing_links), 'link')}"
+
+    def checksums(row: TwinRow) -> str:
+        if row.checksums_agree is None:
+            return "not recorded"
+        across = {None: "", True: ", and in both worlds", False: "; other values in each world"}
+        agree = f"equal on all sites{across[row.same_results]}"
+        return agree if row.checksums_agree else "DIFFER between sites"
+
+    agrees = {None: units.NONE, True: "yes", False: "NO"}
+    within = f"within {units.percent(AGREEMENT)}"
+    columns: tuple[Column[TwinRow], ...] = (
+        Column("route", lambda row: row.label, brief=True, number=False),
+        Column("simulated", lambda row: units.seconds(row.simulated_s), brief=True),
+        Column("measured", lambda row: units.seconds(row.measured_s), brief=True),
+        Column("measured/simulated", lambda row: units.ratio(row.measured_over_simulated), True),
+        Column("error", lambda row: units.percent(row.error), brief=True),
+        Column(within, lambda row: agrees[row.agrees], number=False),
+        Column("predicted", lambda row: units.seconds(row.predicted_s)),
+        Column("rounds", rounds),
+        Column("payload", payload, number=False),
+        Column("checksums", checksums, number=False),
+    )
+    return Table.of(columns, rows)
+
+
+def twin_errors(rows: Sequence[TwinRow]) -> str:
+    """Return the errors over all routes, as a table's caption."""
+    worst = worst_row(rows)
+    worst_error = units.percent(worst.error if worst else None)
+    return f"median, worst error: {units.percent(median_error(rows))}, {worst_error}"
+
+
+def differing_links(twins: Sequence[Twin]) -> Table:
+    """Return the links that did not carry the same in both worlds, largest difference first."""
+    cells, more = [], []
+    for twin in twins:
+        row = twin.row
+        recorded = row.differing_links.items() if row.bytes_recorded else ()
+        links = sorted(recorded, key=lambda item: -abs(item[1][1] - item[1][0]))
+        cells += [
+            (
+                row.label,
+                twin.simulated.link(pair),
+                f"{ours:,}",
+                f"{theirs:,}",
+                f"{theirs - ours:+,}",
+            )
+            for pair, (ours, theirs) in links[:_LISTED_LINKS]
+        ]
+        more += _more(row.label, len(links) - _LISTED_LINKS, "link")
+    headings = ("route", "link", "simulated, bytes", "measured, bytes", "difference")
+    return Table(headings, cells, numbers=(2, 3, 4), more=more)
+
+
+def _more(name: str, number: int, what: str) -> list[str]:
+    return [f"{name}: {units.count(number, f'more {what}')} not listed."] if number > 0 else []
+
+
+def reasons(runs: Sequence[Run]) -> Table:
+    """Return the busiest link under each run's first plan, and how long it needs for a round."""
+    rows = []
+    for run in runs:
+        started, busiest = run.summary.started, run.bottleneck
+        needs_s = busiest.seconds(started.buffer_bytes) if busiest else None
+        times_s = (needs_s, started.paper_s, started.limit_s)
+        rows.append((*_busiest(run.name, run.overlay, run.plan), *map(units.seconds, times_s)))
+    headings = (*_BUSIEST, "time it needs", "path-sum formula", "physical limit")
+    return Table(headings, rows, numbers=(1, 2, 4, 5, 6, 7, 8))
+
+
+def plans(overlay: Overlay, named: Mapping[str, Plan]) -> Table:
+    """Return each plan's busiest link and the rate that follows."""
+    rows = [
+        (*_busiest(name, overlay, plan), units.rate(steady_rate_bps(plan, overlay)))
+        for name, plan in named.items()
+    ]
+    return Table((*_BUSIEST, "sustained rate"), rows, numbers=(1, 2, 4, 5, 6))
+
+
+_BUSIEST = ("route", "trees", "roots", "busiest link", "its rate", "its load, a round")
+
+
+def _busiest(name: str, overlay: Overlay, plan: Plan) -> tuple[str, ...]:
+    found = bottleneck(overlay, plan)
+    link = found and (found.name, units.rate(found.rate_bps), units.buffers(found.load))
+    roots = len({tree.root for tree in plan.trees})
+    return name, str(len(plan.trees)), str(roots), *(link or (units.NONE,) * 3)
+
+
+def shares(overlay: Overlay, named: Mapping[str, Plan]) -> Table:
+    """Return every tree of every plan: its root, its share and how deep it is."""
+    rows = []
+    for name, plan in named.items():
+        for number, tree in enumerate(plan.trees, start=1):
+            root, depths = overlay.sites[tree.root].name, (_depth(tree.up), _depth(tree.down))
+            rows.append((name, str(number), root, units.percent(tree.share), *map(str, depths)))
+    headings = ("route", "tree", "root", "share", "edges up", "edges down")
+    return Table(headings, rows, numbers=(1, 3, 4, 5))
+
+
+def _depth(parents: Sequence[int]) -> int:
+    """Return how many edges the farthest site is from the root."""
+    deepest = 0
+    for site in range(len(parents)):
+        depth = 0
+        while (site := parents[site]) != NO_PARENT:
+            depth += 1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def plans_issued(runs: Sequence[Run]) -> Table:
+    """Return the plans of the runs that planned again, each run's first one before the others."""
+    rows, more = [], []
+    for run in runs:
+        events, started = run.summary.plans, run.summary.started
+        if not events:
+            continue
+        predicted = units.seconds(started.predicted_s if started.shaped else None)
+        trees = units.count(len(run.plan.trees), "tree")
+        listed = [(run.plan, 0.0, "the first plan", predicted, trees)]
+        for event, before, plan in zip(events, (run.plan, *run.issued), run.issued, strict=False):
+            predicted = f"{units.seconds(event.before_s)} → {units.seconds(event.after_s)}"
+            listed.append((plan, event.at_s, event.why, predicted, str(tree_change(before, plan))))
+        for plan, at_s, *words in listed[: 1 + _LISTED_PLANS]:
+            took_s = [done.seconds for done in run.summary.rounds if done.version == plan.version]
+            ran = str(len(took_s)), units.seconds(median(took_s) if took_s else None)
+            rows.append((run.name, units.seconds(at_s), str(plan.version), *words, *ran))
+        more += _more(run.name, len(events) - _LISTED_PLANS, "plan")
+    headings = ("route", "issued", "plan", "why", "predicted round, old plan → new", "trees")
+    ran = ("rounds under it", "their median")
+    return Table((*headings, *ran), rows, numbers=(1, 2, 4, 6, 7), words=(3,), more=more)
+
+
+def waits(runs: Sequence[Run]) -> Table:
+    """Return the links on which rounds waited, those where most waiting began first."""
+    rows, more = [], []
+    for run in runs:
+        found, waits = blockers(run.summary), run.summary.waits
+        listed = [
+            (run.link((each.source, each.target)), len(each.began), each.median_s, each.passed_on)
+            for each in found[:_LISTED_WAITS]
+        ]
+        more += _more(run.name, len(found) - _LISTED_WAITS, "link")
+        if unknown := sum(wait.began is None for wait in waits):
+            listed.append(("own sending, or unknown", unknown, None, 0))
+        for link, began, median_s, passed_on in listed:
+            share, took = units.percent(began / len(waits)), units.seconds(median_s)
+            rows.append((run.name, link, str(began), share, took, str(passed_on)))
+    headings = ("route", "message waited for", "rounds it held up", "share of rounds")
+    medians = ("their median", "rounds it passed waiting on")
+    return Table((*headings, *medians), rows, numbers=(2, 3, 4, 5), more=more)
+
+
+def happenings(runs: Sequence[Run]) -> Table:
+    """Return faults injected, sites lost and sites that came back, in order of time."""
+    found = []
+    for run in runs:
+        summary, name = run.summary, run.name
+        found += [
+            (each.at_s, name, "over" if each.over else "injected", each.detail)
+            for each in summary.faults
+        ]
+        found += [
+            (each.at_s, name, f"{run.site(each.site)} was lost", each.detail)
+            for each in summary.lost
+        ]
+        found += [
+            (each.at_s, name, f"{run.site(each.site)} took part again", f"at {each.address}")
+            for each in summary.returned
+        ]
+    found.sort(key=lambda row: row[0])
+    rows = [(name, units.seconds(at_s), what, detail) for at_s, name, what, detail in found]
+    return Table(("route", "at", "what", "detail"), rows, numbers=(1,))
+
+
+def what_ran(runs: Sequence[Run]) -> Table:
+    """Return what is needed to repeat each run."""
+    rows = []
+    for run in runs:
+        started = run.summary.started
+        versions = ", ".join(f"{name} {found}" for name, found in sorted(started.versions.items()))
+        what = (run.name, started.task, started.model, str(started.seed))
+        sizes = (units.size(started.buffer_bytes), f"{started.chunk_elements:,} elements")
+        where = (started.world, started.started_at or units.NONE, versions, run.path.name)
+        rows.append((*what, *sizes, *where))
+    headings = ("route", "task", "model", "seed", "buffer", "chunk", "world")
+    return Table((*headings, "started", "versions", "log"), rows, numbers=(3, 4, 5))
