@@ -8,7 +8,8 @@ every site's port) to its rate. Seconds a round, share of the physical limit, sp
 first row; and what it costs: CPU seconds of all processes for a gigabyte over a link, starting up
 not counted, and the most memory of a site. ``small_rings`` and ``far_rings`` compare packed trees
 with gloo alone, its ranks in the order of sites and in the best order for a ring, without and with
-delay and loss.
+delay and loss. On a machine with other work, `chrt -f 5 python benchmarks/wan.py` lets all of it go
+before that work; the results say so (``real_time``).
 """
 
 from __future__ import annotations
