@@ -6,7 +6,7 @@ SOURCES := src tests benchmarks examples
 
 .PHONY: demo test check lint format clean
 
-demo: $(VENV)/ready  ## nine sites of this machine train one model; a table and a report
+demo: $(VENV)/ready  ## nine sites of this machine train one model over three routes; a table and a report
 	$(BIN)/anabranch demo
 
 test: $(VENV)/ready  ## all tests, doctests and examples; warnings are errors
