@@ -105,7 +105,9 @@ def settings() -> dict[str, Callable[[], Setting]]:
         "gloo, best ring": Rival("gloo", 5, best_ring=True),
     }
     far_rings = {
-        f"{name}, {control}": replace(ring, congestion_control=control)
+        f"{name}, {control}": replace(
+            ring, rounds=5 if ring.best_ring else 2, congestion_control=control
+        )
         for name, ring in rings.items()
         for control in ("cubic", "bbr")
     }
