@@ -15,6 +15,7 @@ import pytest
 
 from anabranch.cli import main
 from anabranch.overlay import dumps, random_complete
+from anabranch.plan import loads
 from anabranch.record import LogError, fingerprint, read_events, summarise
 from anabranch.run.scenario import load as load_scenario
 from anabranch.run.simulate import simulate
@@ -52,13 +53,15 @@ def test_help_lists_the_commands() -> None:
 
 
 def test_plan_draws_trees_and_says_how_near_the_limit_they_are(tmp_path: Path) -> None:
-    page = tmp_path / "plan.html"
-    done = anabranch("plan", "internet2-9", "--roots", "2", "--html", str(page))
+    page, saved = tmp_path / "plan.html", tmp_path / "plan.json"
+    options = ("--roots", "2", "--html", str(page), "--save", str(saved))
+    done = anabranch("plan", "internet2-9", *options)
     assert done.returncode == 0, done.stderr
     assert "physical limit: 17.8 s" in done.stdout
     assert "dc4 up, share 50.1%" in done.stdout
     assert "star" in done.stdout
     assert page.stat().st_size > 1_000_000
+    assert loads(saved.read_text()).label == "fapt, 2 roots"
 
 
 BAD_TOML = {

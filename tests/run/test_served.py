@@ -186,6 +186,7 @@ def test_the_same_scenario_gives_the_same_log(pace: str, tmp_path: Path) -> None
     assert logs[0] == logs[1]
 
 
+@pytest.mark.slow
 def test_real_processes_keep_the_simulated_pace(tmp_path: Path) -> None:
     text = (
         'overlay = "hub.toml"\nroute = {kind = "star", hub = "server"}\n'
@@ -531,15 +532,18 @@ def test_without_a_relay_of_an_auxiliary_path_the_run_ends_by_name(
         simulated(text, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pace", ['{kind = "bsp"}', '{kind = "r2sp"}'])
 def test_real_workers_train_on_when_one_is_killed(pace: str, tmp_path: Path) -> None:
     kill_a_real_worker(pace, 8, 0.0, tmp_path)
 
 
+@pytest.mark.slow
 def test_real_workers_train_on_when_a_leaf_of_a_tree_that_adds_up_is_killed(tmp_path: Path) -> None:
     kill_a_real_worker('{kind = "bsp"}', 8, 0.0, tmp_path, below="a")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pace", "below"), [('{kind = "bsp"}', "a"), ('{kind = "r2sp"}', "server")]
 )
@@ -636,6 +640,7 @@ def command_of(pid: int) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pace", ['{kind = "bsp"}', '{kind = "r2sp"}'])
 def test_real_sites_train_on_when_their_connections_break(pace: str, tmp_path: Path) -> None:
     break_real_connections(pace, [3, 11, 20], 0.0, tmp_path)
