@@ -4,15 +4,19 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 SOURCES := src tests benchmarks examples
 
-.PHONY: demo test check lint format clean
+.PHONY: demo test test-slow check lint format clean
 
-demo: $(VENV)/ready  ## nine sites of this machine train one model; a table and a report
+demo: $(VENV)/ready  ## nine sites of this machine train one model over three routes; a table and a report
 	$(BIN)/anabranch demo
 
-test: $(VENV)/ready  ## all tests, doctests and examples; warnings are errors
-	$(BIN)/pytest
+# Tests that share something, a fixture or the machine's namespaces, are in one xdist_group each.
+test: $(VENV)/ready  ## the fast tests, doctests and examples; warnings are errors
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow"
 
-check: lint test  ## what must pass before a change lands
+test-slow: $(VENV)/ready  ## real processes, emulated links (root only), every order
+	$(BIN)/pytest -n 2 --dist loadgroup -m slow
+
+check: lint test test-slow  ## what must pass before a change lands
 
 lint: $(VENV)/ready  ## format, lint, strict types
 	$(BIN)/ruff format --check $(SOURCES)

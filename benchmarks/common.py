@@ -30,6 +30,8 @@ def write(name: str, seed: int, **figures: Any) -> None:
             "cpu": _cpu(),
             "cores": os.cpu_count(),
             "system": f"{platform.system()} {platform.release()}",
+            "load_average": os.getloadavg(),
+            "real_time": os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR),
         },
         "versions": {
             "python": platform.python_version(),

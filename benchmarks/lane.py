@@ -16,6 +16,8 @@ import sys
 import time
 
 import numpy as np
+from anabranch.site.accumulator import Accumulator
+from anabranch.site.aggregation import Send
 
 import common
 from anabranch.net.errors import PeerError
@@ -23,8 +25,6 @@ from anabranch.net.frames import DISCARD, Sink
 from anabranch.net.messages import AnyMessage, PartialSum, Ready
 from anabranch.net.network import Address, Connection
 from anabranch.net.tcp import TcpNetwork
-from anabranch.site.accumulator import Accumulator
-from anabranch.site.aggregation import Send
 from anabranch.site.dataplane import LIMITS
 from anabranch.site.lane import Lane
 

@@ -31,6 +31,8 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+from anabranch.site.accumulator import Accumulator
+from anabranch.site.aggregation import Send
 
 import common
 from anabranch.net.errors import PeerError
@@ -41,9 +43,7 @@ from anabranch.net.tcp import TcpNetwork
 from anabranch.overlay import dumps, random_complete
 from anabranch.run.launch import TOKEN_VARIABLE
 from anabranch.scheduler.server import LIMITS as CONTROL_LIMITS
-from anabranch.site.accumulator import Accumulator
 from anabranch.site.agent import SiteAgent, Transport
-from anabranch.site.aggregation import Send
 from anabranch.site.arithmetic import Float32
 from anabranch.site.dataplane import LIMITS
 from anabranch.site.lane import Lane

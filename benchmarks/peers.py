@@ -6,7 +6,8 @@
 Each is asked for the sum or mean of one float32 buffer, as its documentation says, and timed from a
 barrier that all have passed until the last has the result. What it does before that, such as
 finding each other, is not counted, but for up to half a second of hivemind's. The barrier, and
-what a peer lets us choose, is on links that nothing holds.
+what a peer lets us choose, is on links that nothing holds. Gloo's ring follows the order of ranks:
+`best_ring` finds the order that suits an overlay.
 """
 
 from __future__ import annotations
@@ -18,18 +19,21 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise, permutations
 
 import numpy as np
 import numpy.typing as npt
 
 import common
 from anabranch.emulate import emulated
+from anabranch.emulate._layout import next_hops
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import limit_s
 
@@ -230,27 +234,77 @@ def installed(peer: str) -> str | None:
         return None
 
 
-def all_reduce(peer: str, overlay: Overlay, elements: int, rounds: int) -> dict[str, object]:
-    """Let a peer all-reduce a buffer over an emulated overlay, over cubic as our lanes do there.
+def best_ring(overlay: Overlay) -> tuple[int, ...]:
+    """Return the order of sites, by rank, in which gloo's ring is quickest; all orders are tried.
+
+    Each rank sends to the one before it, as much as every other, over the ways that packets are
+    forwarded. A ring is as quick as the link with the most traffic for its rate.
+
+    >>> best_ring(three_ports())
+    (2, 1, 0)
+    """
+    hops = next_hops(overlay)
+    rate_bps = {(link.source, link.target): link.rate_bps for link in overlay}
+
+    def links(source: int, target: int) -> list[tuple[int, int]]:
+        way = [source]
+        while way[-1] != target:
+            way.append(hops[way[-1], target])
+        return list(pairwise(way))
+
+    ways = {pair: links(*pair) for pair in permutations(range(overlay.size), 2)}
+
+    def slowest_s_per_bit(ring: Sequence[int]) -> float:
+        traffic = Counter(link for pair in pairwise((*ring, ring[0])) for link in ways[pair])
+        return max(times / rate_bps[link] for link, times in traffic.items())
+
+    rings = ((0, *others) for others in permutations(range(1, overlay.size)))
+    return min(rings, key=slowest_s_per_bit)[::-1]
+
+
+def all_reduce(
+    peer: str,
+    overlay: Overlay,
+    elements: int,
+    rounds: int,
+    order: Sequence[int] | None = None,
+    congestion_control: str = "cubic",
+) -> dict[str, object]:
+    """Let a peer all-reduce a buffer over an emulated overlay.
 
     Sites forward what others send each other, for peers know nothing of an overlay's links.
+
+    Args:
+        peer: a key of `PEERS`.
+        overlay: the links.
+        elements: of the buffer.
+        rounds: how often.
+        order: the site of each rank; left out, that of the overlay.
+        congestion_control: of all connections; where links delay nothing our lanes ask for cubic
+            too.
     """
-    with emulated(overlay, forwarding=True, congestion_control="cubic") as wan:
+    sites = tuple(range(overlay.size)) if order is None else tuple(order)
+    with emulated(overlay, forwarding=True, congestion_control=congestion_control) as wan:
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": wan.interface, "OMP_NUM_THREADS": "1"}
         wan.begin()
         processes = []
-        for rank in range(overlay.size):
-            addresses = wan.control_addresses[0], wan.control_addresses[rank], wan.addresses[rank]
-            told = Rank(peer, rank, overlay.size, elements, rounds, *addresses)
+        for rank, site in enumerate(sites):
+            first, own = wan.control_addresses[sites[0]], wan.control_addresses[site]
+            told = Rank(peer, rank, overlay.size, elements, rounds, first, own, wan.addresses[site])
             command = [sys.executable, __file__, "--rank", json.dumps(asdict(told))]
             processes.append(
-                wan.popen(rank, command, stdout=subprocess.PIPE, text=True, env=environment)
+                wan.popen(site, command, stdout=subprocess.PIPE, text=True, env=environment)
             )
         said = _answers(peer, processes)
     answers = [json.loads(each.strip().rpartition("\n")[2]) for each in said]
     # A round lasts until its last process has the result.
     rounds_s = [max(column) for column in zip(*answers, strict=True)]
-    return {"version": installed(peer), "round_s": common.spread(rounds_s)}
+    return {
+        "version": installed(peer),
+        "order": [overlay.sites[site].name for site in sites],
+        "congestion_control": congestion_control,
+        "round_s": common.spread(rounds_s),
+    }
 
 
 def _answers(peer: str, processes: list[subprocess.Popen[str]]) -> list[str]:

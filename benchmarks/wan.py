@@ -1,12 +1,15 @@
 """All-reduce over an emulated WAN: every route, and other systems, in the same namespaces.
 
     python benchmarks/wan.py                 # all settings, half an hour; needs root
-    python benchmarks/wan.py --only sparse   # or small, far, complete, ports
+    python benchmarks/wan.py --only sparse   # or small, far, complete, ports, small_rings, ...
 
 Each site is a process in a network namespace, and the kernel holds every link (and, in ``ports``,
 every site's port) to its rate. Seconds a round, share of the physical limit, speed-up over the
-median star; and what it costs: CPU seconds of all processes for a gigabyte over a link, starting
-up not counted, and the most memory of a site.
+first row; and what it costs: CPU seconds of all processes for a gigabyte over a link, starting up
+not counted, and the most memory of a site. ``small_rings`` and ``far_rings`` compare packed trees
+with gloo alone, its ranks in the order of sites and in the best order for a ring, without and with
+delay and loss. On a machine with other work, `chrt -f 5 python benchmarks/wan.py` lets all of it go
+before that work; the results say so (``real_time``).
 """
 
 from __future__ import annotations
@@ -44,6 +47,23 @@ ROUTES = {
 
 
 @dataclass(frozen=True)
+class Rival:
+    """Another system, and how it is run.
+
+    Args:
+        peer: a key of `peers.PEERS`.
+        rounds: how many.
+        best_ring: put ranks in the order that is best for a ring; else, in that of sites.
+        congestion_control: of its connections.
+    """
+
+    peer: str
+    rounds: int
+    best_ring: bool = False
+    congestion_control: str = "cubic"
+
+
+@dataclass(frozen=True)
 class Setting:
     """An overlay, a buffer, and what is to be compared on it.
 
@@ -52,14 +72,14 @@ class Setting:
         elements: of the buffer.
         routes: by name, as lines of a scenario.
         rounds: of packed trees; of the other routes half as many.
-        peers: other systems, and how many rounds of theirs.
+        peers: other systems, by name.
     """
 
     overlay: Overlay
     elements: int
     routes: Mapping[str, str]
     rounds: int
-    peers: Mapping[str, int]
+    peers: Mapping[str, Rival]
 
 
 def sparse(latency_s: float, loss: float) -> Overlay:
@@ -78,13 +98,28 @@ def settings() -> dict[str, Callable[[], Setting]]:
     complete = random_complete(9, 0, low_bps=20e6, high_bps=155e6, latency_s=0.0, loss=0.0)
     hub = {"star, median hub": STAR_MEDIAN.replace("dc4", complete.sites[4].name)}
     # torchft's all-reduce is gloo's, as the smaller settings show.
-    once, all_peers = {"gloo": 1, "hivemind": 1}, dict.fromkeys(peers.PEERS, 3)
+    once = {peer: Rival(peer, 1) for peer in ("gloo", "hivemind")}
+    all_peers = {peer: Rival(peer, 3) for peer in peers.PEERS}
+    rings = {
+        "gloo, ranks in the order of sites": Rival("gloo", 5),
+        "gloo, best ring": Rival("gloo", 5, best_ring=True),
+    }
+    far_rings = {
+        f"{name}, {control}": replace(
+            ring, rounds=5 if ring.best_ring else 2, congestion_control=control
+        )
+        for name, ring in rings.items()
+        for control in ("cubic", "bbr")
+    }
+    only_packed = {"packed": PACKED}
     return {
         "sparse": lambda: Setting(sparse(0.0, 0.0), large, ROUTES | choices, 3, once),
         "small": lambda: Setting(sparse(0.0, 0.0), small, ROUTES, 4, all_peers),
         "far": lambda: Setting(sparse(0.03, 0.0002), large, without_stars(few), 3, {}),
         "complete": lambda: Setting(complete, large, hub | few, 3, once),
         "ports": lambda: Setting(peers.three_ports(), (16 << 20) // 4, few, 4, all_peers),
+        "small_rings": lambda: Setting(sparse(0.0, 0.0), small, only_packed, 5, rings),
+        "far_rings": lambda: Setting(sparse(0.03, 0.0002), small, only_packed, 5, far_rings),
     }
 
 
@@ -142,21 +177,30 @@ def compare(name: str, setting: Setting) -> dict[str, object]:
     """Measure everything in a setting, and print it as it comes."""
     least_s = limit_s(setting.overlay, 4 * setting.elements)
     print(f"\n{name}: {setting.overlay.name}, {setting.elements:,} float32, limit {least_s:.2f} s")
+    load_average = os.getloadavg()
     rows: dict[str, dict[str, object]] = {}
     for route, lines in setting.routes.items():
         rounds = setting.rounds if route.startswith("packed") else max(1, setting.rounds // 2)
         rows[route] = measure(setting, lines, rounds)
         show(route, rows, least_s)
-    for peer, rounds in setting.peers.items():
-        if peers.installed(peer):
-            rows[peer] = peers.all_reduce(peer, setting.overlay, setting.elements, rounds)
-            show(peer, rows, least_s)
+    for label, rival in setting.peers.items():
+        if peers.installed(rival.peer):
+            rows[label] = peers.all_reduce(
+                rival.peer,
+                setting.overlay,
+                setting.elements,
+                rival.rounds,
+                peers.best_ring(setting.overlay) if rival.best_ring else None,
+                rival.congestion_control,
+            )
+            show(label, rows, least_s)
         else:
-            print(f"  {peer} is not installed, so it is left out")
+            print(f"  {rival.peer} is not installed, so it is left out")
     return {
         "overlay": setting.overlay.name,
         "elements": setting.elements,
         "limit_s": least_s,
+        "load_average_before": load_average,
         "rows": rows,
     }
 

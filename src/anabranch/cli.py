@@ -110,7 +110,7 @@ DataOption = Annotated[
 
 @app.command()
 def demo(out: OutOption = Path("runs")) -> None:
-    """Train on nine sites of this machine, over a star and over planned trees; write a report."""
+    """Train on nine sites of this machine, over packed trees, FAPT's and a star; write a report."""
     with ExitStack() as stack:
         path = stack.enter_context(as_file(files("anabranch.run") / "demo.toml"))
         _run([path], _folder(out, "demo"), None)

@@ -15,12 +15,18 @@ import pytest
 
 from anabranch.emulate import Emulation
 
+F = TypeVar("F", bound=Callable[..., None])
 T = TypeVar("T")
 
-needs_root = pytest.mark.skipif(
+PORT = 5000
+_needs_root = pytest.mark.skipif(
     os.geteuid() != 0, reason="network namespaces can be made by root alone"
 )
-PORT = 5000
+
+
+def emulates(test: F) -> F:
+    """Mark a test that emulates links: slow, for root alone, and one at a time."""
+    return pytest.mark.slow(pytest.mark.xdist_group("emulation")(_needs_root(test)))
 
 
 def inside(wan: Emulation, site: int | None, do: Callable[[], T]) -> T:

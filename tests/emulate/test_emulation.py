@@ -19,7 +19,7 @@ from anabranch.emulate import Emulation, EmulationError, check_emulable, emulate
 from anabranch.emulate._emulation import carry_out
 from anabranch.emulate._layout import Batch
 from anabranch.overlay import Link, Overlay, Site, Trace
-from tests.emulate.sockets import PORT, connect, datagrams, goodputs_bps, inside, needs_root
+from tests.emulate.sockets import PORT, connect, datagrams, emulates, goodputs_bps, inside
 
 CHAIN = Overlay(
     "chain",
@@ -59,7 +59,7 @@ def rate_bps(wan: Emulation, source: int, target: int) -> float:
     )
 
 
-@needs_root
+@emulates
 def test_every_link_keeps_its_rate_while_all_are_busy() -> None:
     with emulated(CHAIN, congestion_control="cubic") as wan:
         assert wan.way == "plain"
@@ -69,7 +69,7 @@ def test_every_link_keeps_its_rate_while_all_are_busy() -> None:
         assert fits(goodput_bps, link.rate_bps)
 
 
-@needs_root
+@emulates
 def test_a_link_takes_a_new_rate_while_it_is_busy() -> None:
     with emulated(CHAIN) as wan:
         wan.set_rates([(0, 1, 10e6)])
@@ -77,7 +77,7 @@ def test_a_link_takes_a_new_rate_while_it_is_busy() -> None:
     assert fits(found_bps, 10e6)
 
 
-@needs_root
+@emulates
 def test_traces_count_from_the_beginning_of_the_run() -> None:
     trace = Trace((0.0, 0.2, 0.4), (8e6, 16e6, 4e6))
     changing = replace(CHAIN, links=(Link(0, 1, 8e6, trace=trace), *CHAIN.links[1:]))
@@ -95,7 +95,7 @@ def test_traces_count_from_the_beginning_of_the_run() -> None:
         wan.check()
 
 
-@needs_root
+@emulates
 def test_sites_without_a_link_reach_each_other_only_if_others_forward() -> None:
     with emulated(CHAIN) as wan, pytest.raises(OSError, match="unreachable"):
         connect(wan, 0, 2)
@@ -104,7 +104,7 @@ def test_sites_without_a_link_reach_each_other_only_if_others_forward() -> None:
     assert fits(found_bps, 30e6)  # of the slower link on the way
 
 
-@needs_root
+@emulates
 def test_a_one_way_link_has_a_way_back() -> None:
     links = (Link(0, 1, 10e6), Link(1, 2, 10e6), Link(2, 0, 10e6))
     with emulated(Overlay("ring", CHAIN.sites, links)) as wan:
@@ -112,7 +112,7 @@ def test_a_one_way_link_has_a_way_back() -> None:
     assert fits(found_bps, 10e6)
 
 
-@needs_root
+@emulates
 @pytest.mark.parametrize(
     ("port", "latency_s"), [("uplink", 0.0), ("downlink", 0.0), ("downlink", 0.005)]
 )
@@ -128,7 +128,7 @@ def test_links_share_a_capped_port_evenly(port: str, latency_s: float) -> None:
     assert fits(alone_bps, 20e6)
 
 
-@needs_root
+@emulates
 def test_a_slow_link_leaves_its_share_of_the_port_to_the_others() -> None:
     sites = (Site("a"), Site("b", uplink_bps=40e6), Site("c"))
     links = (Link(0, 1, 60e6), Link(1, 0, 10e6), Link(1, 2, 60e6), Link(2, 1, 60e6))
@@ -139,7 +139,7 @@ def test_a_slow_link_leaves_its_share_of_the_port_to_the_others() -> None:
     assert fits(fast_bps, 30e6)
 
 
-@needs_root
+@emulates
 @pytest.mark.parametrize("latency_s", [0.0, 0.005])
 def test_a_cut_link_loses_in_silence_until_it_is_healed(latency_s: float) -> None:
     with emulated(between(latency_s)) as wan:
@@ -162,7 +162,7 @@ def test_a_cut_link_loses_in_silence_until_it_is_healed(latency_s: float) -> Non
             assert there.recv(100) == b"second"
 
 
-@needs_root
+@emulates
 def test_connections_between_sites_use_the_congestion_control_that_is_asked_for() -> None:
     with emulated(CHAIN, congestion_control="reno") as wan:
         here, there = connect(wan, 0, 1)
@@ -171,7 +171,7 @@ def test_connections_between_sites_use_the_congestion_control_that_is_asked_for(
     assert chosen.rstrip(b"\0") == b"reno"
 
 
-@needs_root
+@emulates
 def test_every_site_reaches_the_scheduler_at_once() -> None:
     with emulated(between(latency_s=0.2)) as wan:
         address = wan.control_address
@@ -182,7 +182,7 @@ def test_every_site_reaches_the_scheduler_at_once() -> None:
                 assert time.monotonic() - began_s < 0.1
 
 
-@needs_root
+@emulates
 def test_links_delay_in_both_directions() -> None:
     links = (Link(0, 1, 50e6, latency_s=0.04), Link(1, 0, 50e6, latency_s=0.01))
     with emulated(Overlay("pair", (Site("a"), Site("b")), links)) as wan:
@@ -201,7 +201,7 @@ def test_links_delay_in_both_directions() -> None:
     assert min(back_s for _, back_s in took_s) == pytest.approx(0.01, abs=0.003)
 
 
-@needs_root
+@emulates
 def test_links_lose_their_share_of_packets() -> None:
     with emulated(between(latency_s=0.001, loss=0.1)) as wan:
         assert wan.way == "relay"
@@ -220,7 +220,7 @@ def test_links_lose_their_share_of_packets() -> None:
     assert 850 < arrived < 950  # 900 expected, 5 deviations either way
 
 
-@needs_root
+@emulates
 def test_what_arrives_over_links_that_lose_is_what_was_sent() -> None:
     sent = random.Random(1).randbytes(4_000_000)
     with emulated(between(latency_s=0.003, loss=0.01, rate_bps=100e6)) as wan:
@@ -236,7 +236,7 @@ def test_what_arrives_over_links_that_lose_is_what_was_sent() -> None:
     assert arrived == sent
 
 
-@needs_root
+@emulates
 def test_a_site_keeps_its_processes_and_they_end_with_the_emulation() -> None:
     with emulated(between()) as wan:
         program = "import socket, sys; print(socket.if_nameindex()); sys.stdin.read()"
@@ -250,7 +250,7 @@ def test_a_site_keeps_its_processes_and_they_end_with_the_emulation() -> None:
     process.stdout.close()
 
 
-@needs_root
+@emulates
 def test_nothing_is_left_whatever_happens_inside() -> None:
     relays = []
 
@@ -267,7 +267,7 @@ def test_nothing_is_left_whatever_happens_inside() -> None:
     assert not relays[0].exists()
 
 
-@needs_root
+@emulates
 def test_a_relay_that_dies_is_noticed() -> None:
     with emulated(between(latency_s=0.01)) as wan:
         wan.check()
@@ -278,7 +278,7 @@ def test_a_relay_that_dies_is_noticed() -> None:
             wan.check()
 
 
-@needs_root
+@emulates
 def test_what_a_killed_process_left_is_cleared_away_by_the_next_emulation() -> None:
     program = (
         "import sys; from anabranch.emulate import emulated; from anabranch.overlay import *\n"
@@ -303,7 +303,7 @@ def test_what_a_killed_process_left_is_cleared_away_by_the_next_emulation() -> N
             assert len(namespaces_of(os.getpid())) == 3
 
 
-@needs_root
+@emulates
 def test_two_emulations_do_not_meet() -> None:
     with emulated(between(rate_bps=10e6)) as one, emulated(between(rate_bps=20e6)) as other:
         pairs = [connect(one, 0, 1), connect(other, 0, 1)]
@@ -312,7 +312,7 @@ def test_two_emulations_do_not_meet() -> None:
     assert fits(fast_bps, 20e6)
 
 
-@needs_root
+@emulates
 def test_a_command_that_the_kernel_refuses_is_named() -> None:
     with pytest.raises(EmulationError, match=r"`ip link set nobody up` failed: .*nobody"):
         carry_out([Batch("ip", None, ("link show lo", "link set nobody up"))])

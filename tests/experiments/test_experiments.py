@@ -58,7 +58,7 @@ def lab(tmp_path: Path, quick: bool = True, emulate: bool = False) -> ToldLab:
 
 
 @pytest.mark.parametrize("experiment", ALL, ids=lambda each: each.name)
-@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("quick", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_every_run_of_an_experiment_is_a_scenario_with_labels_of_its_own(
     experiment: Experiment, quick: bool, tmp_path: Path
 ):

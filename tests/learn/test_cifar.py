@@ -152,6 +152,7 @@ def test_a_damaged_xz_file_is_refused(tmp_path):
         load_task("cifar-10", tmp_path)
 
 
+@pytest.mark.slow
 def test_the_official_files_give_the_published_part(data_dir, monkeypatch):
     monkeypatch.undo()
     task = load_task("cifar-10-part", data_dir, download=False)

@@ -71,6 +71,7 @@ for name in "lenet-5", "cnn", "resnet-20":
 """
 
 
+@pytest.mark.slow
 def test_build_and_update_give_the_same_bits_on_a_processor_without_vector_instructions():
     def run(**environment):
         command = [sys.executable, "-c", PORTABLE]

@@ -71,6 +71,7 @@ def test_two_sites_learn_what_one_site_learns_from_both_batches(digits, optimise
     )
 
 
+@pytest.mark.slow
 def test_a_residual_network_is_one_model_at_two_sites_as_they_measure_it(digits):
     shards = partition_evenly(len(digits.train_labels), 2, seed=0)
     sites = [

@@ -18,7 +18,7 @@ def test_a_fast_worker_waits_once_its_lead_exceeds_the_bound(lead: int) -> None:
     assert story.went[0] == [float(k) for k in range(lead + 1)]
 
 
-@pytest.mark.parametrize("lead", [0, 1, 2])
+@pytest.mark.parametrize("lead", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_bound_on_staleness_is_the_worst_case(lead: int) -> None:
     """Among all timings of two workers, in steps of their own, one reaches it and none exceeds."""
     worst = 0

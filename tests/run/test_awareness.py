@@ -134,7 +134,7 @@ def errors(overlay: Overlay, measured: list[LinkMeasured]) -> list[float]:
 # --- a link slows down for good -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["fapt", "packed"])
+@pytest.mark.parametrize("kind", [pytest.param("fapt", marks=pytest.mark.slow), "packed"])
 def test_a_link_that_slows_down_is_measured_named_and_planned_around(
     kind: str, run: Simulate
 ) -> None:
@@ -189,7 +189,7 @@ def test_an_oracle_knows_before_anybody_could_have_measured(run: Simulate) -> No
 # --- nothing is known at first --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["fapt", "packed"])
+@pytest.mark.parametrize("kind", ["fapt", pytest.param("packed", marks=pytest.mark.slow)])
 def test_who_knows_no_rates_at_first_soon_plans_as_well_as_who_does(
     kind: str, run: Simulate
 ) -> None:
@@ -211,8 +211,9 @@ def test_who_knows_no_rates_at_first_soon_plans_as_well_as_who_does(
     [
         ("star", "", 4_000_000),
         ("fapt", PASSIVE, 4_000_000),
-        ("fapt", ORACLE, 4_000_000),
-        ("packed", PASSIVE, 10_000_000),  # more chunks than may be under way: the deal goes on
+        pytest.param("fapt", ORACLE, 4_000_000, marks=pytest.mark.slow),
+        # More chunks than may be under way: the deal goes on.
+        pytest.param("packed", PASSIVE, 10_000_000, marks=pytest.mark.slow),
     ],
 )
 def test_only_the_first_round_waits_for_a_scheduler_far_away(
@@ -255,7 +256,7 @@ drift = -0.0001
 """
 
 
-@pytest.mark.parametrize("kind", ["fapt", "mst", "packed"])
+@pytest.mark.parametrize("kind", ["fapt", "mst", pytest.param("packed", marks=pytest.mark.slow)])
 def test_wrong_clocks_do_not_spoil_what_is_measured(kind: str, run: Simulate) -> None:
     given = {"route": f'kind = "{kind}"', "top": "chunk_elements = 65_536"}
     done = run(internet2_9(), WRONG_CLOCKS, awareness=PASSIVE, rounds=8, **given)

@@ -19,9 +19,8 @@ from anabranch.record import RunEnded, RunStarted, read_events, summarise
 from anabranch.run.launch import run_locally
 from anabranch.run.scenario import load
 
-needs_root = pytest.mark.skipif(
-    os.geteuid() != 0, reason="network namespaces can be made by root alone"
-)
+from ..emulate.sockets import emulates
+
 OVERLAY = random_complete(3, 0, low_bps=50e6, high_bps=100e6, latency_s=0.001)
 
 
@@ -73,6 +72,7 @@ class Killer:
         return len(summarise(events).rounds) if events else 0
 
 
+@pytest.mark.slow
 def test_a_run_ends_well_and_its_log_says_so(scenario: Callable[..., Path], tmp_path: Path) -> None:
     log = tmp_path / "run.db"
     pids: dict[str, int] = {}
@@ -87,6 +87,7 @@ def test_a_run_ends_well_and_its_log_says_so(scenario: Callable[..., Path], tmp_
     assert not any(map(is_alive, pids.values()))
 
 
+@pytest.mark.slow
 def test_training_reaches_its_target_and_all_sites_hold_one_model(
     scenario: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -105,6 +106,7 @@ def test_training_reaches_its_target_and_all_sites_hold_one_model(
     assert run.time_to_accuracy_s(0.85) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("victim", "named"),
     [("site site1", "site 1 (site1) died in round"), ("the scheduler", "the scheduler was killed")],
@@ -133,6 +135,7 @@ def test_a_process_that_is_killed_ends_the_run_within_5_s_and_is_named(
         assert named in str(events[-1].error)
 
 
+@pytest.mark.slow
 def test_a_site_killed_before_it_joins_ends_the_run_and_leaves_a_readable_log(
     scenario: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -151,6 +154,7 @@ def test_a_site_killed_before_it_joins_ends_the_run_and_leaves_a_readable_log(
     assert summarise(event for _, event in read_events(log)).rounds == ()
 
 
+@pytest.mark.slow
 def test_a_survivor_that_does_not_hear_is_ended_too(
     scenario: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -171,6 +175,7 @@ def test_a_survivor_that_does_not_hear_is_ended_too(
     assert not any(map(is_alive, killer.pids.values()))
 
 
+@pytest.mark.slow
 def test_an_interrupt_of_the_scheduler_ends_every_process(
     scenario: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -188,12 +193,14 @@ def test_an_interrupt_of_the_scheduler_ends_every_process(
     assert not any(map(is_alive, killer.pids.values()))
 
 
+@pytest.mark.slow
 def test_a_site_that_cannot_begin_says_why(scenario: Callable[..., Path], tmp_path: Path) -> None:
     task = 'kind = "train"\ndata = "digits"\nmodel = "lenet-5"\nlearning_rate = 0.1'
     with pytest.raises(RunAborted, match=r"site . \(site.\) failed: .*lenet-5.*12 x 12"):
         run_locally(scenario(task=task), 0, OVERLAY, tmp_path / "run.db")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_outlives_the_launcher(
     sign: signal.Signals, scenario: Callable[..., Path], tmp_path: Path
@@ -226,7 +233,7 @@ def test_no_process_outlives_the_launcher(
     assert not left
 
 
-@needs_root
+@emulates
 def test_an_emulated_run_knows_that_its_links_were_held(
     scenario: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -239,7 +246,7 @@ def test_an_emulated_run_knows_that_its_links_were_held(
     assert run.error is None
 
 
-@needs_root
+@emulates
 def test_an_emulated_run_keeps_the_caps_of_ports_and_the_time_of_traces(
     scenario: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -259,7 +266,7 @@ def test_an_emulated_run_keeps_the_caps_of_ports_and_the_time_of_traces(
     assert 0.38 < last.seconds < 0.9
 
 
-@needs_root
+@emulates
 def test_a_relay_that_dies_ends_the_run_and_is_named(
     scenario: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -78,6 +78,7 @@ def test_a_simulated_run_decides_alike_again(pace: str, more: str, tmp_path: Pat
     assert counted(log, SiteJoined) == (10 if more else 9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pace", PACES)
 def test_a_real_run_decides_alike_again(pace: str, tmp_path: Path) -> None:
     hub(tmp_path, "server", "abc", 1e8)

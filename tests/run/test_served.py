@@ -46,6 +46,7 @@ from anabranch.run.scenario import ScenarioError, check_twin, loads
 from anabranch.run.scenario import load as load_scenario
 from anabranch.run.simulate import simulate
 
+from ..seeds import seeds
 from .relay import Relay, run_through_a_relay
 
 PACES = [
@@ -104,8 +105,14 @@ def simulated(text: str, folder: Path) -> list[Event]:
     return [event for _, event in read_events(log)]
 
 
-@pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize("pace", PACES)
+@pytest.mark.parametrize(
+    ("pace", "route"),
+    [
+        pytest.param(pace, route, marks=[] if (i + j) % 2 == 0 else [pytest.mark.slow])
+        for i, pace in enumerate(PACES)
+        for j, route in enumerate(ROUTES)
+    ],
+)
 def test_every_pace_trains_over_every_route(pace: str, route: str, tmp_path: Path) -> None:
     happened = simulated(scenario(pace, route), tmp_path)
     applied = Counter(event.site for event in happened if isinstance(event, UpdateApplied))
@@ -186,6 +193,7 @@ def test_the_same_scenario_gives_the_same_log(pace: str, tmp_path: Path) -> None
     assert logs[0] == logs[1]
 
 
+@pytest.mark.slow
 def test_real_processes_keep_the_simulated_pace(tmp_path: Path) -> None:
     text = (
         'overlay = "hub.toml"\nroute = {kind = "star", hub = "server"}\n'
@@ -305,7 +313,7 @@ def check_that_the_rest_went_on(happened: list[Event], victim: int) -> None:
     assert end.error is None
 
 
-@pytest.mark.parametrize("seed", range(12))
+@seeds(6, 12)
 def test_the_rest_trains_on_when_a_worker_dies_at_any_moment(seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)
     pace, victim = PACES[seed % len(PACES)], int(rng.integers(8))
@@ -320,7 +328,7 @@ def test_the_rest_trains_on_when_a_worker_dies_at_any_moment(seed: int, tmp_path
     replay(read_events(tmp_path / "run.db"))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@seeds(6, 20)
 def test_a_worker_that_died_takes_part_again(seed: int, tmp_path: Path) -> None:
     kill_and_restart(seed, tmp_path)
 
@@ -416,7 +424,7 @@ def test_under_a_barrier_a_worker_that_is_back_takes_part_from_the_next_step_on(
     assert {event.update for event in steps[12]} == {12}
 
 
-@pytest.mark.parametrize("seed", range(10))
+@seeds(6, 10)
 def test_losing_the_scheduler_for_a_moment_costs_no_update(seed: int, tmp_path: Path) -> None:
     lose_the_scheduler(seed, tmp_path)
 
@@ -457,7 +465,7 @@ def test_the_rest_trains_on_without_a_worker_that_cannot_reach_the_scheduler_aga
     assert all(applied[site] == 12 for site in range(8) if site != 2)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@seeds(3, 8)
 def test_the_rest_trains_on_when_a_leaf_of_a_tree_that_adds_up_dies(
     seed: int, tmp_path: Path
 ) -> None:
@@ -530,15 +538,18 @@ def test_without_a_relay_of_an_auxiliary_path_the_run_ends_by_name(
         simulated(text, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pace", ['{kind = "bsp"}', '{kind = "r2sp"}'])
 def test_real_workers_train_on_when_one_is_killed(pace: str, tmp_path: Path) -> None:
     kill_a_real_worker(pace, 8, 0.0, tmp_path)
 
 
+@pytest.mark.slow
 def test_real_workers_train_on_when_a_leaf_of_a_tree_that_adds_up_is_killed(tmp_path: Path) -> None:
     kill_a_real_worker('{kind = "bsp"}', 8, 0.0, tmp_path, below="a")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pace", "below"), [('{kind = "bsp"}', "a"), ('{kind = "r2sp"}', "server")]
 )
@@ -635,6 +646,7 @@ def command_of(pid: int) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pace", ['{kind = "bsp"}', '{kind = "r2sp"}'])
 def test_real_sites_train_on_when_their_connections_break(pace: str, tmp_path: Path) -> None:
     break_real_connections(pace, [3, 11, 20], 0.0, tmp_path)

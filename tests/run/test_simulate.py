@@ -717,6 +717,7 @@ def scenarios(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
+@pytest.mark.slow
 def test_the_same_scenario_gives_the_same_log_whatever_the_order_of_hashes(
     scenarios: list[Path], tmp_path: Path
 ) -> None:

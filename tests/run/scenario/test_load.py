@@ -143,10 +143,10 @@ def test_awareness_is_off_unless_it_is_asked_for() -> None:
     assert loads(text).awareness == Oracle()
 
 
-def test_the_demo_is_one_scenario_with_two_routes() -> None:
+def test_the_demo_is_one_scenario_whose_first_route_is_the_default() -> None:
     scenario = loads((files("anabranch.run") / "demo.toml").read_text())
-    assert scenario.routes == (Star(), Fapt())
-    assert [run.routes for run in scenario.runs()] == [(Star(),), (Fapt(),)]
+    assert scenario.routes == (Packed(), Fapt(), Star())
+    assert [run.routes for run in scenario.runs()] == [(Packed(),), (Fapt(),), (Star(),)]
     assert {run.task for run in scenario.runs()} == {scenario.task}
 
 
