@@ -232,8 +232,8 @@ def test_a_payload_arrives_whole_whether_its_head_goes_first_or_not(head_first: 
         called = Ear()
         async with joined(called) as connection:
             await connection.send(Start(), LARGE, head_first)
-            await connection.send(Farewell(), b"", head_first)
-            await called.hears(Start(), Farewell())
+            await connection.send(Shutdown(), b"", head_first)
+            await called.hears(Start(), Shutdown())
             assert [payload for _, payload in called.heard] == [LARGE, b""]
 
     on_loop(play)
@@ -251,8 +251,8 @@ def test_a_payload_that_trickles_in_is_taken_as_soon_as_its_last_byte_is_there()
                 for part in (frame[:100], frame[100:400_000], frame[400_000:-1]):
                     await loop.sock_sendall(peer, part)
                     await asyncio.sleep(0.01)
-                await loop.sock_sendall(peer, frame[-1:] + encode_frame(Farewell()))
-            await ear.hears(Start(), Farewell(), Start(), Farewell())
+                await loop.sock_sendall(peer, frame[-1:] + encode_frame(Shutdown()))
+            await ear.hears(Start(), Shutdown(), Start(), Shutdown())
             assert ear.heard[0] == ear.heard[2] == (Start(), payload)
 
     on_loop(play)
