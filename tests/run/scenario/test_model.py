@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from anabranch.run.scenario import Scenario, Stop, decode, encode
+from anabranch.run.checkpoints import Course, Job
+from anabranch.run.scenario import Scenario, Stop
 from anabranch.run.scenario.awareness import Passive
 from anabranch.run.scenario.routes import (
     Adaptive,
@@ -16,7 +18,7 @@ from anabranch.run.scenario.routes import (
     Route,
     Star,
 )
-from anabranch.run.scenario.tasks import Exchange, Train
+from anabranch.run.scenario.tasks import Exchange, Own, Train
 
 
 @pytest.mark.parametrize(
@@ -38,6 +40,11 @@ from anabranch.run.scenario.tasks import Exchange, Train
         Scenario(
             overlay="x",
             stop=Stop(rounds=1),
+            task=Own(factory="train:make", folder="/there", options={"rate": 0.5, "of": [1, "a"]}),
+        ),
+        Scenario(
+            overlay="x",
+            stop=Stop(rounds=1),
             route=FromFile(path="/plans/own.json"),
             task=Exchange(elements=7),
             deal=Adaptive(window=9),
@@ -47,7 +54,8 @@ from anabranch.run.scenario.tasks import Exchange, Train
     ],
 )
 def test_a_scenario_reaches_the_sites_unchanged(scenario: Scenario) -> None:
-    assert decode(encode(scenario)) == scenario
+    job = Job(scenario=scenario, course=Course(after_round=3, save_every=2))
+    assert msgspec.json.decode(msgspec.json.encode(job), type=Job) == job
 
 
 def test_chunks_are_small_and_dealt_during_the_round_on_packed_trees_unless_told_otherwise() -> (

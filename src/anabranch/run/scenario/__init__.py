@@ -15,7 +15,7 @@ from anabranch.run.scenario._checks import (
     check_twin,
 )
 from anabranch.run.scenario._load import load, loads
-from anabranch.run.scenario._model import Scenario, Stop, compute_model, decode, encode
+from anabranch.run.scenario._model import Scenario, Stop, compute_model, encode
 
 __all__ = [
     "Scenario",
@@ -25,7 +25,6 @@ __all__ = [
     "check_simulable",
     "check_twin",
     "compute_model",
-    "decode",
     "encode",
     "load",
     "loads",

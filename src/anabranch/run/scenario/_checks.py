@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 from anabranch.learn.profiles import load_profile
 from anabranch.overlay import Overlay, OverlayError
 from anabranch.plan import PlanError
@@ -9,7 +12,7 @@ from anabranch.run.scenario._model import Scenario, compute_model
 from anabranch.run.scenario.awareness import Passive
 from anabranch.run.scenario.paces import TunedBatches
 from anabranch.run.scenario.routes import plan_route
-from anabranch.run.scenario.tasks import Exchange
+from anabranch.run.scenario.tasks import Exchange, Own
 from anabranch.sim.compute import ComputeError
 from anabranch.sim.faults import FaultError, script
 
@@ -33,9 +36,11 @@ def check_keys(scenario: Scenario) -> None:
                 load_profile(task.profile)
             except ValueError as error:
                 raise ScenarioError(f"task.profile: {error}") from None
+    elif isinstance(task, Own):
+        _check_own(task)
     elif task.optimiser == "adam" and task.momentum:
         raise ScenarioError("task.momentum: adam has none; leave it out")
-    if scenario.stop.at_target and getattr(task, "target_accuracy", None) is None:
+    if scenario.stop.at_target and task.target_accuracy is None:
         raise ScenarioError(
             "stop.at_target: there is no target; give task.target_accuracy, or leave it out"
         )
@@ -48,6 +53,33 @@ def check_keys(scenario: Scenario) -> None:
     _check_served(scenario)
     if not scenario.routes:
         raise ScenarioError("route: there is none; give at least one")
+
+
+def _check_own(task: Own) -> None:
+    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", task.factory):
+        raise ScenarioError(
+            f"task.factory: {task.factory!r} names no function; give module:function, such as "
+            "train:make_work"
+        )
+    for key, value in task.options.items():
+        _check_option(value, f"task.options.{key}")
+
+
+def _check_option(value: object, path: str) -> None:
+    """Check that a value reaches other processes as it is."""
+    match value:
+        case float() if not math.isfinite(value):
+            raise ScenarioError(f"{path}: must be a finite number, not {value}")
+        case list():
+            for index, item in enumerate(value):
+                _check_option(item, f"{path}[{index}]")
+        case dict():
+            for key, item in value.items():
+                _check_option(item, f"{path}.{key}")
+        case str() | bool() | int() | float():
+            pass
+        case _:
+            raise ScenarioError(f"{path}: dates and times are not handed on; write it as a string")
 
 
 def _check_served(scenario: Scenario) -> None:
