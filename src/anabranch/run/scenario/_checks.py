@@ -56,11 +56,10 @@ def check_keys(scenario: Scenario) -> None:
 
 
 def _check_own(task: Own) -> None:
-    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", task.factory):
-        raise ScenarioError(
-            f"task.factory: {task.factory!r} names no function; give module:function, such as "
-            "train:make_work"
-        )
+    name = r"[^\W\d]\w*"
+    if not re.fullmatch(rf"{name}(\.{name})*:{name}", task.factory) or ".py:" in task.factory:
+        meant = task.factory.replace(".py:", ":") if ".py:" in task.factory else "module:function"
+        raise ScenarioError(f"task.factory: {task.factory!r} names no function; give {meant}")
     for key, value in task.options.items():
         _check_option(value, f"task.options.{key}")
 
