@@ -750,7 +750,11 @@ def site(
     ] = None,
     insecure: InsecureOption = False,
     weights: Annotated[
-        Path | None, typer.Option(help="Leave the final weights in this file.")
+        Path | None,
+        typer.Option(
+            help="Where the final weights go, if this site writes them: the overlay's first does, "
+            "or the servers together, on a disk that they share."
+        ),
     ] = None,
     checkpoints: Annotated[
         Path | None, typer.Option(help="Folder for this site's checkpoints.")

@@ -74,7 +74,8 @@ class Files:
 
     Args:
         data: where data sets are.
-        weights: the file to leave the final weights in; None leaves none.
+        weights: the file for the final weights, the same at every site: site 0 writes it, or the
+            servers together; None leaves none.
         checkpoints: the folder to save checkpoints in.
         resume: the folder of the round that the run goes on after.
     """
@@ -275,7 +276,7 @@ def check_course(scenario: Scenario, course: Course) -> None:
 
 
 class Keeper:
-    """Saves what one site goes on from, and leaves what it learnt.
+    """Saves what one site goes on from, and brings it back there.
 
     Args:
         job: what the run does.
@@ -352,9 +353,9 @@ class Keeper:
                 shutil.rmtree(old, ignore_errors=True)  # another site may be first
         del self._saved[:-_KEPT]
 
-    def leave_weights(self, work: Work) -> None:
-        """Write the final weights, if this site is to."""
-        from anabranch.learn.states import save_weights
 
-        if self._files.weights is not None:
-            save_weights(self._files.weights, work.state_dict()["model"])
+def leave_weights(work: Work, path: Path) -> None:
+    """Write the weights of work, by the names that its model gives them."""
+    from anabranch.learn.states import save_weights
+
+    save_weights(path, work.state_dict()["model"])

@@ -124,6 +124,7 @@ def run_locally(
             scheduler.popen.wait()
             raise RunAborted(scheduler.account())
         options = ["--scheduler", address, "--threads", str(threads)]
+        options += ["--weights", str(weights_of(log))]
         if data_dir is not None:
             options += ["--data-dir", str(data_dir)]
         if save_every is not None:
@@ -132,8 +133,7 @@ def run_locally(
             options += ["--resume", str(resume)]
         for index, site in enumerate(overlay.sites):
             there = [] if wan is None else ["--host", wan.addresses[index], "--insecure"]
-            leaves = ["--weights", str(weights_of(log))] if index == 0 else []
-            start(f"site {site.name}", index, "site", site.name, *options, *leaves, *there)
+            start(f"site {site.name}", index, "site", site.name, *options, *there)
         on_started({process.name: process.popen.pid for process in processes})
         _wait(processes, on_tick, wan)
 

@@ -79,15 +79,7 @@ def simulate(
     course = plan_course(scenario, overlay, save_every, resume)
     plan = first_plan(scenario, overlay)
     with _one_thread(scenario), EventLog.create(log_path, commit_every=_EVENTS_A_COMMIT) as log:
-        files = [
-            Files(
-                data=data_dir,
-                weights=weights_of(log_path) if site == 0 else None,
-                checkpoints=checkpoints_of(log_path),
-                resume=resume,
-            )
-            for site in range(overlay.size)
-        ]
+        files = Files(data_dir, weights_of(log_path), checkpoints_of(log_path), resume)
         simulation = _Simulation(scenario, overlay, plan, log, course, files, on_round)
         try:
             run_virtually(simulation.run())
@@ -131,7 +123,7 @@ class _Simulation:
         plan: Plan,
         log: EventLog,
         course: Course,
-        files: list[Files],
+        files: Files,
         on_round: Callable[[int], None],
     ) -> None:
         self._plan = plan
@@ -207,7 +199,7 @@ class _Simulation:
         """Start a site's process."""
         name = self._overlay.sites[site].name
         return self._loop.create_task(
-            take_part(self._worlds[site], name, self._scheduler_at, _TOKEN, self._files[site]),
+            take_part(self._worlds[site], name, self._scheduler_at, _TOKEN, self._files),
             name=f"site {name}",
         )
 

@@ -10,18 +10,21 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import msgspec
 
 from anabranch import overlay as overlays
+from anabranch import plan as plans
 from anabranch.net.errors import PeerError
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
 from anabranch.net.throughput import BusyPeriodEstimator, ChunkMeanEstimator
 from anabranch.overlay import Overlay
 from anabranch.record import events
-from anabranch.run.checkpoints import Files, Job, Keeper
+from anabranch.run.checkpoints import Files, Job, Keeper, leave_weights
+from anabranch.run.partition import ServerPartition
 from anabranch.run.scenario import Scenario
 from anabranch.run.scenario.awareness import Passive
 from anabranch.run.scenario.paces import make_pace
@@ -30,6 +33,7 @@ from anabranch.site.agent import Round, SiteAgent, Transport
 from anabranch.site.control import RoundsOver
 from anabranch.site.meter import Meter
 from anabranch.site.serving import Served
+from anabranch.site.shard import Rule
 
 T = TypeVar("T")
 
@@ -123,8 +127,10 @@ async def take_part(world: World, name: str, scheduler: Address, token: str, fil
             await _iterate(site)
         else:
             await _rounds(site, job)
+        await site.leave_weights()
         diary.report()
         await agent.leave()
+        await site.gather_weights()
     except RoundsOver:
         agent.close()
     except asyncio.CancelledError:
@@ -164,12 +170,17 @@ async def _ready(
     transport = _transport(scenario, chunk_elements, world.strands)
     meter = _meter(scenario, chunk_elements)
     workers = scenario.workers(overlay)
-    served = None
+    served, partition = None, None
     if scenario.is_served:
         ahead = scenario.computes_ahead
         added_up = tuple(workers) if make_pace(scenario.pace).barrier and not ahead else ()
         held = servable(work, scenario)
-        served = Served(held.model, held.make_rule, len(workers), added_up, int(ahead))
+        make_rule: Callable[[int], Rule] | None = None
+        if held.make_rule is not None:
+            plan = plans.loads(welcome.plan_json)
+            partition = ServerPartition(held, plan, chunk_elements, site)
+            make_rule = partition.make_rule
+        served = Served(held.model, make_rule, len(workers), added_up, int(ahead))
     await agent.start(transport, elements, assigned.arithmetic, lanes, meter, served)
     diary.begin(agent, site, scenario.sample_every_s)
     if world.strands > 1:
@@ -182,7 +193,8 @@ async def _ready(
             )
         )
     evaluates = site == (workers[0] if scenario.is_served else 0)
-    return _Site(world, agent, diary, assigned, keeper, site, evaluates)
+    weights = files.weights if assigned.learns else None
+    return _Site(world, agent, diary, assigned, keeper, weights, partition, site, names, evaluates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +225,10 @@ class _Site:
     diary: _Diary
     assigned: Assignment
     keeper: Keeper
+    weights: Path | None  # where the final ones go
+    partition: ServerPartition | None  # where the model is served
     index: int
+    names: list[str]  # of all sites
     evaluates: bool  # one site does, since the model is the same everywhere
 
     async def local_step(self, step: int, samples: int) -> _Step:
@@ -290,9 +305,20 @@ class _Site:
         await self._off_the_loop(partial(self.keeper.save, self.assigned.work, round))
 
     async def leave_weights(self) -> None:
-        """Write the final weights, where there are any and this site is to."""
-        if self.assigned.learns:
-            await self._off_the_loop(partial(self.keeper.leave_weights, self.assigned.work))
+        """Write the final weights: one site does, or each server its part."""
+        path, partition = self.weights, self.partition
+        if path is None:
+            return
+        if partition is not None:
+            await self._off_the_loop(partial(partition.leave, path))
+        elif self.index == 0:
+            await self._off_the_loop(partial(leave_weights, self.assigned.work, path))
+
+    async def gather_weights(self) -> None:
+        """Put the final weights together, once all sites have left the run."""
+        path, partition = self.weights, self.partition
+        if path is not None and partition is not None:
+            await self._off_the_loop(partial(partition.gather, path, self.names))
 
     async def _off_the_loop(self, do: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(None, do)
@@ -312,8 +338,7 @@ async def _rounds(site: _Site, job: Job) -> None:
             if site.keeper.is_due(round):
                 await site.save(round)
     except RoundsOver:
-        pass
-    await site.leave_weights()
+        return
 
 
 async def _iterate(site: _Site) -> None:
