@@ -26,6 +26,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 SCENARIOS = {path.stem: path for path in sorted(EXAMPLES.glob("scenarios/*.toml"))}
 OVERLAYS = {path.stem: path for path in sorted(EXAMPLES.glob("overlays/*.toml"))}
 PLANS = sorted(EXAMPLES.glob("plans/*.json"))
+CODE = sorted(EXAMPLES.glob("scenarios/*.py"))
 
 
 def anabranch(*arguments: object, **environment: str) -> str:
@@ -184,11 +185,21 @@ def test_a_simulation_depends_on_no_clock_no_hash_and_nothing_that_ran_before(
 
 
 def test_quick_scenarios_run_with_real_processes(tmp_path) -> None:
-    paths = [SCENARIOS[name] for name in ("digits-fapt", "two-coasts-exchange")]
+    paths = [SCENARIOS[name] for name in ("digits-fapt", "two-coasts-exchange", "own-code")]
     anabranch("run", *paths, "--out", tmp_path)
     for run, path in zip(summaries(tmp_path), paths, strict=True):
         assert_went_well(run, load(path)[0])
         assert run.checksums_agree
+
+
+def test_own_code_does_in_a_simulation_what_its_scenario_says(simulated) -> None:
+    [run] = summaries(simulated("own-code")[1])
+    said = re.search(r"after ([\d.]+) s, simulated", SCENARIOS["own-code"].read_text("utf-8"))
+    assert said is not None
+    assert run.time_to_accuracy_s(0.9) == pytest.approx(float(said[1]), rel=0.005)
+    assert [path.suffix for path in (simulated("own-code")[1]).glob("*/1-own*")].count(
+        ".safetensors"
+    ) == 1
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -220,7 +231,7 @@ def test_a_plan_that_was_saved_can_be_a_route_of_its_own(route: str, tmp_path: P
 
 def test_the_list_of_examples_is_complete() -> None:
     listed = (EXAMPLES / "README.md").read_text(encoding="utf-8")
-    for path in [*SCENARIOS.values(), *OVERLAYS.values(), *PLANS]:
+    for path in [*SCENARIOS.values(), *OVERLAYS.values(), *PLANS, *CODE]:
         assert f"]({path.relative_to(EXAMPLES)})" in listed
 
 
