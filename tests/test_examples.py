@@ -185,7 +185,7 @@ def test_a_simulation_depends_on_no_clock_no_hash_and_nothing_that_ran_before(
 
 
 def test_quick_scenarios_run_with_real_processes(tmp_path) -> None:
-    paths = [SCENARIOS[name] for name in ("digits-fapt", "two-coasts-exchange", "own-code")]
+    paths = [SCENARIOS[name] for name in ("digits-fapt", "two-coasts-exchange")]
     anabranch("run", *paths, "--out", tmp_path)
     for run, path in zip(summaries(tmp_path), paths, strict=True):
         assert_went_well(run, load(path)[0])
@@ -200,6 +200,15 @@ def test_own_code_does_in_a_simulation_what_its_scenario_says(simulated) -> None
     assert [path.suffix for path in (simulated("own-code")[1]).glob("*/1-own*")].count(
         ".safetensors"
     ) == 1
+
+
+@pytest.mark.slow
+def test_own_code_runs_with_real_processes(tmp_path) -> None:
+    anabranch("run", SCENARIOS["own-code"], "--out", tmp_path)
+    [run] = summaries(tmp_path)
+    assert_went_well(run, load(SCENARIOS["own-code"])[0])
+    assert run.checked_rounds == len(run.rounds)
+    assert run.checksums_agree
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

@@ -87,7 +87,7 @@ def test_parts_are_put_in_their_places_whether_they_have_changed_or_not(tmp_path
     names = ["a", "b", "c"]
     for part in parts[:2]:
         part.leave(path)
-    with pytest.raises(WeightsError, match="weights that c serves is missing: .*part-2"):
+    with pytest.raises(WeightsError, match=r"weights that c serves is missing: .*part-2"):
         parts[0].gather(path, names)
     parts[2].leave(path)
     for part in parts:
