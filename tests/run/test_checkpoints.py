@@ -31,6 +31,7 @@ from anabranch.run.checkpoints import (
 )
 from anabranch.run.launch import run_locally
 from anabranch.run.scenario import Scenario, ScenarioError, Stop, load, loads
+from anabranch.run.scenario._model import Simulation
 from anabranch.run.scenario.paces import Asp, Serve
 from anabranch.run.simulate import simulate
 
@@ -173,7 +174,7 @@ def test_weights_bear_the_names_of_the_model_and_fit_it(tmp_path: Path) -> None:
 
 def test_an_exchange_leaves_no_weights_and_can_be_resumed(tmp_path: Path) -> None:
     text = 'overlay = "x"\nstop.rounds = 6\ntask = {kind = "exchange", elements = 999}'
-    given = msgspec.structs.replace(loads(text), simulation=loads(text).simulation)
+    given = loads(text)
     log, after = tmp_path / "run.db", tmp_path / "after.db"
     simulate(given, SITES, log, save_every=4)
     simulate(given, SITES, after, resume=find(log))
@@ -268,6 +269,15 @@ def test_a_damaged_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
     older = folder.with_name("round-000004") / "site-1.safetensors"
     file.write_bytes(older.read_bytes())
     resume("older", CheckpointError, r"site-1\.safetensors is of round 4, not of round 8")
+
+
+def test_a_checkpoint_without_numbers_cannot_be_trained_on(tmp_path: Path) -> None:
+    given, overlay = load(scenario(tmp_path))
+    sizes = msgspec.structs.replace(given, simulation=Simulation(tensors="sizes"))
+    simulate(sizes, overlay, tmp_path / "sizes.db", save_every=5)
+    saved = find(tmp_path / "sizes.db").with_name("round-000005")
+    with pytest.raises(RunAborted, match=r"checkpoint .*site-.\.safetensors holds no 'model'"):
+        simulate(given, overlay, tmp_path / "run.db", resume=saved)
 
 
 @pytest.mark.parametrize(

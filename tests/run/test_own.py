@@ -147,6 +147,15 @@ def test_what_was_drawn_is_part_of_the_state(tmp_path: Path) -> None:
     assert first.buffer.tobytes() == second.buffer.tobytes()
 
 
+def test_how_often_a_model_is_evaluated_changes_no_training(tmp_path: Path) -> None:
+    text = GOOD.replace("return float(self.mean[0])", "return random.random()")
+    first, second = (made(tmp_path, text) for _ in range(2))
+    assert first.evaluate() == first.evaluate()
+    for work in (first, second):
+        work.local_step(2)
+    assert first.buffer.tobytes() == second.buffer.tobytes()
+
+
 METHODS = GOOD.partition("def make")[0]
 BAD = {
     "import nothing_there": r"importing mine failed at \S+mine\.py:1: ModuleNotFo",

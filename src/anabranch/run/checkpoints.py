@@ -323,9 +323,15 @@ class Keeper:
             self._job.course.after_round, self._site, self._sites, self._job.scenario
         )
         try:
-            work.load_state_dict(load_state(path))
-        except (StateError, ValueError) as error:
+            state = load_state(path)
+        except StateError as error:
             raise CheckpointError(f"checkpoint {error}") from None
+        try:
+            work.load_state_dict(state)
+        except KeyError as error:
+            raise CheckpointError(f"checkpoint {path} holds no {error}") from None
+        except ValueError as error:
+            raise CheckpointError(f"checkpoint {path}: {error}") from None
 
     def is_due(self, round: int) -> bool:
         """Return whether a round is to be saved."""

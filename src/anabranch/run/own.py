@@ -184,8 +184,10 @@ class OwnWork:
 
     def evaluate(self) -> float:
         """See :class:`anabranch.learn.work.Work`."""
+        before = self._generators.state
         with self._calling("evaluate"):
             figure = float(self._work.evaluate())
+        self._generators.state = before  # how often a model is evaluated changes no training
         if not math.isfinite(figure):
             raise self.error(f"evaluate returned {figure}; give a finite number")
         return figure
