@@ -23,7 +23,9 @@ class Wire:
     def post(self, message: Message) -> None:
         self.under_way.append(message)
 
-    async def send(self, message: Message, payload: Payload = b"") -> None: ...
+    async def send(
+        self, message: Message, payload: Payload = b"", head_first: bool = False
+    ) -> None: ...
 
     def trust(self) -> None: ...
 

@@ -158,12 +158,13 @@ class Lane:
                 send = self._leaving[strand] = heapq.heappop(self._ready)[-1]
                 send.has_left = True
                 self._note(send.message)
-                message = send.message
+                message, measured = send.message, self._stamp is not None
                 if self._stamp is not None:
                     message = structs.replace(message, stamp=self._stamp(backlogged))
-                backlogged = True
+                # What a head shows of a link counts only where no chunk is on it before.
                 payload = send.payload() if callable(send.payload) else send.payload
-                await connection.send(message, payload)
+                await connection.send(message, payload, measured and not backlogged)
+                backlogged = True
                 self.payload_bytes += len(payload)
                 del self._leaving[strand]
                 self._has_been_sent(send)
