@@ -111,7 +111,7 @@ async def receive(chunks: int) -> None:
 async def send(address: Address, chunks: int) -> float:
     silent = Silent()
 
-    async def connect() -> Connection:
+    async def connect(strand: int) -> Connection:
         connection = await TcpNetwork(LIMITS).connect(address, silent)
         await connection.send(Ready(ELEMENTS))
         return connection

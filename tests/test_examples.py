@@ -15,12 +15,11 @@ import pytest
 from msgspec import inspect
 
 from anabranch.overlay import _toml
+from anabranch.pace import Asp, Bsp, Safa, Ssp, TunedBatches, Waves
 from anabranch.record import RunSummary, read_events, summarise
-from anabranch.run.scenario import Scenario, check_real, load
-from anabranch.run.scenario.awareness import Oracle
-from anabranch.run.scenario.paces import Asp, Bsp, Safa, Serve, Ssp, TunedBatches, Waves
-from anabranch.run.scenario.routes import ByShare, plan_route
+from anabranch.run.scenario import ByShare, Scenario, Serve, check_real, load
 from anabranch.run.simulate import simulate
+from anabranch.scheduler.awareness import Oracle
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SCENARIOS = {path.stem: path for path in sorted(EXAMPLES.glob("scenarios/*.toml"))}
@@ -234,7 +233,7 @@ def test_a_plan_that_was_saved_can_be_a_route_of_its_own(route: str, tmp_path: P
     path.write_text(text.replace("../overlays", str(EXAMPLES / "overlays")))
     scenario, overlay = load(path)
     [_, own, _] = scenario.routes
-    label = plan_route(own, overlay).label
+    label = own.plan(overlay).label
     assert label.startswith("spanning tree" if route == "mst" else route)
 
 

@@ -11,12 +11,15 @@ import reprlib
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import inspect
+from msgspec import Meta, inspect
 
 T = TypeVar("T")
+Positive = Annotated[int, Meta(ge=1)]
+LONGEST_S = 1e9  # thirty years; TOML has inf and nan, and a bound keeps both out
+Seconds = Annotated[float, Meta(gt=0, le=LONGEST_S)]
 
 
 class TomlError(ValueError):
@@ -25,6 +28,11 @@ class TomlError(ValueError):
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A table of such a file; its subclasses list the keys."""
+
+
+def tag_of(table: Table | type[Table]) -> str:
+    """Return what a file writes as a table's ``kind``."""
+    return str(table.__struct_config__.tag)
 
 
 def decode_toml(text: str, kind: type[T]) -> T:

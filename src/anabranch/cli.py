@@ -16,7 +16,7 @@ from functools import partial
 from importlib.resources import as_file, files
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -27,11 +27,12 @@ from rich.tree import Tree as TextTree
 from anabranch import __version__
 from anabranch import overlay as overlays
 from anabranch import plan as plans
+from anabranch._typed_toml import listed, nearest, tag_of
 from anabranch.emulate import EmulationError, check_emulable
 from anabranch.net.errors import NetError, RunAborted
 from anabranch.net.network import Address
 from anabranch.overlay import Overlay, OverlayError, UniformRates
-from anabranch.plan import Plan, PlanError, Prediction
+from anabranch.plan import PLANNERS, AnyPlanner, Fapt, FromFile, Plan, PlanError, Prediction
 from anabranch.record import (
     LogError,
     RunSummary,
@@ -49,7 +50,6 @@ from anabranch.run.progress import LiveRun, pace_table, results_table, twin_tabl
 from anabranch.run.replay import ReplayError
 from anabranch.run.replay import replay as replay_log
 from anabranch.run.scenario import Scenario, ScenarioError
-from anabranch.run.scenario.routes import Balanced, Fapt, Packed, Route, Spanning, Star, plan_route
 
 if TYPE_CHECKING:
     from anabranch.experiments import Row
@@ -64,6 +64,7 @@ app = typer.Typer(
 _console = Console() if sys.stdout.isatty() else Console(width=120)  # files do not wrap
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _ALEXNET_MB = 244.403
+_ROUTES = {tag_of(planner): planner for planner in PLANNERS if not issubclass(planner, FromFile)}
 
 
 def main() -> NoReturn:
@@ -331,7 +332,7 @@ class _Run:
     def title(self) -> str:
         """What it is called while it runs."""
         label = self.scenario.label or self.path.stem
-        routes = self.scenario.routes[0].__struct_config__.tag
+        routes = tag_of(self.scenario.routes[0])
         return f"{label}, {routes} ({self.overlay.size} sites)"
 
 
@@ -376,7 +377,7 @@ def _planned(loaded: Sequence[_Loaded], folder: Path) -> list[_Run]:
             index,
             scenario,
             each.overlay,
-            folder / f"{number}-{each.path.stem}-{scenario.routes[0].__struct_config__.tag}.db",
+            folder / f"{number}-{each.path.stem}-{tag_of(scenario.routes[0])}.db",
         )
         for number, (each, index, scenario) in enumerate(routes, 1)
     ]
@@ -468,8 +469,11 @@ def plan(
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Also draw the plans into this page.")] = None,
     route: Annotated[
-        Literal["star", "balanced", "mst", "fapt", "packed"] | None,
-        typer.Option(help="Whose trees to draw; packed if not given, or fapt where --roots is."),
+        str | None,
+        typer.Option(
+            help=f"Whose trees to draw, {listed(_ROUTES)}; packed if not given, or fapt where "
+            "--roots is."
+        ),
     ] = None,
     save: Annotated[
         Path | None,
@@ -478,15 +482,14 @@ def plan(
 ) -> None:
     """Plan trees for an overlay: draw them, predict the round, and compare with the limit."""
     network = overlays.load(overlay, _rate(rate, seed), default_latency_s=default_latency_s)
-    count = network.size if roots is None else roots
-    routes: list[Route] = [Star(), Balanced(), Spanning(), Fapt(roots=1)]
-    routes += [Fapt(roots=count)] if count > 1 else []
-    routes.append(Packed())
-    planned = [plan_route(each, network) for each in routes]
-    by_kind = {
-        str(each.__struct_config__.tag): found for each, found in zip(routes, planned, strict=True)
-    }
-    chosen = by_kind[route or ("packed" if roots is None else "fapt")]
+    route = route or ("packed" if roots is None else "fapt")
+    if route not in _ROUTES:
+        near = nearest(route, _ROUTES) or f"give one of {listed(_ROUTES)}"
+        raise typer.BadParameter(f"--route {route}: no such route; {near}")
+    planners = list(_planners(network.size if roots is None else roots))
+    planned = [each.plan(network) for each in planners]
+    by_kind = {tag_of(each): found for each, found in zip(planners, planned, strict=True)}
+    chosen = by_kind[route]
     size_bytes = size_mb * 1e6
     limit_s = plans.limit_s(network, size_bytes)
     _console.print(
@@ -508,6 +511,15 @@ def plan(
 
         write_plan_page(network, planned, html)
         _console.print(f"drawn: {html}", soft_wrap=True)
+
+
+def _planners(roots: int) -> Iterator[AnyPlanner]:
+    """Yield a planner of each kind; FAPT with one root, and then with so many."""
+    for planner in _ROUTES.values():
+        if planner is Fapt:
+            yield from (Fapt(roots=count) for count in sorted({1, roots}))
+        else:
+            yield planner()
 
 
 def _rate(text: str | None, seed: int) -> float | UniformRates | None:

@@ -12,8 +12,8 @@ from anabranch import experiments
 from anabranch.cli import app
 from anabranch.experiments import Experiment, Lab, Result, Row, Trial
 from anabranch.overlay import internet2_9
+from anabranch.plan import Star
 from anabranch.run.scenario import Scenario, Stop
-from anabranch.run.scenario.routes import Star
 from anabranch.run.scenario.tasks import Exchange
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from anabranch import experiments
+from anabranch._typed_toml import tag_of
 from anabranch.experiments import EXPERIMENTS, Experiment, Lab, Outcome, Trial, WorkerOutcome
 from anabranch.experiments._lab import scenario_toml
 from anabranch.experiments.netstorm import _setting as setting
@@ -21,8 +22,8 @@ from anabranch.experiments.r2sp.fig04 import worst
 from anabranch.learn.profiles import ALEXNET
 from anabranch.overlay import internet2_9
 from anabranch.pace import Bsp, R2sp, Ssp
+from anabranch.plan import Fapt, Packed, Star
 from anabranch.run.scenario import loads
-from anabranch.run.scenario.routes import Fapt, Packed, Star
 from anabranch.run.scenario.tasks import Exchange, Train
 
 SECONDS = {"star": 100.0, "balanced": 80.0, "mst": 50.0, "fapt": 25.0, "packed": 10.0}
@@ -38,7 +39,7 @@ class ToldLab(Lab):
         self.trials = list(trials)
         told = []
         for trial in trials:
-            round_s = SECONDS[trial.scenario.routes[0].__struct_config__.tag]
+            round_s = SECONDS[tag_of(trial.scenario.routes[0])]
             task = trial.scenario.task
             if isinstance(task, Exchange):
                 round_s *= (task.elements or ALEXNET.elements) / ALEXNET.elements
@@ -132,23 +133,23 @@ def test_a_paper_names_all_its_figures_and_a_figure_itself():
 @pytest.mark.parametrize("lead", [0, 1, 2])
 def test_the_promise_of_ssp_is_what_some_schedule_reaches(lead: int):
     pushes = lead + (2 * lead + 1) + 1
-    assert worst(lambda: Ssp(lead), 2, pushes)[0] == Ssp(lead).most_missed(2)
+    assert worst(Ssp(lead=lead), 2, pushes)[0] == Ssp(lead=lead).staleness_bound(2)
 
 
 def test_the_papers_example_is_that_of_ssp_if_pushes_wait_too():
-    everything = worst(lambda: Ssp(1), 3, 8)
-    assert everything == worst(lambda: Ssp(1), 3, 8, alike=True) == (6, (1, 2, 2, 3, 2, 3, 3, 1))
-    assert worst(lambda: Ssp(1), 3, 8, lead=1) == (4, (1, 2, 3, 2, 3, 1))
+    everything = worst(Ssp(lead=1), 3, 8)
+    assert everything == worst(Ssp(lead=1), 3, 8, alike=True) == (6, (1, 2, 2, 3, 2, 3, 3, 1))
+    assert worst(Ssp(lead=1), 3, 8, lead=1) == (4, (1, 2, 3, 2, 3, 1))
 
 
 @pytest.mark.parametrize("relaxation", [0.0, 0.8])
 def test_nobody_misses_more_than_one_turn_of_each_other_under_r2sp(relaxation: float):
-    assert worst(lambda: R2sp(relaxation), 3, 7)[0] == 2
+    assert worst(R2sp(relaxation=relaxation), 3, 7)[0] == 2
 
 
 def test_schedules_are_as_long_as_asked():
-    assert worst(lambda: Ssp(1), 3, 2) == (1, (1, 2))
-    assert worst(Bsp, 3, 7)[0] == 0
+    assert worst(Ssp(lead=1), 3, 2) == (1, (1, 2))
+    assert worst(Bsp(), 3, 7)[0] == 0
 
 
 # --- R²SP's clusters

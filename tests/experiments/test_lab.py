@@ -10,10 +10,10 @@ import pytest
 from anabranch.experiments import Lab, Outcome, Trial, seconds
 from anabranch.experiments._lab import scenario_toml
 from anabranch.overlay import internet2_9, redraw
+from anabranch.plan import Auxiliary, Fapt, Star
 from anabranch.run.scenario import Scenario, ScenarioError, Stop, load, loads
-from anabranch.run.scenario.awareness import Passive
-from anabranch.run.scenario.routes import Auxiliary, Fapt, Star
 from anabranch.run.scenario.tasks import Exchange
+from anabranch.scheduler.awareness import Passive
 
 STAR = Scenario(
     overlay="internet2-9",

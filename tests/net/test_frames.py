@@ -103,6 +103,27 @@ def test_any_cut_of_the_stream_gives_the_same_messages(
     assert recorder.reader.between_frames
 
 
+@settings(deadline=None, max_examples=30)
+@given(
+    sizes=st.lists(st.integers(0, 3 * PIECE_BYTES).map(lambda n: n - n % 4), max_size=4),
+    in_place=st.booleans(),
+    cut=st.integers(1000, 1 << 19),
+)
+def test_no_more_bytes_are_awaited_than_the_frame_still_has(
+    sizes: list[int], in_place: bool, cut: int
+) -> None:
+    recorder = Recorder()
+    for chunk, size in enumerate(sizes):
+        message = mean_message(chunk) if in_place else sum_message(chunk)
+        frame = memoryview(encode_frame(message, size) + bytes(size))
+        while frame:
+            assert 1 <= recorder.reader.awaited_bytes <= len(frame)
+            recorder.feed(bytes(frame[:cut]), cut)
+            frame = frame[cut:]
+        assert recorder.reader.awaited_bytes == 1
+    assert [len(payload) for payload in recorder.payloads] == sizes
+
+
 def test_a_large_payload_comes_in_large_aligned_pieces() -> None:
     size = 8 * PIECE_BYTES
     recorder = Recorder()

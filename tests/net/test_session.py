@@ -7,7 +7,7 @@ import random
 import pytest
 
 from anabranch.net.errors import OutOfPlaceMessage
-from anabranch.net.messages import Came, Heard, Message
+from anabranch.net.messages import Ack, Came, Message
 from anabranch.net.network import Payload
 from anabranch.net.session import Session
 
@@ -23,7 +23,9 @@ class Wire:
     def post(self, message: Message) -> None:
         self.under_way.append(message)
 
-    async def send(self, message: Message, payload: Payload = b"") -> None: ...
+    async def send(
+        self, message: Message, payload: Payload = b"", head_first: bool = False
+    ) -> None: ...
 
     def trust(self) -> None: ...
 
@@ -32,7 +34,7 @@ class Wire:
 
 def arrive(wire: Wire, session: Session, heard: list[int]) -> None:
     message = wire.under_way.pop(0)
-    if isinstance(message, Heard):
+    if isinstance(message, Ack):
         session.acknowledged(message.count)
     else:
         assert isinstance(message, Came)
@@ -95,4 +97,4 @@ def test_the_other_side_is_told_now_and_then_how_much_was_heard() -> None:
     session = Session(wire)
     for _ in range(200):
         session.count()
-    assert wire.under_way == [Heard(64), Heard(128), Heard(192)]
+    assert wire.under_way == [Ack(64), Ack(128), Ack(192)]

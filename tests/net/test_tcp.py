@@ -21,10 +21,10 @@ from anabranch.net.frames import Limits, Sink, encode_frame
 from anabranch.net.messages import (
     AnyMessage,
     Credit,
-    Farewell,
     Hello,
     NoMoreRounds,
     RoundRequest,
+    Shutdown,
     Start,
 )
 from anabranch.net.network import Connection
@@ -213,6 +213,51 @@ async def read(peer: socket.socket, count: int) -> bytes:
     return bytes(data)
 
 
+def test_what_is_posted_goes_before_what_is_sent_later_in_the_same_turn() -> None:
+    async def play() -> None:
+        called = Ear()
+        async with joined(called) as connection:
+            connection.post(NoMoreRounds(0))
+            connection.post(NoMoreRounds(1))
+            await connection.send(Start(), bytes(1000))
+            connection.post(NoMoreRounds(2))
+            await called.hears(NoMoreRounds(0), NoMoreRounds(1), Start(), NoMoreRounds(2))
+
+    on_loop(play)
+
+
+@pytest.mark.parametrize("head_first", [False, True])
+def test_a_payload_arrives_whole_whether_its_head_goes_first_or_not(head_first: bool) -> None:
+    async def play() -> None:
+        called = Ear()
+        async with joined(called) as connection:
+            await connection.send(Start(), LARGE, head_first)
+            await connection.send(Farewell(), b"", head_first)
+            await called.hears(Start(), Farewell())
+            assert [payload for _, payload in called.heard] == [LARGE, b""]
+
+    on_loop(play)
+
+
+def test_a_payload_that_trickles_in_is_taken_as_soon_as_its_last_byte_is_there() -> None:
+    # Within a payload the kernel wakes the loop only when what is awaited has come.
+    async def play() -> None:
+        ear = Ear()
+        async with raw_client(ear) as peer:
+            loop = asyncio.get_running_loop()
+            payload = LARGE[: 1 << 20]
+            for _ in range(2):
+                frame = encode_frame(Start(), len(payload)) + payload
+                for part in (frame[:100], frame[100:400_000], frame[400_000:-1]):
+                    await loop.sock_sendall(peer, part)
+                    await asyncio.sleep(0.01)
+                await loop.sock_sendall(peer, frame[-1:] + encode_frame(Farewell()))
+            await ear.hears(Start(), Farewell(), Start(), Farewell())
+            assert ear.heard[0] == ear.heard[2] == (Start(), payload)
+
+    on_loop(play)
+
+
 def test_a_send_cancelled_in_the_middle_ends_the_connection() -> None:
     async def play() -> None:
         ear = Ear()
@@ -374,8 +419,8 @@ def test_a_connection_that_was_closed_hears_nothing_more() -> None:
     async def play() -> None:
         ear = Leaving()
         async with raw_client(ear) as peer:
-            peer.send(encode_frame(Start()) + encode_frame(Farewell()))  # in one read
-            peer.send(encode_frame(Farewell()))
+            peer.send(encode_frame(Start()) + encode_frame(Shutdown()))  # in one read
+            peer.send(encode_frame(Shutdown()))
             assert await ear.closed is None
             assert ear.heard == [(Start(), b"")]
 

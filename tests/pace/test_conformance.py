@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from anabranch.pace import Asp, Bsp, Pace, R2sp, Safa, Ssp, Waves
+from anabranch.pace import PACES, Asp, Bsp, Pace, R2sp, Safa, Ssp, Waves
 from tests.pace.world import Story, Takes, live
 
-PACES: dict[str, Callable[[], Pace]] = {
-    "bsp": Bsp,
-    "asp": Asp,
-    "ssp(0)": lambda: Ssp(0),
-    "ssp(1)": lambda: Ssp(1),
-    "ssp(5)": lambda: Ssp(5),
-    "safa(0.5, 1)": lambda: Safa(0.5, 1),
-    "safa(0.3, 5)": lambda: Safa(0.3, 5),
-    "safa(1, 0)": lambda: Safa(1.0, 0),
-    "r2sp": R2sp,
-    "r2sp(0)": lambda: R2sp(0.0),
-    "r2sp(1)": lambda: R2sp(1.0),
-    "waves": Waves,
-    "waves(0)": lambda: Waves(0.0),
-    "waves(1)": lambda: Waves(1.0),
-}
-make_pace = pytest.mark.parametrize("make", PACES.values(), ids=PACES.keys())
+EACH: list[Pace] = [
+    Bsp(),
+    Asp(),
+    *(Ssp(lead=lead) for lead in (0, 1, 5)),
+    *(
+        Safa(fraction=fraction, lag_tolerance=lag)
+        for fraction, lag in ((0.5, 1), (0.3, 5), (1.0, 0))
+    ),
+    *(R2sp(relaxation=relaxation) for relaxation in (0.8, 0.0, 1.0)),
+    *(Waves(staleness_cost=cost) for cost in (0.1, 0.0, 1.0)),
+]
+paces = pytest.mark.parametrize("pace", EACH, ids=str)
 seeded = pytest.mark.parametrize("seed", range(30))
+
+
+def test_no_pace_is_left_out() -> None:
+    assert {type(pace) for pace in EACH} == set(PACES)
 
 
 def heavy_tailed(seed: int) -> tuple[int, Takes]:
@@ -56,13 +54,13 @@ def check(story: Story) -> None:
     assert set(settled) <= set(story.pushed)
 
 
-@make_pace
+@paces
 @seeded
 def test_each_update_is_counted_once_and_none_is_staler_than_promised(
-    make: Callable[[], Pace], seed: int
+    pace: Pace, seed: int
 ) -> None:
     workers, takes = heavy_tailed(seed)
-    story = live(make(), takes, all_at_once(workers))
+    story = live(pace, takes, all_at_once(workers))
     check(story)
     assert len(story.applied) >= 10
     # Whatever came long ago is part of the model, or was discarded by name.
@@ -71,45 +69,41 @@ def test_each_update_is_counted_once_and_none_is_staler_than_promised(
         assert update in settled or at_s > 40.0
 
 
-@pytest.mark.parametrize("make", [make for make in PACES.values() if make().barrier])
+@pytest.mark.parametrize("pace", [pace for pace in EACH if pace.barrier], ids=str)
 @seeded
-def test_a_barrier_takes_one_update_of_everybody_in_each_step(
-    make: Callable[[], Pace], seed: int
-) -> None:
+def test_a_barrier_takes_one_update_of_everybody_in_each_step(pace: Pace, seed: int) -> None:
     workers, takes = heavy_tailed(seed)
-    story = live(make(), takes, all_at_once(workers))
+    story = live(pace, takes, all_at_once(workers))
     for step, first in enumerate(range(0, len(story.applied), workers), 1):
         together = story.applied[first : first + workers]
         assert [each.update for each in together] == [(worker, step) for worker in range(workers)]
         assert {each.version for each in together} == {step}
 
 
-@make_pace
+@paces
 @seeded
-def test_once_all_have_left_every_update_is_settled(make: Callable[[], Pace], seed: int) -> None:
+def test_once_all_have_left_every_update_is_settled(pace: Pace, seed: int) -> None:
     workers, takes = heavy_tailed(seed)
     leaves = [(20.0 + 3 * worker, worker) for worker in range(workers)]
-    story = live(make(), takes, all_at_once(workers), leaves)
+    story = live(pace, takes, all_at_once(workers), leaves)
     settled = [each.update for each in story.applied] + story.discarded
     assert sorted(settled) == sorted(story.pushed)
 
 
-@make_pace
+@paces
 @seeded
-def test_nobody_starves(make: Callable[[], Pace], seed: int) -> None:
+def test_nobody_starves(pace: Pace, seed: int) -> None:
     workers, takes = heavy_tailed(seed)
-    story = live(make(), takes, all_at_once(workers), until_s=400.0)
+    story = live(pace, takes, all_at_once(workers), until_s=400.0)
     slowest_s = max(takes(worker, k) for worker in range(workers) for k in range(1, 300))
     for worker in range(workers):
         for before_s, after_s in pairwise([*story.went[worker], 400.0]):
             assert after_s - before_s < 4 * slowest_s * workers
 
 
-@make_pace
+@paces
 @seeded
-def test_workers_that_leave_join_or_come_back_never_wedge_the_rest(
-    make: Callable[[], Pace], seed: int
-) -> None:
+def test_workers_that_leave_join_or_come_back_never_wedge_the_rest(pace: Pace, seed: int) -> None:
     workers, takes = heavy_tailed(seed)
     rng = np.random.default_rng(seed)
     joins, leaves = all_at_once(workers), []
@@ -120,29 +114,27 @@ def test_workers_that_leave_join_or_come_back_never_wedge_the_rest(
             if rng.random() < 0.5:
                 joins.append((away_s + float(rng.uniform(0, 50)), worker))
     joins.append((100.0, workers))
-    story = live(make(), lambda worker, k: takes(worker % workers, k), joins, leaves, until_s=600.0)
+    story = live(pace, lambda worker, k: takes(worker % workers, k), joins, leaves, until_s=600.0)
     check(story)
     gone = {worker for _, worker in leaves} - {worker for at_s, worker in joins if at_s > 0}
     for worker in set(range(workers + 1)) - gone:
         assert story.went[worker][-1] > 500.0, f"worker {worker} was wedged"
 
 
-@make_pace
-def test_one_worker_alone_never_waits(make: Callable[[], Pace]) -> None:
-    story = live(make(), lambda worker, k: 1.0, [(0.0, 0)], until_s=50.5)
+@paces
+def test_one_worker_alone_never_waits(pace: Pace) -> None:
+    story = live(pace, lambda worker, k: 1.0, [(0.0, 0)], until_s=50.5)
     assert story.went[0] == [float(k) for k in range(51)]
     assert [each.update for each in story.applied] == [(0, k) for k in range(1, 51)]
     assert all(each.missed == 0 for each in story.applied)
 
 
-@make_pace
+@paces
 @seeded
-def test_a_run_played_to_a_fresh_pace_gives_the_same_decisions(
-    make: Callable[[], Pace], seed: int
-) -> None:
+def test_a_run_played_to_a_fresh_pace_gives_the_same_decisions(pace: Pace, seed: int) -> None:
     workers, takes = heavy_tailed(seed)
-    story = live(make(), takes, all_at_once(workers), [(20.0, 0)])
-    again = make()
+    story = live(pace, takes, all_at_once(workers), [(20.0, 0)])
+    again = pace.rule()
     for what, worker, now_s, answer in story.told:
         if worker is None:
             assert again.look(now_s) == answer
@@ -156,18 +148,18 @@ def test_a_run_played_to_a_fresh_pace_gives_the_same_decisions(
 def test_ssp_without_a_lead_lets_go_on_when_bsp_does(seed: int) -> None:
     workers, takes = heavy_tailed(seed)
     barrier = live(Bsp(), takes, all_at_once(workers))
-    lead = live(Ssp(0), takes, all_at_once(workers))
+    lead = live(Ssp(lead=0), takes, all_at_once(workers))
     assert lead.went == barrier.went
     assert {each.update for each in lead.applied} >= {each.update for each in barrier.applied}
 
 
-@make_pace
-def test_a_worker_out_of_place_is_named(make: Callable[[], Pace]) -> None:
-    pace = make()
-    pace.join(3, 0.0)
+@paces
+def test_a_worker_out_of_place_is_named(pace: Pace) -> None:
+    rule = pace.rule()
+    rule.join(3, 0.0)
     with pytest.raises(ValueError, match="worker 3 joins, but takes part"):
-        pace.join(3, 1.0)
+        rule.join(3, 1.0)
     with pytest.raises(ValueError, match="worker 4 leaves, but does not"):
-        pace.leave(4, 1.0)
+        rule.leave(4, 1.0)
     with pytest.raises(ValueError, match="worker 4 pushes an update, but was not"):
-        pace.push(4, 1.0)
+        rule.push(4, 1.0)

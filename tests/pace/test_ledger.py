@@ -42,5 +42,5 @@ def test_a_pace_that_breaks_its_word_is_found_out() -> None:
     ledger.enter(Step(((0, 1),)))
     with pytest.raises(AssertionError, match="settled before"):
         ledger.enter(Step(((0, 1),)))
-    with pytest.raises(AssertionError, match="missed 1 of others, the pace promises at most 0"):
+    with pytest.raises(AssertionError, match="missed 1 of others, the staleness bound is 0"):
         ledger.enter(Step(((1, 1),)))

@@ -21,7 +21,7 @@ def turns(story: Story) -> list[tuple[float, int]]:
 
 
 def test_equal_workers_update_evenly_apart_in_a_fixed_order() -> None:
-    story = live(R2sp(1.0), lambda worker, k: 8.0, together(8))
+    story = live(R2sp(relaxation=1.0), lambda worker, k: 8.0, together(8))
     found = turns(story)
     assert [worker for _, worker in found] == [k % 8 for k in range(len(found))]
     gaps_s = [after - before for (before, _), (after, _) in pairwise(found)]
@@ -35,7 +35,7 @@ def test_the_relaxation_lets_early_birds_go_and_a_cycle_still_lasts_an_iteration
     cycles_s = {}
     for relaxation in (0.8, 1.0):
         takes = lambda worker, k: float(8.0 * noise[worker, k])  # noqa: E731
-        story = live(R2sp(relaxation), takes, together(8), until_s=2000.0)
+        story = live(R2sp(relaxation=relaxation), takes, together(8), until_s=2000.0)
         went_s = story.went[0]
         cycles_s[relaxation] = (went_s[-1] - went_s[20]) / (len(went_s) - 21)
     assert 8.0 <= cycles_s[0.8] < cycles_s[1.0] < 8.6
@@ -52,11 +52,12 @@ def test_the_worst_staleness_is_one_update_of_everybody_else(workers: int) -> No
 
 
 def test_the_gap_follows_the_slowest_worker() -> None:
-    pace = R2sp(0.8)
+    pace = R2sp(relaxation=0.8)
+    rule = pace.rule()
     speeds_s = (1.0, 2.0, 5.0)
-    live(pace, lambda worker, k: speeds_s[worker], together(3))
-    assert pace.iteration_s == pytest.approx(5.0)
-    assert pace.gap_s == pytest.approx(0.8 * 5.0 / 3)
+    live(pace, lambda worker, k: speeds_s[worker], together(3), rule=rule)
+    assert rule.iteration_s == pytest.approx(5.0)
+    assert rule.gap_s == pytest.approx(0.8 * 5.0 / 3)
 
 
 def test_a_worker_that_stalls_is_passed_over_and_takes_its_place_again() -> None:
@@ -91,17 +92,17 @@ def test_one_that_joins_takes_its_place_by_index() -> None:
 
 
 def test_a_look_before_anything_is_due_decides_nothing() -> None:
-    pace = R2sp(1.0)
+    rule = R2sp(relaxation=1.0).rule()
     for worker in (0, 1):
-        assert pace.join(worker, 0.0) == (Step(proceed=(worker,)),)
-    assert pace.push(0, 4.0) == (Step(((0, 1),), (0,)),)
-    assert pace.push(1, 4.0) == ()
-    assert pace.due_s == 6.0
-    assert pace.look(5.0) == ()
-    assert pace.look(6.0) == (Step(((1, 1),), (1,)),)
+        assert rule.join(worker, 0.0) == (Step(proceed=(worker,)),)
+    assert rule.push(0, 4.0) == (Step(((0, 1),), (0,)),)
+    assert rule.push(1, 4.0) == ()
+    assert rule.due_s == 6.0
+    assert rule.look(5.0) == ()
+    assert rule.look(6.0) == (Step(((1, 1),), (1,)),)
 
 
 @pytest.mark.parametrize("relaxation", [-0.1, 1.1, float("nan")])
 def test_a_relaxation_out_of_range_is_refused(relaxation: float) -> None:
     with pytest.raises(ValueError, match=r"must be in \[0, 1\]"):
-        R2sp(relaxation)
+        R2sp(relaxation=relaxation)

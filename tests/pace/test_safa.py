@@ -4,48 +4,53 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.pace import Safa, Step
+from anabranch.pace import Rule, Safa, Step
 from tests.pace.world import live
 
 
-def begun(pace: Safa, workers: int) -> Safa:
+def begun(pace: Safa, workers: int) -> Rule:
+    rule = pace.rule()
     for worker in range(workers):
-        pace.join(worker, 0.0)
-    return pace
+        rule.join(worker, 0.0)
+    return rule
 
 
 def test_a_round_ends_with_the_first_enough_and_the_next_prefers_the_others() -> None:
-    pace = begun(Safa(0.5, 2), 4)
-    assert pace.push(0, 1.0) == ()
-    assert pace.push(1, 2.0) == (Step(((0, 1), (1, 1)), (0, 1)),)
+    rule = begun(Safa(fraction=0.5, lag_tolerance=2), 4)
+    assert rule.push(0, 1.0) == ()
+    assert rule.push(1, 2.0) == (Step(((0, 1), (1, 1)), (0, 1)),)
     # 0 and 1 were picked: they wait, as 2 and 3 have the first claim.
-    assert pace.push(0, 3.0) == ()
-    assert pace.push(1, 3.5) == ()
-    assert pace.push(2, 3.6) == ()
+    assert rule.push(0, 3.0) == ()
+    assert rule.push(1, 3.5) == ()
+    assert rule.push(2, 3.6) == ()
     # 2 and 3 are picked, 0 and 1 undrafted; all go on.
-    assert pace.push(3, 3.7) == (Step(((2, 1), (3, 1)), (0, 1, 2, 3)),)
+    assert rule.push(3, 3.7) == (Step(((2, 1), (3, 1)), (0, 1, 2, 3)),)
     # What was undrafted comes with the next round's step.
-    assert pace.push(0, 5.0) == ()
-    assert pace.push(1, 5.1) == (Step(((0, 2), (1, 2), (0, 3), (1, 3)), (0, 1)),)
+    assert rule.push(0, 5.0) == ()
+    assert rule.push(1, 5.1) == (Step(((0, 2), (1, 2), (0, 3), (1, 3)), (0, 1)),)
 
 
 def test_a_round_does_not_wait_for_ever_for_those_whose_turn_it_is() -> None:
-    pace = begun(Safa(0.5, 2), 4)
-    pace.push(0, 1.0)
-    pace.push(1, 2.0)  # rounds take 2 s
-    pace.push(0, 3.0)
-    assert pace.push(1, 3.5) == ()
-    assert pace.due_s == pytest.approx(2.0 + 1.5 * 2.0)
-    assert pace.look(4.9) == ()
-    assert pace.look(5.0) == (Step(((0, 2), (1, 2)), (0, 1)),)
+    rule = begun(Safa(fraction=0.5, lag_tolerance=2), 4)
+    rule.push(0, 1.0)
+    rule.push(1, 2.0)  # rounds take 2 s
+    rule.push(0, 3.0)
+    assert rule.push(1, 3.5) == ()
+    assert rule.due_s == pytest.approx(2.0 + 1.5 * 2.0)
+    assert rule.look(4.9) == ()
+    assert rule.look(5.0) == (Step(((0, 2), (1, 2)), (0, 1)),)
 
 
 def test_one_that_is_too_late_is_discarded_and_goes_on_at_once() -> None:
     def takes(worker: int, iteration: int) -> float:
         return 7.5 if worker == 3 else 1.0
 
-    tolerant = live(Safa(0.5, 20), takes, [(0.0, worker) for worker in range(4)])
-    strict = live(Safa(0.5, 1), takes, [(0.0, worker) for worker in range(4)])
+    tolerant = live(
+        Safa(fraction=0.5, lag_tolerance=20), takes, [(0.0, worker) for worker in range(4)]
+    )
+    strict = live(
+        Safa(fraction=0.5, lag_tolerance=1), takes, [(0.0, worker) for worker in range(4)]
+    )
     assert tolerant.discarded == []
     assert strict.discarded
     assert {worker for worker, _ in strict.discarded} == {3}
@@ -56,4 +61,4 @@ def test_one_that_is_too_late_is_discarded_and_goes_on_at_once() -> None:
 @pytest.mark.parametrize(("fraction", "lag"), [(0.0, 1), (1.1, 1), (0.5, -1), (float("nan"), 0)])
 def test_arguments_out_of_range_are_refused(fraction: float, lag: int) -> None:
     with pytest.raises(ValueError, match="give a fraction in"):
-        Safa(fraction, lag)
+        Safa(fraction=fraction, lag_tolerance=lag)

@@ -12,7 +12,9 @@ from tests.pace.world import live
 
 @pytest.mark.parametrize("lead", [0, 1, 3])
 def test_a_fast_worker_waits_once_its_lead_exceeds_the_bound(lead: int) -> None:
-    story = live(Ssp(lead), lambda worker, k: (1.0, 10.0)[worker], [(0.0, 0), (0.0, 1)], (), 9.5)
+    story = live(
+        Ssp(lead=lead), lambda worker, k: (1.0, 10.0)[worker], [(0.0, 0), (0.0, 1)], (), 9.5
+    )
     assert story.went[0] == [float(k) for k in range(lead + 1)]
 
 
@@ -26,18 +28,18 @@ def test_the_bound_on_staleness_is_the_worst_case(lead: int) -> None:
         def takes(worker: int, k: int, times: tuple[tuple[float, ...], ...] = times) -> float:
             return times[worker][(k - 1) % len(times[worker])]
 
-        story = live(Ssp(lead), takes, [(0.0, 0), (0.0, 1)])
+        story = live(Ssp(lead=lead), takes, [(0.0, 0), (0.0, 1)])
         worst = max(worst, *(each.missed for each in story.applied))
-    assert worst == Ssp(lead).most_missed(2) == 2 * lead + 1
+    assert worst == Ssp(lead=lead).staleness_bound(2) == 2 * lead + 1
 
 
 def test_whoever_waited_for_one_that_leaves_goes_on() -> None:
     story = live(
-        Ssp(0), lambda worker, k: (1.0, 50.0)[worker], [(0.0, 0), (0.0, 1)], [(7.25, 1)], 9.5
+        Ssp(lead=0), lambda worker, k: (1.0, 50.0)[worker], [(0.0, 0), (0.0, 1)], [(7.25, 1)], 9.5
     )
     assert story.went[0] == [0.0, 7.25, 8.25, 9.25]
 
 
 def test_a_negative_lead_is_refused() -> None:
     with pytest.raises(ValueError, match="a lead of -1 iterations; give 0 or more"):
-        Ssp(-1)
+        Ssp(lead=-1)

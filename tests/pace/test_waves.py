@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,13 +17,13 @@ COMPUTE_S = 0.7
 ALL_AT_ONCE = [(0.0, worker) for worker in range(N)]
 
 
-def network(pace: Waves, alone_s: float, jitter: float = 0.0) -> Callable[[int, int], float]:
+def network(rule: Any, alone_s: float, jitter: float = 0.0) -> Callable[[int, int], float]:
     """Let pushes and pulls take as long as a wave's size says, ``alone_s`` for one update."""
     noise = np.random.default_rng(0).lognormal(0.0, jitter, (N, 1000))
 
     def takes(worker: int, iteration: int) -> float:
         compute_s = COMPUTE_S * noise[worker, iteration % 1000]
-        return float(compute_s + 2 * alone_s * N / pace.waves)
+        return float(compute_s + 2 * alone_s * N / rule.waves)
 
     return takes
 
@@ -34,16 +35,20 @@ def spacing_s(story: Story, since_s: float) -> list[float]:
 
 def test_where_the_network_is_idle_it_is_a_barrier() -> None:
     pace = Waves()
-    story = live(pace, network(pace, 0.001), ALL_AT_ONCE, compute_s=COMPUTE_S)
-    assert pace.waves == 1
+    rule = pace.rule()
+    story = live(pace, network(rule, 0.001), ALL_AT_ONCE, compute_s=COMPUTE_S, rule=rule)
+    assert rule.waves == 1
     assert {each.missed for each in story.applied} == {0}
     assert all(len(step.apply) in (0, N) for _, step in story.steps)
 
 
 def test_where_the_network_is_busy_a_few_waves_share_it_evenly() -> None:
     pace = Waves()
-    story = live(pace, network(pace, 0.11), ALL_AT_ONCE, until_s=60.0, compute_s=COMPUTE_S)
-    assert pace.waves == 4  # 0.7 s of computing and 3.5 s of talking by one wave
+    rule = pace.rule()
+    story = live(
+        pace, network(rule, 0.11), ALL_AT_ONCE, until_s=60.0, compute_s=COMPUTE_S, rule=rule
+    )
+    assert rule.waves == 4  # 0.7 s of computing and 3.5 s of talking by one wave
     late = [step for at_s, step in story.steps if at_s > 30.0]
     assert {len(step.apply) for step in late} == {N // 4}
     assert max(spacing_s(story, 30.0)) < 1.2 * min(spacing_s(story, 30.0))
@@ -53,39 +58,50 @@ def test_where_the_network_is_busy_a_few_waves_share_it_evenly() -> None:
 def test_who_fears_staleness_more_has_fewer_waves() -> None:
     waves = []
     for cost in (0.0, 0.25, 2.0, 20.0):
-        pace = Waves(cost)
-        live(pace, network(pace, 0.06, jitter=0.1), ALL_AT_ONCE, until_s=80.0, compute_s=COMPUTE_S)
-        waves.append(pace.waves)
+        pace = Waves(staleness_cost=cost)
+        rule = pace.rule()
+        live(
+            pace,
+            network(rule, 0.06, jitter=0.1),
+            ALL_AT_ONCE,
+            until_s=80.0,
+            compute_s=COMPUTE_S,
+            rule=rule,
+        )
+        waves.append(rule.waves)
     assert waves == sorted(waves, reverse=True)
     assert waves[0] > waves[-1] == 1
 
 
 def test_a_network_that_changes_is_noticed() -> None:
     pace = Waves()
-    busy, idle = network(pace, 0.11), network(pace, 0.001)
+    rule = pace.rule()
+    busy, idle = network(rule, 0.11), network(rule, 0.001)
     went = [0] * N
 
     def takes(worker: int, iteration: int) -> float:
         went[worker] = iteration
         return (busy if iteration < 30 else idle)(worker, iteration)
 
-    live(pace, takes, ALL_AT_ONCE, until_s=50.0, compute_s=COMPUTE_S)
-    assert pace.waves == 4
+    live(pace, takes, ALL_AT_ONCE, until_s=50.0, compute_s=COMPUTE_S, rule=rule)
+    assert rule.waves == 4
     pace = Waves()
-    busy, idle = network(pace, 0.11), network(pace, 0.001)
-    live(pace, takes, ALL_AT_ONCE, until_s=200.0, compute_s=COMPUTE_S)
+    rule = pace.rule()
+    busy, idle = network(rule, 0.11), network(rule, 0.001)
+    live(pace, takes, ALL_AT_ONCE, until_s=200.0, compute_s=COMPUTE_S, rule=rule)
     assert min(went) > 60
-    assert pace.waves == 1
+    assert rule.waves == 1
 
 
 def test_one_that_is_slow_for_once_holds_up_nobody_and_is_stale_at_the_end() -> None:
     pace = Waves()
-    usual = network(pace, 0.11)
+    rule = pace.rule()
+    usual = network(rule, 0.11)
 
     def takes(worker: int, iteration: int) -> float:
         return 30.0 if (worker, iteration) == (3, 20) else usual(worker, iteration)
 
-    story = live(pace, takes, ALL_AT_ONCE, until_s=120.0, compute_s=COMPUTE_S)
+    story = live(pace, takes, ALL_AT_ONCE, until_s=120.0, compute_s=COMPUTE_S, rule=rule)
     assert story.discarded == [(3, 20)]
     assert max(each.missed for each in story.applied) <= 2 * (N - 1)
     # The others wait for it until it is late by its own standards, once.
@@ -97,4 +113,4 @@ def test_one_that_is_slow_for_once_holds_up_nobody_and_is_stale_at_the_end() -> 
 @pytest.mark.parametrize("cost", [-0.1, float("inf"), float("nan")])
 def test_a_cost_that_cannot_be_is_refused(cost: float) -> None:
     with pytest.raises(ValueError, match="staleness_cost is"):
-        Waves(cost)
+        Waves(staleness_cost=cost)

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from anabranch.pace import Applied, Ledger, Pace, Step, Update
+from anabranch.pace import Applied, Ledger, Pace, Rule, Step, Update
 
 
 @dataclass
@@ -41,16 +41,19 @@ def live(
     leaves: Sequence[tuple[float, int]] = (),
     until_s: float = 100.0,
     compute_s: float = 0.0,
+    rule: Rule | None = None,
 ) -> Story:
     """Let workers join, iterate under a pace, and leave.
 
     Args:
-        pace: a fresh one.
+        pace: which.
         takes: see there.
         joins, leaves: (when, who).
         until_s: when the story ends.
         compute_s: how much of an iteration is computing, as the pace is told.
+        rule: the pace's, fresh, to look at afterwards.
     """
+    rule = rule or pace.rule()
     story, ledger = Story(), Ledger(pace)
     events: list[tuple[float, int, str, int, int]] = []  # when, order, what, who, of which life
     lives: dict[int, int] = {}
@@ -83,27 +86,27 @@ def live(
 
     while True:
         next_s = events[0][0] if events else float("inf")
-        now_s = min(next_s, pace.due_s)
+        now_s = min(next_s, rule.due_s)
         if now_s > until_s:
             return story
-        if pace.due_s < next_s:
-            before_s = pace.due_s
-            take(pace.look(now_s), "look", None, now_s)
-            assert pace.due_s > before_s, "a look that was due decided nothing"
+        if rule.due_s < next_s:
+            before_s = rule.due_s
+            take(rule.look(now_s), "look", None, now_s)
+            assert rule.due_s > before_s, "a look that was due decided nothing"
             continue
         _, _, what, who, life = heapq.heappop(events)
         if what == "join":
             here.add(who)
             ledger.joined()
             lives[who] = lives.get(who, 0) + 1
-            take(pace.join(who, now_s), what, who, now_s)
+            take(rule.join(who, now_s), what, who, now_s)
         elif what == "leave":
             here.discard(who)
             ledger.left(who)
-            take(pace.leave(who, now_s), what, who, now_s)
+            take(rule.leave(who, now_s), what, who, now_s)
         elif who in here and life == lives[who]:
             pushed[who] = pushed.get(who, 0) + 1
             update = who, pushed[who]
             story.pushed[update] = now_s
             ledger.pushed(update)
-            take(pace.push(who, now_s, compute_s), what, who, now_s)
+            take(rule.push(who, now_s, compute_s), what, who, now_s)

@@ -11,9 +11,9 @@ from anabranch.plan import (
     Tree,
     down_delays_s_per_bit,
     fapt,
-    qualities_bps,
     up_delays_s_per_bit,
 )
+from anabranch.plan._fapt import fastest_paths
 
 from .networks import all_ways, build, overlays, random_overlay
 
@@ -44,7 +44,7 @@ def test_each_way_has_the_least_delay_of_all_trees_at_its_root(overlay):
 @given(overlays(), st.data())
 def test_roots_are_the_best_by_quality_and_share_in_proportion_to_it(overlay, data):
     count = data.draw(st.integers(1, overlay.size))
-    quality = qualities_bps(overlay)
+    quality = fastest_paths(overlay).quality_bps
     plan = fapt(overlay, roots=count)
     best = sorted(range(overlay.size), key=lambda site: -quality[site])[:count]
     assert [tree.root for tree in plan.trees] == best
@@ -64,7 +64,7 @@ def test_on_symmetric_links_the_way_down_mirrors_the_way_up_and_q_is_half_the_pa
     for tree in fapt(overlay, roots=n).trees:
         assert tree.up == tree.down
         papers_quality = 1 / delays(overlay, tree)[0]
-        assert qualities_bps(overlay)[tree.root] == pytest.approx(papers_quality / 2)
+        assert fastest_paths(overlay).quality_bps[tree.root] == pytest.approx(papers_quality / 2)
 
 
 def test_equal_rates_give_direct_links_and_the_lowest_roots():

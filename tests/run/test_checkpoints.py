@@ -16,6 +16,7 @@ from anabranch.learn.models import build_model
 from anabranch.learn.states import load_state, save_state
 from anabranch.net.errors import RunAborted
 from anabranch.overlay import dumps, random_complete
+from anabranch.pace import Asp
 from anabranch.record import read_events, summarise
 from anabranch.record.events import StepDone
 from anabranch.run.checkpoints import (
@@ -30,9 +31,8 @@ from anabranch.run.checkpoints import (
     weights_of,
 )
 from anabranch.run.launch import run_locally
-from anabranch.run.scenario import Scenario, ScenarioError, Stop, load, loads
+from anabranch.run.scenario import Scenario, ScenarioError, Serve, Stop, load, loads
 from anabranch.run.scenario._model import Simulation
-from anabranch.run.scenario.paces import Asp, Serve
 from anabranch.run.simulate import simulate
 
 SITES = random_complete(3, 0, low_bps=50e6, high_bps=100e6, latency_s=0.001)

@@ -39,7 +39,6 @@ from anabranch.record import (
     summarise,
 )
 from anabranch.run.scenario import Scenario, ScenarioError, load, loads
-from anabranch.run.scenario.routes import plan_route
 from anabranch.run.simulate import simulate
 
 from ..plan.networks import build, random_overlay
@@ -170,7 +169,7 @@ def compare_with_reference(
     task = f'kind = "exchange"\nelements = {elements}'
     top = f"chunk_elements = {chunk_elements}"
     given = scenario(route=route, task=task, rounds=1, top=top)
-    plan = plan_route(given.routes[0], overlay)
+    plan = given.routes[0].plan(overlay)
     expected_s = round_s(plan, overlay, elements, chunk_elements)
     [end_s] = run(given, overlay).ends_s
     assert end_s == pytest.approx(expected_s, rel=rel)

@@ -10,11 +10,11 @@ import torch
 
 from anabranch.learn.work import Work
 from anabranch.net.errors import RunAborted
+from anabranch.plan import Fapt
 from anabranch.run.scenario import Scenario, Stop
-from anabranch.run.scenario.routes import Fapt
 from anabranch.run.scenario.tasks import Exchange, Own, Task, Train
 from anabranch.run.work import Assignment, buffer_elements, describe, make_work
-from anabranch.site.arithmetic import Float32, SizesOnly
+from anabranch.site.terms import Wire
 
 SOFTMAX = Train(data="digits", model="softmax", learning_rate=0.5, batch_size=16)
 SITES = 4
@@ -122,7 +122,7 @@ def test_a_profile_has_its_model_s_size() -> None:
 def test_sites_without_numbers_share_one_buffer_of_nothing() -> None:
     first, second, *_ = assignments(SOFTMAX, sizes_only=True)
     assert first.work.buffer is second.work.buffer
-    assert isinstance(first.arithmetic, SizesOnly)
+    assert first.wire == Wire.SIZES
     assert first.work.local_step(16) is None
     assert first.work.apply(1) is None
     assert not first.learns
@@ -133,8 +133,8 @@ def test_only_training_is_evaluated() -> None:
     [exchanging, *_] = assignments(Exchange(elements=5))
     assert training.evaluate_every == SOFTMAX.evaluate_every
     assert not exchanging.learns
-    assert isinstance(training.arithmetic, Float32)
-    assert isinstance(exchanging.arithmetic, Float32)
+    assert training.wire == Wire.FLOAT32
+    assert exchanging.wire == Wire.FLOAT32
 
 
 @pytest.mark.parametrize(

@@ -49,4 +49,4 @@ def test_only_who_is_gone_may_join_again_as_another_life() -> None:
         members.admit(Join("secret", "b", "127.0.0.1", 9), gone={0})
     assert members.admit(Join("secret", "b", "127.0.0.1", 9), gone={1}) == 1
     assert members.addresses == (("127.0.0.1", 7), ("127.0.0.1", 9))
-    assert members.lives == (0, 1)
+    assert members.incarnations == (0, 1)

@@ -74,7 +74,7 @@ def test_a_closed_book_lets_nobody_go_on() -> None:
 
 
 def test_the_others_go_on_without_a_worker_that_has_died() -> None:
-    book = begun(PaceBook(Ssp(0), Equal(1), (0, 1), (2,), 9))
+    book = begun(PaceBook(Ssp(lead=0), Equal(1), (0, 1), (2,), 9))
     book.asked(0, 1, 1, 0.1, 1.0)
     assert not any(decision.permissions for decision in book.came(2, 0, 1, 1.0))
     decisions = book.lost(1, 2.0)
@@ -155,7 +155,7 @@ def test_a_worker_that_joins_again_goes_on_with_its_next_update_and_makes_what_i
     book.lost(1, 2.0)  # while it made its second
     (decision,) = book.joined(1, 3.0)
     assert decision.permissions == (Permission(1, 3, 1, True),)
-    assert book.came(2, 1, 2, 3.1) == ()  # of its earlier life; was on its way
+    assert book.came(2, 1, 2, 3.1) == ()  # of its earlier incarnation; was on its way
     _, applied, *_ = push(book, 1, 3, 4.0)
     assert [each.update for each in applied.applied] == [(1, 3)]
     assert applied.finished == (1,)
@@ -163,7 +163,7 @@ def test_a_worker_that_joins_again_goes_on_with_its_next_update_and_makes_what_i
 
 
 def test_an_update_that_counted_before_its_worker_died_is_not_discarded() -> None:
-    book = begun(PaceBook(Ssp(0), Equal(1), (0, 1), (2,), 9))
+    book = begun(PaceBook(Ssp(lead=0), Equal(1), (0, 1), (2,), 9))
     _, decision = push(book, 1, 1, 1.0)
     assert [each.update for each in decision.applied] == [(1, 1)]
     assert not any(decision.discarded for decision in book.lost(1, 2.0))

@@ -126,7 +126,7 @@ def test_who_guesses_the_token_or_is_not_in_the_run_cannot_take_a_place_in_it() 
             Resume("guess", 1, 0),
             Resume(TOKEN, 7, 0),
             Resume(TOKEN, 1, 99),
-            Resume(TOKEN, 1, 0, life=1),
+            Resume(TOKEN, 1, 0, incarnation=1),
             Join(TOKEN, OVERLAY.sites[1].name, "127.0.0.1", 1),
         ):
             told: list[AnyMessage] = []

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from anabranch.sim.compute import Slowdowns
+from anabranch.fleet import Slowdowns
 from anabranch.sim.loop import Deadlock, VirtualLoop, run_virtually
 from anabranch.sim.machine import Clock, Machine
 

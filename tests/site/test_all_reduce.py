@@ -322,7 +322,7 @@ def test_a_credit_that_was_not_earned_is_refused() -> None:
     run_virtually(scenario())
 
 
-# --- strangers and confused neighbours ------------------------------------------------------------
+# --- unauthenticated and confused neighbours
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_a_credit_that_was_not_earned_is_refused() -> None:
         (encode_frame(Hello(TOKEN, 2, 1)), UnauthorisedPeer),  # for another site
         (encode_frame(Hello(TOKEN, 1, 0)), UnauthorisedPeer),  # site 1 is connected already
         (encode_frame(Hello(TOKEN, 7, 0)), UnauthorisedPeer),  # no neighbour
-        (encode_frame(Hello(TOKEN, 1, 0, 1, 3)), UnauthorisedPeer),  # not its present life
+        (encode_frame(Hello(TOKEN, 1, 0, 1, 3)), UnauthorisedPeer),  # not its present incarnation
         (encode_frame(PartialSum(2, 1, 0, (1, 0), 1.0)), UnauthorisedPeer),
         (encode_frame(PartialSum(2, 1, 0, (1, 0), 1.0), 40) + bytes(40), OversizedMessage),
     ],

@@ -60,7 +60,7 @@ class Run:
         self.models = [initial() for _ in OVERLAY.sites]
         self.seen: dict[tuple[int, int], Floats] = {}
         self.dead: set[int] = set()
-        self.lives: list[asyncio.Future[None]] = []
+        self.incarnations: list[asyncio.Future[None]] = []
         self.cluster: Cluster
 
     async def begin(self, ports: Ports, shaped: bool) -> None:
@@ -81,11 +81,11 @@ class Run:
 
     async def live(self) -> None:
         agents = self.cluster.agents
-        self.lives = [
+        self.incarnations = [
             asyncio.ensure_future(self.work(agent, site) if site in WORKERS else serve(agent))
             for site, agent in enumerate(agents)
         ]
-        ends = await asyncio.gather(*self.lives, return_exceptions=True)
+        ends = await asyncio.gather(*self.incarnations, return_exceptions=True)
         for site, end in enumerate(ends):
             if isinstance(end, BaseException) and site not in self.dead:
                 raise end
@@ -110,7 +110,7 @@ class Run:
         """Let a worker die; its connections end without a word."""
         await asyncio.sleep(at_s)
         self.dead.add(worker)
-        self.lives[worker].cancel()
+        self.incarnations[worker].cancel()
         self.cluster.agents[worker].close()
 
     def check(self) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from anabranch.site.accumulator import Floats
 
 from anabranch.learn.optimisers import Adam, Optimiser, Sgd
 from anabranch.overlay import Overlay, internet2_9, random_complete
 from anabranch.pace import Asp, Bsp, Equal, Pace, R2sp, Safa, Ssp, Waves
 from anabranch.plan import Plan, balanced, fapt, packed, star
 from anabranch.scheduler.pacing import PaceBook
-from anabranch.site.accumulator import Floats
 from anabranch.site.agent import SiteAgent
 from anabranch.site.control import RoundsOver
 from anabranch.site.serving import Served
@@ -25,8 +25,8 @@ ELEMENTS, UPDATES = 500, 4
 PACES: dict[str, Callable[[], Pace]] = {
     "bsp": Bsp,
     "asp": Asp,
-    "ssp": lambda: Ssp(1),
-    "safa": lambda: Safa(0.5, 3),
+    "ssp": lambda: Ssp(lead=1),
+    "safa": lambda: Safa(fraction=0.5, lag_tolerance=3),
     "r2sp": R2sp,
     "waves": Waves,
 }

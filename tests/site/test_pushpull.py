@@ -15,8 +15,8 @@ from anabranch.plan import Plan, Tree, balanced, children_towards, deal, fapt, s
 from anabranch.site.accumulator import Floats
 from anabranch.site.aggregation import Send
 from anabranch.site.arithmetic import Float32
+from anabranch.site.partition import ServerPartition, Update
 from anabranch.site.pushpull import PushPull
-from anabranch.site.shard import Shard, Update
 
 ELEMENTS = 1000
 OVERLAY = internet2_9()
@@ -35,12 +35,12 @@ class Sites:
         chunks = deal(plan, ELEMENTS, 64)
         self.roots = {tree.root for tree in plan.trees}
         self.came: list[tuple[int, Update]] = []
-        self.shards: dict[int, Shard] = {}
+        self.shards: dict[int, ServerPartition] = {}
         self.sites: list[PushPull] = []
         self.sent: list[ChunkMessage] = []
         for site in range(plan.size):
             if site in self.roots:
-                self.shards[site] = Shard(
+                self.shards[site] = ServerPartition(
                     [chunk for chunk in chunks if plan.trees[chunk.tree].root == site],
                     np.zeros(ELEMENTS, np.float32),
                     Sgd(1.0).start(ELEMENTS),
@@ -214,7 +214,7 @@ def test_a_model_that_comes_ahead_of_the_news_of_its_epoch_is_kept_until_that_co
 
     arrives(middle, 0, 7, 2)
     arrives(back, 1, 7, 2)
-    arrives(back, 1, 4, 0)  # for its earlier life
+    arrives(back, 1, 4, 0)  # for its earlier incarnation
     assert not sent
     assert not whole
     for each in (middle, back):

@@ -111,7 +111,7 @@ class World:
     def kill(self, worker: int, lives_on: bool = False) -> None:
         """Let a worker die; the scheduler tells everybody else, each in its own time.
 
-        One that lives on is only cut off from the scheduler, and pushes what it was to push.
+        One that incarnations on is only cut off from the scheduler, and pushes what it was to push.
         """
         self.doomed = None
         self.living.remove(worker)
@@ -159,7 +159,7 @@ class World:
             end()
 
     def check(self) -> None:
-        """Compare the sum of the update under way with that of everybody who lives."""
+        """Compare the sum of the update under way with that of everybody who incarnations."""
         whole = self.wholes[self.update, self.epoch]
         assert whole.workers == tuple(sorted(self.living))
         assert sorted(whole.sums) == [chunk.index for chunk in self.chunks]

@@ -101,6 +101,14 @@ class FrameReader:
         """Whether the stream could end here without cutting a frame short."""
         return self._sink is None and self._held == 0
 
+    @property
+    def awaited_bytes(self) -> int:
+        """How many bytes must come, at least, before ``advance`` has anything to do with them."""
+        if self._sink is None:
+            return 1
+        left = self._size - self._offset
+        return left if self._sink.target is not None else min(left, PIECE_BYTES) - self._held
+
     def buffer(self) -> memoryview:
         """Return the memory that the next bytes of the stream belong in, never empty."""
         if self._sink is not None and self._sink.target is not None:

@@ -10,7 +10,7 @@ import msgspec
 
 from anabranch.net.errors import MalformedMessage
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -23,15 +23,15 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unk
 class Hello(Message, frozen=True):
     """First on a connection of a lane: who speaks, and to whom it believes it speaks.
 
-    ``strand`` is the connection's place among those of the same lane, from 0; ``life`` says which
-    process of the source speaks, see :class:`Welcome`.
+    ``strand`` is the connection's place among those of the same lane, from 0; ``incarnation`` says
+    which process of the source speaks, see :class:`Welcome`.
     """
 
     token: str
     source: int
     target: int
     strand: int = 0
-    life: int = 0
+    incarnation: int = 0
 
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -54,59 +54,40 @@ class _OnItsWay(Message, frozen=True, kw_only=True):
 
 
 class ChunkMessage(_OnItsWay, frozen=True):
-    """A chunk on its way; the payload is its float32 elements.
+    """A chunk on its way; the payload is its elements.
 
     ``path`` holds every site from the one that made the message to the one that consumes it. A
     site that is not the last on it relays, whatever its own plan says, so a message in flight
     survives a change of plan. ``is_aux`` tells an auxiliary path from a primary one (the paper's
     IS_AUX and PATH, NetStorm, VII-B). Every hop writes a ``stamp`` of its own.
+
+    Attributes:
+        exchange: of which exchange, from 1. Where the model is served, which update of a worker,
+            or which update it will compute on this part of the model, from 1.
+        version: of the plan that the exchange runs under.
+        chunk: its index.
+        path: see above.
+        terms: what is exchanged and in which format, as :class:`anabranch.site.terms.Terms` codes
+            it: the same at every member.
+        epoch: how often the set of contributors had changed, as far as the sender knew.
     """
 
-    round: int
+    exchange: int
     version: int
     chunk: int
     path: tuple[int, ...]
+    terms: int
+    epoch: int = 0
 
 
 class PartialSum(ChunkMessage, frozen=True):
-    """Up a tree: the weighted sum of a chunk over the sites below, and the sum of their weights."""
+    """Up a tree: a chunk added up over the contributors below, and the sum of their weights."""
 
-    weight: float
-
-
-class Mean(ChunkMessage, frozen=True):
-    """Down a tree: the finished weighted mean of a chunk."""
+    weight: float = 1.0
 
 
-class Push(ChunkMessage, frozen=True):
-    """A chunk of a worker's update, on its way to the server that holds this part of the model.
-
-    ``round`` counts the worker's updates from 1, ``weight`` is what this one counts in the model.
-    """
-
-    weight: float
-
-
-class UpdateSum(ChunkMessage, frozen=True):
-    """Up a tree: the weighted sum of a chunk of workers' updates, and the sum of their weights.
-
-    ``round`` counts the updates of each, ``epoch`` says whose: the sum holds the updates of all
-    workers below that take part in it (:class:`Counted`), and of nobody else.
-    """
-
-    weight: float
-    epoch: int
-
-
-class Parameters(ChunkMessage, frozen=True):
-    """A chunk of the model, on its way from the server that holds it to a worker.
-
-    ``round`` counts the worker's updates, with the one that it will compute on this model. Under a
-    barrier it goes from site to site down the tree, one copy for all workers below, and ``epoch``
-    says which those are.
-    """
-
-    epoch: int = 0
+class Result(ChunkMessage, frozen=True):
+    """Down a tree: what the root has made of a chunk."""
 
 
 class TimeRequest(Message, frozen=True):
@@ -143,8 +124,8 @@ class Credit(Message, frozen=True):
 class Refusal(Message, frozen=True):
     """To a peer: your message was refused; ``error`` names the kind, ``detail`` what was wrong.
 
-    ``chunk`` is its (round, version, chunk) if it was a chunk: a site that really sent that one
-    knows that its round cannot end.
+    ``chunk`` is its (exchange, version, chunk) if it was a chunk: a site that really sent that one
+    knows that its exchange cannot end.
     """
 
     error: str
@@ -168,14 +149,14 @@ class Join(Message, frozen=True):
 class Resume(Message, frozen=True):
     """A site that takes part has lost its connection, and goes on over this one.
 
-    ``heard`` is how many messages it has heard since it joined; ``life`` says which process of the
-    site it is, see :class:`Welcome`.
+    ``heard`` is how many messages it has heard since it joined; ``incarnation`` says which process
+    of the site it is, see :class:`Welcome`.
     """
 
     token: str
     site: int
     heard: int
-    life: int = 0
+    incarnation: int = 0
 
 
 class Resumed(Message, frozen=True):
@@ -184,7 +165,7 @@ class Resumed(Message, frozen=True):
     heard: int
 
 
-class Heard(Message, frozen=True):
+class Ack(Message, frozen=True):
     """Either side has heard so many messages since the site joined; they may be forgotten.
 
     (Join, Resume, Resumed and this one do not count.)
@@ -203,7 +184,7 @@ class Welcome(Message, frozen=True):
     """Everybody has joined: who you are, the overlay, the plan, where the others are.
 
     A site that died may join a run that goes on without it, as another process. Those are told
-    apart by their *life*: how many processes of the site had joined before.
+    apart by their *incarnation*: how many processes of the site had joined before.
 
     Attributes:
         site: the receiver's index.
@@ -211,8 +192,8 @@ class Welcome(Message, frozen=True):
         plan_json: the first plan, as ``anabranch.plan.dumps`` writes it.
         addresses: (host, port) of every site, by index.
         work: what to do, opaque to the network and the scheduler.
-        lives: of every site, by index; all 0 where left out.
-        updates: how many updates the receiver's earlier lives were let compute.
+        incarnations: of every site, by index; all 0 where left out.
+        updates: how many updates the receiver's earlier incarnations were let compute.
     """
 
     site: int
@@ -220,12 +201,12 @@ class Welcome(Message, frozen=True):
     plan_json: str
     addresses: tuple[tuple[str, int], ...]
     work: str
-    lives: tuple[int, ...] = ()
+    incarnations: tuple[int, ...] = ()
     updates: int = 0
 
 
 class Ready(Message, frozen=True):
-    """A site can begin; its rounds will exchange at most this many float32 elements."""
+    """A site can begin; its exchanges have at most this many elements, 0 if it cannot say."""
 
     buffer_elements: int
 
@@ -236,36 +217,104 @@ class Start(Message, frozen=True):
     since_s: float = 0.0
 
 
-class RoundRequest(Message, frozen=True):
-    """A site asks under which plan version a round runs (NetStorm's TRP, section VII-A)."""
+class Signature(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a site would exchange: :class:`anabranch.site.terms.Terms`, and for whom to read."""
 
-    round: int
+    op: int
+    wire: int
+    elements: int
+    source: int | None = None
 
 
-class RoundGrant(Message, frozen=True):
-    """The version that round runs under; ``plan_json`` is empty if the site has that plan.
+class ExchangeRequest(Message, frozen=True):
+    """A site asks under which plan version an exchange runs (NetStorm's TRP, section VII-A).
 
-    ``trees`` are those of the round's first chunks, in order, where the scheduler deals chunks
-    while the round goes on; None where all are dealt beforehand, by share.
+    Attributes:
+        channel: the members whose exchange it is, as :class:`Subgrouped` numbers them; 0 for all.
+        number: counts the channel's exchanges from 1, in the order in which every member asks.
+        signature: what it would exchange.
     """
 
-    round: int
+    channel: int
+    number: int
+    signature: Signature
+
+
+class Grant(Message, frozen=True):
+    """The answer: begin.
+
+    Attributes:
+        channel, number: as in the request.
+        exchange: the number that its chunks carry, rising over all channels.
+        version: of the plan that it runs under.
+        plan_json: that plan; empty if the site has it.
+        chunk_elements: the most elements of a chunk.
+        trees: of the first chunks, in order, where the scheduler dispatches chunks while the
+            exchange goes on; None where all are dealt beforehand, by share.
+    """
+
+    channel: int
+    number: int
+    exchange: int
     version: int
     plan_json: str
+    chunk_elements: int
     trees: tuple[int, ...] | None = None
 
 
-class Dealt(Message, frozen=True):
-    """The trees that carry a round's next chunks, in order."""
+class ExchangeFailed(Message, frozen=True):
+    """To every member: this exchange ends without a result; ``reason`` names who disagrees."""
 
-    round: int
+    channel: int
+    number: int
+    exchange: int
+    reason: str
+
+
+class SubgroupRequest(Message, frozen=True):
+    """A site would exchange with these sites alone, itself among them, in rising order."""
+
+    members: tuple[int, ...]
+
+
+class Subgrouped(Message, frozen=True):
+    """The answer: the channel of these members, and the plan that it begins with."""
+
+    channel: int
+    members: tuple[int, ...]
+    plan_json: str
+
+
+class Gather(Message, frozen=True):
+    """A site's small value, for every member of a channel.
+
+    ``number`` counts the channel's gatherings from 1; ``value`` is encoded by who asked.
+    """
+
+    channel: int
+    number: int
+    value: bytes
+
+
+class Gathered(Message, frozen=True):
+    """The values of all members, in the order of their indices."""
+
+    channel: int
+    number: int
+    values: tuple[bytes, ...]
+
+
+class Dispatched(Message, frozen=True):
+    """The trees that carry an exchange's next chunks, in order."""
+
+    exchange: int
     trees: tuple[int, ...]
 
 
 class Progress(Message, frozen=True):
-    """How many chunks of each tree a site holds the mean of, in a round whose deal goes on."""
+    """How many chunks of each tree a site holds the result of, where dispatch goes on."""
 
-    round: int
+    exchange: int
     finished: tuple[int, ...]
 
 
@@ -342,7 +391,7 @@ class Advance(Message, frozen=True):
     pulls: tuple[tuple[int, int], ...]
 
 
-class Counted(Message, frozen=True):
+class EpochChanged(Message, frozen=True):
     """Where updates are added up on their way: whose sums count from now on.
 
     Attributes:
@@ -362,14 +411,15 @@ class NoMoreRounds(Message, frozen=True):
     round: int
 
 
-class RoundEnded(Message, frozen=True):
-    """A site holds the result of a round; ``checksum`` covers its model or buffer.
+class ExchangeEnded(Message, frozen=True):
+    """A site holds the result of an exchange; ``checksum`` covers its model or buffer.
 
     The last chunk to become ready was one of ``tree``, and the neighbour ``waited_for`` sent it;
     None where none did.
     """
 
-    round: int
+    channel: int
+    number: int
     version: int
     seconds: float
     checksum: int | None
@@ -393,38 +443,38 @@ class Failed(Message, frozen=True):
     reason: str
 
 
-class Farewell(Message, frozen=True):
+class Shutdown(Message, frozen=True):
     """Everybody has finished; the site may close."""
 
 
 class CutOff(Message, frozen=True):
     """From a site: its lane to or from a neighbour has ended. It may be that the neighbour died.
 
-    ``life`` is the neighbour's that it led to, see :class:`Welcome`.
+    ``incarnation`` is the neighbour's that it led to, see :class:`Welcome`.
     """
 
     neighbour: int
     reason: str
-    life: int = 0
+    incarnation: int = 0
 
 
-class Returned(Message, frozen=True):
+class Rejoined(Message, frozen=True):
     """To the neighbours of a site that died: another process of it is here, and where.
 
-    Whoever hears it answers :class:`Met`; the site begins when all have.
+    Whoever hears it answers :class:`RejoinAck`; the site begins when all have.
     """
 
     site: int
-    life: int
+    incarnation: int
     host: str
     port: int
 
 
-class Met(Message, frozen=True):
-    """The answer to :class:`Returned`: lanes lead to the new process from now on."""
+class RejoinAck(Message, frozen=True):
+    """The answer to :class:`Rejoined`: lanes lead to the new process from now on."""
 
     site: int
-    life: int
+    incarnation: int
 
 
 class Abort(Message, frozen=True):
@@ -439,10 +489,7 @@ class Abort(Message, frozen=True):
 AnyMessage = (
     Hello
     | PartialSum
-    | Mean
-    | Push
-    | UpdateSum
-    | Parameters
+    | Result
     | TimeRequest
     | TimeReply
     | Credit
@@ -450,14 +497,19 @@ AnyMessage = (
     | Join
     | Resume
     | Resumed
-    | Heard
+    | Ack
     | Patience
     | Welcome
     | Ready
     | Start
-    | RoundRequest
-    | RoundGrant
-    | Dealt
+    | ExchangeRequest
+    | Grant
+    | ExchangeFailed
+    | SubgroupRequest
+    | Subgrouped
+    | Gather
+    | Gathered
+    | Dispatched
     | Progress
     | Auxiliary
     | Measured
@@ -465,16 +517,16 @@ AnyMessage = (
     | Proceed
     | Came
     | Advance
-    | Counted
+    | EpochChanged
     | NoMoreRounds
-    | RoundEnded
+    | ExchangeEnded
     | Report
     | Leave
     | Failed
-    | Farewell
+    | Shutdown
     | CutOff
-    | Returned
-    | Met
+    | Rejoined
+    | RejoinAck
     | Abort
 )
 

@@ -42,8 +42,16 @@ class Connection(Protocol):
     def peer(self) -> str:
         """The other end's address, for error messages."""
 
-    async def send(self, message: Message, payload: Payload = b"") -> None:
+    async def send(
+        self, message: Message, payload: Payload = b"", head_first: bool = False
+    ) -> None:
         """Send a message; return when the next may be sent and the payload's memory is free.
+
+        Args:
+            message: what to say.
+            payload: what follows it.
+            head_first: whether the message is to leave in a packet of its own, so that the peer can
+                tell when the payload set out. It costs both sides about as much as a message.
 
         Raises:
             LinkError: the connection is gone.

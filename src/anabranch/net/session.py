@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 
 from anabranch.net.errors import OutOfPlaceMessage
-from anabranch.net.messages import Heard, Message
+from anabranch.net.messages import Ack, Message
 from anabranch.net.network import Connection
 
 # The other side may forget what was heard; telling it so this often bounds what it keeps.
@@ -56,7 +56,7 @@ class Session:
     def tell(self) -> None:
         """Tell the other side how much was heard."""
         if self.connection is not None:
-            self.connection.post(Heard(self.heard))
+            self.connection.post(Ack(self.heard))
 
     def acknowledged(self, heard: int) -> None:
         """Forget what the other side has heard.

@@ -100,7 +100,9 @@ class ShapedConnection:
         """See :class:`anabranch.net.network.Connection`."""
         return self._connection.peer
 
-    async def send(self, message: Message, payload: Payload = b"") -> None:
+    async def send(
+        self, message: Message, payload: Payload = b"", head_first: bool = False
+    ) -> None:
         """See :class:`anabranch.net.network.Connection`; returns when the last byte has left."""
         if self._failure is not None:
             raise self._failure

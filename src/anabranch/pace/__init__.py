@@ -1,28 +1,43 @@
-"""Pure: who may proceed when, one file a scheme (:class:`Pace`), and how much work each has."""
+"""Pure: who may proceed when, one file a pace, and how much work each has.
 
-from anabranch.pace._pace import Pace, Step, Update
+A pace is a value that makes the rule of a run (:class:`Pace`). Those that there are stand in one
+list, :data:`AnyPace`, by which scenario files and tests know them.
+"""
+
+from typing import get_args as _get_args
+
+from anabranch.pace._pace import Pace, Rule, Step, Update
 from anabranch.pace.asp import Asp
 from anabranch.pace.bsp import Bsp
 from anabranch.pace.ledger import Applied, Ledger
-from anabranch.pace.load import Equal, Load, Tuned
+from anabranch.pace.load import AnyLoad, Equal, EqualBatches, Load, Tuned, TunedBatches
 from anabranch.pace.r2sp import R2sp
 from anabranch.pace.safa import Safa
 from anabranch.pace.ssp import Ssp
 from anabranch.pace.waves import Waves
 
+AnyPace = Bsp | Asp | Ssp | Safa | R2sp | Waves
+PACES: tuple[type[AnyPace], ...] = _get_args(AnyPace)
+
 __all__ = [
+    "PACES",
+    "AnyLoad",
+    "AnyPace",
     "Applied",
     "Asp",
     "Bsp",
     "Equal",
+    "EqualBatches",
     "Ledger",
     "Load",
     "Pace",
     "R2sp",
+    "Rule",
     "Safa",
     "Ssp",
     "Step",
     "Tuned",
+    "TunedBatches",
     "Update",
     "Waves",
 ]

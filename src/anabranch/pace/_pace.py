@@ -1,17 +1,20 @@
-"""What a pace is: told who is there and whose update has come, it says who may go on, and when.
+"""What a pace is: told which workers are there and whose updates came, it lets workers proceed.
 
 A *worker* pulls the model, computes an update, pushes it, and asks to go on. A pace decides two
 things: when an update becomes part of the model, and when its worker may pull the next model and
 compute. Both are said in *steps*, in order. It never touches a model, a clock or a connection, so
 that the same object paces processes and simulations, and decides alike when a log is played to it
 again.
+
+Two objects do it: a *pace* is the parameters, a frozen value that scenario files spell; its *rule*
+follows one run.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 NEVER_S = math.inf
 Update = tuple[int, int]  # (worker, how many updates it has pushed with this one)
@@ -34,15 +37,36 @@ class Step:
 
 
 class Pace(Protocol):
-    """When may a participant proceed? One object for one run; times never run backwards.
+    """When may a participant proceed? The parameters, a frozen value.
 
     Attributes:
         barrier: whether all workers' updates become part of the model in one step, and none
             otherwise: then they may be added up before they come.
+    """
+
+    barrier: ClassVar[bool]
+
+    def rule(self) -> Rule:
+        """Return what follows a run, fresh."""
+
+    def staleness_bound(self, workers: int) -> int | None:
+        """Return how many updates of others, at most, one may have missed.
+
+        Those are the updates that became part of the model after its worker pulled, in earlier
+        steps than its own. None where there is no bound.
+
+        Args:
+            workers: how many take part.
+        """
+
+
+class Rule(Protocol):
+    """A pace in one run; times never run backwards.
+
+    Attributes:
         due_s: when to call ``look`` next; infinite where nothing depends on time alone.
     """
 
-    barrier: bool
     due_s: float
 
     def join(self, worker: int, now_s: float) -> tuple[Step, ...]:
@@ -74,19 +98,9 @@ class Pace(Protocol):
     def look(self, now_s: float) -> tuple[Step, ...]:
         """Decide what has become due; harmless at any time."""
 
-    def most_missed(self, workers: int) -> int | None:
-        """Return the staleness bound: how many updates of others, at most, one may have missed.
-
-        Those are the updates that became part of the model after its worker pulled, in earlier
-        steps than its own. None where there is no bound.
-
-        Args:
-            workers: how many take part.
-        """
-
 
 class Workers:
-    """Who is here, and who computes; what every pace has to know.
+    """Which workers take part, and which compute: what every rule has to know.
 
     Attributes:
         computing: those that were let go on and have not pushed since.

@@ -1,4 +1,4 @@
-"""Which updates are part of the model, what each had missed, and whether the pace kept its word."""
+"""Which updates are part of the model, what each had missed, and whether a pace kept its bound."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a worker knew when it went on: how many updates were in the model, and who was there."""
+    """What a worker knew when it went on: how many updates the model had, of how many workers."""
 
     updates: int
     own: int
@@ -34,13 +34,13 @@ class _Seen:
 
 
 class Ledger:
-    """Follows a pace's steps, and holds it to what it promises.
+    """Follows a pace's steps, and asserts its staleness bound.
 
     Args:
-        pace: whose promise.
+        pace: whose bound.
         ahead: how many updates a worker computes before it sees a model with its last one in. The
             model that an update is computed on is then as many of its own turns older, and what it
-            may have missed is the promise for each of them, and what else was in those steps.
+            may have missed is the bound for each of them, and what else was in those steps.
 
     Attributes:
         version: of the model: how many steps have changed it.
@@ -73,8 +73,8 @@ class Ledger:
         """Book a step; return what each of its updates had missed.
 
         Raises:
-            AssertionError: the pace broke its word: an update settled twice or before it came, or
-                one that missed more than its bound. (A worker that came back counts as another.)
+            AssertionError: an update settled twice or before it came, or
+                one that missed more than the bound. (A worker that came back counts as another.)
         """
         applied = []
         if step.apply:
@@ -85,7 +85,7 @@ class Ledger:
             missed = self._updates - seen.updates - of_own
             bound = self._bound(self._joined - seen.left)
             assert bound is None or missed <= bound, (
-                f"update {update} missed {missed} of others, the pace promises at most {bound}"
+                f"update {update} missed {missed} of others, the staleness bound is {bound}"
             )
             applied.append(Applied(update, self.version, missed))
         for update in step.discard:
@@ -102,10 +102,10 @@ class Ledger:
 
     def _bound(self, workers: int) -> int | None:
         """Return how many updates of others one may have missed."""
-        promised = self._pace.most_missed(workers)
-        if promised is None:
+        bound = self._pace.staleness_bound(workers)
+        if bound is None:
             return None
-        return (1 + self._ahead) * promised + self._ahead * (workers - 1)
+        return (1 + self._ahead) * bound + self._ahead * (workers - 1)
 
     def _settle(self, update: Update) -> _Seen:
         assert update in self._waiting, f"update {update} has not come, or was settled before"

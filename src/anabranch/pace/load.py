@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from anabranch._typed_toml import Positive, Table
+
 _SMOOTHING = 0.1
 
 
@@ -28,8 +30,37 @@ class Load(Protocol):
         """Return the size of its next batch."""
 
 
+class EqualBatches(Table, frozen=True, kw_only=True, tag_field="kind", tag="equal"):
+    """Every site takes batches of the same size."""
+
+    def load(self, batch_size: int) -> Load:
+        """Return what sizes the batches of one run, whose task asks for this size."""
+        return Equal(batch_size)
+
+
+class TunedBatches(Table, frozen=True, kw_only=True, tag_field="kind", tag="tuned"):
+    """Faster workers take larger batches, so that iterations take equally long.
+
+    Args:
+        most: samples of the largest batch; what memory allows.
+    """
+
+    most: Positive
+
+    def load(self, batch_size: int) -> Load:
+        """Return what sizes the batches of one run, the slowest worker's of this size.
+
+        Raises:
+            ValueError: the largest batch is smaller than that.
+        """
+        return Tuned(batch_size, self.most)
+
+
+AnyLoad = EqualBatches | TunedBatches
+
+
 class Equal:
-    """The same batch for everybody.
+    """The same batch for every worker.
 
     Args:
         batch_size: samples, >= 0; 0 where nothing is learnt.

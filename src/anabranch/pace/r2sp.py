@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from bisect import insort
+from typing import ClassVar
 
-from anabranch.pace._pace import NEVER_S, Step, Update, Workers
+from anabranch._typed_toml import Table
+from anabranch.pace._pace import NEVER_S, Rule, Step, Update, Workers
 from anabranch.pace._usual import Usual
 
-# Who has not shown its usual time is given up after so many times the slowest other's.
+# A worker whose usual time is not known is given up after so many times the slowest other's.
 _UNKNOWN = 10.0
 
 
-class R2sp:
+class R2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="r2sp"):
     """Workers take turns in a fixed order, no two turns closer than ``relaxation * T / N``.
 
     In its turn a worker's update becomes part of the model, and the worker goes on with it. N is
     how many workers there are, T the longest of their usual iteration times. So between two turns
-    of a worker everybody else has exactly one, and no update misses more than N - 1. The paper
+    of a worker each other has exactly one, and no update misses more than N - 1. The paper
     orders only when workers go on, and then an update could overtake another's.
 
-    **Whoever does not come.** A worker whose update is not in when its turn comes holds up the
-    others, but not for ever: when it is late by its own standards it is passed over. Its update
-    has missed too much if somebody else has had two turns since, and is then discarded; it goes
-    on in its next turn. One that leaves is forgotten, one that joins takes its place by index.
+    **Late workers.** A worker whose update is not in when its turn comes holds up the others until
+    it is late by its own standards; then it is passed over. Its update has missed too much if
+    another worker has had two turns since, and is then discarded; the worker goes on in its next
+    turn. One that leaves is forgotten, one that joins takes its place by index.
 
     Args:
         relaxation: of the gap between turns, in [0, 1]; the paper's r.
@@ -31,11 +33,26 @@ class R2sp:
         ValueError: a relaxation outside [0, 1].
     """
 
-    barrier = False
+    relaxation: float = 0.8
+    barrier: ClassVar[bool] = False
 
-    def __init__(self, relaxation: float = 0.8) -> None:
-        if not 0 <= relaxation <= 1:
-            raise ValueError(f"relaxation is {relaxation:g}, must be in [0, 1]")
+    def __post_init__(self) -> None:
+        if not 0 <= self.relaxation <= 1:
+            raise ValueError(f"relaxation is {self.relaxation:g}, must be in [0, 1]")
+
+    def rule(self) -> Rule:
+        """See :class:`anabranch.pace.Pace`."""
+        return _Rule(self.relaxation)
+
+    def staleness_bound(self, workers: int) -> int:
+        """Return ``workers - 1`` (IV-A2): each other has one turn between two of one's own."""
+        return workers - 1
+
+
+class _Rule:
+    """The rule of one run."""
+
+    def __init__(self, relaxation: float) -> None:
         self._relaxation = relaxation
         self._workers = Workers()
         self._order: list[int] = []
@@ -45,11 +62,11 @@ class R2sp:
         self._went_s: dict[int, float] = {}
         self._iterations: dict[int, Usual] = {}
         self._missed: dict[int, set[int]] = {}  # whose turns came since each worker went on
-        self._stale: set[int] = set()  # who has missed two turns of somebody
+        self._stale: set[int] = set()  # workers that have missed two turns of another
         self.due_s = NEVER_S
 
     def join(self, worker: int, now_s: float) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Pace`."""
+        """See :class:`anabranch.pace.Rule`."""
         self._workers.join(worker)
         insort(self._order, worker)
         if self._order.index(worker) < self._next:
@@ -57,7 +74,7 @@ class R2sp:
         return (Step(proceed=self._let_go(worker, now_s)), *self.look(now_s))
 
     def leave(self, worker: int, now_s: float) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Pace`."""
+        """See :class:`anabranch.pace.Rule`."""
         self._workers.leave(worker)
         place = self._order.index(worker)
         del self._order[place]
@@ -72,7 +89,7 @@ class R2sp:
         return (*discarded, *self.look(now_s))
 
     def push(self, worker: int, now_s: float, compute_s: float = 0.0) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Pace`."""
+        """See :class:`anabranch.pace.Rule`."""
         self._in[worker] = self._workers.push(worker)
         took_s = now_s - self._went_s[worker]
         if worker in self._iterations:
@@ -82,7 +99,7 @@ class R2sp:
         return self.look(now_s)
 
     def look(self, now_s: float) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Pace`; give turns to whom they are due."""
+        """See :class:`anabranch.pace.Rule`; give the turns that are due."""
         steps: list[Step] = []
         passed_over = 0
         self.due_s = NEVER_S
@@ -137,7 +154,3 @@ class R2sp:
         if own is None:
             return self._went_s[worker] + _UNKNOWN * self.iteration_s
         return self._went_s[worker] + own.late_s
-
-    def most_missed(self, workers: int) -> int:
-        """Return ``workers - 1`` (IV-A2): everybody else has one turn between two of one's own."""
-        return workers - 1

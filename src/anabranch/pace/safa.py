@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
-from anabranch.pace._pace import NEVER_S, Step, Update, Workers
+from anabranch._typed_toml import Table
+from anabranch.pace._pace import NEVER_S, Rule, Step, Update, Workers
 
 # A round that has its number waits so much longer than rounds usually take for those whose turn it
 # is to be picked, before it takes others.
@@ -12,13 +14,13 @@ _PATIENCE = 1.5
 _SMOOTHING = 0.1
 
 
-class Safa:
+class Safa(Table, frozen=True, kw_only=True, tag_field="kind", tag="safa"):
     """Semi-asynchronous rounds.
 
     **Selection** (CFCFM, "compensatory first come first merge"): a round ends when enough updates
     are in whose workers were not picked in the round before. If those are too slow, or too few are
     left, others fill up, first come first. Updates beyond the number are *undrafted*: they become
-    part of the model in the next round's step. Everybody whose update is in goes on then.
+    part of the model in the next round's step. All workers whose updates are in go on then.
 
     **Lag tolerance.** Stragglers are not waited for. An update that comes ``lag_tolerance`` rounds
     late or less takes part in the round that it comes in; a later one is *deprecated*: discarded,
@@ -35,14 +37,34 @@ class Safa:
         ValueError: an argument outside its range.
     """
 
-    barrier = False
+    fraction: float = 0.5
+    lag_tolerance: int = 5
+    barrier: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fraction <= 1 or self.lag_tolerance < 0:
+            raise ValueError(
+                f"fraction is {self.fraction:g} and lag_tolerance {self.lag_tolerance}; give a "
+                "fraction in (0, 1] and 0 rounds or more"
+            )
+
+    def rule(self) -> Rule:
+        """See :class:`anabranch.pace.Pace`."""
+        return _Rule(self.fraction, self.lag_tolerance)
+
+    def staleness_bound(self, workers: int) -> int:
+        """Return ``(lag_tolerance + 1) workers``.
+
+        So many rounds' steps, an undrafted update's own excepted, come between, and none has more
+        updates than there are workers.
+        """
+        return (self.lag_tolerance + 1) * workers
+
+
+class _Rule:
+    """The rule of one run."""
 
     def __init__(self, fraction: float, lag_tolerance: int) -> None:
-        if not 0 < fraction <= 1 or lag_tolerance < 0:
-            raise ValueError(
-                f"fraction is {fraction:g} and lag_tolerance {lag_tolerance}; give a fraction in "
-                "(0, 1] and 0 rounds or more"
-            )
         self._fraction = fraction
         self._lag_tolerance = lag_tolerance
         self._workers = Workers()
@@ -56,12 +78,12 @@ class Safa:
         self.due_s = NEVER_S
 
     def join(self, worker: int, now_s: float) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Pace`."""
+        """See :class:`anabranch.pace.Rule`."""
         self._workers.join(worker)
         return (Step(proceed=self._let_go((worker,))),)
 
     def leave(self, worker: int, now_s: float) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Pace`; an undrafted update stays, to the last worker's end."""
+        """See :class:`anabranch.pace.Rule`; an undrafted update stays, to the last worker's end."""
         self._workers.leave(worker)
         update = self._in.pop(worker, None)
         discarded = () if update is None else (Step(discard=(update,)),)
@@ -71,7 +93,7 @@ class Safa:
         return (*discarded, *self.look(now_s))
 
     def push(self, worker: int, now_s: float, compute_s: float = 0.0) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Pace`."""
+        """See :class:`anabranch.pace.Rule`."""
         update = self._workers.push(worker)
         if self._round - self._pulled[worker] > self._lag_tolerance:
             return (Step(proceed=self._let_go((worker,)), discard=(update,)),)
@@ -79,14 +101,14 @@ class Safa:
         return self.look(now_s)
 
     def look(self, now_s: float) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Pace`; end the round if it is time to."""
+        """See :class:`anabranch.pace.Rule`; end the round if it is time to."""
         self.due_s = NEVER_S
         wanted = math.ceil(self._fraction * len(self._workers))
         first = [worker for worker in self._in if worker not in self._picked]
         if not self._in or len(self._in) < wanted:
             return ()
         if len(first) < wanted and self._workers.computing - self._picked:
-            # Who was not picked last time is still expected, but not for ever.
+            # Workers that were not picked last time are waited for, until the round is late.
             if self._usual_s is None:
                 return ()
             self.due_s = self._began_s + _PATIENCE * self._usual_s
@@ -114,14 +136,6 @@ class Safa:
             self._workers.proceed(worker)
             self._pulled[worker] = self._round
         return workers
-
-    def most_missed(self, workers: int) -> int:
-        """Return ``(lag_tolerance + 1) workers``.
-
-        So many rounds' steps, an undrafted update's own excepted, come between, and none has more
-        updates than there are workers.
-        """
-        return (self._lag_tolerance + 1) * workers
 
 
 def _smoothed(before: float | None, value: float) -> float:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
-from anabranch.pace._pace import NEVER_S, Step, Update, Workers
+from anabranch._typed_toml import Table
+from anabranch.pace._pace import NEVER_S, Rule, Step, Update, Workers
 from anabranch.pace._usual import Usual
 
-# Who has not shown its usual time is given up after so many times what an iteration takes.
+# A worker whose usual time is not known is given up after so many times what an iteration takes.
 _UNKNOWN = 10.0
 # Weight of the latest time in the moving average of each number of waves.
 _SMOOTHING = 0.3
@@ -30,15 +32,15 @@ class _Trial:
     came: int = 0
 
 
-class Waves:
+class Waves(Table, frozen=True, kw_only=True, tag_field="kind", tag="waves"):
     """Steps of the first few updates that are in, evenly apart; how few follows from what it gains.
 
     With W waves, a step takes the first N / W updates that are in, and their workers go on
     together (K-batch-async, Dutta et al., 2018). One wave is BSP. With more, one wave pushes while
     another pulls and a third computes, so that servers are busy both ways, as under R²SP; but an
     update misses only the other waves', (W - 1) / W of an iteration's, where under R²SP it misses
-    almost all. Nobody has a fixed place: who is slow this time is in a later wave, and holds up
-    nobody. No two steps are closer than a wave's part of an iteration.
+    almost all. Workers have no fixed place: one that is slow this time is in a later wave, and
+    holds up no other. No two steps are closer than a wave's part of an iteration.
 
     **How many waves.** It begins with one, measures how long N updates take, and tries another
     number, a power of two, where that might make up for what it costs: N updates that miss a part
@@ -46,8 +48,8 @@ class Waves:
     network is idle, and workers are alike, it stays with one.
 
     **Bound.** No update misses more than 2 (N - 1). A step that would make one miss more waits for
-    it, but not for ever: when its worker is late by its own standards, the others go on, and the
-    update is discarded when it comes.
+    it until its worker is late by its own standards; then the others go on, and the update is
+    discarded when it comes.
 
     Args:
         staleness_cost: how many more iterations, as a part, training needs when every update
@@ -57,16 +59,31 @@ class Waves:
         ValueError: an argument outside its range.
     """
 
-    barrier = False
+    staleness_cost: float = 0.1
+    barrier: ClassVar[bool] = False
 
-    def __init__(self, staleness_cost: float = 0.1) -> None:
-        if not 0 <= staleness_cost < math.inf:
-            raise ValueError(f"staleness_cost is {staleness_cost:g}; give 0 or more")
-        self._staleness_cost = staleness_cost
+    def __post_init__(self) -> None:
+        if not 0 <= self.staleness_cost < math.inf:
+            raise ValueError(f"staleness_cost is {self.staleness_cost:g}; give 0 or more")
+
+    def rule(self) -> Rule:
+        """See :class:`anabranch.pace.Pace`."""
+        return _Rule(self)
+
+    def staleness_bound(self, workers: int) -> int:
+        """Return ``2 (workers - 1)``."""
+        return 2 * (workers - 1)
+
+
+class _Rule:
+    """The rule of one run."""
+
+    def __init__(self, pace: Waves) -> None:
+        self._pace = pace
         self._workers = Workers()
         self._in: dict[int, Update] = {}  # in order of arrival
         self._missed: dict[int, int] = {}  # by each worker, since it went on
-        self._stale: set[int] = set()  # who is given up, and will have missed too much
+        self._stale: set[int] = set()  # workers that are given up, and will have missed too much
         self._went_s: dict[int, float] = {}
         self._usual: dict[int, Usual] = {}
         self._stepped_s = -NEVER_S
@@ -78,12 +95,12 @@ class Waves:
         self.due_s = NEVER_S
 
     def join(self, worker: int, now_s: float) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Pace`."""
+        """See :class:`anabranch.pace.Rule`."""
         self._workers.join(worker)
         return (Step(proceed=self._let_go((worker,), now_s)), *self.look(now_s))
 
     def leave(self, worker: int, now_s: float) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Pace`."""
+        """See :class:`anabranch.pace.Rule`."""
         self._workers.leave(worker)
         del self._missed[worker], self._went_s[worker]
         self._usual.pop(worker, None)
@@ -95,7 +112,7 @@ class Waves:
         return (*discarded, *self.look(now_s))
 
     def push(self, worker: int, now_s: float, compute_s: float = 0.0) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Pace`."""
+        """See :class:`anabranch.pace.Rule`."""
         update = self._workers.push(worker)
         took_s = now_s - self._went_s[worker]
         if worker in self._usual:
@@ -113,7 +130,7 @@ class Waves:
         return self.look(now_s)
 
     def look(self, now_s: float) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Pace`; take the steps that are due."""
+        """See :class:`anabranch.pace.Rule`; take the steps that are due."""
         steps: list[Step] = []
         while True:
             due_s = self._next_s(now_s)
@@ -121,10 +138,6 @@ class Waves:
                 self.due_s = due_s
                 return tuple(steps)
             steps.append(self._step(now_s))
-
-    def most_missed(self, workers: int) -> int:
-        """Return ``2 (workers - 1)``."""
-        return 2 * (workers - 1)
 
     # --- when
 
@@ -135,7 +148,7 @@ class Waves:
         gap_s = self._stepped_s + self._iteration_s / self.waves
         expected = self._workers.computing - self._stale
         if len(self._in) < self._wave:
-            # Who is late is not waited for.
+            # Late workers are not waited for.
             gap_s = max(gap_s, *map(self._late_s, expected), now_s if not expected else -NEVER_S)
         picked = self._pick()
         harmed = [worker for worker in expected if self._missed[worker] + len(picked) > self._bound]
@@ -161,15 +174,15 @@ class Waves:
 
     @property
     def _bound(self) -> int:
-        return self.most_missed(len(self._workers))
+        return self._pace.staleness_bound(len(self._workers))
 
     # --- what
 
     def _pick(self) -> list[int]:
-        """Return whose updates are in the next step: who has missed most, then who came first."""
+        """Return whose updates are in the next step: by most missed, then by order of arrival."""
         order = sorted(self._in, key=lambda worker: -self._missed[worker])
         size = max(1, min(self._wave, len(order)))
-        # Who is left out must not miss too much by it.
+        # A worker that is left out must not miss too much by it.
         while size < len(order) and self._missed[order[size]] + size > self._bound:
             size += 1
         return order[:size]
@@ -238,4 +251,4 @@ class Waves:
 
     def _worth(self, waves: int, took_s: float) -> float:
         """Return how long it takes to learn what N updates that miss nothing would teach."""
-        return took_s * (1 + self._staleness_cost * (waves - 1) / waves)
+        return took_s * (1 + self._pace.staleness_cost * (waves - 1) / waves)

@@ -1,28 +1,57 @@
-"""Plans: where an aggregate travels. Pure: an overlay in, a plan out."""
+"""Plans: where an aggregate travels. Pure: an overlay in, a plan out.
 
-from anabranch.plan._auxiliary import algorithm_3, disjoint_paths, with_auxiliary
-from anabranch.plan._balanced import balanced
+A planner is a value that plans (:class:`Planner`). Those that there are stand in one list,
+:data:`AnyPlanner`, by which scenario files, the command line and tests know them.
+"""
+
+from typing import get_args as _get_args
+
+from anabranch.plan._auxiliary import Auxiliary, algorithm_3, disjoint_paths, with_auxiliary
+from anabranch.plan._balanced import Balanced, balanced
 from anabranch.plan._delay import down_delays_s_per_bit, up_delays_s_per_bit
-from anabranch.plan._fapt import fapt, qualities_bps
-from anabranch.plan._files import dumps, loads
+from anabranch.plan._fapt import Fapt, fapt
+from anabranch.plan._files import FromFile, dumps, loads
 from anabranch.plan._limit import limit_rate_bps, limit_s, share_of_limit
 from anabranch.plan._load import Port, link_load, port_bps, port_load, steady_rate_bps
-from anabranch.plan._model import NO_PARENT, Chunk, Plan, PlanError, Tree, deal
-from anabranch.plan._packed import packed
+from anabranch.plan._model import ABSENT, NO_PARENT, Chunk, Plan, PlanError, Tree, deal
+from anabranch.plan._packed import Packed, packed
+from anabranch.plan._planner import Planner
 from anabranch.plan._predict import Prediction, predict
-from anabranch.plan._reach import children_towards, in_between
+from anabranch.plan._reach import (
+    Place,
+    children_towards,
+    in_between,
+    places_down,
+    places_up,
+    restrict,
+)
 from anabranch.plan._routes import relay_routes
-from anabranch.plan._spanning import spanning
-from anabranch.plan._star import star
+from anabranch.plan._spanning import Spanning, spanning
+from anabranch.plan._star import Star, star
 from anabranch.plan._stream import cut, interleave
 
+AnyPlanner = Star | Balanced | Spanning | Fapt | Packed | FromFile
+PLANNERS: tuple[type[AnyPlanner], ...] = _get_args(AnyPlanner)
+
 __all__ = [
+    "ABSENT",
     "NO_PARENT",
+    "PLANNERS",
+    "AnyPlanner",
+    "Auxiliary",
+    "Balanced",
     "Chunk",
+    "Fapt",
+    "FromFile",
+    "Packed",
+    "Place",
     "Plan",
     "PlanError",
+    "Planner",
     "Port",
     "Prediction",
+    "Spanning",
+    "Star",
     "Tree",
     "algorithm_3",
     "balanced",
@@ -40,11 +69,13 @@ __all__ = [
     "link_load",
     "loads",
     "packed",
+    "places_down",
+    "places_up",
     "port_bps",
     "port_load",
     "predict",
-    "qualities_bps",
     "relay_routes",
+    "restrict",
     "share_of_limit",
     "spanning",
     "star",

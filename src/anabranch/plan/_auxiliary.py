@@ -19,15 +19,42 @@ from collections.abc import Mapping
 from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csgraph
 
+from anabranch._typed_toml import Positive, Table
 from anabranch.overlay import Overlay
-from anabranch.plan._model import NO_PARENT, Plan, PlanError
+from anabranch.plan._model import Plan, PlanError
 
+_SLOWEST = 10.0  # times its primary's delay an auxiliary path may have
 _Paths = dict[tuple[int, int], tuple[tuple[int, ...], ...]]
+
+
+class Auxiliary(Table, frozen=True, kw_only=True):
+    """Further paths between tree neighbours, over links that the trees leave idle.
+
+    Args:
+        search: ``disjoint`` finds them for each pair on its own; ``algorithm-3`` is the paper's.
+        primary_busy_bound: chunks at which a primary path counts as busy (PRIMARY_BUSY_BOUND).
+        auxiliary_queue_length: chunks that an auxiliary path takes (AUXILIARY_QUEUE_LENGTH).
+    """
+
+    search: Literal["disjoint", "algorithm-3"] = "disjoint"
+    primary_busy_bound: Positive = 2
+    auxiliary_queue_length: Positive = 1
+
+    def paths(self, overlay: Overlay, plan: Plan) -> _Paths:
+        """Return a plan's auxiliary paths, as of `algorithm_3`.
+
+        Raises:
+            PlanError: the plan does not fit the overlay.
+        """
+        if self.search == "algorithm-3":
+            return algorithm_3(overlay, plan)
+        return disjoint_paths(overlay, plan, slowest=_SLOWEST)
 
 
 def with_auxiliary(
@@ -191,11 +218,6 @@ def _fastest(
 def _edges(plan: Plan) -> list[tuple[int, int]]:
     """Return the ordered pairs between which the plan's trees send, each once, sorted."""
     return sorted(
-        {(site, up) for tree in plan.trees for site, up in enumerate(tree.up) if up != NO_PARENT}
-        | {
-            (up, site)
-            for tree in plan.trees
-            for site, up in enumerate(tree.down)
-            if up != NO_PARENT
-        }
+        {(site, up) for tree in plan.trees for site, up in enumerate(tree.up) if up >= 0}
+        | {(up, site) for tree in plan.trees for site, up in enumerate(tree.down) if up >= 0}
     )

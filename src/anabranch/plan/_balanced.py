@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from anabranch._typed_toml import Positive, Table
 from anabranch.overlay import Overlay
 from anabranch.plan._fapt import check_site
 from anabranch.plan._load import steady_rate_bps
 from anabranch.plan._model import NO_PARENT, Plan, PlanError, Tree
+from anabranch.plan._planner import CHUNK_ELEMENTS, named_or_kept
 from anabranch.plan._routes import relay_routes
 
 _Edge = tuple[int, int]
+
+
+class Balanced(Table, frozen=True, kw_only=True, tag_field="kind", tag="balanced"):
+    """A balanced tree, laid over the sites whatever their links.
+
+    Args:
+        root: a site's name; None for the best.
+        arity: the most children of a site.
+    """
+
+    root: str | None = None
+    arity: Positive = 2
+    deep: ClassVar[bool] = False
+
+    def plan(
+        self,
+        overlay: Overlay,
+        *,
+        version: int = 1,
+        previous: Plan | None = None,
+        elements: int | None = None,
+        chunk_elements: int = CHUNK_ELEMENTS,
+    ) -> Plan:
+        """See :class:`anabranch.plan.Planner`."""
+        root = named_or_kept(overlay, self.root, previous)
+        return balanced(overlay, root=root, arity=self.arity, version=version)
 
 
 def balanced(

@@ -13,13 +13,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csgraph
 
+from anabranch._typed_toml import Table
 from anabranch.overlay import Overlay
 from anabranch.plan._model import NO_PARENT, Plan, PlanError, Tree
+from anabranch.plan._planner import CHUNK_ELEMENTS
+
+
+class Fapt(Table, frozen=True, kw_only=True, tag_field="kind", tag="fapt"):
+    """Fastest aggregation path trees, one for each root.
+
+    Args:
+        roots: how many of the best, or the names of the sites; None for every site.
+    """
+
+    roots: int | tuple[str, ...] | None = None
+    deep: ClassVar[bool] = False
+
+    def plan(
+        self,
+        overlay: Overlay,
+        *,
+        version: int = 1,
+        previous: Plan | None = None,
+        elements: int | None = None,
+        chunk_elements: int = CHUNK_ELEMENTS,
+    ) -> Plan:
+        """See :class:`anabranch.plan.Planner`."""
+        roots: int | list[int]
+        if isinstance(self.roots, tuple):
+            roots = [overlay.index(name) for name in self.roots]
+        elif previous is not None:
+            roots = [tree.root for tree in previous.trees]
+        else:
+            roots = overlay.size if self.roots is None else self.roots
+        return fapt(overlay, roots=roots, version=version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +99,6 @@ def fastest_paths(overlay: Overlay) -> FastestPaths:
         np.fill_diagonal(parents, NO_PARENT)
     quality_bps = fastest_bps / (up.max(axis=1) + down.max(axis=1))
     return FastestPaths(up_parent, down_parent, quality_bps)
-
-
-def qualities_bps(overlay: Overlay) -> tuple[float, ...]:
-    """Return each site's quality as a root, bit/s: 1 / (delay up + delay down) of its tree."""
-    return tuple(fastest_paths(overlay).quality_bps.tolist())
 
 
 def fapt(overlay: Overlay, *, roots: int | Sequence[int] = 1, version: int = 1) -> Plan:

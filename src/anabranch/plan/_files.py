@@ -9,12 +9,49 @@ Auxiliary paths stand fastest first for each pair; a plan without any leaves the
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from types import MappingProxyType
+from typing import ClassVar
 
 import msgspec
 
+from anabranch._typed_toml import Table
+from anabranch.overlay import Overlay
 from anabranch.plan._model import Plan, PlanError, Tree
+from anabranch.plan._planner import CHUNK_ELEMENTS
+
+
+class FromFile(Table, frozen=True, kw_only=True, tag_field="kind", tag="file"):
+    """A plan of your own.
+
+    Args:
+        path: of the plan as JSON, as ``anabranch plan --save`` writes it, from the scenario's
+            folder. It is read for the first plan of a run only; later ones are the same.
+    """
+
+    path: str
+    deep: ClassVar[bool] = False
+
+    def plan(
+        self,
+        overlay: Overlay,
+        *,
+        version: int = 1,
+        previous: Plan | None = None,
+        elements: int | None = None,
+        chunk_elements: int = CHUNK_ELEMENTS,
+    ) -> Plan:
+        """See :class:`anabranch.plan.Planner`."""
+        if previous is not None:
+            return replace(previous, version=version)
+        try:
+            own = loads(Path(self.path).read_bytes())
+        except (OSError, PlanError) as error:
+            raise PlanError(f"{self.path}: {error}") from None
+        own.check_fits(overlay)
+        return replace(own, version=version)
 
 
 class _TreeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

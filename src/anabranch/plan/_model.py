@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import pairwise
+from typing import TypeVar, cast
 
 from anabranch.overlay import Link, Overlay
 
+T = TypeVar("T")
+
 NO_PARENT = -1
+ABSENT = -2
+"""In place of a parent: the site is no member of the tree."""
 
 _Children = tuple[tuple[int, ...], ...]  # of each site, in order of index
 
@@ -26,8 +31,9 @@ class Tree:
     Args:
         root: the site that divides by the total weight.
         share: the part of the buffer this tree carries, in (0, 1].
-        up: for each site the site it sends its partial sum to; ``NO_PARENT`` at the root.
-        down: for each site the site it gets the result from; ``NO_PARENT`` at the root.
+        up: for each site the site it sends its partial sum to; ``NO_PARENT`` at the root,
+            ``ABSENT`` where the tree does not span it.
+        down: for each site the site it gets the result from, likewise.
 
     The two ways may differ: on asymmetric links the fastest way in is not the fastest way out.
 
@@ -50,7 +56,7 @@ class Tree:
         """Return each site's children under ``up`` or ``down``, in order of index."""
         found: list[list[int]] = [[] for _ in parents]
         for site, parent in enumerate(parents):
-            if parent != NO_PARENT:
+            if parent >= 0:
                 found[parent].append(site)
         return found
 
@@ -63,10 +69,10 @@ def _check_reaches_root(root: int, parents: tuple[int, ...], way: str) -> None:
     walk[root] = root
     for start in range(n):
         site = start
-        while walk[site] == NO_PARENT:
+        while walk[site] == NO_PARENT and parents[start] != ABSENT:
             walk[site] = start
             above = parents[site]
-            if not 0 <= above < n:
+            if not 0 <= above < n or parents[above] == ABSENT:
                 raise PlanError(f"tree at {root}: site {site} has no way {way} to the root")
             if walk[above] == start and above != root:
                 raise PlanError(f"tree at {root}: the way {way} runs in a circle through {above}")
@@ -108,6 +114,8 @@ class Plan:
             raise PlanError("a plan needs at least one tree")
         if len({len(tree.up) for tree in self.trees} | {len(tree.down) for tree in self.trees}) > 1:
             raise PlanError("the trees of a plan must span the same sites")
+        if len({_members(way) for tree in self.trees for way in (tree.up, tree.down)}) > 1:
+            raise PlanError("the trees of a plan must span the same sites, both ways")
         total = math.fsum(tree.share for tree in self.trees)
         if not math.isclose(total, 1.0, abs_tol=1e-6):
             raise PlanError(f"the shares of a plan's trees sum to {total:g}, not 1")
@@ -145,8 +153,13 @@ class Plan:
 
     @property
     def size(self) -> int:
-        """Number of sites the plan spans."""
+        """Number of sites of the overlay that the plan is made for."""
         return len(self.trees[0].up)
+
+    @cached_property
+    def members(self) -> frozenset[int]:
+        """The sites that the trees span; others may relay."""
+        return _members(self.trees[0].up)
 
     def path(self, source: int, target: int) -> tuple[int, ...]:
         """Return the sites a message between two tree neighbours passes, both ends included."""
@@ -181,11 +194,21 @@ class Plan:
     def _ways(self) -> dict[tuple[str, int, int], tuple[int, ...]]:
         return {}  # worked out when first asked for: every chunk asks
 
+    def cached(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what was worked out of this plan before under this key, or make it now."""
+        if key not in self._worked_out:
+            self._worked_out[key] = make()
+        return cast(T, self._worked_out[key])
+
+    @cached_property
+    def _worked_out(self) -> dict[Hashable, object]:
+        return {}
+
     def _way(
         self, site: int, parents: tuple[int, ...], path: Callable[[int, int], tuple[int, ...]]
     ) -> tuple[int, ...]:
         way = [site]
-        while parents[site] != NO_PARENT:
+        while parents[site] >= 0:
             for passed in path(site, parents[site])[1:]:
                 if passed in way:
                     del way[way.index(passed) :]
@@ -215,12 +238,12 @@ class Plan:
         """Yield every (tree, directed link) a round uses; a link twice used comes up twice."""
         for tree in self.trees:
             for site, parent in enumerate(tree.up):
-                if parent != NO_PARENT:
+                if parent >= 0:
                     path = self.path(site, parent)
                     for hop in pairwise(path):
                         yield tree, hop
             for site, parent in enumerate(tree.down):
-                if parent != NO_PARENT:
+                if parent >= 0:
                     path = self.path(parent, site)
                     for hop in pairwise(path):
                         yield tree, hop
@@ -238,6 +261,10 @@ class Plan:
             for path in paths:
                 for hop in pairwise(path):
                     link_of(overlay, *hop)
+
+
+def _members(parents: tuple[int, ...]) -> frozenset[int]:
+    return frozenset(site for site, parent in enumerate(parents) if parent != ABSENT)
 
 
 def _frozen(rows: Iterable[Iterable[int]]) -> _Children:

@@ -31,16 +31,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linprog
 from scipy.sparse import csc_array, csgraph
 
+from anabranch._typed_toml import Table
 from anabranch.overlay import Overlay
 from anabranch.plan._arborescence import cheapest_way, lighten, seconds_from
 from anabranch.plan._load import port_bps
 from anabranch.plan._model import NO_PARENT, Plan, PlanError, Tree
+from anabranch.plan._planner import CHUNK_ELEMENTS
 
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.intp]
@@ -54,6 +57,32 @@ _HELPS = 0.003  # what such a turn must save for another to be tried
 _FEWER = 0.015  # given up for fewer trees
 _STAY = 0.05  # given up for trees that are in use
 _LEAST_SHARE = 1e-6  # of the buffer; the solver's own tolerance is 1e-7
+
+_ELEMENT_BYTES = 4
+
+
+class Packed(Table, frozen=True, kw_only=True, tag_field="kind", tag="packed"):
+    """Trees packed so that together they use what the network has."""
+
+    deep: ClassVar[bool] = True
+
+    def plan(
+        self,
+        overlay: Overlay,
+        *,
+        version: int = 1,
+        previous: Plan | None = None,
+        elements: int | None = None,
+        chunk_elements: int = CHUNK_ELEMENTS,
+    ) -> Plan:
+        """See :class:`anabranch.plan.Planner`."""
+        return packed(
+            overlay,
+            size_bytes=None if elements is None else _ELEMENT_BYTES * elements,
+            chunk_bytes=_ELEMENT_BYTES * chunk_elements,
+            version=version,
+            previous=previous,
+        )
 
 
 def packed(

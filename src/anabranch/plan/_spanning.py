@@ -8,12 +8,40 @@ root. Where both directions of every link are equally fast this is the maximum s
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import numpy.typing as npt
 
+from anabranch._typed_toml import Table
 from anabranch.overlay import Overlay
 from anabranch.plan._fapt import check_site, fastest_paths
 from anabranch.plan._model import NO_PARENT, Plan, Tree
+from anabranch.plan._planner import CHUNK_ELEMENTS, named_or_kept
+
+
+class Spanning(Table, frozen=True, kw_only=True, tag_field="kind", tag="mst"):
+    """The maximum-throughput spanning tree.
+
+    Args:
+        root: a site's name; None for the best.
+    """
+
+    root: str | None = None
+    deep: ClassVar[bool] = False
+
+    def plan(
+        self,
+        overlay: Overlay,
+        *,
+        version: int = 1,
+        previous: Plan | None = None,
+        elements: int | None = None,
+        chunk_elements: int = CHUNK_ELEMENTS,
+    ) -> Plan:
+        """See :class:`anabranch.plan.Planner`."""
+        root = named_or_kept(overlay, self.root, previous)
+        return spanning(overlay, root=root, version=version)
 
 
 def spanning(overlay: Overlay, *, root: int | None = None, version: int = 1) -> Plan:

@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from anabranch._typed_toml import Table
 from anabranch.overlay import Overlay
 from anabranch.plan._fapt import check_site
 from anabranch.plan._load import steady_rate_bps
 from anabranch.plan._model import NO_PARENT, Plan, Tree
+from anabranch.plan._planner import CHUNK_ELEMENTS, named_or_kept
 from anabranch.plan._routes import relay_routes
+
+
+class Star(Table, frozen=True, kw_only=True, tag_field="kind", tag="star"):
+    """Every site talks to one hub.
+
+    Args:
+        hub: a site's name; None for the best.
+    """
+
+    hub: str | None = None
+    deep: ClassVar[bool] = False
+
+    def plan(
+        self,
+        overlay: Overlay,
+        *,
+        version: int = 1,
+        previous: Plan | None = None,
+        elements: int | None = None,
+        chunk_elements: int = CHUNK_ELEMENTS,
+    ) -> Plan:
+        """See :class:`anabranch.plan.Planner`."""
+        hub = named_or_kept(overlay, self.hub, previous)
+        return star(overlay, hub=hub, version=version)
 
 
 def star(overlay: Overlay, *, hub: int | None = None, version: int = 1) -> Plan:

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 @lru_cache(maxsize=8)  # every site of a simulation asks for the same cuts in every round
 def cut(elements: int, chunk_elements: int) -> tuple[tuple[int, int], ...]:
-    """Cut a buffer evenly into chunks of at most ``chunk_elements``, whoever will carry them.
+    """Cut a buffer evenly into chunks of at most ``chunk_elements``, whichever trees carry them.
 
     Returns:
         ``(start, stop)`` of each chunk, in order.

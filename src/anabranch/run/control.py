@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import platform
 import signal
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -18,8 +18,7 @@ import numpy as np
 from anabranch import __version__
 from anabranch import overlay as overlays
 from anabranch import plan as plans
-from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage, PeerError, RunAborted
-from anabranch.net.messages import LinkRate, ProceedRequest, RoundEnded
+from anabranch.net.errors import RunAborted
 from anabranch.net.network import Address, Network
 from anabranch.net.tcp import TcpNetwork
 from anabranch.overlay import Overlay
@@ -29,26 +28,22 @@ from anabranch.record.log import EventLog
 from anabranch.run import replay
 from anabranch.run.checkpoints import WHOLE, Course, Job, check_course
 from anabranch.run.scenario import Scenario, check_real
-from anabranch.run.scenario.awareness import Passive
-from anabranch.run.scenario.routes import Planner, make_planner
 from anabranch.run.scenario.tasks import Exchange
 from anabranch.run.work import describe
 from anabranch.scheduler.awareness import Awareness, Search
-from anabranch.scheduler.collector import Collector, equal_rates
-from anabranch.scheduler.dealing import needed_window
-from anabranch.scheduler.pacing import Decision, PaceBook
-from anabranch.scheduler.policy import Policy, Replan
-from anabranch.scheduler.server import LIMITS, Dealing, Scheduler
+from anabranch.scheduler.channels import Dispatching
+from anabranch.scheduler.dispatch import needed_window
+from anabranch.scheduler.pacing import PaceBook
+from anabranch.scheduler.server import LIMITS, Scheduler
 
 _ELEMENT_BYTES = 4
-_SLOWEST = 10.0  # times its primary's delay an auxiliary path may have
 _LARGE_ELEMENTS = 1 << 26  # taken for a buffer whose size is not known before sites are ready
 # The linear program of the limit takes about a second at 50 sites and five at 100.
 _MOST_SITES_FOR_LIMIT = 60
 
 
-class Recorder:
-    """Writes down what the scheduler observes, and stops the run when its rule says so.
+class RunLog:
+    """Writes down what the scheduler says, and stops the run when its rule says so.
 
     Args:
         log: where to.
@@ -92,24 +87,14 @@ class Recorder:
         """Write events down; before the first, which says what runs, they wait."""
         if self._started_s is None:
             self._held += happened
-        else:
-            self._log.append(happened)
+            return
+        self._log.append(happened)
+        for event in happened:
+            if isinstance(event, events.Evaluated):
+                self._stop_at_target(event)
 
-    # --- what the scheduler observes
-
-    def joined(self, site: int, address: Address, now_s: float) -> None:
-        """See :class:`anabranch.scheduler.observer.Observer`."""
-        self.write(
-            events.SiteJoined(
-                at_s=now_s,
-                site=site,
-                name=self._overlay.sites[site].name,
-                address=f"{address[0]}:{address[1]}",
-            )
-        )
-
-    def started(self, buffer_elements: int) -> None:
-        """See :class:`anabranch.scheduler.observer.Observer`."""
+    def began(self, buffer_elements: int) -> None:
+        """Write the first event; the run's clock starts."""
         self._begin(buffer_elements)
         after_s = self._scenario.stop.after_s
         if after_s is not None:
@@ -157,121 +142,6 @@ class Recorder:
             ]
         )
 
-    def round_began(self, round: int, version: int, site: int) -> None:
-        """See :class:`anabranch.scheduler.observer.Observer`."""
-        self.write(events.RoundBegan(at_s=self.at_s(), round=round, version=version, site=site))
-
-    def measured(self, source: int, target: int, rate: LinkRate) -> None:
-        """See :class:`anabranch.scheduler.observer.Observer`."""
-        self.write(
-            events.LinkMeasured(
-                at_s=self.at_s(),
-                site=target,
-                source=source,
-                target=target,
-                rate_bps=rate.rate_bps,
-                latency_s=rate.latency_s,
-                chunks=rate.chunks,
-            )
-        )
-
-    def plan_issued(self, replan: Replan) -> None:
-        """See :class:`anabranch.scheduler.observer.Observer`."""
-        self.write(
-            events.PlanIssued(
-                at_s=self.at_s(),
-                version=replan.plan.version,
-                plan_json=plans.dumps(replan.plan),
-                why=replan.why,
-                changed=[
-                    events.LinkChanged(
-                        source=change.source,
-                        target=change.target,
-                        was_bps=change.was_bps,
-                        now_bps=change.now_bps,
-                    )
-                    for change in replan.changed
-                ],
-                before_s=replan.before_s,
-                after_s=replan.after_s,
-            )
-        )
-
-    def round_ended(self, site: int, ended: RoundEnded) -> None:
-        """See :class:`anabranch.scheduler.observer.Observer`."""
-        self.write(
-            events.RoundDone(
-                at_s=self.at_s(),
-                site=site,
-                round=ended.round,
-                version=ended.version,
-                seconds=ended.seconds,
-                checksum=ended.checksum,
-                waited_for=ended.waited_for,
-                tree=ended.tree,
-            )
-        )
-
-    def asked(self, worker: int, request: ProceedRequest, now_s: float) -> None:
-        """See :class:`anabranch.scheduler.observer.Observer`."""
-        self.write(
-            events.ProceedAsked(
-                at_s=now_s,
-                site=worker,
-                update=request.update,
-                samples=request.samples,
-                compute_s=request.compute_s,
-            )
-        )
-
-    def looked(self, now_s: float) -> None:
-        """See :class:`anabranch.scheduler.observer.Observer`."""
-        self.write(events.PaceLooked(at_s=now_s))
-
-    def cut(self, site: int, why: str) -> None:
-        """See :class:`anabranch.scheduler.observer.Observer`."""
-        self.write(events.SiteCut(at_s=self.at_s(), site=site, detail=why))
-
-    def resumed(self, site: int) -> None:
-        """See :class:`anabranch.scheduler.observer.Observer`."""
-        self.write(events.SiteResumed(at_s=self.at_s(), site=site))
-
-    def paced(self, decision: Decision, now_s: float) -> None:
-        """See :class:`anabranch.scheduler.observer.Observer`."""
-        self.write(*replay.events_of(decision, now_s))
-
-    def lost(self, site: int, why: str, goes_on: bool, now_s: float) -> None:
-        """See :class:`anabranch.scheduler.observer.Observer`."""
-        self.write(events.SiteLost(at_s=now_s, site=site, detail=why, goes_on=goes_on))
-
-    def reported(self, site: int, encoded: tuple[bytes, ...]) -> None:
-        """See :class:`anabranch.scheduler.observer.Observer`."""
-        known = []
-        for data in encoded:
-            try:
-                event = events.decode(data.decode())
-            except ValueError as error:
-                raise MalformedMessage(f"a report that is no event: {error}") from None
-            match event:
-                case (
-                    events.StepDone()
-                    | events.Evaluated()
-                    | events.MessageRefused()
-                    | events.TransportChosen()
-                ):
-                    about: int | None = event.site
-                case events.LinkBytes():
-                    about = event.source
-                case _:
-                    raise OutOfPlaceMessage(f"a site cannot report {type(event).__name__}")
-            if about != site:
-                raise OutOfPlaceMessage(f"site {site} reports what happened at site {about}")
-            known.append(event)
-        self.write(*known)
-        for event in known:
-            if isinstance(event, events.Evaluated):
-                self._stop_at_target(event)
-
     def _stop_at_target(self, seen: events.Evaluated) -> None:
         task, stop = self._scenario.task, self._scenario.stop
         target = task.target_accuracy
@@ -282,18 +152,6 @@ class Recorder:
         if self.scheduler.stopped is None:
             self.write(events.RunStopping(at_s=self.at_s(), reason=reason))
             self.scheduler.stop(reason)
-
-    def refused(self, site: int | None, error: PeerError) -> None:
-        """See :class:`anabranch.scheduler.observer.Observer`."""
-        self.write(
-            events.MessageRefused(
-                at_s=self.at_s(),
-                site=None,
-                sender=site,
-                error=type(error).__name__,
-                detail=str(error),
-            )
-        )
 
     def ended(self, error: str | None) -> None:
         """Write the last event."""
@@ -381,7 +239,7 @@ async def _run(
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     world = "emulated" if emulated else "local"
     held = msgspec.structs.replace(scenario, shaped=scenario.shaped or emulated)
-    recorder = Recorder(log, held, overlay, plan, world, started_at, began, course)
+    recorder = RunLog(log, held, overlay, plan, world, started_at, began, course)
     unheld = msgspec.structs.replace(scenario, shaped=scenario.shaped and not emulated)
     scheduler = make_scheduler(TcpNetwork(LIMITS), recorder, unheld, overlay, token)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -398,36 +256,38 @@ def first_plan(scenario: Scenario, overlay: Overlay) -> Plan:
     Raises:
         OverlayError, PlanError: there is none.
     """
-    believed = _believed(scenario, overlay)
-    plan = _planner(scenario, believed)(believed, 1, None)
+    return _plan(scenario, _believed(scenario, overlay))
+
+
+def _plan(
+    scenario: Scenario, believed: Overlay, version: int = 1, previous: Plan | None = None
+) -> Plan:
+    """Return the plan that a scenario asks for, with its auxiliary paths."""
+    task = scenario.task
+    elements = task.buffer_elements if isinstance(task, Exchange) else None
+    plan = scenario.routes[0].plan(
+        believed,
+        version=version,
+        previous=previous,
+        elements=elements,
+        chunk_elements=scenario.chunk_elements_of(elements or _LARGE_ELEMENTS),
+    )
     return plans.with_auxiliary(plan, _search(scenario)(believed, plan))
 
 
-def _planner(scenario: Scenario, believed: Overlay) -> Planner:
-    task = scenario.task
-    elements = task.buffer_elements if isinstance(task, Exchange) else None
-    chunk_elements = scenario.chunk_elements_of(elements or _LARGE_ELEMENTS)
-    return make_planner(scenario.routes[0], believed, elements, chunk_elements)
-
-
 def _believed(scenario: Scenario, overlay: Overlay) -> Overlay:
-    awareness = scenario.awareness
-    if isinstance(awareness, Passive) and awareness.start == "equal":
-        return equal_rates(overlay)
-    return overlay
+    return overlay if scenario.awareness is None else scenario.awareness.believed(overlay)
 
 
 def _search(scenario: Scenario) -> Search:
     """Return what finds the auxiliary paths that a scenario asks for."""
     if scenario.auxiliary is None:
         return lambda overlay, plan: {}
-    if scenario.auxiliary.search == "algorithm-3":
-        return plans.algorithm_3
-    return lambda overlay, plan: plans.disjoint_paths(overlay, plan, slowest=_SLOWEST)
+    return scenario.auxiliary.paths
 
 
 def make_scheduler(
-    network: Network, recorder: Recorder, scenario: Scenario, overlay: Overlay, token: str
+    network: Network, recorder: RunLog, scenario: Scenario, overlay: Overlay, token: str
 ) -> Scheduler:
     """Return a scheduler that a recorder observes, and whose first plan the recorder has."""
     awareness = _awareness(scenario, overlay, recorder.plan)
@@ -437,6 +297,7 @@ def make_scheduler(
         recorder.plan,
         token,
         msgspec.json.encode(Job(scenario=scenario, course=recorder.course)).decode(),
+        lambda plan, elements: scenario.chunk_elements_of(elements),
         recorder,
         awareness,
         _dealing(scenario, _believed(scenario, overlay), awareness),
@@ -455,27 +316,14 @@ def _awareness(scenario: Scenario, overlay: Overlay, plan: Plan) -> Awareness | 
     asked = scenario.awareness
     if asked is None:
         return None
-    planner = _planner(scenario, _believed(scenario, overlay))
-    search = _search(scenario)
-
-    def plan_again(network: Overlay, version: int, previous: Plan) -> Plan:
-        again = planner(network, version, previous)
-        return plans.with_auxiliary(again, search(network, again))
-
-    believed = _believed(scenario, overlay).at(0.0)
-    policy = Policy(
-        plan, believed, plan_again, update_rate=asked.update_rate, least_gain=asked.least_gain
-    )
-    collector = None
-    if isinstance(asked, Passive):
-        known = asked.start == "overlay"
-        collector = Collector(believed, since_s=0.0 if known else -math.inf)
-    return Awareness(
-        asked.update_time_s, policy, search, scenario.chunk_elements_of, collector, overlay
+    return asked.awareness(
+        plan, partial(_plan, scenario), _search(scenario), scenario.chunk_elements_of, overlay
     )
 
 
-def _dealing(scenario: Scenario, believed: Overlay, awareness: Awareness | None) -> Dealing | None:
+def _dealing(
+    scenario: Scenario, believed: Overlay, awareness: Awareness | None
+) -> Dispatching | None:
     adaptive = scenario.adaptive
     if adaptive is None:
         return None
@@ -493,7 +341,7 @@ def _dealing(scenario: Scenario, believed: Overlay, awareness: Awareness | None)
     return dealing
 
 
-async def conduct(scheduler: Scheduler, recorder: Recorder) -> None:
+async def conduct(scheduler: Scheduler, recorder: RunLog) -> None:
     """Wait for the end of a run, and write it down.
 
     Raises:

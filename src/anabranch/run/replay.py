@@ -11,12 +11,15 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
+from typing import cast
 
 import msgspec
 
 from anabranch import plan as plans
+from anabranch._typed_toml import tag_of
 from anabranch.net.errors import PeerError
 from anabranch.overlay import Overlay
+from anabranch.pace import AnyLoad, AnyPace
 from anabranch.plan import Plan
 from anabranch.record.events import (
     Event,
@@ -35,8 +38,7 @@ from anabranch.record.events import (
     kind_of,
 )
 from anabranch.run.scenario import Scenario
-from anabranch.run.scenario.paces import EqualBatches, Pace, TunedBatches, make_load, make_pace
-from anabranch.scheduler.pacing import Decision, PaceBook
+from anabranch.scheduler.pacing import Decision, PaceBook, events_of
 
 _Told = ProceedAsked | UpdateCame | PaceLooked | SiteLost | SiteJoined | RunStopping
 _Decided = UpdateCame | UpdateApplied | UpdateDiscarded | WorkerWent
@@ -49,8 +51,8 @@ class ReplayError(ValueError):
 class _Pacing(msgspec.Struct, frozen=True, kw_only=True):
     """What a book is made from, beside the plan."""
 
-    pace: Pace
-    load: EqualBatches | TunedBatches
+    pace: AnyPace
+    load: AnyLoad
     batch_size: int
     workers: list[int]
     ahead: bool = False
@@ -81,39 +83,13 @@ def make_book(pacing_json: str, plan: Plan, updates: int) -> PaceBook:
     """
     pacing = msgspec.json.decode(pacing_json, type=_Pacing)
     return PaceBook(
-        make_pace(pacing.pace),
-        make_load(pacing.load, pacing.batch_size),
+        pacing.pace,
+        pacing.load.load(pacing.batch_size),
         pacing.workers,
         [tree.root for tree in plan.trees],
         updates,
         int(pacing.ahead),
     )
-
-
-def events_of(decision: Decision, at_s: float) -> list[_Decided]:
-    """Return what the log says of a decision."""
-    came = [] if decision.came is None else [decision.came]
-    return [
-        *(UpdateCame(at_s=at_s, site=worker, update=update) for worker, update in came),
-        *(
-            UpdateApplied(
-                at_s=at_s,
-                site=each.update[0],
-                update=each.update[1],
-                version=each.version,
-                missed=each.missed,
-            )
-            for each in decision.applied
-        ),
-        *(
-            UpdateDiscarded(at_s=at_s, site=worker, update=update)
-            for worker, update in decision.discarded
-        ),
-        *(
-            WorkerWent(at_s=at_s, site=went.worker, update=went.update, samples=went.samples)
-            for went in decision.permissions
-        ),
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +135,7 @@ def replay(numbered: Iterable[tuple[int, Event | UnknownEvent]]) -> Replayed:
     for number, event in numbered:
         player.take(number, event)
     pace = msgspec.json.decode(started.pacing_json, type=_Pacing).pace
-    return Replayed(str(pace.__struct_config__.tag), player.told, player.decided)
+    return Replayed(tag_of(pace), player.told, player.decided)
 
 
 class _Player:
@@ -240,7 +216,7 @@ class _Player:
 
     def _decide(self, decisions: Iterable[Decision], at_s: float) -> None:
         for decision in decisions:
-            self._due += events_of(decision, at_s)
+            self._due += cast(list[_Decided], events_of(decision, at_s))
 
     def _compare(self, number: int, event: _Decided) -> None:
         again = self._due.popleft() if self._due else None

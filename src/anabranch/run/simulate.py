@@ -12,6 +12,8 @@ from typing import TypeVar
 
 from msgspec import structs
 
+from anabranch._typed_toml import tag_of
+from anabranch.fleet import STEADY, ComputeModel
 from anabranch.net.errors import NetError, RunAborted
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
@@ -20,11 +22,10 @@ from anabranch.plan import Plan
 from anabranch.record.events import FaultInjected
 from anabranch.record.log import EventLog
 from anabranch.run.checkpoints import Course, Files, checkpoints_of, plan_course, weights_of
-from anabranch.run.control import Recorder, conduct, first_plan, make_scheduler
+from anabranch.run.control import RunLog, conduct, first_plan, make_scheduler
 from anabranch.run.scenario import Scenario, check_simulable, compute_model
 from anabranch.run.scenario.tasks import Exchange
 from anabranch.run.site import take_part
-from anabranch.sim.compute import STEADY, ComputeModel
 from anabranch.sim.faults import (
     ClockStep,
     ComputeFactor,
@@ -127,7 +128,7 @@ class _Simulation:
         on_round: Callable[[int], None],
     ) -> None:
         self._plan = plan
-        self._recorder: Recorder | None = None
+        self._recorder: RunLog | None = None
         self._over = False  # what happens now happens to nobody
         self._scenario = structs.replace(scenario, shaped=True)  # its links cannot but be
         self._overlay = overlay
@@ -137,7 +138,7 @@ class _Simulation:
         self._on_round = on_round
         scripted = script(scenario.fault, overlay, rounds=scenario.stop.rounds)
         self._faults = [
-            _Fault(str(fault.__struct_config__.tag), each)
+            _Fault(tag_of(fault), each)
             for fault, each in zip(scenario.fault, scripted, strict=True)
             if each.round is None or each.round > course.after_round
         ]
@@ -166,7 +167,7 @@ class _Simulation:
             _SimulatedWorld(loop, self._network, site, model, self._begin_round)
             for site in range(overlay.size)
         ]
-        recorder = self._recorder = Recorder(
+        recorder = self._recorder = RunLog(
             self._log,
             scenario,
             overlay,

@@ -24,16 +24,17 @@ from anabranch.net.throughput import BusyPeriodEstimator, ChunkMeanEstimator
 from anabranch.overlay import Overlay
 from anabranch.record import events
 from anabranch.run.checkpoints import Files, Job, Keeper, leave_weights
-from anabranch.run.partition import ServerPartition
+from anabranch.run.held_weights import HeldWeights
 from anabranch.run.scenario import Scenario
-from anabranch.run.scenario.awareness import Passive
-from anabranch.run.scenario.paces import make_pace
 from anabranch.run.work import Assignment, make_work, servable
+from anabranch.scheduler.awareness import Passive
 from anabranch.site.agent import Round, SiteAgent, Transport
+from anabranch.site.arithmetic import Flat, Sized
 from anabranch.site.control import RoundsOver
 from anabranch.site.meter import Meter
-from anabranch.site.serving import Served
-from anabranch.site.shard import Rule
+from anabranch.site.partition import Rule
+from anabranch.site.serving import ServedModel
+from anabranch.site.terms import Op, Terms, Wire
 
 T = TypeVar("T")
 
@@ -167,21 +168,23 @@ async def _ready(
     elements = len(work.buffer)
     lanes = world.enter(scenario, overlay, welcome, agent.began)
     chunk_elements = scenario.chunk_elements_of(elements)
-    transport = _transport(scenario, chunk_elements, world.strands)
+    transport = _transport(scenario, elements, world.strands)
     meter = _meter(scenario, chunk_elements)
     workers = scenario.workers(overlay)
     served, partition = None, None
     if scenario.is_served:
         ahead = scenario.computes_ahead
-        added_up = tuple(workers) if make_pace(scenario.pace).barrier and not ahead else ()
+        added_up = tuple(workers) if scenario.pace.barrier and not ahead else ()
         held = servable(work, scenario)
         make_rule: Callable[[int], Rule] | None = None
         if held.make_rule is not None:
             plan = plans.loads(welcome.plan_json)
-            partition = ServerPartition(held, plan, chunk_elements, site)
+            partition = HeldWeights(held, plan, chunk_elements, site)
             make_rule = partition.make_rule
-        served = Served(held.model, make_rule, len(workers), added_up, int(ahead))
-    await agent.start(transport, elements, assigned.arithmetic, lanes, meter, served)
+        served = ServedModel(
+            held.model, make_rule, len(workers), added_up, int(ahead), assigned.wire
+        )
+    await agent.start(transport, lanes, meter, served, elements)
     diary.begin(agent, site, scenario.sample_every_s)
     if world.strands > 1:
         diary.write(
@@ -226,7 +229,7 @@ class _Site:
     assigned: Assignment
     keeper: Keeper
     weights: Path | None  # where the final ones go
-    partition: ServerPartition | None  # where the model is served
+    partition: HeldWeights | None  # where the model is served
     index: int
     names: list[str]  # of all sites
     evaluates: bool  # one site does, since the model is the same everywhere
@@ -254,8 +257,10 @@ class _Site:
         Raises:
             RoundsOver: there is no further round.
         """
+        elements, wire = self.assigned.work.buffer, self.assigned.wire
+        buffer = Sized(len(elements)) if wire == Wire.SIZES else Flat(elements)
         self.world.round_begins(round)
-        return await self.agent.all_reduce(self.assigned.work.buffer, more=more)
+        return await self.agent.exchange(buffer, Terms(Op.MEAN, wire, len(elements)), more=more)
 
     async def apply(self, round: int, done: Round) -> None:
         """Use the mean, and tell the scheduler what it made of the model.
@@ -359,13 +364,15 @@ async def _iterate(site: _Site) -> None:
         site.stepped(update, step)
 
 
-def _transport(scenario: Scenario, chunk_elements: int, strands: int) -> Transport:
+def _transport(scenario: Scenario, elements: int, strands: int) -> Transport:
+    chunk_elements = scenario.chunk_elements_of(elements)
     auxiliary = scenario.auxiliary
-    if auxiliary is None:
-        return Transport(chunk_elements, strands)
-    return Transport(
-        chunk_elements, strands, auxiliary.primary_busy_bound, auxiliary.auxiliary_queue_length
+    bounds = (
+        ()
+        if auxiliary is None
+        else (auxiliary.primary_busy_bound, auxiliary.auxiliary_queue_length)
     )
+    return Transport(chunk_elements, chunk_elements, elements, strands, *bounds)
 
 
 def _meter(scenario: Scenario, chunk_elements: int) -> Meter | None:

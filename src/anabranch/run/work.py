@@ -16,7 +16,7 @@ from anabranch.net.errors import RunAborted
 from anabranch.run.own import OwnWork, ServableOwnWork, make_own_work
 from anabranch.run.scenario import Scenario
 from anabranch.run.scenario.tasks import Exchange, Own, Task, Train
-from anabranch.site.arithmetic import Arithmetic, Float32, SizesOnly
+from anabranch.site.terms import Wire
 
 if TYPE_CHECKING:
     from torch import nn
@@ -33,13 +33,13 @@ class Assignment:
 
     Args:
         work: computes.
-        arithmetic: what exchanges do to the elements of its buffer.
+        wire: how the elements of its buffer travel.
         samples: how many a step takes, where the pace does not say otherwise.
         evaluate_every: rounds between two evaluations; None where nothing is learnt.
     """
 
     work: Work
-    arithmetic: Arithmetic
+    wire: Wire
     samples: int
     evaluate_every: int | None = None
 
@@ -67,16 +67,15 @@ def make_work(
     task = scenario.task
     if sizes_only:
         elements = buffer_elements(scenario, names, data_dir)
-        zeros, arithmetic = _nothing(elements, scenario.chunk_elements_of(elements))
-        return Assignment(_Sized(zeros), arithmetic, task.batch_size)
+        return Assignment(_Sized(_nothing(elements)), Wire.SIZES, task.batch_size)
     if isinstance(task, Exchange):
-        return Assignment(_Exchanging(task, site, len(names)), Float32(), task.batch_size)
+        return Assignment(_Exchanging(task, site, len(names)), Wire.FLOAT32, task.batch_size)
     work: Work
     if isinstance(task, Train):
         work = _Training(scenario, task, site, len(names), data_dir)
     else:
         work = _make_own(scenario, task, site, names, data_dir)
-    return Assignment(work, Float32(), task.batch_size, task.evaluate_every)
+    return Assignment(work, Wire.FLOAT32, task.batch_size, task.evaluate_every)
 
 
 def buffer_elements(scenario: Scenario, names: tuple[str, ...], data_dir: Path | None) -> int:
@@ -219,8 +218,8 @@ class _Sized(_LearnsNothing):
 
 
 @lru_cache(maxsize=1)  # the sites of a simulation share it
-def _nothing(elements: int, chunk_elements: int) -> tuple[Floats, Arithmetic]:
-    return np.zeros(elements, np.float32), SizesOnly(chunk_elements)
+def _nothing(elements: int) -> Floats:
+    return np.zeros(elements, np.float32)
 
 
 def describe(task: Task) -> tuple[str, str]:

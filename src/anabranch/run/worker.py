@@ -7,16 +7,16 @@ import sys
 from collections.abc import Callable
 from typing import TypeVar
 
+from anabranch.fleet import ComputeModel
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
 from anabranch.net.shaping import ShapedNetwork
-from anabranch.net.tcp import TcpNetwork, may_set_congestion_control
+from anabranch.net.tcp import TcpNetwork, strands_of, suits
 from anabranch.overlay import Link, Overlay
 from anabranch.run.checkpoints import Files
 from anabranch.run.scenario import Scenario, compute_model
 from anabranch.run.site import take_part
 from anabranch.scheduler.server import LIMITS as CONTROL_LIMITS
-from anabranch.sim.compute import ComputeModel
 from anabranch.site.dataplane import LIMITS as DATA_LIMITS
 
 T = TypeVar("T")
@@ -24,10 +24,6 @@ T = TypeVar("T")
 # The event loop shares the interpreter with training, which has a thread of its own; the default
 # of 5 ms is how long the loop would wait for its turn each time.
 _SWITCH_INTERVAL_S = 0.0005
-# Connections of a lane whose congestion control may not be chosen. At 30 ms and 0.02 % of loss, one
-# of the kernel's usual kind carries a quarter of 155 Mbit/s, and four together three fifths.
-_STRANDS_INSTEAD = 4
-_NEAR_S = 1e-3  # one way; the next room rather than the next town
 
 
 def run_site(
@@ -64,19 +60,6 @@ async def _run(name: str, scheduler: Address, token: str, listen_host: str, file
     await take_part(_RealWorld(listen_host), name, scheduler, token, files)
 
 
-def suits(link: Link) -> str:
-    """Return the congestion control that suits a link, as the kernel calls it.
-
-    With 30 ms and 0.02 % of loss bbr carries .94 of 155 Mbit/s where cubic carries .23. But bbr
-    paces by timers, and where dozens of lanes without delay share a machine, some settle at two
-    thirds of their rate for seconds; there cubic fills them all.
-
-    >>> suits(Link(0, 1, 1e8, latency_s=0.03)), suits(Link(0, 1, 1e8))
-    ('bbr', 'cubic')
-    """
-    return "bbr" if link.latency_s >= _NEAR_S or link.loss else "cubic"
-
-
 class _RealWorld:
     """See :class:`anabranch.run.site.World`."""
 
@@ -108,8 +91,7 @@ class _RealWorld:
             self.moved(site, address)
         if scenario.shaped:
             return ShapedNetwork(self.data, self._links, scenario.seed, began)
-        if not all(map(may_set_congestion_control, set(self._controls.values()))):
-            self.strands = _STRANDS_INSTEAD
+        self.strands = strands_of(self._controls.values())
         return TcpNetwork(DATA_LIMITS, self._controls)
 
     def moved(self, site: int, address: Address) -> None:

@@ -1,23 +1,29 @@
 """What the scheduler believes of the network while a run goes on, and the plan that follows.
 
-Pure: time is handed in, seconds since the run began.
+Pure: time is handed in, seconds since the run began. `Passive` and `Oracle` are the two ways to
+learn of it: parameters, as scenario files spell them, that make the `Awareness` of one run.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import cache
+from typing import Annotated, Literal
 
+from msgspec import Meta
+
+from anabranch._typed_toml import Positive, Seconds, Table
 from anabranch.net.messages import LinkRate
 from anabranch.net.throughput import Estimate
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan, steady_rate_bps
-from anabranch.scheduler.collector import Collector
-from anabranch.scheduler.persistence import Persistence
-from anabranch.scheduler.policy import Policy, Replan
+from anabranch.scheduler.collector import Collector, equal_rates
+from anabranch.scheduler.policy import Planner, Policy, Replan
+from anabranch.scheduler.rate_forecast import RateForecast
 
 _ELEMENT_BYTES = 4
-_SAMPLE_S = 5.0  # how far apart, at least, are the looks that persistence is learnt from
+_SAMPLE_S = 5.0  # how far apart, at least, are the looks that the forecast is learnt from
 
 Search = Callable[[Overlay, Plan], Mapping[tuple[int, int], tuple[tuple[int, ...], ...]]]
 """Finds a plan's auxiliary paths on an overlay."""
@@ -50,7 +56,7 @@ class Awareness:
         self._chunk_elements_of = chunk_elements_of
         self._collector = collector
         self._truth = truth
-        self._persistence = Persistence(len(truth.links))
+        self._forecast = RateForecast(len(truth.links))
         self._looked_s = 0.0
 
     @property
@@ -70,19 +76,19 @@ class Awareness:
         An oracle expects what it knows: the overlay's rates and their traces, but not what faults
         do to them. Whoever measures expects of each deviation from the typical rate what has been
         seen to last, from its measurement to the round: see
-        :mod:`anabranch.scheduler.persistence`.
+        :mod:`anabranch.scheduler.rate_forecast`.
         """
         if self._collector is None:
             return self._truth.at(now_s)
         if now_s >= self._looked_s + _SAMPLE_S:
-            self._persistence.look(self._collector.measured_since(self._looked_s), now_s)
+            self._forecast.look(self._collector.measured_since(self._looked_s), now_s)
             self._looked_s = now_s
         believed = self._collector.belief(now_s)
         round_s = 8 * size_bytes / steady_rate_bps(self._policy.plan, believed)
 
         @cache
         def kept(ahead_s: float) -> float:
-            return self._persistence.kept(ahead_s)
+            return self._forecast.kept(ahead_s)
 
         return self._collector.belief(now_s, lambda age_s: kept(float(f"{age_s + round_s:.2g}")))
 
@@ -103,3 +109,106 @@ class Awareness:
         """Return the auxiliary paths of the plan in force, for what is expected."""
         found = self._search(expected, self._policy.plan)
         return tuple(path for paths in found.values() for path in paths)
+
+
+class Passive(Table, frozen=True, kw_only=True, tag_field="kind", tag="passive"):
+    """Measure links by the chunks that cross them anyway, and plan again as they change.
+
+    Args:
+        update_time_s: how often plans are looked at, seconds (UPDATE_TIME; the paper's is 5).
+            Where a look takes long, the pause after it is at least twenty times that. How long
+            rates last is learnt from looks at least 5 s apart.
+        update_rate: how much a link's rate must have changed to count, relative (UPDATE_RATE).
+        least_gain: how much shorter a round must get, relative, for a new plan to be taken.
+        start: what is believed of links before they are measured: what the overlay says, or that
+            all are ``equal``.
+        estimator: ``busy-period`` tells the rate from latency and queueing; ``chunk-mean`` is the
+            paper's (NetStorm, eq. 14).
+        probe_chunk_elements: for ``chunk-mean``: smaller chunks are not measured
+            (PROBE_CHUNK_SIZE); None for a quarter of the largest chunk.
+        probe_chunks: for ``chunk-mean``: how many chunks an estimate is made of (PROBE_CHUNK_NUM).
+    """
+
+    update_time_s: Seconds = 1.0
+    update_rate: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    least_gain: Annotated[float, Meta(ge=0, lt=1)] = 0.02
+    start: Literal["overlay", "equal"] = "overlay"
+    estimator: Literal["busy-period", "chunk-mean"] = "busy-period"
+    probe_chunk_elements: Positive | None = None
+    probe_chunks: Positive = 4
+
+    def believed(self, overlay: Overlay) -> Overlay:
+        """Return what is believed of the network before a run."""
+        return equal_rates(overlay) if self.start == "equal" else overlay
+
+    def awareness(
+        self,
+        plan: Plan,
+        planner: Planner,
+        search: Search,
+        chunk_elements_of: Callable[[int], int],
+        overlay: Overlay,
+    ) -> Awareness:
+        """Return what follows one run.
+
+        Args:
+            plan: that the run begins with, made for what is believed before it.
+            planner: plans again.
+            search: finds a plan's auxiliary paths.
+            chunk_elements_of: the most elements of a chunk, by the elements of the buffer.
+            overlay: the network; traced links have their rate of time 0 before the run.
+        """
+        believed = self.believed(overlay).at(0.0)
+        since_s = 0.0 if self.start == "overlay" else -math.inf
+        policy = Policy(
+            plan, believed, planner, update_rate=self.update_rate, least_gain=self.least_gain
+        )
+        return Awareness(
+            self.update_time_s,
+            policy,
+            search,
+            chunk_elements_of,
+            Collector(believed, since_s=since_s),
+            overlay,
+        )
+
+
+class Oracle(Table, frozen=True, kw_only=True, tag_field="kind", tag="oracle"):
+    """Know every link's true rate at every moment: what awareness can be compared with.
+
+    Args:
+        update_time_s, update_rate, least_gain: as for ``passive``.
+    """
+
+    update_time_s: Seconds = 1.0
+    update_rate: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    least_gain: Annotated[float, Meta(ge=0, lt=1)] = 0.02
+
+    def believed(self, overlay: Overlay) -> Overlay:
+        """Return what is believed of the network before a run."""
+        return overlay
+
+    def awareness(
+        self,
+        plan: Plan,
+        planner: Planner,
+        search: Search,
+        chunk_elements_of: Callable[[int], int],
+        overlay: Overlay,
+    ) -> Awareness:
+        """Return what follows one run.
+
+        Args:
+            plan: that the run begins with, made for what is believed before it.
+            planner: plans again.
+            search: finds a plan's auxiliary paths.
+            chunk_elements_of: the most elements of a chunk, by the elements of the buffer.
+            overlay: the network; traced links have their rate of time 0 before the run.
+        """
+        policy = Policy(
+            plan, overlay.at(0.0), planner, update_rate=self.update_rate, least_gain=self.least_gain
+        )
+        return Awareness(self.update_time_s, policy, search, chunk_elements_of, None, overlay)
+
+
+AnyAwareness = Passive | Oracle

@@ -22,7 +22,7 @@ class Members:
         self._overlay = overlay
         self._token = token
         self._addresses: dict[int, tuple[str, int]] = {}
-        self._lives = [0] * overlay.size
+        self._incarnations = [0] * overlay.size
 
     def admit(self, join: Join, gone: Collection[int] = ()) -> int:
         """Take a site in; return its index.
@@ -49,7 +49,7 @@ class Members:
         if site in self._addresses:
             if site not in gone:
                 raise UnauthorisedPeer(f"site {join.name!r} has joined already")
-            self._lives[site] += 1
+            self._incarnations[site] += 1
         self._addresses[site] = join.host, join.port
         return site
 
@@ -62,12 +62,16 @@ class Members:
         """The sites that have not joined yet."""
         return [i for i in range(self._overlay.size) if i not in self._addresses]
 
+    def address(self, site: int) -> tuple[str, int]:
+        """Return where a site takes lanes that has joined."""
+        return self._addresses[site]
+
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:
         """Where each site takes lanes, by index; once nobody is missing."""
         return tuple(self._addresses[i] for i in range(self._overlay.size))
 
     @property
-    def lives(self) -> tuple[int, ...]:
+    def incarnations(self) -> tuple[int, ...]:
         """How many times each site has joined again, by index."""
-        return tuple(self._lives)
+        return tuple(self._incarnations)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.pace import Applied, Ledger, Load, Pace, Step, Update
+from anabranch.record import events
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,8 @@ class PaceBook:
     of the one under way, and goes on with everybody's next.
 
     Args:
-        pace, load: fresh ones.
+        pace: the pace.
+        load: sizes the batches; a fresh one.
         workers: which sites compute.
         servers: which sites hold the model; each must have an update before it counts.
         updates: how many each worker makes.
@@ -100,7 +102,8 @@ class PaceBook:
         updates: int,
         ahead: int = 0,
     ) -> None:
-        self._pace = pace
+        self._is_barrier = pace.barrier and not ahead
+        self._rule = pace.rule()
         self._load = load
         self._ahead = ahead
         self._ledger = Ledger(pace, ahead)
@@ -127,7 +130,7 @@ class PaceBook:
     @property
     def is_barrier(self) -> bool:
         """Whether updates come added up."""
-        return self._pace.barrier and not self._ahead
+        return self._is_barrier
 
     @property
     def under_way(self) -> int:
@@ -141,7 +144,7 @@ class PaceBook:
     @property
     def due_s(self) -> float:
         """When to call ``look`` next; infinite where nothing depends on time alone."""
-        return self._pace.due_s
+        return self._rule.due_s
 
     @property
     def workers(self) -> tuple[int, ...]:
@@ -164,7 +167,7 @@ class PaceBook:
         self._workers[worker] = None
         self._fresh.add(worker)
         self._ledger.joined()
-        return self._pace.join(worker, now_s)
+        return self._rule.join(worker, now_s)
 
     def asked(
         self, worker: int, update: int, samples: int, compute_s: float, now_s: float
@@ -250,7 +253,7 @@ class PaceBook:
             self._ledger.pushed(update)
             self._told[worker] += 1
             self._names[worker, self._told[worker]] = update
-            steps: Sequence[Step] = self._pace.push(worker, now_s, coming.compute_s)
+            steps: Sequence[Step] = self._rule.push(worker, now_s, coming.compute_s)
             if self.is_barrier and steps:
                 steps = self._with_returning(steps, now_s)
             decisions += self._book(steps, now_s)
@@ -264,7 +267,7 @@ class PaceBook:
 
     def look(self, now_s: float) -> tuple[Decision, ...]:
         """Decide what has become due; harmless at any time."""
-        return (*self._book(self._pace.look(now_s), now_s), *self._tell(now_s))
+        return (*self._book(self._rule.look(now_s), now_s), *self._tell(now_s))
 
     def lost(self, worker: int, now_s: float) -> tuple[Decision, ...]:
         """Go on without a worker that has died; servers forget what of its update has come."""
@@ -328,7 +331,7 @@ class PaceBook:
             del self._began_s[update]
         self._computing.discard(worker)
         self._ledger.left(worker)
-        return self._book(self._pace.leave(worker, now_s), now_s)
+        return self._book(self._rule.leave(worker, now_s), now_s)
 
     def _book(self, steps: Sequence[Step], now_s: float) -> tuple[Decision, ...]:
         decisions: list[Decision] = []
@@ -375,3 +378,29 @@ class PaceBook:
         apply = tuple(self._names.pop(update) for update in step.apply)
         discard = tuple(self._names.pop(update) for update in step.discard)
         return replace(step, apply=apply, discard=discard)
+
+
+def events_of(decision: Decision, at_s: float) -> list[events.Event]:
+    """Return what the log says of a decision."""
+    came = [] if decision.came is None else [decision.came]
+    return [
+        *(events.UpdateCame(at_s=at_s, site=worker, update=update) for worker, update in came),
+        *(
+            events.UpdateApplied(
+                at_s=at_s,
+                site=each.update[0],
+                update=each.update[1],
+                version=each.version,
+                missed=each.missed,
+            )
+            for each in decision.applied
+        ),
+        *(
+            events.UpdateDiscarded(at_s=at_s, site=worker, update=update)
+            for worker, update in decision.discarded
+        ),
+        *(
+            events.WorkerWent(at_s=at_s, site=went.worker, update=went.update, samples=went.samples)
+            for went in decision.permissions
+        ),
+    ]

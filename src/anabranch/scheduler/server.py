@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from typing import Protocol
 
 from anabranch import overlay as overlays
 from anabranch import plan as plans
@@ -22,21 +22,21 @@ from anabranch.net.errors import (
 from anabranch.net.frames import DISCARD, Limits, Sink
 from anabranch.net.messages import (
     Abort,
+    Ack,
     Advance,
     AnyMessage,
     Auxiliary,
     Came,
-    Counted,
     CutOff,
-    Dealt,
+    EpochChanged,
+    ExchangeEnded,
+    ExchangeRequest,
     Failed,
-    Farewell,
-    Heard,
+    Gather,
     Join,
     Leave,
     Measured,
     Message,
-    Met,
     NoMoreRounds,
     Patience,
     Proceed,
@@ -44,14 +44,14 @@ from anabranch.net.messages import (
     Progress,
     Ready,
     Refusal,
+    RejoinAck,
+    Rejoined,
     Report,
     Resume,
     Resumed,
-    Returned,
-    RoundEnded,
-    RoundGrant,
-    RoundRequest,
+    Shutdown,
     Start,
+    SubgroupRequest,
     TimeReply,
     TimeRequest,
     Welcome,
@@ -60,14 +60,13 @@ from anabranch.net.network import Address, Connection, Listener, Network, Receiv
 from anabranch.net.session import LEAST_PATIENCE_S, Session, patience_s
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
+from anabranch.record import events
 from anabranch.scheduler.awareness import Awareness
-from anabranch.scheduler.dealing import Dealer
-from anabranch.scheduler.lookout import Lookout
+from anabranch.scheduler.channels import Channels, Chunking, Dispatching, Outcome
 from anabranch.scheduler.members import Members
-from anabranch.scheduler.observer import Observer
-from anabranch.scheduler.pacing import Decision, PaceBook
+from anabranch.scheduler.pacing import Decision, PaceBook, events_of
 from anabranch.scheduler.policy import Replan
-from anabranch.scheduler.rounds import RoundBook
+from anabranch.scheduler.replan_loop import ReplanLoop
 
 Path = tuple[int, ...]
 
@@ -85,9 +84,14 @@ _MEASURABLE_BPS = 1.0, 1e15
 _LONGEST_S = 1e6
 
 
-Dealing = Callable[[Plan, int], tuple[int, int]]
-"""How chunks are dealt while a round goes on: called with the plan and the elements of the buffer,
-returns how many chunks there are, and how many of them may be under way."""
+class Log(Protocol):
+    """Where a scheduler writes down what happens."""
+
+    def began(self, buffer_elements: int) -> None:
+        """The run's clock starts; the largest buffer has so many elements, 0 if none can say."""
+
+    def write(self, *happened: events.Event) -> None:
+        """Something has happened; times are seconds since the run began."""
 
 
 class Scheduler:
@@ -99,11 +103,14 @@ class Scheduler:
         plan: the plan to begin with.
         token: what a site must know to join.
         work: handed to every site as it is.
-        observer: hears what happens.
+        chunking: how finely buffers are cut.
+        log: where to write down what happens.
         awareness: plans again while the run goes on; None keeps the first plan.
-        dealing: how chunks are dealt during a round; None deals all beforehand, by share.
+        dispatching: how chunks are dispatched during an exchange; None deals all beforehand, by
+            share.
         pacing: who may proceed, where the plan's roots serve the model; None where sites
             all-reduce, in rounds.
+        most_bytes: of buffers of exchanges under way at once.
 
     Attributes:
         stopped: why the run is to end before its last round, or None.
@@ -117,10 +124,12 @@ class Scheduler:
         plan: Plan,
         token: str,
         work: str,
-        observer: Observer,
+        chunking: Chunking,
+        log: Log,
         awareness: Awareness | None = None,
-        dealing: Dealing | None = None,
+        dispatching: Dispatching | None = None,
         pacing: PaceBook | None = None,
+        most_bytes: float = math.inf,
     ) -> None:
         plan.check_fits(overlay)
         self._pacing = pacing
@@ -130,17 +139,17 @@ class Scheduler:
         self.lost: set[int] = set()
         self._workers = frozenset(() if pacing is None else pacing.workers)
         self._awareness = awareness
-        self._lookout: Lookout | None = None  # once the run has begun, where there is awareness
-        self._dealing = dealing
-        self._dealers: dict[int, Dealer] = {}  # of the rounds in progress
+        self._replan_loop: ReplanLoop | None = (
+            None  # once the run has begun, where there is awareness
+        )
         self._network = network
         self.overlay = overlay
         self._plan = plan
         self._work = work
-        self.observer = observer
+        self._log = log
         self.stopped: str | None = None
         self.members = Members(overlay, token)
-        self.rounds = RoundBook(overlay.size, plan)
+        self.channels = Channels(self.name, overlay.size, plan, most_bytes, chunking, dispatching)
         self._sessions: dict[int, Session] = {}  # with the sites that take part
         self._missing: dict[int, _Missing] = {}  # whose connections have broken
         self._returning: dict[int, set[int]] = {}  # lost sites that are back, and who has to know
@@ -150,7 +159,7 @@ class Scheduler:
         self._patience_s = LEAST_PATIENCE_S  # as sites know it
         self._all_gone = asyncio.Event()
         # Connections that have not joined; in order, as closing them is seen by others.
-        self.strangers: dict[Connection, None] = {}
+        self.unauthenticated: dict[Connection, None] = {}
         self._ready: set[int] = set()
         self._left: set[int] = set()
         self._buffer_elements: int | None = None  # as the first ready site says
@@ -173,8 +182,8 @@ class Scheduler:
         try:
             await self._end
         finally:
-            if self._lookout is not None:
-                self._lookout.close()
+            if self._replan_loop is not None:
+                self._replan_loop.close()
             if self._look_at_pace is not None:
                 self._look_at_pace.cancel()
 
@@ -188,7 +197,7 @@ class Scheduler:
                 pass  # they are gone, or will find nobody here
         self._listener.close()
         open_now = [session.connection for session in self._sessions.values()]
-        for connection in [*open_now, *self.strangers]:
+        for connection in [*open_now, *self.unauthenticated]:
             if connection is not None:
                 connection.close()
 
@@ -201,7 +210,7 @@ class Scheduler:
         if not self._end.done():
             for site, missing in self._missing.items():
                 missing.timer.cancel()
-                self.observer.lost(site, missing.why, False, self._since_start_s())
+                self._write_lost(site, missing.why, goes_on=False)
             self._missing.clear()
             self._broadcast(Abort(reason))
             self._end.set_exception(RunAborted(reason))
@@ -211,17 +220,25 @@ class Scheduler:
         """Hold no further round; the run then ends in good order. Only the first reason counts."""
         if self.stopped is None and not self._end.done():
             self.stopped = reason
-            self.rounds.close()
+            self.channels.close()
             if self._pacing is not None:
                 self._pacing.close()
 
     def refused(self, site: int | None, error: PeerError) -> None:
         """Take note that a message was refused."""
         if not self._end.done():
-            self.observer.refused(site, error)
+            self._log.write(
+                events.MessageRefused(
+                    at_s=self._since_start_s(),
+                    site=None,
+                    sender=site,
+                    error=type(error).__name__,
+                    detail=str(error),
+                )
+            )
 
     def _welcome(self, connection: Connection) -> Receiver:
-        self.strangers[connection] = None
+        self.unauthenticated[connection] = None
         return _FromSite(self, connection)
 
     def _broadcast(self, message: Message) -> None:
@@ -238,6 +255,22 @@ class Scheduler:
         for site, session in self._sessions.items():
             if site not in self._returning:
                 session.post(message)
+
+    def _write_joined(self, site: int, now_s: float) -> None:
+        host, port = self.members.address(site)
+        self._log.write(
+            events.SiteJoined(
+                at_s=now_s,
+                site=site,
+                name=self.overlay.sites[site].name,
+                address=f"{host}:{port}",
+            )
+        )
+
+    def _write_lost(self, site: int, why: str, goes_on: bool) -> None:
+        self._log.write(
+            events.SiteLost(at_s=self._since_start_s(), site=site, detail=why, goes_on=goes_on)
+        )
 
     # --- what sites say
 
@@ -260,11 +293,11 @@ class Scheduler:
             self._returning[site] = set()
             self._sessions[site].post(self._welcome_to(site))
             if self._pacing is not None and self._pacing.epoch:
-                self._sessions[site].post(self._counted(self._pacing))
+                self._sessions[site].post(self._epoch_changed(self._pacing))
             if self._end.done():  # as one who died just now
-                self._sessions[site].post(Farewell())
+                self._sessions[site].post(Shutdown())
             return site
-        self.observer.joined(site, (message.host, message.port), 0.0)
+        self._write_joined(site, 0.0)
         if not self.members.missing:
             for index, to in self._sessions.items():
                 to.post(self._welcome_to(index))
@@ -277,7 +310,7 @@ class Scheduler:
             plans.dumps(self._plan),
             self.members.addresses,
             self._work,
-            self.members.lives,
+            self.members.incarnations,
             0 if self._pacing is None else self._pacing.made(site),
         )
 
@@ -285,14 +318,14 @@ class Scheduler:
         """Act on a message from a site that has joined."""
         if site not in self._sessions:
             return  # it came back, could not begin, and was forgotten
-        if isinstance(message, Heard):
+        if isinstance(message, Ack):
             self._sessions[site].acknowledged(message.count)
             return
         self._sessions[site].count()
         if self._end.done():
             return  # nothing counts any more
-        if self._lookout is not None:
-            self._lookout.look_in_time()
+        if self._replan_loop is not None:
+            self._replan_loop.look_in_time()
         match message:
             case Ready() if site in self._returning and not self._returning[site]:
                 self._introduce(site, message.buffer_elements)
@@ -301,19 +334,14 @@ class Scheduler:
             case Ready() if site not in self._ready and not self.members.missing:
                 self._ready.add(site)
                 self._begin_if_all_ready(site, message.buffer_elements)
-            case RoundRequest() if len(self._ready) == self.overlay.size:
-                self._grant(site, message.round)
-            case RoundEnded():
-                if not (math.isfinite(message.seconds) and message.seconds >= 0):
-                    raise MalformedMessage(f"a round that took {message.seconds} s")
-                self._longest_s = max(self._longest_s, message.seconds)
-                self._tell_patience()
-                wrong = self.rounds.ended(site, message.round, message.version, message.checksum)
-                if not self.rounds.is_held(message.round):
-                    self._dealers.pop(message.round, None)
-                self.observer.round_ended(site, message)
-                if wrong:
-                    self.abort(wrong)
+            case ExchangeRequest() if len(self._ready) == self.overlay.size:
+                self._follow(self.channels.request(site, message))
+            case ExchangeEnded():
+                self._exchange_ended(site, message)
+            case SubgroupRequest() if len(self._ready) == self.overlay.size:
+                self._follow(self.channels.subgroup(site, message.members))
+            case Gather() if len(self._ready) == self.overlay.size:
+                self._follow(self.channels.gather(site, message))
             case ProceedRequest() if self._pacing is not None:
                 seconds = message.compute_s
                 if message.samples < 0 or not 0 <= seconds <= _LONGEST_S:
@@ -322,29 +350,35 @@ class Scheduler:
                 decisions = self._pacing.asked(
                     site, message.update, message.samples, seconds, now_s
                 )
-                self.observer.asked(site, message, now_s)
+                self._log.write(
+                    events.ProceedAsked(
+                        at_s=now_s,
+                        site=site,
+                        update=message.update,
+                        samples=message.samples,
+                        compute_s=seconds,
+                    )
+                )
                 self._tell_patience()
                 self._act(decisions, now_s)
             case Came() if self._pacing is not None:
                 if not self._pacing.is_void(message.epoch):
                     now_s = self._since_start_s()
                     self._act(self._pacing.came(site, message.worker, message.update, now_s), now_s)
-            case Progress() if message.round in self._dealers:
-                dealer = self._dealers[message.round]
-                if trees := dealer.progress(site, message.finished, self._now_s()):
-                    self._broadcast(Dealt(message.round, trees))
+            case Progress():
+                self._follow(self.channels.progress(site, message, self._now_s()))
             case Measured():
                 self._hear_measured(site, message)
             case TimeRequest():
                 now_s = self._now_s()
                 self._sessions[site].post(TimeReply(message.sent_s, now_s, now_s, 0.0))
             case Report():
-                self.observer.reported(site, message.events)
+                self._log.write(*_reported(site, message.events))
             case Leave() if site not in self._left and len(self._ready) == self.overlay.size:
                 self._left.add(site)
                 self._end_if_all_left()
-            case Met() if 0 <= message.site < self.overlay.size:
-                if message.life == self.members.lives[message.site]:
+            case RejoinAck() if 0 <= message.site < self.overlay.size:
+                if message.incarnation == self.members.incarnations[message.site]:
                     self._met(message.site, site)
             case CutOff():
                 self._accuse(message)
@@ -355,26 +389,45 @@ class Scheduler:
             case _:
                 raise OutOfPlaceMessage(f"a {type(message).__name__} from {self.name(site)}")
 
-    def _grant(self, site: int, round: int) -> None:
-        before = self.rounds.round
-        granted = self.rounds.grant(site, round)
-        if granted is None:
-            self._sessions[site].post(NoMoreRounds(round))
-            return
-        plan, lacks = granted
-        if round > before and self._dealing is not None:
-            self._dealers[round] = self._make_dealer(self._dealing, plan)
-        trees = self._dealers[round].first if round in self._dealers else None
-        plan_json = plans.dumps(plan) if lacks else ""
-        self._sessions[site].post(RoundGrant(round, plan.version, plan_json, trees))
-        if round > before:
-            self.observer.round_began(round, plan.version, site)
+    def _exchange_ended(self, site: int, message: ExchangeEnded) -> None:
+        if not (math.isfinite(message.seconds) and message.seconds >= 0):
+            raise MalformedMessage(f"an exchange that took {message.seconds} s")
+        self._longest_s = max(self._longest_s, message.seconds)
+        self._tell_patience()
+        outcome = self.channels.ended(site, message)
+        if message.channel == 0:
+            self._log.write(
+                events.RoundDone(
+                    at_s=self._since_start_s(),
+                    site=site,
+                    round=message.number,
+                    version=message.version,
+                    seconds=message.seconds,
+                    checksum=message.checksum,
+                    waited_for=message.waited_for,
+                    tree=message.tree,
+                )
+            )
+        self._follow(outcome)
 
-    def _make_dealer(self, dealing: Dealing, plan: Plan) -> Dealer:
-        assert self._buffer_elements is not None  # rounds are granted to ready sites
-        shares = [tree.share for tree in plan.trees]
-        chunks, window = dealing(plan, self._buffer_elements)
-        return Dealer(shares, self.overlay.size, chunks, window)
+    def _follow(self, outcome: Outcome) -> None:
+        """Say and write down what follows from a message."""
+        for site, message in outcome.say:
+            self._post(site, message)
+        for began in outcome.began:
+            if began.channel == 0:
+                self._log.write(
+                    events.RoundBegan(
+                        at_s=self._since_start_s(),
+                        round=began.number,
+                        version=began.version,
+                        site=began.site,
+                    )
+                )
+            if self._replan_loop is not None:
+                self._replan_loop.size_bytes = _ELEMENT_BYTES * self.channels.largest_elements
+        if outcome.wrong:
+            self.abort(outcome.wrong)
 
     # --- who may proceed
 
@@ -382,9 +435,9 @@ class Scheduler:
         assert self._pacing is not None
         if self._pacing.epoch > self._told_epoch:
             self._told_epoch = self._pacing.epoch
-            self._broadcast(self._counted(self._pacing))
+            self._broadcast(self._epoch_changed(self._pacing))
         for decision in decisions:
-            self.observer.paced(decision, now_s)
+            self._log.write(*events_of(decision, now_s))
             advance = Advance(
                 tuple(each.update for each in decision.applied),
                 decision.discarded,
@@ -400,8 +453,8 @@ class Scheduler:
         self._look_in_time(self._pacing.due_s)
 
     @staticmethod
-    def _counted(pacing: PaceBook) -> Counted:
-        return Counted(pacing.epoch, pacing.workers, pacing.under_way)
+    def _epoch_changed(pacing: PaceBook) -> EpochChanged:
+        return EpochChanged(pacing.epoch, pacing.workers, pacing.under_way)
 
     def _look_in_time(self, due_s: float) -> None:
         if self._look_at_pace is not None:
@@ -418,7 +471,7 @@ class Scheduler:
         self._look_at_pace = None
         # A timer may ring a little early; the pace is told the moment that it asked for.
         now_s = max(self._since_start_s(), self._pacing.due_s)
-        self.observer.looked(now_s)
+        self._log.write(events.PaceLooked(at_s=now_s))
         self._act(self._pacing.look(now_s), now_s)
 
     # --- what is known of the network
@@ -434,7 +487,17 @@ class Scheduler:
             latency_s = 0.0 if rate.latency_s is None else rate.latency_s
             if not slow <= rate.rate_bps <= fast or not 0 <= latency_s <= _LONGEST_S:
                 raise MalformedMessage(f"{self.name(site)} measured {rate}")
-            self.observer.measured(rate.source, site, rate)
+            self._log.write(
+                events.LinkMeasured(
+                    at_s=self._since_start_s(),
+                    site=site,
+                    source=rate.source,
+                    target=site,
+                    rate_bps=rate.rate_bps,
+                    latency_s=rate.latency_s,
+                    chunks=rate.chunks,
+                )
+            )
             if self._awareness is not None:
                 self._awareness.measured(rate.source, site, rate, self._since_start_s())
 
@@ -446,11 +509,11 @@ class Scheduler:
         if self._end.done():
             return
         if replan is not None:
-            self.rounds.issue(replan.plan)
-            self.observer.plan_issued(replan)
+            self.channels.issue(replan.plan)
+            self._log.write(_plan_issued(replan, self._since_start_s()))
             self._auxiliary = replan.plan.version, _flat(replan.plan)  # they come with the plan
-        if (self.rounds.plan.version, paths) != self._auxiliary:
-            self._auxiliary = self.rounds.plan.version, paths
+        if (self.channels.all.plan.version, paths) != self._auxiliary:
+            self._auxiliary = self.channels.all.plan.version, paths
             self._broadcast(Auxiliary(*self._auxiliary))
 
     def _begin_if_all_ready(self, site: int, buffer_elements: int) -> None:
@@ -465,10 +528,10 @@ class Scheduler:
             self._started_s = self._now_s()
             if self._awareness is not None:
                 size_bytes = _ELEMENT_BYTES * buffer_elements
-                self._lookout = Lookout(
+                self._replan_loop = ReplanLoop(
                     self._awareness, size_bytes, self._started_s, self._found, self.abort
                 )
-            self.observer.started(buffer_elements)
+            self._log.began(buffer_elements)
             self._broadcast(Start())
             if self._pacing is not None:
                 now_s = self._since_start_s()
@@ -479,7 +542,7 @@ class Scheduler:
             for missing in self._missing.values():
                 missing.timer.cancel()
             self._missing.clear()
-            self._broadcast(Farewell())
+            self._broadcast(Shutdown())
             self._end.set_result(None)
 
     # --- who is there
@@ -494,7 +557,7 @@ class Scheduler:
         site = message.site
         if not self.members.knows(message.token):
             raise UnauthorisedPeer(f"{connection.peer} does not know the run's token")
-        known = site in self._sessions and message.life == self.members.lives[site]
+        known = site in self._sessions and message.incarnation == self.members.incarnations[site]
         if not known or self.members.missing:
             raise UnauthorisedPeer(
                 f"{connection.peer} says it is site {site}, which is not in the run"
@@ -508,7 +571,7 @@ class Scheduler:
         connection.post(Resumed(session.heard))
         session.go_on(connection, message.heard)
         if not self._end.done():
-            self.observer.resumed(site)
+            self._log.write(events.SiteResumed(at_s=self._since_start_s(), site=site))
         return site
 
     def closed(self, site: int, connection: Connection, error: Exception | None) -> None:
@@ -537,7 +600,9 @@ class Scheduler:
             if site in self._accused or self.members.missing:
                 self._lose(site, died, died=True)
             else:
-                self.observer.cut(site, str(error))
+                self._log.write(
+                    events.SiteCut(at_s=self._since_start_s(), site=site, detail=str(error))
+                )
                 give_up = partial(self._lose, site, died, died=True)
                 timer = asyncio.get_running_loop().call_later(self._patience_s + _SLACK_S, give_up)
                 self._missing[site] = _Missing(timer, died)
@@ -547,13 +612,14 @@ class Scheduler:
         """How far the run is, in words."""
         if self._pacing is not None and self._pacing.under_way:
             return f"in update {self._pacing.under_way}"
-        return f"in round {self.rounds.round}" if self.rounds.round else "before the first round"
+        latest = self.channels.all.latest
+        return f"in round {latest}" if latest else "before the first round"
 
     def _accuse(self, cut: CutOff) -> None:
         """Hear that a lane has ended: if that neighbour's connection has ended too, it died."""
         if not 0 <= cut.neighbour < self.overlay.size:
             raise MalformedMessage(f"a lane to site {cut.neighbour}, which is not in the overlay")
-        if cut.life < self.members.lives[cut.neighbour]:
+        if cut.incarnation < self.members.incarnations[cut.neighbour]:
             return  # that one is known to have died
         self._accused.add(cut.neighbour)
         if cut.neighbour in self._missing:
@@ -562,7 +628,10 @@ class Scheduler:
 
     def _judge(self, cut: CutOff) -> None:
         """End the run because of a lane that ended, unless the neighbour died and may."""
-        if cut.neighbour not in self.lost and cut.life == self.members.lives[cut.neighbour]:
+        if (
+            cut.neighbour not in self.lost
+            and cut.incarnation == self.members.incarnations[cut.neighbour]
+        ):
             self.abort(cut.reason)
 
     def _lose(self, site: int, why: str, died: bool = False) -> None:
@@ -572,7 +641,7 @@ class Scheduler:
             self._missing.pop(site).timer.cancel()
         goes_on = died and self._may_go_on_without(site)
         now_s = self._since_start_s()
-        self.observer.lost(site, why, goes_on, now_s)
+        self._write_lost(site, why, goes_on)
         if self._pacing is not None and goes_on:
             self.lost.add(site)
             self._act(self._pacing.lost(site, now_s), now_s)
@@ -592,12 +661,12 @@ class Scheduler:
             )
             self._forget(site)
             return
-        life, address = self.members.lives[site], self.members.addresses[site]
+        incarnation, address = self.members.incarnations[site], self.members.addresses[site]
         links = self.overlay.link
         for other, session in self._sessions.items():
             if other != site and (links(site, other) or links(other, site)):
                 self._returning[site].add(other)
-                session.post(Returned(site, life, *address))
+                session.post(Rejoined(site, incarnation, *address))
         if not self._returning[site]:
             self._take_back(site)
 
@@ -617,7 +686,7 @@ class Scheduler:
         now_s = self._since_start_s()
         self._sessions[site].post(Patience(self._patience_s))
         self._sessions[site].post(Start(now_s))
-        self.observer.joined(site, self.members.addresses[site], now_s)
+        self._write_joined(site, now_s)
         self._act(self._pacing.joined(site, now_s), now_s)
         if self._pacing.is_over:
             self._sessions[site].post(NoMoreRounds(0))
@@ -657,6 +726,57 @@ def _dispensable(plan: Plan, pacing: PaceBook | None) -> set[int]:
     return set(range(plan.size)) - needed
 
 
+def _plan_issued(replan: Replan, now_s: float) -> events.PlanIssued:
+    return events.PlanIssued(
+        at_s=now_s,
+        version=replan.plan.version,
+        plan_json=plans.dumps(replan.plan),
+        why=replan.why,
+        changed=[
+            events.LinkChanged(
+                source=change.source,
+                target=change.target,
+                was_bps=change.was_bps,
+                now_bps=change.now_bps,
+            )
+            for change in replan.changed
+        ],
+        before_s=replan.before_s,
+        after_s=replan.after_s,
+    )
+
+
+def _reported(site: int, encoded: tuple[bytes, ...]) -> list[events.Event]:
+    """Return the events that a site has sent for the log.
+
+    Raises:
+        MalformedMessage: one is no event.
+        OutOfPlaceMessage: one is not for a site to tell, or happened at another.
+    """
+    known: list[events.Event] = []
+    for data in encoded:
+        try:
+            event = events.decode(data.decode())
+        except ValueError as error:
+            raise MalformedMessage(f"a report that is no event: {error}") from None
+        match event:
+            case (
+                events.StepDone()
+                | events.Evaluated()
+                | events.MessageRefused()
+                | events.TransportChosen()
+            ):
+                about: int | None = event.site
+            case events.LinkBytes():
+                about = event.source
+            case _:
+                raise OutOfPlaceMessage(f"a site cannot report {type(event).__name__}")
+        if about != site:
+            raise OutOfPlaceMessage(f"site {site} reports what happened at site {about}")
+        known.append(event)
+    return known
+
+
 def _flat(plan: Plan) -> tuple[Path, ...]:
     return tuple(path for paths in plan.auxiliary.values() for path in paths)
 
@@ -692,7 +812,7 @@ class _FromSite:
 
     def _admitted(self) -> None:
         self._connection.trust()
-        self._scheduler.strangers.pop(self._connection, None)
+        self._scheduler.unauthenticated.pop(self._connection, None)
 
     def on_refused(self, message: AnyMessage, error: PeerError) -> None:
         self._scheduler.refused(self._site, error)
@@ -703,7 +823,7 @@ class _FromSite:
             self._scheduler.abort(f"{self._scheduler.name(self._site)} broke the protocol: {error}")
 
     def on_closed(self, error: Exception | None) -> None:
-        self._scheduler.strangers.pop(self._connection, None)
+        self._scheduler.unauthenticated.pop(self._connection, None)
         if self._site is not None:
             self._scheduler.closed(self._site, self._connection, error)
         elif isinstance(error, PeerError):

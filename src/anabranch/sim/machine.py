@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from anabranch.sim.compute import Slowdowns
+from anabranch.fleet import Slowdowns
 from anabranch.sim.loop import VirtualLoop
 
 

@@ -380,7 +380,9 @@ class _End:
     def trust(self) -> None:
         """Everybody in a simulation is trusted."""
 
-    async def send(self, message: Message, payload: Payload = b"") -> None:
+    async def send(
+        self, message: Message, payload: Payload = b"", head_first: bool = False
+    ) -> None:
         async with self._one_at_a_time:
             await self.host.awake()
             if not self._open:

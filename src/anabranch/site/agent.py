@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch.net.errors import (
     LinkError,
     MalformedMessage,
+    NetError,
     OutOfPlaceMessage,
     PeerError,
     RunAborted,
@@ -22,27 +24,33 @@ from anabranch.net.messages import (
     Advance,
     AnyMessage,
     Auxiliary,
-    Counted,
     CutOff,
-    Dealt,
+    Dispatched,
+    EpochChanged,
+    ExchangeEnded,
+    ExchangeFailed,
+    ExchangeRequest,
     Failed,
-    Farewell,
+    Gather,
+    Gathered,
+    Grant,
     Join,
     Leave,
     Measured,
     Message,
-    Met,
     NoMoreRounds,
     Proceed,
     Progress,
     Ready,
+    RejoinAck,
+    Rejoined,
     Report,
-    Returned,
-    RoundEnded,
-    RoundGrant,
-    RoundRequest,
+    Shutdown,
+    Signature,
     Stamp,
     Start,
+    Subgrouped,
+    SubgroupRequest,
     TimeReply,
     TimeRequest,
     Welcome,
@@ -50,28 +58,37 @@ from anabranch.net.messages import (
 from anabranch.net.network import Address, Connection, Listener, Network, Receiver
 from anabranch.net.throughput import Arrival
 from anabranch.plan import Plan
-from anabranch.site.accumulator import Floats
-from anabranch.site.aggregation import Aggregation, check_buffer
-from anabranch.site.arithmetic import Arithmetic
+from anabranch.site.actions import ModelHere, UpdateHere
+from anabranch.site.arithmetic import Buffer, Floats
 from anabranch.site.control import Control, RoundsOver
 from anabranch.site.dataplane import DataPlane, DataPlaneConfig
+from anabranch.site.exchange import Exchange
 from anabranch.site.meter import Meter
-from anabranch.site.serving import Served, Serving
+from anabranch.site.reduction import LEAST_WEIGHT, MOST_WEIGHT
+from anabranch.site.serving import ServedModel, Serving
+from anabranch.site.terms import Terms
 from anabranch.site.timekeeper import Timekeeper
 
 # How often, while as many chunks end as may be under way, a site tells the scheduler so.
 _REPORTS_A_WINDOW = 16
 
 
+class ExchangeError(NetError):
+    """An exchange ended without a result, for every member; the group goes on."""
+
+
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What a site knows of a round it took part in.
+    """What a site knows of an exchange it took part in.
 
     Args:
-        round, version: its number, and that of its plan.
+        round: its number among those of its members, from 1.
+        version: of its plan.
         seconds: from asking for it to its result.
-        tree: of the chunk that was finished last here; None where the round had none.
+        tree: of the chunk that was finished last here; None where there was none.
         waited_for: the neighbour that sent that chunk; None where none did.
+        channel: whose exchange it was; 0 where every site took part.
+        size_bytes: of the buffer, as it travels.
     """
 
     round: int
@@ -79,6 +96,8 @@ class Round:
     seconds: float
     tree: int | None = None
     waited_for: int | None = None
+    channel: int = 0
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +105,51 @@ class Transport:
     """How a site's lanes send, the same at every site of a run.
 
     Args:
-        chunk_elements: the most elements of a chunk.
+        chunk_elements: of a chunk, as relays reckon how many may be on their way.
+        most_chunk_elements: of any buffer's chunks.
+        room_elements: of data that may come before its exchange has begun here.
         strands: connections of each lane.
         primary_busy_bound, auxiliary_queue_length: see :mod:`anabranch.site.multipath`.
     """
 
     chunk_elements: int
+    most_chunk_elements: int
+    room_elements: int
     strands: int = 1
     primary_busy_bound: int = 2
     auxiliary_queue_length: int = 1
+
+
+@dataclass(slots=True)
+class _Asked:
+    """An exchange that was asked for."""
+
+    at_s: float
+    granted: asyncio.Future[tuple[Grant, Plan]]
+
+
+@dataclass(slots=True)
+class _Channel:
+    """What a site exchanges with the same members, one after the other or at once."""
+
+    plan: Plan
+    number: int = 0  # of the latest exchange that began here
+    gathered: int = 0  # gatherings begun here
+    waiting: dict[int, _Asked] = field(default_factory=dict)
+    gathering: dict[int, asyncio.Future[tuple[bytes, ...]]] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)  # before they were asked for here
+
+
+@dataclass(slots=True)
+class _Underway:
+    """An exchange that goes on here, and what the scheduler was told of it."""
+
+    channel: int
+    number: int
+    began_s: float
+    window: int  # chunks under way, where dispatch goes on during the exchange
+    more: Terms | None  # of the next one, if there will be one
+    told: int = 0  # chunks finished here when the scheduler was last told
 
 
 def is_time_to_ask(elapsed_s: float, done_share: float, round_trip_s: float) -> bool:
@@ -159,15 +214,11 @@ class SiteAgent:
         self._scheduler = Control(control, token, self._during, self._ended_early)
         self._listener: Listener | None = None
         self._plane: DataPlane | None = None
-        self._plan: Plan
-        self._round = 0
-        self._began_s = 0.0  # that round, by the loop's time
-        self._more = False  # there is a further round
-        self._asked = 0  # the latest round asked for
-        self._asked_s = 0.0
+        self._channels: dict[int, _Channel] = {}
+        self._subgroups: dict[tuple[int, ...], asyncio.Future[int]] = {}
+        self._underway: dict[int, _Underway] = {}  # by exchange
+        self._over = False  # no further exchange is held
         self._round_trip_s = 0.0  # to the scheduler, as it last was
-        self._window = 0  # chunks under way, where the deal goes on during the round
-        self._told = 0  # chunks finished here when the scheduler was last told
         self._serving: Serving | None = None  # in a run with servers
         self._meter: Meter | None = None
         self._heads_go_ahead = False  # on its lanes
@@ -175,8 +226,8 @@ class SiteAgent:
         # As the scheduler last said, and of which plan version.
         self._auxiliary: tuple[int, Mapping[tuple[int, int], tuple[tuple[int, ...], ...]]] = 0, {}
         # What was heard after the welcome and before this site was ready.
-        self._returned: list[Returned] = []
-        self._counted: Counted | None = None
+        self._returned: list[Rejoined] = []
+        self._epoch: EpochChanged | None = None
         self.welcome: Welcome
 
     async def join(self, scheduler: Address) -> Welcome:
@@ -193,27 +244,26 @@ class SiteAgent:
         host, port = self._listener.address
         join = Join(self._token, self._name, host, port)
         self.welcome = await self._scheduler.join(scheduler, join)
-        self._plan = plans.loads(self.welcome.plan_json)
+        self._channels[0] = _Channel(plans.loads(self.welcome.plan_json))
         return self.welcome
 
     async def start(
         self,
         transport: Transport,
-        buffer_elements: int,
-        arithmetic: Arithmetic,
         lanes: Network,
         meter: Meter | None = None,
-        served: Served | None = None,
+        served: ServedModel | None = None,
+        buffer_elements: int = 0,
     ) -> None:
         """Say that this site is ready, and wait until every site is.
 
         Args:
             transport: how lanes send; the same at every site.
-            buffer_elements: the largest buffer a round of this run has.
-            arithmetic: what is done to elements; the same at every site.
             lanes: the network on which this site connects to others.
             meter: measures the links to this site; None measures none.
             served: the model, where it is served; None where sites all-reduce.
+            buffer_elements: of the largest buffer that will be exchanged; 0 where that is not
+                known.
 
         Raises:
             RunAborted: the run ended early; names who or what caused it.
@@ -225,26 +275,35 @@ class SiteAgent:
             addresses=self.welcome.addresses,
             token=self._token,
             chunk_elements=transport.chunk_elements,
-            buffer_elements=buffer_elements,
+            most_chunk_elements=transport.most_chunk_elements,
+            room_elements=transport.room_elements,
             strands=transport.strands,
             primary_busy_bound=transport.primary_busy_bound,
             auxiliary_queue_length=transport.auxiliary_queue_length,
             stamped=meter is not None,
-            lives=self.welcome.lives,
+            incarnations=self.welcome.incarnations,
         )
         self._meter = meter
         self._heads_go_ahead = lanes.heads_go_ahead
-        self._plane = DataPlane(lanes, config, arithmetic, self)
-        self._plane.use_auxiliary(self._plan.auxiliary)
+        self._plane = DataPlane(lanes, config, self)
+        plan = self._channels[0].plan
+        self._plane.use_auxiliary(plan.auxiliary)
         if served is not None:
-            self._serving = Serving(self._scheduler, self._plane, self.welcome, self._plan, served)
-        if self._counted is not None:
-            self._during(self._counted)
+            self._serving = Serving(
+                self._scheduler,
+                self._plane,
+                self.welcome,
+                plan,
+                served,
+                transport.most_chunk_elements,
+            )
+        if self._epoch is not None:
+            self._during(self._epoch)
         for returned in self._returned:
             self._meet(self._plane, returned)
         self._say(Ready(buffer_elements))
-        start = await self._scheduler.expect(Start, Farewell)
-        if isinstance(start, Farewell):
+        start = await self._scheduler.expect(Start, Shutdown)
+        if isinstance(start, Shutdown):
             raise RoundsOver
         assert isinstance(start, Start)
         self.began.set_result(self._loop.time() - start.since_s)
@@ -252,57 +311,108 @@ class SiteAgent:
             self._timekeeper = Timekeeper(self._clock, self._ask_the_time)
             self._timekeeper.begin()
 
-    async def all_reduce(self, buffer: Floats, weight: float = 1.0, more: bool = False) -> Round:
-        """Replace a buffer by its weighted mean over all sites; one round.
+    async def exchange(
+        self,
+        buffer: Buffer,
+        terms: Terms,
+        weight: float = 1.0,
+        more: bool = False,
+        channel: int = 0,
+    ) -> Round:
+        """Take part in one exchange, to its end; several may go on at once.
 
         Args:
-            buffer: flat float32, contiguous, writable, the same length at every site.
+            buffer: what is contributed; holds the result afterwards.
+            terms: the same at every member.
             weight: of this site's contribution, > 0.
-            more: whether another round will follow: its plan is then asked for before this one
-                ends, so that nobody waits for it.
+            more: whether another exchange of these terms will follow: it is then asked for before
+                this one ends, so that no site waits for its plan.
+            channel: whose exchange it is; 0 for all sites', others as ``subgroup`` returns them.
 
         Raises:
-            ValueError: not such a buffer or weight.
-            RoundsOver: there is no further round; the buffer is as it was.
+            ValueError: a buffer or weight that cannot be.
+            RoundsOver: there is no further exchange; the buffer is as it was.
+            ExchangeError: the members disagree on what to exchange; names two of them.
             RunAborted: the run ended early; names who or what caused it.
         """
         assert self._plane is not None, "start() comes first"
-        check_buffer(buffer, weight, self._plane.config.buffer_elements)
-        began_s = self._began_s = self._loop.time()
-        self._round += 1
-        self._more, self._told = more, 0
-        self._ask(self._round)
-        grant = await self._scheduler.expect(RoundGrant, NoMoreRounds)
-        if isinstance(grant, NoMoreRounds):
-            raise RoundsOver
-        assert isinstance(grant, RoundGrant)
-        if grant.round != self._round:
-            raise RunAborted(f"the scheduler granted round {grant.round}, not {self._round}")
-        if grant.plan_json:
-            self._plan = plans.loads(grant.plan_json)
-            version, paths = self._auxiliary
-            newer = version == self._plan.version
-            self._plane.use_auxiliary(paths if newer else self._plan.auxiliary)
-        self._window = len(grant.trees or ())
+        _check(buffer, weight)
+        began_s = self._loop.time()
+        state = self._channels[channel]
+        state.number += 1
+        number = state.number
+        if number in state.failed:
+            raise ExchangeError(state.failed.pop(number))
+        self._ask(channel, number, terms)
+        asked = state.waiting[number]
         try:
-            latest = await self._plane.all_reduce(
-                self._round, self._plan, buffer, weight, grant.trees
+            grant, plan = await asked.granted
+        finally:
+            del state.waiting[number]
+        exchange = grant.exchange
+        window = len(grant.trees or ())
+        self._underway[exchange] = _Underway(
+            channel, number, began_s, window, terms if more else None
+        )
+        try:
+            latest = await self._plane.exchange(
+                exchange, terms, plan, buffer, weight, grant.chunk_elements, grant.trees
             )
         except (LinkError, PeerError, RunAborted) as error:
             raise await self._scheduler.verdict(error) from error
+        finally:
+            del self._underway[exchange]
         tree, waited_for = (None, None) if latest is None else latest
         seconds = self._loop.time() - began_s
         if more:
-            self._ask(self._round + 1)
+            self._ask(channel, number + 1, terms)
         if self._timekeeper is not None:
             self._timekeeper.remember()  # links are idle now, so answers are quick
-        return Round(self._round, grant.version, seconds, tree, waited_for)
+        size_bytes = terms.wire.item_bytes * buffer.elements
+        return Round(number, grant.version, seconds, tree, waited_for, channel, size_bytes)
 
-    def _ask(self, round: int) -> None:
-        """Ask for a round, unless that has been done."""
-        if round > self._asked and not self._scheduler.is_over:
-            self._asked, self._asked_s = round, self._loop.time()
-            self._scheduler.post(RoundRequest(round))
+    def _ask(self, channel: int, number: int, terms: Terms) -> None:
+        """Ask for an exchange, unless that has been done."""
+        state = self._channels[channel]
+        if number in state.waiting:
+            return
+        granted: asyncio.Future[tuple[Grant, Plan]] = self._loop.create_future()
+        state.waiting[number] = _Asked(self._loop.time(), granted)
+        if self._over:
+            granted.set_exception(RoundsOver())
+            granted.exception()  # it may never be waited for
+        elif self._scheduler.is_over:
+            self._scheduler.fail_with(granted)
+        else:
+            signature = Signature(terms.op, terms.wire, terms.elements, terms.source)
+            self._scheduler.post(ExchangeRequest(channel, number, signature))
+
+    async def subgroup(self, members: tuple[int, ...]) -> int:
+        """Return the channel of some sites, which all of them ask for; this one is among them.
+
+        Args:
+            members: in rising order.
+
+        Raises:
+            RunAborted: the run ended early.
+        """
+        if members not in self._subgroups:
+            self._subgroups[members] = self._loop.create_future()
+            self._say(SubgroupRequest(members))
+        return await asyncio.shield(self._subgroups[members])
+
+    async def gather(self, value: bytes, channel: int = 0) -> tuple[bytes, ...]:
+        """Return the small values of all members, in the order of their indices.
+
+        Raises:
+            RunAborted: the run ended early.
+        """
+        state = self._channels[channel]
+        state.gathered += 1
+        future: asyncio.Future[tuple[bytes, ...]] = self._loop.create_future()
+        state.gathering[state.gathered] = future
+        self._say(Gather(channel, state.gathered, value))
+        return await future
 
     # --- push and pull
 
@@ -323,9 +433,15 @@ class SiteAgent:
     # --- what a site tells the scheduler
 
     async def round_ended(self, done: Round, checksum: int | None) -> None:
-        """Tell the scheduler that a round's result is in use here."""
-        ended = RoundEnded(
-            done.round, done.version, done.seconds, checksum, done.waited_for, done.tree
+        """Tell the scheduler that an exchange's result is in use here."""
+        ended = ExchangeEnded(
+            done.channel,
+            done.round,
+            done.version,
+            done.seconds,
+            checksum,
+            done.waited_for,
+            done.tree,
         )
         self._say(ended)
 
@@ -336,7 +452,7 @@ class SiteAgent:
     async def leave(self) -> None:
         """Say that this site has finished, wait until every site has, and close."""
         self._say(Leave())
-        await self._scheduler.expect(Farewell)
+        await self._scheduler.expect(Shutdown)
         self.close()
 
     async def fail(self, error: Exception) -> None:
@@ -362,10 +478,22 @@ class SiteAgent:
 
     def _during(self, message: AnyMessage) -> None:
         match message:
-            case RoundGrant() | NoMoreRounds():
-                self._round_trip_s = self._loop.time() - self._asked_s
-            case Dealt() if self._plane is not None:
-                self._plane.dealt(message.round, message.trees)
+            case Grant():
+                self._granted(message)
+            case NoMoreRounds():
+                self._over = True
+                self._fail_waiting(RoundsOver())
+            case ExchangeFailed():
+                self._exchange_failed(message)
+            case Subgrouped():
+                self._channels[message.channel] = _Channel(plans.loads(message.plan_json))
+                self._subgroups[message.members].set_result(message.channel)
+            case Gathered():
+                future = self._channels[message.channel].gathering.pop(message.number)
+                if not future.done():
+                    future.set_result(message.values)
+            case Dispatched() if self._plane is not None:
+                self._plane.dispatched(message.exchange, message.trees)
             case Auxiliary() if self._plane is not None:
                 paths: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = {}
                 for path in message.paths:
@@ -375,28 +503,70 @@ class SiteAgent:
                     paths[ends] = (*paths.get(ends, ()), path)
                 self._plane.check_auxiliary(paths)
                 self._auxiliary = message.version, paths
-                if message.version == self._plan.version:
+                if message.version == self._channels[0].plan.version:
                     self._plane.use_auxiliary(paths)
             case TimeReply():
                 self.hear_time(message)
             case Advance() if self._serving is not None:
                 self._serving.advance(message)
-            case Counted() if self._serving is not None:
-                self._serving.count(message)
-            case Counted() if self._plane is None:
-                self._counted = message
-            case Returned() if self._plane is not None:
+            case EpochChanged() if self._serving is not None:
+                self._serving.change_epoch(message)
+            case EpochChanged() if self._plane is None:
+                self._epoch = message
+            case Rejoined() if self._plane is not None:
                 self._meet(self._plane, message)
-            case Returned():
+            case Rejoined():
                 self._returned.append(message)
             case _:
                 raise OutOfPlaceMessage(f"a {type(message).__name__}, which has no meaning here")
 
-    def _meet(self, plane: DataPlane, message: Returned) -> None:
+    def _granted(self, grant: Grant) -> None:
+        state = self._channels.get(grant.channel)
+        asked = None if state is None else state.waiting.get(grant.number)
+        if state is None or asked is None or asked.granted.done():
+            raise OutOfPlaceMessage(
+                f"exchange {grant.number} of channel {grant.channel} is granted, unasked"
+            )
+        self._round_trip_s = self._loop.time() - asked.at_s
+        if grant.plan_json:
+            state.plan = plans.loads(grant.plan_json)
+            if grant.channel == 0 and self._plane is not None:
+                version, paths = self._auxiliary
+                newer = version == state.plan.version
+                self._plane.use_auxiliary(paths if newer else state.plan.auxiliary)
+        asked.granted.set_result((grant, state.plan))
+
+    def _exchange_failed(self, message: ExchangeFailed) -> None:
+        state = self._channels[message.channel]
+        asked = state.waiting.get(message.number)
+        error = ExchangeError(message.reason)
+        if message.exchange in self._underway and self._plane is not None:
+            self._plane.give_up(message.exchange, error)
+            return
+        if self._plane is not None:
+            self._plane.give_up(message.exchange, error)
+        if asked is None:
+            state.failed[message.number] = message.reason
+        elif not asked.granted.done():
+            asked.granted.set_exception(error)
+            asked.granted.exception()
+
+    def _fail_waiting(self, error: Exception) -> None:
+        """Let none wait for an answer of the scheduler's that will not come."""
+        futures: list[asyncio.Future[Any]] = [*self._subgroups.values()]
+        for state in self._channels.values():
+            futures += [asked.granted for asked in state.waiting.values()]
+            futures += state.gathering.values()
+        for future in futures:
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # it may never be waited for
+
+    def _meet(self, plane: DataPlane, message: Rejoined) -> None:
         address = message.host, message.port
         self._moved(message.site, address)
-        plane.returned(message.site, message.life, address)
-        self._scheduler.post(Met(message.site, message.life))
+        plane.returned(message.site, message.incarnation, address)
+        self._scheduler.post(RejoinAck(message.site, message.incarnation))
 
     # --- what the data plane tells; see anabranch.site.dataplane.Owner
 
@@ -405,24 +575,34 @@ class SiteAgent:
         if self._scheduler.is_open:
             self._scheduler.post(Abort(str(error)))
 
-    def cut_off(self, neighbour: int, life: int, error: Exception) -> None:
+    def cut_off(self, neighbour: int, incarnation: int, error: Exception) -> None:
         """Tell the scheduler, which knows whether the neighbour is to blame."""
         if self._scheduler.is_open:
-            self._scheduler.post(CutOff(neighbour, str(error), life))
+            self._scheduler.post(CutOff(neighbour, str(error), incarnation))
 
-    def advanced(self, round: int, aggregation: Aggregation) -> None:
-        """Tell the scheduler how far this site is, and ask for the next round in time."""
-        if self._window and not aggregation.all_dealt:
-            finished = sum(aggregation.finished_by_tree)
-            enough = finished - self._told >= max(1, self._window // _REPORTS_A_WINDOW)
+    def advanced(self, exchange: Exchange) -> None:
+        """Tell the scheduler how far this site is, and ask for the next exchange in time."""
+        underway = self._underway.get(exchange.number)
+        if underway is None:
+            return
+        spread = exchange.spread
+        if underway.window and not exchange.all_dealt:
+            enough = spread.held - underway.told >= max(1, underway.window // _REPORTS_A_WINDOW)
             # With nothing left to finish there would be no later report.
-            if enough or finished == aggregation.dealt:
-                self._told = finished
-                self._scheduler.post(Progress(round, tuple(aggregation.finished_by_tree)))
-        if self._more and self._asked == round:
-            elapsed_s = self._loop.time() - self._began_s
-            if is_time_to_ask(elapsed_s, aggregation.done_share, self._round_trip_s):
-                self._ask(round + 1)
+            if enough or spread.held == exchange.dealt:
+                underway.told = spread.held
+                self._scheduler.post(Progress(exchange.number, tuple(spread.held_by_tree)))
+        if underway.more is not None and not self._scheduler.is_over:
+            if underway.number + 1 in self._channels[underway.channel].waiting:
+                return
+            elapsed_s = self._loop.time() - underway.began_s
+            if is_time_to_ask(elapsed_s, exchange.done_share, self._round_trip_s):
+                self._ask(underway.channel, underway.number + 1, underway.more)
+
+    def happened(self, what: UpdateHere | ModelHere) -> None:
+        """Take note that an update or a model is all here, where the model is served."""
+        assert self._serving is not None
+        self._serving.happened(what)
 
     def stamp(self, backlogged: bool) -> Stamp:
         """Return the stamp of a chunk that leaves now."""
@@ -471,7 +651,7 @@ class SiteAgent:
         """
         if self._scheduler.is_over:
             return
-        site, plan = self.welcome.site, self._plan
+        site, plan = self.welcome.site, self._channels[0].plan
         parents = [
             (tree.share, tree.up[site])
             for tree in plan.trees
@@ -489,10 +669,11 @@ class SiteAgent:
     # --- inside
 
     def _on_lane(self, connection: Connection) -> Receiver:
-        # A site is ready before any other opens a lane to it, so who comes earlier is a stranger.
-        return _Stranger(connection) if self._plane is None else self._plane.welcome(connection)
+        # A site is ready before any other opens a lane to it: an earlier one is not of this run.
+        return _Premature(connection) if self._plane is None else self._plane.welcome(connection)
 
     def _ended_early(self, error: Exception) -> None:
+        self._fail_waiting(error)
         if self._plane is not None:
             self._plane.fail(error)
 
@@ -501,7 +682,7 @@ class SiteAgent:
         self._scheduler.post(message)
 
 
-class _Stranger:
+class _Premature:
     """Receives a connection that comes before lanes are due: it hears nothing and is closed."""
 
     def __init__(self, connection: Connection) -> None:
@@ -515,3 +696,13 @@ class _Stranger:
 
     def on_closed(self, error: Exception | None) -> None:
         pass
+
+
+def _check(buffer: Buffer, weight: float) -> None:
+    """Check what a site would contribute, and its weight."""
+    if not buffer.elements:
+        raise ValueError("the buffer is empty; an exchange without data would wait for no site")
+    if not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
+        raise ValueError(
+            f"weight is {weight:g}, must be in {LEAST_WEIGHT:g}..{MOST_WEIGHT:g}; scale all weights"
+        )

@@ -1,120 +1,314 @@
-"""What is done to the elements of a round: the arithmetic of float32, or none.
+"""What is done to the elements of a chunk: added up in float32, converted to and from the wire.
 
-The protocol of a round is the same whether its numbers matter or not: who waits for whom, what is
-sent, in which order. A simulation that asks only how long rounds take leaves the numbers out.
+The protocol of an exchange is the same whether its numbers matter or not: who waits for whom, what
+is sent, in which order. A simulation that asks only how long exchanges take leaves the numbers out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from anabranch.site.accumulator import Accumulator, Floats
+from anabranch.plan import Chunk
+from anabranch.site.terms import Op, Wire
 
+if TYPE_CHECKING:
+    import torch
+
+Floats = npt.NDArray[np.float32]
+Combine = Callable[..., object]
 Piece = Callable[[int, memoryview], None]
 
 
-class Gathering(Protocol):
-    """The running weighted sum of one chunk; see :mod:`anabranch.site.accumulator`."""
+class Buffer(Protocol):
+    """The memory that an exchange reads and overwrites, chunk by chunk.
 
-    @property
-    def take(self) -> Piece | None:
-        """What takes a child's payload in, piece by piece; None if nobody need look at it."""
-
-    @property
-    def sum(self) -> Floats:
-        """The sum, shape (elements,); whole once everything has been added."""
-
-    def add_own(self, own: Floats, weight: float) -> None:
-        """Add ``weight * own``, shape (elements,)."""
-
-
-class Arithmetic(Protocol):
-    """What a round does to elements; shapes are (elements,) throughout."""
-
-    def gather(self, elements: int) -> Gathering:
-        """Return an empty sum of this many elements."""
-
-    def weighted(self, own: Floats, weight: float) -> Floats:
-        """Return ``weight * own``; ``own`` itself where that is the same."""
-
-    def divide(self, total: Floats, weight: float, mean: Floats) -> None:
-        """Set ``mean`` to ``total / weight``."""
-
-    def payload(self, elements: Floats) -> memoryview:
-        """Return the bytes to send for these elements."""
-
-    def memory(self, elements: Floats) -> memoryview | None:
-        """Return where a payload of these elements is received; None if nobody need look at it."""
-
-
-class Float32:
-    """The real thing."""
-
-    def gather(self, elements: int) -> Gathering:
-        """See :class:`Arithmetic`."""
-        return Accumulator(elements)
-
-    def weighted(self, own: Floats, weight: float) -> Floats:
-        """See :class:`Arithmetic`."""
-        return own if weight == 1.0 else own * np.float32(weight)
-
-    def divide(self, total: Floats, weight: float, mean: Floats) -> None:
-        """See :class:`Arithmetic`."""
-        np.divide(total, np.float32(weight), out=mean)
-
-    def payload(self, elements: Floats) -> memoryview:
-        """See :class:`Arithmetic`."""
-        return elements.data.cast("B")
-
-    memory = payload
-
-
-class SizesOnly:
-    """Chunks have a size, and no numbers: nothing is read, added up or written.
-
-    A round may then be given any buffer of the right length, the same one at all sites too.
-
-    Args:
-        chunk_elements: the most elements of a chunk.
+    Attributes:
+        elements: how many there are.
     """
 
-    def __init__(self, chunk_elements: int) -> None:
-        # Never written, so never in memory; read-only, so nobody need copy it either.
-        zeros = np.zeros(chunk_elements, np.float32)
-        zeros.flags.writeable = False
-        self._zeros = zeros
-        self._bytes = zeros.data.cast("B")
+    @property
+    def elements(self) -> int:
+        """How many there are."""
 
-    def gather(self, elements: int) -> Gathering:
-        """See :class:`Arithmetic`."""
-        return _Nothing(self._zeros[:elements])
+    def read(self, start: int, stop: int) -> Floats:
+        """Return elements ``[start, stop)`` as float32: a view where they lie so, else a copy."""
 
-    def weighted(self, own: Floats, weight: float) -> Floats:
-        """See :class:`Arithmetic`."""
-        return own
+    def write(self, start: int, values: Floats) -> None:
+        """Overwrite elements from ``start`` on."""
 
-    def divide(self, total: Floats, weight: float, mean: Floats) -> None:
-        """See :class:`Arithmetic`."""
-
-    def payload(self, elements: Floats) -> memoryview:
-        """See :class:`Arithmetic`."""
-        return self._bytes[: elements.nbytes]
-
-    def memory(self, elements: Floats) -> None:
-        """See :class:`Arithmetic`."""
+    def memory(self, start: int, stop: int, wire: Wire) -> memoryview | None:
+        """Return the bytes of elements ``[start, stop)`` if they lie in the wire's format."""
 
 
-class _Nothing:
-    """The sum of chunks without numbers."""
+class Flat:
+    """A buffer that is one float32 array.
 
-    __slots__ = ("sum",)
-    take = None
+    Args:
+        array: shape (elements,), contiguous.
+    """
 
-    def __init__(self, zeros: Floats) -> None:
-        self.sum = zeros
+    __slots__ = ("_array", "_bytes")
+
+    def __init__(self, array: Floats) -> None:
+        self._array = array
+        self._bytes = array.data.cast("B")
+
+    @property
+    def elements(self) -> int:
+        """See :class:`Buffer`."""
+        return len(self._array)
+
+    def read(self, start: int, stop: int) -> Floats:
+        """See :class:`Buffer`."""
+        return self._array[start:stop]
+
+    def write(self, start: int, values: Floats) -> None:
+        """See :class:`Buffer`."""
+        self._array[start : start + len(values)] = values
+
+    def memory(self, start: int, stop: int, wire: Wire) -> memoryview | None:
+        """See :class:`Buffer`."""
+        return self._bytes[4 * start : 4 * stop] if wire == Wire.FLOAT32 else None
+
+
+class Sized:
+    """A buffer without numbers.
+
+    Args:
+        elements: how many it stands for.
+    """
+
+    __slots__ = ("elements",)
+
+    def __init__(self, elements: int) -> None:
+        self.elements = elements
+
+    def read(self, start: int, stop: int) -> Floats:
+        """See :class:`Buffer`."""
+        return _zeros(stop - start)
+
+    def write(self, start: int, values: Floats) -> None:
+        """See :class:`Buffer`."""
+
+    def memory(self, start: int, stop: int, wire: Wire) -> memoryview | None:
+        """See :class:`Buffer`."""
+        return None
+
+
+@lru_cache(maxsize=256)
+def _zeros(elements: int) -> Floats:
+    # Never written, so never in memory; read-only, so that it need not be copied either.
+    zeros = np.zeros(elements, np.float32)
+    zeros.flags.writeable = False
+    return zeros
+
+
+class Accumulator:
+    """The running weighted sum of one chunk at one site.
+
+    Children's sums arrive in pieces, several children at a time, each child's from left to right;
+    the site's own contribution may come before, between or after them. So the sum grows from the
+    left: ``[0, reached)`` holds the sum of everything that has come for those elements, and the
+    first piece to go past ``reached`` sets its elements instead of adding to them. No child's data
+    waits in memory, and no element is touched more often than it must be.
+
+    Args:
+        elements: length of the chunk.
+        combine: what adds two arrays, given as ``combine(a, b, out=...)``.
+        values: makes float32 of what came off the wire.
+
+    >>> chunk = Accumulator(3)
+    >>> chunk.add(0, np.array([1, 1], np.float32))
+    >>> chunk.add_own(np.array([10, 20, 30], np.float32), weight=2.0)
+    >>> chunk.add(2, np.array([1], np.float32))
+    >>> chunk.sum.tolist()
+    [21.0, 41.0, 61.0]
+    """
+
+    __slots__ = ("_combine", "_own", "_own_weight", "_reached", "_values", "sum")
+
+    def __init__(
+        self,
+        elements: int,
+        combine: Combine = np.add,
+        values: Callable[[memoryview], Floats] | None = None,
+    ) -> None:
+        self.sum: Floats = np.empty(elements, np.float32)
+        self._combine = combine
+        self._values = values
+        self._reached = 0
+        self._own: Floats | None = None  # for elements not reached yet
+        self._own_weight = np.float32(1.0)
 
     def add_own(self, own: Floats, weight: float) -> None:
-        pass
+        """Add ``weight * own``, shape (elements,); ``own`` must not change until the sum is whole.
+
+        Where no child's piece has come yet, it is added together with the first one that does.
+        """
+        self._own, self._own_weight = own, np.float32(weight)
+        if self._reached:
+            known = self.sum[: self._reached]
+            self._combine(known, self._weighted(0, self._reached), out=known)
+
+    def add(self, start: int, piece: Floats) -> None:
+        """Add a child's piece at element ``start``; each child's pieces must come in order."""
+        stop = start + len(piece)
+        known = max(start, min(stop, self._reached))
+        if known > start:
+            old = self.sum[start:known]
+            self._combine(old, piece[: known - start], out=old)
+        if stop > known:
+            fresh = self.sum[known:stop]
+            if self._own is None:
+                fresh[:] = piece[known - start :]
+            else:
+                self._combine(self._weighted(known, stop), piece[known - start :], out=fresh)
+            self._reached = stop
+
+    def take(self, offset_bytes: int, piece: memoryview) -> None:
+        """Add a child's piece as it comes off the network; see ``add``."""
+        self.add(offset_bytes // 4, np.frombuffer(piece, np.float32))
+
+    def take_halves(self, weight: float, offset_bytes: int, piece: memoryview) -> None:
+        """Add a child's piece of two bytes an element, times a weight; see ``add``."""
+        assert self._values is not None
+        values = self._values(piece)
+        if weight != 1.0:
+            values *= np.float32(weight)
+        self.add(offset_bytes // 2, values)
+
+    def _weighted(self, start: int, stop: int) -> Floats:
+        assert self._own is not None
+        own = self._own[start:stop]
+        return own if self._own_weight == 1.0 else own * self._own_weight
+
+
+class Nothing:
+    """The sum of a chunk without numbers."""
+
+    __slots__ = ("sum",)
+
+    def __init__(self, elements: int) -> None:
+        self.sum = _zeros(elements)
+
+    def add_own(self, own: Floats, weight: float) -> None:
+        """Add nothing."""
+
+
+class Arithmetic:
+    """What an exchange of an op and a wire format does to elements; shapes are (elements,).
+
+    Args:
+        op, wire: see there.
+    """
+
+    def __init__(self, op: Op, wire: Wire) -> None:
+        self.op = op
+        self.wire = wire
+        self.item_bytes = wire.item_bytes
+        self.has_numbers = wire != Wire.SIZES
+        self._combine: Combine = np.maximum if op == Op.MAX else np.add
+        self._travels_as_mean = self.item_bytes == 2 and op in (Op.MEAN, Op.STEP)
+
+    def gather(self, elements: int) -> Accumulator | Nothing:
+        """Return an empty sum of this many elements."""
+        if not self.has_numbers:
+            return Nothing(elements)
+        return Accumulator(elements, self._combine, None if self.item_bytes == 4 else self.values)
+
+    def intake(self, gathering: Accumulator | Nothing, weight: float) -> Piece | None:
+        """Return what takes a child's payload into a sum, piece by piece; None if none need be.
+
+        Args:
+            gathering: see ``gather``.
+            weight: that the child's sum carries.
+        """
+        if isinstance(gathering, Nothing):
+            return None
+        if self.item_bytes == 4:
+            return gathering.take
+        return partial(gathering.take_halves, weight if self._travels_as_mean else 1.0)
+
+    def payload_up(self, total: Floats, weight: float) -> memoryview:
+        """Return the bytes that travel up for a sum and its weight.
+
+        In two bytes an element the mean so far travels, since sums would leave float16's range.
+        """
+        if self._travels_as_mean and weight != 1.0:
+            total = total / np.float32(weight)
+        return self.encode(total)
+
+    def own_payload(self, buffer: Buffer, start: int, stop: int, weight: float) -> memoryview:
+        """Return the bytes that travel up for a site's own elements alone."""
+        weight = 1.0 if self.op == Op.MAX or self._travels_as_mean else weight
+        memory = buffer.memory(start, stop, self.wire) if weight == 1.0 else None
+        if memory is not None:
+            return memory
+        own = buffer.read(start, stop)
+        return self.encode(own if weight == 1.0 else own * np.float32(weight))
+
+    def finish(self, chunk: Chunk, total: Floats, divisor: float, buffer: Buffer) -> memoryview:
+        """Write what a root makes of a chunk's sum into its buffer; return the bytes to hand down.
+
+        Args:
+            chunk: which.
+            total: its sum, which may be overwritten.
+            divisor: what makes a mean of it.
+            buffer: this site's.
+        """
+        if not self.has_numbers:
+            return self.encode(total)
+        divides = self.op == Op.MEAN and divisor != 1.0
+        memory = buffer.memory(chunk.start, chunk.stop, self.wire)
+        if memory is not None and self.item_bytes == 4:
+            values = np.frombuffer(memory, np.float32)
+            if divides:
+                np.divide(total, np.float32(divisor), out=values)
+            elif not np.shares_memory(values, total):
+                values[:] = total
+            return memory
+        if divides:
+            total = total / np.float32(divisor)
+        payload = self.encode(total)
+        buffer.write(chunk.start, self.values(payload))  # the same bits as everywhere else
+        return payload
+
+    def values(self, data: memoryview) -> Floats:
+        """Return the float32 that these bytes off the wire stand for."""
+        if self.item_bytes == 4:
+            return np.frombuffer(data, np.float32)
+        return _tensor(data, self.wire).float().numpy()
+
+    def encode(self, values: Floats) -> memoryview:
+        """Return the bytes that travel for these values; the values' own memory if it can be."""
+        if not self.has_numbers:
+            return _zeros(len(values)).data.cast("B")
+        if self.item_bytes == 4:
+            return values.data.cast("B")
+        import torch
+
+        data = torch.from_numpy(values).to(_torch_type(self.wire)).view(torch.int16)
+        return data.numpy().data.cast("B")
+
+
+def _torch_type(wire: Wire) -> torch.dtype:
+    import torch
+
+    return torch.float16 if wire == Wire.FLOAT16 else torch.bfloat16
+
+
+def _tensor(data: memoryview, wire: Wire) -> torch.Tensor:
+    import torch
+
+    return torch.frombuffer(data, dtype=_torch_type(wire))
+
+
+@lru_cache
+def arithmetic(op: Op, wire: Wire) -> Arithmetic:
+    """Return the arithmetic of an op and a wire format."""
+    return Arithmetic(op, wire)

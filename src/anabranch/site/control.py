@@ -10,25 +10,28 @@ from anabranch.net.errors import LinkError, OutOfPlaceMessage, PeerError, RunAbo
 from anabranch.net.frames import DISCARD, Sink
 from anabranch.net.messages import (
     Abort,
+    Ack,
     Advance,
     AnyMessage,
     Auxiliary,
-    Counted,
-    Dealt,
+    Dispatched,
+    EpochChanged,
+    ExchangeFailed,
     Failed,
-    Farewell,
-    Heard,
+    Gathered,
+    Grant,
     Join,
     Message,
     NoMoreRounds,
     Patience,
     Proceed,
     Refusal,
+    Rejoined,
     Resume,
     Resumed,
-    Returned,
-    RoundGrant,
+    Shutdown,
     Start,
+    Subgrouped,
     TimeReply,
     Welcome,
 )
@@ -76,7 +79,7 @@ class Control:
         self._aborted: asyncio.Future[None] = self._loop.create_future()
         self._scheduler: Address
         self._site: int | None = None  # once every site has joined
-        self._life = 0
+        self._incarnation = 0
         self._session: Session | None = None
         self._patience_s = LEAST_PATIENCE_S  # as the scheduler last said
         self._resumed = asyncio.Event()
@@ -111,7 +114,7 @@ class Control:
         self._session = Session(connection)
         welcome = await self.expect(Welcome)
         self._site = welcome.site
-        self._life = welcome.lives[welcome.site] if welcome.lives else 0
+        self._incarnation = welcome.incarnations[welcome.site] if welcome.incarnations else 0
         return welcome
 
     def post(self, message: Message) -> None:
@@ -139,6 +142,13 @@ class Control:
         """Raise what ended the run early, if anything did."""
         if self._aborted.done():
             self._aborted.result()
+
+    def fail_with(self, future: asyncio.Future[Any]) -> None:
+        """Let a future fail by what ended the run early."""
+        error = self._aborted.exception()
+        assert error is not None
+        future.set_exception(error)
+        future.exception()  # it may never be waited for
 
     async def verdict(self, error: Exception) -> Exception:
         """Return the scheduler's account of a failure, or our own if it gives none."""
@@ -169,7 +179,7 @@ class Control:
         """Act on a message of the scheduler's."""
         assert self._session is not None
         match message:
-            case Heard():
+            case Ack():
                 self._session.acknowledged(message.count)
                 return
             case Resumed() if self._session.connection is None and connection is not None:
@@ -181,14 +191,25 @@ class Control:
                 return
         self._session.count()
         match message:
-            case Dealt() | Auxiliary() | TimeReply() | Advance() | Counted() | Returned():
+            case (
+                Advance()
+                | Auxiliary()
+                | Dispatched()
+                | EpochChanged()
+                | ExchangeFailed()
+                | Gathered()
+                | Grant()
+                | Rejoined()
+                | Subgrouped()
+                | TimeReply()
+            ):
                 self._told(message)
-            case RoundGrant() | NoMoreRounds():
+            case NoMoreRounds():
                 self._told(message)
                 self._answers.put_nowait(message)
             case Patience():
                 self._patience_s = message.seconds
-            case Welcome() | Start() | Proceed() | Farewell():
+            case Welcome() | Start() | Proceed() | Shutdown():
                 self._answers.put_nowait(message)
             case Abort():
                 self._abort(RunAborted(message.reason))
@@ -245,7 +266,7 @@ class Control:
             )
         except LinkError:
             return False
-        connection.post(Resume(self._token, self._site, self._session.heard, self._life))
+        connection.post(Resume(self._token, self._site, self._session.heard, self._incarnation))
         either: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(self._resumed.wait()),
             asyncio.ensure_future(receiver.closed.wait()),

@@ -7,6 +7,7 @@ import hmac
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
@@ -26,27 +27,22 @@ from anabranch.net.messages import (
     ChunkMessage,
     Credit,
     Hello,
-    Mean,
     Message,
-    Parameters,
-    PartialSum,
-    Push,
     Refusal,
     Stamp,
     TimeReply,
     TimeRequest,
-    UpdateSum,
 )
 from anabranch.net.network import Address, Connection, Network, Receiver
 from anabranch.overlay import Overlay
 from anabranch.plan import Chunk, Plan, cut, deal
-from anabranch.site.accumulator import Floats
-from anabranch.site.aggregation import Aggregation, Send
-from anabranch.site.arithmetic import Arithmetic
+from anabranch.site.actions import Action, Held, ModelHere, Receipt, Send, Stray, UpdateHere
+from anabranch.site.arithmetic import Buffer
+from anabranch.site.exchange import Exchange, Exchanges
 from anabranch.site.lane import Lane, Path, relay_window
 from anabranch.site.multipath import Fork
-from anabranch.site.pushpull import PushPull
-from anabranch.site.shard import Shard
+from anabranch.site.served import Served
+from anabranch.site.terms import Op, Terms, op_of
 
 T = TypeVar("T")
 
@@ -64,11 +60,12 @@ class DataPlaneConfig:
         site: this site's index.
         overlay: sites and links; only along its links do sites connect.
         addresses: (host, port) of every site, by index.
-        lives: of every site, by index, see :class:`anabranch.net.messages.Welcome`; all 0 where
-            left out.
+        incarnations: of every site, by index, see :class:`anabranch.net.messages.Welcome`; all 0
+            where left out.
         token: the run's shared secret.
-        chunk_elements: the most elements of a chunk.
-        buffer_elements: the largest buffer a round may have.
+        chunk_elements: of a chunk, as relays reckon how many may be on their way.
+        most_chunk_elements: of any chunk.
+        room_elements: of data that may come before its exchange has begun here.
         strands: connections of each lane.
         primary_busy_bound: chunks at which a primary path counts as busy, see
             :mod:`anabranch.site.multipath`.
@@ -81,17 +78,19 @@ class DataPlaneConfig:
     addresses: tuple[Address, ...]
     token: str
     chunk_elements: int
-    buffer_elements: int
+    most_chunk_elements: int
+    room_elements: int
     strands: int = 1
     primary_busy_bound: int = 2
     auxiliary_queue_length: int = 1
     stamped: bool = False
-    lives: tuple[int, ...] = ()
+    incarnations: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if not 1 <= self.chunk_elements <= MOST_CHUNK_ELEMENTS:
+        least, most = self.chunk_elements, self.most_chunk_elements
+        if not 1 <= least <= most <= MOST_CHUNK_ELEMENTS:
             raise ValueError(
-                f"chunk_elements is {self.chunk_elements}, must be in 1..{MOST_CHUNK_ELEMENTS}"
+                f"chunks have {least} to {most} elements, must be in 1..{MOST_CHUNK_ELEMENTS}"
             )
 
     def name(self, site: int) -> str:
@@ -111,11 +110,14 @@ class Owner(Protocol):
     def failed(self, error: Exception) -> None:
         """The data plane is useless from now on; said once."""
 
-    def cut_off(self, neighbour: int, life: int, error: Exception) -> None:
-        """A lane to or from a life of a neighbour has ended; it may be that it died."""
+    def cut_off(self, neighbour: int, incarnation: int, error: Exception) -> None:
+        """A lane to or from an incarnation of a neighbour has ended; it may be that it died."""
 
-    def advanced(self, round: int, aggregation: Aggregation) -> None:
-        """One more chunk of a round is finished here."""
+    def advanced(self, exchange: Exchange) -> None:
+        """One more chunk of an exchange is finished here."""
+
+    def happened(self, what: UpdateHere | ModelHere) -> None:
+        """An update or a model is all here, where the model is served."""
 
     def stamp(self, backlogged: bool) -> Stamp:
         """Return the stamp of a chunk that leaves now."""
@@ -130,155 +132,166 @@ class Owner(Protocol):
         """Take the answer of a parent that was asked."""
 
 
+@dataclass(slots=True, eq=False)
+class _Relayed(Send):
+    """A chunk of others that this site passes on."""
+
+    sender: int = 0
+    incarnation: int = 0
+
+
+@dataclass(slots=True)
+class _Running:
+    """An exchange that this site takes part in, until its result is here."""
+
+    exchange: Exchange
+    cuts: tuple[tuple[int, int], ...]  # of an exchange whose dispatch goes on
+    ended: asyncio.Future[None]
+    unsent: int = 0  # chunks of this site's making that refer to the buffer
+
+
 class DataPlane:
-    """Moves chunks between this site and its neighbours.
+    """Moves chunks between this site and its neighbours, and runs the exchanges they belong to.
 
     Args:
         network: connects to the neighbours.
         config: see there.
-        arithmetic: what is done to the elements of a round.
         owner: the site it belongs to.
     """
 
-    def __init__(
-        self, network: Network, config: DataPlaneConfig, arithmetic: Arithmetic, owner: Owner
-    ) -> None:
+    def __init__(self, network: Network, config: DataPlaneConfig, owner: Owner) -> None:
         self.config = config
         self._network = network
-        self._arithmetic = arithmetic
         self.owner = owner
-        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._failure: asyncio.Future[None] = self._loop.create_future()
         self._lanes: dict[int, Lane] = {}
         self._forks: dict[tuple[int, int], Fork] = {}  # where chunks may take several paths
         self._inbound: dict[int, dict[int, Connection]] = {}  # by neighbour and strand
         # Connections that have not said Hello; in order, as closing them is seen by others.
-        self.strangers: dict[Connection, None] = {}
-        self._rounds: dict[int, tuple[Aggregation, asyncio.Event]] = {}
-        self._rounds_done = 0
-        self._cuts: tuple[tuple[int, int], ...] = ()  # of the round whose deal goes on
-        self._relaying: Counter[tuple[Path, int]] = Counter()  # held, by route and sender's life
-        self.pushpull: PushPull | None = None  # in a run with servers
+        self.unauthenticated: dict[Connection, None] = {}
+        self._exchanges = Exchanges(config.site, config.room_elements)
+        self._running: dict[int, _Running] = {}
+        self._relaying: Counter[tuple[Path, int]] = Counter()  # by route and sender's incarnation
+        self._served: Served | None = None  # where the model is
         self._lost: set[int] = set()  # neighbours whose lanes have ended
         self._addresses = [*config.addresses]
-        self._lives = [*(config.lives or [0] * config.overlay.size)]
-        self._sent_bytes: Counter[int] = Counter()  # to earlier lives of each neighbour
+        self._incarnations = [*(config.incarnations or [0] * config.overlay.size)]
+        self._sent_bytes: Counter[int] = Counter()  # to earlier incarnations of each neighbour
 
-    # --- rounds
+    # --- exchanges
 
-    async def all_reduce(
+    async def exchange(
         self,
-        round: int,
+        number: int,
+        terms: Terms,
         plan: Plan,
-        buffer: Floats,
+        buffer: Buffer,
         weight: float,
+        chunk_elements: int,
         trees: tuple[int, ...] | None = None,
     ) -> tuple[int, int | None] | None:
-        """Replace a buffer by its weighted mean over all sites.
+        """Take part in an exchange, to its end.
 
         Args:
-            round: one more than the last.
-            plan: the one plan every site runs this round under.
-            buffer: flat float32, contiguous, writable, of the same length at every site.
+            number: the exchange's.
+            terms: the same at every member.
+            plan: the one plan every member runs this exchange under.
+            buffer: what is contributed; holds the result afterwards.
             weight: of this site's contribution, > 0.
-            trees: of the first chunks, where the deal goes on during the round (``dealt``); None
-                where all chunks are dealt by share.
+            chunk_elements: the most elements of a chunk.
+            trees: of the first chunks, where they are dispatched during the exchange
+                (``dispatched``); None where all chunks are dealt by share.
 
         Returns:
             The tree of the chunk that was finished last here, and the neighbour that sent it.
 
         Raises:
-            LinkError, PeerError: the round cannot be completed.
+            LinkError, PeerError: the exchange cannot be completed.
         """
-        if round != self._rounds_done + 1:
-            raise ValueError(f"round {round} cannot follow round {self._rounds_done}")
-        aggregation, finished = self._round(round)
+        if self._failure.done():
+            self._failure.result()
         for target in plan.next_hops[self.config.site]:
             self._lane(target)
+        cuts: tuple[tuple[int, int], ...] = ()
+        chunks: Sequence[Chunk]
         if trees is None:
-            chunks = deal(plan, len(buffer), self.config.chunk_elements)
+            chunks = deal(plan, buffer.elements, chunk_elements)
             total = len(chunks)
         else:
-            self._cuts = cut(len(buffer), self.config.chunk_elements)
-            chunks, total = self._deal(0, trees), len(self._cuts)
+            cuts = cut(buffer.elements, chunk_elements)
+            chunks, total = _next_chunks(cuts, 0, trees), len(cuts)
         try:
-            self._report(round, aggregation.begin(plan, chunks, buffer, weight, total))
+            exchange = self._exchanges.open(number, terms)
+            running = self._running[number] = _Running(exchange, cuts, self._loop.create_future())
+            self._act(exchange.begin(plan, chunks, total, buffer, weight, terms.source), exchange)
         except PeerError as error:
             self.fail(error)
             raise
-        await self.unless_failed(finished.wait())
-        while busy := next((lane for lane in self._lanes.values() if lane.holds_own), None):
-            await self.unless_failed(busy.own_sent())
-        self._rounds_done = round
-        self._cuts = ()
-        del self._rounds[round]
-        return aggregation.latest
+        try:
+            await self.unless_failed(running.ended)
+        finally:
+            del self._running[number]
+            self._exchanges.end(number)
+        return exchange.spread.latest
 
-    def dealt(self, round: int, trees: tuple[int, ...]) -> None:
-        """Take the trees of the next chunks of the round in progress, in order.
+    def give_up(self, number: int, error: Exception) -> None:
+        """End an exchange with an error; whatever comes of it from now on is refused."""
+        running = self._running.get(number)
+        if running is None:
+            self._exchanges.end(number)
+        elif not running.ended.done():
+            running.ended.set_exception(error)
+
+    def dispatched(self, number: int, trees: tuple[int, ...]) -> None:
+        """Take the trees of the next chunks of an exchange, in order.
 
         Raises:
-            OutOfPlaceMessage: it is not in progress, or is dealt beforehand.
+            OutOfPlaceMessage: it is dealt beforehand.
         """
-        if round <= self._rounds_done:
+        running = self._running.get(number)
+        if running is None:
             return  # its buffer was shorter than the largest that the scheduler deals for
-        if round != self._rounds_done + 1 or not self._cuts:
-            raise OutOfPlaceMessage(f"chunks of round {round}, which is not being dealt here")
-        aggregation, _ = self._round(round)
+        if not running.cuts:
+            raise OutOfPlaceMessage(f"chunks of exchange {number}, which was dealt beforehand")
+        exchange = running.exchange
+        chunks = _next_chunks(running.cuts, exchange.dealt, trees)
         try:
-            misfits = aggregation.go_on(self._deal(aggregation.dealt, trees))
+            self._act(exchange.deal(chunks), exchange)
         except PeerError as error:
             self.fail(error)
-            return
-        self._report(round, misfits)
 
-    def _deal(self, first: int, trees: tuple[int, ...]) -> tuple[Chunk, ...]:
-        """Return the next chunks; trees beyond the buffer's last chunk are for longer buffers."""
-        bounds = self._cuts[first : first + len(trees)]
-        return tuple(
-            Chunk(index, tree, start, stop)
-            for index, (tree, (start, stop)) in enumerate(zip(trees, bounds, strict=False), first)
-        )
+    def _act(self, actions: Sequence[Action], exchange: Exchange | None = None) -> None:
+        """Do what follows from a call or a message."""
+        for action in actions:
+            if type(action) is Send:
+                if exchange is not None:
+                    self._running[exchange.number].unsent += 1
+                self._send(action)
+            elif type(action) is Held:
+                assert exchange is not None
+                self.owner.advanced(exchange)
+            elif type(action) is Stray:
+                number = 0 if exchange is None else exchange.number
+                error = OutOfPlaceMessage(f"early data of exchange {number}: {action.why}")
+                self.owner.refused(action.sender, error)
+            else:
+                assert isinstance(action, UpdateHere | ModelHere)
+                self.owner.happened(action)
+        if exchange is not None:
+            self._end_if_complete(self._running[exchange.number])
 
-    def _report(self, round: int, misfits: list[tuple[int, str]]) -> None:
-        for child, wrong in misfits:
-            error = OutOfPlaceMessage(f"early data of round {round}: {wrong}")
-            self.owner.refused(child, error)
+    def _end_if_complete(self, running: _Running) -> None:
+        if not running.unsent and not running.ended.done() and running.exchange.is_complete:
+            running.ended.set_result(None)
 
-    def _round(self, round: int) -> tuple[Aggregation, asyncio.Event]:
-        if round not in self._rounds:
-            finished = asyncio.Event()
-            aggregation = Aggregation(
-                self.config.site,
-                round,
-                self.config.buffer_elements,
-                self._arithmetic,
-                self._send,
-                finished.set,
-                lambda: self.owner.advanced(round, aggregation),
-            )
-            self._rounds[round] = aggregation, finished
-        return self._rounds[round]
+    def serve(self, served: Served) -> None:
+        """Take part in push and pull."""
+        self._served = served
 
-    def push_and_pull(
-        self,
-        plan: Plan,
-        chunks: Sequence[Chunk],
-        shard: Shard | None,
-        added_up: Sequence[int] = (),
-    ) -> PushPull:
-        """Exchange by push and pull, under this plan, instead of in rounds.
-
-        Args:
-            plan: the same at every site.
-            chunks: its deal of the model.
-            shard: what this site serves of it.
-            added_up: the workers whose updates are added up on the way; none where each travels
-                alone.
-        """
-        self.pushpull = PushPull(
-            self.config.site, plan, chunks, self._arithmetic, self._send, shard, added_up
-        )
-        return self.pushpull
+    def act(self, actions: Sequence[Action]) -> None:
+        """Do what follows from a push or a step of a served model."""
+        self._act(actions)
 
     async def unless_failed(self, awaitable: Awaitable[T]) -> T:
         """Await something; raise the data plane's failure if that comes first."""
@@ -293,7 +306,7 @@ class DataPlane:
             task.cancel()
 
     def fail(self, error: Exception) -> None:
-        """End the round in progress, and every later one, with this error."""
+        """End every exchange in progress, and every later one, with this error."""
         if self._set_failure(error):
             self.owner.failed(error)
 
@@ -313,16 +326,35 @@ class DataPlane:
         if fork is None:
             self._put(send)
         else:
-            fork.add(send)
+            self._put_all(fork.add(send))
+
+    def _put_all(self, sends: Sequence[Send]) -> None:
+        for send in sends:
+            self._put(send)
 
     def _put(self, send: Send) -> None:
         path = send.message.path
         to = path[path.index(self.config.site) + 1]
         if to in self._lost:
-            # Nobody is there to take it; what counts it goes on as if it had been sent.
-            asyncio.get_running_loop().call_soon(send.sent)
+            # Nothing there takes it; what counts it goes on as if it had been sent.
+            self._loop.call_soon(self._has_been_sent, send)
         else:
             self._lane(to).put(send)
+
+    def _has_been_sent(self, send: Send) -> None:
+        """Act on a message that has left, or never will."""
+        self.owner.progressed()
+        if isinstance(send, _Relayed):
+            self._give_credit(send)
+            return
+        message = send.message
+        fork = self._forks.get((message.path[0], message.path[-1]))
+        if fork is not None:
+            self._put_all(fork.sent(message))
+        running = self._running.get(message.exchange)
+        if running is not None:
+            running.unsent -= 1
+            self._end_if_complete(running)
 
     def use_auxiliary(self, paths: Mapping[tuple[int, int], tuple[Path, ...]]) -> None:
         """Let chunks take these paths, by (source, target), from now on, and no other ones."""
@@ -330,10 +362,10 @@ class DataPlane:
         for source, target in paths:
             if source == config.site and (source, target) not in self._forks:
                 self._forks[source, target] = Fork(
-                    config.primary_busy_bound, config.auxiliary_queue_length, self._put
+                    config.primary_busy_bound, config.auxiliary_queue_length
                 )
         for ends, fork in self._forks.items():
-            fork.use(paths.get(ends, ()))
+            self._put_all(fork.use(paths.get(ends, ())))
 
     def check_auxiliary(self, paths: Mapping[tuple[int, int], tuple[Path, ...]]) -> None:
         """Check that these paths can be used.
@@ -347,43 +379,39 @@ class DataPlane:
                 if not linked or len(set(path)) != len(path):
                     raise OutOfPlaceMessage(f"auxiliary path {path} is no path over links")
 
-    def _credited(self, path: Path) -> None:
-        fork = self._forks.get((path[0], path[-1])) if path[0] == self.config.site else None
-        if fork is not None:
-            fork.credited(path)
-
     def _lane(self, target: int) -> Lane:
         if target not in self._lanes:
             window = self._relay_window(self.config.site, target)
-            life = self._lives[target]
+            incarnation = self._incarnations[target]
             self._lanes[target] = Lane(
                 self.config.site,
                 f"lane {self.config.name(self.config.site)} -> {self.config.name(target)}",
-                lambda strand: self._connect(target, life, strand),
+                lambda strand: self._connect(target, incarnation, strand),
                 window,
-                self.owner.progressed,
-                lambda error: self._lane_ended(target, life, self._lane_error(target, error)),
+                self._has_been_sent,
+                lambda error: self._lane_ended(
+                    target, incarnation, self._lane_error(target, error)
+                ),
                 self.config.strands,
                 self.owner.stamp if self.config.stamped else None,
-                self._credited,
             )
         return self._lanes[target]
 
-    def _lane_ended(self, neighbour: int, life: int, error: Exception) -> None:
+    def _lane_ended(self, neighbour: int, incarnation: int, error: Exception) -> None:
         """Fail; but where the model is served, a worker may die and the others go on."""
-        if life < self._lives[neighbour]:
+        if incarnation < self._incarnations[neighbour]:
             return  # another process is there now
         if neighbour not in self._lost and not self._failure.done():
             self._lost.add(neighbour)
-            if self.pushpull is None:
+            if self._served is None:
                 self._set_failure(error)
             elif neighbour in self._lanes:
                 self._lanes[neighbour].drop()
-            self.owner.cut_off(neighbour, life, error)
+            self.owner.cut_off(neighbour, incarnation, error)
 
-    def returned(self, neighbour: int, life: int, address: Address) -> None:
+    def returned(self, neighbour: int, incarnation: int, address: Address) -> None:
         """Lead lanes to another process of a neighbour that died, and take its."""
-        self._lives[neighbour], self._addresses[neighbour] = life, address
+        self._incarnations[neighbour], self._addresses[neighbour] = incarnation, address
         self._lost.add(neighbour)  # while what waits for the old one is dropped
         lane = self._lanes.pop(neighbour, None)
         if lane is not None:
@@ -399,11 +427,11 @@ class DataPlane:
             f"{error}"
         )
 
-    async def _connect(self, target: int, life: int, strand: int) -> Connection:
+    async def _connect(self, target: int, incarnation: int, strand: int) -> Connection:
         site = self.config.site
-        receiver = _Outbound(self, target, life)
+        receiver = _Outbound(self, target, incarnation)
         connection = await self._network.connect(self._addresses[target], receiver)
-        hello = Hello(self.config.token, site, target, strand, self._lives[site])
+        hello = Hello(self.config.token, site, target, strand, self._incarnations[site])
         await connection.send(hello)
         return connection
 
@@ -422,7 +450,7 @@ class DataPlane:
 
     def welcome(self, connection: Connection) -> Receiver:
         """Take a new connection; its first message must be a valid Hello."""
-        self.strangers[connection] = None
+        self.unauthenticated[connection] = None
         return _Inbound(self, connection)
 
     def admit(self, hello: Hello, connection: Connection) -> int:
@@ -442,10 +470,10 @@ class DataPlane:
             raise UnauthorisedPeer(
                 f"{connection.peer} says it is site {hello.source}, which has no link to this one"
             )
-        if hello.life != self._lives[hello.source]:
+        if hello.incarnation != self._incarnations[hello.source]:
             raise UnauthorisedPeer(
-                f"{connection.peer} says it is life {hello.life} of site {hello.source}, which is "
-                f"in life {self._lives[hello.source]}"
+                f"{connection.peer} says it is incarnation {hello.incarnation} of site "
+                f"{hello.source}, which is in incarnation {self._incarnations[hello.source]}"
             )
         strands = self._inbound.setdefault(hello.source, {})
         if hello.strand in strands or not 0 <= hello.strand < MOST_STRANDS:
@@ -457,7 +485,7 @@ class DataPlane:
         return hello.source
 
     def on_chunk(self, sender: int, message: ChunkMessage, payload_bytes: int) -> Sink:
-        """Return where a chunk from a neighbour goes: into a round, or on to the next hop."""
+        """Return where a chunk from a neighbour goes: into an exchange, or on to the next hop."""
         path, site = message.path, self.config.site
         if site not in path[1:] or len(set(path)) != len(path):
             raise OutOfPlaceMessage(f"path {path} does not lead here")
@@ -472,57 +500,58 @@ class DataPlane:
             sink = self._relay(sender, message, payload_bytes, path[here + 1])
         else:
             sink = self._take(message, payload_bytes)
-        if message.stamp is not None and self.config.stamped:
-            take_note = self.owner.arriving(sender, message.stamp, payload_bytes)
+        if stamp is not None and self.config.stamped:
+            take_note = self.owner.arriving(sender, stamp, payload_bytes)
             sink.done = _both(take_note, sink.done)
         return sink
 
     def _take(self, message: ChunkMessage, payload_bytes: int) -> Sink:
-        if isinstance(message, Push | UpdateSum | Parameters):
-            if self.pushpull is None:
-                raise OutOfPlaceMessage("an update or a model, in a run that goes in rounds")
-            if isinstance(message, Push):
-                return self.pushpull.on_push(message, payload_bytes)
-            if isinstance(message, UpdateSum):
-                return self.pushpull.on_sum(message, payload_bytes)
-            return self.pushpull.on_parameters(message, payload_bytes)
-        if message.round <= self._rounds_done:
-            raise DuplicateMessage(f"chunk {message.chunk} of round {message.round}, which is over")
-        if message.round > self._rounds_done + 2:
-            raise OutOfPlaceMessage(
-                f"chunk {message.chunk} of round {message.round}, but this site is at "
-                f"{self._rounds_done + 1}"
-            )
-        aggregation, _ = self._round(message.round)
-        if isinstance(message, PartialSum):
-            return aggregation.on_partial_sum(message, payload_bytes)
-        assert isinstance(message, Mean)
-        return aggregation.on_mean(message, payload_bytes)
+        if op_of(message.terms) == Op.STEP:
+            if self._served is None:
+                raise OutOfPlaceMessage("an update or a model, which nothing serves here")
+            receipt = self._served.receive(message, payload_bytes)
+        else:
+            receipt = self._exchanges.receive(message, payload_bytes)
+        return Sink(receipt.target, receipt.piece, partial(self._received, receipt))
+
+    def _received(self, receipt: Receipt) -> None:
+        message = receipt.message
+        if op_of(message.terms) == Op.STEP:
+            assert self._served is not None
+            self._act(self._served.received(receipt))
+            return
+        exchange = self._exchanges.get(message.exchange)
+        if exchange is not None:
+            running = message.exchange in self._running
+            self._act(exchange.received(receipt), exchange if running else None)
 
     def _relay(self, sender: int, message: ChunkMessage, payload_bytes: int, to: int) -> Sink:
         config = self.config
         if config.overlay.link(config.site, to) is None:
             raise OutOfPlaceMessage(f"path {message.path} goes on to site {to}, but no link does")
-        if not 0 < payload_bytes <= 4 * config.chunk_elements:
+        if not 0 < payload_bytes <= 4 * config.most_chunk_elements:
             raise OutOfPlaceMessage(f"a chunk to relay has {payload_bytes} bytes")
-        life = self._lives[sender]
-        held = message.path, life
+        incarnation = self._incarnations[sender]
+        held = message.path, incarnation
         if self._relaying[held] >= self._relay_window(sender, config.site):
             raise OutOfPlaceMessage(f"more chunks for {message.path} than the relay window allows")
         self._relaying[held] += 1
         payload = memoryview(np.empty(payload_bytes, np.uint8).data)
+        relayed = _Relayed(message, payload, sender=sender, incarnation=incarnation)
+        return Sink(target=payload, done=partial(self._put, relayed))
 
-        def sent() -> None:
-            self._relaying[held] -= 1
-            if not self._relaying[held]:
-                del self._relaying[held]
-            if life < self._lives[sender]:
-                return
-            for connection in self._inbound.get(sender, {}).values():
-                connection.post(Credit(message.path))
-                break  # any strand will do
-
-        return Sink(target=payload, done=lambda: self._put(Send(message, payload, sent=sent)))
+    def _give_credit(self, relayed: _Relayed) -> None:
+        """Tell the hop before that a chunk has been passed on."""
+        path, sender = relayed.message.path, relayed.sender
+        held = path, relayed.incarnation
+        self._relaying[held] -= 1
+        if not self._relaying[held]:
+            del self._relaying[held]
+        if relayed.incarnation < self._incarnations[sender]:
+            return
+        for connection in self._inbound.get(sender, {}).values():
+            connection.post(Credit(path))
+            break  # any strand will do
 
     def _relay_window(self, source: int, target: int) -> int:
         """Return how many chunks of one route the first may have at the second."""
@@ -537,12 +566,15 @@ class DataPlane:
         if (site, sender) not in pairwise(path[:-1]):
             raise OutOfPlaceMessage(f"a credit for {path}, on which it does not relay for us")
         self._lane(sender).credit(path)
+        fork = self._forks.get((path[0], path[-1])) if path[0] == site else None
+        if fork is not None:
+            self._put_all(fork.credited(path))
 
     def on_refusal(self, sender: int, refusal: Refusal) -> None:
         """Act on a neighbour's refusal of what this site sent.
 
-        A duplicate was counted before, and what this site never sent harms nobody; but a round
-        whose data was refused cannot end, so it ends here and now, by name.
+        A duplicate was counted before, and what this site never sent harms nobody; but an
+        exchange whose data was refused cannot end, so it ends here and now, by name.
         """
         error = PeerError(
             f"{self.config.name(sender)} refused a message of {self.config.name(self.config.site)}"
@@ -559,23 +591,34 @@ class DataPlane:
         """Report a refused message."""
         self.owner.refused(sender, error)
 
-    def lost(self, sender: int, life: int, error: Exception) -> None:
+    def lost(self, sender: int, incarnation: int, error: Exception) -> None:
         """Take note that a neighbour's lane has ended."""
         name = self.config.name(sender)
-        self._lane_ended(sender, life, LinkError(f"the lane from {name} ended: {error}"))
+        self._lane_ended(sender, incarnation, LinkError(f"the lane from {name} ended: {error}"))
 
-    def no_longer_heard(self, target: int, life: int, error: Exception) -> None:
+    def no_longer_heard(self, target: int, incarnation: int, error: Exception) -> None:
         """Take note that the lane to a neighbour has ended."""
         name = self.config.name(target)
-        self._lane_ended(target, life, LinkError(f"the lane to {name} ended: {error}"))
+        self._lane_ended(target, incarnation, LinkError(f"the lane to {name} ended: {error}"))
 
     def close(self) -> None:
         """Close every connection."""
         for lane in self._lanes.values():
             lane.close()
         inbound = [each for strands in self._inbound.values() for each in strands.values()]
-        for connection in [*inbound, *self.strangers]:
+        for connection in [*inbound, *self.unauthenticated]:
             connection.close()
+
+
+def _next_chunks(
+    cuts: tuple[tuple[int, int], ...], first: int, trees: tuple[int, ...]
+) -> tuple[Chunk, ...]:
+    """Return the next chunks; trees beyond the buffer's last chunk are for longer buffers."""
+    bounds = cuts[first : first + len(trees)]
+    return tuple(
+        Chunk(index, tree, start, stop)
+        for index, (tree, (start, stop)) in enumerate(zip(trees, bounds, strict=False), first)
+    )
 
 
 def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
@@ -593,16 +636,16 @@ class _Inbound:
         self._plane = plane
         self._connection = connection
         self._sender: int | None = None  # until a valid Hello
-        self._life = 0
+        self._incarnation = 0
 
     def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
         if self._sender is None:
             if not isinstance(message, Hello):
                 raise UnauthorisedPeer(f"{self._connection.peer} did not say Hello")
             self._sender = self._plane.admit(message, self._connection)
-            self._life = message.life
+            self._incarnation = message.incarnation
             self._connection.trust()
-            self._plane.strangers.pop(self._connection, None)
+            self._plane.unauthenticated.pop(self._connection, None)
             return DISCARD
         if isinstance(message, ChunkMessage):
             return self._plane.on_chunk(self._sender, message, payload_bytes)
@@ -615,27 +658,27 @@ class _Inbound:
         self._plane.refuse(self._sender, error)
         about = None
         if isinstance(message, ChunkMessage):
-            about = message.round, message.version, message.chunk
+            about = message.exchange, message.version, message.chunk
         self._connection.post(Refusal(type(error).__name__, str(error), about))
         if self._sender is None:
             self._connection.close()
 
     def on_closed(self, error: Exception | None) -> None:
-        self._plane.strangers.pop(self._connection, None)
+        self._plane.unauthenticated.pop(self._connection, None)
         if self._sender is None:
             if isinstance(error, PeerError):
                 self._plane.refuse(None, error)
         elif error is not None:
-            self._plane.lost(self._sender, self._life, error)
+            self._plane.lost(self._sender, self._incarnation, error)
 
 
 class _Outbound:
     """Receives what a neighbour answers on this site's lane to it."""
 
-    def __init__(self, plane: DataPlane, target: int, life: int) -> None:
+    def __init__(self, plane: DataPlane, target: int, incarnation: int) -> None:
         self._plane = plane
         self._target = target
-        self._life = life
+        self._incarnation = incarnation
 
     def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
         if isinstance(message, Credit):
@@ -653,4 +696,4 @@ class _Outbound:
 
     def on_closed(self, error: Exception | None) -> None:
         if error is not None:
-            self._plane.no_longer_heard(self._target, self._life, error)
+            self._plane.no_longer_heard(self._target, self._incarnation, error)

@@ -2,8 +2,8 @@
 
 What bounds the queues, however slow the link:
 
-- what a site sends of its own (its sums, the means it passes down) is at most one entry for each
-  chunk and neighbour, and the entry refers to memory that the round holds anyway;
+- what a site sends of its own (its sums, the results it passes down) is at most one entry for each
+  chunk and neighbour, and the entry refers to memory that the exchange holds anyway;
 - what it relays is bounded by credit: the hop before a relay may have a window of chunks of each
   route there, and gets one back when the relay has passed a chunk on. The credits of one route do
   not touch another's, and a receiver always takes what it is sent, so no circle of relays can come
@@ -22,12 +22,14 @@ from itertools import chain
 from msgspec import structs
 
 from anabranch.net.errors import OutOfPlaceMessage
-from anabranch.net.messages import ChunkMessage, Mean, Message, Stamp
+from anabranch.net.messages import ChunkMessage, Message, Result, Stamp
 from anabranch.net.network import Connection
 from anabranch.overlay import Link
-from anabranch.site.aggregation import Send
+from anabranch.site.actions import Send
 
 Path = tuple[int, ...]
+
+_REMEMBERED = 1 << 16  # chunks that were sent, for a peer that refuses one
 
 
 def relay_window(there: Link, back: Link | None, chunk_bytes: int) -> int:
@@ -55,11 +57,12 @@ def relay_window(there: Link, back: Link | None, chunk_bytes: int) -> int:
 def priority(message: ChunkMessage) -> tuple[int, bool, int, bool]:
     """Return a message's place in a lane, lowest first.
 
-    Chunks go in the order of the deal, because a round ends with its last one; of the same chunk
-    the mean goes before the sum, because it is nearer to being of use. What takes an auxiliary path
-    uses what the primary paths leave, so it goes last in its round.
+    The oldest exchange goes first, and its chunks in the order of the deal, because it ends with
+    its last one; of the same chunk the result goes before the sum, because it is nearer to being of
+    use. What takes an auxiliary path uses what the primary paths leave, so it goes last in its
+    exchange.
     """
-    return message.round, message.is_aux, message.chunk, not isinstance(message, Mean)
+    return message.exchange, message.is_aux, message.chunk, not isinstance(message, Result)
 
 
 _Entry = tuple[int, bool, int, bool, int, Send]  # its priority, its place between equals, and what
@@ -74,12 +77,11 @@ class Lane:
         connect: makes a connection to the neighbour, given its strand; nothing else sends payloads
             on it.
         window: chunks of one route that may be at the neighbour if it relays.
-        progressed: called whenever a message has been sent.
+        sent: called with each message that has been sent, or never will be.
         failed: called once with the error that ended the lane.
         strands: how many connections the lane's messages share.
         stamp: makes the stamp of a chunk that begins to leave, told whether the strand has sent
             without a pause since the one before; None for no stamps.
-        credited: called with the route of each chunk that the neighbour has passed on.
     """
 
     def __init__(
@@ -88,29 +90,24 @@ class Lane:
         name: str,
         connect: Callable[[int], Awaitable[Connection]],
         window: int,
-        progressed: Callable[[], None],
+        sent: Callable[[Send], None],
         failed: Callable[[Exception], None],
         strands: int = 1,
         stamp: Callable[[bool], Stamp] | None = None,
-        credited: Callable[[Path], None] = lambda path: None,
     ) -> None:
         self._site = site
         self._connect = connect
         self._connections: dict[int, Connection] = {}  # by strand
-        self._progressed = progressed
+        self._has_been_sent = sent
         self._failed = failed
         self._stamp = stamp
-        self._credited = credited
         self._ready: list[_Entry] = []
         self._parked: defaultdict[Path, deque[_Entry]] = defaultdict(deque)  # waits for credit
         self._window = window
         self._credit: defaultdict[Path, int] = defaultdict(lambda: window)
-        self._newest = 0  # the latest round sent
-        self._sent: set[tuple[int, int, int]] = set()
+        self._sent: dict[tuple[int, int, int], None] = {}  # the latest
         self._leaving: dict[int, Send] = {}  # by strand
         self._entries = 0
-        self._own = 0  # messages that this site made, and that wait
-        self._own_sent = asyncio.Event()
         self._wake = asyncio.Event()
         self.payload_bytes = 0  # sent so far
         self._has_failed = False
@@ -122,8 +119,6 @@ class Lane:
         self._entries += 1
         entry = (*priority(send.message), self._entries, send)
         path = send.message.path
-        if path[0] == self._site:
-            self._own += 1
         if path[-2] != self._site:  # the neighbour will relay it
             if self._credit[path] == 0:
                 self._parked[path].append(entry)
@@ -145,7 +140,6 @@ class Lane:
             self._wake.set()
         else:
             self._credit[path] += 1
-        self._credited(path)
 
     def post(self, message: Message) -> None:
         """Send a message without payload beside the queue; it is lost while there is no lane."""
@@ -162,21 +156,18 @@ class Lane:
                     self._wake.clear()
                     await self._wake.wait()
                 send = self._leaving[strand] = heapq.heappop(self._ready)[-1]
-                send.leaving()
+                send.has_left = True
                 self._note(send.message)
-                message = send.message
+                message, measured = send.message, self._stamp is not None
                 if self._stamp is not None:
                     message = structs.replace(message, stamp=self._stamp(backlogged))
+                # What a head shows of a link counts only where no chunk is on it before.
+                payload = send.payload() if callable(send.payload) else send.payload
+                await connection.send(message, payload, measured and not backlogged)
                 backlogged = True
-                await connection.send(message, send.payload)
-                self.payload_bytes += len(send.payload)
-                self._progressed()
+                self.payload_bytes += len(payload)
                 del self._leaving[strand]
-                send.sent()
-                if send.message.path[0] == self._site:
-                    self._own -= 1
-                    if self._own == 0:
-                        self._own_sent.set()
+                self._has_been_sent(send)
         except Exception as error:
             self._fail(error)
 
@@ -186,29 +177,13 @@ class Lane:
             self._failed(error)
 
     def _note(self, message: ChunkMessage) -> None:
-        key = message.round, message.version, message.chunk
-        if message.round > self._newest:
-            self._newest = message.round
-            self._sent = {sent for sent in self._sent if sent[0] >= message.round - 1}
-        self._sent.add(key)
+        self._sent[message.exchange, message.version, message.chunk] = None
+        if len(self._sent) > _REMEMBERED:
+            del self._sent[next(iter(self._sent))]
 
     def has_sent(self, chunk: tuple[int, int, int] | None) -> bool:
-        """Return whether this (round, version, chunk) went out here, in this round or the last."""
+        """Return whether this (exchange, version, chunk) went out here lately."""
         return chunk in self._sent
-
-    @property
-    def holds_own(self) -> bool:
-        """Whether something that this site made, and not another's to relay, waits here."""
-        return self._own > 0
-
-    async def own_sent(self) -> None:
-        """Return when nothing that this site made waits any more.
-
-        Relayed chunks do not count: sites that are ahead may send more of them without end.
-        """
-        while self._own:
-            self._own_sent.clear()
-            await self._own_sent.wait()
 
     def drop(self) -> None:
         """Close for good; what waits here will not be sent, and is handed back as if it had been.
@@ -220,7 +195,7 @@ class Lane:
         waiting = [*self._leaving.values(), *(entry[-1] for entry in chain(self._ready, parked))]
         self._leaving, self._ready, self._parked = {}, [], defaultdict(deque)
         for send in waiting:
-            send.sent()
+            self._has_been_sent(send)
 
     def close(self) -> None:
         """Stop sending and close the connection."""

@@ -14,6 +14,9 @@ class Meter:
     Args:
         make_estimator: makes the estimator of one link.
         interval_s: how often to report, at most.
+
+    Attributes:
+        latest: estimate of each link, by its source.
     """
 
     def __init__(self, make_estimator: Callable[[], Estimator], interval_s: float) -> None:
@@ -21,6 +24,7 @@ class Meter:
         self._interval_s = interval_s
         self._estimators: dict[int, Estimator] = {}
         self._new: dict[int, LinkRate] = {}
+        self.latest: dict[int, LinkRate] = {}
         self._reported_s: float | None = None
 
     def arrived(self, source: int, arrival: Arrival) -> tuple[LinkRate, ...]:
@@ -35,7 +39,8 @@ class Meter:
         estimate = self._estimators[source].arrived(arrival)
         if estimate is None:
             return ()
-        self._new[source] = LinkRate(source, estimate.rate_bps, estimate.latency_s, estimate.chunks)
+        rate = LinkRate(source, estimate.rate_bps, estimate.latency_s, estimate.chunks)
+        self._new[source] = self.latest[source] = rate
         now_s = arrival.received_s
         if self._reported_s is not None and 0 <= now_s - self._reported_s < self._interval_s:
             return ()

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 from msgspec import structs
 
-from anabranch.site.aggregation import Send
+from anabranch.net.messages import ChunkMessage
+from anabranch.site.actions import Send
 from anabranch.site.lane import Path, priority
 
 
@@ -50,65 +50,62 @@ def choose(
 class Fork:
     """The chunks that this site has for one tree neighbour, and the paths they may take.
 
+    Every method returns the chunks that are bound to a path by it, for the lane that the path
+    begins with.
+
     Args:
         busy_bound, queue_length: see :func:`choose`.
-        put: hands a chunk, bound to a path, to the lane that the path begins with.
     """
 
-    def __init__(self, busy_bound: int, queue_length: int, put: Callable[[Send], None]) -> None:
+    def __init__(self, busy_bound: int, queue_length: int) -> None:
         self._busy_bound = busy_bound
         self._queue_length = queue_length
-        self._put = put
         self._auxiliary: tuple[Path, ...] = ()
         self._waiting: list[tuple[int, bool, int, bool, int, Send]] = []
         self._entries = 0
         self._primary_queued = 0
         self._auxiliary_queued: Counter[Path] = Counter()
 
-    def add(self, send: Send) -> None:
+    def add(self, send: Send) -> list[Send]:
         """Take a chunk whose message names its primary path."""
         self._entries += 1
         heapq.heappush(self._waiting, (*priority(send.message), self._entries, send))
-        self._bind()
+        return self._bind()
 
-    def use(self, auxiliary: tuple[Path, ...]) -> None:
+    def use(self, auxiliary: tuple[Path, ...]) -> list[Send]:
         """Let chunks that are not bound yet take these auxiliary paths, fastest first."""
         self._auxiliary = auxiliary
-        self._bind()
+        return self._bind()
 
-    def credited(self, path: Path) -> None:
+    def credited(self, path: Path) -> list[Send]:
         """Take note that the first relay of an auxiliary path has passed a chunk on."""
         if self._auxiliary_queued[path]:
             self._auxiliary_queued[path] -= 1
-            self._bind()
+            return self._bind()
+        return []
 
-    def _bind(self) -> None:
+    def sent(self, message: ChunkMessage) -> list[Send]:
+        """Take note that a chunk has left this site."""
+        if not message.is_aux:
+            self._primary_queued -= 1
+            return self._bind()
+        if len(message.path) == 2:  # no relay, which would give a credit
+            return self.credited(message.path)
+        return []
+
+    def _bind(self) -> list[Send]:
+        bound: list[Send] = []
         while self._waiting:
             queued = [self._auxiliary_queued[path] for path in self._auxiliary]
             choice = choose(self._primary_queued, queued, self._busy_bound, self._queue_length)
             if choice is None:
-                return
+                break
             send = heapq.heappop(self._waiting)[-1]
             if choice < 0:
                 self._primary_queued += 1
-                self._put(replace(send, sent=self._then(send.sent, self._primary_sent)))
-                continue
-            path = self._auxiliary[choice]
-            self._auxiliary_queued[path] += 1
-            sent = send.sent
-            if len(path) == 2:  # nobody relays, so nobody gives a credit
-                sent = self._then(sent, lambda path=path: self.credited(path))  # type: ignore[misc]
-            message = structs.replace(send.message, path=path, is_aux=True)
-            self._put(replace(send, message=message, sent=sent))
-
-    def _primary_sent(self) -> None:
-        self._primary_queued -= 1
-        self._bind()
-
-    @staticmethod
-    def _then(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
-        def both() -> None:
-            first()
-            second()
-
-        return both
+            else:
+                path = self._auxiliary[choice]
+                self._auxiliary_queued[path] += 1
+                send.message = structs.replace(send.message, path=path, is_aux=True)
+            bound.append(send)
+        return bound

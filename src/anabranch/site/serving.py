@@ -12,22 +12,24 @@ from anabranch.net.errors import LinkError, OutOfPlaceMessage, PeerError, RunAbo
 from anabranch.net.messages import (
     Advance,
     Came,
-    Counted,
+    EpochChanged,
     NoMoreRounds,
     Proceed,
     ProceedRequest,
     Welcome,
 )
 from anabranch.plan import Plan, deal
-from anabranch.site.accumulator import Floats
-from anabranch.site.aggregation import check_buffer
+from anabranch.site.actions import ModelHere, UpdateHere
+from anabranch.site.arithmetic import Flat, Floats, Sized
 from anabranch.site.control import Control, RoundsOver
 from anabranch.site.dataplane import DataPlane
-from anabranch.site.shard import Rule, Shard, Update
+from anabranch.site.partition import Rule, ServerPartition
+from anabranch.site.served import Served
+from anabranch.site.terms import Op, Terms, Wire
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedModel:
     """How a model is served by the roots of the plan's trees, the same at every site of a run.
 
     Args:
@@ -39,6 +41,7 @@ class Served:
             None where each travels alone.
         ahead: how many updates a worker may compute before the model comes that has its last one
             in. Pulls and pushes then have memory of their own: twice ``1 + ahead`` models more.
+        wire: how elements travel.
     """
 
     model: Floats
@@ -46,6 +49,7 @@ class Served:
     workers: int
     added_up: tuple[int, ...] = ()
     ahead: int = 0
+    wire: Wire = Wire.FLOAT32
 
 
 class Serving:
@@ -57,15 +61,23 @@ class Serving:
         welcome: says who this site is, and whether it has come back.
         plan: the one plan of the run.
         served: see there.
+        chunk_elements: the most elements of a chunk.
     """
 
     def __init__(
-        self, scheduler: Control, plane: DataPlane, welcome: Welcome, plan: Plan, served: Served
+        self,
+        scheduler: Control,
+        plane: DataPlane,
+        welcome: Welcome,
+        plan: Plan,
+        served: ServedModel,
+        chunk_elements: int,
     ) -> None:
         self._scheduler = scheduler
         self._plane = plane
         self._model = served.model
         self._ahead = served.ahead
+        self._wire = served.wire
         self._models_here: dict[int, asyncio.Event] = {}  # by the update that is computed on each
         self._back: asyncio.Event | None = None  # the first model of one that has come back
         self._rooms: list[tuple[Floats, Floats]] = []  # for pulls and pushes that are under way
@@ -74,24 +86,36 @@ class Serving:
                 (np.empty_like(served.model), np.empty_like(served.model))
                 for _ in range(1 + served.ahead)
             ]
-        self._shard: Shard | None = None
-        chunks = deal(plan, len(served.model), plane.config.chunk_elements)
+        self._partition: ServerPartition | None = None
+        chunks = deal(plan, len(served.model), chunk_elements)
         own = [chunk for chunk in chunks if plan.trees[chunk.tree].root == welcome.site]
         if own:
             elements = sum(chunk.elements for chunk in own)
             rule = None if served.make_rule is None else served.make_rule(elements)
-            self._shard = Shard(own, served.model, rule, served.workers, self._came)
-        self._pushpull = plane.push_and_pull(plan, chunks, self._shard, served.added_up)
+            self._partition = ServerPartition(own, served.model, rule, served.workers)
+        terms = Terms(Op.STEP, served.wire, len(served.model))
+        self._served = Served(welcome.site, plan, chunks, terms, self._partition, served.added_up)
+        plane.serve(self._served)
         if welcome.updates:
-            first, self._back = welcome.updates + 1, asyncio.Event()
-            self._pushpull.come_back(first, self._room(first, 0, served.model), self._back.set)
+            first = welcome.updates + 1
+            self._back = asyncio.Event()
+            self._served.come_back(first, self._memory(self._room(first, 0, served.model)))
+
+    def _memory(self, elements: Floats) -> Flat | Sized:
+        return Sized(len(elements)) if self._wire == Wire.SIZES else Flat(elements)
 
     def _room(self, update: int, which: int, otherwise: Floats) -> Floats:
         """Return the memory of an update's pull (0) or push (1), if it is not what there is."""
         return self._rooms[update % len(self._rooms)][which] if self._rooms else otherwise
 
-    def _came(self, update: Update) -> None:
-        self._scheduler.post(Came(*update, epoch=self._pushpull.epoch))
+    def happened(self, what: UpdateHere | ModelHere) -> None:
+        """Take note that an update or a model is all here."""
+        if isinstance(what, UpdateHere):
+            self._scheduler.post(Came(what.worker, what.update, self._served.epoch))
+        elif what.update in self._models_here:
+            self._models_here[what.update].set()
+        elif self._back is not None:
+            self._back.set()
 
     async def permission(self) -> Proceed:
         """Wait until this worker may go on, and has the model to go on with.
@@ -104,15 +128,18 @@ class Serving:
         if isinstance(answer, NoMoreRounds):
             raise RoundsOver
         assert isinstance(answer, Proceed)
-        here, self._back = self._models_here.pop(answer.update, self._back), None
+        here = self._models_here.get(answer.update, self._back)
+        if answer.pulls:
+            if here is None:
+                raise RunAborted(f"the scheduler let update {answer.update} pull, which is not due")
+            try:
+                await self._plane.unless_failed(here.wait())
+            except (LinkError, PeerError, RunAborted) as error:
+                raise await self._scheduler.verdict(error) from error
+        self._models_here.pop(answer.update, None)
+        self._back = None
         if not answer.pulls:
             return answer
-        if here is None:
-            raise RunAborted(f"the scheduler let update {answer.update} pull, which is not due")
-        try:
-            await self._plane.unless_failed(here.wait())
-        except (LinkError, PeerError, RunAborted) as error:
-            raise await self._scheduler.verdict(error) from error
         if self._rooms:
             self._model[:] = self._room(answer.update, 0, self._model)
         return answer
@@ -129,20 +156,16 @@ class Serving:
             weight: what the update counts, > 0.
             samples: of its batch.
             compute_s: how long it took to compute.
-
-        Raises:
-            ValueError: not such a buffer or weight.
         """
-        check_buffer(gradients, weight, len(self._model))
         update, then = permission.update, permission.update + 1 + self._ahead
         self._scheduler.post(ProceedRequest(update, samples, compute_s))
         if self._rooms:
             room = self._room(update, 1, gradients)
             room[:] = gradients
             gradients = room
-        here = self._models_here[then] = asyncio.Event()
-        self._pushpull.expect(then, self._room(then, 0, self._model), here.set)
-        self._pushpull.push(update, gradients, weight)
+        self._models_here[then] = asyncio.Event()
+        self._served.expect(then, self._memory(self._room(then, 0, self._model)))
+        self._plane.act(self._served.push(update, self._memory(gradients), weight))
 
     def advance(self, message: Advance) -> None:
         """Take a step of the model, and send it to whom it says.
@@ -150,12 +173,10 @@ class Serving:
         Raises:
             OutOfPlaceMessage: this site serves no part of the model.
         """
-        if self._shard is None:
+        if self._partition is None:
             raise OutOfPlaceMessage("a step of the model, of which this site serves no part")
-        self._shard.apply(message.apply)
-        self._shard.discard(message.discard)
-        self._pushpull.serve(message.pulls)
+        self._plane.act(self._served.advance(message.apply, message.discard, message.pulls))
 
-    def count(self, message: Counted) -> None:
-        """See :meth:`anabranch.site.pushpull.PushPull.count`."""
-        self._pushpull.count(message.epoch, message.workers, message.round)
+    def change_epoch(self, message: EpochChanged) -> None:
+        """See :meth:`anabranch.site.served.Served.change_epoch`."""
+        self._plane.act(self._served.change_epoch(message.epoch, message.workers, message.round))

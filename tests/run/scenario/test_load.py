@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from anabranch.overlay import OverlayError, internet2_9
-from anabranch.plan import dumps, star
+from anabranch.plan import Fapt, FromFile, Packed, Star, dumps, star
 from anabranch.run.scenario import Scenario, ScenarioError, Stop, load, loads
-from anabranch.run.scenario.awareness import Oracle
-from anabranch.run.scenario.routes import Fapt, FromFile, Packed, Star
 from anabranch.run.scenario.tasks import Train
+from anabranch.scheduler.awareness import Oracle
 
 TEXT = """
 overlay = "internet2-9"

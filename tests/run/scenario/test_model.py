@@ -5,20 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from anabranch.plan import AnyPlanner, Auxiliary, Fapt, FromFile, Packed, Star
 from anabranch.run.checkpoints import Course, Job
-from anabranch.run.scenario import Scenario, Stop
-from anabranch.run.scenario.awareness import Passive
-from anabranch.run.scenario.routes import (
-    Adaptive,
-    Auxiliary,
-    ByShare,
-    Fapt,
-    FromFile,
-    Packed,
-    Route,
-    Star,
-)
+from anabranch.run.scenario import Adaptive, ByShare, Scenario, Stop
 from anabranch.run.scenario.tasks import Exchange, Own, Train
+from anabranch.scheduler.awareness import Passive
 
 
 @pytest.mark.parametrize(
@@ -61,7 +52,7 @@ def test_a_scenario_reaches_the_sites_unchanged(scenario: Scenario) -> None:
 def test_chunks_are_small_and_dealt_during_the_round_on_packed_trees_unless_told_otherwise() -> (
     None
 ):
-    def given(route: Route, **others: object) -> Scenario:
+    def given(route: AnyPlanner, **others: object) -> Scenario:
         task = Exchange(elements=1)
         return Scenario(overlay="x", stop=Stop(rounds=1), route=route, task=task, **others)  # type: ignore[arg-type]
 

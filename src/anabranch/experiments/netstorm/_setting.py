@@ -25,10 +25,10 @@ from anabranch import overlay as overlays
 from anabranch.experiments._lab import Lab, Label, Outcome, Trial, seconds
 from anabranch.learn.profiles import ALEXNET
 from anabranch.overlay import Overlay, redraw
+from anabranch.plan import AnyPlanner, Auxiliary, Balanced, Fapt, Packed, Spanning, Star
 from anabranch.run.scenario import Scenario, Stop
-from anabranch.run.scenario.awareness import Awareness, Passive
-from anabranch.run.scenario.routes import Auxiliary, Balanced, Fapt, Packed, Route, Spanning, Star
 from anabranch.run.scenario.tasks import Exchange
+from anabranch.scheduler.awareness import AnyAwareness, Passive
 
 CHUNK_ELEMENTS = 1_000_000
 """The paper's CHUNK_SIZE."""
@@ -56,8 +56,8 @@ class System:
     """
 
     name: str
-    route: Route
-    awareness: Awareness | None = None
+    route: AnyPlanner
+    awareness: AnyAwareness | None = None
     auxiliary: Auxiliary | None = None
     chunk_elements: int = CHUNK_ELEMENTS
 

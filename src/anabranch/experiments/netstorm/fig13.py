@@ -33,8 +33,8 @@ from anabranch.experiments.netstorm._setting import (
     times,
 )
 from anabranch.overlay import Link, Overlay
+from anabranch.plan import Star
 from anabranch.run.scenario import Stop
-from anabranch.run.scenario.routes import Star
 from anabranch.site.dataplane import MOST_CHUNK_ELEMENTS
 
 _SYSTEMS = (MXNET, MLNET, TSENGINE, PRO, PRO_ALGORITHM_3, OUR_PRO, PRO_256_KB, PACKED)

@@ -19,9 +19,9 @@ from anabranch.experiments.netstorm._setting import (
     times,
 )
 from anabranch.overlay import Overlay
+from anabranch.plan import Fapt
 from anabranch.run.scenario import Stop
-from anabranch.run.scenario.awareness import Oracle
-from anabranch.run.scenario.routes import Fapt
+from anabranch.scheduler.awareness import Oracle
 from anabranch.site.dataplane import MOST_CHUNK_ELEMENTS
 
 _FAPT = System("FAPT", Fapt(roots=1))

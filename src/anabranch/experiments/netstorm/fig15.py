@@ -19,8 +19,8 @@ from anabranch.experiments.netstorm._setting import (
     times,
 )
 from anabranch.overlay import random_complete
+from anabranch.plan import Fapt
 from anabranch.run.scenario import Stop
-from anabranch.run.scenario.routes import Fapt
 
 
 def _complete(lab: Lab) -> list[Trial]:

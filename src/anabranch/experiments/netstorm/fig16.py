@@ -9,7 +9,7 @@ from anabranch.experiments._lab import Lab, seconds
 from anabranch.experiments._result import Result, Row
 from anabranch.experiments.netstorm import _setting as setting
 from anabranch.experiments.netstorm._setting import LITE, PACKED, PRO, STD, STD_256_KB, gain
-from anabranch.run.scenario.awareness import Oracle, Passive
+from anabranch.scheduler.awareness import Oracle, Passive
 
 _OURS = replace(STD, name="std, our estimator", awareness=Passive())
 _ORACLE = replace(STD, name="std, oracle", awareness=Oracle())

@@ -11,7 +11,7 @@ from anabranch.experiments._lab import Lab, Outcome, seconds
 from anabranch.experiments._result import Result, Row
 from anabranch.experiments.netstorm import _setting as setting
 from anabranch.experiments.netstorm._setting import STD, STD_256_KB, gain
-from anabranch.run.scenario.routes import Auxiliary
+from anabranch.plan import Auxiliary
 
 _SEARCHES: tuple[Literal["disjoint", "algorithm-3"], ...] = ("disjoint", "algorithm-3")
 _CHUNKS = {"1 M elements": STD, "256 kB": STD_256_KB}

@@ -19,7 +19,7 @@ from anabranch.experiments.netstorm._setting import (
     System,
     times,
 )
-from anabranch.run.scenario.awareness import Passive
+from anabranch.scheduler.awareness import Passive
 
 _Sweep = Callable[[System, Passive], Mapping[str, System]]
 

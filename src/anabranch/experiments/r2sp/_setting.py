@@ -14,34 +14,25 @@ from functools import cache
 from statistics import fmean, geometric_mean
 
 from anabranch.experiments._lab import Label, Outcome, Trial
+from anabranch.fleet import Compute, Lognormal
 from anabranch.learn import profiles
 from anabranch.overlay import Link, Overlay, Site
-from anabranch.run.scenario import Scenario, Stop
-from anabranch.run.scenario.paces import (
-    Asp,
-    Bsp,
-    EqualBatches,
-    Pace,
-    R2sp,
-    Serve,
-    Ssp,
-    TunedBatches,
-)
-from anabranch.run.scenario.routes import Fapt
+from anabranch.pace import AnyLoad, AnyPace, Asp, Bsp, EqualBatches, R2sp, Ssp
+from anabranch.plan import Fapt
+from anabranch.run.scenario import Scenario, Serve, Stop
 from anabranch.run.scenario.tasks import Exchange
-from anabranch.sim.compute import Compute, LognormalJitter
 
 WORKERS, SERVERS = 16, 4  # the paper's cluster A
 WORKERS_1, SERVERS_1 = 8, 2  # of its Table I
 PORT_BPS = 10e9
 CHUNK_ELEMENTS = 1 << 20
-JITTER = LognormalJitter(cv=0.05)
+JITTER = Lognormal(cv=0.05)
 NOTE = (
     "16 workers, 4 servers, ports of 10 Gbit/s; 128 samples are computed in as long as the paper's "
     "Table I leaves beside communication, with jitter of 5 %."
 )
 EQUAL = EqualBatches()
-PACES: Mapping[str, Pace] = {"BSP": Bsp(), "ASP": Asp(), "SSP": Ssp(lead=5), "R²SP": R2sp()}
+PACES: Mapping[str, AnyPace] = {"BSP": Bsp(), "ASP": Asp(), "SSP": Ssp(lead=5), "R²SP": R2sp()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +118,10 @@ def cluster(
 
 def trial(
     model: Model,
-    under: Pace,
+    under: AnyPace,
     updates: int,
     overlay: Overlay,
-    jitter: LognormalJitter | None = JITTER,
+    jitter: Lognormal | None = JITTER,
     **labels: Label,
 ) -> Trial:
     """Return a run of a model under a pace."""
@@ -141,12 +132,12 @@ def trial(
 
 def served(
     elements: int,
-    under: Pace,
+    under: AnyPace,
     updates: int,
     overlay: Overlay,
     compute: Compute | None,
     batch_size: int,
-    load: EqualBatches | TunedBatches = EQUAL,
+    load: AnyLoad = EQUAL,
 ) -> Scenario:
     """Return a run on a cluster whose servers hold equal parts of a model."""
     servers = tuple(site.name for site in overlay.sites if site.name.startswith("server-"))

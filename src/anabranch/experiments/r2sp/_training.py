@@ -19,12 +19,12 @@ from anabranch.experiments._lab import Lab, Label, Outcome, Trial
 from anabranch.experiments._result import Row
 from anabranch.experiments.r2sp import _setting as setting
 from anabranch.experiments.r2sp._setting import EQUAL
+from anabranch.fleet import Compute
 from anabranch.overlay import Overlay
-from anabranch.run.scenario import Scenario, Stop
-from anabranch.run.scenario.paces import EqualBatches, Pace, Serve, TunedBatches
-from anabranch.run.scenario.routes import Fapt
+from anabranch.pace import AnyLoad, AnyPace
+from anabranch.plan import Fapt
+from anabranch.run.scenario import Scenario, Serve, Stop
 from anabranch.run.scenario.tasks import Train
-from anabranch.sim.compute import Compute
 
 HIDDEN = 256
 ELEMENTS = 64 * HIDDEN + HIDDEN + 10 * HIDDEN + 10
@@ -78,12 +78,12 @@ def cluster(elements: int, port_bps: float, workers: int, servers: int) -> Overl
 
 
 def trial(
-    under: Pace,
+    under: AnyPace,
     overlay: Overlay,
     compute: Compute,
     rate: float,
     seed: int,
-    load: EqualBatches | TunedBatches = EQUAL,
+    load: AnyLoad = EQUAL,
     ahead: bool = False,
     batch: int = BATCH,
     **labels: Label,

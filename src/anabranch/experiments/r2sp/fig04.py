@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from anabranch.experiments._experiment import Experiment
 from anabranch.experiments._lab import Lab
 from anabranch.experiments._result import Result, Row
-from anabranch.pace import Ledger, Pace, R2sp, Ssp, Step
+from anabranch.pace import Ledger, Pace, R2sp, Rule, Ssp, Step
+
+_SSP, _R2SP = Ssp(lead=1), R2sp(relaxation=0.0)
 
 Schedule = tuple[int, ...]
 """Who pushes first, next, and so on; workers count from 1."""
@@ -19,7 +21,7 @@ Schedule = tuple[int, ...]
 class _Situation:
     """All that what may happen next depends on; pickled, for the rules change in place."""
 
-    pace: Pace
+    rule: Rule
     ledger: Ledger
     pushed: tuple[int, ...]  # by each worker
     computing: frozenset[int] = frozenset()
@@ -38,12 +40,12 @@ class _Situation:
         pushed = tuple(k + (each == worker) for each, k in enumerate(self.pushed))
         computing = self.computing - {worker}
         return replace(self, pushed=pushed, computing=computing).after(
-            self.pace.push(worker, now_s)
+            self.rule.push(worker, now_s)
         )
 
 
 def worst(
-    make: Callable[[], Pace],
+    pace: Pace,
     workers: int,
     pushes: int,
     lead: int | None = None,
@@ -55,20 +57,19 @@ def worst(
     schedules both lead to is gone on from once.
 
     Args:
-        make: makes a pace, fresh.
+        pace: under which.
         workers: how many.
         pushes: how long schedules are.
         lead: let nobody push who would then be further ahead of the slowest; None lets everybody.
         alike: to the pace a worker's number is no more than its name, so that it is enough to try
             schedules in which workers push their first in order.
     """
-    pace = make()
-    ledger = Ledger(pace)
+    rule, ledger = pace.rule(), Ledger(pace)
     joined: list[Step] = []
     for worker in range(workers):
         ledger.joined()
-        joined += pace.join(worker, 0.0)
-    start, most = _Situation(pace, ledger, (0,) * workers).after(joined)
+        joined += rule.join(worker, 0.0)
+    start, most = _Situation(rule, ledger, (0,) * workers).after(joined)
     reaches = Schedule()
     front = {pickle.dumps(start): reaches}
     for push in range(1, pushes + 1):
@@ -98,20 +99,20 @@ def _make(lab: Lab) -> Result:
             Row(
                 f"{workers} workers: SSP, a lead of 1",
                 f"{2 * others}",
-                _told(*worst(_ssp, workers, enough, alike=True)),
+                _told(*worst(_SSP, workers, enough, alike=True)),
                 "by its rule: while one computes its second iteration, each other may push its "
                 "first, second and third",
             ),
             Row(
                 f"{workers} workers: SSP, a lead of 1 that holds pushes back too",
                 f"{2 * others}",
-                _told(*worst(_ssp, workers, enough, lead=1, alike=True)),
+                _told(*worst(_SSP, workers, enough, lead=1, alike=True)),
                 "who would be 2 ahead waits before it pushes; the paper's rule does not say so",
             ),
             Row(
                 f"{workers} workers: R²SP",
                 f"{others}",
-                _told(*worst(_r2sp, workers, 2 * workers + 1)),
+                _told(*worst(_R2SP, workers, 2 * workers + 1)),
             ),
         ]
     notes = (
@@ -124,14 +125,6 @@ def _make(lab: Lab) -> Result:
 
 def _told(most: int, schedule: Schedule) -> str:
     return f"{most}, when these push: {' '.join(map(str, schedule))}"
-
-
-def _ssp() -> Pace:
-    return Ssp(lead=1)
-
-
-def _r2sp() -> Pace:
-    return R2sp(relaxation=0.0)
 
 
 EXPERIMENT = Experiment("r2sp/fig04", "the most updates missed, by trying all schedules", _make)

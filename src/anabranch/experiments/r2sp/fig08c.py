@@ -8,8 +8,8 @@ from anabranch.experiments._result import Result
 from anabranch.experiments.r2sp import _setting as setting
 from anabranch.experiments.r2sp import _training as training
 from anabranch.experiments.r2sp._setting import ALEXNET, INCEPTION, RESNET32, VGG16
-from anabranch.run.scenario.paces import Safa, Waves
-from anabranch.sim.compute import Compute
+from anabranch.fleet import Compute
+from anabranch.pace import Safa, Waves
 
 _PACES = {**setting.PACES, "SAFA": Safa(), "waves": Waves()}
 _AHEAD = ("BSP", "R²SP", "waves")  # under which workers compute ahead too

@@ -11,12 +11,12 @@ from anabranch.experiments.r2sp import _setting as setting
 from anabranch.experiments.r2sp import _training as training
 from anabranch.experiments.r2sp._setting import RESNET32
 from anabranch.experiments.r2sp.table3 import KINDS, SLOWEST
-from anabranch.run.scenario.paces import EqualBatches, R2sp, TunedBatches
-from anabranch.sim.compute import Compute, SiteCompute
+from anabranch.fleet import Compute, SiteCompute
+from anabranch.pace import AnyLoad, EqualBatches, R2sp, TunedBatches
 
 _PAPER_BATCH = 512
 _BATCH = 4  # here: of 8, a batch can be tuned in steps of a quarter
-_LOADS: Mapping[str, EqualBatches | TunedBatches] = {
+_LOADS: Mapping[str, AnyLoad] = {
     "equal": EqualBatches(),
     "tuned": TunedBatches(most=64),
 }

@@ -7,7 +7,7 @@ from anabranch.experiments._lab import Lab
 from anabranch.experiments._result import Result, Row
 from anabranch.experiments.r2sp import _setting as setting
 from anabranch.experiments.r2sp._setting import VGG16
-from anabranch.run.scenario.paces import R2sp
+from anabranch.pace import R2sp
 
 _RELAXATIONS = (0.0, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0)
 

@@ -10,9 +10,9 @@ from anabranch.experiments._lab import Lab, Trial
 from anabranch.experiments._result import Result
 from anabranch.experiments.r2sp import _setting as setting
 from anabranch.experiments.r2sp import _training as training
+from anabranch.fleet import Compute, Constant, SiteCompute
 from anabranch.learn import profiles
-from anabranch.run.scenario.paces import EqualBatches, Pace, Safa, TunedBatches, Waves
-from anabranch.sim.compute import Compute, ConstantDelay, SiteCompute
+from anabranch.pace import AnyLoad, AnyPace, Safa, TunedBatches, Waves
 
 _PORT_BPS = 100e9
 _DELAYS_S = (0.0, 0.0, 0.0, 0.0, 0.5, 0.5, 1.0, 1.0)
@@ -42,7 +42,7 @@ _MODELS = (
     _Transformer("T5-small", profiles.T5_SMALL.elements, 0.5, "16.9 % over the second best"),
     _Transformer("BERT", profiles.BERT.elements, 1.5, "18.8 % over the second best"),
 )
-_PACES: Mapping[str, tuple[Pace, EqualBatches | TunedBatches]] = {
+_PACES: Mapping[str, tuple[AnyPace, AnyLoad]] = {
     **{name: (pace, setting.EQUAL) for name, pace in setting.PACES.items() if name != "R²SP"},
     "SAFA": (Safa(), setting.EQUAL),
     "R²SP, equal batches": (setting.PACES["R²SP"], setting.EQUAL),
@@ -83,7 +83,7 @@ def _make(lab: Lab) -> Result:
 def _trial(model: _Transformer, name: str, rate: float, seed: int) -> Trial:
     pace, load = _PACES[name]
     delays = {
-        f"worker-{k}": SiteCompute(added_delay=ConstantDelay(delay_s=delay_s))
+        f"worker-{k}": SiteCompute(added_delay=Constant(delay_s=delay_s))
         for k, delay_s in enumerate(_DELAYS_S, 1)
         if delay_s
     }

@@ -9,7 +9,7 @@ from anabranch.experiments._experiment import Experiment
 from anabranch.experiments._lab import Lab, Label, Outcome, Trial
 from anabranch.experiments._result import Result, Row
 from anabranch.experiments.r2sp import _setting as setting
-from anabranch.run.scenario.paces import Bsp
+from anabranch.pace import Bsp
 
 _CLIENTS = 128
 _SERVER_BPS = 10e9

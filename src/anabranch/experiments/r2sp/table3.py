@@ -11,9 +11,9 @@ from anabranch.experiments._lab import Lab, Outcome, Trial, WorkerOutcome
 from anabranch.experiments._result import Result, Row
 from anabranch.experiments.r2sp import _setting as setting
 from anabranch.experiments.r2sp._setting import RESNET32
+from anabranch.fleet import Compute, SiteCompute
 from anabranch.learn.profiles import RESNET_32_INSTANCES, Instance
-from anabranch.run.scenario.paces import EqualBatches, R2sp, TunedBatches
-from anabranch.sim.compute import Compute, SiteCompute
+from anabranch.pace import AnyLoad, EqualBatches, R2sp, TunedBatches
 
 _BATCH, _MOST = 512, 4096
 
@@ -61,7 +61,7 @@ KINDS = tuple(
     )
 )
 SLOWEST = KINDS[0]
-_LOADS: Mapping[str, EqualBatches | TunedBatches] = {
+_LOADS: Mapping[str, AnyLoad] = {
     "equal": EqualBatches(),
     "tuned": TunedBatches(most=_MOST),
 }

@@ -1,11 +1,13 @@
 """A scenario: one TOML file that describes a run, in either world.
 
-Here is what a whole scenario needs. The tables it is put together from are in the modules:
+Here is what a whole scenario needs. Many of its tables are values that do what they say, and stand
+where that is done:
 
-- `routes`: where aggregates travel, how chunks are dealt to trees, auxiliary paths;
-- `paces`: who may proceed when, who serves the model, how much work each has;
-- `awareness`: how the scheduler learns of the network;
-- `tasks`: what the sites do.
+- where aggregates travel: planners, in `plan`;
+- who may proceed when, and how much work each has: paces and loads, in `pace`;
+- how the scheduler learns of the network: `scheduler.awareness`;
+- how long computing takes: `fleet`; what goes wrong: `sim.faults`;
+- what the sites do: `tasks`, here.
 """
 
 from anabranch.run.scenario._checks import (
@@ -15,11 +17,22 @@ from anabranch.run.scenario._checks import (
     check_twin,
 )
 from anabranch.run.scenario._load import load, loads
-from anabranch.run.scenario._model import Scenario, Stop, compute_model, encode
+from anabranch.run.scenario._model import (
+    Adaptive,
+    ByShare,
+    Scenario,
+    Serve,
+    Stop,
+    compute_model,
+    encode,
+)
 
 __all__ = [
+    "Adaptive",
+    "ByShare",
     "Scenario",
     "ScenarioError",
+    "Serve",
     "Stop",
     "check_real",
     "check_simulable",

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import re
 
+from anabranch.fleet import ComputeError
 from anabranch.learn.profiles import load_profile
 from anabranch.overlay import Overlay, OverlayError
+from anabranch.pace import TunedBatches
 from anabranch.plan import PlanError
 from anabranch.run.scenario._model import Scenario, compute_model
-from anabranch.run.scenario.awareness import Passive
-from anabranch.run.scenario.paces import TunedBatches
-from anabranch.run.scenario.routes import plan_route
 from anabranch.run.scenario.tasks import Exchange, Own
-from anabranch.sim.compute import ComputeError
+from anabranch.scheduler.awareness import Passive
 from anabranch.sim.faults import FaultError, script
 
 
@@ -142,7 +141,7 @@ def check(scenario: Scenario, overlay: Overlay) -> None:
     for index, route in enumerate(scenario.routes):
         key = f"route[{index}]" if isinstance(scenario.route, tuple) else "route"
         try:
-            plan_route(route, overlay)
+            route.plan(overlay)
         except (OverlayError, PlanError) as error:
             raise ScenarioError(f"{key}: {error}") from None
 

@@ -9,9 +9,9 @@ import msgspec
 from anabranch import overlay as overlays
 from anabranch._typed_toml import TomlError, decode_toml
 from anabranch.overlay import Overlay
+from anabranch.plan import AnyPlanner, FromFile
 from anabranch.run.scenario._checks import ScenarioError, check, check_keys
 from anabranch.run.scenario._model import Scenario
-from anabranch.run.scenario.routes import FromFile, Route
 from anabranch.run.scenario.tasks import Own
 
 
@@ -39,7 +39,7 @@ def load(path: Path) -> tuple[Scenario, Overlay]:
 def _from_folder(scenario: Scenario, folder: Path) -> Scenario:
     """Return the scenario with the paths of its plans and of its own code made whole."""
 
-    def whole(route: Route) -> Route:
+    def whole(route: AnyPlanner) -> AnyPlanner:
         if isinstance(route, FromFile):
             return msgspec.structs.replace(route, path=str(Path(folder, route.path).resolve()))
         return route

@@ -7,14 +7,13 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from anabranch._typed_toml import Table
+from anabranch._typed_toml import LONGEST_S, Positive, Seconds, Table
+from anabranch.fleet import Compute, ComputeModel
 from anabranch.overlay import Overlay
-from anabranch.run.scenario._bounds import LONGEST_S, Positive, Seconds
-from anabranch.run.scenario.awareness import Awareness
-from anabranch.run.scenario.paces import Bsp, EqualBatches, Pace, Serve, TunedBatches
-from anabranch.run.scenario.routes import Adaptive, Auxiliary, ByShare, Packed, Route
+from anabranch.pace import AnyLoad, AnyPace, Bsp, EqualBatches
+from anabranch.plan import AnyPlanner, Auxiliary, Packed
 from anabranch.run.scenario.tasks import Task
-from anabranch.sim.compute import Compute, ComputeModel
+from anabranch.scheduler.awareness import AnyAwareness
 from anabranch.sim.faults import Fault
 from anabranch.site.dataplane import MOST_CHUNK_ELEMENTS
 
@@ -31,6 +30,33 @@ class Mean(Table, frozen=True, kw_only=True, tag_field="kind", tag="mean"):
 
 class Shuffled(Table, frozen=True, kw_only=True, tag_field="kind", tag="shuffled"):
     """Samples are dealt evenly to the sites, and every site shuffles its own each epoch."""
+
+
+class ByShare(Table, frozen=True, kw_only=True, tag_field="kind", tag="by-share"):
+    """Deal all chunks to the trees when the round begins, in proportion to their shares."""
+
+
+class Adaptive(Table, frozen=True, kw_only=True, tag_field="kind", tag="adaptive"):
+    """Give the next chunk to the tree that ended one, while the round goes on.
+
+    Args:
+        window: how many chunks may be under way; None for what the plan needs.
+    """
+
+    window: Positive | None = None
+
+
+class Serve(Table, frozen=True, kw_only=True):
+    """Let the roots of the route's trees hold the model; workers push updates and pull it.
+
+    Args:
+        only: names of sites that compute nothing.
+        ahead: whether a worker computes its next update while its last one and the model are on
+            their way: they then cost no time, but what it computes on is one update older.
+    """
+
+    only: tuple[str, ...] = ()
+    ahead: bool = False
 
 
 class Stop(Table, frozen=True, kw_only=True):
@@ -85,8 +111,8 @@ class Scenario(Table, frozen=True, kw_only=True):
         awareness: how the scheduler learns of the network while the run goes on, and plans again;
             None keeps the first plan.
         auxiliary: paths that help the trees' links; None for none.
-        serve: who holds the model where workers push and pull; None all-reduces under ``bsp``,
-            and lets all sites compute under other paces.
+        serve: where the model is while workers push and pull; None all-reduces under ``bsp``, and
+            lets all sites compute under other paces.
         seed: of every random choice.
         chunk_elements: the most elements of a chunk; None for 262,144, and on packed trees for a
             thousandth of the buffer, between 16,384 and 65,536.
@@ -100,11 +126,11 @@ class Scenario(Table, frozen=True, kw_only=True):
 
     label: str = ""
     overlay: str
-    route: Route | tuple[Route, ...] = Packed()
-    pace: Pace = Bsp()
+    route: AnyPlanner | tuple[AnyPlanner, ...] = Packed()
+    pace: AnyPace = Bsp()
     period: EveryStep = EveryStep()
     merge: Mean = Mean()
-    load: EqualBatches | TunedBatches = EqualBatches()
+    load: AnyLoad = EqualBatches()
     sampling: Shuffled = Shuffled()
     task: Task
     stop: Stop
@@ -112,7 +138,7 @@ class Scenario(Table, frozen=True, kw_only=True):
     fault: tuple[Fault, ...] = ()
     simulation: Simulation = Simulation()
     deal: ByShare | Adaptive | None = None
-    awareness: Awareness | None = None
+    awareness: AnyAwareness | None = None
     auxiliary: Auxiliary | None = None
     serve: Serve | None = None
     seed: Annotated[int, Meta(ge=0)] = 0
@@ -122,7 +148,7 @@ class Scenario(Table, frozen=True, kw_only=True):
     shaped: bool = True
 
     @property
-    def routes(self) -> tuple[Route, ...]:
+    def routes(self) -> tuple[AnyPlanner, ...]:
         """The routes, each of which is a run of its own."""
         return self.route if isinstance(self.route, tuple) else (self.route,)
 
@@ -134,7 +160,7 @@ class Scenario(Table, frozen=True, kw_only=True):
         """
         if self.chunk_elements is not None:
             return self.chunk_elements
-        if not isinstance(self.routes[0], Packed):
+        if not self.routes[0].deep:
             return 1 << 18
         return min(max(buffer_elements // _PACKED_CHUNKS, 1 << 14), 1 << 16)
 
@@ -144,7 +170,7 @@ class Scenario(Table, frozen=True, kw_only=True):
         if self.is_served:
             return None
         if self.deal is None:
-            return Adaptive() if isinstance(self.routes[0], Packed) else None
+            return Adaptive() if self.routes[0].deep else None
         return self.deal if isinstance(self.deal, Adaptive) else None
 
     @property

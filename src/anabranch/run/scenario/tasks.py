@@ -6,9 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, field
 
-from anabranch._typed_toml import Table
+from anabranch._typed_toml import Positive, Table
 from anabranch.learn.profiles import load_profile
-from anabranch.run.scenario._bounds import Positive
 
 
 class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):

@@ -23,13 +23,13 @@ _Floats = npt.NDArray[np.float64]
 _REMEMBERED = 64
 
 
-class Persistence:
+class RateForecast:
     """Learns from looks at the measured rates, taken at about even distances.
 
     Args:
         links: how many there are; a look numbers them from 0.
 
-    >>> steady = Persistence(links=2)
+    >>> steady = RateForecast(links=2)
     >>> for second in range(5):
     ...     steady.look({0: 1e6, 1: 9e6}, now_s=float(second))
     >>> steady.kept(2.0)

@@ -9,15 +9,15 @@ import pytest
 from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage
 from anabranch.overlay import internet2_9
 from anabranch.plan import fapt
-from anabranch.scheduler.dealing import Dealer, needed_window
+from anabranch.scheduler.dispatch import Dispatcher, needed_window
 
 
 def play(
     takes_s: list[float], shares: list[float], chunks: int, window: int
 ) -> tuple[float, list[int]]:
     """Let each tree carry one chunk after the other, each for so long; return when all ended."""
-    dealer = Dealer(shares, 1, chunks, window)
-    queued = [dealer.first.count(tree) for tree in range(len(shares))]
+    dispatcher = Dispatcher(shares, 1, chunks, window)
+    queued = [dispatcher.first.count(tree) for tree in range(len(shares))]
     finished = [0] * len(shares)
     ends = [(takes_s[tree], tree) for tree, count in enumerate(queued) if count]
     heapq.heapify(ends)
@@ -28,7 +28,7 @@ def play(
         finished[tree] += 1
         if queued[tree]:
             heapq.heappush(ends, (now_s + takes_s[tree], tree))
-        for other in dealer.progress(0, finished, now_s):
+        for other in dispatcher.progress(0, finished, now_s):
             queued[other] += 1
             if queued[other] == 1:
                 heapq.heappush(ends, (now_s + takes_s[other], other))
@@ -37,17 +37,17 @@ def play(
 
 
 def test_a_window_is_dealt_by_share_and_the_rest_by_speed() -> None:
-    dealer = Dealer([0.5, 0.25, 0.25], 1, 100, 8)
-    assert sorted(dealer.first) == [0, 0, 0, 0, 1, 1, 2, 2]
-    assert dealer.progress(0, [0, 2, 0], 1.0) == (1, 1)
-    assert dealer.progress(0, [1, 2, 0], 2.0) == (0,)
+    dispatcher = Dispatcher([0.5, 0.25, 0.25], 1, 100, 8)
+    assert sorted(dispatcher.first) == [0, 0, 0, 0, 1, 1, 2, 2]
+    assert dispatcher.progress(0, [0, 2, 0], 1.0) == (1, 1)
+    assert dispatcher.progress(0, [1, 2, 0], 2.0) == (0,)
 
 
 def test_a_chunk_has_ended_when_every_site_holds_it() -> None:
-    dealer = Dealer([0.5, 0.5], 3, 100, 4)
-    assert dealer.progress(0, [1, 0], 1.0) == ()
-    assert dealer.progress(2, [1, 1], 1.0) == ()
-    assert dealer.progress(1, [1, 0], 1.5) == (0,)
+    dispatcher = Dispatcher([0.5, 0.5], 3, 100, 4)
+    assert dispatcher.progress(0, [1, 0], 1.0) == ()
+    assert dispatcher.progress(2, [1, 1], 1.0) == ()
+    assert dispatcher.progress(1, [1, 0], 1.5) == (0,)
 
 
 def test_trees_that_are_faster_than_thought_carry_more() -> None:
@@ -72,10 +72,10 @@ def test_a_slow_tree_gets_none_of_the_last_chunks() -> None:
 
 
 def test_what_is_dealt_is_all_there_is() -> None:
-    dealer = Dealer([1.0], 1, 5, 3)
-    assert dealer.first == (0, 0, 0)
-    assert dealer.progress(0, [3], 1.0) == (0, 0)
-    assert dealer.progress(0, [5], 2.0) == ()
+    dispatcher = Dispatcher([1.0], 1, 5, 3)
+    assert dispatcher.first == (0, 0, 0)
+    assert dispatcher.progress(0, [3], 1.0) == (0, 0)
+    assert dispatcher.progress(0, [5], 2.0) == ()
 
 
 @pytest.mark.parametrize(
@@ -89,10 +89,10 @@ def test_what_is_dealt_is_all_there_is() -> None:
 def test_progress_that_cannot_be_is_refused(
     finished: tuple[int, ...], error: type[Exception]
 ) -> None:
-    dealer = Dealer([0.5, 0.5], 1, 9, 4)
-    dealer.progress(0, (1, 0), 1.0)
+    dispatcher = Dispatcher([0.5, 0.5], 1, 9, 4)
+    dispatcher.progress(0, (1, 0), 1.0)
     with pytest.raises(error):
-        dealer.progress(0, finished, 2.0)
+        dispatcher.progress(0, finished, 2.0)
 
 
 def test_a_window_grows_with_distance_and_shrinks_with_the_size_of_chunks() -> None:

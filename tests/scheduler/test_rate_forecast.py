@@ -5,26 +5,26 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anabranch.scheduler.persistence import Persistence
+from anabranch.scheduler.rate_forecast import RateForecast
 
 LINKS = 26
 
 
-def redrawn(every_s: float, looks: int, seed: int = 0, seen: float = 1.0) -> Persistence:
+def redrawn(every_s: float, looks: int, seed: int = 0, seen: float = 1.0) -> RateForecast:
     """Look once a second at links whose rates are all drawn anew from time to time."""
     rng = np.random.default_rng(seed)
-    persistence = Persistence(LINKS)
+    forecast = RateForecast(LINKS)
     rates_bps = rng.uniform(20e6, 155e6, LINKS)
     for second in range(looks):
         if second and second % every_s == 0:
             rates_bps = rng.uniform(20e6, 155e6, LINKS)
         measured = {i: float(rate) for i, rate in enumerate(rates_bps) if rng.random() < seen}
-        persistence.look(measured, float(second))
-    return persistence
+        forecast.look(measured, float(second))
+    return forecast
 
 
 def test_at_first_everything_is_believed() -> None:
-    assert Persistence(3).kept(100.0) == 1.0
+    assert RateForecast(3).kept(100.0) == 1.0
     assert redrawn(1.0, looks=1).kept(5.0) == 1.0
 
 
@@ -50,14 +50,14 @@ def test_less_than_the_distance_of_looks_loses_less() -> None:
 
 
 def test_little_seen_concludes_little() -> None:
-    persistence = Persistence(LINKS)
-    persistence.look({0: 1e6, 1: 9e6, 2: 3e6}, 0.0)
-    persistence.look({0: 9e6, 1: 1e6, 2: 3e6}, 1.0)
-    assert persistence.kept(1.0) > 0.75
+    forecast = RateForecast(LINKS)
+    forecast.look({0: 1e6, 1: 9e6, 2: 3e6}, 0.0)
+    forecast.look({0: 9e6, 1: 1e6, 2: 3e6}, 1.0)
+    assert forecast.kept(1.0) > 0.75
 
 
 def test_links_that_nobody_measured_say_nothing() -> None:
-    persistence = Persistence(LINKS)
+    forecast = RateForecast(LINKS)
     for second in range(10):
-        persistence.look({}, float(second))
-    assert persistence.kept(3.0) == 1.0
+        forecast.look({}, float(second))
+    assert forecast.kept(3.0) == 1.0

@@ -21,7 +21,7 @@ import numpy as np
 
 from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage
 from anabranch.overlay import Overlay
-from anabranch.plan import NO_PARENT, Plan, Tree, interleave, steady_rate_bps
+from anabranch.plan import Plan, Tree, interleave, steady_rate_bps
 
 _LEAST_A_TREE = 4
 _SLACK = 2.0
@@ -56,7 +56,7 @@ def _passage_s(plan: Plan, tree: Tree, overlay: Overlay, bits: float) -> float:
         longest_s = 0.0
         for site in range(plan.size):
             taken_s, at = 0.0, site
-            while parents[at] != NO_PARENT:
+            while parents[at] >= 0:
                 ends = (at, parents[at]) if upwards else (parents[at], at)
                 for hop in pairwise(plan.path(*ends)):
                     link = overlay.link(*hop)
@@ -69,33 +69,38 @@ def _passage_s(plan: Plan, tree: Tree, overlay: Overlay, bits: float) -> float:
     return way_s(tree.up, True) + way_s(tree.down, False)
 
 
-class Dealer:
+class Dispatcher:
     """Deals one round's chunks to the plan's trees.
 
     Args:
         shares: of the trees.
-        sites: how many report progress.
+        members: the sites that report progress.
         chunks: how many the round has.
         window: how many may be under way.
 
     Attributes:
+        members: see above.
         first: the trees of the chunks that are dealt at once.
 
-    >>> dealer = Dealer([0.5, 0.5], sites=1, chunks=6, window=4)
-    >>> dealer.first
+    >>> dispatcher = Dispatcher([0.5, 0.5], members=[0], chunks=6, window=4)
+    >>> dispatcher.first
     (0, 1, 0, 1)
-    >>> dealer.progress(0, (0, 1), now_s=1.0)
+    >>> dispatcher.progress(0, (0, 1), now_s=1.0)
     (1,)
     """
 
-    def __init__(self, shares: Sequence[float], sites: int, chunks: int, window: int) -> None:
+    def __init__(
+        self, shares: Sequence[float], members: Sequence[int], chunks: int, window: int
+    ) -> None:
+        self.members = tuple(members)
+        self._rows = {site: row for row, site in enumerate(self.members)}
         self.first = interleave(shares, min(window, chunks))
         self._left = chunks - len(self.first)
         self._began_s: list[deque[float]] = [deque() for _ in shares]  # of chunks under way
         for tree in self.first:
             self._began_s[tree].append(math.inf)  # nobody knows when the round begins at the sites
         self._dealt = np.bincount(self.first, minlength=len(shares))
-        self._finished = np.zeros((sites, len(shares)), dtype=np.int64)
+        self._finished = np.zeros((len(self.members), len(shares)), dtype=np.int64)
         self._everywhere = np.zeros(len(shares), dtype=np.int64)
         self._first_s = math.inf  # when the first site reported: they had all begun before
         self._takes_s = [0.0] * len(shares)  # from a chunk's deal to its end; 0 where unknown
@@ -115,13 +120,14 @@ class Dealer:
         """
         if len(finished) != len(self._dealt):
             raise MalformedMessage(f"progress of {len(finished)} trees of {len(self._dealt)}")
+        row = self._rows[site]
         holds = np.asarray(finished)
-        if (holds < self._finished[site]).any() or (holds > self._dealt).any():
+        if (holds < self._finished[row]).any() or (holds > self._dealt).any():
             raise OutOfPlaceMessage(
                 f"site {site} holds {tuple(finished)} chunks by tree, of {self._dealt.tolist()} "
-                f"dealt and {self._finished[site].tolist()} held before"
+                f"dealt and {self._finished[row].tolist()} held before"
             )
-        self._finished[site] = holds
+        self._finished[row] = holds
         self._first_s = min(self._first_s, now_s)
         everywhere = self._finished.min(axis=0)
         ended = everywhere - self._everywhere

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from anabranch.scheduler.rounds import RoundBook
 
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.plan import Plan, Tree
-from anabranch.scheduler.rounds import RoundBook
 
 FIRST = Plan(1, (Tree(0, 1.0, (-1, 0), (-1, 0)),))
 SECOND = replace(FIRST, version=2)

@@ -13,7 +13,7 @@ from anabranch.learn.work import State
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import fapt
 from anabranch.run.checkpoints import weights_of
-from anabranch.run.partition import ServerPartition, WeightsError
+from anabranch.run.held_weights import HeldWeights, WeightsError
 from anabranch.run.scenario import loads
 from anabranch.run.simulate import simulate
 
@@ -81,7 +81,7 @@ class Served:
 def test_parts_are_put_in_their_places_whether_they_have_changed_or_not(tmp_path: Path) -> None:
     plan = fapt(TRIANGLE, roots=3)
     path = tmp_path / "weights.safetensors"
-    parts = [ServerPartition(Served(), plan, 3, site) for site in range(3)]
+    parts = [HeldWeights(Served(), plan, 3, site) for site in range(3)]
     held = np.concatenate([np.arange(10, dtype=np.float32)[each] for each in parts[1]._places[1]])
     parts[1].make_rule(len(held))(held, np.full(len(held), 100, np.float32), 1.0)
     names = ["a", "b", "c"]

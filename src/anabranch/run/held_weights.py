@@ -9,16 +9,16 @@ import numpy as np
 from anabranch.learn.optimisers import Update
 from anabranch.learn.work import ServableWork
 from anabranch.plan import Plan, deal
-from anabranch.site.accumulator import Floats
-from anabranch.site.shard import Rule
+from anabranch.site.arithmetic import Floats
+from anabranch.site.partition import Rule
 
 
 class WeightsError(ValueError):
     """Weights that cannot be put together; names the server whose part is missing."""
 
 
-class ServerPartition:
-    """What one site holds of a served model; nothing, if it is the root of no tree.
+class HeldWeights:
+    """What one site holds of a served model's weights; nothing, if it is the root of no tree.
 
     The parameters that a server changes step by step are known from the rule that changes them.
 

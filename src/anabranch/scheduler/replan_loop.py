@@ -12,7 +12,7 @@ from anabranch.scheduler.policy import Replan
 _REST = 20.0
 
 
-class Lookout:
+class ReplanLoop:
     """Asks a run's awareness for better plans, from the run's start on.
 
     Args:
@@ -22,6 +22,9 @@ class Lookout:
         found: called after each look with the plan to go on with, None where the one in force
             stays, and with the auxiliary paths that are best now.
         failed: called with the reason where a look failed, which is then the last.
+
+    Attributes:
+        size_bytes: see above; 0 where it is not known yet, and then nothing is looked at.
     """
 
     def __init__(
@@ -33,7 +36,7 @@ class Lookout:
         failed: Callable[[str], None],
     ) -> None:
         self._awareness = awareness
-        self._size_bytes = size_bytes
+        self.size_bytes = size_bytes
         self._found = found
         self._failed = failed
         self._loop = asyncio.get_running_loop()
@@ -44,7 +47,7 @@ class Lookout:
 
     def look_in_time(self) -> None:
         """See that plans are looked at, as often as they should be while anything happens."""
-        if self._look is not None or self._is_over:
+        if self._look is not None or self._is_over or not self.size_bytes:
             return
         # Looking at plans must not become what the scheduler does most of the time.
         pause_s = max(self._awareness.update_time_s, _REST * self._looked_for_s)
@@ -59,7 +62,7 @@ class Lookout:
 
     async def _look_after(self, due_s: float) -> None:
         """Plan again if that is better; in a thread, for rounds go on meanwhile."""
-        awareness, size_bytes = self._awareness, self._size_bytes
+        awareness, size_bytes = self._awareness, self.size_bytes
         try:
             await asyncio.sleep(due_s)
             began_s = self._loop.time()

@@ -10,7 +10,7 @@ from anabranch.net.errors import DuplicateMessage, MalformedMessage, OutOfPlaceM
 from anabranch.net.messages import Push
 from anabranch.plan import Chunk
 from anabranch.site.accumulator import Floats
-from anabranch.site.shard import Shard, Update
+from anabranch.site.partition import ServerPartition, Update
 
 ELEMENTS, CHUNK = 40, 10
 HELD = [Chunk(index, 0, index * CHUNK, (index + 1) * CHUNK) for index in (1, 3)]
@@ -21,52 +21,57 @@ def model(seed: int = 0) -> Floats:
     return np.random.default_rng(seed).normal(size=ELEMENTS).astype(np.float32)
 
 
-def make(optimiser: Optimiser, workers: int = 3) -> tuple[Shard, list[Update]]:
+def make(optimiser: Optimiser, workers: int = 3) -> tuple[ServerPartition, list[Update]]:
     came: list[Update] = []
-    return Shard(HELD, model(), optimiser.start(2 * CHUNK), workers, came.append), came
+    return ServerPartition(HELD, model(), optimiser.start(2 * CHUNK), workers, came.append), came
 
 
 def push(
-    shard: Shard, worker: int, number: int, gradients: Floats, weight: float = 1.0, chunk: int = -1
+    partition: ServerPartition,
+    worker: int,
+    number: int,
+    gradients: Floats,
+    weight: float = 1.0,
+    chunk: int = -1,
 ) -> None:
     for index in (1, 3) if chunk < 0 else (chunk,):
         payload = gradients[index * CHUNK : (index + 1) * CHUNK].tobytes()
         message = Push(number, 1, index, (worker, 9), weight)
-        sink = shard.on_push(message, len(payload))
+        sink = partition.on_push(message, len(payload))
         assert sink.target is not None
         sink.target[:] = payload
         sink.done()
 
 
-def parameters(shard: Shard) -> Floats:
-    held = shard.snapshot()
+def parameters(partition: ServerPartition) -> Floats:
+    held = partition.snapshot()
     return np.concatenate([held[index] for index in (1, 3)])
 
 
 def test_one_worker_is_plain_gradient_descent() -> None:
-    shard, came = make(Sgd(0.1), workers=1)
+    partition, came = make(Sgd(0.1), workers=1)
     expected = model()
     for number in range(1, 6):
         gradients = model(number)
-        push(shard, 0, number, gradients)
+        push(partition, 0, number, gradients)
         assert came[-1] == (0, number)
-        shard.apply([(0, number)])
+        partition.apply([(0, number)])
         expected -= gradients * np.float32(0.1)
-    np.testing.assert_array_equal(parameters(shard), expected[OWN])
-    assert shard.version == 5
+    np.testing.assert_array_equal(parameters(partition), expected[OWN])
+    assert partition.version == 5
 
 
 @pytest.mark.parametrize("optimiser", [Sgd(0.1), Sgd(0.1, 0.9), Adam(0.1)])
 def test_all_in_one_step_is_the_weighted_mean(optimiser: Optimiser) -> None:
-    shard, _ = make(optimiser)
+    partition, _ = make(optimiser)
     weights = (1.0, 2.0, 3.0)
     for worker, weight in enumerate(weights):
-        push(shard, worker, 1, model(worker + 1), weight)
-    shard.apply([(0, 1), (1, 1), (2, 1)])
+        push(partition, worker, 1, model(worker + 1), weight)
+    partition.apply([(0, 1), (1, 1), (2, 1)])
     mean = sum(np.float32(weight) * model(k + 1) for k, weight in enumerate(weights)) / 6
     expected = model()[OWN]
     optimiser.start(len(OWN))(expected, np.asarray(mean, np.float32)[OWN], 6 / 3)
-    np.testing.assert_allclose(parameters(shard), expected, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(parameters(partition), expected, rtol=1e-5, atol=1e-7)
 
 
 def test_one_after_the_other_without_momentum_is_as_far_as_all_together() -> None:
@@ -81,44 +86,46 @@ def test_one_after_the_other_without_momentum_is_as_far_as_all_together() -> Non
 
 
 def test_an_update_counts_once_all_its_chunks_are_here() -> None:
-    shard, came = make(Sgd(0.1))
-    push(shard, 0, 1, model(1), chunk=3)
+    partition, came = make(Sgd(0.1))
+    push(partition, 0, 1, model(1), chunk=3)
     assert came == []
     with pytest.raises(OutOfPlaceMessage, match="update 1 of site 0 is not here"):
-        shard.apply([(0, 1)])
-    push(shard, 0, 1, model(1), chunk=1)
+        partition.apply([(0, 1)])
+    push(partition, 0, 1, model(1), chunk=1)
     assert came == [(0, 1)]
 
 
 def test_what_is_discarded_leaves_the_model_as_it_is_and_never_comes_back() -> None:
-    shard, came = make(Sgd(0.1))
-    before = parameters(shard)
-    push(shard, 0, 1, model(1))
-    shard.discard([(0, 1)])
-    np.testing.assert_array_equal(parameters(shard), before)
+    partition, came = make(Sgd(0.1))
+    before = parameters(partition)
+    push(partition, 0, 1, model(1))
+    partition.discard([(0, 1)])
+    np.testing.assert_array_equal(parameters(partition), before)
     with pytest.raises(DuplicateMessage):
-        push(shard, 0, 1, model(1), chunk=1)
-    push(shard, 0, 2, model(1))
+        push(partition, 0, 1, model(1), chunk=1)
+    push(partition, 0, 2, model(1))
     assert came == [(0, 1), (0, 2)]
 
 
 def test_what_still_comes_of_a_dead_workers_update_is_thrown_away_without_a_word() -> None:
-    shard, came = make(Sgd(0.1))
-    push(shard, 0, 1, model(1), chunk=3)
-    shard.discard([(0, 1)])
-    sink = shard.on_push(Push(1, 1, 1, (0, 9), 1.0), 4 * CHUNK)
+    partition, came = make(Sgd(0.1))
+    push(partition, 0, 1, model(1), chunk=3)
+    partition.discard([(0, 1)])
+    sink = partition.on_push(Push(1, 1, 1, (0, 9), 1.0), 4 * CHUNK)
     assert (sink.target, sink.piece) == (None, None)
     sink.done()
-    push(shard, 0, 2, model(1))
+    push(partition, 0, 2, model(1))
     assert came == [(0, 2)]
 
 
-def add_up(shard: Shard, updates: tuple[Update, ...], weights: dict[int, float]) -> None:
+def add_up(
+    partition: ServerPartition, updates: tuple[Update, ...], weights: dict[int, float]
+) -> None:
     """Hand over the sum of workers' updates, chunk by chunk."""
     total = sum(np.float32(weight) * model(worker + 1) for worker, weight in weights.items())
     for index in (3, 1):
         part = np.asarray(total, np.float32)[index * CHUNK : (index + 1) * CHUNK]
-        shard.on_sum(updates, index, part, sum(weights.values()))
+        partition.on_sum(updates, index, part, sum(weights.values()))
 
 
 @pytest.mark.parametrize("optimiser", [Sgd(0.1), Adam(0.1)])
@@ -138,48 +145,48 @@ def test_a_sum_is_the_same_step_as_its_updates_one_by_one(optimiser: Optimiser) 
 
 
 def test_a_sum_becomes_part_of_the_model_whole_and_once() -> None:
-    shard, came = make(Sgd(0.1))
+    partition, came = make(Sgd(0.1))
     updates = ((0, 1), (1, 1))
-    shard.on_sum(updates, 3, model()[30:40], 2.0)
+    partition.on_sum(updates, 3, model()[30:40], 2.0)
     with pytest.raises(OutOfPlaceMessage, match="1 of 2 chunks of the sum"):
-        shard.apply(updates)
-    shard.on_sum(updates, 1, model()[10:20], 2.0)
+        partition.apply(updates)
+    partition.on_sum(updates, 1, model()[10:20], 2.0)
     assert tuple(came) == updates
     with pytest.raises(OutOfPlaceMessage, match="2 of 2 chunks of the sum"):
-        shard.apply(updates[:1])
-    assert shard.version == 0
-    shard.apply(updates)
+        partition.apply(updates[:1])
+    assert partition.version == 0
+    partition.apply(updates)
     with pytest.raises(OutOfPlaceMessage, match="update 1 of site 0 is not here"):
-        shard.apply(updates)
-    assert shard.version == 1
+        partition.apply(updates)
+    assert partition.version == 1
 
 
 def test_a_sum_of_fewer_takes_the_place_of_one_that_a_dead_worker_is_in() -> None:
-    shard, came = make(Sgd(0.1))
+    partition, came = make(Sgd(0.1))
     expected, _ = make(Sgd(0.1))
-    add_up(shard, ((0, 1), (1, 1)), {0: 1.0, 1: 2.0})
-    shard.discard([(1, 1)])
+    add_up(partition, ((0, 1), (1, 1)), {0: 1.0, 1: 2.0})
+    partition.discard([(1, 1)])
     came.clear()
-    for each in (shard, expected):
+    for each in (partition, expected):
         add_up(each, ((0, 1),), {0: 1.0})
         each.apply([(0, 1)])
     assert came == [(0, 1)]
-    np.testing.assert_array_equal(parameters(shard), parameters(expected))
+    np.testing.assert_array_equal(parameters(partition), parameters(expected))
 
 
 def test_a_snapshot_stays_as_it_was() -> None:
-    shard, _ = make(Sgd(0.1))
-    snapshot = shard.snapshot()
+    partition, _ = make(Sgd(0.1))
+    snapshot = partition.snapshot()
     before = {index: held.copy() for index, held in snapshot.items()}
-    push(shard, 0, 1, model(1))
-    shard.apply([(0, 1)])
+    push(partition, 0, 1, model(1))
+    partition.apply([(0, 1)])
     for index, held in snapshot.items():
         np.testing.assert_array_equal(held, before[index])
 
 
 def test_what_does_not_belong_is_refused_and_harms_nothing() -> None:
-    shard, came = make(Sgd(0.1))
-    push(shard, 0, 1, model(1), chunk=1)
+    partition, came = make(Sgd(0.1))
+    push(partition, 0, 1, model(1), chunk=1)
     refused = [
         (Push(1, 1, 1, (0, 9), 1.0), 40, DuplicateMessage, "chunk 1 of update 1 of site 0"),
         (Push(1, 1, 2, (0, 9), 1.0), 40, OutOfPlaceMessage, "chunk 2 .* not held here"),
@@ -189,19 +196,19 @@ def test_what_does_not_belong_is_refused_and_harms_nothing() -> None:
     ]
     for message, size, error, named in refused:
         with pytest.raises(error, match=named):
-            shard.on_push(message, size)
-    push(shard, 0, 1, model(1), chunk=3)
+            partition.on_push(message, size)
+    push(partition, 0, 1, model(1), chunk=3)
     assert came == [(0, 1)]
 
 
 def test_without_numbers_the_books_are_the_same() -> None:
     came: list[Update] = []
-    shard = Shard(HELD, np.empty(0, np.float32), None, 2, came.append)
+    partition = ServerPartition(HELD, np.empty(0, np.float32), None, 2, came.append)
     for index in (1, 3):
-        sink = shard.on_push(Push(1, 1, index, (0, 9), 1.0), 40)
+        sink = partition.on_push(Push(1, 1, index, (0, 9), 1.0), 40)
         assert sink.target is None
         sink.done()
     assert came == [(0, 1)]
-    shard.apply(came)
-    assert shard.version == 1
-    assert [len(held) for held in shard.snapshot().values()] == [CHUNK, CHUNK]
+    partition.apply(came)
+    assert partition.version == 1
+    assert [len(held) for held in partition.snapshot().values()] == [CHUNK, CHUNK]

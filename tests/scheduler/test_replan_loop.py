@@ -11,8 +11,8 @@ import pytest
 from anabranch.overlay import Overlay, Trace, internet2_9
 from anabranch.plan import Plan, fapt
 from anabranch.scheduler.awareness import Awareness
-from anabranch.scheduler.lookout import Lookout
 from anabranch.scheduler.policy import Policy, Replan
+from anabranch.scheduler.replan_loop import ReplanLoop
 from anabranch.sim.loop import VirtualLoop, run_virtually
 
 CHANGE_S = 10.0
@@ -47,7 +47,7 @@ class Watch:
         plan = fapt(SLOWED, roots=9)
         policy = Policy(plan, SLOWED.at(0.0), self._plan)
         awareness = Awareness(1.0, policy, self._search, lambda elements: 1 << 16, None, SLOWED)
-        self.lookout = Lookout(awareness, SIZE_BYTES, 0.0, self._take, self.failed.append)
+        self.lookout = ReplanLoop(awareness, SIZE_BYTES, 0.0, self._take, self.failed.append)
 
     async def hear(self, until_s: float, every_s: float = 0.25) -> None:
         """Let something happen again and again."""

@@ -1,0 +1,28 @@
+"""How long computing takes at each site: a scenario's ``[compute]``, and the model made from it.
+
+Pure, and the same for a simulation in virtual time and for real processes, which wait out what
+is left of a step. A step's time has three parts: *work*, which is seconds at nominal speed and
+may be jittered; *slowdowns*, which stretch the work while they last; and an *added delay* after
+it, which nothing stretches.
+"""
+
+from anabranch.fleet._compute import Compute, ComputeModel, SiteCompute
+from anabranch.fleet._distributions import Constant, Distribution, Exponential, Lognormal, Uniform
+from anabranch.fleet._errors import ComputeError
+from anabranch.fleet._slowdowns import STEADY, Slowdowns
+from anabranch.fleet._speeds import uneven_samples_per_s
+
+__all__ = [
+    "STEADY",
+    "Compute",
+    "ComputeError",
+    "ComputeModel",
+    "Constant",
+    "Distribution",
+    "Exponential",
+    "Lognormal",
+    "SiteCompute",
+    "Slowdowns",
+    "Uniform",
+    "uneven_samples_per_s",
+]

@@ -1,0 +1,7 @@
+"""What cannot be modelled."""
+
+from __future__ import annotations
+
+
+class ComputeError(ValueError):
+    """Computing that cannot be modelled; the message names the key and the fix."""

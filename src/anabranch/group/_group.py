@@ -1,0 +1,576 @@
+"""A group of sites, as an ordinary training loop holds it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import cached_property
+from types import TracebackType
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from anabranch import overlay as overlays
+from anabranch import plan as plans
+from anabranch.group import _settings
+from anabranch.group._tensors import WIRES, Tensors
+from anabranch.group._thread import LoopThread
+from anabranch.net.errors import PeerError
+from anabranch.net.messages import Proceed
+from anabranch.net.network import Address
+from anabranch.net.tcp import TcpNetwork, lane_network
+from anabranch.net.throughput import BusyPeriodEstimator
+from anabranch.site.agent import ExchangeError, Round, SiteAgent, Transport
+from anabranch.site.arithmetic import Floats
+from anabranch.site.control import RoundsOver
+from anabranch.site.dataplane import LIMITS as DATA_LIMITS
+from anabranch.site.meter import Meter
+from anabranch.site.partition import Rule
+from anabranch.site.serving import ServedModel
+from anabranch.site.terms import Op, Terms
+
+SCHEDULER_VARIABLE = "ANABRANCH_SCHEDULER"
+SITE_VARIABLE = "ANABRANCH_SITE"
+TOKEN_VARIABLE = "ANABRANCH_TOKEN"
+
+OPS = {"mean": Op.MEAN, "sum": Op.SUM, "max": Op.MAX}
+_REMEMBERED = 64  # exchanges of which `stats` tells
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What a site knows of its group's traffic.
+
+    Attributes:
+        sent_bytes: payload sent so far, by the name of the neighbour that it went to first.
+        measured: the latest estimate of each link to this site, by the name of its source: rate in
+            bit/s, and one-way latency in seconds, None where it is not known.
+        rounds: the latest exchanges, the oldest first.
+        share_of_limit: the time that the physical limit of the overlay allows for the latest
+            exchange of all sites, over the time it took; None before the first. It says nothing
+            where the overlay's rates are not the links'.
+    """
+
+    sent_bytes: dict[str, int]
+    measured: dict[str, tuple[float, float | None]]
+    rounds: tuple[Round, ...]
+    share_of_limit: float | None
+
+
+class Handle:
+    """An exchange that was begun with ``async_op=True``; the tensors are its until it is done."""
+
+    def __init__(self, future: Future[Round], tensors: Tensors) -> None:
+        self._future = future
+        self._tensors = tensors
+        self._finished = False
+
+    @property
+    def done(self) -> bool:
+        """Whether ``wait`` would return at once."""
+        return self._future.done()
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Return when the tensors hold the result.
+
+        Args:
+            timeout_s: how long to wait at most; None for as long as it takes.
+
+        Raises:
+            TimeoutError: it is not done by then; it goes on.
+            ExchangeError: the members disagree on what to exchange; the tensors are as they were.
+            RunAborted: the group has ended; names who or what caused it.
+        """
+        self._future.result(timeout_s)
+        if not self._finished:
+            self._finished = True
+            self._tensors.finish()
+
+    @property
+    def result(self) -> Round:
+        """What is known of the exchange: its number, plan version and duration; waits for it."""
+        self.wait()
+        return self._future.result()
+
+
+class Group:
+    """Sites that exchange with one another; :func:`join` makes one.
+
+    All members call the same exchanges in the same order; several may be under way at once. Calls
+    may come from any thread, one at a time. While a site computes, its part in the others'
+    exchanges goes on in a thread of its own.
+
+    Attributes:
+        site: this site's name.
+        sites: the members' names; ``rank`` is this site's index among them.
+    """
+
+    def __init__(
+        self, member: _Member, channel: int, members: Sequence[int]
+    ) -> None:
+        self._member = member
+        self._channel = channel
+        self._members = tuple(members)
+        names = [site.name for site in member.overlay.sites]
+        self.sites = tuple(names[index] for index in self._members)
+        self.site = names[member.index]
+        self._rounds: deque[Round] = deque(maxlen=_REMEMBERED)
+
+    @property
+    def rank(self) -> int:
+        """This site's index among the members, from 0."""
+        return self._members.index(self._member.index)
+
+    @property
+    def size(self) -> int:
+        """How many members there are."""
+        return len(self._members)
+
+    def __repr__(self) -> str:
+        return f"<anabranch.Group of {', '.join(self.sites)}, at {self.site}>"
+
+    # --- exchanges
+
+    def all_reduce(
+        self,
+        tensors: Any,
+        *,
+        op: Literal["mean", "sum", "max"] = "mean",
+        weight: float = 1.0,
+        wire: Literal["float32", "float16", "bfloat16"] | None = None,
+        async_op: bool = False,
+    ) -> Handle:
+        """Replace tensors by their weighted mean, sum or largest elements over all members.
+
+        The same bits at every member, whatever the route.
+
+        Args:
+            tensors: one tensor or array, or several, of any shapes: float32, float16 or bfloat16,
+                all of one type, the same number of elements at every member. Overwritten.
+            op: ``mean`` is the sum of weight times tensor over the sum of weights; ``sum`` leaves
+                out the division; ``max`` knows no weights.
+            weight: of this site's tensors, > 0.
+            wire: the type in which elements travel; their own if not given. Sums are computed in
+                float32 and rounded to it once a hop.
+            async_op: return at once; the tensors must not be touched until the handle is done.
+
+        Raises:
+            ValueError: tensors, a weight or a name that cannot be; says which.
+            ExchangeError: members disagree on size, type or op; names two of them. The tensors are
+                as they were, and the group goes on.
+            RunAborted: the group has ended; names who or what caused it.
+        """
+        if op not in OPS:
+            raise ValueError(f"op is {op!r}, must be one of {', '.join(OPS)}")
+        return self._exchange(tensors, OPS[op], weight, wire, None, async_op)
+
+    def broadcast(
+        self, tensors: Any, *, root: int | str = 0, async_op: bool = False
+    ) -> Handle:
+        """Overwrite tensors by those of one member.
+
+        Args:
+            tensors: as for ``all_reduce``.
+            root: whose, by rank or by name.
+            async_op: as for ``all_reduce``.
+
+        Raises:
+            ValueError, ExchangeError, RunAborted: as for ``all_reduce``.
+        """
+        if isinstance(root, str):
+            if root not in self.sites:
+                raise ValueError(f"root {root!r} is no member; members are {list(self.sites)}")
+            root = self.sites.index(root)
+        if not 0 <= root < self.size:
+            raise ValueError(f"root {root} is no rank; ranks are 0 to {self.size - 1}")
+        return self._exchange(tensors, Op.MEAN, 1.0, None, self._members[root], async_op)
+
+    def _exchange(
+        self,
+        tensors: Any,
+        op: Op,
+        weight: float,
+        wire: str | None,
+        source: int | None,
+        async_op: bool,
+    ) -> Handle:
+        if wire is not None and wire not in WIRES:
+            raise ValueError(f"wire is {wire!r}, must be one of {', '.join(WIRES)}")
+        alone = isinstance(tensors, np.ndarray) or hasattr(tensors, "detach")
+        buffer = Tensors([tensors] if alone else tensors)
+        terms = Terms(op, buffer.wire if wire is None else WIRES[wire], buffer.elements, source)
+        agent = self._member.agent_for_exchanges()
+
+        async def exchange() -> Round:
+            done = await agent.exchange(buffer, terms, weight, channel=self._channel)
+            await agent.round_ended(done, None)
+            self._rounds.append(done)
+            return done
+
+        handle = Handle(self._member.thread.submit(_ending(exchange())), buffer)
+        if not async_op:
+            handle.wait()
+        return handle
+
+    def all_gather(self, value: Any) -> list[Any]:
+        """Return every member's value, by rank.
+
+        Args:
+            value: small: numbers, strings, bytes, and lists and dictionaries of such (what msgpack
+                knows), at most 1 MiB in all.
+
+        Raises:
+            TypeError: a value of another kind.
+            RunAborted: the group has ended; names who or what caused it.
+        """
+        data = msgspec.msgpack.encode(value)
+        agent = self._member.agent_for_exchanges()
+        gathered = self._member.thread.run(_ending(agent.gather(data, self._channel)))
+        return [msgspec.msgpack.decode(each) for each in gathered]
+
+    def barrier(self) -> None:
+        """Return when every member has called it.
+
+        Raises:
+            RunAborted: the group has ended; names who or what caused it.
+        """
+        self.all_gather(None)
+
+    def subgroup(self, names: Iterable[str]) -> Group:
+        """Return the group of some members; each of them calls this with the same names.
+
+        Its trees span its members alone; other sites may relay for it.
+
+        Raises:
+            ValueError: a name that is no member's, or this site's is not among them.
+        """
+        wanted = sorted({*names})
+        for name in wanted:
+            if name not in self.sites:
+                raise ValueError(f"{name!r} is no member; members are {list(self.sites)}")
+        if self.site not in wanted:
+            raise ValueError(f"this site, {self.site!r}, is not among {wanted}")
+        members = tuple(sorted(self._members[self.sites.index(name)] for name in wanted))
+        agent = self._member.agent_for_exchanges()
+        channel = self._member.thread.run(_ending(agent.subgroup(members)))
+        return Group(self._member, channel, members)
+
+    # --- a model that is served
+
+    def serve(
+        self,
+        parameters: Iterable[Any],
+        *,
+        learning_rate: float,
+        momentum: float = 0.0,
+        optimizer: Literal["sgd", "adam"] = "sgd",
+    ) -> None:
+        """Let the roots of the plan's trees hold the model; every member calls this once, first.
+
+        Only in a group whose scheduler has a pace (``anabranch scheduler --pace``).
+
+        Args:
+            parameters: float32 tensors; rank 0's values are everyone's.
+            learning_rate, momentum, optimizer: of the step that servers take.
+        """
+        self._member.serve(list(parameters), learning_rate, momentum, optimizer)
+
+    def pull(self) -> bool:
+        """Wait until this worker may go on, and put the model into the parameters.
+
+        Returns:
+            Whether there is another update to compute; False once the run is over.
+
+        Raises:
+            RunAborted: the group has ended; names who or what caused it.
+        """
+        return self._member.pull()
+
+    def push(self, gradients: Iterable[Any], *, samples: int = 0, weight: float = 1.0) -> None:
+        """Send this worker's update to the servers; returns at once.
+
+        Args:
+            gradients: float32, in the order of the parameters that are served; copied.
+            samples: of its batch, for paces that tune batches.
+            weight: what the update counts, > 0.
+        """
+        self._member.push(list(gradients), samples, weight)
+
+    # --- what is known, and the end
+
+    @property
+    def stats(self) -> Stats:
+        """What this site knows of the group's traffic."""
+        member = self._member
+        names = [site.name for site in member.overlay.sites]
+        sent = member.thread.run(_now(member.agent.sent_bytes))
+        meter = member.meter
+        latest = {} if meter is None else member.thread.run(_now(lambda: dict(meter.latest)))
+        share = None
+        if self._rounds and self._channel == 0:
+            done = self._rounds[-1]
+            share = 8 * done.size_bytes / member.limit_rate_bps / done.seconds
+        return Stats(
+            {names[target]: count for target, count in sent.items()},
+            {names[source]: (rate.rate_bps, rate.latency_s) for source, rate in latest.items()},
+            tuple(self._rounds),
+            share,
+        )
+
+    def close(self) -> None:
+        """Leave: wait until every site of the whole group has, and close."""
+        self._member.close(None)
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._member.close(error)
+
+
+async def _now(call: Callable[[], Any]) -> Any:
+    return call()
+
+
+async def _ending(awaitable: Any) -> Any:
+    """Say in plain words that no further exchange is held."""
+    try:
+        return await awaitable
+    except RoundsOver:
+        raise ExchangeError("the scheduler holds no further exchange; the run is over") from None
+
+
+class _Member:
+    """This process's part in a group: its event loop, its agent, and what was measured."""
+
+    def __init__(self, scheduler: Address, name: str, token: str, listen: Address) -> None:
+        self.thread = LoopThread(f"anabranch {name}")
+        self._closed = False
+        self._started = False
+        self._served: _Served | None = None
+        try:
+            self.thread.run(self._join(scheduler, name, token, listen))
+        except BaseException:
+            self.thread.close()
+            raise
+        atexit.register(self.close, None)
+
+    async def _join(self, scheduler: Address, name: str, token: str, listen: Address) -> None:
+        from anabranch.scheduler.server import LIMITS as CONTROL_LIMITS
+
+        self.agent = SiteAgent(
+            TcpNetwork(CONTROL_LIMITS),
+            TcpNetwork(DATA_LIMITS),
+            name,
+            token,
+            listen,
+            lambda: None,
+            _refused,
+        )
+        try:
+            welcome = await self.agent.join(scheduler)
+            self.index = welcome.site
+            self.overlay = overlays.loads(welcome.overlay_toml)
+            self._settings = _settings.loads(welcome.work)
+            self._addresses = welcome.addresses
+            self.meter: Meter | None = None
+            if not self._settings.workers:
+                await self._start(None)
+        except BaseException as error:
+            if isinstance(error, Exception):
+                await self.agent.fail(error)
+            self.agent.close()
+            raise
+
+    async def _start(self, served: ServedModel | None) -> None:
+        settings = self._settings
+        if settings.report_s is not None:
+            self.meter = Meter(BusyPeriodEstimator, settings.report_s)
+        lanes, strands = lane_network(DATA_LIMITS, self.overlay, self.index, self._addresses)
+        transport = Transport(
+            settings.least_chunk_elements,
+            settings.most_chunk_elements,
+            max(settings.under_way_bytes // 4, settings.most_chunk_elements),
+            strands,
+        )
+        elements = 0 if served is None else len(served.model)
+        await self.agent.start(transport, lanes, self.meter, served, elements)
+        self._started = True
+
+    @cached_property
+    def limit_rate_bps(self) -> float:
+        return plans.limit_rate_bps(self.overlay)
+
+    def agent_for_exchanges(self) -> SiteAgent:
+        if not self._started:
+            raise ValueError("this group serves a model; call group.serve(parameters, ...) first")
+        return self.agent
+
+    def serve(
+        self, parameters: list[Any], learning_rate: float, momentum: float, optimizer: str
+    ) -> None:
+        from anabranch.learn.optimisers import Adam, Optimiser, Sgd
+
+        settings = self._settings
+        if not settings.workers:
+            raise ValueError(
+                "this group's scheduler has no pace; start it with `anabranch scheduler --pace "
+                "KIND` to serve a model"
+            )
+        if self._served is not None:
+            raise ValueError("the model is served already; serve() is called once")
+        rule: Optimiser
+        rule = Adam(learning_rate) if optimizer == "adam" else Sgd(learning_rate, momentum)
+        self._served = _Served(parameters)
+        served = ServedModel(
+            self._served.model, rule.start, settings.workers, settings.added_up, settings.ahead
+        )
+        self.thread.run(self._start(served))
+
+    def pull(self) -> bool:
+        served = self._serving()
+        try:
+            served.permission = self.thread.run(self.agent.permission())
+        except RoundsOver:
+            return False
+        served.tensors.write(0, served.model)
+        served.tensors.finish()
+        served.pulled_s = time.perf_counter()
+        return True
+
+    def push(self, gradients: list[Any], samples: int, weight: float) -> None:
+        served = self._serving()
+        if served.permission is None:
+            raise ValueError("push() comes after a pull() that returned True, once")
+        buffer = Tensors(gradients)
+        if buffer.elements != len(served.model):
+            raise ValueError(
+                f"the gradients have {buffer.elements} elements, the model {len(served.model)}"
+            )
+        served.gradients[:] = buffer.read(0, buffer.elements)
+        compute_s = time.perf_counter() - served.pulled_s
+        permission, served.permission = served.permission, None
+
+        async def push() -> None:
+            self.agent.push(permission, served.gradients, weight, samples, compute_s)
+
+        self.thread.run(push())
+
+    def _serving(self) -> _Served:
+        if self._served is None:
+            raise ValueError("no model is served; call group.serve(parameters, ...) first")
+        return self._served
+
+    def close(self, error: BaseException | None) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        try:
+            if isinstance(error, Exception):
+                self.thread.run(self.agent.fail(error))
+            elif error is not None:
+                self.thread.run(self.agent.fail(RuntimeError(f"{type(error).__name__}")))
+            else:
+                self.thread.run(self._leave())
+        finally:
+            self.thread.close()
+
+    async def _leave(self) -> None:
+        try:
+            await self.agent.leave()
+        finally:
+            self.agent.close()
+
+
+class _Served:
+    """The memory of a model that is served."""
+
+    def __init__(self, parameters: list[Any]) -> None:
+        self.tensors = Tensors(parameters)
+        self.model: Floats = self.tensors.read(0, self.tensors.elements).copy()
+        self.gradients: Floats = np.zeros_like(self.model)
+        self.permission: Proceed | None = None
+        self.pulled_s = 0.0
+
+
+def _refused(sender: int | None, error: PeerError) -> None:
+    """Leave word of what a stranger said; a member's bad message ends the group by itself."""
+    if sender is None:
+        print(f"anabranch: refused a connection: {error}", file=sys.stderr)
+
+
+def join(
+    scheduler: str | None = None,
+    site: str | None = None,
+    *,
+    token: str | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    insecure: bool = False,
+    switch_interval_s: float | None = None,
+) -> Group:
+    """Join a group and wait until every site of its overlay has.
+
+    Args:
+        scheduler: host:port of ``anabranch scheduler``; ``$ANABRANCH_SCHEDULER`` if not given.
+        site: this site's name in the overlay; ``$ANABRANCH_SITE`` if not given.
+        token: the group's shared secret; ``$ANABRANCH_TOKEN`` if not given.
+        host: where other sites reach this one.
+        port: likewise; 0 takes a free one.
+        insecure: allow addresses off this machine: traffic is not encrypted yet.
+        switch_interval_s: ask the interpreter to change threads so often
+            (``sys.setswitchinterval``, for the whole process). Where Python code computes without a
+            pause, the default of 5 ms is what each message may wait; 0.0005 makes it less than 1 ms.
+
+    Raises:
+        ValueError: something is missing, and how to give it.
+        LinkError: the scheduler cannot be reached.
+        RunAborted: it refused this site; says why.
+
+    Usable as ``with anabranch.join(...) as group:``, which leaves at the end, and tells the other
+    sites by name what went wrong if an exception leaves the block.
+    """
+    address = _given(scheduler, SCHEDULER_VARIABLE, "scheduler", "its host:port")
+    name = _given(site, SITE_VARIABLE, "site", "this site's name in the overlay")
+    secret = _given(token, TOKEN_VARIABLE, "token", "the group's shared secret")
+    where, colon, at = address.rpartition(":")
+    if not colon or not at.isdigit():
+        raise ValueError(f"scheduler is {address!r}, which is not host:port")
+    for each in (where, host):
+        if not insecure and not is_loopback(each):
+            raise ValueError(
+                f"{each} is off this machine, and traffic is not encrypted yet; say insecure=True "
+                "if the network between is your own"
+            )
+    if switch_interval_s is not None:
+        sys.setswitchinterval(switch_interval_s)
+    member = _Member((where, int(at)), name, secret, (host, port))
+    return Group(member, 0, range(member.overlay.size))
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine itself."""
+    return host == "localhost" or host.startswith("127.") or host in ("::1", "[::1]")
+
+
+def _given(value: str | None, variable: str, name: str, what: str) -> str:
+    given = os.environ.get(variable, "") if value is None else value
+    if not given:
+        raise ValueError(f"{name} is not given: pass {name}=, {what}, or set ${variable}")
+    return given
+
+
+__all__ = ["Group", "Handle", "Rule", "Stats", "join"]

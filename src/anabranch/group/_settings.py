@@ -1,0 +1,53 @@
+"""What a scheduler of a group tells every site on joining."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from anabranch.net.errors import RunAborted
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the sites of a group send and measure, the same at all of them.
+
+    Attributes:
+        least_chunk_elements, most_chunk_elements: of any buffer's chunks.
+        under_way_bytes: of buffers whose exchanges may be under way at once; a larger one goes
+            alone.
+        report_s: how often a site reports what it measures of its links, seconds; None where it
+            measures nothing.
+        workers: how many sites push updates, where the model is served; 0 where none is.
+        added_up: those sites, where the pace is a barrier.
+        ahead: how many updates a worker may compute ahead.
+    """
+
+    kind: Literal["group"] = "group"
+    least_chunk_elements: int
+    most_chunk_elements: int
+    under_way_bytes: int
+    report_s: float | None = None
+    workers: int = 0
+    added_up: tuple[int, ...] = ()
+    ahead: int = 0
+
+
+def dumps(settings: Settings) -> str:
+    """Return settings as text; ``loads`` reads it."""
+    return msgspec.json.encode(settings).decode()
+
+
+def loads(text: str) -> Settings:
+    """Read what ``dumps`` wrote.
+
+    Raises:
+        RunAborted: it is something else: the scheduler runs a scenario.
+    """
+    try:
+        return msgspec.json.decode(text, type=Settings)
+    except msgspec.DecodeError:
+        raise RunAborted(
+            "this scheduler runs a scenario, whose sites are started by `anabranch site`; start "
+            "one for a group by `anabranch scheduler --overlay FILE`"
+        ) from None

@@ -1,0 +1,53 @@
+"""What a planner is: parameters, as a scenario file spells them, with a method that plans."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Protocol
+
+from anabranch.overlay import Overlay
+from anabranch.plan._model import Plan
+
+CHUNK_ELEMENTS = 1 << 16
+
+
+class Planner(Protocol):
+    """Where aggregates travel: a frozen value that makes a plan for any overlay.
+
+    Attributes:
+        deep: whether its trees are many and deep, so that chunks are to be small, and dealt to the
+            trees while a round goes on.
+    """
+
+    deep: ClassVar[bool]
+
+    def plan(
+        self,
+        overlay: Overlay,
+        *,
+        version: int = 1,
+        previous: Plan | None = None,
+        elements: int | None = None,
+        chunk_elements: int = CHUNK_ELEMENTS,
+    ) -> Plan:
+        """Plan for an overlay.
+
+        Args:
+            overlay: the network, as it is believed to be; traced links count at their rate of
+                time 0.
+            version: the plan's.
+            previous: the plan in force, made by the same planner. Roots that the planner chose
+                stay: a new root would need its part of the model moved to it (NetStorm, IV-B).
+            elements: of the buffer; None where that is not known.
+            chunk_elements: the most elements of a chunk.
+
+        Raises:
+            OverlayError: the planner names a site that the overlay has not got.
+            PlanError: there is no such plan.
+        """
+
+
+def named_or_kept(overlay: Overlay, name: str | None, previous: Plan | None) -> int | None:
+    """Return the site of this name, or the root of the plan in force; None where neither is."""
+    if name is not None:
+        return overlay.index(name)
+    return None if previous is None else previous.trees[0].root

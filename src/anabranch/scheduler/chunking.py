@@ -1,0 +1,61 @@
+"""How finely a buffer is cut. Pure.
+
+A chunk's way through its tree is what an exchange waits for at its beginning and end, so deep trees
+want small chunks. But each chunk costs every site on its way a message in and out, however small it
+is, so a site that moves much wants large ones.
+"""
+
+from __future__ import annotations
+
+import math
+
+from anabranch.overlay import Overlay
+from anabranch.plan import Plan, link_load, steady_rate_bps
+
+LEAST_ELEMENTS, MOST_ELEMENTS = 1 << 14, 1 << 20
+MESSAGE_S = 60e-6
+"""What it costs a site to receive a chunk and send it on, whatever its size, seconds of a core: see
+``benchmarks/results/messages.json``."""
+_FILLING_CHUNKS = 1000  # of a buffer, so that filling the trees takes little of the whole
+_FILLING_ELEMENTS = 1 << 16
+_SHALLOW_ELEMENTS = 1 << 18
+_HANDLING_SHARE = 0.25  # of a core that a site may spend on messages as such
+_LEAST_A_TREE = 4  # chunks
+_ELEMENT_BITS = 32.0
+
+
+def filling_elements(elements: int, deep: bool) -> int:
+    """Return the most elements of a chunk that let the trees fill quickly.
+
+    Args:
+        elements: of the buffer.
+        deep: whether the trees are many and deep.
+    """
+    if not deep:
+        return _SHALLOW_ELEMENTS
+    return min(max(elements // _FILLING_CHUNKS, LEAST_ELEMENTS), _FILLING_ELEMENTS)
+
+
+def chunk_elements(
+    elements: int, plan: Plan, overlay: Overlay, deep: bool, sites_a_core: float = 1.0
+) -> int:
+    """Return the most elements of a chunk.
+
+    As small as lets the trees fill quickly, and not so small that the busiest site spends more than
+    a quarter of a core on messages as such; but a few chunks for each tree in any case.
+
+    Args:
+        elements: of the buffer.
+        plan, overlay: which links carry how much of it.
+        deep: whether the plan's trees are many and deep.
+        sites_a_core: how many sites share a processor core, 1 or more.
+    """
+    moved = [0.0] * overlay.size  # buffers in and out, by site
+    for (source, target), buffers in link_load(plan).items():
+        moved[source] += buffers
+        moved[target] += buffers
+    busiest_bps = steady_rate_bps(plan, overlay) * max(moved)
+    handling = MESSAGE_S * max(1.0, sites_a_core) * busiest_bps / (_ELEMENT_BITS * _HANDLING_SHARE)
+    most = elements // (_LEAST_A_TREE * len(plan.trees))
+    handling = min(handling, most, MOST_ELEMENTS)
+    return max(filling_elements(elements, deep), math.ceil(handling), 1)

@@ -1,0 +1,247 @@
+"""Which plan each exchange runs under, and whether all members agree on it. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from anabranch.net.errors import OutOfPlaceMessage
+from anabranch.net.messages import Signature
+from anabranch.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A site may begin an exchange.
+
+    Args:
+        site: which.
+        number: of the exchange, among those of its members.
+        exchange: the number that its chunks carry.
+        plan: that it runs under.
+        lacks: whether the site has not got that plan.
+        is_first: whether no other member was granted it before.
+    """
+
+    site: int
+    number: int
+    exchange: int
+    plan: Plan
+    lacks: bool
+    is_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """Members asked for different things under one number; the exchange ends without a result.
+
+    Args:
+        number, exchange: as in :class:`Granted`.
+        sites: the two that disagree.
+        signatures: what each would exchange.
+    """
+
+    number: int
+    exchange: int
+    sites: tuple[int, int]
+    signatures: tuple[Signature, Signature]
+
+
+@dataclass(slots=True)
+class _Held:
+    """An exchange that a member has asked for, until all have ended it."""
+
+    exchange: int
+    plan: Plan
+    signature: Signature
+    first: int  # the site that asked first
+    granted: set[int] = field(default_factory=set)
+    ended: dict[int, int | None] = field(default_factory=dict)  # checksums, by site
+
+
+class Counter:
+    """Numbers exchanges over all members' books, and bounds what goes on at once.
+
+    Args:
+        most_bytes: of buffers of exchanges under way; one may always be.
+    """
+
+    def __init__(self, most_bytes: float) -> None:
+        self._most_bytes = most_bytes
+        self.latest = 0
+        self.bytes_under_way = 0
+
+    def next(self) -> int:
+        """Return the next exchange's number."""
+        self.latest += 1
+        return self.latest
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Return whether an exchange of this size may begin."""
+        under_way = self.bytes_under_way
+        return not under_way or under_way + size_bytes <= self._most_bytes
+
+
+class ExchangeBook:
+    """Fixes one plan version for each exchange, at the first request for it (NetStorm, VII-A).
+
+    A new plan counts for exchanges that no member has asked for yet, so none ever mixes two. A
+    member may ask for its next exchanges before it has ended the present one.
+
+    Args:
+        members: sites, each of which asks for every exchange, in order.
+        plan: the first plan.
+        counter: shared by the books of one run.
+    """
+
+    def __init__(self, members: Iterable[int], plan: Plan, counter: Counter) -> None:
+        self.members = tuple(members)
+        self._plan = plan
+        self._counter = counter
+        self._held: dict[int, _Held] = {}  # by number
+        self._asked = dict.fromkeys(self.members, 0)  # the latest number each site asked for
+        self._known = dict.fromkeys(self.members, plan.version)  # the version each site has
+        self._waiting: deque[tuple[int, int, Signature]] = deque()  # for room: site, number, what
+        self._failed: set[int] = set()
+        self._last: int | None = None  # no exchange after this one is held
+
+    @property
+    def latest(self) -> int:
+        """The latest exchange any member asked for; 0 before the first."""
+        return max(self._asked.values())
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of exchanges that no member has asked for yet."""
+        return self._plan
+
+    def is_held(self, number: int) -> bool:
+        """Return whether a member has asked for this exchange, and not all have ended it."""
+        return number in self._held
+
+    def exchange(self, number: int) -> int:
+        """Return the number that the chunks of an exchange carry which is held."""
+        return self._held[number].exchange
+
+    def elements(self, number: int) -> int:
+        """Return the length of the buffer of an exchange that is held."""
+        return self._held[number].signature.elements
+
+    def source(self, number: int) -> int | None:
+        """Return the only contributor to an exchange that is held; None where all contribute."""
+        return self._held[number].signature.source
+
+    def known_from_now(self, site: int) -> Plan:
+        """Return the plan in force, which a site has from now on."""
+        self._known[site] = self._plan.version
+        return self._plan
+
+    def issue(self, plan: Plan) -> None:
+        """Let every exchange that no member has asked for yet run under this plan."""
+        if plan.version <= self._plan.version:
+            raise ValueError(
+                f"plan version {plan.version} does not follow {self._plan.version}; versions rise"
+            )
+        self._plan = plan
+
+    def close(self) -> None:
+        """Hold no exchange that no member has asked for yet; those under way run to their end."""
+        if self._last is None:
+            self._last = self.latest
+
+    def request(
+        self, site: int, number: int, signature: Signature
+    ) -> tuple[Granted | Disagreement, ...] | None:
+        """Answer a site's request.
+
+        Returns:
+            What follows: nothing while exchanges under way take all the room, None if the exchange
+            is not held.
+
+        Raises:
+            OutOfPlaceMessage: the site is no member, or does not ask for the one after its last.
+        """
+        if site not in self._asked:
+            raise OutOfPlaceMessage(f"site {site} asks for an exchange of members {self.members}")
+        if number != self._asked[site] + 1:
+            raise OutOfPlaceMessage(
+                f"site {site} asks for exchange {number} after {self._asked[site]}"
+            )
+        if self._last is not None and number > self._last:
+            return None
+        self._asked[site] = number
+        if number in self._failed:
+            return ()  # the site was told, or will be
+        self._waiting.append((site, number, signature))
+        return self.grant()
+
+    def grant(self) -> tuple[Granted | Disagreement, ...]:
+        """Grant what waits for room, as far as there is some."""
+        answers: list[Granted | Disagreement] = []
+        waiting, self._waiting = self._waiting, deque()
+        for site, number, signature in waiting:
+            if number in self._failed:
+                continue
+            if number not in self._held and not self._begin(site, number, signature):
+                self._waiting.append((site, number, signature))
+                continue
+            answers.append(self._answer(site, number, signature))
+        return tuple(answers)
+
+    def _begin(self, site: int, number: int, signature: Signature) -> bool:
+        size_bytes = _size_bytes(signature)
+        # One that all members wait for can end by itself, whatever the others do.
+        if not self._counter.has_room(size_bytes) and number > min(self._asked.values()):
+            return False
+        self._counter.bytes_under_way += size_bytes
+        self._held[number] = _Held(self._counter.next(), self._plan, signature, site)
+        return True
+
+    def _answer(self, site: int, number: int, signature: Signature) -> Granted | Disagreement:
+        held = self._held[number]
+        if signature != held.signature:
+            self._failed.add(number)
+            self._drop(number)
+            return Disagreement(
+                number, held.exchange, (held.first, site), (held.signature, signature)
+            )
+        lacks = self._known[site] != held.plan.version
+        self._known[site] = held.plan.version
+        is_first = not held.granted
+        held.granted.add(site)
+        return Granted(site, number, held.exchange, held.plan, lacks, is_first)
+
+    def _drop(self, number: int) -> None:
+        self._counter.bytes_under_way -= _size_bytes(self._held.pop(number).signature)
+
+    def ended(self, site: int, number: int, version: int, checksum: int | None) -> str | None:
+        """Note that a site holds a result; return what is wrong once all do, or None.
+
+        Raises:
+            OutOfPlaceMessage: the site is not in that exchange or ran it under another version, or
+                has said so before.
+        """
+        held = self._held.get(number)
+        if held is None or site not in held.granted or site in held.ended:
+            raise OutOfPlaceMessage(f"site {site} ends exchange {number}, which it is not in")
+        if version != held.plan.version:
+            raise OutOfPlaceMessage(f"site {site} ends exchange {number} under version {version}")
+        held.ended[site] = checksum
+        if len(held.ended) < len(self.members):
+            return None
+        self._drop(number)
+        return _disagreement(number, held.ended)
+
+
+def _size_bytes(signature: Signature) -> int:
+    return 4 * signature.elements
+
+
+def _disagreement(number: int, votes: dict[int, int | None]) -> str | None:
+    values = list(votes.values())
+    common = max(set(values), key=lambda value: (values.count(value), value is not None, value))
+    odd = sorted(site for site, value in votes.items() if value != common)
+    if not odd:
+        return None
+    return f"after round {number} the models of sites {odd} differ from the others'"

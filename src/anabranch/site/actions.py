@@ -1,0 +1,108 @@
+"""What follows from a message or a call, as values: what an exchange answers by. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from anabranch.net.messages import ChunkMessage
+from anabranch.plan import Chunk
+from anabranch.site.arithmetic import Floats, Piece
+
+Payload = memoryview | Callable[[], memoryview]
+"""A payload, or what makes it when it begins to leave."""
+
+
+@dataclass(slots=True, eq=False)
+class Send:
+    """Send this.
+
+    Attributes:
+        has_left: whether it has begun to leave this site; whoever sends it says so here.
+    """
+
+    message: ChunkMessage
+    payload: Payload
+    has_left: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """At a root: the sum of a chunk is whole.
+
+    Args:
+        chunk: which.
+        values: shape (elements,).
+        weight: of all contributions.
+        divisor: what makes a mean of the values.
+        sender: the child whose part came last; None where none did.
+    """
+
+    chunk: Chunk
+    values: Floats
+    weight: float
+    divisor: float
+    sender: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A chunk's result is in the buffer.
+
+    Args:
+        chunk: which.
+        sender: the neighbour that it came from; None at its root.
+    """
+
+    chunk: Chunk
+    sender: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """Early data that turned out not to belong to the exchange, and was thrown away.
+
+    Args:
+        sender: the site that made it.
+        why: what was wrong with it.
+    """
+
+    sender: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateHere:
+    """At a server: all of its part of a worker's update is here."""
+
+    worker: int
+    update: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelHere:
+    """At a worker: all of the model is here that an update will be computed on."""
+
+    update: int
+
+
+@dataclass(slots=True)
+class Receipt:
+    """Where a payload goes; hand it back when all of it is there.
+
+    Attributes:
+        message: that announced it.
+        target: memory of exactly its size; or None.
+        piece: takes it piece by piece, where there is no target; None throws it away.
+        into: what the one who gave it out knows it by.
+        owner: the part of the site that it belongs to; None where it is void.
+    """
+
+    message: ChunkMessage
+    target: memoryview | None = None
+    piece: Piece | None = None
+    into: object = None
+    owner: object = None
+
+
+Action = Send | Total | Held | Stray | UpdateHere | ModelHere

@@ -1,0 +1,221 @@
+"""Exchanges at one site: reduce up to the roots, turn there, spread down. Pure.
+
+Several go on at once, of different sizes and over different plans. Each is one object, made when
+it begins here or when a neighbour that is ahead sends the first of its data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anabranch.net.errors import DuplicateMessage, OutOfPlaceMessage
+from anabranch.net.messages import ChunkMessage, PartialSum, Result
+from anabranch.plan import Chunk, Plan
+from anabranch.site.actions import Action, Receipt, Total
+from anabranch.site.arithmetic import Buffer, arithmetic
+from anabranch.site.reduction import Reduction, Room
+from anabranch.site.spread import Spread
+from anabranch.site.terms import Terms, op_of, wire_of
+
+_MOST_ENDED = 4096  # exchanges remembered as ended, beyond those without a gap
+
+
+class Exchange:
+    """One site's part in one exchange.
+
+    Args:
+        site: this site.
+        number: the exchange's.
+        terms: their code, see :class:`anabranch.site.terms.Terms`.
+        room: for what comes before its chunk is dealt.
+
+    Attributes:
+        reduction, spread: the two halves.
+        dealt: how many of the chunks have a tree.
+    """
+
+    def __init__(self, site: int, number: int, terms: int, room: Room) -> None:
+        self.number = number
+        self.reduction = Reduction(site, number, terms, room)
+        self.spread = Spread(site, number, terms, room)
+        self._site = site
+        self._terms = terms
+        self._arithmetic = arithmetic(op_of(terms), wire_of(terms))
+        self._buffer: Buffer
+        self._contributes = False
+        self._total = 0
+        self.dealt = 0
+
+    def begin(
+        self,
+        plan: Plan,
+        chunks: Sequence[Chunk],
+        total: int,
+        buffer: Buffer,
+        weight: float,
+        source: int | None = None,
+    ) -> list[Action]:
+        """Take part, with this site's contribution.
+
+        Args:
+            plan: the one plan that every member runs this exchange under.
+            chunks: those whose trees are known, in order from the first.
+            total: how many chunks the buffer has.
+            buffer: what is contributed, and overwritten by the result.
+            weight: of the contribution, > 0.
+            source: the only contributor, whose elements the others get; None where all contribute.
+
+        Raises:
+            OutOfPlaceMessage: early data was added to a sum, and does not belong there.
+        """
+        self._buffer, self._total = buffer, total
+        contributors = None if source is None else frozenset({source})
+        receivers = None if source is None else plan.members - {source}
+        self._contributes = source is None or source == self._site
+        receives = receivers is None or self._site in receivers
+        self.reduction.begin(plan, total, contributors)
+        self.spread.begin(plan, total, buffer if receives else None, receivers)
+        actions = self.deal(chunks)
+        if self._contributes:
+            actions += self._turn(self.reduction.contribute(buffer, weight))
+        return actions
+
+    def deal(self, chunks: Sequence[Chunk]) -> list[Action]:
+        """Take in the next chunks and the trees that carry them.
+
+        Raises:
+            OutOfPlaceMessage: see ``begin``; or for a tree that the plan has not got.
+        """
+        self.dealt += len(chunks)
+        return self._turn(self.reduction.deal(chunks)) + self.spread.deal(chunks)
+
+    def receive(self, message: ChunkMessage, payload_bytes: int) -> Receipt:
+        """Return where a chunk goes.
+
+        Raises:
+            PeerError: see :class:`Reduction` and :class:`Spread`; also a result that comes before
+                this site's own sum has left.
+        """
+        if isinstance(message, PartialSum):
+            return self.reduction.receive(message, payload_bytes)
+        assert isinstance(message, Result)
+        if self._contributes and not self.reduction.has_left(message.chunk):
+            raise OutOfPlaceMessage(
+                f"the result of chunk {message.chunk} of exchange {self.number} comes before this "
+                "site's sum has left"
+            )
+        return self.spread.receive(message, payload_bytes)
+
+    def received(self, receipt: Receipt) -> list[Action]:
+        """Act on a payload that is all there."""
+        if isinstance(receipt.message, PartialSum):
+            return self._turn(self.reduction.received(receipt))
+        return self.spread.received(receipt)
+
+    def _turn(self, actions: list[Action]) -> list[Action]:
+        """Turn whole sums round, at their root."""
+        turned: list[Action] = []
+        for action in actions:
+            if isinstance(action, Total):
+                chunk = action.chunk
+                payload = self._arithmetic.finish(
+                    chunk, action.values, action.divisor, self._buffer
+                )
+                turned += self.spread.start(chunk, payload, action.sender)
+            else:
+                turned.append(action)
+        return turned
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether this site has all results, and has passed on all that it has to."""
+        return self.reduction.is_complete and self.spread.is_complete
+
+    @property
+    def all_dealt(self) -> bool:
+        """Whether all of them have."""
+        return self.dealt == self._total
+
+    @property
+    def done_share(self) -> float:
+        """The part of the chunks whose result is here, in [0, 1]."""
+        return self.spread.held / self._total if self._total else 0.0
+
+
+class Exchanges:
+    """The exchanges that go on at one site.
+
+    Args:
+        site: this site.
+        room: elements of early data that it may hold, over all of them.
+    """
+
+    def __init__(self, site: int, room: int) -> None:
+        self._site = site
+        self.room = Room(room)
+        self._active: dict[int, Exchange] = {}
+        self._ended_up_to = 0  # every exchange up to this one
+        self._ended: set[int] = set()  # and these
+
+    def __getitem__(self, number: int) -> Exchange:
+        return self._active[number]
+
+    def get(self, number: int) -> Exchange | None:
+        """Return an exchange that goes on here, or None."""
+        return self._active.get(number)
+
+    def open(self, number: int, terms: Terms) -> Exchange:
+        """Return an exchange that is to begin here.
+
+        Raises:
+            OutOfPlaceMessage: data of other terms has come already.
+            ValueError: it has ended here.
+        """
+        code = terms.code
+        early = self._active.get(number)
+        if early is None:
+            if self._has_ended(number):
+                raise ValueError(f"exchange {number} has ended")
+            early = self._active[number] = Exchange(self._site, number, code, self.room)
+        elif early.reduction.terms != code:
+            raise OutOfPlaceMessage(
+                f"exchange {number} is a {terms} here, and another one at a neighbour: the sizes, "
+                "types or operations differ"
+            )
+        return early
+
+    def receive(self, message: ChunkMessage, payload_bytes: int) -> Receipt:
+        """Return where a chunk goes; see :meth:`Exchange.receive`.
+
+        Raises:
+            DuplicateMessage: also for an exchange that has ended here.
+        """
+        number = message.exchange
+        exchange = self._active.get(number)
+        if exchange is None:
+            if number < 1 or self._has_ended(number):
+                raise DuplicateMessage(f"chunk {message.chunk} of exchange {number}, which is over")
+            if payload_bytes == 0:
+                raise OutOfPlaceMessage(f"chunk {message.chunk} of exchange {number} is empty")
+            exchange = Exchange(self._site, number, message.terms, self.room)
+            receipt = exchange.receive(message, payload_bytes)
+            self._active[number] = exchange
+            return receipt
+        return exchange.receive(message, payload_bytes)
+
+    def _has_ended(self, number: int) -> bool:
+        return number <= self._ended_up_to or number in self._ended
+
+    def end(self, number: int) -> None:
+        """Forget an exchange, begun here or not: whatever comes of it from now on is refused."""
+        exchange = self._active.pop(number, None)
+        if exchange is not None:
+            exchange.reduction.release()
+            exchange.spread.release()
+        self._ended.add(number)
+        if len(self._ended) > _MOST_ENDED:
+            self._ended_up_to = max(self._ended_up_to, min(self._ended))
+            self._ended = {each for each in self._ended if each > self._ended_up_to}
+        while self._ended_up_to + 1 in self._ended:
+            self._ended_up_to += 1
+            self._ended.discard(self._ended_up_to)

@@ -1,0 +1,167 @@
+"""A server's part of the model: whose updates have come, and what they make of it. Pure.
+
+Updates come as sums: each worker's alone, or those of all workers of a step added up on their way.
+Which become part of the model, and in which order, is not decided here but by the run's pace, for
+all servers alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from anabranch.net.errors import OutOfPlaceMessage
+from anabranch.plan import Chunk
+from anabranch.site.actions import Total
+from anabranch.site.arithmetic import Floats
+
+Update = tuple[int, int]  # (worker, which of its updates, from 1)
+Rule = Callable[[Floats, Floats, float], None]
+"""Changes parameters in place, given gradients and what multiplies the learning rate."""
+
+
+@dataclass(slots=True)
+class _Incoming:
+    """Updates that come together, as their mean."""
+
+    mean: Floats
+    weights: dict[int, float] = field(default_factory=dict)  # of the chunks that are here
+
+
+class ServerPartition:
+    """The chunks of the model that one server holds.
+
+    Args:
+        chunks: which, of the deal.
+        parameters: the whole model as it is at first, shape (elements,); not changed.
+        rule: changes parameters by gradients; None leaves the numbers out.
+        workers: how many push updates.
+
+    Attributes:
+        version: how many steps have changed the model.
+    """
+
+    def __init__(
+        self,
+        chunks: Sequence[Chunk],
+        parameters: Floats,
+        rule: Rule | None,
+        workers: int,
+    ) -> None:
+        self._rule = rule
+        self._workers = workers
+        self._places: dict[int, slice] = {}  # of each chunk in what follows
+        held = 0
+        for chunk in chunks:
+            self._places[chunk.index] = slice(held, held + chunk.elements)
+            held += chunk.elements
+        self._parameters = np.empty(held, np.float32)  # without numbers never touched
+        if rule is not None:
+            for chunk in chunks:
+                self._parameters[self._places[chunk.index]] = parameters[chunk.start : chunk.stop]
+        self._incoming: dict[tuple[Update, ...], _Incoming] = {}
+        self._settled: dict[int, int] = {}  # the latest update of each worker that was settled
+        self._forgotten: set[Update] = set()  # before they were all here: their workers died
+        self.version = 0
+
+    def has_settled(self, update: Update) -> bool:
+        """Return whether an update has become part of the model, or never will."""
+        worker, number = update
+        return number <= self._settled.get(worker, 0)
+
+    def has_forgotten(self, update: Update) -> bool:
+        """Return whether an update was given up before it was all here."""
+        return update in self._forgotten
+
+    def is_here(self, updates: tuple[Update, ...]) -> bool:
+        """Return whether all of updates that come together has come."""
+        incoming = self._incoming.get(updates)
+        return incoming is not None and len(incoming.weights) == len(self._places)
+
+    def take(self, updates: tuple[Update, ...], total: Total) -> tuple[Update, ...]:
+        """Take a chunk of a sum of updates.
+
+        Another sum that has one of these updates in it is void, and is forgotten.
+
+        Args:
+            updates: whose sum it is.
+            total: of a chunk that is held here, and that has not come of this sum.
+
+        Returns:
+            The updates, if all their chunks are here now.
+        """
+        incoming = self._incoming.get(updates)
+        if incoming is None:
+            mean = np.empty(len(self._parameters) if self._rule else 0, np.float32)
+            for void in [other for other in self._incoming if set(other) & set(updates)]:
+                mean = self._incoming.pop(void).mean
+            incoming = self._incoming[updates] = _Incoming(mean)
+        index = total.chunk.index
+        assert index in self._places
+        assert index not in incoming.weights
+        incoming.weights[index] = total.weight
+        if self._rule is not None:
+            place = incoming.mean[self._places[index]]
+            if total.divisor == 1.0:
+                place[:] = total.values
+            else:
+                np.divide(total.values, np.float32(total.divisor), out=place)
+        return updates if self.is_here(updates) else ()
+
+    def apply(self, updates: Sequence[Update]) -> None:
+        """Take one step with these updates, which are all here.
+
+        The gradients are averaged by weight, and the step is as long as the weights' part of the
+        workers: all with weight 1 take a full step together, and one alone the N-th part of one.
+
+        Raises:
+            OutOfPlaceMessage: one is not here, or they are a part of a sum.
+        """
+        if not updates:
+            return
+        together = [each for each in self._incoming if set(each) == set(updates)]
+        sums = together or [(update,) for update in updates]
+        for each in sums:
+            if not self.is_here(each):
+                raise OutOfPlaceMessage(
+                    f"a step with updates {list(updates)}, of which {list(each)} is not here by "
+                    "itself, or not all of it"
+                )
+        self.version += 1
+        # Chunks may differ in the last bits, having been added up in different orders.
+        weights = [_weight(self._incoming[each]) for each in sums]
+        if self._rule is not None:
+            gradients = self._incoming[sums[0]].mean
+            if len(sums) > 1:
+                gradients *= np.float32(weights[0])
+                for each, weight in zip(sums[1:], weights[1:], strict=True):
+                    gradients += np.float32(weight) * self._incoming[each].mean
+                gradients /= np.float32(sum(weights))
+            self._rule(self._parameters, gradients, sum(weights) / self._workers)
+        for each in sums:
+            del self._incoming[each]
+        for update in updates:
+            self._settle(update)
+
+    def discard(self, updates: Sequence[Update]) -> None:
+        """Forget these updates, whole or not."""
+        for update in updates:
+            if not self.is_here((update,)):
+                self._forgotten.add(update)
+            self._incoming.pop((update,), None)
+            self._settle(update)
+
+    def _settle(self, update: Update) -> None:
+        worker, number = update
+        self._settled[worker] = max(number, self._settled.get(worker, 0))
+
+    def snapshot(self) -> dict[int, Floats]:
+        """Return the parameters of each chunk as they are now; later steps do not change them."""
+        parameters = self._parameters if self._rule is None else self._parameters.copy()
+        return {index: parameters[place] for index, place in self._places.items()}
+
+
+def _weight(incoming: _Incoming) -> float:
+    return incoming.weights[min(incoming.weights)] if incoming.weights else 0.0

@@ -1,0 +1,395 @@
+"""Adding up on the way: one site's part in reducing a buffer up the trees of a plan. Pure.
+
+Up a tree, a site sends a chunk's sum on as soon as its own contribution and every child's are in;
+at the root the sum is whole. A subtree without contributors sends nothing and is not waited for; a
+lone contributor's chunks go to the roots directly, relayed by the sites in between.
+
+Data may arrive before the exchange has begun here: a neighbour is ahead, or this site does not know
+the plan, or who contributes, yet. It is summed all the same, under the version it was sent under,
+because a sum needs no child count; whether a chunk is complete is asked only once both are known.
+The dispatch of chunks to trees may go on while the exchange does: chunks whose tree is not known
+yet wait in the same way.
+
+**Epochs.** The part of a lost contributor in a sum cannot be taken out again. So a reduction is of
+one epoch, which counts how often the set of contributors has changed: sums of an earlier one are
+void and are dropped by whoever holds this object, which makes a new one for the next epoch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import cast
+
+from anabranch.net.errors import DuplicateMessage, MalformedMessage, OutOfPlaceMessage
+from anabranch.net.messages import ChunkMessage, PartialSum
+from anabranch.plan import NO_PARENT, Chunk, Place, Plan, places_up
+from anabranch.site.actions import Action, Payload, Receipt, Send, Stray, Total
+from anabranch.site.arithmetic import Accumulator, Buffer, Nothing, arithmetic
+from anabranch.site.terms import Op, op_of, wire_of
+
+# Weights multiply and divide float32 sums: beyond this they would vanish or overflow.
+LEAST_WEIGHT, MOST_WEIGHT = 1e-20, 1e20
+# A child's weights are added up in the order in which they come, which may differ between chunks.
+_SAME_WEIGHT = 1e-9
+
+
+class Room:
+    """What early data may take, over all exchanges of a site.
+
+    Args:
+        elements: how many.
+    """
+
+    def __init__(self, elements: int) -> None:
+        self.elements = elements
+        self.left = elements
+
+    def take(self, elements: int, what: str) -> None:
+        """Use some.
+
+        Raises:
+            OutOfPlaceMessage: there is not so much left.
+        """
+        if elements > self.left:
+            raise OutOfPlaceMessage(
+                f"{what} comes before its exchange has begun here, where {self.left} of "
+                f"{self.elements} elements of room for such data are left"
+            )
+        self.left -= elements
+
+
+class _Partial:
+    """A chunk on its way up: its sum, and whose contributions it holds."""
+
+    __slots__ = ("counted", "early", "gathering", "started", "weight")
+
+    def __init__(self, gathering: Accumulator | Nothing, early: int) -> None:
+        self.gathering = gathering
+        self.early = early  # elements of room that it takes
+        self.started: set[int] = set()  # children whose sum has begun to arrive
+        self.counted = 0  # children whose sum is all there
+        self.weight = 0.0  # theirs
+
+
+class Reduction:
+    """One site's part in one epoch of one exchange.
+
+    Args:
+        site: this site.
+        exchange: the exchange's number, which its messages carry.
+        terms: their code, see :class:`anabranch.site.terms.Terms`.
+        room: for what comes before its chunk is dealt.
+        epoch: how often the set of contributors had changed.
+    """
+
+    def __init__(self, site: int, exchange: int, terms: int, room: Room, epoch: int = 0) -> None:
+        self.exchange = exchange
+        self.epoch = epoch
+        self.terms = terms
+        self._site = site
+        self._room = room
+        self._arithmetic = arithmetic(op_of(terms), wire_of(terms))
+        # By version, chunk and its elements: what does not fit must not mix with what does.
+        self._partials: dict[tuple[int, int, int], _Partial] = {}
+        self._plan: Plan | None = None
+        self._places: tuple[Place, ...] = ()
+        self._chunks: list[Chunk] = []  # those that are dealt
+        self._total = 0  # those that the buffer has
+        self._due = 0  # those dealt whose sum passes here
+        self._contributes = False
+        self._is_lone = False  # there is one contributor
+        self._awaits_own = False  # this site contributes, and has not yet
+        self._own: tuple[Buffer, float] | None = None
+        self._sums: dict[int, Send | None] = {}  # by chunk: those complete here, and as they left
+        self._weights: dict[tuple[int, int], float] = {}  # of sums, by (tree, child)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the plan and the contributors are known."""
+        return self._plan is not None
+
+    def begin(self, plan: Plan, total: int, contributors: frozenset[int] | None = None) -> None:
+        """Take in under which plan the exchange runs, and who contributes.
+
+        Args:
+            plan: the one plan that every site runs this exchange under.
+            total: how many chunks the buffer has.
+            contributors: None for every member of the plan.
+        """
+        self._plan, self._total = plan, total
+        self._places = places_up(plan, self._site, contributors)
+        self._contributes = self._site in (plan.members if contributors is None else contributors)
+        self._awaits_own = self._contributes
+        self._is_lone = contributors is not None and len(contributors) == 1
+
+    def deal(self, chunks: Sequence[Chunk]) -> list[Action]:
+        """Take in the next chunks and the trees that carry them.
+
+        Raises:
+            OutOfPlaceMessage: for a tree that the plan has not got; or early data was added to a
+                sum that this exchange needs, and does not belong to it.
+        """
+        assert self._plan is not None
+        if any(not 0 <= chunk.tree < len(self._places) for chunk in chunks):
+            raise OutOfPlaceMessage(
+                f"exchange {self.exchange} is dealt to trees that its plan has not"
+            )
+        self._chunks += chunks
+        actions = self._drop_strays()
+        for chunk in chunks:
+            self._due += self._contributes or bool(self._places[chunk.tree].children)
+            early = self._partials.get(self._key(chunk))
+            if early is not None:
+                self._room.left += early.early
+                early.early = 0
+            actions += self._join_own(chunk, early)
+        return actions
+
+    def contribute(self, buffer: Buffer, weight: float) -> list[Action]:
+        """Add this site's own elements.
+
+        Args:
+            buffer: must not change before its chunks' sums have left.
+            weight: > 0.
+        """
+        self._own, self._awaits_own = (buffer, weight), False
+        actions: list[Action] = []
+        for chunk in self._chunks:
+            actions += self._join_own(chunk, self._partials.get(self._key(chunk)))
+        return actions
+
+    def _key(self, chunk: Chunk) -> tuple[int, int, int]:
+        assert self._plan is not None
+        return self._plan.version, chunk.index, chunk.elements
+
+    def _join_own(self, chunk: Chunk, partial: _Partial | None) -> list[Action]:
+        """Add this site's part to a chunk's sum, if it is there; send the sum if that was all."""
+        if partial is None:
+            # A site without children has nothing to wait for.
+            alone = self._own is not None and not self._places[chunk.tree].children
+            return [self._send_own(chunk)] if alone else []
+        self._add_own(chunk, partial)
+        return self._pass_on_if_complete(chunk, partial, None)
+
+    def _add_own(self, chunk: Chunk, partial: _Partial) -> None:
+        if self._own is not None:
+            buffer, weight = self._own
+            own = buffer.read(chunk.start, chunk.stop)
+            partial.gathering.add_own(own, 1.0 if self._arithmetic.op == Op.MAX else weight)
+
+    def _drop_strays(self) -> list[Action]:
+        assert self._plan is not None
+        strays: list[Action] = []
+        for (version, index, elements), early in list(self._partials.items()):
+            wrong = ""
+            if version != self._plan.version:
+                wrong = f"plan version {version}, the exchange runs under {self._plan.version}"
+            elif index >= self._total:
+                wrong = f"chunk {index} of {self._total}"
+            elif index >= len(self._chunks):
+                continue  # its tree is not known yet
+            elif elements != self._chunks[index].elements:
+                wrong = f"chunk {index} with {elements} elements"
+            else:
+                children = set(self._places[self._chunks[index].tree].children)
+                if others := sorted(early.started - children):
+                    wrong = f"chunk {index} from {others}, which send nothing to this site"
+                    if early.started & children:
+                        raise OutOfPlaceMessage(f"early data of {self._name}: {wrong}")
+            if wrong:
+                strays += [Stray(child, wrong) for child in sorted(early.started)]
+                self._room.left += early.early
+                del self._partials[version, index, elements]
+        return strays
+
+    @property
+    def _name(self) -> str:
+        return f"exchange {self.exchange}"
+
+    # --- what comes
+
+    def receive(self, message: PartialSum, payload_bytes: int) -> Receipt:
+        """Return where a child's sum goes.
+
+        Raises:
+            MalformedMessage: a weight or size that cannot be, or another weight than the child's
+                other sums have.
+            DuplicateMessage: this child's sum of this chunk was already counted.
+            OutOfPlaceMessage: other terms, plan, chunk, size or child than the exchange has.
+        """
+        child, index = message.path[0], message.chunk
+        item_bytes = self._arithmetic.item_bytes
+        if not LEAST_WEIGHT <= message.weight <= MOST_WEIGHT:
+            raise MalformedMessage(f"chunk {index} has weight {message.weight:g}, out of range")
+        if index < 0 or payload_bytes == 0 or payload_bytes % item_bytes:
+            raise MalformedMessage(
+                f"chunk {index} has {payload_bytes} bytes, no multiple of {item_bytes}"
+            )
+        check_terms(message, self.terms)
+        if self._plan is not None:
+            self._check(self._plan, message, payload_bytes, child)
+        key = message.version, index, payload_bytes // item_bytes
+        partial = self._partials.get(key)
+        if index in self._sums or (partial is not None and child in partial.started):
+            raise DuplicateMessage(f"chunk {index} of {self._name} from site {child}")
+        if partial is None:
+            partial = self._open(key)
+        partial.started.add(child)
+        intake = self._arithmetic.intake(partial.gathering, message.weight)
+        return Receipt(message, piece=intake, into=(key, partial))
+
+    def _check(self, plan: Plan, message: PartialSum, payload_bytes: int, child: int) -> None:
+        check_chunk(message, plan, self._total)
+        if message.chunk >= len(self._chunks):
+            return  # its tree is not known yet
+        chunk = self._chunks[message.chunk]
+        check_size(chunk, payload_bytes, self._arithmetic.item_bytes)
+        if child not in self._places[chunk.tree].children:
+            raise OutOfPlaceMessage(
+                f"site {child} sends nothing to this site for chunk {chunk.index} of {self._name}"
+            )
+        weight = self._weights.setdefault((chunk.tree, child), message.weight)
+        if not math.isclose(weight, message.weight, rel_tol=_SAME_WEIGHT):
+            raise MalformedMessage(
+                f"chunk {chunk.index} of {self._name} from site {child} has weight "
+                f"{message.weight:g}, another {weight:g}"
+            )
+
+    def _open(self, key: tuple[int, int, int]) -> _Partial:
+        _, index, elements = key
+        early = elements if index >= len(self._chunks) else 0
+        if early:
+            self._room.take(early, f"chunk {index} of {self._name}")
+        opened = self._partials[key] = _Partial(self._arithmetic.gather(elements), early)
+        if not early:
+            self._add_own(self._chunks[index], opened)
+        return opened
+
+    def received(self, receipt: Receipt) -> list[Action]:
+        """Count a sum all of which is there."""
+        message = receipt.message
+        assert isinstance(message, PartialSum)
+        key, partial = cast("tuple[tuple[int, int, int], _Partial]", receipt.into)
+        partial.counted += 1
+        partial.weight += message.weight
+        if message.chunk >= len(self._chunks) or self._partials.get(key) is not partial:
+            return []
+        return self._pass_on_if_complete(self._chunks[message.chunk], partial, message.path[0])
+
+    def _pass_on_if_complete(
+        self, chunk: Chunk, complete: _Partial, sender: int | None
+    ) -> list[Action]:
+        if self._awaits_own or complete.counted < len(self._places[chunk.tree].children):
+            return []
+        del self._partials[self._key(chunk)]
+        weight = complete.weight + (0.0 if self._own is None else self._own[1])
+        total = complete.gathering.sum
+        place = self._places[chunk.tree]
+        if place.parent == NO_PARENT:
+            self._sums[chunk.index] = None
+            return [Total(chunk, total, weight, 1.0 if self._is_lone else weight, sender)]
+        return [self._send(chunk, place, self._arithmetic.payload_up(total, weight), weight)]
+
+    def _send_own(self, chunk: Chunk) -> Action:
+        """Send what only this site has to say; a lone contributor's elements travel as they are."""
+        assert self._own is not None
+        buffer, weight = self._own
+        place, act = self._places[chunk.tree], self._arithmetic
+        if place.parent == NO_PARENT:
+            self._sums[chunk.index] = None
+            own = buffer.read(chunk.start, chunk.stop)
+            if act.op == Op.SUM and weight != 1.0:
+                own = own * own.dtype.type(weight)
+            return Total(chunk, own, weight, 1.0, None)
+        factor = 1.0 if self._is_lone else weight
+
+        def payload() -> memoryview:  # made when it leaves: a copy need not wait in the lane
+            return act.own_payload(buffer, chunk.start, chunk.stop, factor)
+
+        return self._send(chunk, place, payload, weight)
+
+    def _send(self, chunk: Chunk, place: Place, payload: Payload, weight: float) -> Send:
+        assert self._plan is not None
+        message = PartialSum(
+            self.exchange,
+            self._plan.version,
+            chunk.index,
+            place.path,
+            self.terms,
+            self.epoch,
+            weight,
+        )
+        send = self._sums[chunk.index] = Send(message, payload)
+        return send
+
+    # --- how far it is
+
+    def has_left(self, chunk: int) -> bool:
+        """Return whether a chunk's sum is whole here and has begun to leave, if it has to."""
+        if chunk not in self._sums:
+            return False
+        send = self._sums[chunk]
+        return send is None or send.has_left
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all sums that come through here have been passed on."""
+        return (
+            self._plan is not None
+            and not self._awaits_own
+            and len(self._chunks) == self._total
+            and len(self._sums) == self._due
+        )
+
+    def release(self) -> None:
+        """Give back the room that early data takes; nothing more comes of this reduction."""
+        for partial in self._partials.values():
+            self._room.left += partial.early
+            partial.early = 0
+
+
+def check_terms(message: ChunkMessage, terms: int) -> None:
+    """Check that a chunk is of these terms.
+
+    Raises:
+        OutOfPlaceMessage: it is of others.
+    """
+    if message.terms != terms:
+        raise OutOfPlaceMessage(
+            f"exchange {message.exchange} is another one at site {message.path[0]}: the sizes, "
+            "types or operations differ"
+        )
+
+
+def check_chunk(message: ChunkMessage, plan: Plan, total: int) -> None:
+    """Check that a chunk is one of an exchange's.
+
+    Args:
+        message: that announces it.
+        plan: that the exchange runs under.
+        total: how many chunks there are.
+
+    Raises:
+        OutOfPlaceMessage: another plan, or no such chunk.
+    """
+    if message.version != plan.version:
+        raise OutOfPlaceMessage(
+            f"exchange {message.exchange} runs under plan version {plan.version}, "
+            f"not {message.version}"
+        )
+    if not 0 <= message.chunk < total:
+        raise OutOfPlaceMessage(f"chunk {message.chunk} of {total}")
+
+
+def check_size(chunk: Chunk, payload_bytes: int, item_bytes: int) -> None:
+    """Check the size of a chunk's payload.
+
+    Raises:
+        OutOfPlaceMessage: another than the plan's.
+    """
+    expected = chunk.elements * item_bytes
+    if payload_bytes != expected:
+        raise OutOfPlaceMessage(
+            f"chunk {chunk.index} has {payload_bytes} bytes where the plan deals {expected}"
+        )

@@ -1,0 +1,222 @@
+"""Handing down: one site's part in spreading results from the roots of a plan's trees. Pure.
+
+A site sends a chunk on as soon as it is there, before it uses it. A subtree without receivers gets
+nothing; a lone receiver's chunks come from the roots directly, relayed by the sites in between.
+
+What comes before the exchange has begun here, or before its chunk is dealt, is kept until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from anabranch.net.errors import DuplicateMessage, OutOfPlaceMessage
+from anabranch.net.messages import Result
+from anabranch.plan import Chunk, Place, Plan, places_down
+from anabranch.site.actions import Action, Held, Payload, Receipt, Send, Stray
+from anabranch.site.arithmetic import Buffer, arithmetic
+from anabranch.site.reduction import Room, check_chunk, check_size, check_terms
+from anabranch.site.terms import op_of, wire_of
+
+
+@dataclass(frozen=True, slots=True)
+class _Early:
+    """Where a result goes that comes before its chunk is dealt."""
+
+    payload: memoryview
+
+
+class Spread:
+    """One site's part in one epoch of one exchange.
+
+    Args:
+        site: this site.
+        exchange: the exchange's number, which its messages carry.
+        terms: their code, see :class:`anabranch.site.terms.Terms`.
+        room: for what comes before its chunk is dealt.
+        epoch: how often the set of receivers had changed.
+
+    Attributes:
+        held: how many chunks have passed here, or are in this site's buffer.
+        held_by_tree: the same by tree.
+        latest: the tree of the chunk that was last to get here, and the neighbour that sent it;
+            None before the first, and where none did.
+    """
+
+    def __init__(self, site: int, exchange: int, terms: int, room: Room, epoch: int = 0) -> None:
+        self.exchange = exchange
+        self.epoch = epoch
+        self.terms = terms
+        self._site = site
+        self._room = room
+        self._arithmetic = arithmetic(op_of(terms), wire_of(terms))
+        self._plan: Plan | None = None
+        self._places: tuple[Place, ...] = ()
+        self._buffer: Buffer | None = None
+        self._chunks: list[Chunk] = []
+        self._total = 0
+        self._due = 0  # chunks dealt that pass here, or end here
+        self._started: set[int] = set()  # chunks that have begun to come, or began here
+        self._early: list[tuple[Result, memoryview]] = []
+        self.held = 0
+        self.held_by_tree: list[int] = []
+        self.latest: tuple[int, int | None] | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the plan and the receivers are known."""
+        return self._plan is not None
+
+    def begin(
+        self,
+        plan: Plan,
+        total: int,
+        buffer: Buffer | None,
+        receivers: frozenset[int] | None = None,
+    ) -> None:
+        """Take in under which plan the exchange runs, and who receives.
+
+        Args:
+            plan: the one plan that every site runs this exchange under.
+            total: how many chunks the buffer has.
+            buffer: where results go; None where this site only passes them on.
+            receivers: None for every member of the plan.
+        """
+        self._plan, self._total, self._buffer = plan, total, buffer
+        self._places = places_down(plan, self._site, receivers)
+        self.held_by_tree = [0] * len(self._places)
+
+    def passes_on(self, chunk: Chunk) -> bool:
+        """Return whether a chunk is for this site, or goes on from here."""
+        return self._buffer is not None or bool(self._places[chunk.tree].paths_down)
+
+    def reach(self, epoch: int, receivers: frozenset[int]) -> None:
+        """Hand on to these receivers from now on."""
+        assert self._plan is not None
+        self.epoch = epoch
+        self._places = places_down(self._plan, self._site, receivers)
+
+    def deal(self, chunks: Sequence[Chunk]) -> list[Action]:
+        """Take in the next chunks and the trees that carry them."""
+        self._chunks += chunks
+        for chunk in chunks:
+            self._due += self.passes_on(chunk)
+        early, self._early = self._early, []
+        actions: list[Action] = []
+        for message, payload in early:
+            self._room.left += len(payload) // self._arithmetic.item_bytes
+            actions += self._receive_early(message, payload)
+        return actions
+
+    def start(self, chunk: Chunk, payload: Payload, sender: int | None) -> list[Action]:
+        """Hand down a chunk from its root.
+
+        Args:
+            chunk: whose result is in this site's buffer, if it receives.
+            payload: the result as it travels.
+            sender: the neighbour whose part of the sum came last, for the record.
+        """
+        self._started.add(chunk.index)
+        return self._pass_on(chunk, payload, sender)
+
+    def receive(self, message: Result, payload_bytes: int) -> Receipt:
+        """Return where a result goes.
+
+        Raises:
+            OutOfPlaceMessage: other terms, another plan, chunk, size or source than the exchange
+                has; or there is no room for what comes early.
+            DuplicateMessage: it has come before.
+        """
+        check_terms(message, self.terms)
+        if self._plan is not None:
+            check_chunk(message, self._plan, self._total)
+        if self._plan is None or message.chunk >= len(self._chunks):
+            elements = payload_bytes // self._arithmetic.item_bytes
+            self._room.take(elements, f"chunk {message.chunk} of exchange {self.exchange}")
+            early = _Early(memoryview(bytearray(payload_bytes)))
+            return Receipt(message, target=early.payload, into=early)
+        chunk = self._chunks[message.chunk]
+        check_size(chunk, payload_bytes, self._arithmetic.item_bytes)
+        if self._places[chunk.tree].parent != message.path[0]:
+            raise OutOfPlaceMessage(
+                f"the result of chunk {chunk.index} comes from site {message.path[0]}, which is "
+                "not its source"
+            )
+        if chunk.index in self._started:
+            raise DuplicateMessage(
+                f"the result of chunk {chunk.index} of exchange {self.exchange} has come before"
+            )
+        self._started.add(chunk.index)
+        if not self._arithmetic.has_numbers:
+            return Receipt(message)
+        memory = None
+        if self._buffer is not None:
+            memory = self._buffer.memory(chunk.start, chunk.stop, self._arithmetic.wire)
+        if memory is None:
+            memory = np.empty(payload_bytes, np.uint8).data
+            return Receipt(message, target=memory, into=memory)
+        return Receipt(message, target=memory)
+
+    def received(self, receipt: Receipt) -> list[Action]:
+        """Take in a result all of which is there."""
+        message = receipt.message
+        assert isinstance(message, Result)
+        if isinstance(receipt.into, _Early):
+            payload = receipt.into.payload
+            if self._plan is None or message.chunk >= len(self._chunks):
+                self._early.append((message, payload))
+                return []
+            self._room.left += len(payload) // self._arithmetic.item_bytes
+            return self._receive_early(message, payload)
+        chunk = self._chunks[message.chunk]
+        if not self._arithmetic.has_numbers:
+            payload = self._arithmetic.encode(self._arithmetic.gather(chunk.elements).sum)
+        elif receipt.into is None:
+            assert receipt.target is not None
+            payload = receipt.target
+        else:
+            assert isinstance(receipt.into, memoryview)
+            payload = receipt.into
+            if self._buffer is not None:
+                self._buffer.write(chunk.start, self._arithmetic.values(payload))
+        return self._pass_on(chunk, payload, message.path[0])
+
+    def _receive_early(self, message: Result, payload: memoryview) -> list[Action]:
+        try:
+            receipt = self.receive(message, len(payload))
+        except (OutOfPlaceMessage, DuplicateMessage) as error:
+            return [Stray(message.path[0], str(error))]
+        if receipt.target is not None:
+            receipt.target[:] = payload
+        return self.received(receipt)
+
+    def _pass_on(self, chunk: Chunk, payload: Payload, sender: int | None) -> list[Action]:
+        assert self._plan is not None
+        actions: list[Action] = []
+        place = self._places[chunk.tree]
+        for path in place.paths_down:
+            message = Result(
+                self.exchange, self._plan.version, chunk.index, path, self.terms, self.epoch
+            )
+            actions.append(Send(message, payload))
+        self.held += 1
+        self.held_by_tree[chunk.tree] += 1
+        self.latest = chunk.tree, sender
+        actions.append(Held(chunk, sender))
+        return actions
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all that is to pass here has."""
+        return (
+            self._plan is not None and len(self._chunks) == self._total and self.held >= self._due
+        )
+
+    def release(self) -> None:
+        """Give back the room that early data takes; nothing more comes of this spread."""
+        for _, payload in self._early:
+            self._room.left += len(payload) // self._arithmetic.item_bytes
+        self._early = []

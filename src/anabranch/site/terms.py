@@ -1,0 +1,80 @@
+"""What the members of an exchange must agree on, besides its plan. Pure."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Op(IntEnum):
+    """What happens to a chunk's sum at the root of its tree."""
+
+    MEAN = 0
+    """It is divided by the sum of the weights."""
+    SUM = 1
+    """Nothing: contributions are multiplied by their weights and added up."""
+    MAX = 2
+    """Nothing: of each element the largest is kept, whatever the weights."""
+    STEP = 3
+    """A server takes a step of the model with it, when the pace says so."""
+
+
+class Wire(IntEnum):
+    """The format of elements on the wire. Sums are computed in float32, whatever it is."""
+
+    FLOAT32 = 0
+    FLOAT16 = 1
+    BFLOAT16 = 2
+    SIZES = 3
+    """As long as float32, and nothing in it: a simulation that asks only how long things take."""
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of an element."""
+        return 2 if self in (Wire.FLOAT16, Wire.BFLOAT16) else 4
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What is exchanged.
+
+    Every chunk carries the terms' code, so that a chunk of other terms is refused before any of it
+    is added up.
+
+    Args:
+        op: what happens at the root.
+        wire: how elements travel.
+        elements: how many the buffer has.
+        source: the one contributor, where only one has something to say (a broadcast); or None.
+
+    >>> Terms(Op.MEAN, Wire.FLOAT32, 1000)
+    Terms(op=<Op.MEAN: 0>, wire=<Wire.FLOAT32: 0>, elements=1000, source=None)
+    >>> print(Terms(Op.SUM, Wire.BFLOAT16, 10))
+    sum of 10 elements (bfloat16 on the wire)
+    """
+
+    op: Op
+    wire: Wire
+    elements: int
+    source: int | None = None
+
+    @property
+    def code(self) -> int:
+        """Op and wire format in the low four bits, a hash of the rest above."""
+        rest = zlib.crc32(f"{self.elements} {self.source}".encode()) & 0x7FFFFFF
+        return rest << 4 | self.wire << 2 | self.op
+
+    def __str__(self) -> str:
+        what = self.op.name.lower() if self.source is None else f"broadcast from {self.source}"
+        return f"{what} of {self.elements} elements ({self.wire.name.lower()} on the wire)"
+
+
+def op_of(code: int) -> Op:
+    """Return the op of a code of terms."""
+    return Op(code & 3)
+
+
+def wire_of(code: int) -> Wire:
+    """Return the wire format of a code of terms."""
+    return Wire(code >> 2 & 3)
