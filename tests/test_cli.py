@@ -162,6 +162,38 @@ def test_a_scenario_runs_once_for_each_route_and_is_reported(
         assert all(f"event log {fingerprint(folder / log)}" in done.stdout for log in logs)
 
 
+def test_one_route_of_several_is_resumed_from_its_checkpoint(
+    two_routes: Path, tmp_path: Path
+) -> None:
+    done = anabranch(
+        *("simulate", str(two_routes), "--out", str(tmp_path / "a"), "--checkpoint-every", "2")
+    )
+    assert done.returncode == 0, done.stderr
+    [folder] = (tmp_path / "a").iterdir()
+    again = ("simulate", str(two_routes), "--out", str(tmp_path / "b"), "--resume")
+    done = anabranch(*again, str(folder / "2-two-fapt.db"))
+    assert done.returncode == 0, done.stderr
+    [log] = (tmp_path / "b").glob("*/*.db")
+    run = summarise(event for _, event in read_events(log))
+    assert run.label == "fapt, 3 roots, resumed after round 2"
+    assert len(run.rounds) == 1
+    done = anabranch(*again, str(folder))
+    assert done.returncode == 2
+    assert "1-two-star.checkpoints, 2-two-fapt.checkpoints; name those of one run" in done.stderr
+
+
+def test_a_run_that_cannot_be_saved_is_refused_before_anything_runs(
+    two_routes: Path, tmp_path: Path
+) -> None:
+    two_routes.write_text(f"serve = {{}}\n{two_routes.read_text()}")
+    done = anabranch(
+        *("run", str(two_routes), "--out", str(tmp_path / "a"), "--checkpoint-every", "2")
+    )
+    assert done.returncode == 2
+    assert f"{two_routes}: serve: only runs whose sites all-reduce can be saved" in done.stderr
+    assert not (tmp_path / "a").exists()
+
+
 def test_a_log_is_replayed_or_it_is_said_why_not(two_routes: Path, tmp_path: Path) -> None:
     text = two_routes.read_text()
     log, of_rounds = tmp_path / "served.db", tmp_path / "rounds.db"

@@ -52,6 +52,7 @@ EACH_SCENARIO = [
     )
     for name in SCENARIOS
 ]
+CODE = sorted(EXAMPLES.glob("scenarios/*.py"))
 
 
 def anabranch(*arguments: object, **environment: str) -> str:
@@ -217,6 +218,25 @@ def test_quick_scenarios_run_with_real_processes(tmp_path: Path) -> None:
         assert run.checksums_agree
 
 
+def test_own_code_does_in_a_simulation_what_its_scenario_says(simulated) -> None:
+    [run] = summaries(simulated("own-code")[1])
+    said = re.search(r"after ([\d.]+) s, simulated", SCENARIOS["own-code"].read_text("utf-8"))
+    assert said is not None
+    assert run.time_to_accuracy_s(0.9) == pytest.approx(float(said[1]), rel=0.005)
+    assert [path.suffix for path in (simulated("own-code")[1]).glob("*/1-own*")].count(
+        ".safetensors"
+    ) == 1
+
+
+@pytest.mark.slow
+def test_own_code_runs_with_real_processes(tmp_path) -> None:
+    anabranch("run", SCENARIOS["own-code"], "--out", tmp_path)
+    [run] = summaries(tmp_path)
+    assert_went_well(run, load(SCENARIOS["own-code"])[0])
+    assert run.checked_rounds == len(run.rounds)
+    assert run.checksums_agree
+
+
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_begins_with_its_question_and_with_commands_that_it_allows(name) -> None:
     question, _, rest = SCENARIOS[name].read_text(encoding="utf-8").partition("\n")
@@ -252,7 +272,7 @@ def test_a_plan_that_was_saved_can_be_a_route_of_its_own(route: AnyPlanner, tmp_
 
 def test_the_list_of_examples_is_complete() -> None:
     listed = (EXAMPLES / "README.md").read_text(encoding="utf-8")
-    for path in [*SCENARIOS.values(), *OVERLAYS.values(), *PLANS]:
+    for path in [*SCENARIOS.values(), *OVERLAYS.values(), *PLANS, *CODE]:
         assert f"]({path.relative_to(EXAMPLES)})" in listed
 
 

@@ -38,6 +38,8 @@ from anabranch.plan import PLANNERS, AnyPlanner, Fapt, FromFile, Plan, PlanError
 from anabranch.record import LogError, fingerprint, read_events, tables, units
 from anabranch.record.runs import name_apart, pair_up, read_run
 from anabranch.run import scenario as scenarios
+from anabranch.run.checkpoints import CheckpointError, Course, Files, plan_course
+from anabranch.run.checkpoints import find as find_checkpoint
 from anabranch.run.launch import BEGAN, TOKEN_VARIABLE, run_locally
 from anabranch.run.progress import LiveRun
 from anabranch.run.replay import ReplayError
@@ -69,7 +71,14 @@ def main() -> NoReturn:
     """Run the command line."""
     try:
         app()
-    except (OverlayError, PlanError, ScenarioError, LogError, EmulationError) as error:
+    except (
+        OverlayError,
+        PlanError,
+        ScenarioError,
+        LogError,
+        EmulationError,
+        CheckpointError,
+    ) as error:
         _fail(error, 2)
     except (NetError, OSError, ValueError, ArithmeticError) as error:
         _fail(error, 1)
@@ -131,27 +140,54 @@ EmulateOption = Annotated[
 ]
 
 
+SaveOption = Annotated[
+    int | None,
+    typer.Option(
+        "--checkpoint-every", help="Rounds between two checkpoints; none if not given.", min=1
+    ),
+]
+
+
+ResumeOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--resume",
+        help="Go on from the newest checkpoint of a run, or of one of its rounds: its folder or "
+        "its log. Of several routes, only the one that was saved is run.",
+    ),
+]
+
+
 @app.command()
 def run(
     scenario: ScenariosArgument,
     out: OutOption = Path("runs"),
     data_dir: DataOption = None,
     emulate: EmulateOption = False,
+    checkpoint_every: SaveOption = None,
+    resume: ResumeOption = None,
 ) -> None:
     """Run scenarios on this machine: real processes, real TCP, links held to their rates."""
-    _run(scenario, _folder(out, scenario[0].stem), data_dir, emulate)
+    folder = _folder(out, scenario[0].stem)
+    _run(scenario, folder, data_dir, emulate, checkpoint_every, resume)
 
 
 @app.command()
 def simulate(
-    scenario: ScenariosArgument, out: OutOption = Path("runs"), data_dir: DataOption = None
+    scenario: ScenariosArgument,
+    out: OutOption = Path("runs"),
+    data_dir: DataOption = None,
+    checkpoint_every: SaveOption = None,
+    resume: ResumeOption = None,
 ) -> None:
     """Run scenarios in virtual time: one process, modelled links and computing, scripted faults."""
     loaded = [_Loaded(path) for path in scenario]
     for each in loaded:
         each.check_simulable()
     folder = _folder(out, scenario[0].stem)
-    for log in _run_all(_runs(loaded, folder), _simulate, data_dir, folder):
+    runs, saved = _resumed(_planned(loaded, folder), checkpoint_every, resume)
+    execute = partial(_simulate, save_every=checkpoint_every, resume=saved)
+    for log in _run_all(runs, execute, data_dir, folder):
         _console.print(f"{log}: event log {fingerprint(log)}", soft_wrap=True)
 
 
@@ -173,8 +209,10 @@ def twin(
     folder = _folder(out, scenario[0].stem)
     pairs = []
     for simulated, measured in zip(
-        _runs(loaded, folder / "simulated"), _runs(loaded, folder / "measured"), strict=True
+        _planned(loaded, folder / "simulated"), _planned(loaded, folder / "measured"), strict=True
     ):
+        simulated.log.parent.mkdir(parents=True, exist_ok=True)
+        measured.log.parent.mkdir(parents=True, exist_ok=True)
         _simulate(simulated, data_dir)
         _run_locally(measured, data_dir, emulate)
         pairs.append((simulated.log, measured.log))
@@ -199,11 +237,45 @@ def _folder(out: Path, stem: str) -> Path:
     )
 
 
-def _run(paths: list[Path], folder: Path, data_dir: Path | None, emulate: bool = False) -> None:
+def _run(
+    paths: list[Path],
+    folder: Path,
+    data_dir: Path | None,
+    emulate: bool = False,
+    save_every: int | None = None,
+    resume: Path | None = None,
+) -> None:
     loaded = [_Loaded(path) for path in paths]  # complains before anything runs
     for each in loaded:
         each.check_real(emulate)
-    _run_all(_runs(loaded, folder), partial(_run_locally, emulate=emulate), data_dir, folder)
+    runs, saved = _resumed(_planned(loaded, folder), save_every, resume)
+    execute = partial(_run_locally, emulate=emulate, save_every=save_every, resume=saved)
+    _run_all(runs, execute, data_dir, folder)
+
+
+def _resumed(
+    runs: list[_Run], save_every: int | None, resume: Path | None
+) -> tuple[list[_Run], Path | None]:
+    """Return which runs are to be made, and the folder of the round to go on after.
+
+    Raises:
+        ScenarioError: a run cannot be saved or resumed.
+        CheckpointError: a run cannot go on from there.
+    """
+    saved = None if resume is None else find_checkpoint(resume)
+    if saved is not None and len(runs) > 1:
+        runs = [run for run in runs if run.log.stem == saved.parent.stem]
+        if not runs:
+            raise CheckpointError(
+                f"{saved} is of {saved.parent.stem}, which is none of these runs; give the "
+                "scenario of that one"
+            )
+    for run in runs:
+        try:
+            plan_course(run.scenario, run.overlay, save_every, saved)
+        except ScenarioError as error:
+            raise ScenarioError(f"{run.path}: {error}") from None
+    return runs, saved
 
 
 def _run_all(
@@ -219,6 +291,7 @@ def _run_all(
     """
     from anabranch.record.report import write_report
 
+    folder.mkdir(parents=True)
     failure: RunAborted | None = None
     for run in runs:
         try:
@@ -290,9 +363,8 @@ class _Loaded:
             raise ScenarioError(f"{self.path}: {error}") from None
 
 
-def _runs(loaded: Sequence[_Loaded], folder: Path) -> list[_Run]:
-    """Return the scenarios' runs, one for each route; make the folder for their logs."""
-    folder.mkdir(parents=True)
+def _planned(loaded: Sequence[_Loaded], folder: Path) -> list[_Run]:
+    """Return the scenarios' runs, one for each route, whose logs will be in a folder."""
     routes = [
         (each, index, scenario)
         for each in loaded
@@ -310,7 +382,9 @@ def _runs(loaded: Sequence[_Loaded], folder: Path) -> list[_Run]:
     ]
 
 
-def _simulate(run: _Run, data_dir: Path | None) -> None:
+def _simulate(
+    run: _Run, data_dir: Path | None, save_every: int | None = None, resume: Path | None = None
+) -> None:
     from anabranch.run.simulate import simulate
 
     rounds = run.scenario.stop.rounds
@@ -321,12 +395,20 @@ def _simulate(run: _Run, data_dir: Path | None) -> None:
             run.log,
             data_dir,
             lambda round: status.update(f"{run.title}, simulated: round {round} of {rounds}"),
+            save_every,
+            resume,
         )
     for label in unused:
         _console.print(f"{run.title}: the run ended before this fault: {label}", soft_wrap=True)
 
 
-def _run_locally(run: _Run, data_dir: Path | None, emulate: bool) -> None:
+def _run_locally(
+    run: _Run,
+    data_dir: Path | None,
+    emulate: bool,
+    save_every: int | None = None,
+    resume: Path | None = None,
+) -> None:
     if not _console.is_terminal:
         _console.print(f"{run.title}, {run.scenario.stop.rounds} rounds")
     with _ending_on_interrupt(), LiveRun(run.title, run.log, _console) as live:
@@ -334,6 +416,8 @@ def _run_locally(run: _Run, data_dir: Path | None, emulate: bool) -> None:
             *(run.path, run.route, run.overlay, run.log, data_dir, live.tick),
             emulate=emulate,
             seed=run.scenario.seed,
+            save_every=save_every,
+            resume=resume,
         )
 
 
@@ -665,6 +749,10 @@ def scheduler(
     stop_with_stdin: Annotated[bool, typer.Option(hidden=True)] = False,
     emulated: Annotated[bool, typer.Option(hidden=True)] = False,
     insecure: InsecureOption = False,
+    checkpoint_every: SaveOption = None,
+    after_round: Annotated[
+        int, typer.Option(help="The round whose checkpoints every site resumes from.", min=0)
+    ] = 0,
 ) -> None:
     """Run a scheduler, of a group or of a scenario; sites join it by address and token.
 
@@ -697,6 +785,7 @@ def scheduler(
         stop_with_stdin,
         emulated,
         lambda: print(BEGAN, flush=True) if stop_with_stdin else None,
+        Course(after_round=after_round, save_every=checkpoint_every),
     )
 
 
@@ -783,13 +872,27 @@ def site(
         int | None, typer.Option(help="For torch; its own choice if not given.")
     ] = None,
     insecure: InsecureOption = False,
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where the final weights go, if this site writes them: the overlay's first does, "
+            "or the servers together, on a disk that they share."
+        ),
+    ] = None,
+    checkpoints: Annotated[
+        Path | None, typer.Option(help="Folder for this site's checkpoints.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Folder of the round to go on after, such as round-000020.")
+    ] = None,
 ) -> None:
     """Take part in a run as one site; needs the run's token in $ANABRANCH_TOKEN."""
     from anabranch.run.worker import run_site
 
     address = _address(scheduler, insecure)
     _check_host(host, insecure)
-    run_site(name, address, _token(), host, data_dir, threads)
+    files = Files(data=data_dir, weights=weights, checkpoints=checkpoints, resume=resume)
+    run_site(name, address, _token(), host, files, threads)
 
 
 def _token() -> str:

@@ -1,3 +1,4 @@
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -220,3 +221,27 @@ def test_a_batch_that_the_shard_cannot_fill_is_refused(digits, batch_size):
 def test_a_shard_that_does_not_fit_the_task_is_refused(digits, shard):
     with pytest.raises(ValueError, match=r"does not fit task 'digits': .* 0\.\.1437"):
         make(digits, np.array(shard, np.int64), batch_size=1)
+
+
+@pytest.mark.parametrize("optimiser", [Sgd(0.05, momentum=0.9), Adam(1e-3)], ids=["sgd", "adam"])
+def test_a_trainer_goes_on_from_a_state_bit_for_bit(digits, optimiser):
+    first, second = (make(digits, optimiser=optimiser, seed=seed) for seed in (0, 1))
+    for _ in range(3):
+        take_step(first)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    assert second.steps == 3
+    losses = [[take_step(trainer) for _ in range(60)] for trainer in (first, second)]
+    assert losses[0] == losses[1]  # over more than an epoch
+    assert checksum(first.flat.parameters) == checksum(second.flat.parameters)
+
+
+def test_a_state_of_another_model_or_optimiser_is_refused(digits):
+    state = make(digits).state_dict()
+    other = build_model("softmax", digits.shape, digits.classes, seed=1)
+    with pytest.raises(ValueError, match="the state is of another model"):
+        make(digits, model=other).load_state_dict(state)
+    with pytest.raises(ValueError, match="velocity of the optimiser's state is missing"):
+        make(digits, optimiser=Sgd(0.1)).load_state_dict(state)
+    plain = make(digits, optimiser=Sgd(0.1)).state_dict()
+    with pytest.raises(ValueError, match=r"velocity of the optimiser's state is of shape \(0,\)"):
+        make(digits, optimiser=Sgd(0.1, momentum=0.5)).load_state_dict(plain)

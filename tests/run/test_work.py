@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 import torch
 
+from anabranch.learn.work import Work
 from anabranch.net.errors import RunAborted
 from anabranch.plan import Fapt
 from anabranch.run.scenario import Scenario, Stop
-from anabranch.run.scenario.tasks import Exchange, Task, Train
-from anabranch.run.work import Work, buffer_elements, describe, make_work
-from anabranch.site.arithmetic import Float32, SizesOnly
+from anabranch.run.scenario.tasks import Exchange, Own, Task, Train
+from anabranch.run.work import Assignment, buffer_elements, describe, make_work
+from anabranch.site.terms import Wire
 
 SOFTMAX = Train(data="digits", model="softmax", learning_rate=0.5, batch_size=16)
 SITES = 4
+NAMES = ("a", "b", "c", "d")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -32,14 +34,13 @@ def scenario(task: Task, seed: int = 0) -> Scenario:
     return Scenario(overlay="x", route=Fapt(), task=task, stop=Stop(rounds=1), seed=seed)
 
 
-def works(task: Task, seed: int = 0, sizes_only: bool = False) -> list[Work]:
+def assignments(task: Task, seed: int = 0, sizes_only: bool = False) -> list[Assignment]:
     given = scenario(task, seed)
-    return [make_work(given, site, SITES, None, sizes_only) for site in range(SITES)]
+    return [make_work(given, site, NAMES, None, sizes_only) for site in range(SITES)]
 
 
-def accuracy(work: Work) -> float:
-    assert work.evaluation is not None
-    return work.evaluation.accuracy()
+def works(task: Task, seed: int = 0, sizes_only: bool = False) -> list[Work]:
+    return [each.work for each in assignments(task, seed, sizes_only)]
 
 
 def exchange(sites: list[Work]) -> None:
@@ -53,7 +54,7 @@ def exchange(sites: list[Work]) -> None:
 def test_an_exchange_accepts_the_exact_mean_and_no_other(elements: int) -> None:
     sites = works(Exchange(elements=elements))
     for work in sites:
-        assert work.prepare(work.samples) is None
+        assert work.local_step(1) is None
     assert len({work.buffer.tobytes() for work in sites}) == SITES  # all different
     exchange(sites)
     assert len({work.apply(1) for work in sites}) == 1
@@ -68,10 +69,10 @@ def test_an_exchange_accepts_the_exact_mean_and_no_other(elements: int) -> None:
 
 def test_an_exchange_says_the_same_in_every_round() -> None:
     [work, *_] = works(Exchange(elements=1000))
-    work.prepare(work.samples)
+    work.local_step(16)
     first = work.buffer.copy()
     work.buffer[:] = 0.0
-    work.prepare(work.samples)
+    work.local_step(16)
     assert np.array_equal(work.buffer, first)
 
 
@@ -79,19 +80,19 @@ def test_training_keeps_one_model_at_all_sites_and_learns() -> None:
     sites = works(SOFTMAX)
     losses = []
     for round in range(1, 16):
-        losses.append([work.prepare(work.samples) for work in sites])
+        losses.append([work.local_step(16) for work in sites])
         assert len({work.buffer.tobytes() for work in sites}) == SITES  # each its own samples
         exchange(sites)
         assert len({work.apply(round) for work in sites}) == 1
     assert np.mean(losses[-1]) < np.mean(losses[0]) / 2
-    assert len({accuracy(work) for work in sites}) == 1
-    assert accuracy(sites[0]) > 0.7
+    assert len({work.evaluate() for work in sites}) == 1
+    assert sites[0].evaluate() > 0.7
 
 
 def test_the_seed_decides_what_is_drawn() -> None:
     def first_gradients(seed: int) -> bytes:
         [work, *_] = works(SOFTMAX, seed)
-        work.prepare(work.samples)
+        work.local_step(16)
         return work.buffer.tobytes()
 
     assert first_gradients(1) == first_gradients(1) != first_gradients(2)
@@ -106,35 +107,34 @@ def test_the_seed_decides_what_is_drawn() -> None:
     ],
 )
 def test_the_buffer_has_the_same_length_with_and_without_numbers(task: Task, elements: int) -> None:
-    assert buffer_elements(scenario(task), None) == elements
+    assert buffer_elements(scenario(task), NAMES, None) == elements
     for sizes_only in (False, True):
-        [work, *_] = works(task, sizes_only=sizes_only)
-        assert len(work.buffer) == elements
-        assert work.buffer.dtype == np.float32
-        assert work.samples == task.batch_size
+        [assigned, *_] = assignments(task, sizes_only=sizes_only)
+        assert len(assigned.work.buffer) == elements
+        assert assigned.work.buffer.dtype == np.float32
+        assert assigned.samples == task.batch_size
 
 
 def test_a_profile_has_its_model_s_size() -> None:
-    assert 50e6 < buffer_elements(scenario(Exchange(profile="alexnet")), None) < 70e6
+    assert 50e6 < buffer_elements(scenario(Exchange(profile="alexnet")), NAMES, None) < 70e6
 
 
 def test_sites_without_numbers_share_one_buffer_of_nothing() -> None:
-    first, second, *_ = works(SOFTMAX, sizes_only=True)
-    assert first.buffer is second.buffer
-    assert isinstance(first.arithmetic, SizesOnly)
-    assert first.prepare(first.samples) is None
-    assert first.apply(1) is None
-    assert first.evaluation is None
+    first, second, *_ = assignments(SOFTMAX, sizes_only=True)
+    assert first.work.buffer is second.work.buffer
+    assert first.wire == Wire.SIZES
+    assert first.work.local_step(16) is None
+    assert first.work.apply(1) is None
+    assert not first.learns
 
 
 def test_only_training_is_evaluated() -> None:
-    [training, *_] = works(SOFTMAX)
-    [exchanging, *_] = works(Exchange(elements=5))
-    assert training.evaluation is not None
-    assert training.evaluation.every == SOFTMAX.evaluate_every
-    assert exchanging.evaluation is None
-    assert isinstance(training.arithmetic, Float32)
-    assert isinstance(exchanging.arithmetic, Float32)
+    [training, *_] = assignments(SOFTMAX)
+    [exchanging, *_] = assignments(Exchange(elements=5))
+    assert training.evaluate_every == SOFTMAX.evaluate_every
+    assert not exchanging.learns
+    assert training.wire == Wire.FLOAT32
+    assert exchanging.wire == Wire.FLOAT32
 
 
 @pytest.mark.parametrize(
@@ -143,6 +143,7 @@ def test_only_training_is_evaluated() -> None:
         (SOFTMAX, ("digits", "softmax")),
         (Exchange(profile="alexnet"), ("exchange", "alexnet")),
         (Exchange(elements=7), ("exchange", "7 elements")),
+        (Own(factory="train:make_work"), ("own", "train:make_work")),
     ],
 )
 def test_tasks_are_described(task: Task, words: tuple[str, str]) -> None:

@@ -23,7 +23,6 @@ from anabranch.record import Event, RunSummary, UnknownEvent, UpdateApplied, rea
 from anabranch.record.pacing import Iteration
 from anabranch.run.launch import run_locally
 from anabranch.run.scenario import Scenario, check_real, encode, loads
-from anabranch.run.scenario.tasks import Train
 from anabranch.run.simulate import simulate
 
 Label = str | int | float
@@ -273,8 +272,7 @@ def _outcome(trial: Trial, file: Path, log: Path) -> Outcome:
 def _reached(
     trial: Trial, run: RunSummary, events: Sequence[Event | UnknownEvent]
 ) -> tuple[float | None, float | None]:
-    task = trial.scenario.task
-    target = task.target_accuracy if isinstance(task, Train) else None
+    target = trial.scenario.task.target_accuracy
     reached_s = None if target is None else run.time_to_accuracy_s(target)
     if reached_s is None or run.pace is None:
         return None, None

@@ -10,5 +10,7 @@ Import the module you need; `profiles`, `partition` and `checksum` come without 
 - `flat`: a model's parameters and gradients as two flat buffers;
 - `checksum`: tells whether two buffers are the same, bit for bit;
 - `optimisers`: updates that give the same bits on every machine;
+- `work`: what every task does in a run, one of your own too; comes without torch;
+- `states`: states and weights on disk;
 - `train`: a step's two halves, the gradients of a batch and the update with their mean.
 """

@@ -17,6 +17,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from anabranch.learn.work import State
+
 _BLOCK_ELEMENTS = 16384
 
 
@@ -32,6 +34,16 @@ class Update(Protocol):
         """Change the parameters in place, given their gradients; both have shape (elements,).
 
         ``scale`` multiplies the learning rate of this one step.
+        """
+
+    def state_dict(self) -> State:
+        """Return what later steps depend on; nothing is copied."""
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from a state of an update of the same rule and size.
+
+        Raises:
+            ValueError: it is of another.
         """
 
 
@@ -89,6 +101,12 @@ class _SgdUpdate:
             change = self._scratch[: direction.size]
             np.multiply(direction, rate, out=change)
             parameters[block] -= change
+
+    def state_dict(self) -> State:
+        return {"velocity": self._velocity}
+
+    def load_state_dict(self, state: State) -> None:
+        _restore(self._velocity, state, "velocity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +180,27 @@ class _AdamUpdate:
             np.multiply(mean, rate, out=change)
             change /= root
             parameters[block] -= change
+
+    def state_dict(self) -> State:
+        return {
+            "mean": self._mean,
+            "square": self._square,
+            "mean_left": self._mean_left,
+            "square_left": self._square_left,
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        _restore(self._mean, state, "mean")
+        _restore(self._square, state, "square")
+        self._mean_left, self._square_left = state["mean_left"], state["square_left"]
+
+
+def _restore(here: npt.NDArray[np.float32], state: State, name: str) -> None:
+    saved = state.get(name)
+    if not isinstance(saved, np.ndarray) or saved.shape != here.shape:
+        found = "missing" if saved is None else f"of shape {np.shape(saved)}"
+        raise ValueError(f"{name} of the optimiser's state is {found}, not of shape {here.shape}")
+    here[:] = saved
 
 
 def _blocks(elements: int) -> Iterator[slice]:

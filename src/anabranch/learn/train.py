@@ -25,6 +25,7 @@ from torch.nn import functional
 from anabranch.learn.flat import FlatModel
 from anabranch.learn.optimisers import Optimiser
 from anabranch.learn.tasks import Task
+from anabranch.learn.work import State
 
 _EVALUATION_BATCH = 256
 
@@ -124,6 +125,32 @@ class Trainer:
         """Apply ``flat.gradients`` to ``flat.parameters`` and count the step."""
         self._update(self.flat.parameters, self.flat.gradients)
         self.steps += 1
+
+    def state_dict(self) -> State:
+        """Return all that later steps depend on: model, optimiser, samples to come; no copies."""
+        return {
+            "model": self.flat.module.state_dict(),
+            "optimiser": self._update.state_dict(),
+            "steps": self.steps,
+            "waiting": self._waiting,
+            "sampling": self._sampling.bit_generator.state,
+            "dropout": self._dropout.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from a state of a trainer that was made alike; the next steps are the same bits.
+
+        Raises:
+            ValueError: it is of another model or optimiser.
+        """
+        try:
+            self.flat.module.load_state_dict(state["model"])
+        except RuntimeError as error:
+            raise ValueError(f"the state is of another model: {error}") from None
+        self._update.load_state_dict(state["optimiser"])
+        self.steps, self._waiting = state["steps"], state["waiting"]
+        self._sampling.bit_generator.state = state["sampling"]
+        self._dropout.bit_generator.state = state["dropout"]
 
     def accuracy(self, samples: int | None = None) -> float:
         """Return the share of held-out labels that the model gives rightly.

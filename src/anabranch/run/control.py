@@ -26,8 +26,9 @@ from anabranch.plan import Plan
 from anabranch.record import events
 from anabranch.record.log import EventLog
 from anabranch.run import replay
-from anabranch.run.scenario import Scenario, check_real, encode
-from anabranch.run.scenario.tasks import Exchange, Train
+from anabranch.run.checkpoints import WHOLE, Course, Job, check_course
+from anabranch.run.scenario import Scenario, check_real
+from anabranch.run.scenario.tasks import Exchange
 from anabranch.run.work import describe
 from anabranch.scheduler.awareness import Awareness, Search
 from anabranch.scheduler.channels import Dispatching
@@ -50,6 +51,7 @@ class RunLog:
         world: ``local``, ``emulated`` or ``simulated``, for reports.
         started_at: UTC date and time, ISO 8601; None where a run has no date.
         on_start: called when the run begins.
+        course: which of the scenario's rounds the run makes.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class RunLog:
         world: str,
         started_at: str | None,
         on_start: Callable[[], None] = lambda: None,
+        course: Course = WHOLE,
     ) -> None:
         self._log = log
         self._scenario = scenario
@@ -69,6 +72,7 @@ class RunLog:
         self._world = world
         self._started_at = started_at
         self._on_start = on_start
+        self.course = course
         self._loop = asyncio.get_running_loop()
         self._started_s: float | None = None
         self.has_ended = False
@@ -107,11 +111,12 @@ class RunLog:
             chunk_bytes=scenario.chunk_elements_of(buffer_elements) * _ELEMENT_BYTES,
         )
         task, model = describe(scenario.task)
+        label, after = scenario.label or self.plan.label, self.course.after_round
         self._log.append(
             [
                 events.RunStarted(
                     at_s=0.0,
-                    label=scenario.label or self.plan.label,
+                    label=f"{label}, resumed after round {after}" if after else label,
                     overlay_toml=overlays.dumps(self._overlay),
                     plan_json=plans.dumps(self.plan),
                     sites=[site.name for site in self._overlay.sites],
@@ -122,13 +127,11 @@ class RunLog:
                     task=task,
                     model=model,
                     seed=scenario.seed,
-                    rounds=scenario.stop.rounds,
+                    rounds=scenario.stop.rounds - after,
                     predicted_s=predicted.contention_s,
                     paper_s=predicted.paper_s,
                     limit_s=_limit_s(self._overlay, size_bytes),
-                    target_accuracy=(
-                        scenario.task.target_accuracy if isinstance(scenario.task, Train) else None
-                    ),
+                    target_accuracy=scenario.task.target_accuracy,
                     versions=versions(),
                     started_at=self._started_at,
                     pacing_json=(
@@ -141,7 +144,7 @@ class RunLog:
 
     def _stop_at_target(self, seen: events.Evaluated) -> None:
         task, stop = self._scenario.task, self._scenario.stop
-        target = task.target_accuracy if isinstance(task, Train) else None
+        target = task.target_accuracy
         if stop.at_target and target is not None and seen.accuracy >= target:
             self._stop(f"accuracy {target:g} was reached after round {seen.round}")
 
@@ -185,6 +188,7 @@ def run_scheduler(
     stop_with_stdin: bool = False,
     emulated: bool = False,
     began: Callable[[], None] = lambda: None,
+    course: Course = WHOLE,
 ) -> None:
     """Run one scenario's control plane over TCP, to its end.
 
@@ -199,19 +203,21 @@ def run_scheduler(
             process that started it.
         emulated: the links between the sites keep their rates by themselves, so no site has to.
         began: called when the run begins.
+        course: which of the scenario's rounds the run makes, and when sites save.
 
     Raises:
         RunAborted: the run ended early; says who or what caused it.
         LogError: the log cannot be created.
-        ScenarioError: the scenario needs a simulated world.
+        ScenarioError: the scenario needs a simulated world, or cannot be saved.
     """
     check_real(scenario, overlay, emulated)
+    check_course(scenario, course)
     plan = first_plan(scenario, overlay)
     with EventLog.create(log_path) as log:
         asyncio.run(
             _run(
                 *(scenario, overlay, plan, token, listen, log),
-                *(listening, stop_with_stdin, emulated, began),
+                *(listening, stop_with_stdin, emulated, began, course),
             )
         )
 
@@ -227,12 +233,13 @@ async def _run(
     stop_with_stdin: bool,
     emulated: bool,
     began: Callable[[], None],
+    course: Course,
 ) -> None:
     loop = asyncio.get_running_loop()
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     world = "emulated" if emulated else "local"
     held = msgspec.structs.replace(scenario, shaped=scenario.shaped or emulated)
-    recorder = RunLog(log, held, overlay, plan, world, started_at, began)
+    recorder = RunLog(log, held, overlay, plan, world, started_at, began, course)
     unheld = msgspec.structs.replace(scenario, shaped=scenario.shaped and not emulated)
     scheduler = make_scheduler(TcpNetwork(LIMITS), recorder, unheld, overlay, token)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -289,7 +296,7 @@ def make_scheduler(
         overlay,
         recorder.plan,
         token,
-        encode(scenario),
+        msgspec.json.encode(Job(scenario=scenario, course=recorder.course)).decode(),
         lambda plan, elements: scenario.chunk_elements_of(elements),
         recorder,
         awareness,

@@ -19,6 +19,7 @@ from typing import IO
 from anabranch.emulate import Emulation, EmulationError, emulated
 from anabranch.net.errors import RunAborted
 from anabranch.overlay import Overlay
+from anabranch.run.checkpoints import checkpoints_of, round_of, weights_of
 
 TOKEN_VARIABLE = "ANABRANCH_TOKEN"
 BEGAN = "began"
@@ -59,6 +60,8 @@ def run_locally(
     on_started: Callable[[dict[str, int]], None] = lambda pids: None,
     emulate: bool = False,
     seed: int = 0,
+    save_every: int | None = None,
+    resume: Path | None = None,
 ) -> None:
     """Run a scenario on this machine, one process for the scheduler and one for each site.
 
@@ -69,12 +72,14 @@ def run_locally(
         scenario: the scenario's file.
         route: which of its routes, from 0.
         overlay: its overlay.
-        log: the event log to create.
+        log: the event log to create; weights and checkpoints are left beside it.
         data_dir: where data sets are.
         on_tick: called some times a second while the run goes on.
         on_started: called once with the id of every process, by name.
         emulate: give every site a network namespace, and let the kernel hold the links. Needs root.
         seed: of which packets emulated links lose.
+        save_every: rounds between two checkpoints; None for none.
+        resume: the folder of the round to go on after; None to begin at the first.
 
     Raises:
         RunAborted: the run failed; says who or what caused it.
@@ -104,6 +109,10 @@ def run_locally(
             return processes[-1]
 
         options = ["--route", str(route), "--log", str(log), "--stop-with-stdin"]
+        if save_every is not None:
+            options += ["--checkpoint-every", str(save_every)]
+        if resume is not None:
+            options += ["--after-round", str(round_of(resume))]
         if wan is not None:
             options += ["--emulated", "--listen", f"{wan.control_address}:0", "--insecure"]
         scheduler = start(
@@ -115,8 +124,13 @@ def run_locally(
             scheduler.popen.wait()
             raise RunAborted(scheduler.account())
         options = ["--scheduler", address, "--threads", str(threads)]
+        options += ["--weights", str(weights_of(log))]
         if data_dir is not None:
             options += ["--data-dir", str(data_dir)]
+        if save_every is not None:
+            options += ["--checkpoints", str(checkpoints_of(log))]
+        if resume is not None:
+            options += ["--resume", str(resume)]
         for index, site in enumerate(overlay.sites):
             there = [] if wan is None else ["--host", wan.addresses[index], "--insecure"]
             start(f"site {site.name}", index, "site", site.name, *options, *there)

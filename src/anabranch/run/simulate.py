@@ -21,6 +21,7 @@ from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.record.events import FaultInjected
 from anabranch.record.log import EventLog
+from anabranch.run.checkpoints import Course, Files, checkpoints_of, plan_course, weights_of
 from anabranch.run.control import RunLog, conduct, first_plan, make_scheduler
 from anabranch.run.scenario import Scenario, check_simulable, compute_model
 from anabranch.run.scenario.tasks import Exchange
@@ -52,15 +53,19 @@ def simulate(
     log_path: Path,
     data_dir: Path | None = None,
     on_round: Callable[[int], None] = lambda round: None,
+    save_every: int | None = None,
+    resume: Path | None = None,
 ) -> tuple[str, ...]:
     """Run a scenario in virtual time.
 
     Args:
         scenario: what to run, with one route.
         overlay: its overlay.
-        log_path: the event log to create.
+        log_path: the event log to create; weights and checkpoints are left beside it.
         data_dir: where data sets are.
         on_round: called when a round begins, with its number.
+        save_every: rounds between two checkpoints; None for none.
+        resume: the folder of the round to go on after; None to begin at the first.
 
     Returns:
         The scripted faults that never happened, in words: the run had ended before.
@@ -68,12 +73,15 @@ def simulate(
     Raises:
         RunAborted: the run ended early; says who or what caused it.
         LogError: the log cannot be created.
-        ScenarioError: the scenario does not say how long computing takes.
+        ScenarioError: the scenario does not say how long computing takes, or cannot be saved.
+        CheckpointError: the run cannot go on from there.
     """
     check_simulable(scenario)
+    course = plan_course(scenario, overlay, save_every, resume)
     plan = first_plan(scenario, overlay)
     with _one_thread(scenario), EventLog.create(log_path, commit_every=_EVENTS_A_COMMIT) as log:
-        simulation = _Simulation(scenario, overlay, plan, log, data_dir, on_round)
+        files = Files(data_dir, weights_of(log_path), checkpoints_of(log_path), resume)
+        simulation = _Simulation(scenario, overlay, plan, log, course, files, on_round)
         try:
             run_virtually(simulation.run())
         except Deadlock as error:
@@ -115,7 +123,8 @@ class _Simulation:
         overlay: Overlay,
         plan: Plan,
         log: EventLog,
-        data_dir: Path | None,
+        course: Course,
+        files: Files,
         on_round: Callable[[int], None],
     ) -> None:
         self._plan = plan
@@ -124,12 +133,14 @@ class _Simulation:
         self._scenario = structs.replace(scenario, shaped=True)  # its links cannot but be
         self._overlay = overlay
         self._log = log
-        self._data_dir = data_dir
+        self._course = course
+        self._files = files
         self._on_round = on_round
         scripted = script(scenario.fault, overlay, rounds=scenario.stop.rounds)
         self._faults = [
             _Fault(tag_of(fault), each)
             for fault, each in zip(scenario.fault, scripted, strict=True)
+            if each.round is None or each.round > course.after_round
         ]
         self._link_factors: Factors[tuple[int, int]] = Factors()
         self._compute_factors: Factors[int] = Factors()
@@ -164,6 +175,7 @@ class _Simulation:
             "simulated",
             None,
             self._begin,
+            course=self._course,
         )
         control = self._network.control(None)
         scheduler = make_scheduler(control, recorder, scenario, overlay, _TOKEN)
@@ -188,7 +200,7 @@ class _Simulation:
         """Start a site's process."""
         name = self._overlay.sites[site].name
         return self._loop.create_task(
-            take_part(self._worlds[site], name, self._scheduler_at, _TOKEN, self._data_dir),
+            take_part(self._worlds[site], name, self._scheduler_at, _TOKEN, self._files),
             name=f"site {name}",
         )
 

@@ -1,27 +1,38 @@
-"""A site in a run, in any world: it joins, does its steps, exchanges, and reports."""
+"""A site in a run, in any world: it joins; it steps, exchanges and applies; it reports.
+
+The three are apart: what a local step leaves in the buffer, when the buffer is exchanged, and what
+is made of the mean. `_rounds` and `_iterate` say in which order they come.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+import msgspec
+
 from anabranch import overlay as overlays
+from anabranch import plan as plans
 from anabranch.net.errors import PeerError
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
 from anabranch.net.throughput import BusyPeriodEstimator, ChunkMeanEstimator
 from anabranch.overlay import Overlay
 from anabranch.record import events
-from anabranch.run.scenario import Scenario, decode
-from anabranch.run.work import Work, make_work
+from anabranch.run.checkpoints import Files, Job, Keeper, leave_weights
+from anabranch.run.held_weights import HeldWeights
+from anabranch.run.scenario import Scenario
+from anabranch.run.work import Assignment, make_work, servable
 from anabranch.scheduler.awareness import Passive
-from anabranch.site.agent import SiteAgent, Transport
+from anabranch.site.agent import Round, SiteAgent, Transport
 from anabranch.site.arithmetic import Flat, Sized
 from anabranch.site.control import RoundsOver
 from anabranch.site.meter import Meter
+from anabranch.site.partition import Rule
 from anabranch.site.serving import ServedModel
 from anabranch.site.terms import Op, Terms, Wire
 
@@ -83,9 +94,7 @@ class World(Protocol):
         """
 
 
-async def take_part(
-    world: World, name: str, scheduler: Address, token: str, data_dir: Path | None
-) -> None:
+async def take_part(world: World, name: str, scheduler: Address, token: str, files: Files) -> None:
     """Take part in a run as one site, to its end.
 
     Args:
@@ -93,7 +102,7 @@ async def take_part(
         name: this site's name in the run's overlay.
         scheduler: where to join.
         token: the run's shared secret.
-        data_dir: where data sets are.
+        files: where it reads and writes.
 
     Raises:
         RunAborted: the run ended early; says who or what caused it.
@@ -113,10 +122,16 @@ async def take_part(
     )
     try:
         welcome = await agent.join(scheduler)
-        scenario = decode(welcome.work)
-        await _steps(world, agent, diary, welcome, scenario, data_dir)
+        job = msgspec.json.decode(welcome.work, type=Job)
+        site = await _ready(world, agent, diary, welcome, job, files)
+        if job.scenario.is_served:
+            await _iterate(site)
+        else:
+            await _rounds(site, job)
+        await site.leave_weights()
         diary.report()
         await agent.leave()
+        await site.gather_weights()
     except RoundsOver:
         agent.close()
     except asyncio.CancelledError:
@@ -127,32 +142,49 @@ async def take_part(
         raise
 
 
-async def _steps(
+async def _ready(
     world: World,
     agent: SiteAgent,
     diary: _Diary,
     welcome: Welcome,
-    scenario: Scenario,
-    data_dir: Path | None,
-) -> None:
-    site, sites = welcome.site, len(welcome.addresses)
+    job: Job,
+    files: Files,
+) -> _Site:
+    """Make the site's work, and wait until every site is ready."""
+    site, scenario = welcome.site, job.scenario
     loop = asyncio.get_running_loop()
     sizes_only = world.sizes_only(scenario)
-    work = await loop.run_in_executor(None, make_work, scenario, site, sites, data_dir, sizes_only)
     overlay = overlays.loads(welcome.overlay_toml)
+    names = [each.name for each in overlay.sites]
+    keeper = Keeper(job, files, site, names)
+
+    def make() -> Assignment:
+        made = make_work(scenario, site, tuple(names), files.data, sizes_only)
+        keeper.resume(made.work)
+        return made
+
+    assigned = await loop.run_in_executor(None, make)
+    work = assigned.work
+    elements = len(work.buffer)
     lanes = world.enter(scenario, overlay, welcome, agent.began)
-    chunk_elements = scenario.chunk_elements_of(len(work.buffer))
-    transport = _transport(scenario, len(work.buffer), world.strands)
+    chunk_elements = scenario.chunk_elements_of(elements)
+    transport = _transport(scenario, elements, world.strands)
     meter = _meter(scenario, chunk_elements)
     workers = scenario.workers(overlay)
-    served = None
+    served, partition = None, None
     if scenario.is_served:
         ahead = scenario.computes_ahead
         added_up = tuple(workers) if scenario.pace.barrier and not ahead else ()
+        held = servable(work, scenario)
+        make_rule: Callable[[int], Rule] | None = None
+        if held.make_rule is not None:
+            plan = plans.loads(welcome.plan_json)
+            partition = HeldWeights(held, plan, chunk_elements, site)
+            make_rule = partition.make_rule
         served = ServedModel(
-            work.model, work.make_rule, len(workers), added_up, int(ahead), work.wire
+            held.model, make_rule, len(workers), added_up, int(ahead), assigned.wire
         )
-    await agent.start(transport, lanes, meter, served, len(work.buffer))
+    await agent.start(transport, lanes, meter, served, elements)
     diary.begin(agent, site, scenario.sample_every_s)
     if world.strands > 1:
         diary.write(
@@ -163,86 +195,173 @@ async def _steps(
                 why="the congestion control that suits the links may not be set here",
             )
         )
-    if scenario.is_served:
-        await _iterate(world, agent, diary, work, site, site == workers[0])
-    else:
-        await _rounds(world, agent, diary, work, site, scenario.stop.rounds)
+    evaluates = site == (workers[0] if scenario.is_served else 0)
+    weights = files.weights if assigned.learns else None
+    return _Site(world, agent, diary, assigned, keeper, weights, partition, site, names, evaluates)
 
 
-async def _rounds(
-    world: World, agent: SiteAgent, diary: _Diary, work: Work, site: int, rounds: int
-) -> None:
-    """Compute and all-reduce, round by round."""
-    loop = asyncio.get_running_loop()
-    terms = Terms(Op.MEAN, work.wire, len(work.buffer))
-    has_numbers = work.wire != Wire.SIZES
-    buffer = Flat(work.buffer) if has_numbers else Sized(len(work.buffer))
-    for step in range(rounds):
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A local step that was done.
+
+    Args:
+        loss: of its batch, if there is one.
+        samples: how many it took.
+        compute_s: how long it took.
+    """
+
+    loss: float | None
+    samples: int
+    compute_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """A site that is ready, and the parts that its rounds are put together from.
+
+    Rounds are counted in two ways: those of the training, which a resumed run goes on with, and
+    those of this run, from 1, which the scheduler and the log know.
+    """
+
+    world: World
+    agent: SiteAgent
+    diary: _Diary
+    assigned: Assignment
+    keeper: Keeper
+    weights: Path | None  # where the final ones go
+    partition: HeldWeights | None  # where the model is served
+    index: int
+    names: list[str]  # of all sites
+    evaluates: bool  # one site does, since the model is the same everywhere
+
+    async def local_step(self, step: int, samples: int) -> _Step:
+        """Compute this site's contribution into the buffer.
+
+        Args:
+            step: counted from 0.
+            samples: of the batch.
+        """
+        loop = asyncio.get_running_loop()
         began_s = loop.time()
-        loss = await world.compute(step, work.samples, partial(work.prepare, work.samples))
-        computed_s = loop.time() - began_s
-        world.round_begins(step + 1)
-        try:
-            done = await agent.exchange(buffer, terms, more=step + 1 < rounds)
-        except RoundsOver:
-            return
-        checksum = await loop.run_in_executor(None, work.apply, done.round)
-        await agent.round_ended(done, checksum)
-        if work.samples:
-            diary.write(
+        do = partial(self.assigned.work.local_step, samples)
+        loss = await self.world.compute(step, samples, do)
+        return _Step(loss, samples, loop.time() - began_s)
+
+    async def exchange(self, round: int, more: bool) -> Round:
+        """Turn the buffer into its mean over all sites.
+
+        Args:
+            round: of the training.
+            more: whether another follows.
+
+        Raises:
+            RoundsOver: there is no further round.
+        """
+        elements, wire = self.assigned.work.buffer, self.assigned.wire
+        buffer = Sized(len(elements)) if wire == Wire.SIZES else Flat(elements)
+        self.world.round_begins(round)
+        return await self.agent.exchange(buffer, Terms(Op.MEAN, wire, len(elements)), more=more)
+
+    async def apply(self, round: int, done: Round) -> None:
+        """Use the mean, and tell the scheduler what it made of the model.
+
+        Args:
+            round: of the training.
+            done: the same, as this run counts it.
+        """
+        checksum = await self._off_the_loop(partial(self.assigned.work.apply, round))
+        await self.agent.round_ended(done, checksum)
+
+    def stepped(self, round: int, step: _Step) -> None:
+        """Write down a local step whose update is in use, or on its way.
+
+        Args:
+            round: of this run.
+            step: see there.
+        """
+        if step.samples:
+            self.diary.write(
                 events.StepDone(
-                    at_s=diary.now_s(),
-                    site=site,
-                    round=done.round,
-                    loss=loss,
-                    samples=work.samples,
-                    compute_s=computed_s,
+                    at_s=self.diary.now_s(),
+                    site=self.index,
+                    round=round,
+                    loss=step.loss,
+                    samples=step.samples,
+                    compute_s=step.compute_s,
                 )
             )
-        # All sites hold the same model, so one of them measures it.
-        last = done.round == rounds
-        look = work.evaluation
-        if site == 0 and look is not None and (done.round % look.every == 0 or last):
-            at_s = diary.now_s()
-            accuracy = await loop.run_in_executor(None, look.accuracy)
-            diary.write(events.Evaluated(at_s=at_s, site=0, round=done.round, accuracy=accuracy))
-            diary.report()  # the run may be over for it
+
+    def evaluation_is_due(self, round: int, last: int | None = None) -> bool:
+        """Return whether this site evaluates the model after a round; it does after the last."""
+        every = self.assigned.evaluate_every
+        return self.evaluates and every is not None and (round % every == 0 or round == last)
+
+    async def evaluate(self, round: int) -> None:
+        """Write down how good the model is after a round of this run."""
+        at_s = self.diary.now_s()
+        accuracy = await self._off_the_loop(self.assigned.work.evaluate)
+        self.diary.write(
+            events.Evaluated(at_s=at_s, site=self.index, round=round, accuracy=accuracy)
+        )
+        self.diary.report()  # the run may be over for it
+
+    async def save(self, round: int) -> None:
+        """Save what this site goes on from after a round of the training."""
+        await self._off_the_loop(partial(self.keeper.save, self.assigned.work, round))
+
+    async def leave_weights(self) -> None:
+        """Write the final weights: one site does, or each server its part."""
+        path, partition = self.weights, self.partition
+        if path is None:
+            return
+        if partition is not None:
+            await self._off_the_loop(partial(partition.leave, path))
+        elif self.index == 0:
+            await self._off_the_loop(partial(leave_weights, self.assigned.work, path))
+
+    async def gather_weights(self) -> None:
+        """Put the final weights together, once all sites have left the run."""
+        path, partition = self.weights, self.partition
+        if path is not None and partition is not None:
+            await self._off_the_loop(partial(partition.gather, path, self.names))
+
+    async def _off_the_loop(self, do: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(None, do)
 
 
-async def _iterate(
-    world: World, agent: SiteAgent, diary: _Diary, work: Work, site: int, evaluates: bool
-) -> None:
-    """Pull, compute and push, as the pace permits; a site that only serves is never permitted."""
-    loop = asyncio.get_running_loop()
+async def _rounds(site: _Site, job: Job) -> None:
+    """Step, all-reduce and apply, round by round."""
+    last = job.scenario.stop.rounds
+    try:
+        for round in range(job.course.after_round + 1, last + 1):
+            step = await site.local_step(round - 1, site.assigned.samples)
+            done = await site.exchange(round, more=round < last)
+            await site.apply(round, done)
+            site.stepped(done.round, step)
+            if site.evaluation_is_due(round, last):
+                await site.evaluate(done.round)
+            if site.keeper.is_due(round):
+                await site.save(round)
+    except RoundsOver:
+        return
+
+
+async def _iterate(site: _Site) -> None:
+    """Pull, step and push, as the pace permits; a site that only serves is never permitted."""
     while True:
         try:
-            permission = await agent.permission()
+            permission = await site.agent.permission()
         except RoundsOver:
             return
         update, samples = permission.update, permission.samples
-        look = work.evaluation
-        if evaluates and look is not None and update > 1 and (update - 1) % look.every == 0:
-            at_s = diary.now_s()
-            accuracy = await loop.run_in_executor(None, look.accuracy)
-            diary.write(events.Evaluated(at_s=at_s, site=site, round=update - 1, accuracy=accuracy))
-            diary.report()  # the run may be over for it
-        began_s = loop.time()
-        loss = await world.compute(update - 1, samples, partial(work.prepare, samples))
-        computed_s = loop.time() - began_s
-        world.round_begins(update)
-        weight = samples / work.samples if work.samples else 1.0
-        agent.push(permission, work.buffer, weight, samples, computed_s)
-        if samples:
-            diary.write(
-                events.StepDone(
-                    at_s=diary.now_s(),
-                    site=site,
-                    round=update,
-                    loss=loss,
-                    samples=samples,
-                    compute_s=computed_s,
-                )
-            )
+        if update > 1 and site.evaluation_is_due(update - 1):
+            await site.evaluate(update - 1)
+        step = await site.local_step(update - 1, samples)
+        site.world.round_begins(update)
+        usual = site.assigned.samples
+        weight = samples / usual if usual else 1.0
+        site.agent.push(permission, site.assigned.work.buffer, weight, samples, step.compute_s)
+        site.stepped(update, step)
 
 
 def _transport(scenario: Scenario, elements: int, strands: int) -> Transport:

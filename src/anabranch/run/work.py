@@ -1,4 +1,4 @@
-"""What a site does in a step, apart from talking: gradients, or a buffer to exchange."""
+"""What a site does in a step, apart from talking: the work of each task, ours and users' own."""
 
 from __future__ import annotations
 
@@ -6,92 +6,103 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from anabranch.learn.work import Context, ServableWork, State, Work
 from anabranch.net.errors import RunAborted
+from anabranch.run.own import OwnWork, ServableOwnWork, make_own_work
 from anabranch.run.scenario import Scenario
-from anabranch.run.scenario.tasks import Exchange, Task, Train
-from anabranch.site.partition import Rule
+from anabranch.run.scenario.tasks import Exchange, Own, Task, Train
 from anabranch.site.terms import Wire
 
 if TYPE_CHECKING:
     from torch import nn
 
     from anabranch.learn import tasks
+    from anabranch.learn.optimisers import Update
 
 Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
-    """How well a model does.
+class Assignment:
+    """What one site does in a run.
 
     Args:
-        every: rounds between two looks.
-        accuracy: computes the share of held-out samples that the model classifies rightly.
+        work: computes.
+        wire: how the elements of its buffer travel.
+        samples: how many a step takes, where the pace does not say otherwise.
+        evaluate_every: rounds between two evaluations; None where nothing is learnt.
     """
 
-    every: int
-    accuracy: Callable[[], float]
-
-
-class Work(Protocol):
-    """One site's work. Its methods compute; they are called one at a time, from any thread.
-
-    Attributes:
-        buffer: what is exchanged, shape (elements,).
-        wire: how its elements travel.
-        model: what is learnt, shape (elements,); where it is served, pulls overwrite it.
-        make_rule: makes what changes so many elements of it by gradients; None where nothing is
-            learnt.
-        samples: how many a step takes, where nobody says otherwise.
-        evaluation: how well the model does, and when to ask; None where nothing is learnt.
-    """
-
-    buffer: Floats
-    model: Floats
-    make_rule: Callable[[int], Rule] | None
+    work: Work
     wire: Wire
     samples: int
-    evaluation: Evaluation | None
+    evaluate_every: int | None = None
 
-    def prepare(self, samples: int) -> float | None:
-        """Fill the buffer with this site's contribution; return the loss, if there is one."""
-
-    def apply(self, round: int) -> int | None:
-        """Use the mean that the buffer now holds; return a checksum of the result, or None."""
+    @property
+    def learns(self) -> bool:
+        """Whether the work has weights."""
+        return self.evaluate_every is not None
 
 
 def make_work(
-    scenario: Scenario, site: int, sites: int, data_dir: Path | None, sizes_only: bool
-) -> Work:
+    scenario: Scenario, site: int, names: tuple[str, ...], data_dir: Path | None, sizes_only: bool
+) -> Assignment:
     """Return what one site does in each step of a scenario.
 
     Args:
         scenario: what to run.
         site: this site's index.
-        sites: how many there are.
+        names: of all sites.
         data_dir: where data sets are.
         sizes_only: leave the numbers out.
+
+    Raises:
+        WorkError: the scenario's own code cannot be used; names the factory, and what is wrong.
     """
+    task = scenario.task
     if sizes_only:
-        return _Sized(scenario, buffer_elements(scenario, data_dir))
-    if isinstance(scenario.task, Train):
-        return _Training(scenario, scenario.task, site, sites, data_dir)
-    return _Exchanging(scenario.task, site, sites)
+        elements = buffer_elements(scenario, names, data_dir)
+        return Assignment(_Sized(_nothing(elements)), Wire.SIZES, task.batch_size)
+    if isinstance(task, Exchange):
+        return Assignment(_Exchanging(task, site, len(names)), Wire.FLOAT32, task.batch_size)
+    work: Work
+    if isinstance(task, Train):
+        work = _Training(scenario, task, site, len(names), data_dir)
+    else:
+        work = _make_own(scenario, task, site, names, data_dir)
+    return Assignment(work, Wire.FLOAT32, task.batch_size, task.evaluate_every)
 
 
-def buffer_elements(scenario: Scenario, data_dir: Path | None) -> int:
+def buffer_elements(scenario: Scenario, names: tuple[str, ...], data_dir: Path | None) -> int:
     """Return how many float32 a scenario's sites exchange each round."""
     task = scenario.task
     if isinstance(task, Exchange):
         return task.buffer_elements
+    if isinstance(task, Own):
+        return len(_make_own(scenario, task, 0, names, data_dir).buffer)
     data = _load_task(task.data, data_dir)
     model = _build_model(task, data, seed=0)
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def servable(work: Work, scenario: Scenario) -> ServableWork:
+    """Return work whose model servers can hold.
+
+    Raises:
+        WorkError: it is not such.
+    """
+    if isinstance(work, OwnWork) and not isinstance(work, ServableOwnWork):
+        raise work.error(
+            "has no model and make_rule, which servers need; give them, or let the sites "
+            'all-reduce: pace = {kind = "bsp"} and no [serve]'
+        )
+    assert isinstance(work, _Training | _Exchanging | _Sized | ServableOwnWork)
+    return work
 
 
 @lru_cache(maxsize=1)  # the sites of a simulation share it
@@ -112,6 +123,13 @@ def _build_model(task: Train, data: tasks.Task, seed: int) -> nn.Module:
         hidden=task.hidden or None,
         vocabulary=data.vocabulary,
     )
+
+
+def _make_own(
+    scenario: Scenario, task: Own, site: int, names: tuple[str, ...], data_dir: Path | None
+) -> OwnWork:
+    context = Context(site, names[site], len(names), scenario.seed, data_dir, task.options)
+    return make_own_work(task.factory, Path(task.folder), context)
 
 
 class _Training:
@@ -139,13 +157,11 @@ class _Training:
         )
         self.buffer = self._trainer.flat.gradients
         self.model = self._trainer.flat.parameters
-        self.make_rule: Callable[[int], Rule] | None = optimiser.start
-        self.wire = Wire.FLOAT32
-        self.samples = task.batch_size
-        self.evaluation: Evaluation | None = Evaluation(task.evaluate_every, self._trainer.accuracy)
-
-    def prepare(self, samples: int) -> float:
-        return self._trainer.compute_gradients(samples)
+        self.make_rule: Callable[[int], Update] | None = optimiser.start
+        self.local_step = self._trainer.compute_gradients
+        self.evaluate = self._trainer.accuracy
+        self.state_dict = self._trainer.state_dict
+        self.load_state_dict = self._trainer.load_state_dict
 
     def apply(self, round: int) -> int:
         from anabranch.learn.checksum import checksum
@@ -154,20 +170,30 @@ class _Training:
         return checksum(self._trainer.flat.parameters)
 
 
-class _Exchanging:
+class _LearnsNothing:
+    """Work without weights and without memory: each round is like the first."""
+
+    def evaluate(self) -> float:
+        raise AssertionError("there is nothing to evaluate")
+
+    def state_dict(self) -> State:
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        pass
+
+
+class _Exchanging(_LearnsNothing):
     """Numbers whose mean is known, exchanged and checked."""
 
     def __init__(self, task: Exchange, site: int, sites: int) -> None:
         self.buffer = np.empty(task.buffer_elements, np.float32)
-        self.model = self.buffer  # nobody looks at what comes
-        self.make_rule: Callable[[int], Rule] | None = None
-        self.wire = Wire.FLOAT32
-        self.samples = task.batch_size
-        self.evaluation: Evaluation | None = None
+        self.model = self.buffer  # what comes is not looked at
+        self.make_rule: Callable[[int], Update] | None = None
         self._site = site
         self._sites = sites
 
-    def prepare(self, samples: int) -> None:
+    def local_step(self, samples: int) -> None:
         _fill(self.buffer, self._site)
 
     def apply(self, round: int) -> int:
@@ -177,17 +203,14 @@ class _Exchanging:
         return checksum(self.buffer)
 
 
-class _Sized:
+class _Sized(_LearnsNothing):
     """No numbers, only their count."""
 
-    def __init__(self, scenario: Scenario, elements: int) -> None:
-        self.buffer, self.wire = _nothing(elements), Wire.SIZES
-        self.model = self.buffer
-        self.make_rule: Callable[[int], Rule] | None = None
-        self.samples = scenario.task.batch_size
-        self.evaluation: Evaluation | None = None
+    def __init__(self, zeros: Floats) -> None:
+        self.buffer = self.model = zeros
+        self.make_rule: Callable[[int], Update] | None = None
 
-    def prepare(self, samples: int) -> None:
+    def local_step(self, samples: int) -> None:
         pass
 
     def apply(self, round: int) -> None:
@@ -201,9 +224,13 @@ def _nothing(elements: int) -> Floats:
 
 def describe(task: Task) -> tuple[str, str]:
     """Return what a task is about and what it exchanges, for people."""
-    if isinstance(task, Train):
-        return task.data, task.model
-    return "exchange", task.profile or f"{task.elements} elements"
+    match task:
+        case Train():
+            return task.data, task.model
+        case Own():
+            return "own", task.factory
+        case Exchange():
+            return "exchange", task.profile or f"{task.elements} elements"
 
 
 # What sites exchange when they compute nothing: whole numbers so small that float32 adds them up

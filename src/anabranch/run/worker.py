@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 from anabranch.fleet import ComputeModel
@@ -14,6 +13,7 @@ from anabranch.net.network import Address, Network
 from anabranch.net.shaping import ShapedNetwork
 from anabranch.net.tcp import TcpNetwork, strands_of, suits
 from anabranch.overlay import Link, Overlay
+from anabranch.run.checkpoints import Files
 from anabranch.run.scenario import Scenario, compute_model
 from anabranch.run.site import take_part
 from anabranch.scheduler.server import LIMITS as CONTROL_LIMITS
@@ -31,7 +31,7 @@ def run_site(
     scheduler: Address,
     token: str,
     listen_host: str,
-    data_dir: Path | None = None,
+    files: Files,
     threads: int | None = None,
 ) -> None:
     """Take part in a run as one site, to its end.
@@ -41,7 +41,7 @@ def run_site(
         scheduler: where to join.
         token: the run's shared secret.
         listen_host: the address other sites reach this one at.
-        data_dir: where data sets are.
+        files: where this site reads and writes.
         threads: for torch; None for its own choice.
 
     Raises:
@@ -53,13 +53,11 @@ def run_site(
         import torch
 
         torch.set_num_threads(threads)
-    asyncio.run(_run(name, scheduler, token, listen_host, data_dir))
+    asyncio.run(_run(name, scheduler, token, listen_host, files))
 
 
-async def _run(
-    name: str, scheduler: Address, token: str, listen_host: str, data_dir: Path | None
-) -> None:
-    await take_part(_RealWorld(listen_host), name, scheduler, token, data_dir)
+async def _run(name: str, scheduler: Address, token: str, listen_host: str, files: Files) -> None:
+    await take_part(_RealWorld(listen_host), name, scheduler, token, files)
 
 
 class _RealWorld:

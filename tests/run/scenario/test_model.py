@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from anabranch.plan import AnyPlanner, Auxiliary, Fapt, FromFile, Packed, Star
-from anabranch.run.scenario import Adaptive, ByShare, Scenario, Stop, decode, encode
-from anabranch.run.scenario.tasks import Exchange, Train
+from anabranch.run.checkpoints import Course, Job
+from anabranch.run.scenario import Adaptive, ByShare, Scenario, Stop
+from anabranch.run.scenario.tasks import Exchange, Own, Train
 from anabranch.scheduler.awareness import Passive
 
 
@@ -29,6 +31,11 @@ from anabranch.scheduler.awareness import Passive
         Scenario(
             overlay="x",
             stop=Stop(rounds=1),
+            task=Own(factory="train:make", folder="/there", options={"rate": 0.5, "of": [1, "a"]}),
+        ),
+        Scenario(
+            overlay="x",
+            stop=Stop(rounds=1),
             route=FromFile(path="/plans/own.json"),
             task=Exchange(elements=7),
             deal=Adaptive(window=9),
@@ -38,7 +45,8 @@ from anabranch.scheduler.awareness import Passive
     ],
 )
 def test_a_scenario_reaches_the_sites_unchanged(scenario: Scenario) -> None:
-    assert decode(encode(scenario)) == scenario
+    job = Job(scenario=scenario, course=Course(after_round=3, save_every=2))
+    assert msgspec.json.decode(msgspec.json.encode(job), type=Job) == job
 
 
 def test_chunks_are_small_and_dealt_during_the_round_on_packed_trees_unless_told_otherwise() -> (

@@ -24,7 +24,6 @@ from anabranch.run.scenario._model import (
     Serve,
     Stop,
     compute_model,
-    decode,
     encode,
 )
 
@@ -39,7 +38,6 @@ __all__ = [
     "check_simulable",
     "check_twin",
     "compute_model",
-    "decode",
     "encode",
     "load",
     "loads",

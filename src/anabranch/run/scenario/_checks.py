@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 from anabranch.fleet import ComputeError
 from anabranch.learn.profiles import load_profile
 from anabranch.overlay import Overlay, OverlayError
 from anabranch.pace import TunedBatches
 from anabranch.plan import PlanError
 from anabranch.run.scenario._model import Scenario, compute_model
-from anabranch.run.scenario.tasks import Exchange
+from anabranch.run.scenario.tasks import Exchange, Own
 from anabranch.scheduler.awareness import Passive
 from anabranch.sim.faults import FaultError, script
 
@@ -32,9 +35,11 @@ def check_keys(scenario: Scenario) -> None:
                 load_profile(task.profile)
             except ValueError as error:
                 raise ScenarioError(f"task.profile: {error}") from None
+    elif isinstance(task, Own):
+        _check_own(task)
     elif task.optimiser == "adam" and task.momentum:
         raise ScenarioError("task.momentum: adam has none; leave it out")
-    if scenario.stop.at_target and getattr(task, "target_accuracy", None) is None:
+    if scenario.stop.at_target and task.target_accuracy is None:
         raise ScenarioError(
             "stop.at_target: there is no target; give task.target_accuracy, or leave it out"
         )
@@ -47,6 +52,32 @@ def check_keys(scenario: Scenario) -> None:
     _check_served(scenario)
     if not scenario.routes:
         raise ScenarioError("route: there is none; give at least one")
+
+
+def _check_own(task: Own) -> None:
+    name = r"[^\W\d]\w*"
+    if not re.fullmatch(rf"{name}(\.{name})*:{name}", task.factory) or ".py:" in task.factory:
+        meant = task.factory.replace(".py:", ":") if ".py:" in task.factory else "module:function"
+        raise ScenarioError(f"task.factory: {task.factory!r} names no function; give {meant}")
+    for key, value in task.options.items():
+        _check_option(value, f"task.options.{key}")
+
+
+def _check_option(value: object, path: str) -> None:
+    """Check that a value reaches other processes as it is."""
+    match value:
+        case float() if not math.isfinite(value):
+            raise ScenarioError(f"{path}: must be a finite number, not {value}")
+        case list():
+            for index, item in enumerate(value):
+                _check_option(item, f"{path}[{index}]")
+        case dict():
+            for key, item in value.items():
+                _check_option(item, f"{path}.{key}")
+        case str() | bool() | int() | float():
+            pass
+        case _:
+            raise ScenarioError(f"{path}: dates and times are not handed on; write it as a string")
 
 
 def _check_served(scenario: Scenario) -> None:

@@ -12,6 +12,7 @@ from anabranch.overlay import Overlay
 from anabranch.plan import AnyPlanner, FromFile
 from anabranch.run.scenario._checks import ScenarioError, check, check_keys
 from anabranch.run.scenario._model import Scenario
+from anabranch.run.scenario.tasks import Own
 
 
 def load(path: Path) -> tuple[Scenario, Overlay]:
@@ -36,7 +37,7 @@ def load(path: Path) -> tuple[Scenario, Overlay]:
 
 
 def _from_folder(scenario: Scenario, folder: Path) -> Scenario:
-    """Return the scenario with the paths of its plans made whole."""
+    """Return the scenario with the paths of its plans and of its own code made whole."""
 
     def whole(route: AnyPlanner) -> AnyPlanner:
         if isinstance(route, FromFile):
@@ -45,7 +46,10 @@ def _from_folder(scenario: Scenario, folder: Path) -> Scenario:
 
     routes = scenario.route
     found = tuple(map(whole, routes)) if isinstance(routes, tuple) else whole(routes)
-    return msgspec.structs.replace(scenario, route=found)
+    task = scenario.task
+    if isinstance(task, Own):
+        task = msgspec.structs.replace(task, folder=str(Path(folder, task.folder).resolve()))
+    return msgspec.structs.replace(scenario, route=found, task=task)
 
 
 def loads(text: str, where: str = "<string>") -> Scenario:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from anabranch._typed_toml import Positive, Table
 from anabranch.learn.profiles import load_profile
@@ -70,6 +70,8 @@ class Exchange(Table, frozen=True, kw_only=True, tag_field="kind", tag="exchange
         batch_size: samples whose computing ``[compute]`` lets pass before each exchange.
     """
 
+    target_accuracy: ClassVar[None] = None
+
     profile: str | None = None
     elements: Positive | None = None
     batch_size: Annotated[int, Meta(ge=0)] = 0
@@ -83,4 +85,25 @@ class Exchange(Table, frozen=True, kw_only=True, tag_field="kind", tag="exchange
         return self.elements
 
 
-Task = Train | Exchange
+class Own(Table, frozen=True, kw_only=True, tag_field="kind", tag="own"):
+    """Do what code of your own does; `anabranch.learn.work` says what it must have.
+
+    Args:
+        factory: ``module:function``. The function takes a `anabranch.learn.work.Context` and
+            returns a `anabranch.learn.work.Work`.
+        folder: where the module is looked for before the usual places, from the scenario's folder.
+        options: handed to the factory.
+        batch_size: samples a site takes each step.
+        evaluate_every: rounds between two calls of the work's ``evaluate``.
+        target_accuracy: what time-to-accuracy is measured to; None for no target.
+    """
+
+    factory: str
+    folder: str = "."
+    options: dict[str, Any] = field(default_factory=dict)
+    batch_size: Positive = 32
+    evaluate_every: Positive = 10
+    target_accuracy: Annotated[float, Meta(gt=0, le=1)] | None = None
+
+
+Task = Train | Exchange | Own

@@ -1,0 +1,98 @@
+"""What a site computes in a run, apart from exchanging: the protocol of every task, own code too.
+
+A run calls `Work.local_step`, exchanges `Work.buffer`, calls `Work.apply`, and begins again. It
+knows nothing of models: a task of the user's own is an object with these methods. No torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from anabranch.learn.optimisers import Update
+
+State = dict[str, Any]
+"""Dicts, lists, tuples, numbers, strings, bytes, None, NumPy arrays and torch tensors, nested."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a factory of ``task.kind = "own"`` is told of the site it makes work for.
+
+    Args:
+        site: this site's index, from 0.
+        name: its name in the overlay.
+        sites: how many sites there are.
+        seed: the scenario's, the same at every site.
+        data_dir: where data sets are, as ``--data-dir`` says; None if it was not given.
+        options: the scenario's ``task.options``.
+    """
+
+    site: int
+    name: str
+    sites: int
+    seed: int
+    data_dir: Path | None
+    options: Mapping[str, Any]
+
+
+class Work(Protocol):
+    """One site's work. Its methods compute; they are called one at a time, from any thread."""
+
+    @property
+    def buffer(self) -> npt.NDArray[np.float32]:
+        """What is exchanged, in place; an attribute will do.
+
+        Its shape is (elements,), the same at every site and in every round; it is float32,
+        contiguous and writable.
+        """
+
+    def local_step(self, samples: int) -> float | None:
+        """Fill the buffer with this site's contribution; return the loss, if there is one.
+
+        Args:
+            samples: of the batch.
+        """
+
+    def apply(self, round: int) -> int | None:
+        """Use the mean over the sites, which the buffer now holds.
+
+        Args:
+            round: which round it is of, from 1.
+
+        Returns:
+            A checksum of the result, such as `anabranch.learn.checksum` computes: the run ends with
+            an error where sites disagree. None compares nothing.
+        """
+
+    def evaluate(self) -> float:
+        """Return how good the model is: accuracy, or another figure of which more is better."""
+
+    def state_dict(self) -> State:
+        """Return all that goes on from here bit for bit: model, optimiser, order of the data.
+
+        Under ``model`` stand the weights by the names that the model gives them, such as
+        ``module.state_dict()``: they are what a run leaves. Nothing need be copied.
+        """
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from a state that `state_dict` returned, in another process perhaps."""
+
+
+class ServableWork(Work, Protocol):
+    """Work whose model servers can hold, so that it runs under every pace.
+
+    Attributes:
+        model: the parameters, shape (elements,) as the buffer, float32; pulls overwrite it.
+        make_rule: makes what changes so many elements of it by gradients; None where nothing is
+            learnt.
+    """
+
+    model: npt.NDArray[np.float32]
+    make_rule: Callable[[int], Update] | None
