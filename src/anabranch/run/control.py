@@ -31,12 +31,14 @@ from anabranch.run.scenario import Scenario, check_real
 from anabranch.run.scenario.tasks import Exchange
 from anabranch.run.work import describe
 from anabranch.scheduler.awareness import Awareness, Search
-from anabranch.scheduler.channels import Dispatching
+from anabranch.scheduler.channels import Chunking, Dispatching
+from anabranch.scheduler.chunking import chunk_elements
 from anabranch.scheduler.dispatch import needed_window
 from anabranch.scheduler.pacing import PaceBook
 from anabranch.scheduler.server import LIMITS, Scheduler
 
 _ELEMENT_BYTES = 4
+_LOOPBACK = "127.0.0.1", "::1", "localhost"
 _LARGE_ELEMENTS = 1 << 26  # taken for a buffer whose size is not known before sites are ready
 # The linear program of the limit takes about a second at 50 sites and five at 100.
 _MOST_SITES_FOR_LIMIT = 60
@@ -241,7 +243,9 @@ async def _run(
     held = msgspec.structs.replace(scenario, shaped=scenario.shaped or emulated)
     recorder = RunLog(log, held, overlay, plan, world, started_at, began, course)
     unheld = msgspec.structs.replace(scenario, shaped=scenario.shaped and not emulated)
-    scheduler = make_scheduler(TcpNetwork(LIMITS), recorder, unheld, overlay, token)
+    here = emulated or listen[0] in _LOOPBACK
+    crowd = overlay.size / (os.cpu_count() or 1) if here else 1.0
+    scheduler = make_scheduler(TcpNetwork(LIMITS), recorder, unheld, overlay, token, crowd)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, scheduler.abort, "the run was interrupted")
     if stop_with_stdin:
@@ -287,20 +291,42 @@ def _search(scenario: Scenario) -> Search:
 
 
 def make_scheduler(
-    network: Network, recorder: RunLog, scenario: Scenario, overlay: Overlay, token: str
+    network: Network,
+    recorder: RunLog,
+    scenario: Scenario,
+    overlay: Overlay,
+    token: str,
+    sites_a_core: float | None = None,
 ) -> Scheduler:
-    """Return a scheduler that a recorder observes, and whose first plan the recorder has."""
+    """Return a scheduler that a recorder observes, and whose first plan the recorder has.
+
+    Args:
+        network: where sites connect.
+        recorder: see above.
+        scenario, overlay: what runs, and where.
+        token: what sites must know to join.
+        sites_a_core: how many real sites share a core, so that chunks are no smaller than pays;
+            None where computing costs nothing.
+    """
     awareness = _awareness(scenario, overlay, recorder.plan)
+    believed = _believed(scenario, overlay)
+
+    def chunking(plan: Plan, elements: int) -> int:
+        if scenario.chunk_elements is not None or sites_a_core is None:
+            return scenario.chunk_elements_of(elements)
+        network = believed if awareness is None else awareness.made_for
+        return chunk_elements(elements, plan, network, scenario.routes[0].deep, sites_a_core)
+
     recorder.scheduler = Scheduler(
         network,
         overlay,
         recorder.plan,
         token,
         msgspec.json.encode(Job(scenario=scenario, course=recorder.course)).decode(),
-        lambda plan, elements: scenario.chunk_elements_of(elements),
+        chunking,
         recorder,
         awareness,
-        _dealing(scenario, _believed(scenario, overlay), awareness),
+        _dispatching(scenario, believed, awareness, chunking),
         _pacing(scenario, overlay, recorder.plan),
     )
     return recorder.scheduler
@@ -321,24 +347,24 @@ def _awareness(scenario: Scenario, overlay: Overlay, plan: Plan) -> Awareness | 
     )
 
 
-def _dealing(
-    scenario: Scenario, believed: Overlay, awareness: Awareness | None
+def _dispatching(
+    scenario: Scenario, believed: Overlay, awareness: Awareness | None, chunking: Chunking
 ) -> Dispatching | None:
     adaptive = scenario.adaptive
     if adaptive is None:
         return None
     control_s = 2 * scenario.simulation.control_latency_s  # small beside a chunk's way elsewhere
 
-    def dealing(plan: Plan, buffer_elements: int) -> tuple[int, int]:
-        chunk_elements = scenario.chunk_elements_of(buffer_elements)
-        chunks = len(plans.cut(buffer_elements, chunk_elements))
+    def dispatching(plan: Plan, buffer_elements: int) -> tuple[int, int]:
+        elements = chunking(plan, buffer_elements)
+        chunks = len(plans.cut(buffer_elements, elements))
         network = believed if awareness is None else awareness.made_for
         window = adaptive.window or needed_window(
-            plan, network, _ELEMENT_BYTES * chunk_elements, chunks, control_s
+            plan, network, _ELEMENT_BYTES * elements, chunks, control_s
         )
         return chunks, window
 
-    return dealing
+    return dispatching
 
 
 async def conduct(scheduler: Scheduler, recorder: RunLog) -> None:

@@ -28,6 +28,7 @@ from anabranch.run.held_weights import HeldWeights
 from anabranch.run.scenario import Scenario
 from anabranch.run.work import Assignment, make_work, servable
 from anabranch.scheduler.awareness import Passive
+from anabranch.scheduler.chunking import MOST_ELEMENTS
 from anabranch.site.agent import Round, SiteAgent, Transport
 from anabranch.site.arithmetic import Flat, Sized
 from anabranch.site.control import RoundsOver
@@ -372,7 +373,8 @@ def _transport(scenario: Scenario, elements: int, strands: int) -> Transport:
         if auxiliary is None
         else (auxiliary.primary_busy_bound, auxiliary.auxiliary_queue_length)
     )
-    return Transport(chunk_elements, chunk_elements, elements, strands, *bounds)
+    most = max(chunk_elements, MOST_ELEMENTS)
+    return Transport(chunk_elements, most, elements, strands, *bounds)
 
 
 def _meter(scenario: Scenario, chunk_elements: int) -> Meter | None:

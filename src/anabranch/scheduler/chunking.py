@@ -13,9 +13,9 @@ from anabranch.overlay import Overlay
 from anabranch.plan import Plan, link_load, steady_rate_bps
 
 LEAST_ELEMENTS, MOST_ELEMENTS = 1 << 14, 1 << 20
-MESSAGE_S = 60e-6
+MESSAGE_S = 100e-6
 """What it costs a site to receive a chunk and send it on, whatever its size, seconds of a core: see
-``benchmarks/results/messages.json``."""
+``benchmarks/many_sites.py``."""
 _FILLING_CHUNKS = 1000  # of a buffer, so that filling the trees takes little of the whole
 _FILLING_ELEMENTS = 1 << 16
 _SHALLOW_ELEMENTS = 1 << 18

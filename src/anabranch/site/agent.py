@@ -105,7 +105,8 @@ class Transport:
     """How a site's lanes send, the same at every site of a run.
 
     Args:
-        chunk_elements: of a chunk, as relays reckon how many may be on their way.
+        chunk_elements: of a chunk of a served model, and as relays reckon how many chunks may be
+            on their way.
         most_chunk_elements: of any buffer's chunks.
         room_elements: of data that may come before its exchange has begun here.
         strands: connections of each lane.
@@ -299,7 +300,7 @@ class SiteAgent:
                 self.welcome,
                 plan,
                 served,
-                transport.most_chunk_elements,
+                transport.chunk_elements,
             )
         if self._epoch is not None:
             self._during(self._epoch)
