@@ -162,7 +162,9 @@ def test_a_site_that_is_late_finds_its_neighbours_data_kept() -> None:
         cluster = await Cluster.start(simulated(TRIANGLE), TRIANGLE, star(TRIANGLE, hub=0))
         buffers = random_buffers(3, 500, seed=0)
         expected = np.mean(buffers, axis=0)
-        early = asyncio.gather(*(all_reduce(cluster.agents[site], buffers[site]) for site in (1, 2)))
+        early = asyncio.gather(
+            *(all_reduce(cluster.agents[site], buffers[site]) for site in (1, 2))
+        )
         await asyncio.sleep(3600.0)  # nothing more can move without the hub
         assert not early.done()
         await all_reduce(cluster.agents[0], buffers[0])
@@ -245,9 +247,7 @@ def test_links_held_in_the_sender_take_as_long_as_simulated_ones(name: str) -> N
     plan, took_s = planner(overlay), []
 
     async def rounds(ports: Ports, shaped: bool) -> None:
-        cluster = await Cluster.start(
-            ports, overlay, plan, chunk_elements=10_000, shaped=shaped
-        )
+        cluster = await Cluster.start(ports, overlay, plan, chunk_elements=10_000, shaped=shaped)
         for _ in range(3):
             done = await cluster.all_reduce([np.ones(200_000, np.float32) for _ in overlay.sites])
             took_s.append(max(each.seconds for each in done))
@@ -349,7 +349,9 @@ def test_a_stranger_is_turned_away_and_the_round_in_progress_goes_on(
         await cluster.all_reduce(warm)
         buffers = random_buffers(3, 2000, seed=1)
         expected = np.mean(buffers, axis=0)
-        early = asyncio.gather(*(all_reduce(cluster.agents[site], buffers[site]) for site in (1, 2)))
+        early = asyncio.gather(
+            *(all_reduce(cluster.agents[site], buffers[site]) for site in (1, 2))
+        )
         host, port = cluster.scheduler.members.addresses[0]
         reader, writer = await asyncio.open_connection(host, port)
         writer.write(noise)
