@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -85,6 +86,15 @@ async def all_reduce(
     return await agent.exchange(Flat(buffer), terms, weight, more, channel)
 
 
+@dataclass(frozen=True)
+class Decided:
+    """What a pace decided at once: updates, as (worker, which), and who goes on with which."""
+
+    applied: list[tuple[int, int]]
+    discarded: list[tuple[int, int]]
+    went: list[tuple[int, int]]
+
+
 class Witness:
     """A log that keeps what the scheduler writes down.
 
@@ -113,6 +123,18 @@ class Witness:
     def of(self, kind: type[Kind]) -> list[Kind]:
         """Return the events of one kind, in order."""
         return [event for written in self.writes for event in written if isinstance(event, kind)]
+
+    @property
+    def decisions(self) -> list[Decided]:
+        """What the pace decided, in order."""
+        decided = []
+        for written in self.writes:
+            applied = [(e.site, e.update) for e in written if isinstance(e, events.UpdateApplied)]
+            gone = [(e.site, e.update) for e in written if isinstance(e, events.UpdateDiscarded)]
+            went = [(e.site, e.update) for e in written if isinstance(e, events.WorkerWent)]
+            if applied or gone or went:
+                decided.append(Decided(applied, gone, went))
+        return decided
 
     @property
     def refusals(self) -> list[events.MessageRefused]:

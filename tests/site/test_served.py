@@ -35,7 +35,7 @@ from anabranch.site.terms import Op, Terms, Wire
 
 from .hands import bytes_of, deliver, fill, sends
 
-# --- to the servers and back, over a network that carries everything at once -----------------------
+# --- to the servers and back, over a network that carries everything at once
 
 ELEMENTS = 1000
 TERMS = Terms(Op.STEP, Wire.FLOAT32, ELEMENTS)
@@ -250,7 +250,7 @@ def test_models_of_epochs_not_heard_of_are_bounded_and_may_turn_out_strays() -> 
         assert deliver(middle, down(9, (0, 1), epoch=epoch), normal(0)) == []
     with pytest.raises(OutOfPlaceMessage, match="0 of 2000 elements of room"):
         middle.receive(down(9, (0, 1), epoch=3), 4 * ELEMENTS)
-    [stray] = middle.change_epoch(1, (2,), 1)
+    [stray] = middle.change_epoch(1, (2, 3), 1)
     assert isinstance(stray, Stray)
     assert "where that for 0 was the last" in stray.why
     middle.receive(down(9, (0, 1), epoch=3), 4 * ELEMENTS)  # there is room again
@@ -321,7 +321,7 @@ def test_an_update_counts_once_and_not_after_its_worker_was_given_up() -> None:
         server.receive(up(1, there, plan.version), size)
 
 
-# --- added up on the way, in any order of arrival ---------------------------------------------------
+# --- added up on the way, in any order of arrival
 
 FEW = 24
 
