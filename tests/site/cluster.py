@@ -5,35 +5,37 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from anabranch.net.errors import PeerError
-from anabranch.net.messages import LinkRate, ProceedRequest, RoundEnded
 from anabranch.net.network import Address, Connection, Network
 from anabranch.net.shaping import ShapedNetwork
 from anabranch.net.tcp import TcpNetwork
 from anabranch.overlay import Link, Overlay
 from anabranch.plan import Plan
-from anabranch.scheduler.pacing import Decision, PaceBook
-from anabranch.scheduler.policy import Replan
+from anabranch.record import events
+from anabranch.scheduler.pacing import PaceBook
 from anabranch.scheduler.server import Scheduler
 from anabranch.sim.loop import VirtualLoop
 from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import Round, SiteAgent, Transport
-from anabranch.site.arithmetic import Float32
+from anabranch.site.arithmetic import Flat
 from anabranch.site.dataplane import LIMITS
 from anabranch.site.meter import Meter
-from anabranch.site.serving import Served
+from anabranch.site.serving import ServedModel
+from anabranch.site.terms import Op, Terms, Wire
 
 TOKEN = "secret"
 Floats = npt.NDArray[np.float32]
+Kind = TypeVar("Kind", bound=events.Event)
 
 
 class Ports(Protocol):
-    """Everybody's ways into a network."""
+    """The ways of all sites and the scheduler into a network."""
 
     def control(self, site: int | None) -> Network:
         """Return a site's port towards the scheduler; None for the scheduler's own."""
@@ -76,56 +78,68 @@ def make_agent(
     return SiteAgent(control, data, name, token, listen, lambda: None, refused, moved=moved)
 
 
+async def all_reduce(
+    agent: SiteAgent, buffer: Floats, weight: float = 1.0, more: bool = False, channel: int = 0
+) -> Round:
+    """Let a site take part in a mean over the members of a channel."""
+    terms = Terms(Op.MEAN, Wire.FLOAT32, len(buffer))
+    return await agent.exchange(Flat(buffer), terms, weight, more, channel)
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What a pace decided at once: updates, as (worker, which), and who goes on with which."""
+
+    applied: list[tuple[int, int]]
+    discarded: list[tuple[int, int]]
+    went: list[tuple[int, int]]
+
+
 class Witness:
-    """Remembers what the scheduler observed.
+    """A log that keeps what the scheduler writes down.
 
     Attributes:
-        refusals: of the messages that it refused.
-        decisions: of the pace.
-        rounds: (site, round) of each result that a site reported.
+        writes: the events of each write; what a pace decides at once is written at once.
         has_joined: set, by site, when it has.
         has_begun: set, by round, when the first site has asked for it.
     """
 
     def __init__(self) -> None:
-        self.refusals: list[PeerError] = []
-        self.rounds: list[tuple[int, int]] = []
-        self.decisions: list[Decision] = []
+        self.writes: list[tuple[events.Event, ...]] = []
         self.has_joined: defaultdict[int, asyncio.Event] = defaultdict(asyncio.Event)
         self.has_begun: defaultdict[int, asyncio.Event] = defaultdict(asyncio.Event)
 
-    def joined(self, site: int, address: Address, now_s: float) -> None:
-        self.has_joined[site].set()
+    def began(self, buffer_elements: int) -> None: ...
 
-    def started(self, buffer_elements: int) -> None: ...
+    def write(self, *happened: events.Event) -> None:
+        self.writes.append(happened)
+        for event in happened:
+            match event:
+                case events.SiteJoined():
+                    self.has_joined[event.site].set()
+                case events.RoundBegan():
+                    self.has_begun[event.round].set()
 
-    def round_began(self, round: int, version: int, site: int) -> None:
-        self.has_begun[round].set()
+    def of(self, kind: type[Kind]) -> list[Kind]:
+        """Return the events of one kind, in order."""
+        return [event for written in self.writes for event in written if isinstance(event, kind)]
 
-    def measured(self, source: int, target: int, rate: LinkRate) -> None: ...
+    @property
+    def decisions(self) -> list[Decided]:
+        """What the pace decided, in order."""
+        decided = []
+        for written in self.writes:
+            applied = [(e.site, e.update) for e in written if isinstance(e, events.UpdateApplied)]
+            gone = [(e.site, e.update) for e in written if isinstance(e, events.UpdateDiscarded)]
+            went = [(e.site, e.update) for e in written if isinstance(e, events.WorkerWent)]
+            if applied or gone or went:
+                decided.append(Decided(applied, gone, went))
+        return decided
 
-    def plan_issued(self, replan: Replan) -> None: ...
-
-    def cut(self, site: int, why: str) -> None: ...
-
-    def resumed(self, site: int) -> None: ...
-
-    def lost(self, site: int, why: str, goes_on: bool, now_s: float) -> None: ...
-
-    def round_ended(self, site: int, ended: RoundEnded) -> None:
-        self.rounds.append((site, ended.round))
-
-    def asked(self, worker: int, request: ProceedRequest, now_s: float) -> None: ...
-
-    def looked(self, now_s: float) -> None: ...
-
-    def paced(self, decision: Decision, now_s: float) -> None:
-        self.decisions.append(decision)
-
-    def reported(self, site: int, events: tuple[bytes, ...]) -> None: ...
-
-    def refused(self, site: int | None, error: PeerError) -> None:
-        self.refusals.append(error)
+    @property
+    def refusals(self) -> list[events.MessageRefused]:
+        """The messages that the scheduler refused."""
+        return self.of(events.MessageRefused)
 
 
 class Cluster:
@@ -180,25 +194,30 @@ class Cluster:
         plan: Plan,
         *,
         chunk_elements: int = 64,
-        buffer_elements: int = 4096,
+        room_elements: int = 1 << 16,
         shaped: bool = False,
         strands: int = 1,
         meter: Callable[[], Meter] | None = None,
         pacing: PaceBook | None = None,
-        served: Callable[[int], Served] | None = None,
+        served: Callable[[int], ServedModel] | None = None,
     ) -> Cluster:
         """Start a run; ``shaped`` holds its lanes to the overlay's rates and latencies."""
         witness = Witness()
         scheduler = Scheduler(
-            ports.control(None), overlay, plan, TOKEN, "work", witness, pacing=pacing
+            ports.control(None),
+            overlay,
+            plan,
+            TOKEN,
+            "work",
+            lambda plan, elements: chunk_elements,
+            witness,
+            pacing=pacing,
         )
         address = await scheduler.listen(("127.0.0.1", 0))
 
         async def begin(agent: SiteAgent, lanes: Network) -> None:
             await agent.start(
-                Transport(chunk_elements, strands),
-                buffer_elements,
-                Float32(),
+                Transport(chunk_elements, chunk_elements, room_elements, strands),
                 lanes,
                 None if meter is None else meter(),
                 None if served is None else served(agent.welcome.site),
@@ -215,7 +234,7 @@ class Cluster:
         weights = [1.0] * len(buffers) if weights is None else weights
         return await asyncio.gather(
             *(
-                agent.all_reduce(buffer, weight)
+                all_reduce(agent, buffer, weight)
                 for agent, buffer, weight in zip(self.agents, buffers, weights, strict=True)
             )
         )

@@ -2,7 +2,7 @@
 
     python -m tests.site.interleavings 5000
 
-What must hold whatever the timing: nothing is lost or refused, nobody waits for ever, and every
+What must hold whatever the timing: nothing is lost or refused, no site waits for ever, and every
 mean is exact, so no sum was ever formed under another plan's child count.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -28,13 +29,13 @@ from anabranch.plan import (
     star,
     with_auxiliary,
 )
+from anabranch.record import events
 from anabranch.scheduler.server import Scheduler
 from anabranch.sim.loop import VirtualLoop, run_virtually
 from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import SiteAgent, Transport
-from anabranch.site.arithmetic import Float32
 
-from .cluster import TOKEN, Witness
+from .cluster import TOKEN, Witness, all_reduce
 
 ROUNDS = 6
 
@@ -81,6 +82,20 @@ def draw_plan(rng: np.random.Generator, overlay: Overlay, version: int) -> Plan:
     return plan
 
 
+class Replanning(Witness):
+    """A log that calls back when a round has begun."""
+
+    def __init__(self, round_began: Callable[[int], object]) -> None:
+        super().__init__()
+        self._round_began = round_began
+
+    def write(self, *happened: events.Event) -> None:
+        super().write(*happened)
+        for event in happened:
+            if isinstance(event, events.RoundBegan):
+                self._round_began(event.round)
+
+
 async def play(seed: int) -> None:
     """Run some rounds; raise AssertionError where something does not hold."""
     rng = np.random.default_rng(seed)
@@ -89,17 +104,23 @@ async def play(seed: int) -> None:
     assert isinstance(loop, VirtualLoop)
     control_s = float(rng.choice([0.0, 0.05, 1.0])) * rng.random()
     network = SimulatedNetwork(loop, overlay, seed, control_latency_s=control_s)
-    witness, refusals = Witness(), list[PeerError]()
+    witness = Replanning(
+        lambda round: loop.call_later(float(rng.exponential(0.1)), plan_again, round + 1)
+    )
+    refusals = list[PeerError]()
+    chunk_elements = int(rng.integers(4, 64))
     transport = Transport(
-        chunk_elements=int(rng.integers(4, 64)),
+        chunk_elements,
+        chunk_elements,
+        room_elements=1 << 14,
         strands=int(rng.integers(1, 3)),
         primary_busy_bound=int(rng.integers(1, 4)),
         auxiliary_queue_length=int(rng.integers(1, 4)),
     )
     window = int(rng.choice([1, 3, 11, 32, 64]))
 
-    def dealing(plan: Plan, buffer_elements: int) -> tuple[int, int]:
-        return len(cut(buffer_elements, transport.chunk_elements)), window
+    def dispatching(plan: Plan, buffer_elements: int) -> tuple[int, int]:
+        return len(cut(buffer_elements, chunk_elements)), window
 
     scheduler = Scheduler(
         network.control(None),
@@ -107,8 +128,9 @@ async def play(seed: int) -> None:
         draw_plan(rng, overlay, 1),
         TOKEN,
         "",
+        lambda plan, elements: chunk_elements,
         witness,
-        dealing=dealing if rng.random() < 0.5 else None,
+        dispatching=dispatching if rng.random() < 0.5 else None,
     )
     address = await scheduler.listen(("scheduler", 0))
     agents = [
@@ -131,36 +153,32 @@ async def play(seed: int) -> None:
     async def live(site: int) -> None:
         agent = agents[site]
         await agent.join(address)
-        await agent.start(transport, elements, Float32(), network.lanes(site))
+        await agent.start(transport, network.lanes(site))
         for round in range(ROUNDS):
             await asyncio.sleep(pauses_s[round, site])
             buffer = contributions[round, site].copy()
-            done = await agent.all_reduce(buffer, float(weights[site]), more=round + 1 < ROUNDS)
+            done = await all_reduce(agent, buffer, float(weights[site]), more=round + 1 < ROUNDS)
             mean = np.average(contributions[round], axis=0, weights=weights)
             np.testing.assert_allclose(buffer, mean, rtol=2e-6, atol=2e-5)
             await agent.round_ended(done, hash(buffer.tobytes()))
         await agent.leave()
 
     def plan_again(version: int) -> None:
-        if version <= scheduler.rounds.plan.version:
+        if version <= scheduler.channels.all.plan.version:
             return  # a later one was faster
         plan = draw_plan(rng, overlay, version)
-        scheduler.rounds.issue(plan)
+        scheduler.channels.issue(plan)
         if rng.random() < 0.5:  # of another plan than some sites run under
             paths = tuple(path for each in plan.auxiliary.values() for path in each)
             scheduler._broadcast(Auxiliary(version - int(rng.integers(2)), paths))
 
-    def round_began(round: int, version: int, site: int) -> None:
-        loop.call_later(float(rng.exponential(0.1)), plan_again, round + 1)
-
-    witness.round_began = round_began  # type: ignore[method-assign]
     async with asyncio.timeout(100_000.0):
         await asyncio.gather(*(live(site) for site in range(overlay.size)))
         await scheduler.finished()
         await scheduler.close()
     assert not refusals, refusals[0]
     assert not witness.refusals, witness.refusals[0]
-    assert len(witness.rounds) == ROUNDS * overlay.size
+    assert len(witness.of(events.RoundDone)) == ROUNDS * overlay.size
 
 
 def main() -> None:

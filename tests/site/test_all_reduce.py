@@ -15,16 +15,25 @@ from anabranch.net.errors import (
     OutOfPlaceMessage,
     OversizedMessage,
     PeerError,
-    RunAborted,
     UnauthorisedPeer,
 )
 from anabranch.net.frames import encode_frame
-from anabranch.net.messages import Credit, Hello, Mean, Message, PartialSum, RoundRequest, Start
+from anabranch.net.messages import (
+    Credit,
+    ExchangeRequest,
+    Hello,
+    Message,
+    PartialSum,
+    Result,
+    Signature,
+    Start,
+)
 from anabranch.overlay import Link, Overlay, Site, internet2_9, random_complete, random_sparse
 from anabranch.plan import Plan, balanced, fapt, spanning, star
 from anabranch.sim.loop import run_virtually
+from anabranch.site.terms import Op, Terms, Wire
 
-from .cluster import TOKEN, Cluster, Floats, Ports, Tcp, simulated
+from .cluster import TOKEN, Cluster, Floats, Ports, Tcp, all_reduce, simulated
 
 Planner = Callable[[Overlay], Plan]
 PLANNERS: dict[str, Planner] = {
@@ -153,10 +162,12 @@ def test_a_site_that_is_late_finds_its_neighbours_data_kept() -> None:
         cluster = await Cluster.start(simulated(TRIANGLE), TRIANGLE, star(TRIANGLE, hub=0))
         buffers = random_buffers(3, 500, seed=0)
         expected = np.mean(buffers, axis=0)
-        early = asyncio.gather(*(cluster.agents[site].all_reduce(buffers[site]) for site in (1, 2)))
+        early = asyncio.gather(
+            *(all_reduce(cluster.agents[site], buffers[site]) for site in (1, 2))
+        )
         await asyncio.sleep(3600.0)  # nothing more can move without the hub
         assert not early.done()
-        await cluster.agents[0].all_reduce(buffers[0])
+        await all_reduce(cluster.agents[0], buffers[0])
         await early
         np.testing.assert_allclose(buffers[1], expected, rtol=1e-5, atol=1e-6)
         assert all(np.array_equal(buffer, buffers[0]) for buffer in buffers)
@@ -178,7 +189,7 @@ def test_a_new_plan_counts_from_the_next_round_nobody_has_asked_for() -> None:
             mean = np.mean(buffers, axis=0)
             started = asyncio.ensure_future(cluster.all_reduce(buffers))
             await cluster.witness.has_begun[version - 1].wait()
-            cluster.scheduler.rounds.issue(plan)
+            cluster.scheduler.channels.issue(plan)
             versions += [{done.version for done in await started}]
             np.testing.assert_allclose(buffers[3], mean, rtol=1e-4, atol=1e-6)
         buffers = random_buffers(9, 300, seed=9)
@@ -236,9 +247,7 @@ def test_links_held_in_the_sender_take_as_long_as_simulated_ones(name: str) -> N
     plan, took_s = planner(overlay), []
 
     async def rounds(ports: Ports, shaped: bool) -> None:
-        cluster = await Cluster.start(
-            ports, overlay, plan, chunk_elements=10_000, buffer_elements=200_000, shaped=shaped
-        )
+        cluster = await Cluster.start(ports, overlay, plan, chunk_elements=10_000, shaped=shaped)
         for _ in range(3):
             done = await cluster.all_reduce([np.ones(200_000, np.float32) for _ in overlay.sites])
             took_s.append(max(each.seconds for each in done))
@@ -260,44 +269,25 @@ def test_links_held_in_the_sender_take_as_long_as_simulated_ones(name: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("buffer", "weight", "named"),
+    ("elements", "weight", "named"),
     [
-        (np.zeros(10, np.float64), 1.0, "float64"),
-        (np.zeros((2, 5), np.float32), 1.0, r"shape \(2, 5\)"),
-        (np.zeros(20, np.float32)[::2], 1.0, "contiguous"),
-        (np.zeros(5000, np.float32), 1.0, "allows 4096"),
-        (np.zeros(0, np.float32), 1.0, "empty"),
-        (np.zeros(10, np.float32), 0.0, "weight is 0"),
-        (np.zeros(10, np.float32), 1e39, r"weight is 1e\+39"),
-        (np.zeros(10, np.float32), float("inf"), "weight is inf"),
-        ([0.0], 1.0, "list"),
+        (0, 1.0, "the buffer is empty"),
+        (10, 0.0, "weight is 0"),
+        (10, -1.0, "weight is -1"),
+        (10, 1e39, r"weight is 1e\+39"),
+        (10, float("inf"), "weight is inf"),
+        (10, float("nan"), "weight is nan"),
     ],
 )
-def test_a_buffer_that_cannot_be_reduced_is_refused_before_anything_is_sent(
-    buffer: Any, weight: float, named: str
+def test_what_cannot_be_reduced_is_refused_before_anything_is_asked(
+    elements: int, weight: float, named: str
 ) -> None:
     async def scenario() -> None:
         cluster = await Cluster.start(simulated(TRIANGLE), TRIANGLE, star(TRIANGLE))
         with pytest.raises(ValueError, match=named):
-            await cluster.agents[0].all_reduce(buffer, weight)
-        good = [np.ones(4, np.float32) for _ in range(3)]
-        await cluster.all_reduce(good)
+            await all_reduce(cluster.agents[0], np.zeros(elements, np.float32), weight)
+        await cluster.all_reduce([np.ones(4, np.float32) for _ in range(3)])
         await cluster.leave()
-
-    run_virtually(scenario())
-
-
-def test_buffers_of_different_lengths_end_the_run_by_name() -> None:
-    async def scenario() -> None:
-        cluster = await Cluster.start(simulated(TRIANGLE), TRIANGLE, star(TRIANGLE, hub=0))
-        buffers = [np.ones(elements, np.float32) for elements in (101, 101, 100)]
-        results = await asyncio.gather(
-            *(a.all_reduce(b) for a, b in zip(cluster.agents, buffers, strict=True)),
-            return_exceptions=True,
-        )
-        for result in results:
-            assert isinstance(result, RunAborted)
-            assert "refused a message of site 2 (c): chunk 1 has" in str(result)
 
     run_virtually(scenario())
 
@@ -325,6 +315,14 @@ def test_a_credit_that_was_not_earned_is_refused() -> None:
 # --- unauthenticated and confused neighbours
 
 
+# Of the exchange that is disturbed.
+TERMS = Terms(Op.MEAN, Wire.FLOAT32, 2000)
+
+
+def up(exchange: int, chunk: int, path: tuple[int, ...], weight: float = 1.0) -> PartialSum:
+    return PartialSum(exchange, 1, chunk, path, TERMS.code, weight=weight)
+
+
 @pytest.mark.parametrize(
     ("noise", "error"),
     [
@@ -337,8 +335,8 @@ def test_a_credit_that_was_not_earned_is_refused() -> None:
         (encode_frame(Hello(TOKEN, 1, 0)), UnauthorisedPeer),  # site 1 is connected already
         (encode_frame(Hello(TOKEN, 7, 0)), UnauthorisedPeer),  # no neighbour
         (encode_frame(Hello(TOKEN, 1, 0, 1, 3)), UnauthorisedPeer),  # not its present incarnation
-        (encode_frame(PartialSum(2, 1, 0, (1, 0), 1.0)), UnauthorisedPeer),
-        (encode_frame(PartialSum(2, 1, 0, (1, 0), 1.0), 40) + bytes(40), OversizedMessage),
+        (encode_frame(up(2, 0, (1, 0))), UnauthorisedPeer),
+        (encode_frame(up(2, 0, (1, 0)), 40) + bytes(40), OversizedMessage),
     ],
 )
 def test_a_stranger_is_turned_away_and_the_round_in_progress_goes_on(
@@ -351,13 +349,15 @@ def test_a_stranger_is_turned_away_and_the_round_in_progress_goes_on(
         await cluster.all_reduce(warm)
         buffers = random_buffers(3, 2000, seed=1)
         expected = np.mean(buffers, axis=0)
-        early = asyncio.gather(*(cluster.agents[site].all_reduce(buffers[site]) for site in (1, 2)))
+        early = asyncio.gather(
+            *(all_reduce(cluster.agents[site], buffers[site]) for site in (1, 2))
+        )
         host, port = cluster.scheduler.members.addresses[0]
         reader, writer = await asyncio.open_connection(host, port)
         writer.write(noise)
         await reader.read()  # until the site hangs up
         writer.close()
-        await cluster.agents[0].all_reduce(buffers[0])
+        await all_reduce(cluster.agents[0], buffers[0])
         await early
         np.testing.assert_allclose(buffers[0], expected, rtol=1e-5, atol=1e-6)
         assert [type(refusal) for refusal in cluster.refusals] == [error]
@@ -369,18 +369,21 @@ def test_a_stranger_is_turned_away_and_the_round_in_progress_goes_on(
 @pytest.mark.parametrize(
     ("message", "elements", "error"),
     [
-        (PartialSum(1, 1, 0, (1, 0), 1.0), 10, DuplicateMessage),  # round 1 is over
-        (PartialSum(5, 1, 0, (1, 0), 1.0), 10, OutOfPlaceMessage),  # the far future
-        (PartialSum(2, 1, 0, (2, 0), 1.0), 10, OutOfPlaceMessage),  # speaks as another site
-        (PartialSum(2, 1, 0, (1, 2), 1.0), 10, OutOfPlaceMessage),  # does not lead here
-        (PartialSum(2, 1, 0, (1, 0, 1), 1.0), 10, OutOfPlaceMessage),  # runs in a circle
-        (PartialSum(2, 1, 0, (1, 0, 9), 1.0), 10, OutOfPlaceMessage),  # on to nowhere
-        (PartialSum(2, 1, 0, (1, 0, 2), 1.0), 4000, OutOfPlaceMessage),  # too long to relay
-        (PartialSum(2, 1, 0, (1, 0), -1.0), 10, MalformedMessage),
-        (PartialSum(2, 1, 0, (1, 0), 1.0), 0, MalformedMessage),
-        (Mean(2, 1, 0, (1, 0)), 10, OutOfPlaceMessage),  # nobody asked
+        (up(1, 0, (1, 0)), 10, DuplicateMessage),  # exchange 1 is over
+        (up(0, 0, (1, 0)), 10, DuplicateMessage),  # exchanges count from 1
+        (up(2, 0, (1, 0)), 10, OutOfPlaceMessage),  # too short for the deal
+        (up(2, 0, (2, 0)), 10, OutOfPlaceMessage),  # speaks as another site
+        (up(2, 0, (1, 2)), 10, OutOfPlaceMessage),  # does not lead here
+        (up(2, 0, (1, 0, 1)), 10, OutOfPlaceMessage),  # runs in a circle
+        (up(2, 0, (1, 0, 9)), 10, OutOfPlaceMessage),  # on to nowhere
+        (up(2, 0, (1, 0, 2)), 4000, OutOfPlaceMessage),  # too long to relay
+        (up(2, 99, (1, 0)), 10, OutOfPlaceMessage),  # beyond the last chunk
+        (up(5, 0, (1, 0)), 1 << 17, OutOfPlaceMessage),  # more than there is room for
+        (up(2, 0, (1, 0), -1.0), 10, MalformedMessage),
+        (up(2, 0, (1, 0)), 0, OutOfPlaceMessage),
+        (Result(2, 1, 0, (1, 0), TERMS.code), 63, OutOfPlaceMessage),  # unasked
         (Start(), 0, OutOfPlaceMessage),
-        (RoundRequest(1), 0, OutOfPlaceMessage),
+        (ExchangeRequest(0, 1, Signature(0, 0, 2000)), 0, OutOfPlaceMessage),
         (Hello(TOKEN, 1, 0), 0, OutOfPlaceMessage),
     ],
 )

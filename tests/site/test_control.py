@@ -17,9 +17,8 @@ from anabranch.plan import star
 from anabranch.scheduler.server import Scheduler
 from anabranch.sim.loop import run_virtually
 from anabranch.site.agent import SiteAgent, Transport
-from anabranch.site.arithmetic import Float32
 
-from .cluster import TOKEN, Cluster, Witness, make_agent, simulated
+from .cluster import TOKEN, Cluster, Witness, all_reduce, make_agent, simulated
 
 OVERLAY = random_complete(3, 0)
 PLAN = star(OVERLAY, hub=0)
@@ -60,7 +59,7 @@ async def instead_of_the_scheduler(welcome: Callable[[Connection], None]) -> flo
     began_s = loop.time()
     cut(cluster.agents[1])
     with pytest.raises(RunAborted, match="the scheduler is gone: cut"):
-        await cluster.agents[1].all_reduce(np.ones(10, np.float32))
+        await all_reduce(cluster.agents[1], np.ones(10, np.float32))
     return loop.time() - began_s
 
 
@@ -117,18 +116,20 @@ def test_a_site_that_fails_while_it_is_cut_says_why() -> None:
 def test_a_site_is_in_the_run_from_its_welcome_on() -> None:
     async def scenario() -> None:
         ports = simulated(OVERLAY)
-        scheduler = Scheduler(ports.control(None), OVERLAY, PLAN, TOKEN, "", Witness())
+        scheduler = Scheduler(
+            ports.control(None), OVERLAY, PLAN, TOKEN, "", lambda plan, elements: 64, Witness()
+        )
         address = await scheduler.listen(("h", 0))
         agents = [make_agent(ports, index, site.name) for index, site in enumerate(OVERLAY.sites)]
         await asyncio.gather(*(each.join(address) for each in agents))
         cut(agents[1])
         await asyncio.gather(
             *(
-                agent.start(Transport(64), 10, Float32(), ports.lanes(site))
+                agent.start(Transport(64, 64, 1 << 16), ports.lanes(site))
                 for site, agent in enumerate(agents)
             )
         )
-        await asyncio.gather(*(agent.all_reduce(np.ones(10, np.float32)) for agent in agents))
+        await asyncio.gather(*(all_reduce(agent, np.ones(10, np.float32)) for agent in agents))
         await asyncio.gather(*(agent.leave() for agent in agents))
         await scheduler.finished()
         await scheduler.close()

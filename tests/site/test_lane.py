@@ -10,12 +10,14 @@ import pytest
 
 from anabranch.net.errors import LinkError, OutOfPlaceMessage, PeerError
 from anabranch.net.frames import DISCARD, Sink
-from anabranch.net.messages import AnyMessage, ChunkMessage, Mean, PartialSum
+from anabranch.net.messages import AnyMessage, ChunkMessage, PartialSum, Result
 from anabranch.net.network import Connection
 from anabranch.overlay import Link, Overlay, Site, Trace
 from anabranch.sim.loop import run_virtually
-from anabranch.site.aggregation import Send
+from anabranch.site import lane
+from anabranch.site.actions import Send
 from anabranch.site.lane import Lane, priority, relay_window
+from anabranch.site.terms import Op, Terms, Wire
 
 from .cluster import simulated
 
@@ -30,12 +32,15 @@ RELAYED, OTHER = (1, 2, 3), (0, 1, 2, 3)
 PASSING = (0, 1, 2)  # not of this site's making, and the neighbour keeps it
 
 
-def up(chunk: int, path: tuple[int, ...] = (1, 2), round: int = 1) -> PartialSum:
-    return PartialSum(round, 1, chunk, path, 1.0)
+TERMS = Terms(Op.MEAN, Wire.FLOAT32, 1 << 20).code
 
 
-def down(chunk: int, path: tuple[int, ...] = (1, 2), round: int = 1) -> Mean:
-    return Mean(round, 1, chunk, path)
+def up(chunk: int, path: tuple[int, ...] = (1, 2), exchange: int = 1) -> PartialSum:
+    return PartialSum(exchange, 1, chunk, path, TERMS)
+
+
+def down(chunk: int, path: tuple[int, ...] = (1, 2), exchange: int = 1) -> Result:
+    return Result(exchange, 1, chunk, path, TERMS)
 
 
 class Neighbour:
@@ -60,28 +65,28 @@ class Bench:
     def __init__(self, window: int = 2) -> None:
         self.network = simulated(CHAIN)
         self.neighbour = Neighbour()
-        self.events: list[tuple[str, ChunkMessage]] = []
-        self.progress = 0
+        self.sends: list[Send] = []
+        self.sent: list[ChunkMessage] = []
         self.errors: list[Exception] = []
-        self.lane = Lane(1, "lane", self._connect, window, self._progressed, self.errors.append)
+        self.lane = Lane(1, "lane", self._connect, window, self._has_been_sent, self.errors.append)
 
     async def _connect(self, strand: int) -> Connection:
         listener = await self.network.lanes(2).listen(("", 0), lambda _: self.neighbour)
         return await self.network.lanes(1).connect(listener.address, Neighbour())
 
-    def _progressed(self) -> None:
-        self.progress += 1
+    def _has_been_sent(self, send: Send) -> None:
+        self.sent.append(send.message)
 
     def put(self, *messages: ChunkMessage) -> None:
         for message in messages:
-            self.lane.put(
-                Send(
-                    message,
-                    memoryview(PAYLOAD),
-                    leaving=lambda message=message: self.events.append(("leaving", message)),
-                    sent=lambda message=message: self.events.append(("sent", message)),
-                )
-            )
+            send = Send(message, memoryview(PAYLOAD))
+            self.sends.append(send)
+            self.lane.put(send)
+
+    @property
+    def left(self) -> list[ChunkMessage]:
+        """What has begun to leave."""
+        return [send.message for send in self.sends if send.has_left]
 
     async def hears(self, *messages: ChunkMessage) -> None:
         """Check what the neighbour hears, in the end."""
@@ -100,8 +105,8 @@ def on_bench(play: Callable[[Bench], Coroutine[Any, Any, None]], window: int = 2
 
 def test_the_lowest_round_then_chunk_goes_first_and_a_mean_before_a_sum() -> None:
     async def play(bench: Bench) -> None:
-        bench.put(up(7, round=2), up(2), up(0), down(2), down(1), up(1))
-        await bench.hears(up(0), down(1), up(1), down(2), up(2), up(7, round=2))
+        bench.put(up(7, exchange=2), up(2), up(0), down(2), down(1), up(1))
+        await bench.hears(up(0), down(1), up(1), down(2), up(2), up(7, exchange=2))
         assert priority(down(9)) < priority(up(9)) < priority(down(10))
 
     on_bench(play)
@@ -125,95 +130,36 @@ def test_what_comes_later_overtakes_what_waits_and_not_what_is_leaving() -> None
     on_bench(play)
 
 
-def test_each_send_is_told_just_before_it_leaves_and_just_after() -> None:
+def test_each_send_is_marked_as_it_begins_to_leave_and_told_of_when_it_has() -> None:
     async def play(bench: Bench) -> None:
         bench.put(up(0), up(1))
-        assert bench.events == []
+        assert bench.left == []
         await asyncio.sleep(0.05)
-        assert bench.events == [("leaving", up(0))]
-        assert bench.progress == 0
+        assert bench.left == [up(0)]
+        assert bench.sent == []
         await asyncio.sleep(0.1)
-        assert bench.events == [("leaving", up(0)), ("sent", up(0)), ("leaving", up(1))]
-        assert bench.progress == 1
+        assert bench.left == [up(0), up(1)]
+        assert bench.sent == [up(0)]
         assert bench.lane.payload_bytes == len(PAYLOAD)
 
     on_bench(play)
 
 
-def test_a_lane_is_empty_when_all_has_left_and_not_before() -> None:
+def test_a_payload_is_made_when_it_leaves() -> None:
     async def play(bench: Bench) -> None:
-        await bench.lane.own_sent()
-        assert not bench.lane.holds_own
-        bench.put(up(0), up(1))
-        assert bench.lane.holds_own
-        await bench.lane.own_sent()
-        assert asyncio.get_running_loop().time() == pytest.approx(0.2, rel=0.01)
-        assert not bench.lane.holds_own
-        assert bench.events[-1] == ("sent", up(1))
+        made: list[int] = []
 
-    on_bench(play)
+        def payload(chunk: int) -> memoryview:
+            made.append(chunk)
+            return memoryview(PAYLOAD)
 
-
-def test_what_is_only_relayed_here_keeps_no_round_from_ending() -> None:
-    async def play(bench: Bench) -> None:
-        passing = [up(chunk, PASSING, round=2) for chunk in range(4)]
-        bench.put(*passing[:3])
-        await bench.lane.own_sent()
-        assert not bench.lane.holds_own
-        await asyncio.sleep(0.05)  # the first of them is leaving
-        bench.put(up(0))
-        assert bench.lane.holds_own
-        await bench.lane.own_sent()
-        assert asyncio.get_running_loop().time() == pytest.approx(0.2, rel=0.01)
-        sent = [message for what, message in bench.events if what == "sent"]
-        assert sent == [passing[0], up(0)]  # and two are still here
-        bench.put(passing[3])
-        await bench.lane.own_sent()
-        assert not bench.lane.holds_own
-        assert asyncio.get_running_loop().time() == pytest.approx(0.2, rel=0.01)
-        await bench.hears(passing[0], up(0), *passing[1:])
-
-    on_bench(play)
-
-
-def test_relayed_chunks_without_end_keep_no_round_from_ending() -> None:
-    async def play(bench: Bench) -> None:
-        left = 1000
-
-        def one_more() -> None:
-            nonlocal left
-            left -= 1
-            if left:
-                message = up(0, PASSING, round=2)
-                bench.lane.put(Send(message, memoryview(PAYLOAD), sent=one_more))
-
-        one_more()
-        one_more()
-        await asyncio.sleep(1.05)
-        bench.put(up(0))
-        await bench.lane.own_sent()
-        assert asyncio.get_running_loop().time() == pytest.approx(1.2, rel=0.01)
-        assert left > 900
-
-    on_bench(play)
-
-
-def test_nor_does_what_is_relayed_here_and_waits_for_credit() -> None:
-    async def play(bench: Bench) -> None:
-        bench.put(*(up(chunk, OTHER) for chunk in range(3)))
-        assert not bench.lane.holds_own
-        bench.put(up(1, RELAYED), up(2, RELAYED), up(3, RELAYED), up(4))
-        await bench.hears(up(0, OTHER), up(1, OTHER), up(1, RELAYED), up(2, RELAYED), up(4))
-        assert bench.lane.holds_own  # one of each route has no credit
-        bench.lane.credit(RELAYED)
-        began_s = asyncio.get_running_loop().time()
-        await bench.lane.own_sent()
-        assert asyncio.get_running_loop().time() - began_s == pytest.approx(0.1, rel=0.01)
-        assert bench.events[-1] == ("sent", up(3, RELAYED))
-        assert not bench.lane.holds_own
-        bench.lane.credit(OTHER)
-        await asyncio.sleep(1.0)
-        assert bench.events[-1] == ("sent", up(2, OTHER))
+        for chunk in (0, 1):
+            bench.lane.put(Send(up(chunk), lambda chunk=chunk: payload(chunk)))
+        assert made == []
+        await asyncio.sleep(0.05)
+        assert made == [0]
+        await bench.hears(up(0), up(1))
+        assert bench.lane.payload_bytes == 2 * len(PAYLOAD)
 
     on_bench(play)
 
@@ -225,13 +171,11 @@ def test_a_window_of_a_route_is_sent_and_the_rest_waits_for_credit() -> None:
     async def play(bench: Bench) -> None:
         bench.put(*(up(chunk, RELAYED) for chunk in range(5)))
         await bench.hears(up(0, RELAYED), up(1, RELAYED))
-        assert bench.lane.holds_own  # the others are parked, not forgotten
         bench.lane.credit(RELAYED)
         await bench.hears(*(up(chunk, RELAYED) for chunk in range(3)))
         bench.lane.credit(RELAYED)
         bench.lane.credit(RELAYED)
         await bench.hears(*(up(chunk, RELAYED) for chunk in range(5)))
-        assert not bench.lane.holds_own
 
     on_bench(play)
 
@@ -242,7 +186,6 @@ def test_routes_have_credit_of_their_own_and_what_ends_here_needs_none() -> None
         await bench.hears(up(0, RELAYED), up(2, OTHER), up(3), up(4))
         bench.lane.credit(OTHER)
         await bench.hears(up(0, RELAYED), up(2, OTHER), up(3), up(4), up(5, OTHER))
-        assert bench.lane.holds_own
 
     on_bench(play, window=1)
 
@@ -297,9 +240,9 @@ def test_a_window_is_for_the_fastest_the_link_ever_is() -> None:
 # --- memory and end -------------------------------------------------------------------------------
 
 
-def test_a_lane_remembers_what_left_in_this_round_and_the_last() -> None:
+def test_a_lane_remembers_what_left_lately(monkeypatch: pytest.MonkeyPatch) -> None:
     async def play(bench: Bench) -> None:
-        bench.put(up(0), up(3), up(0, round=2))
+        bench.put(up(0), up(3), up(0, exchange=2))
         assert not bench.lane.has_sent((1, 1, 0))  # it has not left yet
         await asyncio.sleep(1.0)
         assert bench.lane.has_sent((1, 1, 0))
@@ -307,10 +250,12 @@ def test_a_lane_remembers_what_left_in_this_round_and_the_last() -> None:
         assert bench.lane.has_sent((2, 1, 0))
         assert not bench.lane.has_sent((1, 2, 0))  # another plan's
         assert not bench.lane.has_sent(None)
-        bench.put(down(0, round=3))
+        monkeypatch.setattr(lane, "_REMEMBERED", 3)
+        bench.put(down(0, exchange=3))
         await asyncio.sleep(1.0)
-        assert not bench.lane.has_sent((1, 1, 0))
-        assert bench.lane.has_sent((2, 1, 0))
+        assert not bench.lane.has_sent((1, 1, 0))  # the oldest
+        assert bench.lane.has_sent((1, 1, 3))
+        assert bench.lane.has_sent((3, 1, 0))
 
     on_bench(play)
 
@@ -325,7 +270,8 @@ def test_a_connection_that_breaks_ends_the_lane_once() -> None:
         await asyncio.sleep(1.0)
         [error] = bench.errors
         assert isinstance(error, LinkError)
-        assert bench.events == [("leaving", up(0))]
+        assert bench.left == [up(0)]
+        assert bench.sent == []
 
     on_bench(play)
 
@@ -333,14 +279,14 @@ def test_a_connection_that_breaks_ends_the_lane_once() -> None:
 def test_a_neighbour_that_cannot_be_reached_ends_the_lane() -> None:
     async def main() -> None:
         async def connect(strand: int) -> Connection:
-            raise LinkError("nobody there")
+            raise LinkError("not there")
 
         errors: list[Exception] = []
-        lane = Lane(1, "lane", connect, 2, lambda: None, errors.append)
+        unreachable = Lane(1, "lane", connect, 2, lambda send: None, errors.append)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert [str(error) for error in errors] == ["nobody there"]
-        lane.close()
+        assert [str(error) for error in errors] == ["not there"]
+        unreachable.close()
 
     run_virtually(main())
 
@@ -354,3 +300,15 @@ def test_a_closed_lane_sends_no_more() -> None:
         assert bench.errors == []
 
     on_bench(play)
+
+
+def test_what_waits_in_a_lane_that_is_dropped_is_handed_back_once() -> None:
+    async def play(bench: Bench) -> None:
+        bench.put(up(0), up(1), up(2, RELAYED), up(3, RELAYED))  # the last one has no credit
+        await asyncio.sleep(0.15)
+        assert bench.sent == [up(0)]
+        bench.lane.drop()
+        assert sorted(message.chunk for message in bench.sent) == [0, 1, 2, 3]
+        await bench.hears(up(0))
+
+    on_bench(play, window=1)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from anabranch.net.messages import PartialSum
-from anabranch.site.aggregation import Send
+from anabranch.site.actions import Send
 from anabranch.site.lane import Path
 from anabranch.site.multipath import Fork, choose
+from anabranch.site.terms import Op, Terms, Wire
 
 PRIMARY, FAST, SLOW = (0, 9), (0, 1, 9), (0, 2, 3, 9)
+TERMS = Terms(Op.MEAN, Wire.FLOAT32, 100).code
 
 
 class Paths:
@@ -17,21 +19,27 @@ class Paths:
 
     def __init__(self, busy_bound: int = 2, queue_length: int = 1) -> None:
         self.put: list[Send] = []
-        self.fork = Fork(busy_bound, queue_length, self.put.append)
-        self.fork.use((FAST, SLOW))
-        self.sent: list[int] = []
+        self.fork = Fork(busy_bound, queue_length)
+        self.use(FAST, SLOW)
+
+    def use(self, *auxiliary: Path) -> None:
+        self.put += self.fork.use(auxiliary)
 
     def add(self, *chunks: int) -> None:
         for chunk in chunks:
-            message = PartialSum(1, 1, chunk, PRIMARY, 1.0)
-            done = lambda chunk=chunk: self.sent.append(chunk)  # noqa: E731
-            self.fork.add(Send(message, memoryview(b""), sent=done))
+            message = PartialSum(1, 1, chunk, PRIMARY, TERMS)
+            self.put += self.fork.add(Send(message, memoryview(b"")))
 
     def taken(self) -> list[tuple[int, Path]]:
         return [(send.message.chunk, send.message.path) for send in self.put]
 
     def send(self, chunk: int) -> None:
-        next(send for send in self.put if send.message.chunk == chunk).sent()
+        """Let a chunk leave, by the message that its path has been written into."""
+        [send] = [send for send in self.put if send.message.chunk == chunk]
+        self.put += self.fork.sent(send.message)
+
+    def credit(self, path: Path) -> None:
+        self.put += self.fork.credited(path)
 
 
 @pytest.mark.parametrize(
@@ -56,8 +64,7 @@ def test_chunks_are_bound_late_and_the_lowest_first() -> None:
     assert paths.taken() == [(5, PRIMARY), (6, PRIMARY), (7, FAST), (8, SLOW)]
     paths.send(5)
     assert paths.taken()[4:] == [(3, PRIMARY)]
-    assert paths.sent == [5]
-    paths.fork.credited(SLOW)
+    paths.credit(SLOW)
     assert paths.taken()[5:] == [(4, SLOW)]
 
 
@@ -73,13 +80,13 @@ def test_a_relayed_path_is_free_when_its_first_relay_says_so_and_not_when_it_was
     assert paths.taken() == [(0, PRIMARY), (1, FAST), (2, SLOW)]
     paths.send(1)
     assert len(paths.put) == 3
-    paths.fork.credited(FAST)
+    paths.credit(FAST)
     assert paths.taken()[3:] == [(3, FAST)]
 
 
 def test_an_auxiliary_path_without_relays_is_free_when_it_was_sent() -> None:
     paths = Paths(busy_bound=1)
-    paths.fork.use(((0, 9),))  # where the primary path is a relayed one
+    paths.use((0, 9))  # where the primary path is a relayed one
     paths.add(0, 1, 2)
     paths.send(1)
     assert [chunk for chunk, _ in paths.taken()] == [0, 1, 2]
@@ -88,18 +95,18 @@ def test_an_auxiliary_path_without_relays_is_free_when_it_was_sent() -> None:
 def test_paths_may_change_while_chunks_are_on_their_way() -> None:
     paths = Paths(busy_bound=1)
     paths.add(0, 1, 2, 3, 4)
-    paths.fork.use((SLOW,))
-    paths.fork.credited(FAST)  # of an old path: nothing else may take it
+    paths.use(SLOW)
+    paths.credit(FAST)  # of an old path: nothing else may take it
     assert paths.taken() == [(0, PRIMARY), (1, FAST), (2, SLOW)]
-    paths.fork.credited(SLOW)
+    paths.credit(SLOW)
     assert paths.taken()[3:] == [(3, SLOW)]
-    paths.fork.use(())
+    paths.use()
     paths.send(0)
     assert paths.taken()[4:] == [(4, PRIMARY)]
 
 
 def test_a_credit_for_nothing_is_none() -> None:
     paths = Paths(busy_bound=1, queue_length=1)
-    paths.fork.credited(FAST)
+    paths.credit(FAST)
     paths.add(0, 1, 2, 3)
     assert len(paths.put) == 3

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from anabranch.learn.optimisers import Adam, Optimiser, Sgd
-from anabranch.net.errors import DuplicateMessage, MalformedMessage, OutOfPlaceMessage
-from anabranch.net.messages import Push
+from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.plan import Chunk
-from anabranch.site.accumulator import Floats
+from anabranch.site.actions import Total
+from anabranch.site.arithmetic import Floats
 from anabranch.site.partition import ServerPartition, Update
 
 ELEMENTS, CHUNK = 40, 10
@@ -21,9 +21,25 @@ def model(seed: int = 0) -> Floats:
     return np.random.default_rng(seed).normal(size=ELEMENTS).astype(np.float32)
 
 
-def make(optimiser: Optimiser, workers: int = 3) -> tuple[ServerPartition, list[Update]]:
-    came: list[Update] = []
-    return ServerPartition(HELD, model(), optimiser.start(2 * CHUNK), workers, came.append), came
+def make(optimiser: Optimiser, workers: int = 3) -> ServerPartition:
+    return ServerPartition(HELD, model(), optimiser.start(2 * CHUNK), workers)
+
+
+def take(
+    partition: ServerPartition,
+    updates: tuple[Update, ...],
+    values: Floats,
+    weight: float,
+    divisor: float,
+    chunk: int = -1,
+) -> tuple[Update, ...]:
+    """Hand over a sum, chunk by chunk; return whose updates are here with the last of them."""
+    here: tuple[Update, ...] = ()
+    for held in HELD:
+        if chunk in (-1, held.index):
+            part = values[held.start : held.stop].copy()
+            here = partition.take(updates, Total(held, part, weight, divisor, None))
+    return here
 
 
 def push(
@@ -33,14 +49,9 @@ def push(
     gradients: Floats,
     weight: float = 1.0,
     chunk: int = -1,
-) -> None:
-    for index in (1, 3) if chunk < 0 else (chunk,):
-        payload = gradients[index * CHUNK : (index + 1) * CHUNK].tobytes()
-        message = Push(number, 1, index, (worker, 9), weight)
-        sink = partition.on_push(message, len(payload))
-        assert sink.target is not None
-        sink.target[:] = payload
-        sink.done()
+) -> tuple[Update, ...]:
+    """Hand over the update of one worker, whose elements travel as they are."""
+    return take(partition, ((worker, number),), gradients, weight, 1.0, chunk)
 
 
 def parameters(partition: ServerPartition) -> Floats:
@@ -49,12 +60,11 @@ def parameters(partition: ServerPartition) -> Floats:
 
 
 def test_one_worker_is_plain_gradient_descent() -> None:
-    partition, came = make(Sgd(0.1), workers=1)
+    partition = make(Sgd(0.1), workers=1)
     expected = model()
     for number in range(1, 6):
         gradients = model(number)
-        push(partition, 0, number, gradients)
-        assert came[-1] == (0, number)
+        assert push(partition, 0, number, gradients) == ((0, number),)
         partition.apply([(0, number)])
         expected -= gradients * np.float32(0.1)
     np.testing.assert_array_equal(parameters(partition), expected[OWN])
@@ -63,7 +73,7 @@ def test_one_worker_is_plain_gradient_descent() -> None:
 
 @pytest.mark.parametrize("optimiser", [Sgd(0.1), Sgd(0.1, 0.9), Adam(0.1)])
 def test_all_in_one_step_is_the_weighted_mean(optimiser: Optimiser) -> None:
-    partition, _ = make(optimiser)
+    partition = make(optimiser)
     weights = (1.0, 2.0, 3.0)
     for worker, weight in enumerate(weights):
         push(partition, worker, 1, model(worker + 1), weight)
@@ -75,8 +85,8 @@ def test_all_in_one_step_is_the_weighted_mean(optimiser: Optimiser) -> None:
 
 
 def test_one_after_the_other_without_momentum_is_as_far_as_all_together() -> None:
-    together, _ = make(Sgd(0.1))
-    singly, _ = make(Sgd(0.1))
+    together = make(Sgd(0.1))
+    singly = make(Sgd(0.1))
     for worker in range(3):
         push(together, worker, 1, model(worker + 1))
         push(singly, worker, 1, model(worker + 1))
@@ -86,56 +96,51 @@ def test_one_after_the_other_without_momentum_is_as_far_as_all_together() -> Non
 
 
 def test_an_update_counts_once_all_its_chunks_are_here() -> None:
-    partition, came = make(Sgd(0.1))
-    push(partition, 0, 1, model(1), chunk=3)
-    assert came == []
-    with pytest.raises(OutOfPlaceMessage, match="update 1 of site 0 is not here"):
+    partition = make(Sgd(0.1))
+    assert push(partition, 0, 1, model(1), chunk=3) == ()
+    assert not partition.is_here(((0, 1),))
+    with pytest.raises(OutOfPlaceMessage, match=r"\[\(0, 1\)\] is not here"):
         partition.apply([(0, 1)])
-    push(partition, 0, 1, model(1), chunk=1)
-    assert came == [(0, 1)]
+    assert push(partition, 0, 1, model(1), chunk=1) == ((0, 1),)
+    assert partition.is_here(((0, 1),))
+    assert not partition.has_settled((0, 1))
+    partition.apply([(0, 1)])
+    assert partition.has_settled((0, 1))
+    assert not partition.has_settled((0, 2))
+    assert not partition.has_forgotten((0, 1))
 
 
-def test_what_is_discarded_leaves_the_model_as_it_is_and_never_comes_back() -> None:
-    partition, came = make(Sgd(0.1))
+def test_what_is_discarded_leaves_the_model_as_it_is() -> None:
+    partition = make(Sgd(0.1))
     before = parameters(partition)
     push(partition, 0, 1, model(1))
-    partition.discard([(0, 1)])
+    push(partition, 1, 1, model(1), chunk=3)
+    partition.discard([(0, 1), (1, 1), (2, 1)])
     np.testing.assert_array_equal(parameters(partition), before)
-    with pytest.raises(DuplicateMessage):
-        push(partition, 0, 1, model(1), chunk=1)
-    push(partition, 0, 2, model(1))
-    assert came == [(0, 1), (0, 2)]
-
-
-def test_what_still_comes_of_a_dead_workers_update_is_thrown_away_without_a_word() -> None:
-    partition, came = make(Sgd(0.1))
-    push(partition, 0, 1, model(1), chunk=3)
-    partition.discard([(0, 1)])
-    sink = partition.on_push(Push(1, 1, 1, (0, 9), 1.0), 4 * CHUNK)
-    assert (sink.target, sink.piece) == (None, None)
-    sink.done()
-    push(partition, 0, 2, model(1))
-    assert came == [(0, 2)]
+    for worker in range(3):
+        assert partition.has_settled((worker, 1))
+    # What still comes of those that were not all here is thrown away without a word.
+    assert [partition.has_forgotten((worker, 1)) for worker in range(3)] == [False, True, True]
+    assert push(partition, 0, 2, model(1)) == ((0, 2),)
+    assert partition.version == 0
 
 
 def add_up(
     partition: ServerPartition, updates: tuple[Update, ...], weights: dict[int, float]
-) -> None:
-    """Hand over the sum of workers' updates, chunk by chunk."""
+) -> tuple[Update, ...]:
+    """Hand over the sum of workers' updates."""
     total = sum(np.float32(weight) * model(worker + 1) for worker, weight in weights.items())
-    for index in (3, 1):
-        part = np.asarray(total, np.float32)[index * CHUNK : (index + 1) * CHUNK]
-        partition.on_sum(updates, index, part, sum(weights.values()))
+    weight = sum(weights.values())
+    return take(partition, updates, np.asarray(total, np.float32), weight, weight)
 
 
 @pytest.mark.parametrize("optimiser", [Sgd(0.1), Adam(0.1)])
 def test_a_sum_is_the_same_step_as_its_updates_one_by_one(optimiser: Optimiser) -> None:
-    added_up, came = make(optimiser)
-    singly, _ = make(optimiser)
+    added_up = make(optimiser)
+    singly = make(optimiser)
     weights = {0: 1.0, 1: 2.0, 2: 3.0}
     updates = tuple((worker, 1) for worker in weights)
-    add_up(added_up, updates, weights)
-    assert tuple(came) == updates
+    assert add_up(added_up, updates, weights) == updates
     for worker, weight in weights.items():
         push(singly, worker, 1, model(worker + 1), weight)
     added_up.apply(updates)
@@ -145,37 +150,34 @@ def test_a_sum_is_the_same_step_as_its_updates_one_by_one(optimiser: Optimiser) 
 
 
 def test_a_sum_becomes_part_of_the_model_whole_and_once() -> None:
-    partition, came = make(Sgd(0.1))
+    partition = make(Sgd(0.1))
     updates = ((0, 1), (1, 1))
-    partition.on_sum(updates, 3, model()[30:40], 2.0)
-    with pytest.raises(OutOfPlaceMessage, match="1 of 2 chunks of the sum"):
+    assert take(partition, updates, model(), 2.0, 2.0, chunk=3) == ()
+    with pytest.raises(OutOfPlaceMessage, match="not all of it"):
         partition.apply(updates)
-    partition.on_sum(updates, 1, model()[10:20], 2.0)
-    assert tuple(came) == updates
-    with pytest.raises(OutOfPlaceMessage, match="2 of 2 chunks of the sum"):
+    assert take(partition, updates, model(), 2.0, 2.0, chunk=1) == updates
+    with pytest.raises(OutOfPlaceMessage, match=r"\[\(0, 1\)\] is not here by itself"):
         partition.apply(updates[:1])
     assert partition.version == 0
     partition.apply(updates)
-    with pytest.raises(OutOfPlaceMessage, match="update 1 of site 0 is not here"):
+    with pytest.raises(OutOfPlaceMessage, match="is not here"):
         partition.apply(updates)
     assert partition.version == 1
 
 
 def test_a_sum_of_fewer_takes_the_place_of_one_that_a_dead_worker_is_in() -> None:
-    partition, came = make(Sgd(0.1))
-    expected, _ = make(Sgd(0.1))
+    partition = make(Sgd(0.1))
+    expected = make(Sgd(0.1))
     add_up(partition, ((0, 1), (1, 1)), {0: 1.0, 1: 2.0})
     partition.discard([(1, 1)])
-    came.clear()
     for each in (partition, expected):
-        add_up(each, ((0, 1),), {0: 1.0})
+        assert add_up(each, ((0, 1),), {0: 1.0}) == ((0, 1),)
         each.apply([(0, 1)])
-    assert came == [(0, 1)]
     np.testing.assert_array_equal(parameters(partition), parameters(expected))
 
 
 def test_a_snapshot_stays_as_it_was() -> None:
-    partition, _ = make(Sgd(0.1))
+    partition = make(Sgd(0.1))
     snapshot = partition.snapshot()
     before = {index: held.copy() for index, held in snapshot.items()}
     push(partition, 0, 1, model(1))
@@ -184,31 +186,16 @@ def test_a_snapshot_stays_as_it_was() -> None:
         np.testing.assert_array_equal(held, before[index])
 
 
-def test_what_does_not_belong_is_refused_and_harms_nothing() -> None:
-    partition, came = make(Sgd(0.1))
-    push(partition, 0, 1, model(1), chunk=1)
-    refused = [
-        (Push(1, 1, 1, (0, 9), 1.0), 40, DuplicateMessage, "chunk 1 of update 1 of site 0"),
-        (Push(1, 1, 2, (0, 9), 1.0), 40, OutOfPlaceMessage, "chunk 2 .* not held here"),
-        (Push(1, 1, 3, (0, 9), 1.0), 36, OutOfPlaceMessage, "36 bytes, not 40"),
-        (Push(1, 1, 3, (0, 9), 2.0), 40, MalformedMessage, "more than one weight"),
-        (Push(2, 1, 3, (0, 9), float("nan")), 40, MalformedMessage, "weight nan"),
-    ]
-    for message, size, error, named in refused:
-        with pytest.raises(error, match=named):
-            partition.on_push(message, size)
-    push(partition, 0, 1, model(1), chunk=3)
-    assert came == [(0, 1)]
+def test_a_step_without_updates_is_none() -> None:
+    partition = make(Sgd(0.1))
+    partition.apply([])
+    assert partition.version == 0
+    np.testing.assert_array_equal(parameters(partition), model()[OWN])
 
 
 def test_without_numbers_the_books_are_the_same() -> None:
-    came: list[Update] = []
-    partition = ServerPartition(HELD, np.empty(0, np.float32), None, 2, came.append)
-    for index in (1, 3):
-        sink = partition.on_push(Push(1, 1, index, (0, 9), 1.0), 40)
-        assert sink.target is None
-        sink.done()
-    assert came == [(0, 1)]
-    partition.apply(came)
+    partition = ServerPartition(HELD, np.empty(0, np.float32), None, 2)
+    assert push(partition, 0, 1, np.zeros(ELEMENTS, np.float32)) == ((0, 1),)
+    partition.apply([(0, 1)])
     assert partition.version == 1
     assert [len(held) for held in partition.snapshot().values()] == [CHUNK, CHUNK]

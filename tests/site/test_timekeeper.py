@@ -17,11 +17,10 @@ from anabranch.sim.loop import VirtualLoop, run_virtually
 from anabranch.sim.machine import Clock
 from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import SiteAgent, Transport
-from anabranch.site.arithmetic import Float32
 from anabranch.site.meter import Meter
 from anabranch.site.timekeeper import Timekeeper
 
-from .cluster import TOKEN, Witness
+from .cluster import TOKEN, Witness, all_reduce
 
 LATENCY_S = 0.04
 CHAIN = Overlay(
@@ -44,7 +43,9 @@ def test_every_site_knows_the_time_to_a_quarter_of_the_latency(roots: int) -> No
         assert isinstance(loop, VirtualLoop)
         network = SimulatedNetwork(loop, CHAIN, 0, control_latency_s=0.02)
         plan: Plan = fapt(CHAIN, roots=[0] if roots == 1 else [0, 1, 2, 3])
-        scheduler = Scheduler(network.control(None), CHAIN, plan, TOKEN, "", Witness())
+        scheduler = Scheduler(
+            network.control(None), CHAIN, plan, TOKEN, "", lambda plan, elements: 1000, Witness()
+        )
         address = await scheduler.listen(("s", 0))
         agents, clocks = [], []
         for site in range(CHAIN.size):
@@ -68,9 +69,9 @@ def test_every_site_knows_the_time_to_a_quarter_of_the_latency(roots: int) -> No
             agent, buffer = agents[site], np.ones(20_000, np.float32)
             await agent.join(address)
             meter = Meter(BusyPeriodEstimator, 1.0)
-            await agent.start(Transport(1000), len(buffer), Float32(), network.lanes(site), meter)
+            await agent.start(Transport(1000, 1000, 1 << 16), network.lanes(site), meter)
             for round in range(40):
-                done = await agent.all_reduce(buffer, more=round < 39)
+                done = await all_reduce(agent, buffer, more=round < 39)
                 await agent.round_ended(done, None)
                 await asyncio.sleep(0.5)  # computes: the links are idle
                 stamp = agent.stamp(backlogged=False)

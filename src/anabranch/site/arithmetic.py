@@ -305,7 +305,8 @@ def _torch_type(wire: Wire) -> torch.dtype:
 def _tensor(data: memoryview, wire: Wire) -> torch.Tensor:
     import torch
 
-    return torch.frombuffer(data, dtype=_torch_type(wire))
+    # Torch warns of memory that it may not write to, which some networks hand over.
+    return torch.frombuffer(bytearray(data) if data.readonly else data, dtype=_torch_type(wire))
 
 
 @lru_cache

@@ -75,7 +75,10 @@ class Exchange:
         receives = receivers is None or self._site in receivers
         self.reduction.begin(plan, total, contributors)
         self.spread.begin(plan, total, buffer if receives else None, receivers)
-        actions = self.deal(chunks)
+        actions: list[Action] = []
+        if self._contributes:  # no result can be whole without this site's part
+            actions += self.spread.drop_early("a result before this site's sum has left")
+        actions += self.deal(chunks)
         if self._contributes:
             actions += self._turn(self.reduction.contribute(buffer, weight))
         return actions

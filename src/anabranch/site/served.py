@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 from anabranch.net.errors import DuplicateMessage, OutOfPlaceMessage
 from anabranch.net.messages import ChunkMessage, PartialSum, Result
-from anabranch.plan import Chunk, Plan
+from anabranch.plan import Chunk, Plan, places_down
 from anabranch.site.actions import (
     Action,
     Held,
@@ -418,6 +418,9 @@ class Served:
 
     def _to_pass(self, message: Result) -> Spread | None:
         """Return the part of a site that only passes a model on; None where it need not."""
+        place = places_down(self._plan, self._site, self._workers)[self._chunks[message.chunk].tree]
+        if not place.paths_down:
+            return None
         name = f"chunk {message.chunk} of the model for update {message.exchange}"
         if message.exchange < self._passed:
             raise DuplicateMessage(name)
@@ -426,8 +429,6 @@ class Served:
         spread = self._passing
         if spread is None or spread.exchange != message.exchange:
             spread = self._spread(message.exchange, None, self._workers)
-        if not spread.passes_on(self._chunks[message.chunk]):
-            return None
         return spread
 
     def _receive_early(self, message: Result, payload: memoryview) -> list[Action]:

@@ -215,8 +215,14 @@ class Spread:
             self._plan is not None and len(self._chunks) == self._total and self.held >= self._due
         )
 
+    def drop_early(self, why: str) -> list[Action]:
+        """Throw away what has come before its chunk was dealt."""
+        strays: list[Action] = [Stray(message.path[0], why) for message, _ in self._early]
+        self.release()
+        return strays
+
     def release(self) -> None:
-        """Give back the room that early data takes; nothing more comes of this spread."""
+        """Give back the room that early data takes."""
         for _, payload in self._early:
             self._room.left += len(payload) // self._arithmetic.item_bytes
         self._early = []
