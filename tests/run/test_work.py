@@ -13,7 +13,7 @@ from anabranch.plan import Fapt
 from anabranch.run.scenario import Scenario, Stop
 from anabranch.run.scenario.tasks import Exchange, Task, Train
 from anabranch.run.work import Work, buffer_elements, describe, make_work
-from anabranch.site.arithmetic import Float32, SizesOnly
+from anabranch.site.terms import Wire
 
 SOFTMAX = Train(data="digits", model="softmax", learning_rate=0.5, batch_size=16)
 SITES = 4
@@ -121,7 +121,7 @@ def test_a_profile_has_its_model_s_size() -> None:
 def test_sites_without_numbers_share_one_buffer_of_nothing() -> None:
     first, second, *_ = works(SOFTMAX, sizes_only=True)
     assert first.buffer is second.buffer
-    assert isinstance(first.arithmetic, SizesOnly)
+    assert first.wire == Wire.SIZES
     assert first.prepare(first.samples) is None
     assert first.apply(1) is None
     assert first.evaluation is None
@@ -133,8 +133,8 @@ def test_only_training_is_evaluated() -> None:
     assert training.evaluation is not None
     assert training.evaluation.every == SOFTMAX.evaluate_every
     assert exchanging.evaluation is None
-    assert isinstance(training.arithmetic, Float32)
-    assert isinstance(exchanging.arithmetic, Float32)
+    assert training.wire == Wire.FLOAT32
+    assert exchanging.wire == Wire.FLOAT32
 
 
 @pytest.mark.parametrize(
