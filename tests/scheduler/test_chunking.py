@@ -7,13 +7,14 @@ from itertools import pairwise
 import pytest
 
 from anabranch.overlay import Link, Overlay, Site, internet2_9
-from anabranch.plan import packed, star
+from anabranch.plan import packed, restrict, star
 from anabranch.scheduler.chunking import (
     LEAST_ELEMENTS,
     MOST_ELEMENTS,
     chunk_elements,
     filling_elements,
 )
+from anabranch.scheduler.dispatch import needed_window
 
 SIZES = [1, 1000, 1 << 14, 1 << 20, 25_000_000, 1 << 28, 1 << 32]
 INTERNET2 = internet2_9()
@@ -70,3 +71,9 @@ def test_slow_deep_trees_fill_quickly_and_shallow_ones_have_large_chunks() -> No
     assert chunk_elements(25_000_000, DEEP, INTERNET2, False) > 4 * filling_elements(
         25_000_000, True
     )
+
+
+def test_a_member_alone_moves_nothing() -> None:
+    alone = restrict(DEEP, (4,))
+    assert chunk_elements(1 << 28, alone, INTERNET2, True) == filling_elements(1 << 28, True)
+    assert needed_window(alone, INTERNET2, 1 << 18, 50, round_trip_s=0.0) == 50
