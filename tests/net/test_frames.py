@@ -17,12 +17,13 @@ from anabranch.net.errors import (
 )
 from anabranch.net.frames import DISCARD, PIECE_BYTES, FrameReader, Limits, Sink, encode_frame
 from anabranch.net.messages import (
+    WIRE_VERSION,
     AnyMessage,
     Leave,
-    Mean,
     Message,
     PartialSum,
     Ready,
+    Result,
     Start,
     encode,
 )
@@ -52,7 +53,7 @@ class Recorder:
         def done() -> None:
             self.payloads.append(bytes(received))
 
-        if isinstance(message, Mean):
+        if isinstance(message, Result):
             return Sink(target=memoryview(received), done=done)
         return Sink(piece=piece, done=done)
 
@@ -71,11 +72,11 @@ class Recorder:
 
 
 def sum_message(chunk: int) -> PartialSum:
-    return PartialSum(1, 1, chunk, (3, 4), 1.0)
+    return PartialSum(1, 1, chunk, (3, 4), 16)
 
 
-def mean_message(chunk: int) -> Mean:
-    return Mean(1, 1, chunk, (3, 4))
+def result_message(chunk: int) -> Result:
+    return Result(1, 1, chunk, (3, 4), 16)
 
 
 @settings(deadline=None, max_examples=60)
@@ -91,7 +92,7 @@ def test_any_cut_of_the_stream_gives_the_same_messages(
         sizes = [size % 400 * 4 for size in sizes]  # small cuts of large payloads only cost time
     stream, messages, payloads = b"", [], []
     for chunk, size in enumerate(sizes):
-        message = mean_message(chunk) if in_place[chunk] else sum_message(chunk)
+        message = result_message(chunk) if in_place[chunk] else sum_message(chunk)
         payload = np.random.default_rng(chunk).bytes(size)
         stream += encode_frame(message, size) + payload
         messages.append(message)
@@ -114,7 +115,7 @@ def test_no_more_bytes_are_awaited_than_the_frame_still_has(
 ) -> None:
     recorder = Recorder()
     for chunk, size in enumerate(sizes):
-        message = mean_message(chunk) if in_place else sum_message(chunk)
+        message = result_message(chunk) if in_place else sum_message(chunk)
         frame = memoryview(encode_frame(message, size) + bytes(size))
         while frame:
             assert 1 <= recorder.reader.awaited_bytes <= len(frame)
@@ -151,9 +152,13 @@ def test_a_refused_message_is_skipped_and_the_stream_goes_on() -> None:
 def test_a_message_larger_than_the_reading_buffer_is_read_whole() -> None:
     recorder = Recorder()
     recorder.reader.limits = Limits(message_bytes=1 << 22, payload_bytes=0)
-    long = PartialSum(1, 1, 0, tuple(range(100_000)), 1.0)
+    long = PartialSum(1, 1, 0, tuple(range(100_000)), 16)
     recorder.feed(encode_frame(long) + encode_frame(Start()), 1 << 20)
     assert recorder.messages == [long, Start()]
+
+
+def prefix(message_bytes: int, payload_bytes: int) -> bytes:
+    return struct.pack(">2sBxIQ", b"AB", WIRE_VERSION, message_bytes, payload_bytes)
 
 
 @pytest.mark.parametrize(
@@ -161,10 +166,22 @@ def test_a_message_larger_than_the_reading_buffer_is_read_whole() -> None:
     [
         (b"GET / HTTP/1.1\r\n\r\n", MalformedMessage, "begins with b'GE'"),
         (b"AB\x09" + bytes(13), MalformedMessage, "wire version 9"),
-        (struct.pack(">2sBxIQ", b"AB", 1, 1 << 20, 0), OversizedMessage, "1048576 bytes"),
-        (struct.pack(">2sBxIQ", b"AB", 1, 4, 1 << 40), OversizedMessage, "payload"),
-        (struct.pack(">2sBxIQ", b"AB", 1, 3, 0) + b"\xc1\xc1\xc1", MalformedMessage, "not a"),
-        (struct.pack(">2sBxIQ", b"AB", 1, 6, 0) + b"\x91\xa4Hack", MalformedMessage, "not a"),
+        (
+            prefix(1 << 20, 0),
+            OversizedMessage,
+            "1048576 bytes",
+        ),
+        (prefix(4, 1 << 40), OversizedMessage, "payload"),
+        (
+            prefix(3, 0) + b"\xc1\xc1\xc1",
+            MalformedMessage,
+            "not a",
+        ),
+        (
+            prefix(6, 0) + b"\x91\xa4Hack",
+            MalformedMessage,
+            "not a",
+        ),
     ],
 )
 def test_bytes_that_are_no_frame_are_refused_by_name(

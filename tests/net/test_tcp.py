@@ -23,7 +23,6 @@ from anabranch.net.messages import (
     Credit,
     Hello,
     NoMoreRounds,
-    RoundRequest,
     Shutdown,
     Start,
 )
@@ -134,11 +133,11 @@ def test_payloads_arrive_whole_and_in_order() -> None:
         ear = Ear()
         async with joined(ear) as connection:
             await asyncio.gather(
-                connection.send(RoundRequest(1), LARGE),
-                connection.send(RoundRequest(2)),
-                connection.send(RoundRequest(3), memoryview(b"end")),
+                connection.send(NoMoreRounds(1), LARGE),
+                connection.send(NoMoreRounds(2)),
+                connection.send(NoMoreRounds(3), memoryview(b"end")),
             )
-            await ear.hears(RoundRequest(1), RoundRequest(2), RoundRequest(3))
+            await ear.hears(NoMoreRounds(1), NoMoreRounds(2), NoMoreRounds(3))
             assert [payload for _, payload in ear.heard] == [LARGE, b"", b"end"]
 
     on_loop(play)
@@ -184,16 +183,16 @@ def test_the_memory_of_a_payload_is_free_once_send_returns() -> None:
 def test_posts_go_between_sends_and_never_into_one() -> None:
     async def play() -> None:
         async with raw_server(Ear()) as (connection, peer):
-            first = asyncio.ensure_future(connection.send(RoundRequest(1), LARGE))
-            second = asyncio.ensure_future(connection.send(RoundRequest(2)))
+            first = asyncio.ensure_future(connection.send(NoMoreRounds(1), LARGE))
+            second = asyncio.ensure_future(connection.send(NoMoreRounds(2)))
             await turns()
             assert not first.done()  # nobody reads
             connection.post(Credit((7,)))
             expected = b"".join(
                 [
-                    encode_frame(RoundRequest(1), len(LARGE)) + LARGE,
+                    encode_frame(NoMoreRounds(1), len(LARGE)) + LARGE,
                     encode_frame(Credit((7,))),
-                    encode_frame(RoundRequest(2)),
+                    encode_frame(NoMoreRounds(2)),
                 ]
             )
             assert await read(peer, len(expected)) == expected
@@ -262,7 +261,7 @@ def test_a_send_cancelled_in_the_middle_ends_the_connection() -> None:
     async def play() -> None:
         ear = Ear()
         async with raw_server(ear) as (connection, peer):
-            sending = asyncio.ensure_future(connection.send(RoundRequest(1), LARGE))
+            sending = asyncio.ensure_future(connection.send(NoMoreRounds(1), LARGE))
             await turns()
             sending.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -272,7 +271,7 @@ def test_a_send_cancelled_in_the_middle_ends_the_connection() -> None:
                 await connection.send(Start())
             connection.post(Start())  # and this is nothing to complain of
             got = await read(peer, 2 * len(LARGE))
-            frame = encode_frame(RoundRequest(1), len(LARGE)) + LARGE
+            frame = encode_frame(NoMoreRounds(1), len(LARGE)) + LARGE
             assert len(got) < len(frame)  # and nothing else comes after it
             assert frame.startswith(got)
 
@@ -283,7 +282,7 @@ def test_a_send_to_a_peer_that_goes_away_is_a_link_error() -> None:
     async def play() -> None:
         ear = Ear()
         async with raw_server(ear) as (connection, peer):
-            sending = asyncio.ensure_future(connection.send(RoundRequest(1), LARGE))
+            sending = asyncio.ensure_future(connection.send(NoMoreRounds(1), LARGE))
             await turns()
             peer.close()
             with pytest.raises(LinkError, match=r"the connection to .* (is gone|broke)"):

@@ -21,7 +21,7 @@ import pytest
 
 from anabranch.net.errors import RunAborted
 from anabranch.net.frames import encode_frame
-from anabranch.net.messages import Hello, Mean, PartialSum
+from anabranch.net.messages import Hello, PartialSum, Result
 from anabranch.overlay import Link, Overlay, Site, Trace, dumps, internet2_9, redraw
 from anabranch.record import (
     Evaluated,
@@ -40,6 +40,7 @@ from anabranch.record import (
 )
 from anabranch.run.scenario import Scenario, ScenarioError, load, loads
 from anabranch.run.simulate import simulate
+from anabranch.site.terms import Op, Terms, Wire
 
 from ..plan.networks import build, random_overlay
 from ..plan.reference_schedule import round_s
@@ -139,9 +140,10 @@ def run(tmp_path: Path) -> Simulate:
     return simulate_it
 
 
+_CODE = Terms(Op.MEAN, Wire.SIZES, ELEMENTS).code
 # The frames of a star's round that has one chunk; every round up to 127 has the same.
-_UP = encode_frame(PartialSum(1, 1, 0, (1, 0), 1.0), 4 * ELEMENTS)
-_DOWN = encode_frame(Mean(1, 1, 0, (0, 1)), 4 * ELEMENTS)
+_UP = encode_frame(PartialSum(1, 1, 0, (1, 0), _CODE), 4 * ELEMENTS)
+_DOWN = encode_frame(Result(1, 1, 0, (0, 1), _CODE), 4 * ELEMENTS)
 UP_S = 8 * (len(_UP) + 4 * ELEMENTS) / MB_S
 DOWN_S = 8 * (len(_DOWN) + 4 * ELEMENTS) / MB_S
 HELLO_S = 8 * len(encode_frame(Hello("simulated", 1, 0))) / MB_S  # on each lane, once

@@ -9,14 +9,14 @@ import pytest
 from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage
 from anabranch.overlay import internet2_9
 from anabranch.plan import fapt
-from anabranch.scheduler.dispatch import Dispatcher, needed_window
+from anabranch.scheduler.dispatch import _DEALS_A_WINDOW, Dispatcher, needed_window
 
 
 def play(
     takes_s: list[float], shares: list[float], chunks: int, window: int
 ) -> tuple[float, list[int]]:
     """Let each tree carry one chunk after the other, each for so long; return when all ended."""
-    dispatcher = Dispatcher(shares, 1, chunks, window)
+    dispatcher = Dispatcher(shares, [0], chunks, window)
     queued = [dispatcher.first.count(tree) for tree in range(len(shares))]
     finished = [0] * len(shares)
     ends = [(takes_s[tree], tree) for tree, count in enumerate(queued) if count]
@@ -37,17 +37,33 @@ def play(
 
 
 def test_a_window_is_dealt_by_share_and_the_rest_by_speed() -> None:
-    dispatcher = Dispatcher([0.5, 0.25, 0.25], 1, 100, 8)
+    dispatcher = Dispatcher([0.5, 0.25, 0.25], [0], 100, 8)
     assert sorted(dispatcher.first) == [0, 0, 0, 0, 1, 1, 2, 2]
     assert dispatcher.progress(0, [0, 2, 0], 1.0) == (1, 1)
     assert dispatcher.progress(0, [1, 2, 0], 2.0) == (0,)
 
 
 def test_a_chunk_has_ended_when_every_site_holds_it() -> None:
-    dispatcher = Dispatcher([0.5, 0.5], 3, 100, 4)
-    assert dispatcher.progress(0, [1, 0], 1.0) == ()
-    assert dispatcher.progress(2, [1, 1], 1.0) == ()
-    assert dispatcher.progress(1, [1, 0], 1.5) == (0,)
+    dispatcher = Dispatcher([0.5, 0.5], [3, 5, 8], 100, 4)
+    assert dispatcher.members == (3, 5, 8)
+    assert dispatcher.progress(3, [1, 0], 1.0) == ()
+    assert dispatcher.progress(8, [1, 1], 1.0) == ()
+    assert dispatcher.progress(5, [1, 0], 1.5) == (0,)
+
+
+def test_chunks_are_dealt_in_batches_of_a_part_of_the_window() -> None:
+    batch = 3
+    window = batch * _DEALS_A_WINDOW
+    dispatcher = Dispatcher([1.0], [0], 1000, window)
+    dealt = [len(dispatcher.progress(0, [held], float(held))) for held in range(1, 3 * batch + 1)]
+    assert dealt == [0, 0, batch] * 3
+
+
+def test_a_batch_that_will_not_fill_is_dealt_once_nothing_is_under_way() -> None:
+    window = 3 * _DEALS_A_WINDOW
+    dispatcher = Dispatcher([1.0], [0], window + 2, window)
+    assert dispatcher.progress(0, [1], 1.0) == ()
+    assert dispatcher.progress(0, [window], 2.0) == (0, 0)
 
 
 def test_trees_that_are_faster_than_thought_carry_more() -> None:
@@ -72,7 +88,7 @@ def test_a_slow_tree_gets_none_of_the_last_chunks() -> None:
 
 
 def test_what_is_dealt_is_all_there_is() -> None:
-    dispatcher = Dispatcher([1.0], 1, 5, 3)
+    dispatcher = Dispatcher([1.0], [0], 5, 3)
     assert dispatcher.first == (0, 0, 0)
     assert dispatcher.progress(0, [3], 1.0) == (0, 0)
     assert dispatcher.progress(0, [5], 2.0) == ()
@@ -89,7 +105,7 @@ def test_what_is_dealt_is_all_there_is() -> None:
 def test_progress_that_cannot_be_is_refused(
     finished: tuple[int, ...], error: type[Exception]
 ) -> None:
-    dispatcher = Dispatcher([0.5, 0.5], 1, 9, 4)
+    dispatcher = Dispatcher([0.5, 0.5], [0], 9, 4)
     dispatcher.progress(0, (1, 0), 1.0)
     with pytest.raises(error):
         dispatcher.progress(0, finished, 2.0)

@@ -1,51 +1,234 @@
-"""Rounds: one plan version each, fixed at the first request; checksums must agree."""
+"""Exchanges: one plan version each, room for the bytes under way, and members that agree."""
 
 from __future__ import annotations
 
+import math
+import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from anabranch.scheduler.rounds import RoundBook
 
 from anabranch.net.errors import OutOfPlaceMessage
+from anabranch.net.messages import Signature
 from anabranch.plan import Plan, Tree
+from anabranch.scheduler.exchanges import Counter, Disagreement, ExchangeBook, Granted
 
 FIRST = Plan(1, (Tree(0, 1.0, (-1, 0), (-1, 0)),))
 SECOND = replace(FIRST, version=2)
+SMALL = Signature(op=0, wire=0, elements=100)
+_ELEMENT_BYTES = 4
 
 
-def test_a_round_keeps_the_version_of_its_first_request() -> None:
-    book = RoundBook(2, FIRST)
-    assert book.grant(0, 1) == (FIRST, False)
+def book_of(
+    members: Sequence[int], plan: Plan = FIRST, most_bytes: float = math.inf
+) -> ExchangeBook:
+    return ExchangeBook(members, plan, Counter(most_bytes))
+
+
+def granted(book: ExchangeBook, site: int, number: int, signature: Signature = SMALL) -> Granted:
+    """Return the only answer to a request that is granted at once."""
+    answers = book.request(site, number, signature)
+    assert answers is not None
+    (answer,) = answers
+    assert isinstance(answer, Granted)
+    return answer
+
+
+def test_an_exchange_keeps_the_version_of_its_first_request() -> None:
+    book = book_of([0, 1])
+    assert granted(book, 0, 1) == Granted(0, 1, 1, FIRST, lacks=False, is_first=True)
     book.issue(SECOND)
-    assert book.grant(1, 1) == (FIRST, False)
-    assert book.grant(1, 2) == (SECOND, True)
-    assert book.grant(0, 2) == (SECOND, True)
+    assert granted(book, 1, 1) == Granted(1, 1, 1, FIRST, lacks=False, is_first=False)
+    assert granted(book, 1, 2) == Granted(1, 2, 2, SECOND, lacks=True, is_first=True)
+    assert granted(book, 0, 2) == Granted(0, 2, 2, SECOND, lacks=True, is_first=False)
 
 
 def test_a_plan_is_sent_to_a_site_once() -> None:
-    book = RoundBook(1, FIRST)
+    book = book_of([0])
     book.issue(SECOND)
-    assert book.grant(0, 1) == (SECOND, True)
-    assert book.grant(0, 2) == (SECOND, False)
+    assert granted(book, 0, 1).lacks
+    assert not granted(book, 0, 2).lacks
 
 
-@pytest.mark.parametrize("round", [0, 2, -1])
-def test_a_round_out_of_order_is_refused(round: int) -> None:
-    book = RoundBook(2, FIRST)
+def test_a_site_that_was_told_the_plan_in_force_does_not_lack_it() -> None:
+    book = book_of([0, 1])
+    book.issue(SECOND)
+    assert book.known_from_now(1) is SECOND
+    assert not granted(book, 1, 1).lacks
+    assert granted(book, 0, 1).lacks
+
+
+def test_an_older_plan_is_sent_again_to_a_site_that_goes_back_to_it() -> None:
+    book = book_of([0, 1])
+    granted(book, 0, 1)
+    book.issue(SECOND)
+    book.known_from_now(1)
+    assert granted(book, 1, 1) == Granted(1, 1, 1, FIRST, lacks=True, is_first=False)
+    assert granted(book, 1, 2).lacks
+
+
+def test_several_exchanges_are_under_way_at_once() -> None:
+    book = book_of([0, 1])
+    for number in (1, 2, 3):
+        granted(book, 0, number)
+    assert book.latest == 3
+    assert all(book.is_held(number) for number in (1, 2, 3))
+    for number in (1, 2, 3):
+        granted(book, 1, number)
+    for site, number in [(0, 3), (1, 3), (1, 1), (0, 2), (0, 1), (1, 2)]:
+        assert book.ended(site, number, 1, 5) is None
+    assert not any(book.is_held(number) for number in (1, 2, 3))
+
+
+@pytest.mark.parametrize("number", [0, 2, -1])
+def test_an_exchange_out_of_order_is_refused(number: int) -> None:
     with pytest.raises(OutOfPlaceMessage, match="site 0 asks"):
-        book.grant(0, round)
+        book_of([0, 1]).request(0, number, SMALL)
+
+
+def test_a_site_that_is_no_member_is_refused() -> None:
+    with pytest.raises(OutOfPlaceMessage, match="site 2 asks"):
+        book_of([0, 1]).request(2, 1, SMALL)
 
 
 def test_versions_rise() -> None:
     with pytest.raises(ValueError, match="versions rise"):
-        RoundBook(1, SECOND).issue(FIRST)
+        book_of([0], SECOND).issue(FIRST)
+
+
+def test_once_closed_only_what_was_asked_for_is_held() -> None:
+    book = book_of([0, 1])
+    granted(book, 0, 1)
+    book.close()
+    granted(book, 1, 1)
+    assert book.request(0, 2, SMALL) is None
+    assert book.request(1, 2, SMALL) is None
+
+
+# --- room for bytes under way
+
+
+def test_an_exchange_waits_until_there_is_room_for_its_bytes() -> None:
+    book = book_of([0, 1], most_bytes=100 * _ELEMENT_BYTES)
+    granted(book, 0, 1)
+    assert book.request(0, 2, SMALL) == ()
+    granted(book, 1, 1)
+    assert book.grant() == ()
+    book.ended(0, 1, 1, None)
+    assert book.grant() == ()
+    book.ended(1, 1, 1, None)
+    (answer,) = book.grant()
+    assert isinstance(answer, Granted)
+    assert (answer.site, answer.number, answer.exchange) == (0, 2, 2)
+
+
+def test_an_exchange_larger_than_the_room_goes_alone() -> None:
+    book = book_of([0, 1], most_bytes=10)
+    granted(book, 0, 1)
+    assert book.request(0, 2, SMALL) == ()
+
+
+def test_one_that_all_members_ask_for_begins_whatever_the_room() -> None:
+    counter = Counter(100 * _ELEMENT_BYTES)
+    pair = ExchangeBook([0, 1], FIRST, counter)
+    other = ExchangeBook([1, 2], FIRST, counter)
+    granted(pair, 0, 1)  # site 1 will only come to it after the other pair's
+    assert other.request(1, 1, SMALL) == ()
+    answers = other.request(2, 1, SMALL)
+    assert answers is not None
+    assert [answer.site for answer in answers if isinstance(answer, Granted)] == [1, 2]
+
+
+def test_numbers_rise_over_all_books() -> None:
+    counter = Counter(math.inf)
+    one, other = ExchangeBook([0], FIRST, counter), ExchangeBook([1], FIRST, counter)
+    assert granted(one, 0, 1).exchange == 1
+    assert granted(other, 1, 1).exchange == 2
+    assert granted(one, 0, 2).exchange == 3
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_members_that_ask_ahead_always_get_to_the_end(seed: int) -> None:
+    """Whatever the order of requests and ends, sizes and overlapping books: no deadlock."""
+    random_ = random.Random(seed)
+    counter = Counter(random_.choice([1, 400, 1000]))
+    books = [ExchangeBook(members, FIRST, counter) for members in ((0, 1, 2), (0, 1), (1, 2))]
+    last = 6
+    sizes = [[random_.randint(1, 200) for _ in range(last)] for _ in books]
+    # Every site calls the exchanges of its books in an order of its own between books.
+    calls = {
+        site: random_.sample(
+            [
+                which
+                for which, book in enumerate(books)
+                if site in book.members
+                for _ in range(last)
+            ],
+            k=last * sum(site in book.members for book in books),
+        )
+        for site in range(3)
+    }
+    asked = {(site, which): 0 for site in range(3) for which in range(3)}
+    running: list[tuple[int, int, int]] = []  # (book, site, number)
+    ended = 0
+
+    def take(which: int, answers: tuple[Granted | Disagreement, ...] | None) -> None:
+        assert answers is not None
+        for answer in answers:
+            assert isinstance(answer, Granted)
+            running.append((which, answer.site, answer.number))
+
+    while any(calls.values()) or running:
+        sites = [site for site, left in calls.items() if left]
+        if sites and (not running or random_.random() < 0.6):
+            site = random_.choice(sites)
+            which = calls[site].pop(0)
+            asked[site, which] += 1
+            number = asked[site, which]
+            signature = Signature(0, 0, sizes[which][number - 1])
+            take(which, books[which].request(site, number, signature))
+            continue
+        which, site, number = running.pop(random_.randrange(len(running)))
+        books[which].ended(site, number, 1, None)
+        ended += 1
+        for index, book in enumerate(books):
+            take(index, book.grant())
+    assert ended == last * sum(len(book.members) for book in books)
+    assert counter.bytes_under_way == 0
+
+
+# --- what members must agree on
+
+
+def test_members_that_ask_for_different_things_are_both_named_and_the_book_goes_on() -> None:
+    book = book_of([0, 1, 2], most_bytes=100 * _ELEMENT_BYTES)
+    other = replace_elements(SMALL, 99)
+    granted(book, 0, 1)
+    granted(book, 2, 1)
+    assert book.request(1, 1, other) == (Disagreement(1, 1, (0, 1), (SMALL, other)),)
+    assert not book.is_held(1)
+    assert [granted(book, site, 2).exchange for site in range(3)] == [2, 2, 2]
+
+
+def test_a_member_that_asks_for_what_has_failed_is_not_answered_again() -> None:
+    book = book_of([0, 1, 2])
+    granted(book, 0, 1)
+    book.request(1, 1, replace_elements(SMALL, 99))
+    assert book.request(2, 1, SMALL) == ()
+
+
+def replace_elements(signature: Signature, elements: int) -> Signature:
+    return Signature(signature.op, signature.wire, elements, signature.source)
+
+
+# --- how an exchange ends
 
 
 def test_models_that_differ_are_noticed_once_all_have_said() -> None:
-    book = RoundBook(3, FIRST)
+    book = book_of(range(3))
     for site in range(3):
-        book.grant(site, 1)
+        granted(book, site, 1)
     assert book.ended(0, 1, 1, 77) is None
     assert book.ended(2, 1, 1, 78) is None
     wrong = book.ended(1, 1, 1, 77)
@@ -55,17 +238,18 @@ def test_models_that_differ_are_noticed_once_all_have_said() -> None:
 
 
 def test_models_that_agree_raise_no_complaint() -> None:
-    book = RoundBook(2, FIRST)
+    book = book_of([0, 1])
     for site in range(2):
-        book.grant(site, 1)
+        granted(book, site, 1)
     assert [book.ended(site, 1, 1, 5) for site in range(2)] == [None, None]
 
 
-def test_a_site_ends_a_round_once_and_only_its_own() -> None:
-    book = RoundBook(2, FIRST)
-    book.grant(0, 1)
+def test_a_site_ends_an_exchange_once_and_only_its_own_and_under_its_version() -> None:
+    book = book_of([0, 1])
+    granted(book, 0, 1)
+    with pytest.raises(OutOfPlaceMessage, match="under version 2"):
+        book.ended(0, 1, 2, None)
     book.ended(0, 1, 1, None)
-    with pytest.raises(OutOfPlaceMessage):
-        book.ended(0, 1, 1, None)
-    with pytest.raises(OutOfPlaceMessage):
-        book.ended(1, 1, 1, None)
+    for site, number in [(0, 1), (1, 1), (0, 2)]:
+        with pytest.raises(OutOfPlaceMessage, match="which it is not in"):
+            book.ended(site, number, 1, None)

@@ -22,11 +22,12 @@ from anabranch import plan as plans
 from anabranch.group import _settings
 from anabranch.group._tensors import WIRES, Tensors
 from anabranch.group._thread import LoopThread
-from anabranch.net.errors import PeerError
+from anabranch.net.errors import PeerError, RunAborted
 from anabranch.net.messages import Proceed
 from anabranch.net.network import Address
 from anabranch.net.tcp import TcpNetwork, lane_network
 from anabranch.net.throughput import BusyPeriodEstimator
+from anabranch.scheduler.channels import MOST_GATHERED_BYTES
 from anabranch.site.agent import ExchangeError, Round, SiteAgent, Transport
 from anabranch.site.arithmetic import Floats
 from anabranch.site.control import RoundsOver
@@ -219,13 +220,19 @@ class Group:
 
         Args:
             value: small: numbers, strings, bytes, and lists and dictionaries of such (what msgpack
-                knows), at most 1 MiB in all.
+                knows), at most 1 MiB each.
 
         Raises:
             TypeError: a value of another kind.
+            ValueError: a value that is too large.
             RunAborted: the group has ended; names who or what caused it.
         """
         data = msgspec.msgpack.encode(value)
+        if len(data) > MOST_GATHERED_BYTES:
+            raise ValueError(
+                f"the value has {len(data)} bytes, at most {MOST_GATHERED_BYTES} are gathered; "
+                "exchange tensors by all_reduce or broadcast"
+            )
         agent = self._member.agent_for_exchanges()
         gathered = self._member.thread.run(_ending(agent.gather(data, self._channel)))
         return [msgspec.msgpack.decode(each) for each in gathered]
@@ -304,6 +311,7 @@ class Group:
     def stats(self) -> Stats:
         """What this site knows of the group's traffic."""
         member = self._member
+        member.check_open()
         names = [site.name for site in member.overlay.sites]
         sent = member.thread.run(_now(member.agent.sent_bytes))
         meter = member.meter
@@ -412,7 +420,12 @@ class _Member:
     def limit_rate_bps(self) -> float:
         return plans.limit_rate_bps(self.overlay)
 
+    def check_open(self) -> None:
+        if self._closed:
+            raise RunAborted("this site has left the group")
+
     def agent_for_exchanges(self) -> SiteAgent:
+        self.check_open()
         if not self._started:
             raise ValueError("this group serves a model; call group.serve(parameters, ...) first")
         return self.agent
@@ -422,6 +435,7 @@ class _Member:
     ) -> None:
         from anabranch.learn.optimisers import Adam, Optimiser, Sgd
 
+        self.check_open()
         settings = self._settings
         if not settings.workers:
             raise ValueError(
@@ -468,6 +482,7 @@ class _Member:
         self.thread.run(push())
 
     def _serving(self) -> _Served:
+        self.check_open()
         if self._served is None:
             raise ValueError("no model is served; call group.serve(parameters, ...) first")
         return self._served
@@ -478,10 +493,9 @@ class _Member:
         self._closed = True
         atexit.unregister(self.close)
         try:
-            if isinstance(error, Exception):
-                self.thread.run(self.agent.fail(error))
-            elif error is not None:
-                self.thread.run(self.agent.fail(RuntimeError(f"{type(error).__name__}")))
+            if error is not None:
+                named = ": ".join(filter(None, (type(error).__name__, str(error))))
+                self.thread.run(self.agent.fail(RuntimeError(named)))
             else:
                 self.thread.run(self._leave())
         finally:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from anabranch.site.arithmetic import Floats, arithmetic
 from anabranch.site.terms import Op, Wire
-
-if TYPE_CHECKING:
-    pass
 
 WIRES = {"float32": Wire.FLOAT32, "float16": Wire.FLOAT16, "bfloat16": Wire.BFLOAT16}
 
@@ -136,6 +133,14 @@ def _kind(index: int, given: Any) -> str:
             raise ValueError(f"array {index} is read-only; the result is written into it")
     elif _is_tensor(given):
         kind = str(given.dtype).removeprefix("torch.")
+        if str(given.layout) != "torch.strided":
+            raise ValueError(f"tensor {index} is sparse; exchange its dense form")
+        steps = zip(given.stride(), given.shape, strict=True)
+        if any(step == 0 and size > 1 for step, size in steps):
+            raise ValueError(
+                f"tensor {index} is expanded: several of its elements share memory, so the result "
+                "cannot be written into it; clone it"
+            )
     else:
         raise ValueError(
             f"tensor {index} is a {type(given).__name__}; give PyTorch tensors or NumPy arrays"

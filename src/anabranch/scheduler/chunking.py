@@ -50,6 +50,8 @@ def chunk_elements(
         deep: whether the plan's trees are many and deep.
         sites_a_core: how many sites share a processor core, 1 or more.
     """
+    if len(plan.members) == 1:
+        return filling_elements(elements, deep)  # nothing is moved
     moved = [0.0] * overlay.size  # buffers in and out, by site
     for (source, target), buffers in link_load(plan).items():
         moved[source] += buffers

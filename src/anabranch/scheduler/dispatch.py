@@ -44,6 +44,8 @@ def needed_window(
         chunks: how many there are.
         round_trip_s: between a site and the scheduler.
     """
+    if len(plan.members) == 1:
+        return chunks  # no link is to be kept busy
     bits = 8.0 * chunk_bytes
     longest_s = max(_passage_s(plan, tree, overlay, bits) for tree in plan.trees)
     under_way = steady_rate_bps(plan, overlay) * (longest_s + round_trip_s) / bits

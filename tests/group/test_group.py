@@ -1,0 +1,425 @@
+"""A group of three sites in one process: every call of the public API, over real connections."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+import torch
+
+import anabranch
+from anabranch import ExchangeError, Group, RunAborted
+
+T = TypeVar("T")
+SITES = 3
+WEIGHTS = (1.0, 2.0, 5.0)
+
+
+@pytest.fixture
+def groups() -> Iterator[tuple[Group, ...]]:
+    with anabranch.local(SITES) as groups:
+        yield groups
+
+
+def at_each(groups: tuple[Group, ...], call: Callable[[Group], T]) -> list[T]:
+    """Call this with every group, each in a thread of its own; return the results by rank."""
+    with ThreadPoolExecutor(len(groups)) as pool:
+        return list(pool.map(call, groups))
+
+
+def random_tensors(
+    elements: int = 10_000, dtype: torch.dtype = torch.float32
+) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(elements, generator=generator).to(dtype) for _ in range(SITES)]
+
+
+def same(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """Return a tensor that all of these equal, to the last bit."""
+    assert all(torch.equal(tensors[0], each) for each in tensors)
+    return tensors[0]
+
+
+# --- all_reduce
+
+
+def test_who_is_who(groups: tuple[Group, ...]) -> None:
+    assert [group.rank for group in groups] == [0, 1, 2]
+    assert {group.size for group in groups} == {3}
+    assert {group.sites for group in groups} == {("site0", "site1", "site2")}
+    assert [group.site for group in groups] == ["site0", "site1", "site2"]
+    assert repr(groups[1]) == "<anabranch.Group of site0, site1, site2, at site1>"
+
+
+@pytest.mark.parametrize("elements", [1, 2, 10_000, 300_000])
+def test_the_mean_is_the_weighted_mean_in_place_and_alike_everywhere(
+    groups: tuple[Group, ...], elements: int
+) -> None:
+    tensors = random_tensors(elements)
+    right = sum(weight * t.double() for weight, t in zip(WEIGHTS, tensors, strict=True)) / 8.0
+    handles = at_each(
+        groups, lambda group: group.all_reduce(tensors[group.rank], weight=WEIGHTS[group.rank])
+    )
+    assert torch.allclose(same(tensors).double(), right, rtol=1e-5, atol=1e-6)
+    assert {handle.result.round for handle in handles} == {1}
+
+
+def test_sum_and_max(groups: tuple[Group, ...]) -> None:
+    tensors = [torch.tensor([float(rank), -float(rank), 1.0]) for rank in range(SITES)]
+    largest = [tensor.clone() for tensor in tensors]
+    at_each(groups, lambda group: group.all_reduce(tensors[group.rank], op="sum"))
+    at_each(groups, lambda group: group.all_reduce(largest[group.rank], op="max"))
+    assert same(tensors).tolist() == [3.0, -3.0, 3.0]
+    assert same(largest).tolist() == [2.0, 0.0, 1.0]
+
+
+def test_the_largest_is_kept_among_negative_numbers(groups: tuple[Group, ...]) -> None:
+    tensors = [torch.full((5,), -1.0 - rank) for rank in range(SITES)]
+    at_each(groups, lambda group: group.all_reduce(tensors[group.rank], op="max"))
+    assert same(tensors).tolist() == [-1.0] * 5
+
+
+@pytest.mark.parametrize(
+    ("wire", "rounding"), [("float32", 2**-23), ("float16", 2**-10), ("bfloat16", 2**-7)]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_any_type_travels_in_any_format(
+    groups: tuple[Group, ...], wire: Any, rounding: float, dtype: torch.dtype
+) -> None:
+    tensors = random_tensors(5000, dtype)
+    right = torch.stack([tensor.double() for tensor in tensors]).mean(0)
+    at_each(groups, lambda group: group.all_reduce(tensors[group.rank], wire=wire))
+    found = same(tensors)
+    assert found.dtype == dtype
+    own = torch.finfo(dtype).eps
+    assert float((found.double() - right).abs().max()) <= 12 * max(rounding, own)
+
+
+def test_gradients_may_come_from_a_generator(groups: tuple[Group, ...]) -> None:
+    models = [torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2)) for _ in groups]
+    for rank, model in enumerate(models):
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, float(rank))
+    at_each(groups, lambda group: group.all_reduce(p.grad for p in models[group.rank].parameters()))
+    for model in models:
+        assert all((p.grad == 1.0).all() for p in model.parameters() if p.grad is not None)
+
+
+def test_many_small_tensors_go_as_one(groups: tuple[Group, ...]) -> None:
+    tensors = [
+        [torch.full((1 + index % 7,), float(rank * index)) for index in range(500)]
+        for rank in range(SITES)
+    ]
+    at_each(groups, lambda group: group.all_reduce(tensors[group.rank]))
+    for own in tensors:
+        assert all((each == float(index)).all() for index, each in enumerate(own))
+    assert len(groups[0].stats.rounds) == 1
+
+
+def test_tensors_that_are_not_contiguous_get_the_result_too(groups: tuple[Group, ...]) -> None:
+    bases = [torch.full((20, 30), float(rank)) for rank in range(SITES)]
+    at_each(groups, lambda group: group.all_reduce(bases[group.rank].t()[::2]))
+    for rank, base in enumerate(bases):
+        assert (base[:, ::2] == 1.0).all()
+        assert (base[:, 1::2] == float(rank)).all()
+
+
+def test_arrays_of_numpy(groups: tuple[Group, ...]) -> None:
+    arrays = [np.full((3, 2), rank, np.float32) for rank in range(SITES)]
+    at_each(groups, lambda group: group.all_reduce(arrays[group.rank]))
+    assert all((array == 1.0).all() for array in arrays)
+
+
+def test_several_are_under_way_at_once(groups: tuple[Group, ...]) -> None:
+    tensors = [
+        [torch.full((1000 * (count + 1),), float(rank + count)) for count in range(20)]
+        for rank in range(SITES)
+    ]
+    handles = [
+        [group.all_reduce(each, async_op=True) for each in tensors[group.rank]] for group in groups
+    ]
+    for own in handles:
+        for handle in reversed(own):
+            handle.wait(60)
+            assert handle.done
+    for own_tensors in tensors:
+        assert all((each == 1.0 + count).all() for count, each in enumerate(own_tensors))
+    assert [done.round for done in sorted(groups[0].stats.rounds, key=lambda r: r.round)] == list(
+        range(1, 21)
+    )
+
+
+def test_waiting_has_an_end_and_the_exchange_goes_on(groups: tuple[Group, ...]) -> None:
+    tensors = random_tensors(10)
+    first = groups[0].all_reduce(tensors[0], async_op=True)
+    with pytest.raises(TimeoutError):
+        first.wait(0.05)
+    assert not first.done
+    for group in groups[1:]:
+        group.all_reduce(tensors[group.rank], async_op=True)
+    first.wait(60)
+    assert first.done
+    assert first.result.seconds > 0.05
+
+
+# --- broadcast, gather, barrier
+
+
+@pytest.mark.parametrize("root", [0, 2, "site1"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_broadcast_overwrites_the_others(
+    groups: tuple[Group, ...], root: int | str, dtype: torch.dtype
+) -> None:
+    tensors = random_tensors(70_000, dtype)
+    rank = root if isinstance(root, int) else groups[0].sites.index(root)
+    right = tensors[rank].clone()
+    at_each(groups, lambda group: group.broadcast(tensors[group.rank], root=root))
+    assert torch.equal(same(tensors), right)
+
+
+def test_values_are_gathered_by_rank(groups: tuple[Group, ...]) -> None:
+    def gather(group: Group) -> list[list[Any]]:
+        values = [{"rank": group.rank, "loss": 0.5}, [group.site, b"x"], None]
+        return [group.all_gather(value) for value in values]
+
+    for first, second, third in at_each(groups, gather):
+        assert first == [{"rank": rank, "loss": 0.5} for rank in range(SITES)]
+        assert second == [[f"site{rank}", b"x"] for rank in range(SITES)]
+        assert third == [None] * SITES
+
+
+def test_a_value_that_cannot_be_gathered_is_refused_at_once(groups: tuple[Group, ...]) -> None:
+    with pytest.raises(TypeError):
+        groups[0].all_gather(torch.ones(2))
+    assert at_each(groups, lambda group: group.all_gather(group.rank)) == [[0, 1, 2]] * SITES
+
+
+def test_a_value_that_is_too_large_is_refused_and_the_group_goes_on(
+    groups: tuple[Group, ...],
+) -> None:
+    with pytest.raises(ValueError, match="at most"):
+        groups[0].all_gather(bytes(2 << 20))
+    assert at_each(groups, lambda group: group.all_gather(group.rank)) == [[0, 1, 2]] * SITES
+
+
+def test_a_barrier_lets_no_site_through_before_the_last_has_come(
+    groups: tuple[Group, ...],
+) -> None:
+    came: list[int] = []
+
+    def come(group: Group) -> int:
+        time.sleep(0.1 * group.rank)
+        came.append(group.rank)
+        group.barrier()
+        return len(came)
+
+    assert at_each(groups, come) == [SITES] * SITES
+
+
+# --- some of the members
+
+
+def test_a_subgroup_exchanges_among_its_members_alone(groups: tuple[Group, ...]) -> None:
+    inner = groups[0], groups[2]
+    subgroups = tuple(at_each(inner, lambda group: group.subgroup(["site2", "site0"])))
+    assert [(each.rank, each.size, each.sites) for each in subgroups] == [
+        (0, 2, ("site0", "site2")),
+        (1, 2, ("site0", "site2")),
+    ]
+    tensors = [torch.full((50_000,), 1.0), torch.full((50_000,), 4.0)]
+    at_each(subgroups, lambda group: group.all_reduce(tensors[group.rank], op="sum"))
+    assert all((tensor == 5.0).all() for tensor in tensors)
+    at_each(subgroups, lambda group: group.broadcast(tensors[group.rank].fill_(7.0), root="site2"))
+    assert at_each(subgroups, lambda group: group.all_gather(group.site)) == [
+        ["site0", "site2"],
+        ["site0", "site2"],
+    ]
+    nested = at_each(subgroups, lambda group: group.subgroup([group.site]))
+    alone = torch.tensor([3.0])
+    nested[0].all_reduce(alone)
+    assert alone.tolist() == [3.0]
+    whole = random_tensors(10)
+    at_each(groups, lambda group: group.all_reduce(whole[group.rank]))
+    same(whole)
+
+
+def test_exchanges_of_all_and_of_some_may_be_under_way_at_once(groups: tuple[Group, ...]) -> None:
+    pairs = [("site0", "site1"), ("site1", "site2")]
+
+    def play(group: Group) -> list[float]:
+        mine = [group.subgroup(pair) for pair in pairs if group.site in pair]
+        tensors = [torch.full((20_000,), float(group.rank)) for _ in range(1 + len(mine))]
+        handles = [
+            each.all_reduce(tensor, op="sum", async_op=True)
+            for each, tensor in zip([*mine, group], tensors, strict=True)
+        ]
+        for handle in handles:
+            handle.wait(60)
+        return [float(tensor[0]) for tensor in tensors]
+
+    assert at_each(groups, play) == [[1.0, 3.0], [1.0, 3.0, 3.0], [3.0, 3.0]]
+
+
+# --- what is known
+
+
+def test_stats_tell_what_was_sent_and_how_long_it_took(groups: tuple[Group, ...]) -> None:
+    before = groups[0].stats
+    assert before.rounds == ()
+    assert before.share_of_limit is None
+    tensors = random_tensors(300_000)
+    at_each(groups, lambda group: group.all_reduce(tensors[group.rank]))
+    stats = [group.stats for group in groups]
+    assert {stat.rounds[0].size_bytes for stat in stats} == {1_200_000}
+    assert all(stat.share_of_limit is not None and stat.share_of_limit > 0 for stat in stats)
+    for group, stat in zip(groups, stats, strict=True):
+        assert set(stat.sent_bytes) <= {*group.sites} - {group.site}
+    # Each site but a chunk's root sends it once up; each root sends it to the others.
+    assert sum(sum(stat.sent_bytes.values()) for stat in stats) >= 4 * 1_200_000
+
+
+# --- what goes wrong
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (lambda g: g.all_reduce(torch.ones(2), op="min"), "op is 'min'"),
+        (lambda g: g.all_reduce(torch.ones(2), wire="int8"), "wire is 'int8'"),
+        (lambda g: g.all_reduce(torch.ones(2), weight=0.0), "weight"),
+        (lambda g: g.all_reduce(torch.ones(2), weight=float("nan")), "weight"),
+        (lambda g: g.all_reduce([torch.ones(2), None]), "tensor 1 is None"),
+        (lambda g: g.broadcast(torch.ones(2), root=3), "root 3 is no rank"),
+        (lambda g: g.broadcast(torch.ones(2), root="paris"), "'paris' is no member"),
+        (lambda g: g.subgroup(["site1"]), "this site, 'site0', is not among"),
+        (lambda g: g.subgroup(["site0", "paris"]), "'paris' is no member"),
+        (lambda g: g.pull(), "no model is served"),
+        (lambda g: g.serve([torch.ones(2)], learning_rate=0.1), "no pace"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_sent(
+    groups: tuple[Group, ...], wrong: Callable[[Group], object], named: str
+) -> None:
+    with pytest.raises(ValueError, match=named):
+        wrong(groups[0])
+    tensors = random_tensors(10)
+    at_each(groups, lambda group: group.all_reduce(tensors[group.rank]))
+    same(tensors)
+
+
+@pytest.mark.parametrize(
+    ("odd", "named"),
+    [
+        ({"tensors": torch.full((11,), 7.0)}, "mean of 11 elements"),
+        ({"tensors": torch.full((10,), 7.0), "op": "sum"}, "sum of 10 elements"),
+        ({"tensors": torch.full((10,), 7.0), "wire": "bfloat16"}, "bfloat16 on the wire"),
+    ],
+)
+def test_members_that_disagree_are_named_and_the_group_goes_on(
+    groups: tuple[Group, ...], odd: dict[str, Any], named: str
+) -> None:
+    tensors = [torch.full((10,), 7.0) for _ in range(SITES)]
+
+    def call(group: Group) -> str:
+        with pytest.raises(ExchangeError) as told:
+            group.all_reduce(**(odd if group.rank == 1 else {"tensors": tensors[group.rank]}))
+        return str(told.value)
+
+    (reason,) = set(at_each(groups, call))
+    assert named in reason
+    assert "mean of 10 elements (float32 on the wire)" in reason
+    assert "site 1 (site1)" in reason
+    assert all((tensor == 7.0).all() for tensor in [*tensors, odd["tensors"]])
+    again = random_tensors(10)
+    at_each(groups, lambda group: group.all_reduce(again[group.rank]))
+    same(again)
+
+
+def test_one_of_several_that_are_under_way_fails_alone(groups: tuple[Group, ...]) -> None:
+    def play(group: Group) -> list[bool]:
+        sizes = [10, 20 + (group.rank == 2), 30]
+        tensors = [torch.full((size,), float(group.rank)) for size in sizes]
+        handles = [group.all_reduce(tensor, async_op=True) for tensor in tensors]
+        handles[0].wait(60)
+        with pytest.raises(ExchangeError):
+            handles[1].wait(60)
+        handles[2].wait(60)
+        return [bool((tensor == 1.0).all()) for tensor in tensors[::2]]
+
+    assert at_each(groups, play) == [[True, True]] * SITES
+
+
+def test_an_exception_in_one_site_s_block_names_it_to_the_others() -> None:
+    told: list[str] = []
+
+    def work(group: Group) -> None:
+        with group:
+            group.barrier()
+            if group.rank == 1:
+                raise KeyError("no such file")
+            try:
+                group.all_reduce(torch.ones(1000))
+            except RunAborted as error:
+                told.append(str(error))
+
+    def play(group: Group) -> type[BaseException] | None:
+        try:
+            work(group)
+        except (KeyError, RunAborted) as error:
+            return type(error)
+        return None
+
+    with anabranch.local(SITES) as groups:
+        kinds = at_each(groups, play)
+    assert kinds[1] is KeyError
+    assert len(told) == 2
+    assert all("site 1 (site1) failed: KeyError: 'no such file'" in each for each in told)
+
+
+def test_after_its_end_a_group_says_so() -> None:
+    with anabranch.local(2) as groups:
+        pass
+    with pytest.raises(RunAborted, match="has left the group"):
+        groups[0].barrier()
+    with pytest.raises(RunAborted, match="has left the group"):
+        groups[1].all_reduce(torch.ones(2))
+
+
+def test_a_group_of_one_is_a_group() -> None:
+    with anabranch.local(1) as (group,):
+        tensor = torch.tensor([1.0, 2.0])
+        group.all_reduce(tensor, weight=3.0)
+        group.broadcast(tensor)
+        group.barrier()
+        assert tensor.tolist() == [1.0, 2.0]
+
+
+# --- joining
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({}, "scheduler is not given"),
+        ({"scheduler": "127.0.0.1:1"}, "site is not given"),
+        ({"scheduler": "127.0.0.1:1", "site": "paris"}, "token is not given"),
+        ({"scheduler": "paris", "site": "paris", "token": "t"}, "not host:port"),
+        ({"scheduler": "10.0.0.1:1", "site": "paris", "token": "t"}, "off this machine"),
+    ],
+)
+def test_what_is_missing_to_join_is_named(
+    arguments: dict[str, Any], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("ANABRANCH_SCHEDULER", "ANABRANCH_SITE", "ANABRANCH_TOKEN"):
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(ValueError, match=named):
+        anabranch.join(**arguments)
+
+
+def test_a_scheduler_that_is_not_there_is_named() -> None:
+    with pytest.raises(anabranch.LinkError, match="127.0.0.1:1"):
+        anabranch.join("127.0.0.1:1", "paris", token="t")

@@ -1,0 +1,255 @@
+"""Channels: what members are told about exchanges, subgroups, gatherings and dispatch."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from anabranch import plan as plans
+from anabranch.net.errors import OutOfPlaceMessage, OversizedMessage
+from anabranch.net.messages import (
+    Dispatched,
+    ExchangeEnded,
+    ExchangeFailed,
+    ExchangeRequest,
+    Gather,
+    Gathered,
+    Grant,
+    NoMoreRounds,
+    Progress,
+    Signature,
+    Subgrouped,
+)
+from anabranch.overlay import random_complete
+from anabranch.plan import Plan, fapt
+from anabranch.scheduler.channels import MOST_GATHERED_BYTES, Began, Channels, Dispatching, Outcome
+
+OVERLAY = random_complete(4, 0)
+PLAN = fapt(OVERLAY, roots=4)
+SECOND = fapt(OVERLAY, roots=2, version=2)
+SMALL = Signature(op=0, wire=0, elements=100)
+
+
+def make(most_bytes: float = math.inf, dispatching: Dispatching | None = None) -> Channels:
+    def chunking(plan: Plan, elements: int) -> int:
+        return max(1, elements // 10)
+
+    return Channels(lambda site: f"site {site}", 4, PLAN, most_bytes, chunking, dispatching)
+
+
+def request(
+    channels: Channels, site: int, number: int, channel: int = 0, signature: Signature = SMALL
+) -> Outcome:
+    return channels.request(site, ExchangeRequest(channel, number, signature))
+
+
+def end(
+    channels: Channels,
+    site: int,
+    number: int,
+    channel: int = 0,
+    checksum: int | None = None,
+    version: int = 1,
+) -> Outcome:
+    return channels.ended(site, ExchangeEnded(channel, number, version, 0.0, checksum))
+
+
+# --- exchanges
+
+
+def test_the_first_request_begins_an_exchange_and_each_is_granted() -> None:
+    channels = make()
+    first = request(channels, 2, 1)
+    assert first.say == [(2, Grant(0, 1, 1, 1, "", 10))]
+    assert first.began == [Began(0, 1, 1, 2, 100)]
+    second = request(channels, 0, 1)
+    assert second.say == [(0, Grant(0, 1, 1, 1, "", 10))]
+    assert second.began == []
+    assert channels.largest_elements == 100
+
+
+def test_a_new_plan_goes_along_with_the_first_grant_under_it() -> None:
+    channels = make()
+    channels.issue(SECOND)
+    ((_, grant),) = request(channels, 0, 1).say
+    assert isinstance(grant, Grant)
+    assert plans.loads(grant.plan_json) == SECOND
+    ((_, grant),) = request(channels, 0, 2).say
+    assert isinstance(grant, Grant)
+    assert (grant.version, grant.plan_json) == (2, "")
+
+
+def test_members_that_disagree_are_named_to_every_member_and_the_channel_goes_on() -> None:
+    channels = make()
+    request(channels, 0, 1)
+    request(channels, 1, 1)
+    outcome = request(channels, 2, 1, signature=Signature(1, 2, 100))
+    assert [to for to, _ in outcome.say] == [0, 1, 2, 3]
+    (failed,) = {message for _, message in outcome.say}
+    assert isinstance(failed, ExchangeFailed)
+    assert (failed.channel, failed.number, failed.exchange) == (0, 1, 1)
+    assert "site 0 calls for a mean of 100 elements (float32 on the wire)" in failed.reason
+    assert "site 2 calls for a sum of 100 elements (bfloat16 on the wire)" in failed.reason
+    assert not outcome.wrong
+    assert request(channels, 3, 1).say == []  # it was told
+    for site in range(4):
+        ((to, grant),) = request(channels, site, 2).say
+        assert to == site
+        assert isinstance(grant, Grant)
+
+
+@pytest.mark.parametrize(
+    "signature", [Signature(0, 0, 0), Signature(9, 0, 5), Signature(0, 9, 5), Signature(0, 0, -1)]
+)
+def test_what_cannot_be_exchanged_is_refused(signature: Signature) -> None:
+    with pytest.raises(OutOfPlaceMessage, match="site 1 asks to exchange"):
+        request(make(), 1, 1, signature=signature)
+
+
+def test_when_all_have_ended_what_waited_for_room_is_granted_on_every_channel() -> None:
+    channels = make(most_bytes=400)
+    channel = subgroup(channels, (0, 1))
+    assert subgroup(channels, (0, 1), 1) == channel
+    for site in range(4):
+        request(channels, site, 1)
+    assert request(channels, 0, 1, channel).say == []
+    for site in range(3):
+        assert end(channels, site, 1).say == []
+    outcome = end(channels, 3, 1)
+    assert outcome.say == [(0, Grant(channel, 1, 2, 1, "", 10))]
+    assert outcome.began == [Began(channel, 1, 1, 0, 100)]
+
+
+def test_checksums_that_differ_are_wrong() -> None:
+    channels = make()
+    for site in range(4):
+        request(channels, site, 1)
+    outcomes = [end(channels, site, 1, checksum=site // 3) for site in range(4)]
+    assert [bool(outcome.wrong) for outcome in outcomes] == [False, False, False, True]
+    assert "sites [3]" in outcomes[-1].wrong
+
+
+def test_once_closed_no_further_exchange_is_held() -> None:
+    channels = make()
+    channel = subgroup(channels, (0, 1))
+    request(channels, 0, 1)
+    channels.close()
+    assert [type(said) for _, said in request(channels, 1, 1).say] == [Grant]
+    assert request(channels, 0, 2).say == [(0, NoMoreRounds(2))]
+    assert request(channels, 0, 1, channel).say == [(0, NoMoreRounds(1))]
+
+
+# --- subgroups
+
+
+def subgroup(channels: Channels, members: tuple[int, ...], site: int | None = None) -> int:
+    site = members[0] if site is None else site
+    ((to, message),) = channels.subgroup(site, members).say
+    assert isinstance(message, Subgrouped)
+    assert (to, message.members) == (site, members)
+    assert plans.loads(message.plan_json).members == set(members)
+    return message.channel
+
+
+def test_a_subgroup_is_a_channel_of_its_own_and_the_same_for_each_member() -> None:
+    channels = make()
+    assert [subgroup(channels, (1, 3), site) for site in (1, 3, 1)] == [1, 1, 1]
+    assert subgroup(channels, (0, 2)) == 2
+    ((to, grant),) = request(channels, 3, 1, 1).say
+    assert (to, grant) == (3, Grant(1, 1, 1, 1, "", 10))
+    ((_, grant),) = request(channels, 3, 1).say  # each channel counts by itself
+    assert grant == Grant(0, 1, 2, 1, "", 10)
+
+
+def test_a_subgroup_runs_under_the_part_of_a_new_plan_that_spans_it() -> None:
+    channels = make()
+    channel = subgroup(channels, (1, 3))
+    channels.issue(SECOND)
+    ((_, grant),) = request(channels, 1, 1, channel).say
+    assert isinstance(grant, Grant)
+    assert plans.loads(grant.plan_json) == plans.restrict(SECOND, (1, 3))
+
+
+@pytest.mark.parametrize("members", [(0, 2), (1, 9), (3, 1), (1, 1, 3), (), (-1, 1)])
+def test_a_subgroup_that_cannot_be_is_refused(members: tuple[int, ...]) -> None:
+    with pytest.raises(OutOfPlaceMessage, match="site 1 asks for a subgroup"):
+        make().subgroup(1, members)
+
+
+@pytest.mark.parametrize("channel", [1, 2, -1])
+def test_a_site_that_is_no_member_of_a_channel_is_refused(channel: int) -> None:
+    channels = make()
+    subgroup(channels, (1, 3))
+    with pytest.raises(OutOfPlaceMessage, match="site 0 is no member"):
+        request(channels, 0, 1, channel)
+    with pytest.raises(OutOfPlaceMessage, match="site 0 is no member"):
+        channels.gather(0, Gather(channel, 1, b""))
+    with pytest.raises(OutOfPlaceMessage, match="site 0 is no member"):
+        end(channels, 0, 1, channel)
+
+
+# --- small values
+
+
+def test_values_are_handed_out_in_order_once_all_are_here() -> None:
+    channels = make()
+    channel = subgroup(channels, (0, 1, 3))
+    assert channels.gather(3, Gather(channel, 1, b"c")).say == []
+    assert channels.gather(3, Gather(channel, 2, b"z")).say == []
+    assert channels.gather(0, Gather(channel, 1, b"a")).say == []
+    outcome = channels.gather(1, Gather(channel, 1, b"b"))
+    gathered = Gathered(channel, 1, (b"a", b"b", b"c"))
+    assert outcome.say == [(0, gathered), (1, gathered), (3, gathered)]
+
+
+def test_a_site_gathers_once_and_not_too_much() -> None:
+    channels = make()
+    channels.gather(0, Gather(0, 1, b""))
+    with pytest.raises(OutOfPlaceMessage, match="twice"):
+        channels.gather(0, Gather(0, 1, b""))
+    with pytest.raises(OversizedMessage):
+        channels.gather(1, Gather(0, 1, bytes(MOST_GATHERED_BYTES + 1)))
+
+
+# --- chunks dispatched while an exchange goes on
+
+
+def dispatched() -> Channels:
+    return make(dispatching=lambda plan, elements: (100, 4 * len(plan.trees)))
+
+
+def test_a_grant_names_the_first_trees_and_every_member_hears_of_the_next() -> None:
+    channels = dispatched()
+    channel = subgroup(channels, (0, 1))
+    ((_, grant),) = request(channels, 0, 1, channel).say
+    assert isinstance(grant, Grant)
+    assert grant.trees is not None
+    trees = len(plans.restrict(PLAN, (0, 1)).trees)
+    assert len(grant.trees) == 4 * trees
+    ((_, again),) = request(channels, 1, 1, channel).say
+    assert isinstance(again, Grant)
+    assert again.trees == grant.trees
+    all_first = tuple(grant.trees.count(tree) for tree in range(trees))
+    assert channels.progress(0, Progress(grant.exchange, all_first), 1.0).say == []
+    outcome = channels.progress(1, Progress(grant.exchange, all_first), 1.0)
+    assert [to for to, _ in outcome.say] == [0, 1]
+    (more,) = {message for _, message in outcome.say}
+    assert isinstance(more, Dispatched)
+    assert more.exchange == grant.exchange
+    assert more.trees
+
+
+def test_progress_of_an_exchange_that_has_ended_is_left_aside() -> None:
+    channels = dispatched()
+    for site in range(4):
+        request(channels, site, 1)
+    for site in range(4):
+        end(channels, site, 1)
+    assert channels.progress(0, Progress(1, (9,)), 1.0).say == []
+
+
+def test_a_broadcast_is_dealt_beforehand() -> None:
+    ((_, grant),) = request(dispatched(), 0, 1, signature=Signature(0, 0, 100, source=2)).say
+    assert isinstance(grant, Grant)
+    assert grant.trees is None

@@ -1,0 +1,79 @@
+"""How finely buffers are cut: bounds, and what makes chunks larger."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from anabranch.overlay import Link, Overlay, Site, internet2_9
+from anabranch.plan import packed, restrict, star
+from anabranch.scheduler.chunking import (
+    LEAST_ELEMENTS,
+    MOST_ELEMENTS,
+    chunk_elements,
+    filling_elements,
+)
+from anabranch.scheduler.dispatch import needed_window
+
+SIZES = [1, 1000, 1 << 14, 1 << 20, 25_000_000, 1 << 28, 1 << 32]
+INTERNET2 = internet2_9()
+DEEP = packed(INTERNET2)
+
+
+def pair(rate_bps: float) -> Overlay:
+    links = (Link(0, 1, rate_bps), Link(1, 0, rate_bps))
+    return Overlay("pair", (Site("a"), Site("b")), links)
+
+
+@pytest.mark.parametrize("deep", [True, False])
+def test_larger_buffers_have_no_smaller_chunks(deep: bool) -> None:
+    filling = [filling_elements(size, deep) for size in SIZES]
+    assert all(small <= large for small, large in pairwise(filling))
+    each = [chunk_elements(size, DEEP, INTERNET2, deep) for size in SIZES]
+    assert all(small <= large for small, large in pairwise(each))
+
+
+@pytest.mark.parametrize("deep", [True, False])
+@pytest.mark.parametrize("rate_bps", [1e3, 1e9, 1e11, 1e15])
+@pytest.mark.parametrize("crowd", [1.0, 50.0])
+def test_chunks_have_bounds(deep: bool, rate_bps: float, crowd: float) -> None:
+    overlay = pair(rate_bps)
+    plan = star(overlay, hub=0)
+    for size in SIZES:
+        each = chunk_elements(size, plan, overlay, deep, crowd)
+        assert LEAST_ELEMENTS <= each <= MOST_ELEMENTS
+
+
+def test_fast_links_and_crowded_cores_make_larger_chunks() -> None:
+    def elements(rate_bps: float, crowd: float = 1.0) -> int:
+        overlay = pair(rate_bps)
+        return chunk_elements(1 << 28, star(overlay, hub=0), overlay, True, crowd)
+
+    rates = [elements(10.0**exponent) for exponent in range(6, 13)]
+    assert all(slow <= fast for slow, fast in pairwise(rates))
+    assert rates[0] < rates[-1] == MOST_ELEMENTS
+    crowds = [elements(5e9, crowd) for crowd in (0.1, 1.0, 2.0, 4.5, 9.0)]
+    assert crowds[0] == crowds[1]  # a site has one core at most
+    assert all(few <= many for few, many in pairwise(crowds))
+    assert crowds[1] < crowds[-1]
+
+
+def test_each_tree_has_a_few_chunks_whatever_the_rate() -> None:
+    overlay = pair(1e15)
+    size = 1 << 20
+    each = chunk_elements(size, star(overlay, hub=0), overlay, True)
+    assert size / each >= 4
+
+
+def test_slow_deep_trees_fill_quickly_and_shallow_ones_have_large_chunks() -> None:
+    assert chunk_elements(25_000_000, DEEP, INTERNET2, True) == filling_elements(25_000_000, True)
+    assert chunk_elements(25_000_000, DEEP, INTERNET2, False) > 4 * filling_elements(
+        25_000_000, True
+    )
+
+
+def test_a_member_alone_moves_nothing() -> None:
+    alone = restrict(DEEP, (4,))
+    assert chunk_elements(1 << 28, alone, INTERNET2, True) == filling_elements(1 << 28, True)
+    assert needed_window(alone, INTERNET2, 1 << 18, 50, round_trip_s=0.0) == 50
