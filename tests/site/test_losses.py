@@ -18,7 +18,6 @@ from anabranch.scheduler.pacing import PaceBook
 from anabranch.site.agent import SiteAgent
 from anabranch.site.control import RoundsOver
 from anabranch.site.serving import ServedModel
-
 from anabranch.site.terms import Op, Terms, Wire
 
 from .cluster import Cluster, Floats, Ports
