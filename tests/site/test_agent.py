@@ -80,6 +80,27 @@ def test_several_exchanges_at_once_are_exact_in_whatever_order_they_end(
     run(scenario())
 
 
+def test_exchanges_at_once_that_others_will_follow_ask_for_each_once() -> None:
+    async def scenario() -> None:
+        cluster = await Cluster.start(simulated(TRIANGLE), TRIANGLE, star(TRIANGLE, hub=0))
+
+        async def live(site: int) -> None:
+            for turn in range(3):
+                buffers = [np.full(3000, float(site), np.float32) for _ in range(3)]
+                more = turn < 2
+                await asyncio.gather(
+                    *(all_reduce(cluster.agents[site], each, more=more) for each in buffers)
+                )
+                assert all(each.tolist() == [1.0] * 3000 for each in buffers)
+
+        await asyncio.gather(*map(live, range(3)))
+        assert cluster.refusals == cluster.witness.refusals == []
+        assert cluster.scheduler.channels.all.latest == 9
+        await cluster.leave()
+
+    run_virtually(scenario())
+
+
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("route", ROUTES)
 def test_some_sites_exchange_among_themselves_and_others_only_relay(world: str, route: str) -> None:

@@ -177,7 +177,7 @@ def test_a_site_that_is_late_finds_its_neighbours_data_kept() -> None:
     run_virtually(scenario())
 
 
-def test_a_new_plan_counts_from_the_next_round_nobody_has_asked_for() -> None:
+def test_a_new_plan_counts_from_the_next_round_that_no_site_has_asked_for() -> None:
     async def scenario() -> None:
         overlay = internet2_9()
         cluster = await Cluster.start(simulated(overlay), overlay, star(overlay))

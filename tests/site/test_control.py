@@ -24,7 +24,7 @@ OVERLAY = random_complete(3, 0)
 PLAN = star(OVERLAY, hub=0)
 
 
-class Nobody:
+class Mute:
     """Hears and says nothing."""
 
     def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
@@ -44,7 +44,7 @@ def cut(agent: SiteAgent) -> None:
 
 
 async def instead_of_the_scheduler(welcome: Callable[[Connection], None]) -> float:
-    """Let somebody else answer where the scheduler was; return when the site gives up."""
+    """Let another program answer where the scheduler was; return when the site gives up."""
     ports = simulated(OVERLAY)
     cluster = await Cluster.start(ports, OVERLAY, PLAN)
     address = cluster.scheduler._listener.address
@@ -52,7 +52,7 @@ async def instead_of_the_scheduler(welcome: Callable[[Connection], None]) -> flo
 
     def accept(connection: Connection) -> Receiver:
         welcome(connection)
-        return Nobody()
+        return Mute()
 
     await ports.control(None).listen(address, accept)
     loop = asyncio.get_running_loop()
@@ -63,12 +63,12 @@ async def instead_of_the_scheduler(welcome: Callable[[Connection], None]) -> flo
     return loop.time() - began_s
 
 
-def test_who_answers_nothing_is_not_waited_for_for_ever() -> None:
+def test_a_scheduler_that_answers_nothing_is_not_waited_for_for_ever() -> None:
     gave_up_s = run_virtually(instead_of_the_scheduler(lambda connection: None))
     assert gave_up_s == pytest.approx(5.0, abs=0.1)
 
 
-def test_who_hangs_up_at_once_is_not_called_all_the_time() -> None:
+def test_a_scheduler_that_hangs_up_at_once_is_not_called_all_the_time() -> None:
     called: list[Connection] = []
 
     def hang_up(connection: Connection) -> None:
@@ -137,7 +137,7 @@ def test_a_site_is_in_the_run_from_its_welcome_on() -> None:
     run_virtually(scenario())
 
 
-def test_who_is_cut_as_the_run_ends_hears_of_it_all_the_same() -> None:
+def test_a_site_that_is_cut_as_the_run_ends_hears_of_it_all_the_same() -> None:
     async def scenario() -> None:
         cluster = await Cluster.start(simulated(OVERLAY), OVERLAY, PLAN)
         await cluster.all_reduce([np.ones(10, np.float32) for _ in range(3)])

@@ -17,7 +17,7 @@ from anabranch.site.agent import SiteAgent
 from anabranch.site.control import RoundsOver
 from anabranch.site.serving import ServedModel
 
-from .cluster import Cluster, Floats
+from .cluster import Cluster, Floats, all_reduce
 from .test_all_reduce import WORLDS
 
 ELEMENTS, UPDATES = 500, 4
@@ -158,5 +158,46 @@ def test_one_worker_and_one_server_are_plain_gradient_descent(world: str) -> Non
         for update in range(1, 11):
             np.testing.assert_array_equal(seen[1, update], gradients_on(expected, 1))
             expected -= gradients_on(expected, 1) * np.float32(0.1)
+
+    run(play())
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("pace", [Bsp, Asp])
+def test_exchanges_go_on_beside_a_served_model(world: str, pace: Callable[[], Pace]) -> None:
+    run, make_ports = WORLDS[world]
+    overlay = random_complete(3, seed=0)
+    workers = (1, 2)
+
+    async def play() -> None:
+        models = [initial() for _ in overlay.sites]
+        cluster = await Cluster.start(
+            make_ports(overlay),
+            overlay,
+            star(overlay, hub=0),
+            pacing=PaceBook(pace(), Equal(8), workers, [0], 60),
+            served=lambda site: ServedModel(
+                models[site],
+                Sgd(0.1).start,
+                len(workers),
+                added_up=workers if pace().barrier else (),
+            ),
+        )
+        seen: dict[tuple[int, int], Floats] = {}
+
+        async def exchange(site: int) -> None:
+            for _ in range(6):  # their numbers are those of updates, too
+                buffer = np.full(3000, float(site), np.float32)
+                await all_reduce(cluster.agents[site], buffer)
+                assert buffer.tolist() == [1.0] * 3000
+
+        await asyncio.gather(
+            serve(cluster.agents[0]),
+            *(work(cluster.agents[site], site, models[site], seen) for site in workers),
+            *map(exchange, range(3)),
+        )
+        assert len(seen) == 60 * len(workers)
+        assert cluster.refusals == cluster.witness.refusals == []
+        await cluster.leave()
 
     run(play())

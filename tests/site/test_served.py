@@ -1,4 +1,4 @@
-"""Updates go to the servers and the model comes back: exact over any trees, whoever dies."""
+"""Updates go to the servers, the model comes back: exact over any trees, whichever worker dies."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_every_site_knows_the_time_to_a_quarter_of_the_latency(roots: int) -> No
     assert max(errors_s) < LATENCY_S / 4
 
 
-def test_who_does_not_know_says_so_and_nobody_believes_it() -> None:
+def test_a_site_that_does_not_know_the_time_says_so_and_is_not_believed() -> None:
     asked: list[TimeRequest] = []
     keeper = Timekeeper(lambda: 5.0, asked.append)
     keeper.begin()
@@ -100,7 +100,7 @@ def test_who_does_not_know_says_so_and_nobody_believes_it() -> None:
 def test_an_answer_that_cannot_be_is_refused() -> None:
     keeper = Timekeeper(lambda: 5.0, lambda request: None)
     keeper.begin()
-    with pytest.raises(OutOfPlaceMessage, match="nobody asked"):
+    with pytest.raises(OutOfPlaceMessage, match="not asked for"):
         keeper.hear(TimeReply(4.0, 9.0, 9.0, 0.0))
     with pytest.raises(MalformedMessage, match="exchange"):
         keeper.hear(TimeReply(5.0, float("nan"), 9.0, 0.0))

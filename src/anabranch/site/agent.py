@@ -135,6 +135,7 @@ class _Channel:
 
     plan: Plan
     number: int = 0  # of the latest exchange that began here
+    asked: int = 0  # the latest exchange that was asked for
     gathered: int = 0  # gatherings begun here
     waiting: dict[int, _Asked] = field(default_factory=dict)
     gathering: dict[int, asyncio.Future[tuple[bytes, ...]]] = field(default_factory=dict)
@@ -382,8 +383,9 @@ class SiteAgent:
     def _ask(self, channel: int, number: int, terms: Terms) -> None:
         """Ask for an exchange, unless that has been done."""
         state = self._channels[channel]
-        if number in state.waiting:
+        if number <= state.asked:
             return
+        state.asked = number
         granted: asyncio.Future[tuple[Grant, Plan]] = self._loop.create_future()
         state.waiting[number] = _Asked(self._loop.time(), granted)
         if self._over:
@@ -600,7 +602,7 @@ class SiteAgent:
                 underway.told = spread.held
                 self._scheduler.post(Progress(exchange.number, tuple(spread.held_by_tree)))
         if underway.more is not None and not self._scheduler.is_over:
-            if underway.number + 1 in self._channels[underway.channel].waiting:
+            if underway.number < self._channels[underway.channel].asked:
                 return
             elapsed_s = self._loop.time() - underway.began_s
             if is_time_to_ask(elapsed_s, exchange.done_share, self._round_trip_s):

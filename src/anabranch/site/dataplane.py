@@ -351,6 +351,8 @@ class DataPlane:
         fork = self._forks.get((message.path[0], message.path[-1]))
         if fork is not None:
             self._put_all(fork.sent(message))
+        if op_of(message.terms) == Op.STEP:
+            return  # an update's number, which may be an exchange's too
         running = self._running.get(message.exchange)
         if running is not None:
             running.unsent -= 1

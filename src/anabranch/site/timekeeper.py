@@ -64,7 +64,7 @@ class Timekeeper:
             MalformedMessage: times that cannot be.
         """
         if reply.sent_s not in self._asked:
-            raise OutOfPlaceMessage("the time, which nobody asked for")
+            raise OutOfPlaceMessage("the time, which was not asked for")
         self._asked.remove(reply.sent_s)
         if not math.isfinite(reply.error_s):
             return  # who was asked does not know either, yet
