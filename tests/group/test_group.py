@@ -421,5 +421,5 @@ def test_what_is_missing_to_join_is_named(
 
 
 def test_a_scheduler_that_is_not_there_is_named() -> None:
-    with pytest.raises(anabranch.LinkError, match="127.0.0.1:1"):
+    with pytest.raises(anabranch.LinkError, match=r"127\.0\.0\.1:1"):
         anabranch.join("127.0.0.1:1", "paris", token="t")
