@@ -849,7 +849,7 @@ def _complete(names: str) -> Overlay:
 
 
 def _serve_group(service: Service, address: Address, log: Path | None) -> None:
-    from anabranch.group import serve
+    from anabranch.group._serve import serve
 
     def listening(at: Address) -> None:
         names = ", ".join(site.name for site in service.overlay.sites)

@@ -2,6 +2,6 @@
 
 from anabranch.group._group import Group, Handle, Stats, join
 from anabranch.group._local import local, spawn
-from anabranch.group._serve import Service, serve
+from anabranch.group._serve import Service
 
-__all__ = ["Group", "Handle", "Service", "Stats", "join", "local", "serve", "spawn"]
+__all__ = ["Group", "Handle", "Service", "Stats", "join", "local", "spawn"]

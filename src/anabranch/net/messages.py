@@ -406,9 +406,13 @@ class EpochChanged(Message, frozen=True):
 
 
 class NoMoreRounds(Message, frozen=True):
-    """The answer to a request for a round that the scheduler decided not to hold."""
+    """The answer to a request for an exchange that the scheduler decided not to hold."""
 
-    round: int
+    number: int
+
+
+class PaceOver(Message, frozen=True):
+    """To all: where the model is served, no worker goes on any more."""
 
 
 class ExchangeEnded(Message, frozen=True):
@@ -519,6 +523,7 @@ AnyMessage = (
     | Advance
     | EpochChanged
     | NoMoreRounds
+    | PaceOver
     | ExchangeEnded
     | Report
     | Leave

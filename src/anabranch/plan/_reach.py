@@ -183,20 +183,13 @@ def restrict(plan: Plan, members: Collection[int]) -> Plan:
                     for site in range(plan.size)
                 ]
             for site in wanted - {root}:
-                there = _way(plan, index, site, new[site], upwards)
-                if len(there) > 2:
-                    ends = there[0], there[-1]
-                    shorter = min(routes.get(ends, there), there, key=lambda way: (len(way), way))
-                    routes[ends] = shorter
+                ends = (site, new[site]) if upwards else (new[site], site)
+                kept = new[site] == parents[site]
+                there = plan.path(*ends) if kept else _way(plan, index, *ends)
+                routes[ends] = min(routes.get(ends, there), there, key=lambda way: (len(way), way))
             ways.append(tuple(new))
         trees.append(Tree(root, tree.share, *ways))
-    used = {
-        ends
-        for tree in trees
-        for site in wanted - {tree.root}
-        for ends in ((site, tree.up[site]), (tree.down[site], site))
-    }
-    routes = {ends: way for ends, way in routes.items() if ends in used}
+    routes = {ends: way for ends, way in routes.items() if len(way) > 2}
     return Plan(plan.version, tuple(trees), MappingProxyType(routes), plan.label)
 
 
@@ -222,13 +215,12 @@ def _nearest(parents: tuple[int, ...], root: int, wanted: frozenset[int]) -> int
     return min(wanted, key=lambda site: (depth(site), site))
 
 
-def _way(plan: Plan, index: int, site: int, parent: int, upwards: bool) -> tuple[int, ...]:
-    """Return the sites between a site and its new parent, in the direction in which data goes.
+def _way(plan: Plan, index: int, source: int, target: int) -> tuple[int, ...]:
+    """Return the sites between two that are neighbours only since others were left out.
 
     Up to the lowest site that both have above them, by the tree's way up, and down again by its
     way down: a tree has links for either.
     """
-    source, target = (site, parent) if upwards else (parent, site)
     ahead = plan.way_up(index, source)
     behind = plan.way_down(index, target)
     for place, passed in enumerate(ahead):

@@ -37,7 +37,7 @@ from anabranch.net.messages import (
     Leave,
     Measured,
     Message,
-    NoMoreRounds,
+    PaceOver,
     Patience,
     Proceed,
     ProceedRequest,
@@ -452,7 +452,7 @@ class Scheduler:
             for each in decision.permissions:
                 self._post(each.worker, Proceed(each.update, each.samples, each.pulls))
         if decisions and self._pacing.is_over:
-            self._tell_members(NoMoreRounds(0))
+            self._tell_members(PaceOver())
         self._look_in_time(self._pacing.due_s)
 
     @staticmethod
@@ -693,7 +693,7 @@ class Scheduler:
         self._write_joined(site, now_s)
         self._act(self._pacing.joined(site, now_s), now_s)
         if self._pacing.is_over:
-            self._sessions[site].post(NoMoreRounds(0))
+            self._sessions[site].post(PaceOver())
 
     def _forget(self, site: int) -> None:
         """Let one that came back and has not begun go again: it is as lost as it was."""

@@ -23,6 +23,7 @@ from anabranch.net.messages import (
     Join,
     Message,
     NoMoreRounds,
+    PaceOver,
     Patience,
     Proceed,
     Refusal,
@@ -215,17 +216,15 @@ class Control:
                 | ExchangeFailed()
                 | Gathered()
                 | Grant()
+                | NoMoreRounds()
                 | Rejoined()
                 | Subgrouped()
                 | TimeReply()
             ):
                 self._told(message)
-            case NoMoreRounds():
-                self._told(message)
-                self._answers.put_nowait(message)
             case Patience():
                 self._patience_s = message.seconds
-            case Welcome() | Start() | Proceed() | Shutdown():
+            case Welcome() | Start() | Proceed() | PaceOver() | Shutdown():
                 self._answers.put_nowait(message)
             case Abort():
                 self._abort(RunAborted(message.reason))

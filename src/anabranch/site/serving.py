@@ -13,7 +13,7 @@ from anabranch.net.messages import (
     Advance,
     Came,
     EpochChanged,
-    NoMoreRounds,
+    PaceOver,
     Proceed,
     ProceedRequest,
     Welcome,
@@ -124,8 +124,8 @@ class Serving:
             RoundsOver: no worker goes on any more.
             RunAborted: the run ended early; names who or what caused it.
         """
-        answer = await self._scheduler.expect(Proceed, NoMoreRounds)
-        if isinstance(answer, NoMoreRounds):
+        answer = await self._scheduler.expect(Proceed, PaceOver)
+        if isinstance(answer, PaceOver):
             raise RoundsOver
         assert isinstance(answer, Proceed)
         here = self._models_here.get(answer.update, self._back)
