@@ -119,7 +119,7 @@ async def send(address: Address, chunks: int) -> float:
         raise error
 
     buffer = np.full((BUFFER_CHUNKS, ELEMENTS), 2.0, np.float32)
-    lane = Lane(0, "lane", connect, 2, lambda: None, failed)
+    lane = Lane(0, "lane", connect, 2, lambda send: None, failed)
     began_s = time.process_time()
     for chunk in range(chunks):
         payload = memoryview(buffer[chunk % BUFFER_CHUNKS].data).cast("B")
