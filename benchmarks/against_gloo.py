@@ -1,187 +1,129 @@
-"""An unshaped all-reduce of 61 M float32 over nine processes, ours beside gloo in the same ones.
+"""An unshaped all-reduce of 61 M float32 over processes of one machine, ours beside gloo's.
 
-    python benchmarks/against_gloo.py
+    python benchmarks/against_gloo.py                          # nine processes
+    python benchmarks/against_gloo.py --sites 3
 
 Every process joins both groups; rounds of ours and of gloo take turns, so both feel the same
-machine. Ours computes the mean, gloo the sum, as each does by itself.
+machine. Ours computes the mean, gloo the sum, as each does by itself. Ours goes through the public
+API, with the plan and the size of chunks that the scheduler chooses.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import json
 import os
-import secrets
 import socket
-import subprocess
-import sys
-import tempfile
 import time
-from pathlib import Path
+from collections.abc import Callable
 from statistics import median
 
-import numpy as np
-
 import common
-from anabranch.net.tcp import TcpNetwork
-from anabranch.overlay import dumps, internet2_9, random_complete
-from anabranch.run.launch import TOKEN_VARIABLE
-from anabranch.scheduler.server import LIMITS as CONTROL_LIMITS
-from anabranch.site.agent import SiteAgent, Transport
-from anabranch.site.arithmetic import Float32
-from anabranch.site.dataplane import LIMITS as DATA_LIMITS
+from anabranch import Group, Service, spawn
+from anabranch.overlay import random_complete
+from anabranch.scheduler.chunking import LEAST_ELEMENTS
 
 ELEMENTS = 61_100_840
-SITES = 9
-# Nobody shapes the links here, so the plan is made for equal ones: nine stars, one for each site.
-EQUAL = random_complete(SITES, 0, low_bps=1e9, high_bps=1e9, latency_s=0.0, loss=0.0)
+SYSTEMS = "gloo", "anabranch"
+Figures = dict[str, list[float]]  # one for each round, by system
 
 
-async def take_part(
-    rank: int, name: str, scheduler: str, gloo_port: int, options: argparse.Namespace
-) -> None:
+def measure(
+    group: Group, gloo_port: int, gloo_ranks: tuple[int, ...], rounds: int
+) -> tuple[Figures, Figures]:
+    """Return the seconds and the CPU seconds of each round at this site."""
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{gloo_port}", rank=rank, world_size=SITES
+        "gloo",
+        init_method=f"tcp://127.0.0.1:{gloo_port}",
+        rank=gloo_ranks[group.rank],
+        world_size=group.size,
     )
-    buffer = np.empty(ELEMENTS, np.float32)
-    tensor = torch.from_numpy(buffer)
-    times: dict[str, list[float]] = {"gloo": [], "anabranch": []}
-    cpu: dict[str, list[float]] = {"gloo": [], "anabranch": []}
-    host, port = scheduler.split(":")
-    loop = asyncio.get_running_loop()
-    lanes = TcpNetwork(DATA_LIMITS)
-    agent = SiteAgent(
-        TcpNetwork(CONTROL_LIMITS),
-        lanes,
-        name,
-        os.environ[TOKEN_VARIABLE],
-        ("127.0.0.1", 0),
-        lambda: None,
-        lambda *refused: None,
-    )
-    await agent.join((host, int(port)))
-    await agent.start(Transport(options.chunk_elements), ELEMENTS, Float32(), lanes)
-    for number in range(options.rounds + 1):
-        for system in ("gloo", "anabranch"):
-            buffer.fill(float(rank))
-            await loop.run_in_executor(None, dist.barrier)
+    tensor = torch.empty(ELEMENTS)
+    total = group.size * (group.size - 1) / 2
+    calls: dict[str, tuple[Callable[[torch.Tensor], object], float]] = {
+        "gloo": (dist.all_reduce, total),
+        "anabranch": (group.all_reduce, total / group.size),
+    }
+    seconds: Figures = {system: [] for system in SYSTEMS}
+    cpu_s: Figures = {system: [] for system in SYSTEMS}
+    for number in range(rounds + 1):
+        for system, (all_reduce, expected) in calls.items():
+            tensor.fill_(float(group.rank))
+            dist.barrier()
             began_s, began_cpu_s = time.perf_counter(), time.process_time()
-            if system == "gloo":
-                await loop.run_in_executor(None, dist.all_reduce, tensor)
-            else:
-                await agent.all_reduce(buffer)
-            took_s, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
-            expected = SITES * (SITES - 1) / 2 / (1 if system == "gloo" else SITES)
-            assert buffer[0] == expected
+            all_reduce(tensor)
+            took_s, took_cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
             assert bool((tensor == expected).all())
-            await loop.run_in_executor(None, dist.barrier)
+            dist.barrier()
             if number:  # the first round of each opens connections
-                times[system].append(took_s)
-                cpu[system].append(cpu_s)
-    await agent.leave()
+                seconds[system].append(took_s)
+                cpu_s[system].append(took_cpu_s)
     dist.destroy_process_group()
-    print(json.dumps({"times": times, "cpu": cpu}), flush=True)
+    return seconds, cpu_s
 
 
-def compare(
-    overlay_name: str, roots: int, chunk_elements: int, options: argparse.Namespace
-) -> dict[str, object]:
-    overlay = internet2_9() if overlay_name == "internet2-9" else EQUAL
-    environment = {**os.environ, TOKEN_VARIABLE: secrets.token_hex(8), "GLOO_SOCKET_IFNAME": "lo"}
-    with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
+def free_port() -> int:
+    with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        gloo_port = free.getsockname()[1]
-        free.close()
-        Path(folder, "overlay.toml").write_text(dumps(overlay))
-        Path(folder, "scenario.toml").write_text(
-            f'overlay = "overlay.toml"\nstop.rounds = {options.rounds + 1}\n'
-            f'[route]\nkind = "fapt"\nroots = {roots}\n'
-            f'[task]\nkind = "exchange"\nelements = {ELEMENTS}\n'
-        )
-        scheduler = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "anabranch", "scheduler"),
-                *(f"{folder}/scenario.toml", "--log", f"{folder}/run.db"),
-            ],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        processes = [scheduler]
-        try:
-            assert scheduler.stdout is not None
-            address = scheduler.stdout.readline().strip()
-            for rank, site in enumerate(overlay.sites):
-                command = [sys.executable, __file__, "--rank", str(rank), "--name", site.name]
-                command += ["--scheduler", address, "--gloo-port", str(gloo_port)]
-                command += ["--rounds", str(options.rounds)]
-                command += ["--chunk-elements", str(chunk_elements)]
-                processes.append(
-                    subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-                )
-            answers = [json.loads(process.communicate()[0]) for process in processes[1:]]
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
-    # A round lasts until its last process has the result.
-    rounds = {
-        system: [max(column) for column in zip(*(a["times"][system] for a in answers), strict=True)]
-        for system in ("gloo", "anabranch")
-    }
-    cpu = {
-        system: [sum(column) for column in zip(*(a["cpu"][system] for a in answers), strict=True)]
-        for system in ("gloo", "anabranch")
-    }
-    ratio = median(g / a for g, a in zip(rounds["gloo"], rounds["anabranch"], strict=True))
-    print(
-        f"{overlay_name}, fapt {roots} roots, chunks of {chunk_elements}: "
-        f"gloo {median(rounds['gloo']):.2f} s, "
-        f"anabranch {median(rounds['anabranch']):.2f} s, gloo/anabranch {ratio:.2f}; CPU of all "
-        f"nine {median(cpu['gloo']):.1f} s against {median(cpu['anabranch']):.1f} s"
-    )
-    return {
-        "overlay": overlay_name,
-        "roots": roots,
-        "chunk_elements": chunk_elements,
-        "gloo_s": common.spread(rounds["gloo"]),
-        "anabranch_s": common.spread(rounds["anabranch"]),
-        "gloo_over_anabranch": ratio,
-        "gloo_cpu_s": common.spread(cpu["gloo"]),
-        "anabranch_cpu_s": common.spread(cpu["anabranch"]),
-    }
+        port: int = free.getsockname()[1]
+        return port
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sites", type=int, choices=(3, 9), default=9)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--chunk-elements", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--name", help=argparse.SUPPRESS)
-    parser.add_argument("--scheduler", help=argparse.SUPPRESS)
-    parser.add_argument("--gloo-port", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--gloo-order", help="the sites' ranks along gloo's ring, as 0,2,1")
+    parser.add_argument("--least-chunk-elements", type=int, default=LEAST_ELEMENTS)
+    parser.add_argument("--dry", action="store_true", help="write no file")
     options = parser.parse_args()
-    if options.rank is not None:
-        asyncio.run(
-            take_part(options.rank, options.name, options.scheduler, options.gloo_port, options)
-        )
+    order = range(options.sites)
+    if options.gloo_order is not None:
+        order = [int(rank) for rank in options.gloo_order.split(",")]
+        if sorted(order) != list(range(options.sites)):
+            parser.error(f"--gloo-order must name each of 0 to {options.sites - 1} once")
+    gloo_ranks = tuple(order.index(site) for site in range(options.sites))
+    # No link is shaped here, so the plan is made for equal ones.
+    service = Service(
+        random_complete(options.sites, 0, low_bps=1e10, high_bps=1e10, latency_s=0.0, loss=0.0),
+        awareness=None,
+        adaptive=False,
+        least_chunk_elements=options.least_chunk_elements,
+    )
+    answers = spawn(measure, service, [free_port(), gloo_ranks, options.rounds])
+    # A round lasts until its last process has the result.
+    rounds_s: Figures = {
+        system: [max(row) for row in zip(*(own[system] for own, _ in answers), strict=True)]
+        for system in SYSTEMS
+    }
+    cpu_s: Figures = {
+        system: [sum(row) for row in zip(*(own[system] for _, own in answers), strict=True)]
+        for system in SYSTEMS
+    }
+    ratio = median(g / a for g, a in zip(rounds_s["gloo"], rounds_s["anabranch"], strict=True))
+    print(
+        f"{options.sites} sites: gloo {median(rounds_s['gloo']):.2f} s, "
+        f"anabranch {median(rounds_s['anabranch']):.2f} s, gloo/anabranch {ratio:.2f}; CPU of all "
+        f"{median(cpu_s['gloo']):.1f} s against {median(cpu_s['anabranch']):.1f} s"
+    )
+    if options.dry:
         return
-    results = [
-        compare(overlay, SITES, chunk_elements, options)
-        for chunk_elements in (1 << 20, 1 << 22)
-        for overlay in ("complete", "internet2-9")
-    ]
     common.write(
-        "against_gloo",
+        "against_gloo" if options.sites == 9 else f"against_gloo_{options.sites}",
         seed=0,
-        sites=SITES,
+        sites=options.sites,
         elements=ELEMENTS,
-        results=results,
+        least_chunk_elements=options.least_chunk_elements,
+        gloo_order=list(order),
+        gloo_s=common.spread(rounds_s["gloo"]),
+        anabranch_s=common.spread(rounds_s["anabranch"]),
+        gloo_over_anabranch=ratio,
+        gloo_cpu_s=common.spread(cpu_s["gloo"]),
+        anabranch_cpu_s=common.spread(cpu_s["anabranch"]),
     )
 
 

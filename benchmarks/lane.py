@@ -16,8 +16,6 @@ import sys
 import time
 
 import numpy as np
-from anabranch.site.accumulator import Accumulator
-from anabranch.site.aggregation import Send
 
 import common
 from anabranch.net.errors import PeerError
@@ -25,10 +23,14 @@ from anabranch.net.frames import DISCARD, Sink
 from anabranch.net.messages import AnyMessage, PartialSum, Ready
 from anabranch.net.network import Address, Connection
 from anabranch.net.tcp import TcpNetwork
+from anabranch.site.actions import Send
+from anabranch.site.arithmetic import Accumulator
 from anabranch.site.dataplane import LIMITS
 from anabranch.site.lane import Lane
+from anabranch.site.terms import Op, Terms, Wire
 
 ELEMENTS = 1 << 20
+TERMS = Terms(Op.MEAN, Wire.FLOAT32, ELEMENTS).code
 BUFFER_CHUNKS = 58  # both sides work through a buffer of AlexNet's size: nothing stays in a cache
 
 
@@ -53,16 +55,13 @@ class Summing:
         accumulator = Accumulator(ELEMENTS)
         accumulator.add_own(self._own[message.chunk % BUFFER_CHUNKS], 1.0)
 
-        def piece(offset_bytes: int, data: memoryview) -> None:
-            accumulator.add(offset_bytes // 4, np.frombuffer(data, np.float32))
-
         def done() -> None:
             if message.chunk == self._chunks - 1:
                 self.last = accumulator
                 self.ended_s, self.ended_cpu_s = time.perf_counter(), time.process_time()
                 self.done.set_result(None)
 
-        return Sink(piece=piece, done=done)
+        return Sink(piece=accumulator.take, done=done)
 
     def on_refused(self, message: AnyMessage, error: PeerError) -> None:
         raise error
@@ -120,13 +119,12 @@ async def send(address: Address, chunks: int) -> float:
         raise error
 
     buffer = np.full((BUFFER_CHUNKS, ELEMENTS), 2.0, np.float32)
-    lane = Lane(0, "lane", connect, 2, lambda: None, failed)
+    lane = Lane(0, "lane", connect, 2, lambda send: None, failed)
     began_s = time.process_time()
     for chunk in range(chunks):
         payload = memoryview(buffer[chunk % BUFFER_CHUNKS].data).cast("B")
-        lane.put(Send(PartialSum(1, 1, chunk, (0, 1), 1.0), payload))
-    await lane.own_sent()
-    await silent.closed.wait()  # what TCP has buffered must leave before the loop ends
+        lane.put(Send(PartialSum(1, 1, chunk, (0, 1), TERMS), payload))
+    await silent.closed.wait()  # all must leave before the loop ends
     cpu_s = time.process_time() - began_s
     lane.close()
     return cpu_s

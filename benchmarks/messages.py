@@ -31,8 +31,6 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-from anabranch.site.accumulator import Accumulator
-from anabranch.site.aggregation import Send
 
 import common
 from anabranch.net.errors import PeerError
@@ -43,10 +41,12 @@ from anabranch.net.tcp import TcpNetwork
 from anabranch.overlay import dumps, random_complete
 from anabranch.run.launch import TOKEN_VARIABLE
 from anabranch.scheduler.server import LIMITS as CONTROL_LIMITS
+from anabranch.site.actions import Send
 from anabranch.site.agent import SiteAgent, Transport
-from anabranch.site.arithmetic import Float32
+from anabranch.site.arithmetic import Accumulator, Flat
 from anabranch.site.dataplane import LIMITS
 from anabranch.site.lane import Lane
+from anabranch.site.terms import Op, Terms, Wire
 
 SRC = Path(__file__).parents[1] / "src"
 CHUNK_BYTES = tuple(1 << power for power in (14, 16, 18, 20, 22))
@@ -150,14 +150,14 @@ async def send(port: int, chunks: int, elements: int) -> None:
     def failed(error: Exception) -> None:
         raise error
 
+    terms = Terms(Op.MEAN, Wire.FLOAT32, elements).code
     places = max(1, (1 << 26) // 4 // elements)
     payloads = [row.data.cast("B") for row in np.full((places, elements), 2.0, np.float32)]
-    lane = Lane(0, "lane", connect, 2, lambda: None, failed)
+    lane = Lane(0, "lane", connect, 2, lambda send: None, failed)
     began_s = time.process_time()
     for chunk in range(chunks):
-        lane.put(Send(PartialSum(1, 1, chunk, (0, 1), 1.0), payloads[chunk % places]))
-    await lane.own_sent()
-    await silent.closed.wait()  # what TCP has buffered must leave before the loop ends
+        lane.put(Send(PartialSum(1, 1, chunk, (0, 1), terms), payloads[chunk % places]))
+    await silent.closed.wait()  # all must leave before the loop ends
     lane.close()
     print(time.process_time() - began_s, flush=True)
 
@@ -191,11 +191,15 @@ async def take_part(name: str, scheduler: str, chunk_bytes: int) -> None:
         lambda *refused: None,
     )
     await agent.join((host, int(port)))
-    await agent.start(Transport(chunk_bytes // 4), len(buffer), Float32(), lanes)
-    await agent.all_reduce(buffer)  # opens connections
-    began_s = time.process_time()
-    for _ in range(ROUNDS):
-        await agent.all_reduce(buffer)
+    elements = chunk_bytes // 4
+    await agent.start(Transport(elements, elements, len(buffer)), lanes)
+    terms = Terms(Op.MEAN, Wire.FLOAT32, len(buffer))
+    began_s = 0.0
+    for number in range(ROUNDS + 1):
+        done = await agent.exchange(Flat(buffer), terms)
+        await agent.round_ended(done, None)
+        if number == 0:  # which opened connections
+            began_s = time.process_time()
     cpu_s = time.process_time() - began_s
     assert bool((buffer == 1.0).all())
     await agent.leave()
@@ -209,6 +213,7 @@ def all_reduce_cpu_s(source: Path, chunk_bytes: int) -> float:
         Path(folder, "overlay.toml").write_text(dumps(overlay))
         Path(folder, "scenario.toml").write_text(
             f'overlay = "overlay.toml"\nstop.rounds = {ROUNDS + 1}\n'
+            f"chunk_elements = {chunk_bytes // 4}\n"
             f'route = {{kind = "fapt", roots = {SITES}}}\n'
             f'task = {{kind = "exchange", elements = {ROUND_BYTES // 4}}}\n'
         )

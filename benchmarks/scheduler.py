@@ -26,15 +26,16 @@ import common
 from anabranch.net.frames import DISCARD, Sink
 from anabranch.net.messages import (
     AnyMessage,
+    ExchangeEnded,
+    ExchangeRequest,
+    Grant,
     Join,
     LinkRate,
     Measured,
     NoMoreRounds,
     Progress,
     Ready,
-    RoundEnded,
-    RoundGrant,
-    RoundRequest,
+    Signature,
     Start,
     TimeReply,
     TimeRequest,
@@ -47,9 +48,11 @@ from anabranch.plan import loads
 from anabranch.record import read_events, summarise
 from anabranch.run.launch import TOKEN_VARIABLE
 from anabranch.scheduler.server import LIMITS
+from anabranch.site.terms import Op, Wire
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 ELEMENTS = 61_000_000
+SIGNATURE = Signature(Op.MEAN, Wire.FLOAT32, ELEMENTS)
 REPORTS_A_ROUND = 16
 MEASURED_EVERY_S = 1.25
 
@@ -63,7 +66,7 @@ class Client:
         self._rng = np.random.default_rng(site)
 
     def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
-        if isinstance(message, Welcome | Start | RoundGrant | NoMoreRounds):
+        if isinstance(message, Welcome | Start | Grant | NoMoreRounds):
             self.heard.put_nowait(message)
         elif not isinstance(message, TimeReply):
             self.others += 1
@@ -88,10 +91,10 @@ class Client:
         await self.heard.get()
         measuring = asyncio.get_running_loop().create_task(self._measure(connection))
         rounds = 0
-        connection.post(RoundRequest(1))
+        connection.post(ExchangeRequest(0, 1, SIGNATURE))
         while True:
             grant = await self.heard.get()
-            if not isinstance(grant, RoundGrant):
+            if not isinstance(grant, Grant):
                 break
             rounds += 1
             if grant.plan_json:
@@ -101,11 +104,12 @@ class Client:
                 if grant.trees is not None:
                     share = (report + 1) / REPORTS_A_ROUND
                     counts = np.bincount(grant.trees, minlength=trees)
-                    connection.post(Progress(rounds, tuple(int(count * share) for count in counts)))
+                    finished = tuple(int(count * share) for count in counts)
+                    connection.post(Progress(grant.exchange, finished))
             if time.monotonic() > until_s:
                 break
-            connection.post(RoundRequest(rounds + 1))
-            connection.post(RoundEnded(rounds, grant.version, self._round_s, 1, None, None))
+            connection.post(ExchangeRequest(0, rounds + 1, SIGNATURE))
+            connection.post(ExchangeEnded(0, rounds, grant.version, self._round_s, 1))
         measuring.cancel()
         connection.close()
         return rounds
