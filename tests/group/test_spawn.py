@@ -11,7 +11,7 @@ import torch
 import anabranch
 from anabranch import Group, RunAborted
 
-pytestmark = pytest.mark.timeout(300)  # each process imports PyTorch
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # each process imports PyTorch
 SITES, BATCH, STEPS = 3, 8, 5
 
 

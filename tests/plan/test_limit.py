@@ -153,7 +153,7 @@ def test_loss_does_not_count_against_a_port():
     assert limit_rate_bps(overlay) == pytest.approx(4e6)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=10)
 @given(overlays())
 def test_no_plan_beats_the_limit(overlay):
     for plan in all_plans(overlay):

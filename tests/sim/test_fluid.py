@@ -75,7 +75,7 @@ def cases(draw: st.DrawFn) -> tuple[list[float], list[Given], list[Change]]:
 
 
 @given(cases())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_finish_times_are_those_of_progressive_filling_at_every_event(case):
     capacities_bps, flows, changes = case
     ends_s, _ = play(network(*capacities_bps), flows, changes)
@@ -83,7 +83,7 @@ def test_finish_times_are_those_of_progressive_filling_at_every_event(case):
 
 
 @given(cases())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_call_late_is_as_good_as_one_at_every_finish(case):
     capacities_bps, flows, changes = case
     fluid = network(*capacities_bps)
@@ -121,7 +121,7 @@ def assert_max_min(capacities_bps: list[float], flows: list[Flow[int]]) -> None:
 
 
 @given(cases())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_no_resource_is_overloaded_and_every_flow_has_a_bottleneck_after_any_history(case):
     capacities_bps, flows, changes = case
     fluid = network(*capacities_bps)

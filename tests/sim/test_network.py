@@ -863,7 +863,9 @@ Sizes = Callable[[int, np.random.Generator], list[int]]
     ("sizes", "mean_s"),
     [
         (exponential_sizes, SERVICE_S / (1 - LOAD)),  # M/M/1
-        (fixed_sizes, SERVICE_S * (1 + LOAD / 2 / (1 - LOAD))),  # M/D/1, Pollaczek-Khinchine
+        pytest.param(  # M/D/1, Pollaczek-Khinchine
+            fixed_sizes, SERVICE_S * (1 + LOAD / 2 / (1 - LOAD)), marks=pytest.mark.slow
+        ),
     ],
     ids=["M/M/1", "M/D/1"],
 )
