@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from anabranch.net.messages import ChunkMessage
 from anabranch.plan import Chunk
-from anabranch.site.arithmetic import Floats, Piece
-
-Payload = memoryview | Callable[[], memoryview]
-"""A payload, or what makes it when it begins to leave."""
+from anabranch.site.arithmetic import Floats, Payload, Piece
 
 
 @dataclass(slots=True, eq=False)
@@ -18,12 +14,14 @@ class Send:
     """Send this.
 
     Attributes:
-        has_left: whether it has begun to leave this site; whoever sends it says so here.
+        has_left: whether it has begun to leave this site; the lane that sends it says so here.
+        scratch: memory of the payload that serves other sums once it has been sent; or None.
     """
 
     message: ChunkMessage
     payload: Payload
     has_left: bool = False
+    scratch: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +34,7 @@ class Total:
         weight: of all contributions.
         divisor: what makes a mean of the values.
         sender: the child whose part came last; None where none did.
+        is_scratch: whether the values' memory serves other sums once this one has been used.
     """
 
     chunk: Chunk
@@ -43,6 +42,7 @@ class Total:
     weight: float
     divisor: float
     sender: int | None
+    is_scratch: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float32]
 Combine = Callable[..., object]
 Piece = Callable[[int, memoryview], None]
+Payload = memoryview | Callable[[], memoryview]
+"""A payload, or what makes it when it begins to leave."""
 
 
 class Buffer(Protocol):
@@ -108,6 +110,39 @@ def _zeros(elements: int) -> Floats:
     return zeros
 
 
+class Scratch:
+    """Memory of sums that have left, for those that come: fresh pages cost as much as adding does.
+
+    Args:
+        most: arrays of each length that are kept.
+
+    >>> scratch = Scratch()
+    >>> first = scratch.take(5)
+    >>> scratch.give(first)
+    >>> scratch.take(5) is first
+    True
+    """
+
+    def __init__(self, most: int = 8) -> None:
+        self._most = most
+        self._free: dict[int, list[Floats]] = {}
+
+    def take(self, elements: int) -> Floats:
+        """Return an array of this length, with anything in it."""
+        free = self._free.get(elements)
+        return free.pop() if free else np.empty(elements, np.float32)
+
+    def give(self, array: Floats) -> None:
+        """Take back an array that ``take`` returned and that nothing refers to any more."""
+        free = self._free.setdefault(len(array), [])
+        if len(free) < self._most:
+            free.append(array)
+
+    def clear(self) -> None:
+        """Keep nothing."""
+        self._free.clear()
+
+
 class Accumulator:
     """The running weighted sum of one chunk at one site.
 
@@ -121,6 +156,7 @@ class Accumulator:
         elements: length of the chunk.
         combine: what adds two arrays, given as ``combine(a, b, out=...)``.
         values: makes float32 of what came off the wire.
+        memory: for the sum, shape (elements,), with anything in it; made here if not given.
 
     >>> chunk = Accumulator(3)
     >>> chunk.add(0, np.array([1, 1], np.float32))
@@ -137,8 +173,9 @@ class Accumulator:
         elements: int,
         combine: Combine = np.add,
         values: Callable[[memoryview], Floats] | None = None,
+        memory: Floats | None = None,
     ) -> None:
-        self.sum: Floats = np.empty(elements, np.float32)
+        self.sum: Floats = np.empty(elements, np.float32) if memory is None else memory
         self._combine = combine
         self._values = values
         self._reached = 0
@@ -215,11 +252,13 @@ class Arithmetic:
         self._combine: Combine = np.maximum if op == Op.MAX else np.add
         self._travels_as_mean = self.item_bytes == 2 and op in (Op.MEAN, Op.STEP)
 
-    def gather(self, elements: int) -> Accumulator | Nothing:
-        """Return an empty sum of this many elements."""
+    def gather(self, elements: int, scratch: Scratch | None = None) -> Accumulator | Nothing:
+        """Return an empty sum of this many elements, in memory of ``scratch`` if that is given."""
         if not self.has_numbers:
             return Nothing(elements)
-        return Accumulator(elements, self._combine, None if self.item_bytes == 4 else self.values)
+        values = None if self.item_bytes == 4 else self.values
+        memory = None if scratch is None else scratch.take(elements)
+        return Accumulator(elements, self._combine, values, memory)
 
     def intake(self, gathering: Accumulator | Nothing, weight: float) -> Piece | None:
         """Return what takes a child's payload into a sum, piece by piece; None if none need be.
@@ -252,8 +291,10 @@ class Arithmetic:
         own = buffer.read(start, stop)
         return self.encode(own if weight == 1.0 else own * np.float32(weight))
 
-    def finish(self, chunk: Chunk, total: Floats, divisor: float, buffer: Buffer) -> memoryview:
-        """Write what a root makes of a chunk's sum into its buffer; return the bytes to hand down.
+    def finish(self, chunk: Chunk, total: Floats, divisor: float, buffer: Buffer) -> Payload:
+        """Write what a root makes of a chunk's sum into its buffer; return what to hand down.
+
+        What is handed down does not lie in the sum's memory, unless that is the buffer's.
 
         Args:
             chunk: which.
@@ -274,6 +315,9 @@ class Arithmetic:
             return memory
         if divides:
             total = total / np.float32(divisor)
+        if self.item_bytes == 4:
+            buffer.write(chunk.start, total)
+            return lambda: self.encode(buffer.read(chunk.start, chunk.stop))
         payload = self.encode(total)
         buffer.write(chunk.start, self.values(payload))  # the same bits as everywhere else
         return payload

@@ -347,6 +347,9 @@ class DataPlane:
         if isinstance(send, _Relayed):
             self._give_credit(send)
             return
+        if send.scratch is not None:
+            self._exchanges.room.scratch.give(send.scratch)
+            send.scratch = None
         message = send.message
         fork = self._forks.get((message.path[0], message.path[-1]))
         if fork is not None:

@@ -39,6 +39,7 @@ class Exchange:
         self.reduction = Reduction(site, number, terms, room)
         self.spread = Spread(site, number, terms, room)
         self._site = site
+        self._room = room
         self._terms = terms
         self._arithmetic = arithmetic(op_of(terms), wire_of(terms))
         self._buffer: Buffer
@@ -124,6 +125,8 @@ class Exchange:
                 payload = self._arithmetic.finish(
                     chunk, action.values, action.divisor, self._buffer
                 )
+                if action.is_scratch:
+                    self._room.scratch.give(action.values)
                 turned += self.spread.start(chunk, payload, action.sender)
             else:
                 turned.append(action)

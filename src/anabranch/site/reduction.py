@@ -24,8 +24,15 @@ from typing import cast
 from anabranch.net.errors import DuplicateMessage, MalformedMessage, OutOfPlaceMessage
 from anabranch.net.messages import ChunkMessage, PartialSum
 from anabranch.plan import NO_PARENT, Chunk, Place, Plan, places_up
-from anabranch.site.actions import Action, Payload, Receipt, Send, Stray, Total
-from anabranch.site.arithmetic import Accumulator, Buffer, Nothing, arithmetic
+from anabranch.site.actions import Action, Receipt, Send, Stray, Total
+from anabranch.site.arithmetic import (
+    Accumulator,
+    Buffer,
+    Nothing,
+    Payload,
+    Scratch,
+    arithmetic,
+)
 from anabranch.site.terms import Op, op_of, wire_of
 
 # Weights multiply and divide float32 sums: beyond this they would vanish or overflow.
@@ -39,11 +46,16 @@ class Room:
 
     Args:
         elements: how many.
+
+    Attributes:
+        left: of those.
+        scratch: memory for sums.
     """
 
     def __init__(self, elements: int) -> None:
         self.elements = elements
         self.left = elements
+        self.scratch = Scratch()
 
     def take(self, elements: int, what: str) -> None:
         """Use some.
@@ -261,7 +273,9 @@ class Reduction:
         early = elements if index >= len(self._chunks) else 0
         if early:
             self._room.take(early, f"chunk {index} of {self._name}")
-        opened = self._partials[key] = _Partial(self._arithmetic.gather(elements), early)
+        opened = self._partials[key] = _Partial(
+            self._arithmetic.gather(elements, self._room.scratch), early
+        )
         if not early:
             self._add_own(self._chunks[index], opened)
         return opened
@@ -288,8 +302,12 @@ class Reduction:
         place = self._places[chunk.tree]
         if place.parent == NO_PARENT:
             self._sums[chunk.index] = None
-            return [Total(chunk, total, weight, 1.0 if self._is_lone else weight, sender)]
-        return [self._send(chunk, place, self._arithmetic.payload_up(total, weight), weight)]
+            divisor = 1.0 if self._is_lone else weight
+            return [Total(chunk, total, weight, divisor, sender, self._arithmetic.has_numbers)]
+        send = self._send(chunk, place, self._arithmetic.payload_up(total, weight), weight)
+        if self._arithmetic.has_numbers:
+            send.scratch = total
+        return [send]
 
     def _send_own(self, chunk: Chunk) -> Action:
         """Send what only this site has to say; a lone contributor's elements travel as they are."""

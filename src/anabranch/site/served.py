@@ -151,6 +151,8 @@ class Served:
             if isinstance(action, Total):
                 assert self._partition is not None  # this site is the root
                 here = self._partition.take(updates, action)
+                if action.is_scratch:
+                    self._room.scratch.give(action.values)
                 turned += [UpdateHere(*update) for update in here]
             else:
                 turned.append(action)

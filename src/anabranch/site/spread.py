@@ -16,8 +16,8 @@ import numpy as np
 from anabranch.net.errors import DuplicateMessage, OutOfPlaceMessage
 from anabranch.net.messages import Result
 from anabranch.plan import Chunk, Place, Plan, places_down
-from anabranch.site.actions import Action, Held, Payload, Receipt, Send, Stray
-from anabranch.site.arithmetic import Buffer, arithmetic
+from anabranch.site.actions import Action, Held, Receipt, Send, Stray
+from anabranch.site.arithmetic import Buffer, Payload, arithmetic
 from anabranch.site.reduction import Room, check_chunk, check_size, check_terms
 from anabranch.site.terms import op_of, wire_of
 
