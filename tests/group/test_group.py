@@ -14,6 +14,8 @@ import torch
 
 import anabranch
 from anabranch import ExchangeError, Group, RunAborted
+from anabranch.overlay import Link, Overlay, Site
+from anabranch.pace import AnyPace, Asp, Bsp
 
 T = TypeVar("T")
 SITES = 3
@@ -388,6 +390,41 @@ def test_after_its_end_a_group_says_so() -> None:
         groups[0].barrier()
     with pytest.raises(RunAborted, match="has left the group"):
         groups[1].all_reduce(torch.ones(2))
+
+
+@pytest.mark.parametrize("pace", [Bsp(), Asp()], ids=["bsp", "asp"])
+def test_a_served_model_begins_as_rank_0_has_it_and_ends_alike_everywhere(pace: AnyPace) -> None:
+    service = anabranch.Service(overlay_of(3), awareness=None, adaptive=False, pace=pace, updates=5)
+
+    def train(group: Group) -> torch.Tensor:
+        parameter = torch.ones(1000) * (1.0 if group.rank == 0 else 9.0)
+        group.serve([parameter], learning_rate=0.1, momentum=0.5)
+        while group.pull():
+            group.push([torch.full((1000,), group.rank + 1.0)])
+        assert not group.pull()
+        return parameter
+
+    with anabranch.local(service) as groups, ThreadPoolExecutor(3) as pool:
+        ends = list(pool.map(train, groups))
+    assert all(torch.equal(end, ends[0]) for end in ends)
+    if isinstance(pace, Bsp):
+        expected = torch.ones(1000)
+        sgd = torch.optim.SGD([expected], lr=0.1, momentum=0.5)
+        for _ in range(5):
+            expected.grad = torch.full((1000,), 2.0)
+            sgd.step()
+        torch.testing.assert_close(ends[0], expected)
+
+
+def test_the_same_memory_twice_is_refused_by_name() -> None:
+    tensor = torch.zeros(5)
+    with anabranch.local(1) as (group,), pytest.raises(ValueError, match="0 and 1 share memory"):
+        group.all_reduce([tensor, tensor])
+
+
+def overlay_of(sites: int) -> Overlay:
+    links = [Link(a, b, 1e9) for a in range(sites) for b in range(sites) if a != b]
+    return Overlay("all", tuple(Site(f"s{index}") for index in range(sites)), tuple(links))
 
 
 def test_a_group_of_one_is_a_group() -> None:

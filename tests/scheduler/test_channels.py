@@ -250,6 +250,11 @@ def test_progress_of_an_exchange_that_has_ended_is_left_aside() -> None:
 
 
 def test_a_broadcast_is_dealt_beforehand() -> None:
-    ((_, grant),) = request(dispatched(), 0, 1, signature=Signature(0, 0, 100, source=2)).say
-    assert isinstance(grant, Grant)
-    assert grant.trees is None
+    channels, broadcast = dispatched(), Signature(0, 0, 100, source=2)
+    said = [
+        message
+        for site in channels.all.members
+        for _, message in request(channels, site, 1, signature=broadcast).say
+    ]
+    assert len(said) == len(channels.all.members)
+    assert all(isinstance(grant, Grant) and grant.trees is None for grant in said)

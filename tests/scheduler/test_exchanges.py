@@ -37,11 +37,19 @@ def granted(book: ExchangeBook, site: int, number: int, signature: Signature = S
 
 def test_an_exchange_keeps_the_version_of_its_first_request() -> None:
     book = book_of([0, 1])
-    assert granted(book, 0, 1) == Granted(0, 1, 1, FIRST, lacks=False, is_first=True)
+    assert granted(book, 0, 1) == Granted(
+        0, 1, 1, FIRST, lacks=False, is_first=True, signature=SMALL
+    )
     book.issue(SECOND)
-    assert granted(book, 1, 1) == Granted(1, 1, 1, FIRST, lacks=False, is_first=False)
-    assert granted(book, 1, 2) == Granted(1, 2, 2, SECOND, lacks=True, is_first=True)
-    assert granted(book, 0, 2) == Granted(0, 2, 2, SECOND, lacks=True, is_first=False)
+    assert granted(book, 1, 1) == Granted(
+        1, 1, 1, FIRST, lacks=False, is_first=False, signature=SMALL
+    )
+    assert granted(book, 1, 2) == Granted(
+        1, 2, 2, SECOND, lacks=True, is_first=True, signature=SMALL
+    )
+    assert granted(book, 0, 2) == Granted(
+        0, 2, 2, SECOND, lacks=True, is_first=False, signature=SMALL
+    )
 
 
 def test_a_plan_is_sent_to_a_site_once() -> None:
@@ -64,7 +72,9 @@ def test_an_older_plan_is_sent_again_to_a_site_that_goes_back_to_it() -> None:
     granted(book, 0, 1)
     book.issue(SECOND)
     book.known_from_now(1)
-    assert granted(book, 1, 1) == Granted(1, 1, 1, FIRST, lacks=True, is_first=False)
+    assert granted(book, 1, 1) == Granted(
+        1, 1, 1, FIRST, lacks=True, is_first=False, signature=SMALL
+    )
     assert granted(book, 1, 2).lacks
 
 
@@ -253,3 +263,26 @@ def test_a_site_ends_an_exchange_once_and_only_its_own_and_under_its_version() -
     for site, number in [(0, 1), (1, 1), (0, 2)]:
         with pytest.raises(OutOfPlaceMessage, match="which it is not in"):
             book.ended(site, number, 1, None)
+
+
+def test_a_broadcast_begins_once_all_members_have_asked_and_agree() -> None:
+    book = book_of([0, 1, 2])
+    broadcast = Signature(op=0, wire=0, elements=100, source=0)
+    assert book.request(0, 1, broadcast) == ()
+    assert book.request(2, 1, broadcast) == ()
+    answers = book.request(1, 1, broadcast)
+    assert answers is not None
+    assert [answer.site for answer in answers if isinstance(answer, Granted)] == [0, 2, 1]
+
+
+def test_a_broadcast_that_a_member_disagrees_on_overwrites_nothing() -> None:
+    book = book_of([0, 1])
+    assert book.request(0, 1, Signature(op=0, wire=0, elements=100, source=0)) == ()
+    answers = book.request(1, 1, Signature(op=0, wire=0, elements=99, source=0))
+    assert answers is not None
+    assert isinstance(answers[-1], Disagreement)
+    book = book_of([0, 1])
+    assert book.request(0, 1, Signature(op=0, wire=0, elements=100, source=0)) == ()
+    answers = book.request(1, 1, SMALL)  # an all-reduce
+    assert answers is not None
+    assert any(isinstance(answer, Disagreement) for answer in answers)

@@ -28,13 +28,13 @@ from anabranch.net.network import Address
 from anabranch.net.tcp import TcpNetwork, lane_network
 from anabranch.net.throughput import BusyPeriodEstimator
 from anabranch.scheduler.channels import MOST_GATHERED_BYTES
-from anabranch.site.agent import ExchangeError, Round, SiteAgent, Transport
-from anabranch.site.arithmetic import Floats
+from anabranch.site.agent import ExchangeError, Round, SiteAgent, Transport, check_weight
+from anabranch.site.arithmetic import Flat, Floats
 from anabranch.site.control import RoundsOver
 from anabranch.site.dataplane import LIMITS as DATA_LIMITS
 from anabranch.site.meter import Meter
 from anabranch.site.serving import ServedModel
-from anabranch.site.terms import Op, Terms
+from anabranch.site.terms import Op, Terms, Wire
 
 SCHEDULER_VARIABLE = "ANABRANCH_SCHEDULER"
 SITE_VARIABLE = "ANABRANCH_SITE"
@@ -288,7 +288,8 @@ class Group:
         """Wait until this worker may go on, and put the model into the parameters.
 
         Returns:
-            Whether there is another update to compute; False once the run is over.
+            Whether there is another update to compute; False once the run is over, and then the
+            parameters hold the final model.
 
         Raises:
             RunAborted: the group has ended; names who or what caused it.
@@ -363,6 +364,7 @@ class _Member:
     ) -> None:
         self.thread = LoopThread(f"anabranch {name}")
         self._closed = False
+        self._process = os.getpid()
         self._started = False
         self._served: _Served | None = None
         try:
@@ -370,7 +372,7 @@ class _Member:
         except BaseException:
             self.thread.close()
             raise
-        atexit.register(self.close, None)
+        atexit.register(self._close_at_exit)
 
     async def _join(
         self, scheduler: Address, name: str, token: str, listen: Address, patience_s: float
@@ -444,29 +446,65 @@ class _Member:
             )
         if self._served is not None:
             raise ValueError("the model is served already; serve() is called once")
+        if optimizer not in ("sgd", "adam"):
+            raise ValueError(f"optimizer is {optimizer!r}, must be one of sgd, adam")
         rule: Optimiser
         rule = Adam(learning_rate) if optimizer == "adam" else Sgd(learning_rate, momentum)
-        self._served = _Served(parameters)
+        held = _Served(parameters)
         served = ServedModel(
-            self._served.model, rule.start, settings.workers, settings.added_up, settings.ahead
+            held.model, rule.start, settings.workers, settings.added_up, settings.ahead
         )
-        self.thread.run(self._start(served))
+        what = [optimizer, learning_rate, momentum, len(held.model)]
+        self._served = held
+        self.thread.run(_ending(self._serve(served, what)))
+
+    async def _serve(self, served: ServedModel, what: list[Any]) -> None:
+        """Start, and let every site begin from the same model, by the same rule."""
+        await self._start(served)
+        said = await self.agent.gather(msgspec.msgpack.encode(what))
+        for site, each in enumerate(map(msgspec.msgpack.decode, said)):
+            if each != what:
+                name = self.overlay.sites[site].name
+                raise ValueError(
+                    f"{name} serves (optimizer, learning rate, momentum, elements) {each}, "
+                    f"this site {what}; give the same at every site"
+                )
+        terms = Terms(Op.MEAN, Wire.FLOAT32, len(served.model), source=0)
+        done = await self.agent.exchange(Flat(served.model), terms)
+        await self.agent.round_ended(done, None)
+        self.agent.reload()
+        await self.agent.gather(b"")  # no server takes a step before all have that model
+
+    async def _final(self, model: Floats) -> None:
+        """Put the model as its servers have it now together, once no step follows."""
+        model[:] = 0.0
+        for start, values in self.agent.own_parameters():
+            model[start : start + len(values)] = values
+        terms = Terms(Op.SUM, Wire.FLOAT32, len(model))
+        done = await self.agent.exchange(Flat(model), terms)
+        await self.agent.round_ended(done, None)
 
     def pull(self) -> bool:
         served = self._serving()
+        if served.permission is not None:
+            raise ValueError("pull() comes after a push(): the last update is not pushed yet")
+        if served.is_over:
+            return False
         try:
             served.permission = self.thread.run(self.agent.permission())
         except RoundsOver:
-            return False
+            served.is_over = True
+            self.thread.run(_ending(self._final(served.model)))
         served.tensors.write(0, served.model)
         served.tensors.finish()
         served.pulled_s = time.perf_counter()
-        return True
+        return not served.is_over
 
     def push(self, gradients: list[Any], samples: int, weight: float) -> None:
         served = self._serving()
         if served.permission is None:
             raise ValueError("push() comes after a pull() that returned True, once")
+        check_weight(weight)
         buffer = Tensors(gradients)
         if buffer.elements != len(served.model):
             raise ValueError(
@@ -487,11 +525,15 @@ class _Member:
             raise ValueError("no model is served; call group.serve(parameters, ...) first")
         return self._served
 
+    def _close_at_exit(self) -> None:
+        # What ended the interpreter, if anything did, is why this site leaves.
+        self.close(getattr(sys, "last_value", None))
+
     def close(self, error: BaseException | None) -> None:
-        if self._closed:
+        if self._closed or os.getpid() != self._process:  # a fork has no loop's thread
             return
         self._closed = True
-        atexit.unregister(self.close)
+        atexit.unregister(self._close_at_exit)
         try:
             if error is not None:
                 named = ": ".join(filter(None, (type(error).__name__, str(error))))
@@ -513,9 +555,12 @@ class _Served:
 
     def __init__(self, parameters: list[Any]) -> None:
         self.tensors = Tensors(parameters)
+        if self.tensors.wire != Wire.FLOAT32:
+            raise ValueError("parameters that are served must be float32")
         self.model: Floats = self.tensors.read(0, self.tensors.elements).copy()
         self.gradients: Floats = np.zeros_like(self.model)
         self.permission: Proceed | None = None
+        self.is_over = False
         self.pulled_s = 0.0
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
-from itertools import accumulate
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -47,6 +47,7 @@ class Tensors:
         self._arithmetic = arithmetic(Op.SUM, self.wire)
         self._parts = [self._flat(each) for each in given]
         self._starts = [0, *accumulate(len(part) for part in self._parts)]
+        _check_apart(self._parts)
         if not self.elements:
             raise ValueError("the tensors are all empty; give one element at least")
 
@@ -118,6 +119,19 @@ class Tensors:
                 given[...] = copy
             else:
                 given.detach().copy_(copy.view(given.shape))
+
+
+def _check_apart(parts: Sequence[npt.NDArray[Any]]) -> None:
+    """Check that no element is given twice: its result would be read as a contribution."""
+    spans = sorted(
+        (part.ctypes.data, part.ctypes.data + part.nbytes, index)
+        for index, part in enumerate(parts)
+        if part.nbytes
+    )
+    for (_, end, one), (begin, _, other) in pairwise(spans):
+        if begin < end:
+            first, second = sorted((one, other))
+            raise ValueError(f"tensors {first} and {second} share memory; give each element once")
 
 
 def _kind(index: int, given: Any) -> str:

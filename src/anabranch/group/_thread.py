@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+_LAST_TURNS = 5
+
 
 class LoopThread:
     """A running event loop.
@@ -56,3 +58,5 @@ async def _cancel_all() -> None:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
     await asyncio.get_running_loop().shutdown_default_executor()
+    for _ in range(_LAST_TURNS):  # connections that were closed end in later turns of the loop
+        await asyncio.sleep(0)

@@ -156,9 +156,9 @@ class Channels:
                 outcome.say += [(member, failed) for member in book.members]
                 continue
             if answer.is_first:
-                elements = book.elements(answer.number)
+                elements = answer.signature.elements
                 self._chunk_elements[answer.exchange] = self._chunking(answer.plan, elements)
-                if self._dispatching is not None and book.source(answer.number) is None:
+                if self._dispatching is not None and answer.signature.source is None:
                     self._dispatchers[answer.exchange] = self._dispatcher(book, answer, elements)
                 self.largest_elements = max(self.largest_elements, elements)
             dispatcher = self._dispatchers.get(answer.exchange)

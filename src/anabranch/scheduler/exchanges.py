@@ -22,6 +22,7 @@ class Granted:
         plan: that it runs under.
         lacks: whether the site has not got that plan.
         is_first: whether no other member was granted it before.
+        signature: what is exchanged.
     """
 
     site: int
@@ -30,6 +31,7 @@ class Granted:
     plan: Plan
     lacks: bool
     is_first: bool
+    signature: Signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +126,6 @@ class ExchangeBook:
         """Return the number that the chunks of an exchange carry which is held."""
         return self._held[number].exchange
 
-    def elements(self, number: int) -> int:
-        """Return the length of the buffer of an exchange that is held."""
-        return self._held[number].signature.elements
-
-    def source(self, number: int) -> int | None:
-        """Return the only contributor to an exchange that is held; None where all contribute."""
-        return self._held[number].signature.source
-
     def known_from_now(self, site: int) -> Plan:
         """Return the plan in force, which a site has from now on."""
         self._known[site] = self._plan.version
@@ -177,22 +171,28 @@ class ExchangeBook:
         return self.grant()
 
     def grant(self) -> tuple[Granted | Disagreement, ...]:
-        """Grant what waits for room, as far as there is some."""
+        """Grant what waits for room or for other members, as far as it can begin."""
         answers: list[Granted | Disagreement] = []
-        waiting, self._waiting = self._waiting, deque()
-        for site, number, signature in waiting:
-            if number in self._failed:
-                continue
-            if number not in self._held and not self._begin(site, number, signature):
-                self._waiting.append((site, number, signature))
-                continue
-            answers.append(self._answer(site, number, signature))
+        before = -1
+        while len(answers) > before:  # what began last may be what an earlier request is for
+            before = len(answers)
+            waiting, self._waiting = self._waiting, deque()
+            for site, number, signature in waiting:
+                if number in self._failed:
+                    continue
+                if number not in self._held and not self._begin(site, number, signature):
+                    self._waiting.append((site, number, signature))
+                    continue
+                answers.append(self._answer(site, number, signature))
         return tuple(answers)
 
     def _begin(self, site: int, number: int, signature: Signature) -> bool:
         size_bytes = _size_bytes(signature)
-        # One that all members wait for can end by itself, whatever the others do.
-        if not self._counter.has_room(size_bytes) and number > min(self._asked.values()):
+        # One that all members wait for can end by itself, whatever the others do. Where only one
+        # contributes, the others' buffers are overwritten before a late one can disagree.
+        have_all_asked = number <= min(self._asked.values())
+        may_begin = signature.source is None and self._counter.has_room(size_bytes)
+        if not may_begin and not have_all_asked:
             return False
         self._counter.bytes_under_way += size_bytes
         self._held[number] = _Held(self._counter.next(), self._plan, signature, site)
@@ -210,7 +210,7 @@ class ExchangeBook:
         self._known[site] = held.plan.version
         is_first = not held.granted
         held.granted.add(site)
-        return Granted(site, number, held.exchange, held.plan, lacks, is_first)
+        return Granted(site, number, held.exchange, held.plan, lacks, is_first, signature)
 
     def _drop(self, number: int) -> None:
         self._counter.bytes_under_way -= _size_bytes(self._held.pop(number).signature)

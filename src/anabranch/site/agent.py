@@ -436,6 +436,14 @@ class SiteAgent:
         """See :meth:`anabranch.site.serving.Serving.push`."""
         self._served().push(permission, gradients, weight, samples, compute_s)
 
+    def reload(self) -> None:
+        """Serve the model as it is in this site's memory now; before the first push."""
+        self._served().reload()
+
+    def own_parameters(self) -> list[tuple[int, Floats]]:
+        """Return this site's part of the served model: where each run of it starts, and it."""
+        return self._served().own_parameters()
+
     def _served(self) -> Serving:
         assert self._serving is not None, "start() comes first, and the model must be served"
         return self._serving
@@ -711,6 +719,15 @@ def _check(buffer: Buffer, weight: float) -> None:
     """Check what a site would contribute, and its weight."""
     if not buffer.elements:
         raise ValueError("the buffer is empty; an exchange without data would wait for no site")
+    check_weight(weight)
+
+
+def check_weight(weight: float) -> None:
+    """Check what a contribution is to weigh.
+
+    Raises:
+        ValueError: it cannot.
+    """
     if not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
         raise ValueError(
             f"weight is {weight:g}, must be in {LEAST_WEIGHT:g}..{MOST_WEIGHT:g}; scale all weights"

@@ -58,13 +58,19 @@ class ServerPartition:
             self._places[chunk.index] = slice(held, held + chunk.elements)
             held += chunk.elements
         self._parameters = np.empty(held, np.float32)  # without numbers never touched
-        if rule is not None:
-            for chunk in chunks:
-                self._parameters[self._places[chunk.index]] = parameters[chunk.start : chunk.stop]
+        self._chunks = tuple(chunks)
+        self.load(parameters)
         self._incoming: dict[tuple[Update, ...], _Incoming] = {}
         self._settled: dict[int, int] = {}  # the latest update of each worker that was settled
         self._forgotten: set[Update] = set()  # before they were all here: their workers died
         self.version = 0
+
+    def load(self, parameters: Floats) -> None:
+        """Begin from this model, shape (elements,); no update has been applied yet."""
+        if self._rule is None:
+            return
+        for chunk in self._chunks:
+            self._parameters[self._places[chunk.index]] = parameters[chunk.start : chunk.stop]
 
     def has_settled(self, update: Update) -> bool:
         """Return whether an update has become part of the model, or never will."""

@@ -89,6 +89,7 @@ class Serving:
         self._partition: ServerPartition | None = None
         chunks = deal(plan, len(served.model), chunk_elements)
         own = [chunk for chunk in chunks if plan.trees[chunk.tree].root == welcome.site]
+        self._own = own
         if own:
             elements = sum(chunk.elements for chunk in own)
             rule = None if served.make_rule is None else served.make_rule(elements)
@@ -100,6 +101,18 @@ class Serving:
             first = welcome.updates + 1
             self._back = asyncio.Event()
             self._served.come_back(first, self._memory(self._room(first, 0, served.model)))
+
+    def reload(self) -> None:
+        """Serve the model as it is in this site's memory now; before the first push."""
+        if self._partition is not None:
+            self._partition.load(self._model)
+
+    def own_parameters(self) -> list[tuple[int, Floats]]:
+        """Return what this site serves: where each run of elements starts, and the elements."""
+        if self._partition is None:
+            return []
+        starts = {chunk.index: chunk.start for chunk in self._own}
+        return [(starts[index], each) for index, each in self._partition.snapshot().items()]
 
     def _memory(self, elements: Floats) -> Flat | Sized:
         return Sized(len(elements)) if self._wire == Wire.SIZES else Flat(elements)
