@@ -37,19 +37,11 @@ def granted(book: ExchangeBook, site: int, number: int, signature: Signature = S
 
 def test_an_exchange_keeps_the_version_of_its_first_request() -> None:
     book = book_of([0, 1])
-    assert granted(book, 0, 1) == Granted(
-        0, 1, 1, FIRST, lacks=False, is_first=True, signature=SMALL
-    )
+    assert granted(book, 0, 1) == Granted(0, 1, 1, FIRST, False, True, SMALL)
     book.issue(SECOND)
-    assert granted(book, 1, 1) == Granted(
-        1, 1, 1, FIRST, lacks=False, is_first=False, signature=SMALL
-    )
-    assert granted(book, 1, 2) == Granted(
-        1, 2, 2, SECOND, lacks=True, is_first=True, signature=SMALL
-    )
-    assert granted(book, 0, 2) == Granted(
-        0, 2, 2, SECOND, lacks=True, is_first=False, signature=SMALL
-    )
+    assert granted(book, 1, 1) == Granted(1, 1, 1, FIRST, False, False, SMALL)
+    assert granted(book, 1, 2) == Granted(1, 2, 2, SECOND, True, True, SMALL)
+    assert granted(book, 0, 2) == Granted(0, 2, 2, SECOND, True, False, SMALL)
 
 
 def test_a_plan_is_sent_to_a_site_once() -> None:
@@ -72,9 +64,7 @@ def test_an_older_plan_is_sent_again_to_a_site_that_goes_back_to_it() -> None:
     granted(book, 0, 1)
     book.issue(SECOND)
     book.known_from_now(1)
-    assert granted(book, 1, 1) == Granted(
-        1, 1, 1, FIRST, lacks=True, is_first=False, signature=SMALL
-    )
+    assert granted(book, 1, 1) == Granted(1, 1, 1, FIRST, True, False, SMALL)
     assert granted(book, 1, 2).lacks
 
 
