@@ -465,7 +465,7 @@ class CutOff(Message, frozen=True):
 class Rejoined(Message, frozen=True):
     """To the neighbours of a site that died: another process of it is here, and where.
 
-    Whoever hears it answers :class:`RejoinAck`; the site begins when all have.
+    Each neighbour answers :class:`RejoinAck`; the site begins when all have.
     """
 
     site: int

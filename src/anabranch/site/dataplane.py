@@ -578,7 +578,7 @@ class DataPlane:
     def on_refusal(self, sender: int, refusal: Refusal) -> None:
         """Act on a neighbour's refusal of what this site sent.
 
-        A duplicate was counted before, and what this site never sent harms nobody; but an
+        A duplicate was counted before, and what this site never sent does no harm; but an
         exchange whose data was refused cannot end, so it ends here and now, by name.
         """
         error = PeerError(

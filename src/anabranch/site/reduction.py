@@ -12,7 +12,7 @@ yet wait in the same way.
 
 **Epochs.** The part of a lost contributor in a sum cannot be taken out again. So a reduction is of
 one epoch, which counts how often the set of contributors has changed: sums of an earlier one are
-void and are dropped by whoever holds this object, which makes a new one for the next epoch.
+void, and the owner of this object makes a new one for the next epoch.
 """
 
 from __future__ import annotations
