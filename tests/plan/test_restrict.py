@@ -81,7 +81,7 @@ def test_all_trees_of_a_plan_have_the_same_members() -> None:
 # --- restrict
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 @given(data=st.data(), overlay=overlays())
 def test_a_restricted_plan_spans_its_members_alone_over_links_that_exist(
     data: st.DataObject, overlay: Overlay
@@ -108,7 +108,7 @@ def test_a_restricted_plan_spans_its_members_alone_over_links_that_exist(
     assert set(found.routes) <= edges
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 @given(data=st.data(), overlay=overlays())
 def test_all_sites_restrict_a_plan_to_itself_without_its_auxiliary_paths(
     data: st.DataObject, overlay: Overlay
@@ -124,7 +124,7 @@ def test_all_sites_restrict_a_plan_to_itself_without_its_auxiliary_paths(
                 assert len(path) <= len(plan.path(source, target))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 @given(data=st.data(), overlay=overlays())
 def test_a_member_sends_to_the_nearest_member_above_it(
     data: st.DataObject, overlay: Overlay
@@ -158,7 +158,7 @@ def below(parents: tuple[int, ...], wanted: frozenset[int]) -> dict[int, set[int
     return found
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 @given(data=st.data(), overlay=overlays())
 def test_every_contribution_reaches_each_root_once(data: st.DataObject, overlay: Overlay) -> None:
     plan, members = drawn(data, overlay)
@@ -192,7 +192,7 @@ def test_every_contribution_reaches_each_root_once(data: st.DataObject, overlay:
         assert sorted(holds[tree.root]) == sorted(wanted)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 @given(data=st.data(), overlay=overlays())
 def test_every_receiver_gets_each_result_once(data: st.DataObject, overlay: Overlay) -> None:
     plan, members = drawn(data, overlay)
