@@ -210,7 +210,7 @@ class Scheduler:
         if not self._end.done():
             for site, missing in self._missing.items():
                 missing.timer.cancel()
-                self._write_lost(site, missing.why, goes_on=False)
+                self._write_lost(site, missing.why, False, self._since_start_s())
             self._missing.clear()
             self._broadcast(Abort(reason))
             self._end.set_exception(RunAborted(reason))
@@ -267,10 +267,8 @@ class Scheduler:
             )
         )
 
-    def _write_lost(self, site: int, why: str, goes_on: bool) -> None:
-        self._log.write(
-            events.SiteLost(at_s=self._since_start_s(), site=site, detail=why, goes_on=goes_on)
-        )
+    def _write_lost(self, site: int, why: str, goes_on: bool, now_s: float) -> None:
+        self._log.write(events.SiteLost(at_s=now_s, site=site, detail=why, goes_on=goes_on))
 
     # --- what sites say
 
@@ -645,7 +643,7 @@ class Scheduler:
             self._missing.pop(site).timer.cancel()
         goes_on = died and self._may_go_on_without(site)
         now_s = self._since_start_s()
-        self._write_lost(site, why, goes_on)
+        self._write_lost(site, why, goes_on, now_s)
         if self._pacing is not None and goes_on:
             self.lost.add(site)
             self._act(self._pacing.lost(site, now_s), now_s)
