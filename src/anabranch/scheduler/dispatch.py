@@ -25,7 +25,7 @@ from anabranch.plan import Plan, Tree, interleave, steady_rate_bps
 
 _LEAST_A_TREE = 4
 _SLACK = 2.0
-_DEALS_A_WINDOW = 16  # at most, while as many chunks end as may be under way
+_DEALS_A_WINDOW = 32  # at most, while as many chunks end as may be under way
 _NEWEST = 0.3  # how much the newest duration counts in a tree's average
 
 

@@ -70,7 +70,7 @@ from anabranch.site.terms import Terms
 from anabranch.site.timekeeper import Timekeeper
 
 # How often, while as many chunks end as may be under way, a site tells the scheduler so.
-_REPORTS_A_WINDOW = 8
+_REPORTS_A_WINDOW = 16
 
 
 class ExchangeError(NetError):
