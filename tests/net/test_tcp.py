@@ -426,6 +426,38 @@ def test_a_connection_that_was_closed_hears_nothing_more() -> None:
     on_loop(play)
 
 
+@pytest.mark.parametrize("turns_before", [0, 1, 2, 3, 20])
+def test_a_listener_that_closes_closes_whom_nobody_has_trusted(turns_before: int) -> None:
+    async def play() -> None:
+        called, caller = Ear(trusting=False), Ear()
+        network = TcpNetwork(LIMITS)
+        listener = await network.listen(("127.0.0.1", 0), called.welcome)
+        await network.connect(listener.address, caller)
+        for _ in range(turns_before):  # it may not have been accepted, or not been made yet
+            await asyncio.sleep(0)
+        listener.close()
+        assert isinstance(await caller.closed, LinkError)
+
+    on_loop(play)
+
+
+def test_a_listener_that_closes_leaves_whom_somebody_trusts() -> None:
+    async def play() -> None:
+        called = Ear()
+        network = TcpNetwork(LIMITS)
+        listener = await network.listen(("127.0.0.1", 0), called.welcome)
+        connection = await network.connect(listener.address, Ear())
+        await turns()
+        listener.close()
+        connection.post(Start())
+        await called.hears(Start())
+        connection.close()
+        called.connection.close()
+        await called.closed
+
+    on_loop(play)
+
+
 def test_what_was_posted_before_the_end_arrives() -> None:
     async def play() -> None:
         called, caller = Ear(), Ear()

@@ -75,7 +75,7 @@ class Listener(Protocol):
         """Where it listens."""
 
     def close(self) -> None:
-        """Take no more connections."""
+        """Take no more connections, and close those whose callers nobody has trusted."""
 
 
 class Network(Protocol):

@@ -38,13 +38,13 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self,
         welcome: Callable[[Connection], Receiver],
         limits: Limits,
-        trusted: bool,
+        listener: _TcpListener | None = None,
         congestion_control: str | None = None,
     ) -> None:
+        self._listener = listener  # where it came in; None where it was made
         self._congestion_control = congestion_control
         self._welcome = welcome
         self._limits = limits
-        self._trusted = trusted
         self._receiver: Receiver
         self._reader: FrameReader
         self._transport: asyncio.Transport
@@ -78,8 +78,10 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._reader = FrameReader(
             self._receiver.on_message,
             self._receiver.on_refused,
-            self._limits if self._trusted else _UNAUTHENTICATED,
+            self._limits if self._listener is None else _UNAUTHENTICATED,
         )
+        if self._listener is not None:
+            self._listener.accepted(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         buffer = self._reader.buffer()
@@ -127,6 +129,8 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._flushed.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._listener is not None:
+            self._listener.untrusted.discard(self)
         if self._failure is None and not self._closing:
             cause = f": {exc}" if exc else ""
             self._failure = LinkError(f"{self.peer} closed the connection{cause}")
@@ -205,6 +209,8 @@ class _TcpConnection(asyncio.BufferedProtocol):
 
     def trust(self) -> None:
         self._reader.limits = self._limits
+        if self._listener is not None:
+            self._listener.untrusted.discard(self)
 
     def close(self) -> None:
         self._closing = True
@@ -213,16 +219,29 @@ class _TcpConnection(asyncio.BufferedProtocol):
 
 
 class _TcpListener:
-    def __init__(self, server: asyncio.Server) -> None:
-        self._server = server
+    def __init__(self) -> None:
+        self._server: asyncio.Server
+        self._closed = False
+        self.untrusted: set[_TcpConnection] = set()
+
+    async def begin(self, make: Callable[[], _TcpConnection], address: Address) -> None:
+        self._server = await asyncio.get_running_loop().create_server(make, *address)
 
     @property
     def address(self) -> Address:
         host, port = self._server.sockets[0].getsockname()[:2]
         return host, port
 
+    def accepted(self, connection: _TcpConnection) -> None:
+        self.untrusted.add(connection)
+        if self._closed:  # the loop had taken it before
+            connection.close()
+
     def close(self) -> None:
+        self._closed = True
         self._server.close()
+        for connection in self.untrusted:
+            connection.close()
 
 
 def set_congestion_control(connection: socket.socket, name: str) -> bool:
@@ -273,7 +292,9 @@ class TcpNetwork:
         try:
             _, connection = await loop.create_connection(
                 lambda: _TcpConnection(
-                    lambda _: receiver, self._limits, True, self._congestion_control.get(address)
+                    lambda _: receiver,
+                    self._limits,
+                    congestion_control=self._congestion_control.get(address),
                 ),
                 *address,
             )
@@ -285,14 +306,12 @@ class TcpNetwork:
         self, address: Address, welcome: Callable[[Connection], Receiver]
     ) -> _TcpListener:
         """See :meth:`anabranch.net.network.Network.listen`; port 0 takes a free one."""
-        loop = asyncio.get_running_loop()
+        listener = _TcpListener()
         try:
-            server = await loop.create_server(
-                lambda: _TcpConnection(welcome, self._limits, trusted=False), *address
-            )
+            await listener.begin(lambda: _TcpConnection(welcome, self._limits, listener), address)
         except OSError as error:
             raise LinkError(f"cannot listen on {address[0]}:{address[1]}: {error}") from error
-        return _TcpListener(server)
+        return listener
 
 
 # Connections of a lane whose congestion control may not be chosen. At 30 ms and 0.02 % of loss, one

@@ -159,7 +159,6 @@ class Scheduler:
         self._patience_s = LEAST_PATIENCE_S  # as sites know it
         self._all_gone = asyncio.Event()
         # Connections that have not joined; in order, as closing them is seen by others.
-        self.unauthenticated: dict[Connection, None] = {}
         self._ready: set[int] = set()
         self._left: set[int] = set()
         self._buffer_elements: int | None = None  # as the first ready site says
@@ -196,10 +195,9 @@ class Scheduler:
             except TimeoutError:
                 pass  # they are gone, or will find nobody here
         self._listener.close()
-        open_now = [session.connection for session in self._sessions.values()]
-        for connection in [*open_now, *self.unauthenticated]:
-            if connection is not None:
-                connection.close()
+        for session in self._sessions.values():
+            if session.connection is not None:
+                session.connection.close()
 
     def name(self, site: int) -> str:
         """Return a site's index and name, for error messages."""
@@ -238,7 +236,6 @@ class Scheduler:
             )
 
     def _welcome(self, connection: Connection) -> Receiver:
-        self.unauthenticated[connection] = None
         return _FromSite(self, connection)
 
     def _broadcast(self, message: Message) -> None:
@@ -804,17 +801,13 @@ class _FromSite:
             self._scheduler.hear(self._site, message)
         elif isinstance(message, Join):
             self._site = self._scheduler.join(message, self._connection)
-            self._admitted()
+            self._connection.trust()
         elif isinstance(message, Resume):
             self._site = self._scheduler.resume(message, self._connection)
-            self._admitted()
+            self._connection.trust()
         else:
             raise OutOfPlaceMessage(f"a {type(message).__name__} before Join")
         return DISCARD
-
-    def _admitted(self) -> None:
-        self._connection.trust()
-        self._scheduler.unauthenticated.pop(self._connection, None)
 
     def on_refused(self, message: AnyMessage, error: PeerError) -> None:
         self._scheduler.refused(self._site, error)
@@ -825,7 +818,6 @@ class _FromSite:
             self._scheduler.abort(f"{self._scheduler.name(self._site)} broke the protocol: {error}")
 
     def on_closed(self, error: Exception | None) -> None:
-        self._scheduler.unauthenticated.pop(self._connection, None)
         if self._site is not None:
             self._scheduler.closed(self._site, self._connection, error)
         elif isinstance(error, PeerError):

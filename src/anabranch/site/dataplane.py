@@ -169,7 +169,6 @@ class DataPlane:
         self._forks: dict[tuple[int, int], Fork] = {}  # where chunks may take several paths
         self._inbound: dict[int, dict[int, Connection]] = {}  # by neighbour and strand
         # Connections that have not said Hello; in order, as closing them is seen by others.
-        self.unauthenticated: dict[Connection, None] = {}
         self._exchanges = Exchanges(config.site, config.room_elements)
         self._running: dict[int, _Running] = {}
         self._relaying: Counter[tuple[Path, int]] = Counter()  # by route and sender's incarnation
@@ -455,7 +454,6 @@ class DataPlane:
 
     def welcome(self, connection: Connection) -> Receiver:
         """Take a new connection; its first message must be a valid Hello."""
-        self.unauthenticated[connection] = None
         return _Inbound(self, connection)
 
     def admit(self, hello: Hello, connection: Connection) -> int:
@@ -610,9 +608,9 @@ class DataPlane:
         """Close every connection."""
         for lane in self._lanes.values():
             lane.close()
-        inbound = [each for strands in self._inbound.values() for each in strands.values()]
-        for connection in [*inbound, *self.unauthenticated]:
-            connection.close()
+        for strands in self._inbound.values():
+            for connection in strands.values():
+                connection.close()
 
 
 def _next_chunks(
@@ -650,7 +648,6 @@ class _Inbound:
             self._sender = self._plane.admit(message, self._connection)
             self._incarnation = message.incarnation
             self._connection.trust()
-            self._plane.unauthenticated.pop(self._connection, None)
             return DISCARD
         if isinstance(message, ChunkMessage):
             return self._plane.on_chunk(self._sender, message, payload_bytes)
@@ -669,7 +666,6 @@ class _Inbound:
             self._connection.close()
 
     def on_closed(self, error: Exception | None) -> None:
-        self._plane.unauthenticated.pop(self._connection, None)
         if self._sender is None:
             if isinstance(error, PeerError):
                 self._plane.refuse(None, error)
