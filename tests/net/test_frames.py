@@ -63,7 +63,7 @@ class Recorder:
     def feed(self, data: bytes, cut: int) -> None:
         view = memoryview(data)
         while view:
-            room = self.reader.buffer()
+            room = self.reader.buffer
             count = min(len(room), len(view), cut)
             assert count > 0
             room[:count] = view[:count]
@@ -237,7 +237,7 @@ def test_discard_takes_anything_and_keeps_nothing() -> None:
     frame = encode_frame(Ready(5), 1 << 20) + bytes(1 << 20)
     view = memoryview(frame)
     while view:
-        room = reader.buffer()
+        room = reader.buffer
         count = min(len(room), len(view))
         room[:count] = view[:count]
         reader.advance(count)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from anabranch.net.errors import MalformedMessage
 from anabranch.net.messages import (
+    NO_MESSAGE,
     Abort,
     Came,
     Credit,
@@ -99,5 +99,5 @@ def test_every_message_survives_the_wire(message: Message) -> None:
     ],
 )
 def test_a_message_of_the_wrong_shape_is_refused(fields: object) -> None:
-    with pytest.raises(MalformedMessage):
+    with pytest.raises(NO_MESSAGE):
         decode(msgspec.msgpack.encode(fields))

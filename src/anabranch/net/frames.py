@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from anabranch.net.errors import MalformedMessage, OversizedMessage, PeerError
-from anabranch.net.messages import WIRE_VERSION, AnyMessage, Message, decode, encode
+from anabranch.net.messages import NO_MESSAGE, WIRE_VERSION, AnyMessage, Message, decode, encode
 
 PIECE_BYTES = 1 << 17
 _STAGING_BYTES = 1 << 18
@@ -66,7 +66,7 @@ class Limits:
 
 
 class FrameReader:
-    """Turns a byte stream into messages: fill ``buffer()``, then tell ``advance`` how much.
+    """Turns a byte stream into messages: fill ``buffer``, then tell ``advance`` how much.
 
     Args:
         accept: called with (message, payload bytes) as soon as the message is complete; returns
@@ -74,6 +74,10 @@ class FrameReader:
             away, ``refuse`` is told, and the stream goes on.
         refuse: called with (message, error) for each message that ``accept`` refused.
         limits: what the stream may announce.
+
+    Attributes:
+        buffer: the memory that the next bytes of the stream belong in, never empty.
+        awaited_bytes: how many bytes must come, at least, before ``advance`` has anything to do.
     """
 
     def __init__(
@@ -91,6 +95,8 @@ class FrameReader:
         self._size = 0  # of that payload
         self._offset = 0  # how much of it has gone to the sink
         self._stopped = False
+        self.buffer = self._staging
+        self.awaited_bytes = 1
 
     def stop(self) -> None:
         """Consume nothing more, not even what is already there."""
@@ -101,22 +107,8 @@ class FrameReader:
         """Whether the stream could end here without cutting a frame short."""
         return self._sink is None and self._held == 0
 
-    @property
-    def awaited_bytes(self) -> int:
-        """How many bytes must come, at least, before ``advance`` has anything to do with them."""
-        if self._sink is None:
-            return 1
-        left = self._size - self._offset
-        return left if self._sink.target is not None else min(left, PIECE_BYTES) - self._held
-
-    def buffer(self) -> memoryview:
-        """Return the memory that the next bytes of the stream belong in, never empty."""
-        if self._sink is not None and self._sink.target is not None:
-            return self._sink.target[self._offset :]
-        return self._staging[self._held :]
-
     def advance(self, count: int) -> None:
-        """Take note that ``count`` bytes were put into ``buffer()``, and act on them.
+        """Take note that ``count`` bytes were put into ``buffer``, and act on them.
 
         Raises:
             MalformedMessage: the stream is not of this protocol; it cannot be read on.
@@ -124,16 +116,27 @@ class FrameReader:
         """
         if self._sink is not None and self._sink.target is not None:
             self._offset += count
-            self._end_of_payload()
+            if self._offset == self._size:
+                self._end_payload()
+        else:
+            self._held += count
+            while self._consume_staged() and self._held:
+                pass
+        sink = self._sink
+        if sink is None:
+            self.buffer, self.awaited_bytes = self._staging[self._held :], 1
             return
-        self._held += count
-        while self._consume_staged():
-            pass
+        left = self._size - self._offset
+        if sink.target is None:
+            self.buffer = self._staging[self._held :]
+            self.awaited_bytes = min(left, PIECE_BYTES) - self._held
+        else:
+            self.buffer, self.awaited_bytes = sink.target[self._offset :], left
 
     def _consume_staged(self) -> bool:
         """Consume what can be consumed, move the rest to the front; return whether any was."""
         used = 0
-        while (taken := self._take(used)) > 0:
+        while used < self._held and (taken := self._take(used)) > 0:
             used += taken
         if used:
             self._held -= used
@@ -159,7 +162,8 @@ class FrameReader:
             if self._sink.piece is not None:
                 self._sink.piece(self._offset, piece)
         self._offset += ready
-        self._end_of_payload()
+        if self._offset == self._size:
+            self._end_payload()
         return ready
 
     def _take_message(self, used: int) -> int:
@@ -171,14 +175,18 @@ class FrameReader:
         if self._held - used < length:
             self._make_room(length)
             return 0
-        message = decode(self._staging[used + _PREFIX.size : used + length])
+        try:
+            message = decode(self._staging[used + _PREFIX.size : used + length])
+        except NO_MESSAGE as error:
+            raise MalformedMessage(f"not a message of this protocol: {error}") from None
         try:
             sink = self._accept(message, payload_bytes)
         except PeerError as error:
             self._refuse(message, error)
             sink = DISCARD
         self._sink, self._size, self._offset = sink, payload_bytes, 0
-        self._end_of_payload()
+        if not payload_bytes:
+            self._end_payload()
         return length
 
     def _check_prefix(self, magic: bytes, version: int, message: int, payload: int) -> None:
@@ -204,7 +212,7 @@ class FrameReader:
             grown[: self._held] = self._staging[: self._held]
             self._staging = grown
 
-    def _end_of_payload(self) -> None:
-        if self._sink is not None and self._offset == self._size:
-            sink, self._sink = self._sink, None
-            sink.done()
+    def _end_payload(self) -> None:
+        sink, self._sink = self._sink, None
+        assert sink is not None
+        sink.done()

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import msgspec
 
-from anabranch.net.errors import MalformedMessage
-
 WIRE_VERSION = 2
 
 
@@ -535,22 +533,8 @@ AnyMessage = (
     | Abort
 )
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
-
-
-def encode(message: Message) -> bytes:
-    """Return a message's bytes."""
-    return _encoder.encode(message)
-
-
-def decode(data: bytes | memoryview) -> AnyMessage:
-    """Return the message these bytes hold.
-
-    Raises:
-        MalformedMessage: they hold none; names the field and what is wrong with it.
-    """
-    try:
-        return _decoder.decode(data)
-    except (msgspec.DecodeError, ValueError) as error:  # ValueError: e.g. invalid UTF-8
-        raise MalformedMessage(f"not a message of this protocol: {error}") from None
+# A message's bytes, and the message that bytes hold; the latter raises ``NO_MESSAGE``. They are the
+# library's own methods, because every chunk passes here.
+encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder[AnyMessage](AnyMessage).decode
+NO_MESSAGE = msgspec.DecodeError, ValueError  # the second one e.g. for invalid UTF-8

@@ -55,7 +55,6 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._one_at_a_time = asyncio.Lock()
         self._sending = False
         self._posted: list[bytes] = []  # waits for the end of the send in progress
-        self._room = 0  # length of the buffer that the transport reads into
         self._awaited_bytes = 1  # that must be there before the kernel wakes the loop
         self._failure: Exception | None = None
         self._closing = False
@@ -84,13 +83,12 @@ class _TcpConnection(asyncio.BufferedProtocol):
             self._listener.accepted(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        buffer = self._reader.buffer()
-        self._room = len(buffer)
-        return buffer
+        return self._reader.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        reader, room = self._reader, self._room
+        reader = self._reader
         for reads_left in reversed(range(_READS)):
+            room = len(reader.buffer)
             try:
                 reader.advance(nbytes)
             except Exception as error:  # the peer's fault, or our own: either ends the stream
@@ -101,10 +99,8 @@ class _TcpConnection(asyncio.BufferedProtocol):
                 return
             if nbytes < room or reads_left == 0:
                 break  # that was all there is, or all that is this connection's turn
-            buffer = reader.buffer()
-            room = len(buffer)
             try:
-                nbytes = self._socket.recv_into(buffer)
+                nbytes = self._socket.recv_into(reader.buffer)
             except OSError:
                 break  # nothing more has come, or the connection broke: the transport will see
             if nbytes == 0:
