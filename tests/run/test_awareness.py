@@ -234,7 +234,8 @@ def test_only_the_first_round_waits_for_a_scheduler_far_away(
     )
     # It waits for the word to start, for its grant, and for the news of its end.
     assert far.rounds_s[0] == pytest.approx(near.rounds_s[0] + 4 * 0.2, rel=0.05)
-    assert fmean(far.rounds_s[1:]) == pytest.approx(fmean(near.rounds_s[1:]), rel=0.02)
+    # Waiting would cost .4 s, a tenth; where dispatch is adaptive, a later word deals otherwise.
+    assert fmean(far.rounds_s[1:]) == pytest.approx(fmean(near.rounds_s[1:]), rel=0.05)
 
 
 # --- clocks that are wrong ------------------------------------------------------------------------
