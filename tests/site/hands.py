@@ -9,6 +9,7 @@ import numpy as np
 
 from anabranch.net.messages import ChunkMessage, PartialSum
 from anabranch.site.actions import Action, Receipt, Send
+from anabranch.site.exchange import Exchanges
 
 from .cluster import Floats
 
@@ -29,12 +30,16 @@ def fill(receipt: Receipt, data: memoryview, start: int = 0) -> None:
         receipt.piece(start, data)
 
 
-def deliver(to: Takes, message: ChunkMessage, payload: Floats | memoryview) -> list[Action]:
+def deliver(
+    to: Takes | Exchanges, message: ChunkMessage, payload: Floats | memoryview
+) -> list[Action]:
     """Let a chunk come, all of it; return what follows."""
     data = payload if isinstance(payload, memoryview) else payload.data.cast("B")
     receipt = to.receive(message, len(data))
     fill(receipt, data)
-    return to.received(receipt)
+    owner = receipt.owner if isinstance(to, Exchanges) else to
+    assert owner is not None
+    return owner.received(receipt)
 
 
 def bytes_of(send: Send) -> memoryview:

@@ -23,6 +23,17 @@ CHUNKS = deal(PLAN, ELEMENTS, chunk_elements=4)
 MEAN = Terms(Op.MEAN, Wire.FLOAT32, ELEMENTS)
 
 
+class Root:
+    """Keeps whole sums."""
+
+    def __init__(self) -> None:
+        self.totals: list[Total] = []
+
+    def take(self, total: Total) -> list[Action]:
+        self.totals.append(total)
+        return []
+
+
 class Site:
     """A reduction, and hands to feed it."""
 
@@ -31,6 +42,7 @@ class Site:
         self.room = Room(room)
         self.terms = terms
         self.reduction = Reduction(site, 1, terms.code, self.room)
+        self.root = Root()
         self.buffer = np.full(ELEMENTS, float(site + 1), np.float32)
 
     def begin(
@@ -39,7 +51,7 @@ class Site:
         contributors: frozenset[int] | None = None,
         chunks: tuple[Chunk, ...] = CHUNKS,
     ) -> list[Action]:
-        self.reduction.begin(PLAN, len(CHUNKS), contributors)
+        self.reduction.begin(PLAN, len(CHUNKS), self.root, contributors)
         actions = self.reduction.deal(chunks)
         if contributors is None or self.site in contributors:
             actions += self.reduction.contribute(Flat(self.buffer), weight)
@@ -78,8 +90,8 @@ def test_at_the_root_the_sum_and_its_weight_are_whole() -> None:
     root = Site(0)
     root.begin(weight=3.0)
     payload = np.full(4, 9.0, np.float32)
-    [total] = deliver(root.reduction, root.up(1, 1, weight=3.0), payload)
-    assert isinstance(total, Total)
+    assert deliver(root.reduction, root.up(1, 1, weight=3.0), payload) == []
+    [total] = root.root.totals
     assert (total.chunk, total.weight, total.divisor, total.sender) == (CHUNKS[1], 6.0, 6.0, 1)
     assert total.values.tolist() == [12.0] * 4
     assert root.buffer.tolist() == [1.0] * ELEMENTS
@@ -111,8 +123,8 @@ def test_a_subtree_without_contributors_sends_nothing_and_is_not_waited_for() ->
     with pytest.raises(OutOfPlaceMessage, match="site 2 sends nothing to this site"):
         middle.hear(2, 1, 4.0)
     root.begin(contributors=who)
-    [total] = root.hear(1, 0, 6.0)
-    assert isinstance(total, Total)
+    root.hear(1, 0, 6.0)
+    [total] = root.root.totals
     assert (total.weight, total.values.tolist()) == (1.0, [6.0] * 4)
 
 
@@ -124,17 +136,15 @@ def test_a_lone_contributors_elements_go_to_the_root_as_they_are() -> None:
     assert middle.begin(contributors=who) == []
     assert middle.reduction.is_complete
     root.begin(contributors=who)
-    [total] = deliver(root.reduction, leaf_sends[0].message, bytes_of(leaf_sends[0]))
-    assert isinstance(total, Total)
+    deliver(root.reduction, leaf_sends[0].message, bytes_of(leaf_sends[0]))
+    [total] = root.root.totals
     assert (total.weight, total.divisor, total.values.tolist()) == (2.0, 1.0, [4.0] * 4)
 
 
 def test_a_lone_contributor_that_is_the_root_needs_nothing_of_others() -> None:
     root = Site(0)
-    totals = root.begin(weight=2.0, contributors=frozenset({0}))
-    assert [(each.weight, each.divisor) for each in totals if isinstance(each, Total)] == [
-        (2.0, 1.0)
-    ] * 2
+    assert root.begin(weight=2.0, contributors=frozenset({0})) == []
+    assert [(each.weight, each.divisor) for each in root.root.totals] == [(2.0, 1.0)] * 2
     assert root.reduction.is_complete
 
 
@@ -289,24 +299,19 @@ def test_a_sum_that_cannot_be_is_refused_and_the_exchange_goes_on(
 # --- how far it is
 
 
-def test_a_sum_has_left_when_it_begins_to() -> None:
+def test_sums_are_known_by_chunk_as_they_were_sent_and_none_at_their_root() -> None:
     leaf, root = Site(3), Site(0)
-    assert not leaf.reduction.has_left(0)
-    actions = sends(leaf.begin())
-    assert not leaf.reduction.has_left(0)
-    actions[0].has_left = True
-    assert leaf.reduction.has_left(0)
-    assert not leaf.reduction.has_left(1)
+    assert leaf.reduction.sums == {}
+    assert leaf.reduction.sums == dict(enumerate(leaf.begin()))
     root.begin()
-    assert not root.reduction.has_left(0)
     root.hear(1, 0, 1.0)
-    assert root.reduction.has_left(0)  # it goes no further
+    assert root.reduction.sums == {0: None}
 
 
 def test_without_numbers_the_same_is_sent() -> None:
     terms = Terms(Op.MEAN, Wire.SIZES, ELEMENTS)
     middle = Reduction(1, 1, terms.code, Room(0))
-    middle.begin(PLAN, len(CHUNKS))
+    middle.begin(PLAN, len(CHUNKS), Root())
     middle.deal(CHUNKS)
     assert middle.contribute(Sized(ELEMENTS), 2.0) == []
     receipts = [middle.receive(PartialSum(1, 5, 0, (child, 1), terms.code), 16) for child in (2, 3)]

@@ -296,17 +296,19 @@ class Chunk:
         index: its place in the order of sending, from 0.
         tree: index into the plan's trees.
         start, stop: elements ``[start, stop)``.
+
+    Attributes:
+        elements: how many.
     """
 
     index: int
     tree: int
     start: int
     stop: int
+    elements: int = field(init=False, repr=False, compare=False)
 
-    @property
-    def elements(self) -> int:
-        """Number of elements."""
-        return self.stop - self.start
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "elements", self.stop - self.start)
 
 
 def deal(plan: Plan, elements: int, chunk_elements: int) -> tuple[Chunk, ...]:

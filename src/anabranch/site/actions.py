@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from anabranch.net.messages import ChunkMessage
 from anabranch.plan import Chunk
@@ -16,15 +17,17 @@ class Send:
     Attributes:
         has_left: whether it has begun to leave this site; the lane that sends it says so here.
         scratch: memory of the payload that serves other sums once it has been sent; or None.
+        counted_by: what counts the messages that must be sent before it has ended; or None.
     """
 
     message: ChunkMessage
     payload: Payload
     has_left: bool = False
     scratch: Floats | None = None
+    counted_by: object = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Total:
     """At a root: the sum of a chunk is whole.
 
@@ -45,7 +48,7 @@ class Total:
     is_scratch: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Held:
     """A chunk's result is in the buffer.
 
@@ -86,6 +89,13 @@ class ModelHere:
     update: int
 
 
+class Taker(Protocol):
+    """A part of a site that payloads are for."""
+
+    def received(self, receipt: Receipt) -> list[Action]:
+        """Act on a payload all of which is there."""
+
+
 @dataclass(slots=True)
 class Receipt:
     """Where a payload goes; hand it back when all of it is there.
@@ -95,14 +105,14 @@ class Receipt:
         target: memory of exactly its size; or None.
         piece: takes it piece by piece, where there is no target; None throws it away.
         into: what the one who gave it out knows it by.
-        owner: the part of the site that it belongs to; None where it is void.
+        owner: whom to hand it back to; None where it is void.
     """
 
     message: ChunkMessage
     target: memoryview | None = None
     piece: Piece | None = None
     into: object = None
-    owner: object = None
+    owner: Taker | None = None
 
 
-Action = Send | Total | Held | Stray | UpdateHere | ModelHere
+Action = Send | Held | Stray | UpdateHere | ModelHere

@@ -365,7 +365,14 @@ class SiteAgent:
         )
         try:
             latest = await self._plane.exchange(
-                exchange, terms, plan, buffer, weight, grant.chunk_elements, grant.trees
+                exchange,
+                terms,
+                plan,
+                buffer,
+                weight,
+                grant.chunk_elements,
+                grant.trees,
+                is_watched=more or grant.trees is not None,
             )
         except (LinkError, PeerError, RunAborted) as error:
             raise await self._scheduler.verdict(error) from error

@@ -233,9 +233,6 @@ class Nothing:
     def __init__(self, elements: int) -> None:
         self.sum = _zeros(elements)
 
-    def add_own(self, own: Floats, weight: float) -> None:
-        """Add nothing."""
-
 
 class Arithmetic:
     """What an exchange of an op and a wire format does to elements; shapes are (elements,).
@@ -252,13 +249,38 @@ class Arithmetic:
         self._combine: Combine = np.maximum if op == Op.MAX else np.add
         self._travels_as_mean = self.item_bytes == 2 and op in (Op.MEAN, Op.STEP)
 
-    def gather(self, elements: int, scratch: Scratch | None = None) -> Accumulator | Nothing:
-        """Return an empty sum of this many elements, in memory of ``scratch`` if that is given."""
+    def gather(
+        self,
+        elements: int,
+        scratch: Scratch | None = None,
+        own: tuple[Buffer, float] | None = None,
+        start: int = 0,
+    ) -> Accumulator | Nothing:
+        """Return the sum of one chunk.
+
+        Args:
+            elements: of the chunk.
+            scratch: where to take its memory from.
+            own: what this site adds, and its weight; None for nothing, or for nothing yet.
+            start: of the chunk in that.
+        """
         if not self.has_numbers:
             return Nothing(elements)
         values = None if self.item_bytes == 4 else self.values
         memory = None if scratch is None else scratch.take(elements)
-        return Accumulator(elements, self._combine, values, memory)
+        gathering = Accumulator(elements, self._combine, values, memory)
+        if own is not None:
+            self.add_own(gathering, own, start)
+        return gathering
+
+    def add_own(
+        self, gathering: Accumulator | Nothing, own: tuple[Buffer, float], start: int
+    ) -> None:
+        """Add what a site contributes to a chunk; see ``gather``."""
+        if isinstance(gathering, Accumulator):
+            buffer, weight = own
+            part = buffer.read(start, start + len(gathering.sum))
+            gathering.add_own(part, 1.0 if self.op == Op.MAX else weight)
 
     def intake(self, gathering: Accumulator | Nothing, weight: float) -> Piece | None:
         """Return what takes a child's payload into a sum, piece by piece; None if none need be.
@@ -282,16 +304,30 @@ class Arithmetic:
             total = total / np.float32(weight)
         return self.encode(total)
 
-    def own_payload(self, buffer: Buffer, start: int, stop: int, weight: float) -> memoryview:
-        """Return the bytes that travel up for a site's own elements alone."""
+    def own_payload(self, buffer: Buffer, start: int, stop: int, weight: float) -> Payload:
+        """Return the bytes that travel up for a site's own elements alone.
+
+        They are their own memory if that will do, else made when they leave: a copy need not wait.
+        """
         weight = 1.0 if self.op == Op.MAX or self._travels_as_mean else weight
         memory = buffer.memory(start, stop, self.wire) if weight == 1.0 else None
         if memory is not None:
             return memory
-        own = buffer.read(start, stop)
-        return self.encode(own if weight == 1.0 else own * np.float32(weight))
 
-    def finish(self, chunk: Chunk, total: Floats, divisor: float, buffer: Buffer) -> Payload:
+        def copy() -> memoryview:
+            own = buffer.read(start, stop)
+            return self.encode(own if weight == 1.0 else own * np.float32(weight))
+
+        return copy
+
+    def finish(
+        self,
+        chunk: Chunk,
+        total: Floats,
+        divisor: float,
+        buffer: Buffer,
+        scratch: Scratch | None = None,
+    ) -> Payload:
         """Write what a root makes of a chunk's sum into its buffer; return what to hand down.
 
         What is handed down does not lie in the sum's memory, unless that is the buffer's.
@@ -301,7 +337,14 @@ class Arithmetic:
             total: its sum, which may be overwritten.
             divisor: what makes a mean of it.
             buffer: this site's.
+            scratch: takes the sum's memory back; None where that is not its own.
         """
+        payload = self._finish(chunk, total, divisor, buffer)
+        if scratch is not None:
+            scratch.give(total)
+        return payload
+
+    def _finish(self, chunk: Chunk, total: Floats, divisor: float, buffer: Buffer) -> Payload:
         if not self.has_numbers:
             return self.encode(total)
         divides = self.op == Op.MEAN and divisor != 1.0

@@ -28,6 +28,7 @@ from anabranch.net.messages import (
     Credit,
     Hello,
     Message,
+    PartialSum,
     Refusal,
     Stamp,
     TimeReply,
@@ -146,6 +147,7 @@ class _Running:
 
     exchange: Exchange
     cuts: tuple[tuple[int, int], ...]  # of an exchange whose dispatch goes on
+    is_watched: bool  # the owner wants to know how far it is
     ended: asyncio.Future[None]
     unsent: int = 0  # chunks of this site's making that refer to the buffer
 
@@ -168,7 +170,6 @@ class DataPlane:
         self._lanes: dict[int, Lane] = {}
         self._forks: dict[tuple[int, int], Fork] = {}  # where chunks may take several paths
         self._inbound: dict[int, dict[int, Connection]] = {}  # by neighbour and strand
-        # Connections that have not said Hello; in order, as closing them is seen by others.
         self._exchanges = Exchanges(config.site, config.room_elements)
         self._running: dict[int, _Running] = {}
         self._relaying: Counter[tuple[Path, int]] = Counter()  # by route and sender's incarnation
@@ -189,6 +190,7 @@ class DataPlane:
         weight: float,
         chunk_elements: int,
         trees: tuple[int, ...] | None = None,
+        is_watched: bool = True,
     ) -> tuple[int, int | None] | None:
         """Take part in an exchange, to its end.
 
@@ -201,6 +203,7 @@ class DataPlane:
             chunk_elements: the most elements of a chunk.
             trees: of the first chunks, where they are dispatched during the exchange
                 (``dispatched``); None where all chunks are dealt by share.
+            is_watched: whether to tell the owner of every chunk that is finished here.
 
         Returns:
             The tree of the chunk that was finished last here, and the neighbour that sent it.
@@ -222,8 +225,10 @@ class DataPlane:
             chunks, total = _next_chunks(cuts, 0, trees), len(cuts)
         try:
             exchange = self._exchanges.open(number, terms)
-            running = self._running[number] = _Running(exchange, cuts, self._loop.create_future())
-            self._act(exchange.begin(plan, chunks, total, buffer, weight, terms.source), exchange)
+            running = self._running[number] = _Running(
+                exchange, cuts, is_watched, self._loop.create_future()
+            )
+            self._act(exchange.begin(plan, chunks, total, buffer, weight, terms.source), running)
         except PeerError as error:
             self.fail(error)
             raise
@@ -256,32 +261,34 @@ class DataPlane:
         exchange = running.exchange
         chunks = _next_chunks(running.cuts, exchange.dealt, trees)
         try:
-            self._act(exchange.deal(chunks), exchange)
+            self._act(exchange.deal(chunks), running)
         except PeerError as error:
             self.fail(error)
 
-    def _act(self, actions: Sequence[Action], exchange: Exchange | None = None) -> None:
-        """Do what follows from a call or a message."""
+    def _act(self, actions: Sequence[Action], running: _Running | None = None) -> None:
+        """Do what follows from a call or a message; of which exchange, if it goes on here."""
         for action in actions:
             if type(action) is Send:
-                if exchange is not None:
-                    self._running[exchange.number].unsent += 1
+                if running is not None:
+                    running.unsent += 1
+                    action.counted_by = running
                 self._send(action)
             elif type(action) is Held:
-                assert exchange is not None
-                self.owner.advanced(exchange)
+                if running is not None and running.is_watched:
+                    self.owner.advanced(running.exchange)
             elif type(action) is Stray:
-                number = 0 if exchange is None else exchange.number
+                number = 0 if running is None else running.exchange.number
                 error = OutOfPlaceMessage(f"early data of exchange {number}: {action.why}")
                 self.owner.refused(action.sender, error)
             else:
                 assert isinstance(action, UpdateHere | ModelHere)
                 self.owner.happened(action)
-        if exchange is not None:
-            self._end_if_complete(self._running[exchange.number])
+        if running is not None and not running.unsent:
+            self._end_if_complete(running)
 
     def _end_if_complete(self, running: _Running) -> None:
-        if not running.unsent and not running.ended.done() and running.exchange.is_complete:
+        spread, reduction = running.exchange.spread, running.exchange.reduction
+        if spread.is_complete and reduction.is_complete and not running.ended.done():
             running.ended.set_result(None)
 
     def serve(self, served: Served) -> None:
@@ -320,12 +327,15 @@ class DataPlane:
     # --- sending
 
     def _send(self, send: Send) -> None:
-        path = send.message.path
-        fork = self._forks.get((path[0], path[-1])) if path[0] == self.config.site else None
+        fork = self._fork(send.message.path)
         if fork is None:
             self._put(send)
         else:
             self._put_all(fork.add(send))
+
+    def _fork(self, path: Path) -> Fork | None:
+        """Return what chooses between this path, which begins here, and others; None: nothing."""
+        return self._forks.get((path[0], path[-1])) if self._forks else None
 
     def _put_all(self, sends: Sequence[Send]) -> None:
         for send in sends:
@@ -343,22 +353,20 @@ class DataPlane:
     def _has_been_sent(self, send: Send) -> None:
         """Act on a message that has left, or never will."""
         self.owner.progressed()
-        if isinstance(send, _Relayed):
+        if type(send) is _Relayed:
             self._give_credit(send)
             return
         if send.scratch is not None:
             self._exchanges.room.scratch.give(send.scratch)
             send.scratch = None
-        message = send.message
-        fork = self._forks.get((message.path[0], message.path[-1]))
+        fork = self._fork(send.message.path)
         if fork is not None:
-            self._put_all(fork.sent(message))
-        if op_of(message.terms) == Op.STEP:
-            return  # an update's number, which may be an exchange's too
-        running = self._running.get(message.exchange)
-        if running is not None:
+            self._put_all(fork.sent(send.message))
+        running = send.counted_by
+        if isinstance(running, _Running):
             running.unsent -= 1
-            self._end_if_complete(running)
+            if not running.unsent:
+                self._end_if_complete(running)
 
     def use_auxiliary(self, paths: Mapping[tuple[int, int], tuple[Path, ...]]) -> None:
         """Let chunks take these paths, by (source, target), from now on, and no other ones."""
@@ -509,24 +517,28 @@ class DataPlane:
         return sink
 
     def _take(self, message: ChunkMessage, payload_bytes: int) -> Sink:
-        if op_of(message.terms) == Op.STEP:
-            if self._served is None:
-                raise OutOfPlaceMessage("an update or a model, which nothing serves here")
-            receipt = self._served.receive(message, payload_bytes)
-        else:
+        exchange = self._exchanges.active.get(message.exchange)
+        if exchange is not None and message.terms == exchange.terms:  # so it is nearly always
+            half = exchange.reduction if type(message) is PartialSum else exchange.spread
+            receipt = half.receive(message, payload_bytes)  # type: ignore[arg-type]
+        elif op_of(message.terms) != Op.STEP:
             receipt = self._exchanges.receive(message, payload_bytes)
+        elif self._served is None:
+            raise OutOfPlaceMessage("an update or a model, which nothing serves here")
+        else:
+            receipt = self._served.receive(message, payload_bytes)
+            return Sink(receipt.target, receipt.piece, partial(self._served_received, receipt))
         return Sink(receipt.target, receipt.piece, partial(self._received, receipt))
 
     def _received(self, receipt: Receipt) -> None:
-        message = receipt.message
-        if op_of(message.terms) == Op.STEP:
-            assert self._served is not None
-            self._act(self._served.received(receipt))
-            return
-        exchange = self._exchanges.get(message.exchange)
-        if exchange is not None:
-            running = message.exchange in self._running
-            self._act(exchange.received(receipt), exchange if running else None)
+        number = receipt.message.exchange
+        if number in self._exchanges.active:  # else it has ended with an error
+            assert receipt.owner is not None
+            self._act(receipt.owner.received(receipt), self._running.get(number))
+
+    def _served_received(self, receipt: Receipt) -> None:
+        assert self._served is not None
+        self._act(self._served.received(receipt))
 
     def _relay(self, sender: int, message: ChunkMessage, payload_bytes: int, to: int) -> Sink:
         config = self.config
@@ -569,7 +581,7 @@ class DataPlane:
         if (site, sender) not in pairwise(path[:-1]):
             raise OutOfPlaceMessage(f"a credit for {path}, on which it does not relay for us")
         self._lane(sender).credit(path)
-        fork = self._forks.get((path[0], path[-1])) if path[0] == site else None
+        fork = self._fork(path) if path[0] == site else None
         if fork is not None:
             self._put_all(fork.credited(path))
 

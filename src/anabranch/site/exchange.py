@@ -7,15 +7,16 @@ it begins here or when a neighbour that is ahead sends the first of its data.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from anabranch.net.errors import DuplicateMessage, OutOfPlaceMessage
 from anabranch.net.messages import ChunkMessage, PartialSum, Result
 from anabranch.plan import Chunk, Plan
-from anabranch.site.actions import Action, Receipt, Total
-from anabranch.site.arithmetic import Buffer, arithmetic
+from anabranch.site.actions import Action, Receipt
+from anabranch.site.arithmetic import Buffer
 from anabranch.site.reduction import Reduction, Room
 from anabranch.site.spread import Spread
-from anabranch.site.terms import Terms, op_of, wire_of
+from anabranch.site.terms import Terms
 
 _MOST_ENDED = 4096  # exchanges remembered as ended, beyond those without a gap
 
@@ -30,7 +31,8 @@ class Exchange:
         room: for what comes before its chunk is dealt.
 
     Attributes:
-        reduction, spread: the two halves.
+        number, terms: see above.
+        reduction, spread: the two halves; the second one takes what is whole in the first.
         dealt: how many of the chunks have a tree.
     """
 
@@ -38,12 +40,8 @@ class Exchange:
         self.number = number
         self.reduction = Reduction(site, number, terms, room)
         self.spread = Spread(site, number, terms, room)
+        self.terms = terms
         self._site = site
-        self._room = room
-        self._terms = terms
-        self._arithmetic = arithmetic(op_of(terms), wire_of(terms))
-        self._buffer: Buffer
-        self._contributes = False
         self._total = 0
         self.dealt = 0
 
@@ -69,19 +67,19 @@ class Exchange:
         Raises:
             OutOfPlaceMessage: early data was added to a sum, and does not belong there.
         """
-        self._buffer, self._total = buffer, total
+        self._total = total
         contributors = None if source is None else frozenset({source})
         receivers = None if source is None else plan.members - {source}
-        self._contributes = source is None or source == self._site
-        receives = receivers is None or self._site in receivers
-        self.reduction.begin(plan, total, contributors)
-        self.spread.begin(plan, total, buffer if receives else None, receivers)
+        contributes = source is None or source == self._site
+        own_sums = self.reduction.sums if contributes else None
+        self.reduction.begin(plan, total, self.spread, contributors)
+        self.spread.begin(plan, total, buffer, receivers, own_sums)
         actions: list[Action] = []
-        if self._contributes:  # no result can be whole without this site's part
+        if contributes:  # no result can be whole without this site's part
             actions += self.spread.drop_early("a result before this site's sum has left")
         actions += self.deal(chunks)
-        if self._contributes:
-            actions += self._turn(self.reduction.contribute(buffer, weight))
+        if contributes:
+            actions += self.reduction.contribute(buffer, weight)
         return actions
 
     def deal(self, chunks: Sequence[Chunk]) -> list[Action]:
@@ -91,46 +89,7 @@ class Exchange:
             OutOfPlaceMessage: see ``begin``; or for a tree that the plan has not got.
         """
         self.dealt += len(chunks)
-        return self._turn(self.reduction.deal(chunks)) + self.spread.deal(chunks)
-
-    def receive(self, message: ChunkMessage, payload_bytes: int) -> Receipt:
-        """Return where a chunk goes.
-
-        Raises:
-            PeerError: see :class:`Reduction` and :class:`Spread`; also a result that comes before
-                this site's own sum has left.
-        """
-        if isinstance(message, PartialSum):
-            return self.reduction.receive(message, payload_bytes)
-        assert isinstance(message, Result)
-        if self._contributes and not self.reduction.has_left(message.chunk):
-            raise OutOfPlaceMessage(
-                f"the result of chunk {message.chunk} of exchange {self.number} comes before this "
-                "site's sum has left"
-            )
-        return self.spread.receive(message, payload_bytes)
-
-    def received(self, receipt: Receipt) -> list[Action]:
-        """Act on a payload that is all there."""
-        if isinstance(receipt.message, PartialSum):
-            return self._turn(self.reduction.received(receipt))
-        return self.spread.received(receipt)
-
-    def _turn(self, actions: list[Action]) -> list[Action]:
-        """Turn whole sums round, at their root."""
-        turned: list[Action] = []
-        for action in actions:
-            if isinstance(action, Total):
-                chunk = action.chunk
-                payload = self._arithmetic.finish(
-                    chunk, action.values, action.divisor, self._buffer
-                )
-                if action.is_scratch:
-                    self._room.scratch.give(action.values)
-                turned += self.spread.start(chunk, payload, action.sender)
-            else:
-                turned.append(action)
-        return turned
+        return self.reduction.deal(chunks) + self.spread.deal(chunks)
 
     @property
     def is_complete(self) -> bool:
@@ -154,21 +113,17 @@ class Exchanges:
     Args:
         site: this site.
         room: elements of early data that it may hold, over all of them.
+
+    Attributes:
+        active: those that go on, by number.
     """
 
     def __init__(self, site: int, room: int) -> None:
         self._site = site
         self.room = Room(room)
-        self._active: dict[int, Exchange] = {}
+        self.active: dict[int, Exchange] = {}
         self._ended_up_to = 0  # every exchange up to this one
         self._ended: set[int] = set()  # and these
-
-    def __getitem__(self, number: int) -> Exchange:
-        return self._active[number]
-
-    def get(self, number: int) -> Exchange | None:
-        """Return an exchange that goes on here, or None."""
-        return self._active.get(number)
 
     def open(self, number: int, terms: Terms) -> Exchange:
         """Return an exchange that is to begin here.
@@ -178,11 +133,11 @@ class Exchanges:
             ValueError: it has ended here.
         """
         code = terms.code
-        early = self._active.get(number)
+        early = self.active.get(number)
         if early is None:
             if self._has_ended(number):
                 raise ValueError(f"exchange {number} has ended")
-            early = self._active[number] = Exchange(self._site, number, code, self.room)
+            early = self.active[number] = Exchange(self._site, number, code, self.room)
         elif early.reduction.terms != code:
             raise OutOfPlaceMessage(
                 f"exchange {number} is a {terms} here, and another one at a neighbour: the sizes, "
@@ -191,30 +146,33 @@ class Exchanges:
         return early
 
     def receive(self, message: ChunkMessage, payload_bytes: int) -> Receipt:
-        """Return where a chunk goes; see :meth:`Exchange.receive`.
+        """Return where a chunk goes; hand the receipt back to its owner.
 
         Raises:
-            DuplicateMessage: also for an exchange that has ended here.
+            PeerError: see :class:`Reduction` and :class:`Spread`; also for an exchange that has
+                ended here.
         """
         number = message.exchange
-        exchange = self._active.get(number)
+        exchange = self.active.get(number)
         if exchange is None:
             if number < 1 or self._has_ended(number):
                 raise DuplicateMessage(f"chunk {message.chunk} of exchange {number}, which is over")
             if payload_bytes == 0:
                 raise OutOfPlaceMessage(f"chunk {message.chunk} of exchange {number} is empty")
             exchange = Exchange(self._site, number, message.terms, self.room)
-            receipt = exchange.receive(message, payload_bytes)
-            self._active[number] = exchange
-            return receipt
-        return exchange.receive(message, payload_bytes)
+        if isinstance(message, PartialSum):
+            receipt = exchange.reduction.receive(message, payload_bytes)
+        else:
+            receipt = exchange.spread.receive(cast("Result", message), payload_bytes)
+        self.active[number] = exchange
+        return receipt
 
     def _has_ended(self, number: int) -> bool:
         return number <= self._ended_up_to or number in self._ended
 
     def end(self, number: int) -> None:
         """Forget an exchange, begun here or not: whatever comes of it from now on is refused."""
-        exchange = self._active.pop(number, None)
+        exchange = self.active.pop(number, None)
         if exchange is not None:
             exchange.reduction.release()
             exchange.spread.release()

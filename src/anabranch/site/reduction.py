@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import cast
+from typing import Protocol, cast
 
 from anabranch.net.errors import DuplicateMessage, MalformedMessage, OutOfPlaceMessage
 from anabranch.net.messages import ChunkMessage, PartialSum
@@ -30,6 +30,7 @@ from anabranch.site.arithmetic import (
     Buffer,
     Nothing,
     Payload,
+    Piece,
     Scratch,
     arithmetic,
 )
@@ -71,6 +72,13 @@ class Room:
         self.left -= elements
 
 
+class Root(Protocol):
+    """What a root does with whole sums: it spreads a mean, or takes a step of a model."""
+
+    def take(self, total: Total) -> list[Action]:
+        """Take the sum of one chunk."""
+
+
 class _Partial:
     """A chunk on its way up: its sum, and whose contributions it holds."""
 
@@ -93,18 +101,26 @@ class Reduction:
         terms: their code, see :class:`anabranch.site.terms.Terms`.
         room: for what comes before its chunk is dealt.
         epoch: how often the set of contributors had changed.
+
+    Attributes:
+        sums: by chunk, those that are whole here, as they were sent; None at their root.
+        is_complete: whether all sums that come through here have been passed on.
     """
 
     def __init__(self, site: int, exchange: int, terms: int, room: Room, epoch: int = 0) -> None:
         self.exchange = exchange
         self.epoch = epoch
         self.terms = terms
+        self.sums: dict[int, Send | None] = {}
+        self.is_complete = False
         self._site = site
         self._room = room
         self._arithmetic = arithmetic(op_of(terms), wire_of(terms))
         # By version, chunk and its elements: what does not fit must not mix with what does.
         self._partials: dict[tuple[int, int, int], _Partial] = {}
+        self._is_plain = self._arithmetic.has_numbers and self._arithmetic.item_bytes == 4
         self._plan: Plan | None = None
+        self._root: Root
         self._places: tuple[Place, ...] = ()
         self._chunks: list[Chunk] = []  # those that are dealt
         self._total = 0  # those that the buffer has
@@ -113,7 +129,6 @@ class Reduction:
         self._is_lone = False  # there is one contributor
         self._awaits_own = False  # this site contributes, and has not yet
         self._own: tuple[Buffer, float] | None = None
-        self._sums: dict[int, Send | None] = {}  # by chunk: those complete here, and as they left
         self._weights: dict[tuple[int, int], float] = {}  # of sums, by (tree, child)
 
     @property
@@ -121,15 +136,18 @@ class Reduction:
         """Whether the plan and the contributors are known."""
         return self._plan is not None
 
-    def begin(self, plan: Plan, total: int, contributors: frozenset[int] | None = None) -> None:
+    def begin(
+        self, plan: Plan, total: int, root: Root, contributors: frozenset[int] | None = None
+    ) -> None:
         """Take in under which plan the exchange runs, and who contributes.
 
         Args:
             plan: the one plan that every site runs this exchange under.
             total: how many chunks the buffer has.
+            root: takes the sums that are whole here.
             contributors: None for every member of the plan.
         """
-        self._plan, self._total = plan, total
+        self._plan, self._total, self._root = plan, total, root
         self._places = places_up(plan, self._site, contributors)
         self._contributes = self._site in (plan.members if contributors is None else contributors)
         self._awaits_own = self._contributes
@@ -156,6 +174,7 @@ class Reduction:
                 self._room.left += early.early
                 early.early = 0
             actions += self._join_own(chunk, early)
+        self._note_progress()
         return actions
 
     def contribute(self, buffer: Buffer, weight: float) -> list[Action]:
@@ -169,6 +188,7 @@ class Reduction:
         actions: list[Action] = []
         for chunk in self._chunks:
             actions += self._join_own(chunk, self._partials.get(self._key(chunk)))
+        self._note_progress()
         return actions
 
     def _key(self, chunk: Chunk) -> tuple[int, int, int]:
@@ -180,15 +200,10 @@ class Reduction:
         if partial is None:
             # A site without children has nothing to wait for.
             alone = self._own is not None and not self._places[chunk.tree].children
-            return [self._send_own(chunk)] if alone else []
-        self._add_own(chunk, partial)
-        return self._pass_on_if_complete(chunk, partial, None)
-
-    def _add_own(self, chunk: Chunk, partial: _Partial) -> None:
+            return self._send_own(chunk) if alone else []
         if self._own is not None:
-            buffer, weight = self._own
-            own = buffer.read(chunk.start, chunk.stop)
-            partial.gathering.add_own(own, 1.0 if self._arithmetic.op == Op.MAX else weight)
+            self._arithmetic.add_own(partial.gathering, self._own, chunk.start)
+        return self._pass_on_if_complete(chunk, partial, None)
 
     def _drop_strays(self) -> list[Action]:
         assert self._plan is not None
@@ -238,25 +253,32 @@ class Reduction:
             raise MalformedMessage(
                 f"chunk {index} has {payload_bytes} bytes, no multiple of {item_bytes}"
             )
-        check_terms(message, self.terms)
+        if message.terms != self.terms:
+            raise other_terms(message)
         if self._plan is not None:
             self._check(self._plan, message, payload_bytes, child)
         key = message.version, index, payload_bytes // item_bytes
         partial = self._partials.get(key)
-        if index in self._sums or (partial is not None and child in partial.started):
+        if index in self.sums or (partial is not None and child in partial.started):
             raise DuplicateMessage(f"chunk {index} of {self._name} from site {child}")
         if partial is None:
             partial = self._open(key)
         partial.started.add(child)
-        intake = self._arithmetic.intake(partial.gathering, message.weight)
-        return Receipt(message, piece=intake, into=(key, partial))
+        gathering = partial.gathering
+        if self._is_plain:
+            piece: Piece | None = cast("Accumulator", gathering).take
+        else:
+            piece = self._arithmetic.intake(gathering, message.weight)
+        return Receipt(message, piece=piece, into=(key, partial), owner=self)
 
     def _check(self, plan: Plan, message: PartialSum, payload_bytes: int, child: int) -> None:
-        check_chunk(message, plan, self._total)
+        if message.version != plan.version or not 0 <= message.chunk < self._total:
+            raise other_chunk(message, plan, self._total)
         if message.chunk >= len(self._chunks):
             return  # its tree is not known yet
         chunk = self._chunks[message.chunk]
-        check_size(chunk, payload_bytes, self._arithmetic.item_bytes)
+        if payload_bytes != chunk.elements * self._arithmetic.item_bytes:
+            raise other_size(chunk, payload_bytes, self._arithmetic.item_bytes)
         if child not in self._places[chunk.tree].children:
             raise OutOfPlaceMessage(
                 f"site {child} sends nothing to this site for chunk {chunk.index} of {self._name}"
@@ -273,11 +295,9 @@ class Reduction:
         early = elements if index >= len(self._chunks) else 0
         if early:
             self._room.take(early, f"chunk {index} of {self._name}")
-        opened = self._partials[key] = _Partial(
-            self._arithmetic.gather(elements, self._room.scratch), early
-        )
-        if not early:
-            self._add_own(self._chunks[index], opened)
+        own, start = (None, 0) if early else (self._own, self._chunks[index].start)
+        gathering = self._arithmetic.gather(elements, self._room.scratch, own, start)
+        opened = self._partials[key] = _Partial(gathering, early)
         return opened
 
     def received(self, receipt: Receipt) -> list[Action]:
@@ -301,31 +321,30 @@ class Reduction:
         total = complete.gathering.sum
         place = self._places[chunk.tree]
         if place.parent == NO_PARENT:
-            self._sums[chunk.index] = None
+            self._settle(chunk, None)
             divisor = 1.0 if self._is_lone else weight
-            return [Total(chunk, total, weight, divisor, sender, self._arithmetic.has_numbers)]
+            return self._root.take(
+                Total(chunk, total, weight, divisor, sender, self._arithmetic.has_numbers)
+            )
         send = self._send(chunk, place, self._arithmetic.payload_up(total, weight), weight)
         if self._arithmetic.has_numbers:
             send.scratch = total
         return [send]
 
-    def _send_own(self, chunk: Chunk) -> Action:
+    def _send_own(self, chunk: Chunk) -> list[Action]:
         """Send what only this site has to say; a lone contributor's elements travel as they are."""
         assert self._own is not None
         buffer, weight = self._own
         place, act = self._places[chunk.tree], self._arithmetic
         if place.parent == NO_PARENT:
-            self._sums[chunk.index] = None
+            self._settle(chunk, None)
             own = buffer.read(chunk.start, chunk.stop)
             if act.op == Op.SUM and weight != 1.0:
                 own = own * own.dtype.type(weight)
-            return Total(chunk, own, weight, 1.0, None)
+            return self._root.take(Total(chunk, own, weight, 1.0, None))
         factor = 1.0 if self._is_lone else weight
-
-        def payload() -> memoryview:  # made when it leaves: a copy need not wait in the lane
-            return act.own_payload(buffer, chunk.start, chunk.stop, factor)
-
-        return self._send(chunk, place, payload, weight)
+        payload = act.own_payload(buffer, chunk.start, chunk.stop, factor)
+        return [self._send(chunk, place, payload, weight)]
 
     def _send(self, chunk: Chunk, place: Place, payload: Payload, weight: float) -> Send:
         assert self._plan is not None
@@ -338,27 +357,23 @@ class Reduction:
             self.epoch,
             weight,
         )
-        send = self._sums[chunk.index] = Send(message, payload)
+        send = Send(message, payload)
+        self._settle(chunk, send)
         return send
 
-    # --- how far it is
+    def _settle(self, chunk: Chunk, send: Send | None) -> None:
+        self.sums[chunk.index] = send
+        if len(self.sums) >= self._due:
+            self._note_progress()
 
-    def has_left(self, chunk: int) -> bool:
-        """Return whether a chunk's sum is whole here and has begun to leave, if it has to."""
-        if chunk not in self._sums:
-            return False
-        send = self._sums[chunk]
-        return send is None or send.has_left
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all sums that come through here have been passed on."""
-        return (
-            self._plan is not None
-            and not self._awaits_own
+    def _note_progress(self) -> None:
+        self.is_complete = (
+            not self._awaits_own
             and len(self._chunks) == self._total
-            and len(self._sums) == self._due
+            and len(self.sums) == self._due
         )
+
+    # --- how far it is
 
     def release(self) -> None:
         """Give back the room that early data takes; nothing more comes of this reduction."""
@@ -367,47 +382,27 @@ class Reduction:
             partial.early = 0
 
 
-def check_terms(message: ChunkMessage, terms: int) -> None:
-    """Check that a chunk is of these terms.
-
-    Raises:
-        OutOfPlaceMessage: it is of others.
-    """
-    if message.terms != terms:
-        raise OutOfPlaceMessage(
-            f"exchange {message.exchange} is another one at site {message.path[0]}: the sizes, "
-            "types or operations differ"
-        )
+def other_terms(message: ChunkMessage) -> OutOfPlaceMessage:
+    """Return the error of a chunk whose terms are not its exchange's."""
+    return OutOfPlaceMessage(
+        f"exchange {message.exchange} is another one at site {message.path[0]}: the sizes, types "
+        "or operations differ"
+    )
 
 
-def check_chunk(message: ChunkMessage, plan: Plan, total: int) -> None:
-    """Check that a chunk is one of an exchange's.
-
-    Args:
-        message: that announces it.
-        plan: that the exchange runs under.
-        total: how many chunks there are.
-
-    Raises:
-        OutOfPlaceMessage: another plan, or no such chunk.
-    """
+def other_chunk(message: ChunkMessage, plan: Plan, total: int) -> OutOfPlaceMessage:
+    """Return the error of a chunk that is of another plan than ``plan``, or none of ``total``."""
     if message.version != plan.version:
-        raise OutOfPlaceMessage(
+        return OutOfPlaceMessage(
             f"exchange {message.exchange} runs under plan version {plan.version}, "
             f"not {message.version}"
         )
-    if not 0 <= message.chunk < total:
-        raise OutOfPlaceMessage(f"chunk {message.chunk} of {total}")
+    return OutOfPlaceMessage(f"chunk {message.chunk} of {total}")
 
 
-def check_size(chunk: Chunk, payload_bytes: int, item_bytes: int) -> None:
-    """Check the size of a chunk's payload.
-
-    Raises:
-        OutOfPlaceMessage: another than the plan's.
-    """
-    expected = chunk.elements * item_bytes
-    if payload_bytes != expected:
-        raise OutOfPlaceMessage(
-            f"chunk {chunk.index} has {payload_bytes} bytes where the plan deals {expected}"
-        )
+def other_size(chunk: Chunk, payload_bytes: int, item_bytes: int) -> OutOfPlaceMessage:
+    """Return the error of a payload that is not of its chunk's size."""
+    return OutOfPlaceMessage(
+        f"chunk {chunk.index} has {payload_bytes} bytes where the plan deals "
+        f"{chunk.elements * item_bytes}"
+    )

@@ -34,7 +34,7 @@ from anabranch.site.actions import (
 )
 from anabranch.site.arithmetic import Buffer, arithmetic
 from anabranch.site.partition import ServerPartition
-from anabranch.site.reduction import Reduction, Room, check_chunk, check_terms
+from anabranch.site.reduction import Reduction, Room, other_chunk, other_terms
 from anabranch.site.spread import Spread
 from anabranch.site.terms import Terms
 
@@ -108,9 +108,9 @@ class Served:
                 actions = self._renew(update, self._sums.epoch)
             return actions + self._add_own()
         alone = self._reduction(update, 0)
-        alone.begin(self._plan, len(self._chunks), frozenset({self._site}))
-        actions = alone.deal(self._chunks) + alone.contribute(buffer, weight)
-        return self._turn(actions, ((self._site, update),))
+        root = _Step(self._partition, ((self._site, update),), self._room)
+        alone.begin(self._plan, len(self._chunks), root, frozenset({self._site}))
+        return alone.deal(self._chunks) + alone.contribute(buffer, weight)
 
     def _reduction(self, update: int, epoch: int) -> Reduction:
         return Reduction(self._site, update, self._terms, self._room, epoch)
@@ -122,12 +122,15 @@ class Served:
         return self._begin_sums() if epoch == self.epoch else []
 
     def _begin_sums(self) -> list[Action]:
-        self._sums.begin(self._plan, len(self._chunks), self._workers)
-        return self._turn(self._sums.deal(self._chunks), self._together())
+        self._sums.begin(
+            self._plan, len(self._chunks), self._together(self._sums.exchange), self._workers
+        )
+        return self._sums.deal(self._chunks)
 
-    def _together(self) -> tuple[tuple[int, int], ...]:
-        """Return the updates that the sums hold."""
-        return tuple((worker, self._sums.exchange) for worker in sorted(self._workers))
+    def _together(self, update: int) -> _Step:
+        """Return what takes the sums of an update of every worker."""
+        updates = tuple((worker, update) for worker in sorted(self._workers))
+        return _Step(self._partition, updates, self._room)
 
     def _add_own(self) -> list[Action]:
         """Add this site's update, if it is part of the sums that are formed now."""
@@ -142,21 +145,7 @@ class Served:
         assert self._own is not None
         self._has_added = True
         _, buffer, weight = self._own
-        return self._turn(self._sums.contribute(buffer, weight), self._together())
-
-    def _turn(self, actions: list[Action], updates: tuple[tuple[int, int], ...]) -> list[Action]:
-        """Hand whole sums to the server that is the root."""
-        turned: list[Action] = []
-        for action in actions:
-            if isinstance(action, Total):
-                assert self._partition is not None  # this site is the root
-                here = self._partition.take(updates, action)
-                if action.is_scratch:
-                    self._room.scratch.give(action.values)
-                turned += [UpdateHere(*update) for update in here]
-            else:
-                turned.append(action)
-        return turned
+        return self._sums.contribute(buffer, weight)
 
     def change_epoch(self, epoch: int, workers: Sequence[int], update: int) -> list[Action]:
         """Add up the updates of these workers; all sums of before are void.
@@ -297,8 +286,10 @@ class Served:
             PeerError: it is not due, comes from a site that it cannot come from, or has come
                 before; see also :class:`Reduction` and :class:`Spread`.
         """
-        check_terms(message, self._terms)
-        check_chunk(message, self._plan, len(self._chunks))
+        if message.terms != self._terms:
+            raise other_terms(message)
+        if message.version != self._plan.version or not 0 <= message.chunk < len(self._chunks):
+            raise other_chunk(message, self._plan, len(self._chunks))
         if isinstance(message, PartialSum):
             if self._is_barrier:
                 return self._receive_sum(message, payload_bytes)
@@ -308,13 +299,13 @@ class Served:
 
     def received(self, receipt: Receipt) -> list[Action]:
         """Act on a payload that is all there."""
-        message, owner = receipt.message, receipt.owner
-        if isinstance(owner, _Kept):
+        message, owner, kept = receipt.message, receipt.owner, receipt.into
+        if isinstance(kept, _Kept):
             if message.epoch > self.epoch:
-                self._early.append((owner.message, owner.payload))
+                self._early.append((kept.message, kept.payload))
                 return []
-            self._room.left += len(owner.payload) // self._arithmetic.item_bytes
-            return self._receive_early(owner.message, owner.payload)
+            self._room.left += len(kept.payload) // self._arithmetic.item_bytes
+            return self._receive_early(kept.message, kept.payload)
         if isinstance(owner, Spread):
             return self._count(message.exchange, owner, owner.received(receipt))
         if not isinstance(owner, Reduction):
@@ -322,11 +313,11 @@ class Served:
         if self._is_barrier:
             if owner is not self._sums:
                 return []
-            return self._turn(owner.received(receipt), self._together())
+            return owner.received(receipt)
         update = message.path[0], message.exchange
         if self._lone.get(update) is not owner:
             return []
-        actions = self._turn(owner.received(receipt), (update,))
+        actions = owner.received(receipt)
         if any(isinstance(action, UpdateHere) for action in actions):
             del self._lone[update]
         return actions
@@ -345,11 +336,11 @@ class Served:
         alone = self._lone.get(update)
         if alone is None:
             alone = self._reduction(update[1], 0)
-            alone.begin(self._plan, len(self._chunks), frozenset({update[0]}))
+            root = _Step(partition, (update,), self._room)
+            alone.begin(self._plan, len(self._chunks), root, frozenset({update[0]}))
             alone.deal(self._chunks)
         receipt = alone.receive(message, payload_bytes)
         self._lone[update] = alone
-        receipt.owner = alone
         return receipt
 
     def _receive_sum(self, message: PartialSum, payload_bytes: int) -> Receipt:
@@ -360,13 +351,13 @@ class Served:
         if (message.exchange, message.epoch) != (sums.exchange, sums.epoch):
             sums = self._reduction(message.exchange, message.epoch)
             if message.epoch == self.epoch:
-                sums.begin(self._plan, len(self._chunks), self._workers)
+                root = self._together(message.exchange)
+                sums.begin(self._plan, len(self._chunks), root, self._workers)
                 sums.deal(self._chunks)
         receipt = sums.receive(message, payload_bytes)
         if sums is not self._sums:
             self._sums.release()
             self._sums, self._has_added = sums, False
-        receipt.owner = sums
         return receipt
 
     def _check_due(self, message: PartialSum) -> None:
@@ -397,7 +388,7 @@ class Served:
                 f"chunk {message.chunk} of the model for update {message.exchange}",
             )
             kept = _Kept(message, memoryview(bytearray(payload_bytes)))
-            return Receipt(message, target=kept.payload, owner=kept)
+            return Receipt(message, target=kept.payload, into=kept)
         elif self._site in self._workers:
             spread = self._expected(message.exchange)
         else:
@@ -408,7 +399,6 @@ class Served:
         receipt = spread.receive(message, payload_bytes)
         if self._is_barrier and self._site not in self._workers:
             self._passing, self._passed = spread, message.exchange
-        receipt.owner = spread
         return receipt
 
     def _expected(self, update: int) -> Spread:
@@ -442,6 +432,25 @@ class Served:
         if receipt.target is not None:
             receipt.target[:] = payload
         return self.received(receipt)
+
+
+class _Step:
+    """At a server: a step of its part of the model, taken with these updates when all are here."""
+
+    def __init__(
+        self, partition: ServerPartition | None, updates: tuple[tuple[int, int], ...], room: Room
+    ) -> None:
+        self._partition = partition
+        self._updates = updates
+        self._room = room
+
+    def take(self, total: Total) -> list[Action]:
+        """See :class:`anabranch.site.reduction.Root`."""
+        assert self._partition is not None  # this site is the root
+        here = self._partition.take(self._updates, total)
+        if total.is_scratch:
+            self._room.scratch.give(total.values)
+        return [UpdateHere(*update) for update in here]
 
 
 class _Kept:

@@ -8,7 +8,7 @@ What comes before the exchange has begun here, or before its chunk is dealt, is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,9 +16,9 @@ import numpy as np
 from anabranch.net.errors import DuplicateMessage, OutOfPlaceMessage
 from anabranch.net.messages import Result
 from anabranch.plan import Chunk, Place, Plan, places_down
-from anabranch.site.actions import Action, Held, Receipt, Send, Stray
+from anabranch.site.actions import Action, Held, Receipt, Send, Stray, Total
 from anabranch.site.arithmetic import Buffer, Payload, arithmetic
-from anabranch.site.reduction import Room, check_chunk, check_size, check_terms
+from anabranch.site.reduction import Room, other_chunk, other_size, other_terms
 from anabranch.site.terms import op_of, wire_of
 
 
@@ -40,6 +40,7 @@ class Spread:
         epoch: how often the set of receivers had changed.
 
     Attributes:
+        is_complete: whether all that is to pass here has.
         held: how many chunks have passed here, or are in this site's buffer.
         held_by_tree: the same by tree.
         latest: the tree of the chunk that was last to get here, and the neighbour that sent it;
@@ -56,11 +57,15 @@ class Spread:
         self._plan: Plan | None = None
         self._places: tuple[Place, ...] = ()
         self._buffer: Buffer | None = None
+        self._receives = False
+        self._memory: memoryview | None = None  # all of the buffer, if it is in the wire's format
+        self._own_sums: Mapping[int, Send | None] | None = None
         self._chunks: list[Chunk] = []
         self._total = 0
         self._due = 0  # chunks dealt that pass here, or end here
         self._started: set[int] = set()  # chunks that have begun to come, or began here
         self._early: list[tuple[Result, memoryview]] = []
+        self.is_complete = False
         self.held = 0
         self.held_by_tree: list[int] = []
         self.latest: tuple[int, int | None] | None = None
@@ -76,22 +81,29 @@ class Spread:
         total: int,
         buffer: Buffer | None,
         receivers: frozenset[int] | None = None,
+        own_sums: Mapping[int, Send | None] | None = None,
     ) -> None:
         """Take in under which plan the exchange runs, and who receives.
 
         Args:
             plan: the one plan that every site runs this exchange under.
             total: how many chunks the buffer has.
-            buffer: where results go; None where this site only passes them on.
-            receivers: None for every member of the plan.
+            buffer: this site's; None where it only passes results on.
+            receivers: whose buffers results go to; None for every member of the plan.
+            own_sums: those of this site's that must have begun to leave before a chunk's result
+                comes, since that overwrites them; None where there are none.
         """
         self._plan, self._total, self._buffer = plan, total, buffer
+        self._receives = buffer is not None and (receivers is None or self._site in receivers)
+        self._own_sums = own_sums
+        if self._receives and buffer is not None:
+            self._memory = buffer.memory(0, buffer.elements, self._arithmetic.wire)
         self._places = places_down(plan, self._site, receivers)
         self.held_by_tree = [0] * len(self._places)
 
     def passes_on(self, chunk: Chunk) -> bool:
         """Return whether a chunk is for this site, or goes on from here."""
-        return self._buffer is not None or bool(self._places[chunk.tree].paths_down)
+        return self._receives or bool(self._places[chunk.tree].paths_down)
 
     def reach(self, epoch: int, receivers: frozenset[int]) -> None:
         """Hand on to these receivers from now on."""
@@ -104,6 +116,7 @@ class Spread:
         self._chunks += chunks
         for chunk in chunks:
             self._due += self.passes_on(chunk)
+        self._note_progress()
         early, self._early = self._early, []
         actions: list[Action] = []
         for message, payload in early:
@@ -122,24 +135,47 @@ class Spread:
         self._started.add(chunk.index)
         return self._pass_on(chunk, payload, sender)
 
+    def take(self, total: Total) -> list[Action]:
+        """Turn a whole sum round: make the result of it, and hand that down."""
+        assert self._buffer is not None
+        payload = self._arithmetic.finish(
+            total.chunk,
+            total.values,
+            total.divisor,
+            self._buffer,
+            self._room.scratch if total.is_scratch else None,
+        )
+        return self.start(total.chunk, payload, total.sender)
+
     def receive(self, message: Result, payload_bytes: int) -> Receipt:
         """Return where a result goes.
 
         Raises:
             OutOfPlaceMessage: other terms, another plan, chunk, size or source than the exchange
-                has; or there is no room for what comes early.
+                has; it comes before this site's own sum has left; or there is no room for what
+                comes early.
             DuplicateMessage: it has come before.
         """
-        check_terms(message, self.terms)
-        if self._plan is not None:
-            check_chunk(message, self._plan, self._total)
+        if message.terms != self.terms:
+            raise other_terms(message)
+        plan = self._plan
+        if plan is not None and (
+            message.version != plan.version or not 0 <= message.chunk < self._total
+        ):
+            raise other_chunk(message, plan, self._total)
+        if not self._own_has_left(message.chunk):
+            raise OutOfPlaceMessage(
+                f"the result of chunk {message.chunk} of exchange {self.exchange} comes before "
+                "this site's sum has left"
+            )
         if self._plan is None or message.chunk >= len(self._chunks):
             elements = payload_bytes // self._arithmetic.item_bytes
             self._room.take(elements, f"chunk {message.chunk} of exchange {self.exchange}")
             early = _Early(memoryview(bytearray(payload_bytes)))
-            return Receipt(message, target=early.payload, into=early)
+            return Receipt(message, target=early.payload, into=early, owner=self)
         chunk = self._chunks[message.chunk]
-        check_size(chunk, payload_bytes, self._arithmetic.item_bytes)
+        if payload_bytes != chunk.elements * self._arithmetic.item_bytes:
+            raise other_size(chunk, payload_bytes, self._arithmetic.item_bytes)
         if self._places[chunk.tree].parent != message.path[0]:
             raise OutOfPlaceMessage(
                 f"the result of chunk {chunk.index} comes from site {message.path[0]}, which is "
@@ -151,14 +187,26 @@ class Spread:
             )
         self._started.add(chunk.index)
         if not self._arithmetic.has_numbers:
-            return Receipt(message)
+            return Receipt(message, owner=self)
+        item_bytes = self._arithmetic.item_bytes
         memory = None
-        if self._buffer is not None:
+        if self._memory is not None:
+            memory = self._memory[chunk.start * item_bytes : chunk.stop * item_bytes]
+        elif self._receives:
+            assert self._buffer is not None
             memory = self._buffer.memory(chunk.start, chunk.stop, self._arithmetic.wire)
         if memory is None:
             memory = np.empty(payload_bytes, np.uint8).data
-            return Receipt(message, target=memory, into=memory)
-        return Receipt(message, target=memory)
+            return Receipt(message, target=memory, into=memory, owner=self)
+        return Receipt(message, target=memory, owner=self)
+
+    def _own_has_left(self, chunk: int) -> bool:
+        if self._own_sums is None:
+            return True
+        if chunk not in self._own_sums:
+            return False
+        send = self._own_sums[chunk]
+        return send is None or send.has_left
 
     def received(self, receipt: Receipt) -> list[Action]:
         """Take in a result all of which is there."""
@@ -180,7 +228,8 @@ class Spread:
         else:
             assert isinstance(receipt.into, memoryview)
             payload = receipt.into
-            if self._buffer is not None:
+            if self._receives:
+                assert self._buffer is not None
                 self._buffer.write(chunk.start, self._arithmetic.values(payload))
         return self._pass_on(chunk, payload, message.path[0])
 
@@ -205,15 +254,13 @@ class Spread:
         self.held += 1
         self.held_by_tree[chunk.tree] += 1
         self.latest = chunk.tree, sender
+        if self.held >= self._due:
+            self._note_progress()
         actions.append(Held(chunk, sender))
         return actions
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether all that is to pass here has."""
-        return (
-            self._plan is not None and len(self._chunks) == self._total and self.held >= self._due
-        )
+    def _note_progress(self) -> None:
+        self.is_complete = len(self._chunks) == self._total and self.held >= self._due
 
     def drop_early(self, why: str) -> list[Action]:
         """Throw away what has come before its chunk was dealt."""
