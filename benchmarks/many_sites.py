@@ -3,9 +3,9 @@
     sudo python benchmarks/many_sites.py                     # this code
     sudo python benchmarks/many_sites.py --before SRC        # and another checkout's src, in turns
 
-Each case runs in network namespaces whose links the kernel holds, once with its buffer and once
-with one of a single chunk; the difference of the processor time of all processes, over the
-difference of what crossed links, is what a GB costs, start-up left out.
+Each case runs in network namespaces whose links the kernel holds. The processor time of all
+processes, from the end of the first round to the end of the last one, is divided by what crossed
+links in between: so much a GB of it costs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from statistics import median
+
+import numpy as np
 
 import common
 from anabranch.overlay import Overlay, dumps, internet2_9, random_sparse
@@ -29,8 +32,7 @@ CASES = {
     "25 sites, 80 MB": (25, 20_000_000),
     "40 sites, 16 MB": (40, 4_000_000),
 }
-IDLE_ELEMENTS = 1000
-ROUNDS = 4
+ROUNDS = 5
 
 
 def overlay_of(sites: int) -> Overlay:
@@ -40,42 +42,52 @@ def overlay_of(sites: int) -> Overlay:
 def run_once(sites: int, elements: int) -> dict[str, float]:
     """Run one scenario in this process's checkout; return seconds of rounds, CPU and bytes."""
     from anabranch.record import read_events, summarise
-    from anabranch.record.events import LinkBytes
+    from anabranch.record.events import LinkBytes, RoundDone
     from anabranch.run.launch import run_locally
 
     overlay = overlay_of(sites)
     ticks = os.sysconf("SC_CLK_TCK")
     pids: dict[str, int] = {}
-    cpu_s: dict[str, float] = {}
+    samples: list[tuple[float, dict[str, float]]] = []  # when, and CPU of each process until then
 
     def sample() -> None:
+        cpu_s = {}
         for name, pid in pids.items():
             try:
                 fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             except OSError:
-                continue
+                return
             cpu_s[name] = (int(fields[11]) + int(fields[12])) / ticks
+        samples.append((time.monotonic(), cpu_s))
 
     with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "run.db")
         Path(folder, "overlay.toml").write_text(dumps(overlay))
         scenario = Path(folder, "scenario.toml")
         scenario.write_text(
             f'overlay = "overlay.toml"\nstop.rounds = {ROUNDS}\nroute = {{kind = "packed"}}\n'
             f'[task]\nkind = "exchange"\nelements = {elements}\n'
         )
-        log = Path(folder, "run.db")
         run_locally(scenario, 0, overlay, log, on_tick=sample, on_started=pids.update, emulate=True)
         events = [event for _, event in read_events(log)]
     summary = summarise(iter(events))
     sent = sum(event.payload_bytes for event in events if isinstance(event, LinkBytes))
     rounds = [each.seconds for each in summary.rounds][1:]
-    scheduler_s = cpu_s.pop("the scheduler")
+    done_s = sorted(event.at_s for event in events if isinstance(event, RoundDone))
+    began_s = samples[-1][0] - events[-1].at_s  # when the run did, as this process counts
+    times_s = [at_s for at_s, _ in samples]
+
+    def spent_s(name: str) -> float:
+        spent = [cpu_s.get(name, 0.0) for _, cpu_s in samples]
+        first, last = np.interp([began_s + done_s[sites - 1], began_s + done_s[-1]], times_s, spent)
+        return float(last - first)
+
+    gigabytes = sent * (ROUNDS - 1) / ROUNDS / 1e9
     return {
+        "share_of_limit": (summary.started.limit_s or 0.0) / median(rounds),
+        "cpu_s_per_gb": sum(map(spent_s, pids)) / gigabytes,
+        "scheduler_cpu_s_per_gb": spent_s("the scheduler") / gigabytes,
         "round_s": median(rounds),
-        "limit_s": summary.started.limit_s or 0.0,
-        "sites_cpu_s": sum(cpu_s.values()),
-        "scheduler_cpu_s": scheduler_s,
-        "sent_bytes": float(sent),
     }
 
 
@@ -104,21 +116,7 @@ def main() -> None:
         if options.only and options.only not in case:
             continue
         for name, src in sources.items():
-            rows = []
-            for _ in range(options.runs):
-                idle = measure(src, sites, IDLE_ELEMENTS)
-                busy = measure(src, sites, elements)
-                gigabytes = (busy["sent_bytes"] - idle["sent_bytes"]) / 1e9
-                cpu_s = busy["sites_cpu_s"] - idle["sites_cpu_s"]
-                scheduler_s = busy["scheduler_cpu_s"] - idle["scheduler_cpu_s"]
-                rows.append(
-                    {
-                        "share_of_limit": busy["limit_s"] / busy["round_s"],
-                        "cpu_s_per_gb": (cpu_s + scheduler_s) / gigabytes,
-                        "sites_cpu_s_per_gb": cpu_s / gigabytes,
-                        "round_s": busy["round_s"],
-                    }
-                )
+            rows = [measure(src, sites, elements) for _ in range(options.runs)]
             row: dict[str, object] = {
                 key: common.spread([each[key] for each in rows]) for key in rows[0]
             }
