@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import platform
 import signal
@@ -215,6 +216,7 @@ def run_scheduler(
     check_real(scenario, overlay, emulated)
     check_course(scenario, course)
     plan = first_plan(scenario, overlay)
+    gc.freeze()  # what is there now stays: no collection need look through it
     with EventLog.create(log_path) as log:
         asyncio.run(
             _run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from collections.abc import Callable
 from typing import TypeVar
@@ -53,6 +54,7 @@ def run_site(
         import torch
 
         torch.set_num_threads(threads)
+    gc.freeze()  # what is there now stays: no collection need look through it
     asyncio.run(_run(name, scheduler, token, listen_host, files))
 
 
