@@ -360,6 +360,56 @@ def test_one_of_several_that_are_under_way_fails_alone(groups: tuple[Group, ...]
     assert at_each(groups, play) == [[True, True]] * SITES
 
 
+def test_a_site_that_waits_at_a_barrier_while_others_exchange_is_named_to_all(
+    groups: tuple[Group, ...],
+) -> None:
+    tensors = random_tensors()
+    before = [tensor.clone() for tensor in tensors]
+
+    def call(group: Group) -> str:
+        with pytest.raises(ExchangeError) as caught:
+            if group.rank == 1:
+                group.barrier()
+            else:
+                group.all_reduce(tensors[group.rank])
+        return str(caught.value)
+
+    (reason,) = set(at_each(groups, call))
+    assert re.match(r"site [02] \(site[02]\) exchanges and site 1 \(site1\) gathers", reason)
+    assert all(map(torch.equal, tensors, before))
+    pair = at_each(groups[1:], lambda group: group.subgroup(["site1", "site2"]))
+    at_each(tuple(pair), lambda group: group.all_reduce(tensors[group.rank]))
+
+
+def test_who_calls_after_a_site_has_left_is_told_so() -> None:
+    with anabranch.local(SITES) as groups:
+        tensors = random_tensors()
+        at_each(groups, lambda group: group.all_reduce(tensors[group.rank]))
+        waiting = groups[0].all_reduce(tensors[0], async_op=True)
+        with ThreadPoolExecutor(1) as pool:
+            leaving = pool.submit(groups[2].close)
+            for call in (waiting.wait, groups[1].barrier, lambda: groups[1].all_gather(5)):
+                with pytest.raises(ExchangeError, match=r"site 2 \(site2\) has left"):
+                    call()
+            assert not leaving.done()
+            for group in groups[:2]:
+                pool_closes = threading.Thread(target=group.close)
+                pool_closes.start()
+            leaving.result()
+            pool_closes.join()
+
+
+def test_sites_that_name_different_subgroups_are_told_so(groups: tuple[Group, ...]) -> None:
+    def call(group: Group) -> str:
+        members = ["site0", "site1"] if group.rank == 0 else ["site0", "site1", "site2"]
+        with pytest.raises(ExchangeError) as caught:
+            group.subgroup(members).all_reduce(torch.ones(10))
+        return str(caught.value)
+
+    (reason,) = set(at_each(groups, call))
+    assert "asks for a subgroup of site 0 (site0), site 1 (site1);" in reason
+
+
 def test_an_exception_in_one_site_s_block_names_it_to_the_others() -> None:
     told: list[str] = []
 

@@ -15,7 +15,9 @@ from anabranch.net.messages import (
     ExchangeRequest,
     Gather,
     Gathered,
+    GatherFailed,
     Grant,
+    Message,
     NoMoreRounds,
     Progress,
     Signature,
@@ -206,10 +208,148 @@ def test_values_are_handed_out_in_order_once_all_are_here() -> None:
 def test_a_site_gathers_once_and_not_too_much() -> None:
     channels = make()
     channels.gather(0, Gather(0, 1, b""))
-    with pytest.raises(OutOfPlaceMessage, match="twice"):
+    with pytest.raises(OutOfPlaceMessage, match="site 0 gathers 1 after 1"):
         channels.gather(0, Gather(0, 1, b""))
     with pytest.raises(OversizedMessage):
         channels.gather(1, Gather(0, 1, bytes(MOST_GATHERED_BYTES + 1)))
+
+
+# --- calls that cannot end
+
+
+def gather(channels: Channels, site: int, number: int, channel: int = 0) -> Outcome:
+    return channels.gather(site, Gather(channel, number, b""))
+
+
+def told(outcome: Outcome) -> list[tuple[int, type[Message]]]:
+    """Return what is said to whom, failures with one reason."""
+    failed = [each for _, each in outcome.say if isinstance(each, ExchangeFailed | GatherFailed)]
+    assert len({each.reason for each in failed}) <= 1
+    return [(to, type(message)) for to, message in outcome.say]
+
+
+def reason(outcome: Outcome) -> str:
+    message = outcome.say[-1][1]
+    assert isinstance(message, ExchangeFailed | GatherFailed)
+    return message.reason
+
+
+@pytest.mark.parametrize("gathers_first", [False, True])
+def test_who_exchanges_where_another_gathers_is_told_so_and_so_are_all_later_calls(
+    gathers_first: bool,
+) -> None:
+    channels = make()
+    pair = subgroup(channels, (0, 3))
+    for site in range(4):  # calls 1 and 2 are alike
+        request(channels, site, 1)
+        gather(channels, site, 1)
+    if gathers_first:
+        assert gather(channels, 1, 2).say == []
+        outcome = request(channels, 0, 2)
+        assert sorted(told(outcome), key=str) == [(0, ExchangeFailed), (1, GatherFailed)]
+    else:
+        assert told(request(channels, 0, 2)) == [(0, Grant)]
+        outcome = gather(channels, 1, 2)
+        assert sorted(told(outcome), key=str) == [(0, ExchangeFailed), (1, GatherFailed)]
+    assert reason(outcome).startswith(
+        "site 0 exchanges and site 1 gathers (all_gather or barrier) as call 3 of the same members"
+    )
+    assert told(request(channels, 2, 2)) == [(2, ExchangeFailed)]
+    assert told(gather(channels, 3, 2)) == [(3, GatherFailed)]
+    assert told(gather(channels, 2, 2)) == [(2, GatherFailed)]
+    assert told(request(channels, 0, 1, pair)) == [(0, Grant)]  # others are not touched
+    assert [told(end(channels, site, 1)) for site in range(4)] == [[]] * 4
+
+
+def test_calls_in_another_order_are_found_out_though_all_are_made() -> None:
+    channels = make(most_bytes=0)
+    request(channels, 0, 1)
+    gather(channels, 0, 1)
+    outcome = gather(channels, 1, 1)
+    assert sorted(told(outcome), key=str) == [
+        (0, ExchangeFailed),
+        (0, GatherFailed),
+        (1, GatherFailed),
+    ]
+    assert told(request(channels, 1, 1)) == [(1, ExchangeFailed)]
+
+
+def test_what_needs_a_site_that_has_left_fails_and_what_it_asked_for_goes_on() -> None:
+    channels = make()
+    for site in range(4):
+        assert told(request(channels, site, 1)) == [(site, Grant)]
+    request(channels, 0, 2)
+    gather(channels, 0, 1)
+    request(channels, 1, 2)
+    outcome = channels.leave(3)
+    assert sorted(told(outcome), key=str) == [
+        (0, ExchangeFailed),
+        (0, GatherFailed),
+        (1, ExchangeFailed),
+    ]
+    assert reason(outcome) == "site 3 has left, and not made this call"
+    failed = outcome.say[0][1]
+    assert isinstance(failed, ExchangeFailed)
+    assert failed.exchange == 2  # what has begun of it is given up
+    assert told(request(channels, 2, 2)) == [(2, ExchangeFailed)]
+    assert told(gather(channels, 2, 1)) == [(2, GatherFailed)]
+    assert [end(channels, site, 1).wrong for site in range(4)] == [""] * 4
+    pair = subgroup(channels, (2, 3))  # also a channel that begins later
+    assert told(request(channels, 2, 1, pair)) == [(2, ExchangeFailed)]
+    assert told(request(channels, 0, 1, subgroup(channels, (0, 1)))) == [(0, Grant)]
+
+
+def test_the_first_reason_counts_and_the_fewest_calls() -> None:
+    channels = make()
+    for site in range(4):
+        request(channels, site, 1)
+    request(channels, 0, 2)
+    channels.leave(3)
+    channels.leave(2)
+    outcome = gather(channels, 0, 1)
+    assert reason(outcome) == "site 3 has left, and not made this call"
+
+
+def test_sites_that_name_different_members_are_told_and_so_is_a_third() -> None:
+    channels = make()
+    pair = subgroup(channels, (0, 1), 0)
+    assert told(request(channels, 0, 1, pair)) == [(0, Grant)]
+    outcome = channels.subgroup(1, (0, 1, 2))
+    assert told(outcome) == [(1, Subgrouped), (0, ExchangeFailed)]
+    assert reason(outcome).startswith(
+        "site 1 asks for a subgroup of site 0, site 1, site 2; "
+        "site 0 asks for a subgroup of site 0, site 1; ask for the same"
+    )
+    subgrouped = outcome.say[0][1]
+    assert isinstance(subgrouped, Subgrouped)
+    assert told(request(channels, 1, 1, subgrouped.channel)) == [(1, ExchangeFailed)]
+    three = subgroup(channels, (0, 1, 2), 2)
+    assert told(gather(channels, 2, 1, three)) == [(2, GatherFailed)]
+    assert told(request(channels, 3, 1)) == [(3, Grant)]
+
+
+def test_subgroups_that_two_sites_share_are_asked_for_in_one_order_and_others_in_any() -> None:
+    channels = make()
+    for site, asked in [
+        (0, (0, 1)),
+        (0, (0, 2)),
+        (2, (0, 2)),
+        (1, (1, 2)),
+        (1, (0, 1)),
+        (2, (1, 2)),
+        (0, (0, 1, 2)),
+    ]:
+        assert told(channels.subgroup(site, asked)) == [(site, Subgrouped)]
+
+
+def test_an_exchange_that_fails_makes_room_for_what_waits_elsewhere() -> None:
+    channels = make(most_bytes=400)
+    pair = subgroup(channels, (0, 1))
+    request(channels, 0, 1)
+    assert request(channels, 0, 1, pair).say == []
+    outcome = request(channels, 1, 1, signature=Signature(1, 0, 100))
+    assert told(outcome)[-1] == (0, Grant)
+    assert [each.channel for each in outcome.began] == [pair]
 
 
 # --- chunks dispatched while an exchange goes on

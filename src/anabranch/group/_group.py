@@ -161,8 +161,9 @@ class Group:
 
         Raises:
             ValueError: tensors, a weight or a name that cannot be; says which.
-            ExchangeError: members disagree on size, type or op; names two of them. The tensors are
-                as they were, and the group goes on.
+            ExchangeError: members disagree on size, type or op, or another one gathers in place of
+                this call, and it names two of them; or a member has left. The tensors are as they
+                were.
             RunAborted: the group has ended; names who or what caused it.
         """
         if op not in OPS:
@@ -225,6 +226,7 @@ class Group:
         Raises:
             TypeError: a value of another kind.
             ValueError: a value that is too large.
+            ExchangeError: another member exchanges in place of this call, or has left; names it.
             RunAborted: the group has ended; names who or what caused it.
         """
         data = msgspec.msgpack.encode(value)
@@ -241,6 +243,7 @@ class Group:
         """Return when every member has called it.
 
         Raises:
+            ExchangeError: another member exchanges in place of this call, or has left; names it.
             RunAborted: the group has ended; names who or what caused it.
         """
         self.all_gather(None)
@@ -248,7 +251,9 @@ class Group:
     def subgroup(self, names: Iterable[str]) -> Group:
         """Return the group of some members; each of them calls this with the same names.
 
-        Its trees span its members alone; other sites may relay for it.
+        Its trees span its members alone; other sites may relay for it. Two sites ask for the
+        subgroups that they share in the same order; where they do not, calls of these subgroups
+        raise an ExchangeError that names both.
 
         Raises:
             ValueError: a name that is no member's, or this site's is not among them.

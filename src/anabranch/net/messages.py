@@ -261,7 +261,10 @@ class Grant(Message, frozen=True):
 
 
 class ExchangeFailed(Message, frozen=True):
-    """To every member: this exchange ends without a result; ``reason`` names who disagrees."""
+    """This exchange ends without a result; ``reason`` names who disagrees, or who has left.
+
+    ``exchange`` is 0 where it had not begun.
+    """
 
     channel: int
     number: int
@@ -300,6 +303,14 @@ class Gathered(Message, frozen=True):
     channel: int
     number: int
     values: tuple[bytes, ...]
+
+
+class GatherFailed(Message, frozen=True):
+    """Not all members will give a value; ``reason`` names who will not."""
+
+    channel: int
+    number: int
+    reason: str
 
 
 class Dispatched(Message, frozen=True):
@@ -511,6 +522,7 @@ AnyMessage = (
     | Subgrouped
     | Gather
     | Gathered
+    | GatherFailed
     | Dispatched
     | Progress
     | Auxiliary

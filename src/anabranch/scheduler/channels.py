@@ -7,7 +7,7 @@ Time is handed in; what is to be said, and to which site, is returned.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from anabranch import plan as plans
@@ -19,6 +19,7 @@ from anabranch.net.messages import (
     ExchangeRequest,
     Gather,
     Gathered,
+    GatherFailed,
     Grant,
     Message,
     NoMoreRounds,
@@ -27,7 +28,15 @@ from anabranch.net.messages import (
 )
 from anabranch.plan import Plan
 from anabranch.scheduler.dispatch import Dispatcher
-from anabranch.scheduler.exchanges import Counter, Disagreement, ExchangeBook, Granted
+from anabranch.scheduler.exchanges import (
+    Abandoned,
+    Answer,
+    Counter,
+    Disagreement,
+    ExchangeBook,
+    Granted,
+    Mixed,
+)
 from anabranch.site.terms import Op, Terms, Wire
 
 Dispatching = Callable[[Plan, int], tuple[int, int]]
@@ -97,7 +106,9 @@ class Channels:
         self._subgroups: dict[tuple[int, ...], int] = {}
         self._dispatchers: dict[int, Dispatcher] = {}  # by exchange
         self._chunk_elements: dict[int, int] = {}  # by exchange
-        self._gathering: dict[tuple[int, int], dict[int, bytes]] = {}
+        self._gone: set[int] = set()  # sites that have left
+        # Subgroups that each site asked for, in order.
+        self._asked: dict[int, list[tuple[int, ...]]] = {}
         self.largest_elements = 0
 
     @property
@@ -145,37 +156,56 @@ class Channels:
         self,
         channel: int,
         book: ExchangeBook,
-        answers: tuple[Granted | Disagreement, ...],
+        answers: Iterable[Answer],
         outcome: Outcome,
     ) -> None:
+        ended = False
         for answer in answers:
+            if not isinstance(answer, Granted):
+                ended = True
             if isinstance(answer, Disagreement):
                 self._forget(answer.exchange)
                 reason = self._account(answer)
                 failed = ExchangeFailed(channel, answer.number, answer.exchange, reason)
                 outcome.say += [(member, failed) for member in book.members]
-                continue
-            if answer.is_first:
-                elements = answer.signature.elements
-                self._chunk_elements[answer.exchange] = self._chunking(answer.plan, elements)
-                if self._dispatching is not None and answer.signature.source is None:
-                    self._dispatchers[answer.exchange] = self._dispatcher(book, answer, elements)
-                self.largest_elements = max(self.largest_elements, elements)
-            dispatcher = self._dispatchers.get(answer.exchange)
-            grant = Grant(
-                channel,
-                answer.number,
-                answer.exchange,
-                answer.plan.version,
-                plans.dumps(answer.plan) if answer.lacks else "",
-                self._chunk_elements[answer.exchange],
-                None if dispatcher is None else dispatcher.first,
+            elif isinstance(answer, Mixed):
+                given_up = book.abandon_mixed(answer, self._account_of_mixed(answer))
+                self._answer(channel, book, given_up, outcome)
+            elif isinstance(answer, Abandoned):
+                self._forget(answer.exchange)
+                outcome.say.append((answer.site, _failure(channel, answer)))
+            else:
+                self._grant(channel, book, answer, outcome)
+        if ended:
+            self._use_room(outcome)
+
+    def _use_room(self, outcome: Outcome) -> None:
+        """Grant what waited for an exchange that has ended, on whichever channel."""
+        for channel, book in enumerate(self._books):
+            self._answer(channel, book, book.grant(), outcome)
+
+    def _grant(self, channel: int, book: ExchangeBook, answer: Granted, outcome: Outcome) -> None:
+        if answer.is_first:
+            elements = answer.signature.elements
+            self._chunk_elements[answer.exchange] = self._chunking(answer.plan, elements)
+            if self._dispatching is not None and answer.signature.source is None:
+                self._dispatchers[answer.exchange] = self._dispatcher(book, answer, elements)
+            self.largest_elements = max(self.largest_elements, elements)
+        dispatcher = self._dispatchers.get(answer.exchange)
+        grant = Grant(
+            channel,
+            answer.number,
+            answer.exchange,
+            answer.plan.version,
+            plans.dumps(answer.plan) if answer.lacks else "",
+            self._chunk_elements[answer.exchange],
+            None if dispatcher is None else dispatcher.first,
+        )
+        outcome.say.append((answer.site, grant))
+        if answer.is_first:
+            outcome.began.append(
+                Began(channel, answer.number, answer.plan.version, answer.site, elements)
             )
-            outcome.say.append((answer.site, grant))
-            if answer.is_first:
-                outcome.began.append(
-                    Began(channel, answer.number, answer.plan.version, answer.site, elements)
-                )
 
     def _forget(self, exchange: int) -> None:
         self._dispatchers.pop(exchange, None)
@@ -198,6 +228,25 @@ class Channels:
             "call the same exchanges in the same order at every site"
         )
 
+    def _account_of_mixed(self, mixed: Mixed) -> str:
+        return (
+            f"{self._name(mixed.exchanging)} exchanges and {self._name(mixed.gathering)} gathers "
+            f"(all_gather or barrier) as call {mixed.call} of the same members; make the same "
+            "calls in the same order at every site"
+        )
+
+    def leave(self, site: int) -> Outcome:
+        """Take note that a site makes no further call: what needs it cannot end."""
+        self._gone.add(site)
+        outcome = Outcome()
+        for channel, book in enumerate(self._books):
+            if site in book.members:
+                self._answer(channel, book, book.leave(site, self._absence(site)), outcome)
+        return outcome
+
+    def _absence(self, site: int) -> str:
+        return f"{self._name(site)} has left, and not made this call"
+
     def ended(self, site: int, message: ExchangeEnded) -> Outcome:
         """Take note that a site holds a result."""
         book = self._book(site, message.channel)
@@ -206,8 +255,7 @@ class Channels:
         outcome.wrong = book.ended(site, message.number, message.version, message.checksum) or ""
         if not book.is_held(message.number):
             self._forget(exchange)
-            for channel, other in enumerate(self._books):
-                self._answer(channel, other, other.grant(), outcome)
+            self._use_room(outcome)
         return outcome
 
     def progress(self, site: int, message: Progress, now_s: float) -> Outcome:
@@ -236,19 +284,44 @@ class Channels:
         if members not in self._subgroups:
             self._subgroups[members] = len(self._books)
             plan = plans.restrict(self.all.plan, members)
-            self._books.append(ExchangeBook(members, plan, self._counter))
+            book = ExchangeBook(members, plan, self._counter)
+            for gone in self._gone.intersection(members):
+                book.leave(gone, self._absence(gone))
+            self._books.append(book)
         channel = self._subgroups[members]
         # Each member asks once, so each has the plan that was in force then, or gets a newer one.
         plan = self._books[channel].known_from_now(site)
         outcome = Outcome()
         outcome.say.append((site, Subgrouped(channel, members, plans.dumps(plan))))
+        self._asked.setdefault(site, []).append(members)
+        for other in members:
+            self._compare(site, other, outcome)
         return outcome
+
+    def _compare(self, site: int, other: int, outcome: Outcome) -> None:
+        """Check that two sites ask for the subgroups they share in the same order."""
+        ours = [members for members in self._asked[site] if other in members]
+        theirs = [members for members in self._asked.get(other, ()) if site in members]
+        if len(ours) > len(theirs) or ours[-1] == theirs[len(ours) - 1]:
+            return
+
+        def account(who: int, members: tuple[int, ...]) -> str:
+            return f"{self._name(who)} asks for a subgroup of {', '.join(map(self._name, members))}"
+
+        reason = (
+            f"{account(site, ours[-1])}; {account(other, theirs[len(ours) - 1])}; ask for the same "
+            "subgroups in the same order at every site"
+        )
+        for members in (ours[-1], theirs[len(ours) - 1]):
+            channel = self._subgroups[members]
+            book = self._books[channel]
+            self._answer(channel, book, book.abandon(reason), outcome)
 
     def gather(self, site: int, message: Gather) -> Outcome:
         """Take a site's small value; once all members' are here, hand them out.
 
         Raises:
-            OutOfPlaceMessage: it has given one already.
+            OutOfPlaceMessage: it does not follow the site's last one.
             OversizedMessage: it is too large.
         """
         book = self._book(site, message.channel)
@@ -257,14 +330,17 @@ class Channels:
                 f"{self._name(site)} gathers {len(message.value)} bytes, at most "
                 f"{MOST_GATHERED_BYTES} are allowed"
             )
-        values = self._gathering.setdefault((message.channel, message.number), {})
-        if site in values:
-            raise OutOfPlaceMessage(f"{self._name(site)} gathers twice as {message.number}")
-        values[site] = message.value
         outcome = Outcome()
-        if len(values) == len(book.members):
-            del self._gathering[message.channel, message.number]
-            together = tuple(values[member] for member in book.members)
-            gathered = Gathered(message.channel, message.number, together)
+        answer = book.gather(site, message.number, message.value)
+        if isinstance(answer, Mixed | Abandoned):
+            self._answer(message.channel, book, (answer,), outcome)
+        elif answer is not None:
+            gathered = Gathered(message.channel, message.number, answer)
             outcome.say = [(member, gathered) for member in book.members]
         return outcome
+
+
+def _failure(channel: int, answer: Abandoned) -> Message:
+    if answer.gathers:
+        return GatherFailed(channel, answer.number, answer.reason)
+    return ExchangeFailed(channel, answer.number, answer.exchange, answer.reason)

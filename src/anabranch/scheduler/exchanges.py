@@ -1,4 +1,8 @@
-"""Which plan each exchange runs under, and whether all members agree on it. Pure."""
+"""Which plan each exchange runs under, and whether all members agree on it. Pure.
+
+Members make the same calls in the same order: exchanges, and gatherings of small values. A call
+that cannot end, since a member makes another one in its place or none any more, fails at once.
+"""
 
 from __future__ import annotations
 
@@ -48,6 +52,52 @@ class Disagreement:
     exchange: int
     sites: tuple[int, int]
     signatures: tuple[Signature, Signature]
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """Some members exchange and others gather in the same place of their calls: neither can end.
+
+    Args:
+        call: the place, from 1.
+        exchanging, gathering: a site that does the one, and one that does the other.
+        exchanges, gatherings: how many of each all members can still end.
+    """
+
+    call: int
+    exchanging: int
+    gathering: int
+    exchanges: int
+    gatherings: int
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """A site's call cannot end.
+
+    Args:
+        site, number, exchange: as in :class:`Granted`; ``exchange`` is 0 where it had not begun.
+        gathers: whether the call gathers small values.
+        reason: why.
+    """
+
+    site: int
+    number: int
+    exchange: int
+    gathers: bool
+    reason: str
+
+
+Answer = Granted | Disagreement | Mixed | Abandoned
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """The calls that can still end, where not all can."""
+
+    exchanges: int
+    gatherings: int
+    reason: str
 
 
 @dataclass(slots=True)
@@ -106,6 +156,12 @@ class ExchangeBook:
         self._known = dict.fromkeys(self.members, plan.version)  # the version each site has
         self._waiting: deque[tuple[int, int, Signature]] = deque()  # for room: site, number, what
         self._failed: set[int] = set()
+        self._gathered = dict.fromkeys(self.members, 0)  # the latest gathering of each site
+        self._values: dict[int, dict[int, bytes]] = {}  # of gatherings not all have joined, by site
+        self._calls = dict.fromkeys(self.members, 0)  # exchanges and gatherings of each site
+        # By its place among the calls, which site made a call first, and whether it gathers.
+        self._firsts: dict[int, tuple[int, bool]] = {}
+        self._limit: _Limit | None = None
         self._last: int | None = None  # no exchange after this one is held
 
     @property
@@ -144,9 +200,7 @@ class ExchangeBook:
         if self._last is None:
             self._last = self.latest
 
-    def request(
-        self, site: int, number: int, signature: Signature
-    ) -> tuple[Granted | Disagreement, ...] | None:
+    def request(self, site: int, number: int, signature: Signature) -> tuple[Answer, ...] | None:
         """Answer a site's request.
 
         Returns:
@@ -164,15 +218,94 @@ class ExchangeBook:
             )
         if self._last is not None and number > self._last:
             return None
+        mixed = self._count(site, gathers=False)
         self._asked[site] = number
+        if self._limit is not None and number > self._limit.exchanges:
+            return (Abandoned(site, number, 0, False, self._limit.reason),)
         if number in self._failed:
             return ()  # the site was told, or will be
         self._waiting.append((site, number, signature))
-        return self.grant()
+        return self.grant() if mixed is None else (mixed,)
 
-    def grant(self) -> tuple[Granted | Disagreement, ...]:
+    def gather(
+        self, site: int, number: int, value: bytes
+    ) -> tuple[bytes, ...] | Mixed | Abandoned | None:
+        """Take a member's small value.
+
+        Returns:
+            All members' values, in their order; None while some are missing.
+
+        Raises:
+            OutOfPlaceMessage: the site does not gather as the one after its last.
+        """
+        if number != self._gathered[site] + 1:
+            raise OutOfPlaceMessage(f"site {site} gathers {number} after {self._gathered[site]}")
+        mixed = self._count(site, gathers=True)
+        self._gathered[site] = number
+        if self._limit is not None and number > self._limit.gatherings:
+            return Abandoned(site, number, 0, True, self._limit.reason)
+        values = self._values.setdefault(number, {})
+        values[site] = value
+        if mixed is not None:
+            return mixed
+        if len(values) < len(self.members):
+            return None
+        del self._values[number]
+        return tuple(values[member] for member in self.members)
+
+    def _count(self, site: int, gathers: bool) -> Mixed | None:
+        """Count a site's call; return what is wrong with its kind."""
+        self._calls[site] += 1
+        call = self._calls[site]
+        first, first_gathers = self._firsts.setdefault(call, (site, gathers))
+        if call <= min(self._calls.values()):
+            del self._firsts[call]
+        if gathers == first_gathers:
+            return None
+        exchanging, gathering = (first, site) if gathers else (site, first)
+        return Mixed(call, exchanging, gathering, self._asked[site], self._gathered[site])
+
+    def leave(self, site: int, reason: str) -> tuple[Abandoned, ...]:
+        """Take note that a member makes no further call."""
+        return self._abandon(_Limit(self._asked[site], self._gathered[site], reason))
+
+    def abandon_mixed(self, mixed: Mixed, reason: str) -> tuple[Abandoned, ...]:
+        """Give up all calls from those on that are of two kinds."""
+        return self._abandon(_Limit(mixed.exchanges, mixed.gatherings, reason))
+
+    def abandon(self, reason: str) -> tuple[Abandoned, ...]:
+        """Give up all calls that not every member has made."""
+        return self._abandon(
+            _Limit(min(self._asked.values()), min(self._gathered.values()), reason)
+        )
+
+    def _abandon(self, limit: _Limit) -> tuple[Abandoned, ...]:
+        if self._limit is not None:
+            limit = _Limit(
+                min(limit.exchanges, self._limit.exchanges),
+                min(limit.gatherings, self._limit.gatherings),
+                self._limit.reason,
+            )
+        self._limit, reason = limit, limit.reason
+        given_up = []
+        for number in [number for number in self._held if number > limit.exchanges]:
+            held = self._held[number]
+            given_up += [
+                Abandoned(site, number, held.exchange, False, reason) for site in held.granted
+            ]
+            self._drop(number)
+        for site, number, _ in self._waiting:
+            if number > limit.exchanges:
+                given_up.append(Abandoned(site, number, 0, False, reason))
+        self._waiting = deque(each for each in self._waiting if each[1] <= limit.exchanges)
+        for number in [number for number in self._values if number > limit.gatherings]:
+            sites = self._values.pop(number)
+            given_up += [Abandoned(site, number, 0, True, reason) for site in sites]
+        return tuple(given_up)
+
+    def grant(self) -> tuple[Answer, ...]:
         """Grant what waits for room or for other members, as far as it can begin."""
-        answers: list[Granted | Disagreement] = []
+        answers: list[Answer] = []
         before = -1
         while len(answers) > before:  # what began last may be what an earlier request is for
             before = len(answers)

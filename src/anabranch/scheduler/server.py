@@ -371,6 +371,7 @@ class Scheduler:
                 self._log.write(*_reported(site, message.events))
             case Leave() if site not in self._left and len(self._ready) == self.overlay.size:
                 self._left.add(site)
+                self._follow(self.channels.leave(site))
                 self._end_if_all_left()
             case RejoinAck() if 0 <= message.site < self.overlay.size:
                 if message.incarnation == self.members.incarnations[message.site]:

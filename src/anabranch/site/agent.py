@@ -33,6 +33,7 @@ from anabranch.net.messages import (
     Failed,
     Gather,
     Gathered,
+    GatherFailed,
     Grant,
     Join,
     Leave,
@@ -74,7 +75,7 @@ _REPORTS_A_WINDOW = 16
 
 
 class ExchangeError(NetError):
-    """An exchange ended without a result, for every member; the group goes on."""
+    """An exchange or gathering ended without a result, for every member; the group goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +339,8 @@ class SiteAgent:
         Raises:
             ValueError: a buffer or weight that cannot be.
             RoundsOver: there is no further exchange; the buffer is as it was.
-            ExchangeError: the members disagree on what to exchange; names two of them.
+            ExchangeError: the members disagree on what to exchange, and names two of them; or one
+                has left.
             RunAborted: the run ended early; names who or what caused it.
         """
         assert self._plane is not None, "start() comes first"
@@ -422,6 +424,7 @@ class SiteAgent:
         """Return the small values of all members, in the order of their indices.
 
         Raises:
+            ExchangeError: a member exchanges instead, or has left; names it.
             RunAborted: the run ended early.
         """
         state = self._channels[channel]
@@ -517,6 +520,10 @@ class SiteAgent:
                 future = self._channels[message.channel].gathering.pop(message.number)
                 if not future.done():
                     future.set_result(message.values)
+            case GatherFailed():
+                future = self._channels[message.channel].gathering.pop(message.number)
+                if not future.done():
+                    future.set_exception(ExchangeError(message.reason))
             case Dispatched() if self._plane is not None:
                 self._plane.dispatched(message.exchange, message.trees)
             case Auxiliary() if self._plane is not None:
@@ -565,7 +572,7 @@ class SiteAgent:
         state = self._channels[message.channel]
         asked = state.waiting.get(message.number)
         error = ExchangeError(message.reason)
-        if self._plane is not None:
+        if self._plane is not None and message.exchange:
             self._plane.give_up(message.exchange, error)
         if message.exchange in self._underway:
             return

@@ -19,6 +19,7 @@ from anabranch.net.messages import (
     ExchangeFailed,
     Failed,
     Gathered,
+    GatherFailed,
     Grant,
     Join,
     Message,
@@ -215,6 +216,7 @@ class Control:
                 | EpochChanged()
                 | ExchangeFailed()
                 | Gathered()
+                | GatherFailed()
                 | Grant()
                 | NoMoreRounds()
                 | Rejoined()
