@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -367,11 +368,9 @@ def test_a_site_that_waits_at_a_barrier_while_others_exchange_is_named_to_all(
     before = [tensor.clone() for tensor in tensors]
 
     def call(group: Group) -> str:
+        exchange = partial(group.all_reduce, tensors[group.rank])
         with pytest.raises(ExchangeError) as caught:
-            if group.rank == 1:
-                group.barrier()
-            else:
-                group.all_reduce(tensors[group.rank])
+            (group.barrier if group.rank == 1 else exchange)()
         return str(caught.value)
 
     (reason,) = set(at_each(groups, call))
