@@ -4,8 +4,9 @@
     sudo python benchmarks/group.py --elements 6100000
 
 One process a site, each in a network namespace, calls the public API; the three take turns, so all
-feel the same machine. Then, on loopback: how long it takes from a call to its first byte, beside an
-idle interpreter and beside a thread that computes in Python without a pause.
+feel the same machine. Then, in one process: how long it takes from a call to its turn in the loop's
+thread, which sends at once, and to the end of a small exchange; beside an idle interpreter, and
+beside a thread that computes in Python without a pause.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import numpy as np
 import anabranch
 import common
 from anabranch.emulate import emulated
+from anabranch.group._thread import LoopThread
 from anabranch.overlay import internet2_9
 from anabranch.plan import limit_rate_bps
 
@@ -120,8 +122,12 @@ def over_links(options: argparse.Namespace) -> dict[str, object]:
     return rows
 
 
-def submit_s(switch_interval_s: float | None, busy: bool) -> list[float]:
-    """Return how long small exchanges of two sites take beside an idle or a busy interpreter."""
+async def turn_s() -> float:
+    return time.perf_counter()
+
+
+def submit_s(switch_interval_s: float | None, busy: bool) -> tuple[list[float], list[float]]:
+    """Return how long calls wait for their turn, and how long small exchanges of two sites take."""
     before_s = sys.getswitchinterval()
     if switch_interval_s is not None:
         sys.setswitchinterval(switch_interval_s)
@@ -138,7 +144,12 @@ def submit_s(switch_interval_s: float | None, busy: bool) -> list[float]:
             if busy:
                 thread.start()
             buffers = [np.zeros(4, np.float32) for _ in groups]
-            found = []
+            turns, found = [], []
+            loop = LoopThread("a turn")
+            for _ in range(200):
+                began_s = time.perf_counter()
+                turns.append(loop.run(turn_s()) - began_s)
+            loop.close()
             for _ in range(200):
                 began_s = time.perf_counter()
                 handles = [
@@ -153,7 +164,7 @@ def submit_s(switch_interval_s: float | None, busy: bool) -> list[float]:
         if busy:
             thread.join()
         sys.setswitchinterval(before_s)
-    return found
+    return turns, found
 
 
 def main() -> None:
@@ -175,9 +186,12 @@ def main() -> None:
         ("busy thread", None, True),
         ("busy thread, switch interval 0.5 ms", 0.0005, True),
     ):
-        found = submit_s(interval_s, busy)
-        calls[name] = {"median_s": median(found), "p95_s": float(np.quantile(found, 0.95))}
-        print(f"an exchange of 4 elements, {name}: {median(found) * 1e3:.2f} ms", flush=True)
+        for what, found in zip(("turn", "exchange"), submit_s(interval_s, busy), strict=True):
+            calls[f"{what}, {name}"] = {
+                "median_s": median(found),
+                "p95_s": float(np.quantile(found, 0.95)),
+            }
+            print(f"{what}, {name}: {median(found) * 1e3:.3f} ms", flush=True)
     name = "group" if options.elements > 10_000_000 else "group_small"
     common.write(name, seed=0, elements=options.elements, exchanges=links, small_exchange=calls)
 

@@ -15,7 +15,7 @@ from anabranch.plan import Plan, link_load, steady_rate_bps
 LEAST_ELEMENTS, MOST_ELEMENTS = 1 << 14, 1 << 20
 MESSAGE_S = 100e-6
 """What it is taken to cost a site to receive a chunk and send it on, whatever its size, seconds of
-a core. An assumption, not a fit: ``benchmarks/messages.py`` and ``many_sites.py`` measure it, and
+a core. An assumption, not a fit: ``benchmarks/messages.py`` and ``versions.py`` measure it, and
 it differs with the machine and with what holds the links."""
 _FILLING_CHUNKS = 1000  # of a buffer, so that filling the trees takes little of the whole
 _FILLING_ELEMENTS = 1 << 16
