@@ -390,7 +390,7 @@ class _Member:
             name,
             token,
             listen,
-            lambda: None,
+            None,
             _refused,
         )
         try:

@@ -183,7 +183,7 @@ class SiteAgent:
         name: this site's name in the overlay.
         token: the run's shared secret.
         listen: where to take other sites' lanes; port 0 takes a free one.
-        progressed: called whenever a message has been sent to another site.
+        progressed: called whenever a message has been sent to another site; None where nobody asks.
         refused: told of each message from another site that was refused: (site or None, error).
         clock: this site's clock, seconds; the loop's time if not given. Links are measured by it.
         moved: told where a neighbour is that died and is back, as another process.
@@ -199,7 +199,7 @@ class SiteAgent:
         name: str,
         token: str,
         listen: Address,
-        progressed: Callable[[], None],
+        progressed: Callable[[], None] | None,
         refused: Callable[[int | None, PeerError], None],
         clock: Callable[[], float] | None = None,
         moved: Callable[[int, Address], None] = lambda site, address: None,

@@ -100,10 +100,13 @@ class DataPlaneConfig:
 
 
 class Owner(Protocol):
-    """What a data plane tells the site it belongs to, and asks of it."""
+    """What a data plane tells the site it belongs to, and asks of it.
 
-    def progressed(self) -> None:
-        """A message has been sent."""
+    Attributes:
+        progressed: called with each message that has been sent; None where nobody asks.
+    """
+
+    progressed: Callable[[], None] | None
 
     def refused(self, sender: int | None, error: PeerError) -> None:
         """A message was refused; the sender is None where it could not be told."""
@@ -352,7 +355,8 @@ class DataPlane:
 
     def _has_been_sent(self, send: Send) -> None:
         """Act on a message that has left, or never will."""
-        self.owner.progressed()
+        if self.owner.progressed is not None:
+            self.owner.progressed()
         if type(send) is _Relayed:
             self._give_credit(send)
             return
