@@ -199,6 +199,10 @@ def test_values_are_gathered_by_rank(groups: tuple[Group, ...]) -> None:
 def test_a_value_that_cannot_be_gathered_is_refused_at_once(groups: tuple[Group, ...]) -> None:
     with pytest.raises(TypeError):
         groups[0].all_gather(torch.ones(2))
+    with pytest.raises(ValueError, match="cannot be gathered"):
+        groups[0].all_gather(1 << 70)
+    with pytest.raises(TypeError, match="weight is 'much', must be a number"):
+        groups[0].all_reduce(torch.ones(2), weight="much")  # type: ignore[arg-type]
     assert at_each(groups, lambda group: group.all_gather(group.rank)) == [[0, 1, 2]] * SITES
 
 
@@ -499,6 +503,8 @@ def test_a_group_of_one_is_a_group() -> None:
         ({"scheduler": "127.0.0.1:1"}, "site is not given"),
         ({"scheduler": "127.0.0.1:1", "site": "paris"}, "token is not given"),
         ({"scheduler": "paris", "site": "paris", "token": "t"}, "not host:port"),
+        ({"scheduler": "paris:70000", "site": "paris", "token": "t"}, "not host:port"),
+        ({"scheduler": "paris:0", "site": "paris", "token": "t"}, "not host:port"),
         ({"scheduler": "10.0.0.1:1", "site": "paris", "token": "t"}, "off this machine"),
     ],
 )

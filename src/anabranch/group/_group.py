@@ -225,11 +225,14 @@ class Group:
 
         Raises:
             TypeError: a value of another kind.
-            ValueError: a value that is too large.
+            ValueError: a value that is too large, also an integer of more than 64 bits.
             ExchangeError: another member exchanges in place of this call, or has left; names it.
             RunAborted: the group has ended; names who or what caused it.
         """
-        data = msgspec.msgpack.encode(value)
+        try:
+            data = msgspec.msgpack.encode(value)
+        except OverflowError as error:
+            raise ValueError(f"the value cannot be gathered: {error}") from None
         if len(data) > MOST_GATHERED_BYTES:
             raise ValueError(
                 f"the value has {len(data)} bytes, at most {MOST_GATHERED_BYTES} are gathered; "
@@ -612,7 +615,7 @@ def join(
     name = _given(site, SITE_VARIABLE, "site", "this site's name in the overlay")
     secret = _given(token, TOKEN_VARIABLE, "token", "the group's shared secret")
     where, colon, at = address.rpartition(":")
-    if not colon or not at.isdigit():
+    if not colon or not at.isdigit() or not 0 < int(at) < 1 << 16:
         raise ValueError(f"scheduler is {address!r}, which is not host:port")
     for each in (where, host):
         if not insecure and not is_loopback(each):

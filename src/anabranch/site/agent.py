@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 from anabranch import overlay as overlays
@@ -740,8 +741,11 @@ def check_weight(weight: float) -> None:
     """Check what a contribution is to weigh.
 
     Raises:
-        ValueError: it cannot.
+        TypeError: it is no number.
+        ValueError: it is out of range.
     """
+    if not isinstance(weight, Real):
+        raise TypeError(f"weight is {weight!r}, must be a number")
     if not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
         raise ValueError(
             f"weight is {weight:g}, must be in {LEAST_WEIGHT:g}..{MOST_WEIGHT:g}; scale all weights"
