@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import multiprocessing.connection
 import secrets
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -142,8 +143,9 @@ def spawn(
                 pipes.append(ours)
             return _results(names, pipes)
         finally:
+            until_s = time.monotonic() + _MERCY_S
             for process in processes:
-                process.join(_MERCY_S)
+                process.join(max(0.0, until_s - time.monotonic()))
                 if process.is_alive():
                     process.kill()
                     process.join()
