@@ -73,6 +73,18 @@ def test_a_worker_that_stalls_is_passed_over_and_takes_its_place_again() -> None
     assert found == [(found[0] + k) % 4 for k in range(len(found))]
 
 
+def test_when_the_one_whose_turn_it_is_leaves_the_turn_is_the_next_one_s() -> None:
+    rule = R2sp(relaxation=1.0).rule()
+    for worker in range(4):
+        rule.join(worker, 0.0)
+    (first,) = rule.push(0, 1.0)
+    assert first.apply == ((0, 1),)
+    assert rule.leave(1, 1.1) == ()
+    assert rule.push(3, 1.2) == ()  # it is the turn of 2
+    steps = rule.push(2, 2.0)
+    assert [step.apply for step in steps] == [((2, 1),)]
+
+
 def test_a_worker_that_never_comes_costs_a_wait_and_no_more() -> None:
     def takes(worker: int, iteration: int) -> float:
         return float("inf") if (worker, iteration) == (0, 6) else 4.0

@@ -25,6 +25,7 @@ from anabranch.net.messages import (
     Signature,
     SubgroupRequest,
 )
+from anabranch.net.session import LEAST_PATIENCE_S
 from anabranch.overlay import internet2_9, random_complete
 from anabranch.plan import Plan, PlanError, star
 from anabranch.scheduler.server import Scheduler
@@ -122,6 +123,22 @@ def test_a_scheduler_that_is_only_out_of_reach_for_a_moment_costs_nothing_else()
             break_connections(cluster)
             await rounds
         await cluster.leave()
+
+    run_virtually(scenario())
+
+
+def test_a_site_out_of_reach_is_given_up_only_once_it_has_given_up_itself() -> None:
+    async def scenario() -> None:
+        cluster = await Cluster.start(simulated(OVERLAY), OVERLAY, PLAN)
+        loop = asyncio.get_running_loop()
+        session = cluster.agents[1]._scheduler._session
+        assert session is not None
+        assert session.connection is not None
+        session.connection.close()  # and it does not connect again
+        began_s = loop.time()
+        with pytest.raises(RunAborted, match=r"site 1 \(site1\) died"):
+            await cluster.scheduler.finished()
+        assert loop.time() - began_s > LEAST_PATIENCE_S
 
     run_virtually(scenario())
 

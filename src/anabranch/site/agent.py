@@ -175,6 +175,23 @@ def is_time_to_ask(elapsed_s: float, done_share: float, round_trip_s: float) -> 
     return elapsed_s * (1.0 - done_share) / done_share <= 2.0 * round_trip_s
 
 
+def is_time_to_report(held: int, told: int, dealt: int, window: int) -> bool:
+    """Return whether to tell the scheduler how many chunks are finished here: it then deals more.
+
+    Args:
+        held: chunks that are finished here.
+        told: how many were when it was last told.
+        dealt: chunks that have a tree: with nothing left to finish there would be no later report.
+        window: chunks that may be under way.
+
+    >>> [is_time_to_report(held, 10, 200, window=64) for held in (11, 13, 14)]
+    [False, False, True]
+    >>> is_time_to_report(11, 10, 11, window=64)
+    True
+    """
+    return held == dealt or held - told >= max(1, window // _REPORTS_A_WINDOW)
+
+
 class SiteAgent:
     """One site's side of a run.
 
@@ -618,12 +635,10 @@ class SiteAgent:
         if underway is None:
             return
         spread = exchange.spread
-        if underway.window and not exchange.all_dealt:
-            enough = spread.held - underway.told >= max(1, underway.window // _REPORTS_A_WINDOW)
-            # With nothing left to finish there would be no later report.
-            if enough or spread.held == exchange.dealt:
-                underway.told = spread.held
-                self._scheduler.post(Progress(exchange.number, tuple(spread.held_by_tree)))
+        window, awaits_more = underway.window, underway.window and not exchange.all_dealt
+        if awaits_more and is_time_to_report(spread.held, underway.told, exchange.dealt, window):
+            underway.told = spread.held
+            self._scheduler.post(Progress(exchange.number, tuple(spread.held_by_tree)))
         if underway.more is not None and not self._scheduler.is_over:
             if underway.number < self._channels[underway.channel].asked:
                 return

@@ -94,9 +94,9 @@ class Spread:
                 comes, since that overwrites them; None where there are none.
         """
         self._plan, self._total, self._buffer = plan, total, buffer
-        self._receives = buffer is not None and (receivers is None or self._site in receivers)
         self._own_sums = own_sums
-        if self._receives and buffer is not None:
+        if buffer is not None and (receivers is None or self._site in receivers):
+            self._receives = True
             self._memory = buffer.memory(0, buffer.elements, self._arithmetic.wire)
         self._places = places_down(plan, self._site, receivers)
         self.held_by_tree = [0] * len(self._places)
