@@ -206,7 +206,7 @@ def test_members_that_ask_for_different_things_are_both_named_and_the_book_goes_
     other = replace_elements(SMALL, 99)
     granted(book, 0, 1)
     granted(book, 2, 1)
-    assert book.request(1, 1, other) == (Disagreement(1, 1, (0, 1), (SMALL, other)),)
+    assert book.request(1, 1, other) == (Disagreement(1, 1, (0, 1), (SMALL, other), (0, 1, 2)),)
     assert not book.is_held(1)
     assert [granted(book, site, 2).exchange for site in range(3)] == [2, 2, 2]
 

@@ -167,7 +167,8 @@ class Channels:
                 self._forget(answer.exchange)
                 reason = self._account(answer)
                 failed = ExchangeFailed(channel, answer.number, answer.exchange, reason)
-                outcome.say += [(member, failed) for member in book.members]
+                book.explain(answer.number, reason)
+                outcome.say += [(member, failed) for member in answer.tell]
             elif isinstance(answer, Mixed):
                 given_up = book.abandon_mixed(answer, self._account_of_mixed(answer))
                 self._answer(channel, book, given_up, outcome)
@@ -284,7 +285,7 @@ class Channels:
         if members not in self._subgroups:
             self._subgroups[members] = len(self._books)
             plan = plans.restrict(self.all.plan, members)
-            book = ExchangeBook(members, plan, self._counter)
+            book = ExchangeBook(members, plan, self._counter, is_known=False)
             for gone in self._gone.intersection(members):
                 book.leave(gone, self._absence(gone))
             self._books.append(book)
@@ -332,10 +333,11 @@ class Channels:
             )
         outcome = Outcome()
         answer = book.gather(site, message.number, message.value)
-        if isinstance(answer, Mixed | Abandoned):
-            self._answer(message.channel, book, (answer,), outcome)
-        elif answer is not None:
-            gathered = Gathered(message.channel, message.number, answer)
+        wrong = tuple(each for each in answer if isinstance(each, Mixed | Abandoned))
+        values = tuple(each for each in answer if isinstance(each, bytes))
+        self._answer(message.channel, book, wrong, outcome)
+        if values:
+            gathered = Gathered(message.channel, message.number, values)
             outcome.say = [(member, gathered) for member in book.members]
         return outcome
 

@@ -6,6 +6,7 @@ that cannot end, since a member makes another one in its place or none any more,
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -43,15 +44,17 @@ class Disagreement:
     """Members asked for different things under one number; the exchange ends without a result.
 
     Args:
-        number, exchange: as in :class:`Granted`.
+        number, exchange: as in :class:`Granted`; ``exchange`` is 0 where it had not begun.
         sites: the two that disagree.
         signatures: what each would exchange.
+        tell: the members that know of the channel.
     """
 
     number: int
     exchange: int
     sites: tuple[int, int]
     signatures: tuple[Signature, Signature]
+    tell: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,15 @@ class Abandoned:
 
 
 Answer = Granted | Disagreement | Mixed | Abandoned
+
+
+@dataclass(slots=True)
+class _Failed:
+    """An exchange that ended without a result."""
+
+    exchange: int
+    reason: str
+    told: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +157,13 @@ class ExchangeBook:
         members: sites, each of which asks for every exchange, in order.
         plan: the first plan.
         counter: shared by the books of one run.
+        is_known: whether all members know of their channel from the first, or learn by
+            ``known_from_now``.
     """
 
-    def __init__(self, members: Iterable[int], plan: Plan, counter: Counter) -> None:
+    def __init__(
+        self, members: Iterable[int], plan: Plan, counter: Counter, is_known: bool = True
+    ) -> None:
         self.members = tuple(members)
         self._plan = plan
         self._counter = counter
@@ -155,13 +171,15 @@ class ExchangeBook:
         self._asked = dict.fromkeys(self.members, 0)  # the latest number each site asked for
         self._known = dict.fromkeys(self.members, plan.version)  # the version each site has
         self._waiting: deque[tuple[int, int, Signature]] = deque()  # for room: site, number, what
-        self._failed: set[int] = set()
+        self._failed: dict[int, _Failed] = {}  # by number
+        self._informed = set(self.members) if is_known else set()  # who knows of the channel
         self._gathered = dict.fromkeys(self.members, 0)  # the latest gathering of each site
         self._values: dict[int, dict[int, bytes]] = {}  # of gatherings not all have joined, by site
         self._calls = dict.fromkeys(self.members, 0)  # exchanges and gatherings of each site
         # By its place among the calls, which site made a call first, and whether it gathers.
         self._firsts: dict[int, tuple[int, bool]] = {}
         self._limit: _Limit | None = None
+        self._last_call = math.inf  # whatever is called after this place fails
         self._last: int | None = None  # no exchange after this one is held
 
     @property
@@ -183,7 +201,8 @@ class ExchangeBook:
         return self._held[number].exchange
 
     def known_from_now(self, site: int) -> Plan:
-        """Return the plan in force, which a site has from now on."""
+        """Return the plan in force, which a site has from now on, as it knows of the channel."""
+        self._informed.add(site)
         self._known[site] = self._plan.version
         return self._plan
 
@@ -220,20 +239,24 @@ class ExchangeBook:
             return None
         mixed = self._count(site, gathers=False)
         self._asked[site] = number
+        also = () if mixed is None else (mixed,)
+        failed = self._failed.get(number)
+        if failed is not None:
+            if site in failed.told:
+                return also
+            return (Abandoned(site, number, failed.exchange, False, failed.reason), *also)
         if self._limit is not None and number > self._limit.exchanges:
-            return (Abandoned(site, number, 0, False, self._limit.reason),)
-        if number in self._failed:
-            return ()  # the site was told, or will be
+            return (Abandoned(site, number, 0, False, self._limit.reason), *also)
         self._waiting.append((site, number, signature))
-        return self.grant() if mixed is None else (mixed,)
+        return also or self.grant()
 
     def gather(
         self, site: int, number: int, value: bytes
-    ) -> tuple[bytes, ...] | Mixed | Abandoned | None:
+    ) -> tuple[bytes, ...] | tuple[Mixed | Abandoned, ...]:
         """Take a member's small value.
 
         Returns:
-            All members' values, in their order; None while some are missing.
+            All members' values, in their order, once they are here; or what is wrong.
 
         Raises:
             OutOfPlaceMessage: the site does not gather as the one after its last.
@@ -242,14 +265,13 @@ class ExchangeBook:
             raise OutOfPlaceMessage(f"site {site} gathers {number} after {self._gathered[site]}")
         mixed = self._count(site, gathers=True)
         self._gathered[site] = number
+        also = () if mixed is None else (mixed,)
         if self._limit is not None and number > self._limit.gatherings:
-            return Abandoned(site, number, 0, True, self._limit.reason)
+            return (Abandoned(site, number, 0, True, self._limit.reason), *also)
         values = self._values.setdefault(number, {})
         values[site] = value
-        if mixed is not None:
-            return mixed
-        if len(values) < len(self.members):
-            return None
+        if also or len(values) < len(self.members):
+            return also
         del self._values[number]
         return tuple(values[member] for member in self.members)
 
@@ -257,6 +279,8 @@ class ExchangeBook:
         """Count a site's call; return what is wrong with its kind."""
         self._calls[site] += 1
         call = self._calls[site]
+        if call > self._last_call:
+            return None
         first, first_gathers = self._firsts.setdefault(call, (site, gathers))
         if call <= min(self._calls.values()):
             del self._firsts[call]
@@ -267,32 +291,34 @@ class ExchangeBook:
 
     def leave(self, site: int, reason: str) -> tuple[Abandoned, ...]:
         """Take note that a member makes no further call."""
-        return self._abandon(_Limit(self._asked[site], self._gathered[site], reason))
+        limit = _Limit(self._asked[site], self._gathered[site], reason)
+        return self._abandon(limit, self._calls[site])
 
     def abandon_mixed(self, mixed: Mixed, reason: str) -> tuple[Abandoned, ...]:
         """Give up all calls from those on that are of two kinds."""
-        return self._abandon(_Limit(mixed.exchanges, mixed.gatherings, reason))
+        return self._abandon(_Limit(mixed.exchanges, mixed.gatherings, reason), mixed.call)
 
     def abandon(self, reason: str) -> tuple[Abandoned, ...]:
         """Give up all calls that not every member has made."""
-        return self._abandon(
-            _Limit(min(self._asked.values()), min(self._gathered.values()), reason)
-        )
+        limit = _Limit(min(self._asked.values()), min(self._gathered.values()), reason)
+        return self._abandon(limit, min(self._calls.values()))
 
-    def _abandon(self, limit: _Limit) -> tuple[Abandoned, ...]:
-        if self._limit is not None:
-            limit = _Limit(
-                min(limit.exchanges, self._limit.exchanges),
-                min(limit.gatherings, self._limit.gatherings),
-                self._limit.reason,
+    def _abandon(self, limit: _Limit, last_call: int) -> tuple[Abandoned, ...]:
+        reason, before = limit.reason, self._limit
+        if before is not None:
+            lowest = (
+                min(limit.exchanges, before.exchanges),
+                min(limit.gatherings, before.gatherings),
             )
-        self._limit, reason = limit, limit.reason
+            is_lower = lowest != (before.exchanges, before.gatherings)
+            limit = _Limit(*lowest, reason if is_lower else before.reason)
+        self._limit, self._last_call = limit, min(self._last_call, last_call)
+        self._firsts = {call: who for call, who in self._firsts.items() if call <= self._last_call}
         given_up = []
         for number in [number for number in self._held if number > limit.exchanges]:
             held = self._held[number]
-            given_up += [
-                Abandoned(site, number, held.exchange, False, reason) for site in held.granted
-            ]
+            told = self._fail(number, held.exchange, reason).told
+            given_up += [Abandoned(site, number, held.exchange, False, reason) for site in told]
             self._drop(number)
         for site, number, _ in self._waiting:
             if number > limit.exchanges:
@@ -302,6 +328,14 @@ class ExchangeBook:
             sites = self._values.pop(number)
             given_up += [Abandoned(site, number, 0, True, reason) for site in sites]
         return tuple(given_up)
+
+    def _fail(self, number: int, exchange: int, reason: str = "") -> _Failed:
+        failed = self._failed[number] = _Failed(exchange, reason, frozenset(self._informed))
+        return failed
+
+    def explain(self, number: int, reason: str) -> None:
+        """Keep why members disagreed, for those that do not know of the channel yet."""
+        self._failed[number].reason = reason
 
     def grant(self) -> tuple[Answer, ...]:
         """Grant what waits for room or for other members, as far as it can begin."""
@@ -313,6 +347,13 @@ class ExchangeBook:
             for site, number, signature in waiting:
                 if number in self._failed:
                     continue
+                if number not in self._held and number <= min(self._asked.values()):
+                    # Nothing has begun: compare all before any buffer is overwritten.
+                    of_all = [(who, what) for who, which, what in waiting if which == number]
+                    odd = [(who, what) for who, what in of_all if what != signature]
+                    if odd:
+                        answers.append(self._disagreement(number, 0, (site, signature), odd[0]))
+                        continue
                 if number not in self._held and not self._begin(site, number, signature):
                     self._waiting.append((site, number, signature))
                     continue
@@ -334,16 +375,23 @@ class ExchangeBook:
     def _answer(self, site: int, number: int, signature: Signature) -> Granted | Disagreement:
         held = self._held[number]
         if signature != held.signature:
-            self._failed.add(number)
             self._drop(number)
-            return Disagreement(
-                number, held.exchange, (held.first, site), (held.signature, signature)
-            )
+            first = held.first, held.signature
+            return self._disagreement(number, held.exchange, first, (site, signature))
         lacks = self._known[site] != held.plan.version
         self._known[site] = held.plan.version
         is_first = not held.granted
         held.granted.add(site)
         return Granted(site, number, held.exchange, held.plan, lacks, is_first, signature)
+
+    def _disagreement(
+        self, number: int, exchange: int, one: tuple[int, Signature], other: tuple[int, Signature]
+    ) -> Disagreement:
+        told = self._fail(number, exchange).told
+        (first, what), (second, else_what) = one, other
+        return Disagreement(
+            number, exchange, (first, second), (what, else_what), tuple(sorted(told))
+        )
 
     def _drop(self, number: int) -> None:
         self._counter.bytes_under_way -= _size_bytes(self._held.pop(number).signature)
@@ -355,6 +403,8 @@ class ExchangeBook:
             OutOfPlaceMessage: the site is not in that exchange or ran it under another version, or
                 has said so before.
         """
+        if number in self._failed:
+            return None  # it was said before the failure was heard
         held = self._held.get(number)
         if held is None or site not in held.granted or site in held.ended:
             raise OutOfPlaceMessage(f"site {site} ends exchange {number}, which it is not in")
