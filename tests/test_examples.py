@@ -198,7 +198,7 @@ def test_so_does_what_it_is_compared_with(name: str, column: int, tmp_path: Path
 def test_a_simulation_depends_on_no_clock_no_hash_and_nothing_that_ran_before(
     simulated: Simulated, tmp_path: Path
 ) -> None:
-    names = ["uneven-fleet", "intermittent", "faults"]  # whatever is drawn, trained or scripted
+    names = ["intermittent", "faults"]  # whatever is drawn or scripted
     paths = [SCENARIOS[name] for name in names]
     again = anabranch(
         "simulate", *paths, "--out", tmp_path, PYTHONHASHSEED="1", OMP_NUM_THREADS="2"
@@ -209,13 +209,13 @@ def test_a_simulation_depends_on_no_clock_no_hash_and_nothing_that_ran_before(
 
 
 @pytest.mark.slow
-def test_quick_scenarios_run_with_real_processes(tmp_path: Path) -> None:
-    paths = [SCENARIOS[name] for name in ("digits-fapt", "two-coasts-exchange")]
-    anabranch("run", *paths, "--out", tmp_path)
-    for log, path in zip(sorted(tmp_path.glob("*/*.db")), paths, strict=True):
-        run = summary(log)
-        assert_went_well(run, load(path)[0])
-        assert run.checksums_agree
+def test_a_quick_scenario_runs_with_real_processes(tmp_path: Path) -> None:
+    path = SCENARIOS["two-coasts-exchange"]
+    anabranch("run", path, "--out", tmp_path)
+    [log] = tmp_path.glob("*/*.db")
+    run = summary(log)
+    assert_went_well(run, load(path)[0])
+    assert run.checksums_agree
 
 
 def test_own_code_does_in_a_simulation_what_its_scenario_says(simulated: Simulated) -> None:

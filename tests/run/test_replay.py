@@ -79,7 +79,7 @@ def test_a_simulated_run_decides_alike_again(pace: str, more: str, tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pace", ['{kind = "r2sp"}', '{kind = "safa", fraction = 0.5}'])
+@pytest.mark.parametrize("pace", ['{kind = "r2sp"}'])
 def test_a_real_run_decides_alike_again(pace: str, tmp_path: Path) -> None:
     hub(tmp_path, "server", "abc", 1e8)
     text = exchange(pace, "compute = {samples_per_s = 200}\n")

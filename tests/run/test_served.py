@@ -539,7 +539,7 @@ def test_without_a_relay_of_an_auxiliary_path_the_run_ends_by_name(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pace", ['{kind = "bsp"}', '{kind = "r2sp"}'])
+@pytest.mark.parametrize("pace", ['{kind = "r2sp"}'])
 def test_real_workers_train_on_when_one_is_killed(pace: str, tmp_path: Path) -> None:
     kill_a_real_worker(pace, 8, 0.0, tmp_path)
 
@@ -647,7 +647,7 @@ def command_of(pid: int) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pace", ['{kind = "bsp"}', '{kind = "r2sp"}'])
+@pytest.mark.parametrize("pace", ['{kind = "r2sp"}'])
 def test_real_sites_train_on_when_their_connections_break(pace: str, tmp_path: Path) -> None:
     break_real_connections(pace, [3, 11, 20], 0.0, tmp_path)
 
