@@ -4,8 +4,7 @@
 
 Two sites in one process, over real TCP. A profiler counts calls from one file of anabranch into
 another; an exchange of many chunks less one of few, over the chunks, leaves what each costs: up a
-link and down again. Returns are not counted, since they do not lead on. The same count before
-exchanges were redesigned (268effb), from the agent on, was 48.
+link and down again. Returns are not counted, since they do not lead on.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class Listener(Protocol):
         """Where it listens."""
 
     def close(self) -> None:
-        """Take no more connections, and close those whose callers nobody has trusted."""
+        """Take no more connections, and close those that their receivers have not trusted."""
 
 
 class Network(Protocol):

@@ -36,6 +36,7 @@ from anabranch.scheduler.exchanges import (
     ExchangeBook,
     Granted,
     Mixed,
+    Whole,
 )
 from anabranch.site.terms import Op, Terms, Wire
 
@@ -159,10 +160,9 @@ class Channels:
         answers: Iterable[Answer],
         outcome: Outcome,
     ) -> None:
-        ended = False
+        failed_any = False
         for answer in answers:
-            if not isinstance(answer, Granted):
-                ended = True
+            failed_any |= isinstance(answer, Disagreement | Mixed | Abandoned)
             if isinstance(answer, Disagreement):
                 self._forget(answer.exchange)
                 reason = self._account(answer)
@@ -175,9 +175,12 @@ class Channels:
             elif isinstance(answer, Abandoned):
                 self._forget(answer.exchange)
                 outcome.say.append((answer.site, _failure(channel, answer)))
+            elif isinstance(answer, Whole):
+                gathered = Gathered(channel, answer.number, answer.values)
+                outcome.say += [(member, gathered) for member in book.members]
             else:
                 self._grant(channel, book, answer, outcome)
-        if ended:
+        if failed_any:
             self._use_room(outcome)
 
     def _use_room(self, outcome: Outcome) -> None:
@@ -332,13 +335,8 @@ class Channels:
                 f"{MOST_GATHERED_BYTES} are allowed"
             )
         outcome = Outcome()
-        answer = book.gather(site, message.number, message.value)
-        wrong = tuple(each for each in answer if isinstance(each, Mixed | Abandoned))
-        values = tuple(each for each in answer if isinstance(each, bytes))
-        self._answer(message.channel, book, wrong, outcome)
-        if values:
-            gathered = Gathered(message.channel, message.number, values)
-            outcome.say = [(member, gathered) for member in book.members]
+        answers = book.gather(site, message.number, message.value)
+        self._answer(message.channel, book, answers, outcome)
         return outcome
 
 

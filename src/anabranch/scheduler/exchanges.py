@@ -91,7 +91,20 @@ class Abandoned:
     reason: str
 
 
-Answer = Granted | Disagreement | Mixed | Abandoned
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Every member has gathered.
+
+    Args:
+        number: of the gathering.
+        values: the members' small values, in their order.
+    """
+
+    number: int
+    values: tuple[bytes, ...]
+
+
+Answer = Granted | Disagreement | Mixed | Abandoned | Whole
 
 
 @dataclass(slots=True)
@@ -250,13 +263,8 @@ class ExchangeBook:
         self._waiting.append((site, number, signature))
         return also or self.grant()
 
-    def gather(
-        self, site: int, number: int, value: bytes
-    ) -> tuple[bytes, ...] | tuple[Mixed | Abandoned, ...]:
+    def gather(self, site: int, number: int, value: bytes) -> tuple[Answer, ...]:
         """Take a member's small value.
-
-        Returns:
-            All members' values, in their order, once they are here; or what is wrong.
 
         Raises:
             OutOfPlaceMessage: the site does not gather as the one after its last.
@@ -273,7 +281,7 @@ class ExchangeBook:
         if also or len(values) < len(self.members):
             return also
         del self._values[number]
-        return tuple(values[member] for member in self.members)
+        return (Whole(number, tuple(values[member] for member in self.members)),)
 
     def _count(self, site: int, gathers: bool) -> Mixed | None:
         """Count a site's call; return what is wrong with its kind."""

@@ -201,7 +201,7 @@ class SiteAgent:
         name: this site's name in the overlay.
         token: the run's shared secret.
         listen: where to take other sites' lanes; port 0 takes a free one.
-        progressed: called whenever a message has been sent to another site; None where nobody asks.
+        progressed: the site calls this with each message that it has sent to another; or None.
         refused: told of each message from another site that was refused: (site or None, error).
         clock: this site's clock, seconds; the loop's time if not given. Links are measured by it.
         moved: told where a neighbour is that died and is back, as another process.

@@ -103,7 +103,7 @@ class Owner(Protocol):
     """What a data plane tells the site it belongs to, and asks of it.
 
     Attributes:
-        progressed: called with each message that has been sent; None where nobody asks.
+        progressed: the data plane calls this with each message that it has sent; or None.
     """
 
     progressed: Callable[[], None] | None
