@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from anabranch.net.errors import MalformedMessage, OversizedMessage, PeerError
 from anabranch.net.messages import NO_MESSAGE, WIRE_VERSION, AnyMessage, Message, decode, encode
 
-PIECE_BYTES = 1 << 17
-_STAGING_BYTES = 1 << 18
+PIECE_BYTES = 1 << 18
+_STAGING_BYTES = 1 << 19
 _PREFIX = struct.Struct(">2sBxIQ")
 PREFIX_BYTES = _PREFIX.size
 _MAGIC = b"AB"

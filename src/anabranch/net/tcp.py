@@ -26,9 +26,9 @@ _UNAUTHENTICATED = Limits(message_bytes=1 << 12, payload_bytes=0)
 _READS = 4
 # Inside a payload the loop is woken when what it waits for is there, or so much of it. Less than
 # the least is not worth telling the kernel.
-_LEAST_AWAITED_BYTES, _MOST_AWAITED_BYTES = 1 << 13, 1 << 18
+_LEAST_AWAITED_BYTES, _MOST_AWAITED_BYTES = 1 << 13, 1 << 19
 _NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)  # named since Python 3.12, on Linux
-_UNSENT_BYTES = 1 << 17
+_UNSENT_BYTES = 1 << 18
 
 
 class _TcpConnection(asyncio.BufferedProtocol):
@@ -51,7 +51,8 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._socket: socket.socket
         self._loop = asyncio.get_running_loop()
         self._flushed = asyncio.Event()  # the transport holds nothing back
-        self._writable: asyncio.Future[None] | None = None  # while a sender waits for the kernel
+        self._unwritten: list[Payload] = []  # of the frame that is leaving
+        self._written: asyncio.Future[None] | None = None  # while a sender waits for the kernel
         self._one_at_a_time = asyncio.Lock()
         self._sending = False
         self._posted: list[bytes] = []  # waits for the end of the send in progress
@@ -130,7 +131,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
         if self._failure is None and not self._closing:
             cause = f": {exc}" if exc else ""
             self._failure = LinkError(f"{self.peer} closed the connection{cause}")
-        self._wake_sender()
+        self._go_on_writing()
         self._flushed.set()
         self._socket.close()
         self._receiver.on_closed(self._failure)
@@ -165,33 +166,50 @@ class _TcpConnection(asyncio.BufferedProtocol):
                 self._write_posted()
 
     async def _write(self, *parts: Payload) -> None:
-        left = list(parts)
+        self._unwritten = list(parts)
+        if self._write_what_fits():
+            return
+        self._written = self._loop.create_future()
+        self._loop.add_writer(self._socket.fileno(), self._go_on_writing)
+        await self._written
+
+    def _write_what_fits(self) -> bool:
+        """Hand the kernel what it takes of the frame; return whether that was all of it."""
+        left = self._unwritten
         while left:
             if self._failure is not None or self._transport.is_closing():
                 raise LinkError(f"the connection to {self.peer} is gone") from self._failure
             try:
                 count = self._socket.sendmsg(left)
             except BlockingIOError:
-                count = 0
+                return False
             except OSError as error:
                 raise LinkError(f"the connection to {self.peer} broke: {error}") from error
             while left and count >= len(left[0]):
                 count -= len(left.pop(0))
             if left:
                 left[0] = memoryview(left[0])[count:]
-                await self._until_writable()
+                return False
+        return True
 
-    async def _until_writable(self) -> None:
-        self._writable = self._loop.create_future()
-        self._loop.add_writer(self._socket.fileno(), self._wake_sender)
-        await self._writable
-
-    def _wake_sender(self) -> None:
-        if self._writable is not None:
-            self._loop.remove_writer(self._socket.fileno())
-            if not self._writable.done():
-                self._writable.set_result(None)
-            self._writable = None
+    def _go_on_writing(self) -> None:
+        """Write on; wake the sender at the end, so that it is not woken for every part."""
+        if self._written is None:
+            return
+        error: LinkError | None = None
+        try:
+            if not self._write_what_fits():
+                return
+        except LinkError as broken:
+            error = broken
+        self._loop.remove_writer(self._socket.fileno())
+        written, self._written = self._written, None
+        if written.done():
+            return  # cancelled
+        if error is None:
+            written.set_result(None)
+        else:
+            written.set_exception(error)
 
     def post(self, message: Message) -> None:
         self._posted.append(encode_frame(message))
