@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from typing import Annotated, Literal
 
 import msgspec
 import pytest
 from msgspec import Meta
 
+from anabranch import overlay
 from anabranch._typed_toml import Table, TomlError, decode_toml
 
 
@@ -155,3 +158,30 @@ def test_a_missing_key_is_named_inside_a_table_by_name() -> None:
         decode_toml("[each.a]\nrate_bps = 1\n[each.b]", Many)
     with pytest.raises(TomlError, match=r"^each: this key is required; add it$"):
         decode_toml("", Many)
+
+
+_AT_ONCE = """
+import sys, threading
+from anabranch import overlay
+text = sys.stdin.read()
+sys.setswitchinterval(1e-6)
+together = threading.Barrier(8)
+read = []
+
+def load():
+    together.wait()
+    read.append(overlay.loads(text))
+
+threads = [threading.Thread(target=load) for _ in range(8)]
+for each in threads: each.start()
+for each in threads: each.join()
+assert read == [read[0]] * 8
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attempt", range(10))
+def test_threads_that_read_their_first_file_at_once_all_read_it(attempt: int) -> None:
+    text = overlay.dumps(overlay.random_complete(3, attempt))
+    done = subprocess.run([sys.executable, "-c", _AT_ONCE], input=text, text=True, timeout=60)
+    assert done.returncode == 0

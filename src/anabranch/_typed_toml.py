@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 import reprlib
+import threading
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
@@ -18,6 +19,8 @@ from msgspec import Meta, inspect
 
 T = TypeVar("T")
 Positive = Annotated[int, Meta(ge=1)]
+# At the first use of a type msgspec looks at its fields; two threads that do so at once crash.
+_one_at_a_time = threading.RLock()
 LONGEST_S = 1e9  # thirty years; TOML has inf and nan, and a bound keeps both out
 Seconds = Annotated[float, Meta(gt=0, le=LONGEST_S)]
 
@@ -54,11 +57,12 @@ def decode_toml(text: str, kind: type[T]) -> T:
         last = text.count("\n", 0, len(text.rstrip())) + 1
         what = str(error).replace("at end of document", f"at line {last}, the last")
         raise TomlError(f"not TOML: {what}; mend that line") from error
-    _check_keys(document, inspect.type_info(kind), "")
-    try:
-        return msgspec.convert(document, kind)
-    except msgspec.ValidationError as error:
-        raise TomlError(_explain(error, document, kind)) from error
+    with _one_at_a_time:
+        _check_keys(document, inspect.type_info(kind), "")
+        try:
+            return msgspec.convert(document, kind)
+        except msgspec.ValidationError as error:
+            raise TomlError(_explain(error, document, kind)) from error
 
 
 _TYPES = {

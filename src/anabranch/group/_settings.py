@@ -33,6 +33,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ahead: int = 0
 
 
+_decoder = msgspec.json.Decoder(Settings)
+
+
 def dumps(settings: Settings) -> str:
     """Return settings as text; ``loads`` reads it."""
     return msgspec.json.encode(settings).decode()
@@ -45,7 +48,7 @@ def loads(text: str) -> Settings:
         RunAborted: it is something else: the scheduler runs a scenario.
     """
     try:
-        return msgspec.json.decode(text, type=Settings)
+        return _decoder.decode(text)
     except msgspec.DecodeError:
         raise RunAborted(
             "this scheduler runs a scenario, whose sites are started by `anabranch site`; start "

@@ -69,6 +69,9 @@ class _PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     auxiliary: tuple[tuple[int, ...], ...] = ()
 
 
+_decoder = msgspec.json.Decoder(_PlanFile)
+
+
 def dumps(plan: Plan) -> str:
     """Return a plan as one line of JSON; :func:`loads` gives an equal plan back.
 
@@ -98,7 +101,7 @@ def loads(text: str | bytes) -> Plan:
 @lru_cache(maxsize=8)  # every site of a simulation is sent the same text
 def _read(text: str | bytes) -> Plan:
     try:
-        file = msgspec.json.decode(text, type=_PlanFile)
+        file = _decoder.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PlanError(f"this text is no plan: {error}") from None
     trees = tuple(Tree(tree.root, tree.share, tree.up, tree.down) for tree in file.trees)
