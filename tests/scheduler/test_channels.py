@@ -280,7 +280,7 @@ def test_what_needs_a_site_that_has_left_fails_and_what_it_asked_for_goes_on() -
     request(channels, 0, 2)
     gather(channels, 0, 1)
     request(channels, 1, 2)
-    outcome = channels.leave(3)
+    outcome = channels.leave(3, "left")
     to_all = [(site, ExchangeFailed) for site in range(4)]
     assert sorted(told(outcome), key=str) == sorted([*to_all, (0, GatherFailed)], key=str)
     assert reason(outcome) == "site 3 has left, and not made this call"
@@ -296,13 +296,27 @@ def test_what_needs_a_site_that_has_left_fails_and_what_it_asked_for_goes_on() -
     assert told(request(channels, 0, 1, subgroup(channels, (0, 1)))) == [(0, Grant)]
 
 
+def test_who_died_and_is_back_takes_part_in_new_subgroups_alone() -> None:
+    channels = make()
+    pair = subgroup(channels, (2, 3))
+    outcome = channels.leave(3, "died")
+    assert told(request(channels, 0, 1)) == [(0, ExchangeFailed)]
+    channels.rejoin(3)
+    outcome = request(channels, 2, 1, pair)
+    assert told(outcome) == [(2, ExchangeFailed)]
+    assert reason(outcome) == "site 3 has died, and not made this call"
+    everyone = subgroup(channels, (0, 1, 2, 3))
+    for site in range(4):
+        assert told(request(channels, site, 1, everyone)) == [(site, Grant)]
+
+
 def test_the_first_reason_counts_and_the_fewest_calls() -> None:
     channels = make()
     for site in range(4):
         request(channels, site, 1)
     request(channels, 0, 2)
-    channels.leave(3)
-    channels.leave(2)
+    channels.leave(3, "left")
+    channels.leave(2, "left")
     outcome = gather(channels, 0, 1)
     assert reason(outcome) == "site 3 has left, and not made this call"
 
@@ -310,7 +324,7 @@ def test_the_first_reason_counts_and_the_fewest_calls() -> None:
 def test_a_mix_among_those_who_stay_is_found_out_after_a_leave_too() -> None:
     channels = make()
     request(channels, 0, 1)
-    channels.leave(0)
+    channels.leave(0, "left")
     request(channels, 2, 1)
     outcome = gather(channels, 1, 1)  # as call 1, where 0 and 2 exchange
     failed = [to for to, message in outcome.say if isinstance(message, ExchangeFailed)]
@@ -320,7 +334,7 @@ def test_a_mix_among_those_who_stay_is_found_out_after_a_leave_too() -> None:
 
 def test_failing_calls_leave_nothing_behind() -> None:
     channels = make()
-    channels.leave(3)
+    channels.leave(3, "left")
     for number in range(1, 100):
         assert told(gather(channels, 0, number)) == [(0, GatherFailed)]
         assert told(request(channels, 1, number)) == [(1, ExchangeFailed)]

@@ -421,7 +421,9 @@ class NoMoreRounds(Message, frozen=True):
 
 
 class PaceOver(Message, frozen=True):
-    """To all: where the model is served, no worker goes on any more."""
+    """To all: no worker of a served model goes on any more; ``members`` are still there."""
+
+    members: tuple[int, ...]
 
 
 class ExchangeEnded(Message, frozen=True):

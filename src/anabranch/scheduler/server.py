@@ -371,7 +371,7 @@ class Scheduler:
                 self._log.write(*_reported(site, message.events))
             case Leave() if site not in self._left and len(self._ready) == self.overlay.size:
                 self._left.add(site)
-                self._follow(self.channels.leave(site))
+                self._follow(self.channels.leave(site, "left"))
                 self._end_if_all_left()
             case RejoinAck() if 0 <= message.site < self.overlay.size:
                 if message.incarnation == self.members.incarnations[message.site]:
@@ -448,8 +448,12 @@ class Scheduler:
             for each in decision.permissions:
                 self._post(each.worker, Proceed(each.update, each.samples, each.pulls))
         if decisions and self._pacing.is_over:
-            self._tell_members(PaceOver())
+            self._tell_members(self._pace_over())
         self._look_in_time(self._pacing.due_s)
+
+    def _pace_over(self) -> PaceOver:
+        gone = self.lost | self._returning.keys()
+        return PaceOver(tuple(site for site in range(self.overlay.size) if site not in gone))
 
     @staticmethod
     def _epoch_changed(pacing: PaceBook) -> EpochChanged:
@@ -644,6 +648,7 @@ class Scheduler:
         self._write_lost(site, why, goes_on, now_s)
         if self._pacing is not None and goes_on:
             self.lost.add(site)
+            self._follow(self.channels.leave(site, "died"))
             self._act(self._pacing.lost(site, now_s), now_s)
             for returning in [*self._returning]:
                 self._met(returning, site)  # nobody waits for it
@@ -683,13 +688,14 @@ class Scheduler:
         del self._returning[site]
         for past in (self.lost, self._accused, self._left):
             past.discard(site)
+        self.channels.rejoin(site)
         now_s = self._since_start_s()
         self._sessions[site].post(Patience(self._patience_s))
         self._sessions[site].post(Start(now_s))
         self._write_joined(site, now_s)
         self._act(self._pacing.joined(site, now_s), now_s)
         if self._pacing.is_over:
-            self._sessions[site].post(PaceOver())
+            self._sessions[site].post(self._pace_over())
 
     def _forget(self, site: int) -> None:
         """Let one that came back and has not begun go again: it is as lost as it was."""

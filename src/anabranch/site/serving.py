@@ -139,7 +139,7 @@ class Serving:
         """
         answer = await self._scheduler.expect(Proceed, PaceOver)
         if isinstance(answer, PaceOver):
-            raise RoundsOver
+            raise RoundsOver(answer.members)
         assert isinstance(answer, Proceed)
         here = self._models_here.get(answer.update, self._back)
         if answer.pulls:
