@@ -517,7 +517,7 @@ def test_a_served_model_outlives_a_worker_that_dies_and_takes_it_back() -> None:
             return parameter
 
         ends = list(pool.map(train, ["s0", "s1", "s2"]))
-    assert named == ["site 2 (s2) has died, and not made this call"] * 2
+    assert named == ["site 2 (s2) has died"] * 2
     assert same(ends).abs().sum() > 0.0
 
 

@@ -280,7 +280,7 @@ def test_what_needs_a_site_that_has_left_fails_and_what_it_asked_for_goes_on() -
     request(channels, 0, 2)
     gather(channels, 0, 1)
     request(channels, 1, 2)
-    outcome = channels.leave(3, "left")
+    outcome = channels.leave(3)
     to_all = [(site, ExchangeFailed) for site in range(4)]
     assert sorted(told(outcome), key=str) == sorted([*to_all, (0, GatherFailed)], key=str)
     assert reason(outcome) == "site 3 has left, and not made this call"
@@ -296,15 +296,31 @@ def test_what_needs_a_site_that_has_left_fails_and_what_it_asked_for_goes_on() -
     assert told(request(channels, 0, 1, subgroup(channels, (0, 1)))) == [(0, Grant)]
 
 
+def test_what_a_site_had_not_ended_when_it_died_is_given_up_and_what_it_had_goes_on() -> None:
+    channels = make()
+    for number in (1, 2, 3):
+        for site in range(4):
+            request(channels, site, number)
+    end(channels, 3, 1)
+    outcome = channels.leave(3, died=True)
+    failed = {message.number for _, message in outcome.say if isinstance(message, ExchangeFailed)}
+    assert failed == {2, 3}
+    assert reason(outcome) == "site 3 has died"
+    for site in range(3):
+        assert end(channels, site, 1).wrong == ""
+        assert end(channels, site, 2).wrong == ""  # said before the failure was heard
+    assert not channels.all.is_held(1)
+
+
 def test_who_died_and_is_back_takes_part_in_new_subgroups_alone() -> None:
     channels = make()
     pair = subgroup(channels, (2, 3))
-    outcome = channels.leave(3, "died")
+    outcome = channels.leave(3, died=True)
     assert told(request(channels, 0, 1)) == [(0, ExchangeFailed)]
     channels.rejoin(3)
     outcome = request(channels, 2, 1, pair)
     assert told(outcome) == [(2, ExchangeFailed)]
-    assert reason(outcome) == "site 3 has died, and not made this call"
+    assert reason(outcome) == "site 3 has died"
     everyone = subgroup(channels, (0, 1, 2, 3))
     for site in range(4):
         assert told(request(channels, site, 1, everyone)) == [(site, Grant)]
@@ -315,8 +331,8 @@ def test_the_first_reason_counts_and_the_fewest_calls() -> None:
     for site in range(4):
         request(channels, site, 1)
     request(channels, 0, 2)
-    channels.leave(3, "left")
-    channels.leave(2, "left")
+    channels.leave(3)
+    channels.leave(2)
     outcome = gather(channels, 0, 1)
     assert reason(outcome) == "site 3 has left, and not made this call"
 
@@ -324,7 +340,7 @@ def test_the_first_reason_counts_and_the_fewest_calls() -> None:
 def test_a_mix_among_those_who_stay_is_found_out_after_a_leave_too() -> None:
     channels = make()
     request(channels, 0, 1)
-    channels.leave(0, "left")
+    channels.leave(0)
     request(channels, 2, 1)
     outcome = gather(channels, 1, 1)  # as call 1, where 0 and 2 exchange
     failed = [to for to, message in outcome.say if isinstance(message, ExchangeFailed)]
@@ -334,7 +350,7 @@ def test_a_mix_among_those_who_stay_is_found_out_after_a_leave_too() -> None:
 
 def test_failing_calls_leave_nothing_behind() -> None:
     channels = make()
-    channels.leave(3, "left")
+    channels.leave(3)
     for number in range(1, 100):
         assert told(gather(channels, 0, number)) == [(0, GatherFailed)]
         assert told(request(channels, 1, number)) == [(1, ExchangeFailed)]

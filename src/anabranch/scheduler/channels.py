@@ -239,18 +239,15 @@ class Channels:
             "calls in the same order at every site"
         )
 
-    def leave(self, site: int, how: str) -> Outcome:
-        """Take note that a site makes no further call: what needs it cannot end.
-
-        Args:
-            site: which.
-            how: it went, as ``left`` or ``died``.
-        """
-        self._gone[site] = f"{self._name(site)} has {how}, and not made this call"
+    def leave(self, site: int, died: bool = False) -> Outcome:
+        """Take note that a site makes no further call: what needs it cannot end."""
+        how = "died" if died else "left, and not made this call"
+        self._gone[site] = f"{self._name(site)} has {how}"
         outcome = Outcome()
         for channel, book in enumerate(self._books):
             if site in book.members:
-                self._answer(channel, book, book.leave(site, self._gone[site]), outcome)
+                given_up = book.leave(site, self._gone[site], died)
+                self._answer(channel, book, given_up, outcome)
         return outcome
 
     def rejoin(self, site: int) -> None:

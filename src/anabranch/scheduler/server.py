@@ -371,7 +371,7 @@ class Scheduler:
                 self._log.write(*_reported(site, message.events))
             case Leave() if site not in self._left and len(self._ready) == self.overlay.size:
                 self._left.add(site)
-                self._follow(self.channels.leave(site, "left"))
+                self._follow(self.channels.leave(site))
                 self._end_if_all_left()
             case RejoinAck() if 0 <= message.site < self.overlay.size:
                 if message.incarnation == self.members.incarnations[message.site]:
@@ -648,7 +648,7 @@ class Scheduler:
         self._write_lost(site, why, goes_on, now_s)
         if self._pacing is not None and goes_on:
             self.lost.add(site)
-            self._follow(self.channels.leave(site, "died"))
+            self._follow(self.channels.leave(site, died=True))
             self._act(self._pacing.lost(site, now_s), now_s)
             for returning in [*self._returning]:
                 self._met(returning, site)  # nobody waits for it
