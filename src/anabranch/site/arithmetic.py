@@ -78,6 +78,12 @@ class Flat:
         return self._bytes[4 * start : 4 * stop] if wire == Wire.FLOAT32 else None
 
 
+def in_one_piece(buffer: Buffer) -> Buffer:
+    """Return the same memory as one array, if it lies so in float32: its chunks are found sooner."""
+    memory = buffer.memory(0, buffer.elements, Wire.FLOAT32)
+    return buffer if memory is None else Flat(np.frombuffer(memory, np.float32))
+
+
 class Sized:
     """A buffer without numbers.
 

@@ -13,7 +13,7 @@ from anabranch.net.errors import DuplicateMessage, OutOfPlaceMessage
 from anabranch.net.messages import ChunkMessage, PartialSum, Result
 from anabranch.plan import Chunk, Plan
 from anabranch.site.actions import Action, Receipt
-from anabranch.site.arithmetic import Buffer
+from anabranch.site.arithmetic import Buffer, in_one_piece
 from anabranch.site.reduction import Reduction, Room
 from anabranch.site.spread import Spread
 from anabranch.site.terms import Terms
@@ -68,6 +68,7 @@ class Exchange:
             OutOfPlaceMessage: early data was added to a sum, and does not belong there.
         """
         self._total = total
+        buffer = in_one_piece(buffer)
         contributors = None if source is None else frozenset({source})
         receivers = None if source is None else plan.members - {source}
         contributes = source is None or source == self._site
