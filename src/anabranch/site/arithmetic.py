@@ -79,7 +79,7 @@ class Flat:
 
 
 def in_one_piece(buffer: Buffer) -> Buffer:
-    """Return the same memory as one array, if it lies so in float32: its chunks are found sooner."""
+    """Return the same memory as one array, if it lies so: its chunks are found sooner."""
     memory = buffer.memory(0, buffer.elements, Wire.FLOAT32)
     return buffer if memory is None else Flat(np.frombuffer(memory, np.float32))
 
