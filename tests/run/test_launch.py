@@ -256,14 +256,15 @@ def test_an_emulated_run_keeps_the_caps_of_ports_and_the_time_of_traces(
     sites = (Site("hub", uplink_bps=8e6, downlink_bps=8e6), Site("a"), Site("b"))
     pairs = ((0, 1), (1, 0), (0, 2), (2, 0))
     overlay = Overlay("caps", sites, tuple(Link(*pair, 80e6, trace=trace) for pair in pairs))
-    path = scenario(rounds=6, task='kind = "exchange"\nelements = 12_500')
+    path = scenario(rounds=8, task='kind = "exchange"\nelements = 12_500')
     (tmp_path / "overlay.toml").write_text(dumps(overlay))
     path.write_text(path.read_text().replace('kind = "fapt"', 'kind = "star"\nhub = "hub"'))
     log = tmp_path / "run.db"
     run_locally(path, 0, overlay, log, emulate=True)
-    first, *_, last = summarise(event for _, event in read_events(log)).rounds
+    first, *_, before, _, _, last = summarise(event for _, event in read_events(log)).rounds
     assert 0.1 < first.seconds < 0.3
-    assert 0.38 < last.seconds < 0.9
+    # Three rounds together: a site held up by others lengthens one and shortens the next.
+    assert 3 * 0.38 < last.at_s - before.at_s < 3 * 0.9
 
 
 @emulates
