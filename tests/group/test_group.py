@@ -15,7 +15,6 @@ import torch
 
 import anabranch
 from anabranch import ExchangeError, Group, RunAborted
-from anabranch.group._local import _serving
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.pace import AnyPace, Asp, Bsp
 from anabranch.plan import Star
@@ -475,50 +474,42 @@ def test_a_served_model_begins_as_rank_0_has_it_and_ends_alike_everywhere(pace: 
         torch.testing.assert_close(ends[0], expected)
 
 
-def test_a_served_model_outlives_a_worker_that_dies_and_takes_it_back() -> None:
+def test_a_worker_of_a_served_model_that_dies_ends_the_group_by_name() -> None:
     service = anabranch.Service(
-        overlay_of(3), Star(hub="s0"), awareness=None, adaptive=False, pace=Asp(), updates=6
+        overlay_of(3), Star(hub="s0"), awareness=None, adaptive=False, pace=Asp(), updates=60
     )
-    has_died, is_back, may_end = threading.Event(), threading.Event(), threading.Event()
-    named: list[str] = []
+    dead = threading.Event()
 
-    def die(group: Group) -> None:
-        async def cut() -> None:
-            group._member.agent.close()  # as the end of a process does, without a word
+    def train(group: Group) -> str:
+        group.serve([torch.zeros(1000)], learning_rate=0.1)
+        group.barrier()
+        if group.rank == 2:
+            die(group)
+            dead.set()
+            return ""
+        assert dead.wait(30)
+        with pytest.raises(RunAborted) as ended:
+            push_and_pull(group)
+        return str(ended.value)
 
-        group._member.thread.run(cut())
-        group._member._closed = True
-        group._member.thread.close()
+    def push_and_pull(group: Group) -> None:
+        while group.pull():
+            group.push([torch.ones(1000)])
 
-    with _serving(service) as (address, token), ThreadPoolExecutor(3) as pool:
+    with pytest.raises(RunAborted, match="died"), anabranch.local(service) as groups:
+        told = at_each(groups, train)
+    assert all("site 2 (s2) died" in each for each in told[:2]), told
 
-        def train(site: str) -> torch.Tensor:
-            group = anabranch.join(address, site, token=token)
-            parameter = torch.zeros(1000)
-            group.serve([parameter], learning_rate=0.1)
-            while group.pull():
-                if site == "s2" and not has_died.is_set():
-                    die(group)
-                    has_died.set()
-                    is_back.wait(60)
-                    return train(site)
-                if site != "s2" and not may_end.is_set():
-                    has_died.wait(60)
-                    with pytest.raises(ExchangeError) as refused:
-                        group.barrier()
-                    named.append(str(refused.value))
-                    is_back.set()
-                group.push([torch.ones(1000)])
-                if site == "s2":
-                    may_end.set()
-                elif not may_end.is_set():
-                    may_end.wait(60)
-            group.close()
-            return parameter
 
-        ends = list(pool.map(train, ["s0", "s1", "s2"]))
-    assert named == ["site 2 (s2) has died"] * 2
-    assert same(ends).abs().sum() > 0.0
+def die(group: Group) -> None:
+    """Be gone without a word, as the end of a process is."""
+
+    async def cut() -> None:
+        group._member.agent.close()
+
+    group._member.thread.run(cut())
+    group._member._closed = True
+    group._member.thread.close()
 
 
 def test_the_same_memory_twice_is_refused_by_name() -> None:

@@ -296,36 +296,6 @@ def test_what_needs_a_site_that_has_left_fails_and_what_it_asked_for_goes_on() -
     assert told(request(channels, 0, 1, subgroup(channels, (0, 1)))) == [(0, Grant)]
 
 
-def test_what_a_site_had_not_ended_when_it_died_is_given_up_and_what_it_had_goes_on() -> None:
-    channels = make()
-    for number in (1, 2, 3):
-        for site in range(4):
-            request(channels, site, number)
-    end(channels, 3, 1)
-    outcome = channels.leave(3, died=True)
-    failed = {message.number for _, message in outcome.say if isinstance(message, ExchangeFailed)}
-    assert failed == {2, 3}
-    assert reason(outcome) == "site 3 has died"
-    for site in range(3):
-        assert end(channels, site, 1).wrong == ""
-        assert end(channels, site, 2).wrong == ""  # said before the failure was heard
-    assert not channels.all.is_held(1)
-
-
-def test_who_died_and_is_back_takes_part_in_new_subgroups_alone() -> None:
-    channels = make()
-    pair = subgroup(channels, (2, 3))
-    outcome = channels.leave(3, died=True)
-    assert told(request(channels, 0, 1)) == [(0, ExchangeFailed)]
-    channels.rejoin(3)
-    outcome = request(channels, 2, 1, pair)
-    assert told(outcome) == [(2, ExchangeFailed)]
-    assert reason(outcome) == "site 3 has died"
-    everyone = subgroup(channels, (0, 1, 2, 3))
-    for site in range(4):
-        assert told(request(channels, site, 1, everyone)) == [(site, Grant)]
-
-
 def test_the_first_reason_counts_and_the_fewest_calls() -> None:
     channels = make()
     for site in range(4):

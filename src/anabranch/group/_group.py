@@ -399,7 +399,6 @@ class _Member:
         try:
             welcome = await self.agent.join(scheduler, patience_s)
             self.index = welcome.site
-            self._is_back = bool(welcome.incarnations[welcome.site])
             self.overlay = overlays.loads(welcome.overlay_toml)
             self._settings = _settings.loads(welcome.work)
             self._addresses = welcome.addresses
@@ -470,8 +469,6 @@ class _Member:
     async def _serve(self, served: ServedModel, what: list[Any]) -> None:
         """Start, and let every site begin from the same model, by the same rule."""
         await self._start(served)
-        if self._is_back:
-            return  # the others agreed long ago, and its first pull brings the model
         said = await self.agent.gather(msgspec.msgpack.encode(what))
         for site, each in enumerate(map(msgspec.msgpack.decode, said)):
             if each != what:
@@ -486,17 +483,13 @@ class _Member:
         self.agent.reload()
         await self.agent.gather(b"")  # no server takes a step before all have that model
 
-    async def _final(self, model: Floats, members: tuple[int, ...]) -> None:
-        """Put the model as its servers have it now together, once no step follows.
-
-        Who died is not waited for, and who came back has missed calls: so members have a channel.
-        """
-        channel = await self.agent.subgroup(members)
+    async def _final(self, model: Floats) -> None:
+        """Put the model as its servers have it now together, once no step follows."""
         model[:] = 0.0
         for start, values in self.agent.own_parameters():
             model[start : start + len(values)] = values
         terms = Terms(Op.SUM, Wire.FLOAT32, len(model))
-        done = await self.agent.exchange(Flat(model), terms, channel=channel)
+        done = await self.agent.exchange(Flat(model), terms)
         await self.agent.round_ended(done, None)
 
     def pull(self) -> bool:
@@ -507,9 +500,9 @@ class _Member:
             return False
         try:
             served.permission = self.thread.run(self.agent.permission())
-        except RoundsOver as over:
+        except RoundsOver:
             served.is_over = True
-            self.thread.run(_ending(self._final(served.model, over.members)))
+            self.thread.run(_ending(self._final(served.model)))
         served.tensors.write(0, served.model)
         served.tensors.finish()
         served.pulled_s = time.perf_counter()

@@ -126,6 +126,7 @@ class Service:
             dispatching if self.adaptive and self.planner.deep else None,
             self._pacing(first),
             self.under_way_bytes,
+            needs_all=True,
         )
 
     def _settings(self) -> Settings:

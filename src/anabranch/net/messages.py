@@ -421,9 +421,7 @@ class NoMoreRounds(Message, frozen=True):
 
 
 class PaceOver(Message, frozen=True):
-    """To all: no worker of a served model goes on any more; ``members`` are still there."""
-
-    members: tuple[int, ...]
+    """To all: where the model is served, no worker goes on any more."""
 
 
 class ExchangeEnded(Message, frozen=True):

@@ -107,7 +107,7 @@ class Channels:
         self._subgroups: dict[tuple[int, ...], int] = {}
         self._dispatchers: dict[int, Dispatcher] = {}  # by exchange
         self._chunk_elements: dict[int, int] = {}  # by exchange
-        self._gone: dict[int, str] = {}  # sites that are not there, and how they went
+        self._gone: set[int] = set()  # sites that have left
         # Subgroups that each site asked for, in order.
         self._asked: dict[int, list[tuple[int, ...]]] = {}
         self.largest_elements = 0
@@ -239,25 +239,17 @@ class Channels:
             "calls in the same order at every site"
         )
 
-    def leave(self, site: int, died: bool = False) -> Outcome:
+    def leave(self, site: int) -> Outcome:
         """Take note that a site makes no further call: what needs it cannot end."""
-        how = "died" if died else "left, and not made this call"
-        self._gone[site] = f"{self._name(site)} has {how}"
+        self._gone.add(site)
         outcome = Outcome()
         for channel, book in enumerate(self._books):
             if site in book.members:
-                given_up = book.leave(site, self._gone[site], died)
-                self._answer(channel, book, given_up, outcome)
+                self._answer(channel, book, book.leave(site, self._absence(site)), outcome)
         return outcome
 
-    def rejoin(self, site: int) -> None:
-        """Take note that a site is back, as another process: it takes part in new subgroups.
-
-        It does not know how many calls the others have made on the channels that there are, so what
-        needs it there still cannot end.
-        """
-        self._gone.pop(site, None)
-        self._asked.pop(site, None)
+    def _absence(self, site: int) -> str:
+        return f"{self._name(site)} has left, and not made this call"
 
     def ended(self, site: int, message: ExchangeEnded) -> Outcome:
         """Take note that a site holds a result."""
@@ -297,8 +289,8 @@ class Channels:
             self._subgroups[members] = len(self._books)
             plan = plans.restrict(self.all.plan, members)
             book = ExchangeBook(members, plan, self._counter, is_known=False)
-            for gone in self._gone.keys() & set(members):
-                book.leave(gone, self._gone[gone])
+            for gone in self._gone.intersection(members):
+                book.leave(gone, self._absence(gone))
             self._books.append(book)
         channel = self._subgroups[members]
         # Each member asks once, so each has the plan that was in force then, or gets a newer one.

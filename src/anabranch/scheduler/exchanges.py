@@ -297,16 +297,9 @@ class ExchangeBook:
         exchanging, gathering = (first, site) if gathers else (site, first)
         return Mixed(call, exchanging, gathering, self._asked[site], self._gathered[site])
 
-    def leave(self, site: int, reason: str, died: bool = False) -> tuple[Abandoned, ...]:
-        """Take note that a member makes no further call.
-
-        If it died, what it has not ended may lack its part, and is given up too.
-        """
-        exchanges = self._asked[site]
-        if died:
-            unended = [number for number, held in self._held.items() if site not in held.ended]
-            exchanges = min([exchanges, *(number - 1 for number in unended)])
-        limit = _Limit(exchanges, self._gathered[site], reason)
+    def leave(self, site: int, reason: str) -> tuple[Abandoned, ...]:
+        """Take note that a member makes no further call."""
+        limit = _Limit(self._asked[site], self._gathered[site], reason)
         return self._abandon(limit, self._calls[site])
 
     def abandon_mixed(self, mixed: Mixed, reason: str) -> tuple[Abandoned, ...]:

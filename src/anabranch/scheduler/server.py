@@ -111,6 +111,8 @@ class Scheduler:
         pacing: who may proceed, where the plan's roots serve the model; None where sites
             all-reduce, in rounds.
         most_bytes: of buffers of exchanges under way at once.
+        needs_all: whether the death of any site ends the run, also of one that only computes, as
+            where sites may make calls that need every member.
 
     Attributes:
         stopped: why the run is to end before its last round, or None.
@@ -130,12 +132,13 @@ class Scheduler:
         dispatching: Dispatching | None = None,
         pacing: PaceBook | None = None,
         most_bytes: float = math.inf,
+        needs_all: bool = False,
     ) -> None:
         plan.check_fits(overlay)
         self._pacing = pacing
         self._servers = dict.fromkeys(tree.root for tree in plan.trees)
         self._look_at_pace: asyncio.TimerHandle | None = None
-        self._dispensable = _dispensable(plan, pacing)
+        self._dispensable = set() if needs_all else _dispensable(plan, pacing)
         self.lost: set[int] = set()
         self._workers = frozenset(() if pacing is None else pacing.workers)
         self._awareness = awareness
@@ -448,12 +451,8 @@ class Scheduler:
             for each in decision.permissions:
                 self._post(each.worker, Proceed(each.update, each.samples, each.pulls))
         if decisions and self._pacing.is_over:
-            self._tell_members(self._pace_over())
+            self._tell_members(PaceOver())
         self._look_in_time(self._pacing.due_s)
-
-    def _pace_over(self) -> PaceOver:
-        gone = self.lost | self._returning.keys()
-        return PaceOver(tuple(site for site in range(self.overlay.size) if site not in gone))
 
     @staticmethod
     def _epoch_changed(pacing: PaceBook) -> EpochChanged:
@@ -648,7 +647,6 @@ class Scheduler:
         self._write_lost(site, why, goes_on, now_s)
         if self._pacing is not None and goes_on:
             self.lost.add(site)
-            self._follow(self.channels.leave(site, died=True))
             self._act(self._pacing.lost(site, now_s), now_s)
             for returning in [*self._returning]:
                 self._met(returning, site)  # nobody waits for it
@@ -688,14 +686,13 @@ class Scheduler:
         del self._returning[site]
         for past in (self.lost, self._accused, self._left):
             past.discard(site)
-        self.channels.rejoin(site)
         now_s = self._since_start_s()
         self._sessions[site].post(Patience(self._patience_s))
         self._sessions[site].post(Start(now_s))
         self._write_joined(site, now_s)
         self._act(self._pacing.joined(site, now_s), now_s)
         if self._pacing.is_over:
-            self._sessions[site].post(self._pace_over())
+            self._sessions[site].post(PaceOver())
 
     def _forget(self, site: int) -> None:
         """Let one that came back and has not begun go again: it is as lost as it was."""

@@ -52,15 +52,7 @@ _ATTEMPTS = 3  # that there is time for, where nobody answers any
 
 
 class RoundsOver(Exception):
-    """The scheduler ended the run in good order: the round that was asked for will not be.
-
-    Args:
-        members: where the model is served, the sites that are still there.
-    """
-
-    def __init__(self, members: tuple[int, ...] = ()) -> None:
-        super().__init__()
-        self.members = members
+    """The scheduler ended the run in good order: the round that was asked for will not be."""
 
 
 class Control:

@@ -139,7 +139,7 @@ class Serving:
         """
         answer = await self._scheduler.expect(Proceed, PaceOver)
         if isinstance(answer, PaceOver):
-            raise RoundsOver(answer.members)
+            raise RoundsOver
         assert isinstance(answer, Proceed)
         here = self._models_here.get(answer.update, self._back)
         if answer.pulls:
