@@ -117,6 +117,7 @@ def test_parameters_that_need_gradients_are_written_into() -> None:
         ([torch.ones(2), [1.0, 2.0]], "tensor 1 is a list"),
         ([3.0], "tensor 0 is a float"),
         ([np.ones(2, np.float32), np.broadcast_to(np.float32(1), 3)], "array 1 is read-only"),
+        ([np.ones(2, ">f4")], "array 0 is float32 in another byte order"),
         ([torch.ones(3).expand(2, 3)], "tensor 0"),
         ([torch.ones(4, dtype=torch.complex64)], "tensor 0 is complex64"),
         ([torch.eye(3).to_sparse()], "tensor 0"),

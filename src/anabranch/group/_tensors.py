@@ -145,6 +145,10 @@ def _kind(index: int, given: Any) -> str:
         kind: str = given.dtype.name
         if not given.flags.writeable:
             raise ValueError(f"array {index} is read-only; the result is written into it")
+        if not given.dtype.isnative:
+            raise ValueError(
+                f"array {index} is {kind} in another byte order than this machine's; convert it"
+            )
     elif _is_tensor(given):
         kind = str(given.dtype).removeprefix("torch.")
         if str(given.layout) != "torch.strided":

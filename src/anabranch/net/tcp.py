@@ -171,7 +171,10 @@ class _TcpConnection(asyncio.BufferedProtocol):
             return
         self._written = self._loop.create_future()
         self._loop.add_writer(self._socket.fileno(), self._go_on_writing)
-        await self._written
+        try:
+            await self._written
+        finally:
+            self._unwritten = []  # a sender's memory is its own again
 
     def _write_what_fits(self) -> bool:
         """Hand the kernel what it takes of the frame; return whether that was all of it."""
@@ -196,11 +199,11 @@ class _TcpConnection(asyncio.BufferedProtocol):
         """Write on; wake the sender at the end, so that it is not woken for every part."""
         if self._written is None:
             return
-        error: LinkError | None = None
+        error: Exception | None = None
         try:
             if not self._write_what_fits():
                 return
-        except LinkError as broken:
+        except Exception as broken:  # the sender's to hear, whatever it is
             error = broken
         self._loop.remove_writer(self._socket.fileno())
         written, self._written = self._written, None
