@@ -15,7 +15,15 @@ from anabranch.net.errors import (
     OversizedMessage,
     PeerError,
 )
-from anabranch.net.frames import DISCARD, PIECE_BYTES, FrameReader, Limits, Sink, encode_frame
+from anabranch.net.frames import (
+    DISCARD,
+    PIECE_BYTES,
+    FrameReader,
+    Limits,
+    Sink,
+    encode_frame,
+    encode_freed,
+)
 from anabranch.net.messages import (
     WIRE_VERSION,
     AnyMessage,
@@ -27,6 +35,7 @@ from anabranch.net.messages import (
     Start,
     encode,
 )
+from anabranch.net.shared_memory import PLACE, RING_BYTES, IncomingRing, OutgoingRing
 
 LIMITS = Limits(message_bytes=1 << 12, payload_bytes=1 << 22)
 
@@ -34,12 +43,14 @@ LIMITS = Limits(message_bytes=1 << 12, payload_bytes=1 << 22)
 class Recorder:
     """Collects messages and their payloads, half of them in place and half in pieces."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, incoming: IncomingRing | None = None, outgoing: OutgoingRing | None = None
+    ) -> None:
         self.messages: list[Message] = []
         self.payloads: list[bytes] = []
         self.pieces: list[int] = []
         self.refused: list[PeerError] = []
-        self.reader = FrameReader(self.accept, self.refuse, LIMITS)
+        self.reader = FrameReader(self.accept, self.refuse, LIMITS, incoming, outgoing)
 
     def accept(self, message: AnyMessage, payload_bytes: int) -> Sink:
         self.messages.append(message)
@@ -102,6 +113,50 @@ def test_any_cut_of_the_stream_gives_the_same_messages(
     assert recorder.messages == messages
     assert recorder.payloads == payloads
     assert recorder.reader.between_frames
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    sizes=st.lists(st.integers(0, 1 << 22).map(lambda n: n - n % 4), max_size=4),
+    in_place=st.lists(st.booleans(), min_size=4, max_size=4),
+    cut=st.integers(1, 100),
+)
+def test_payloads_in_shared_memory_are_as_good_as_those_in_the_stream(
+    sizes: list[int], in_place: list[bool], cut: int
+) -> None:
+    memory = memoryview(bytearray(RING_BYTES))
+    incoming, outgoing = IncomingRing(memory), OutgoingRing(memory)
+    recorder, sender = Recorder(incoming), Recorder(outgoing=outgoing)
+    messages, payloads = [], []
+    for chunk, size in enumerate(sizes):
+        message = result_message(chunk) if in_place[chunk] else sum_message(chunk)
+        payload = np.random.default_rng(chunk).bytes(size)
+        recorder.feed(encode_frame(message, size), cut)
+        left = memoryview(payload)
+        while left:
+            place = outgoing.put(left)
+            left = left[PLACE.unpack(place)[1] :]
+            recorder.feed(place, cut)
+            if count := incoming.to_free():
+                sender.feed(encode_freed(count), cut)
+        messages.append(message)
+        payloads.append(payload)
+    assert recorder.messages == messages
+    assert recorder.payloads == payloads
+    assert recorder.reader.between_frames
+
+
+@pytest.mark.parametrize(("start", "size"), [(0, 8), (0, 3), (4, 4), (RING_BYTES, 4)])
+def test_a_place_that_cannot_be_is_refused(start: int, size: int) -> None:
+    recorder = Recorder(IncomingRing(memoryview(bytearray(RING_BYTES))))
+    recorder.feed(encode_frame(sum_message(0), 4), 100)
+    with pytest.raises(MalformedMessage, match=f"a piece of {size} bytes"):
+        recorder.feed(PLACE.pack(start, size), 100)
+
+
+def test_only_who_shares_memory_is_told_of_it() -> None:
+    with pytest.raises(MalformedMessage, match="a frame begins with b'AF'"):
+        Recorder().feed(encode_freed(1), 100)
 
 
 @settings(deadline=None, max_examples=30)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from anabranch.net import shared_memory
 from anabranch.net.errors import (
     LinkError,
     MalformedMessage,
@@ -74,14 +76,29 @@ class Ear:
         assert [message for message, _ in self.heard] == list(messages)
 
 
+both_ways = pytest.mark.parametrize(
+    "shares_memory",
+    [
+        pytest.param(False, id="tcp"),
+        pytest.param(
+            True,
+            id="shared memory",
+            marks=pytest.mark.skipif(not shared_memory.is_possible(), reason="needs Linux"),
+        ),
+    ],
+)
+
+
 def on_loop(play: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(play(), 30))
 
 
 @asynccontextmanager
-async def joined(called: Ear, caller: Ear | None = None) -> AsyncIterator[Connection]:
+async def joined(
+    called: Ear, caller: Ear | None = None, shares_memory: bool = True
+) -> AsyncIterator[Connection]:
     """Yield the caller's end of a connection; close both in the end."""
-    network = TcpNetwork(LIMITS)
+    network = TcpNetwork(LIMITS, shares_memory=shares_memory)
     caller = caller or Ear()
     listener = await network.listen(("127.0.0.1", 0), called.welcome)
     connection = await network.connect(listener.address, caller)
@@ -128,10 +145,11 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-def test_payloads_arrive_whole_and_in_order() -> None:
+@both_ways
+def test_payloads_arrive_whole_and_in_order(shares_memory: bool) -> None:
     async def play() -> None:
         ear = Ear()
-        async with joined(ear) as connection:
+        async with joined(ear, shares_memory=shares_memory) as connection:
             await asyncio.gather(
                 connection.send(NoMoreRounds(1), LARGE),
                 connection.send(NoMoreRounds(2)),
@@ -167,10 +185,11 @@ def test_a_message_is_handed_over_when_its_head_is_in_ahead_of_its_payload() -> 
     on_loop(play)
 
 
-def test_the_memory_of_a_payload_is_free_once_send_returns() -> None:
+@both_ways
+def test_the_memory_of_a_payload_is_free_once_send_returns(shares_memory: bool) -> None:
     async def play() -> None:
         ear = Ear()
-        async with joined(ear) as connection:
+        async with joined(ear, shares_memory=shares_memory) as connection:
             memory = bytearray(b"old " * 10_000)
             await connection.send(Start(), memoryview(memory))
             memory[:] = bytes(len(memory))
@@ -212,10 +231,13 @@ async def read(peer: socket.socket, count: int) -> bytes:
     return bytes(data)
 
 
-def test_what_is_posted_goes_before_what_is_sent_later_in_the_same_turn() -> None:
+@both_ways
+def test_what_is_posted_goes_before_what_is_sent_later_in_the_same_turn(
+    shares_memory: bool,
+) -> None:
     async def play() -> None:
         called = Ear()
-        async with joined(called) as connection:
+        async with joined(called, shares_memory=shares_memory) as connection:
             connection.post(NoMoreRounds(0))
             connection.post(NoMoreRounds(1))
             await connection.send(Start(), bytes(1000))
@@ -226,10 +248,13 @@ def test_what_is_posted_goes_before_what_is_sent_later_in_the_same_turn() -> Non
 
 
 @pytest.mark.parametrize("head_first", [False, True])
-def test_a_payload_arrives_whole_whether_its_head_goes_first_or_not(head_first: bool) -> None:
+@both_ways
+def test_a_payload_arrives_whole_whether_its_head_goes_first_or_not(
+    head_first: bool, shares_memory: bool
+) -> None:
     async def play() -> None:
         called = Ear()
-        async with joined(called) as connection:
+        async with joined(called, shares_memory=shares_memory) as connection:
             await connection.send(Start(), LARGE, head_first)
             await connection.send(Shutdown(), b"", head_first)
             await called.hears(Start(), Shutdown())
@@ -292,6 +317,46 @@ def test_a_send_to_a_peer_that_goes_away_is_a_link_error() -> None:
     on_loop(play)
 
 
+def slow_to_read(ear: Ear) -> asyncio.Transport:
+    """Let the end that was called read nothing for now; return its transport."""
+    transport: asyncio.Transport = ear.connection._transport  # type: ignore[attr-defined]
+    transport.pause_reading()
+    return transport
+
+
+@pytest.mark.skipif(not shared_memory.is_possible(), reason="needs Linux")
+@pytest.mark.parametrize("how", ["reads", "goes", "cancelled"])
+def test_a_send_waits_for_room_in_shared_memory_until_the_other_end_reads_or_goes(how: str) -> None:
+    async def play() -> None:
+        called, caller = Ear(), Ear()
+        async with joined(called, caller) as connection:
+            assert connection.peer == f"process {os.getpid()} of this machine"
+            transport = slow_to_read(called)
+            sending = asyncio.ensure_future(connection.send(Start(), LARGE))
+            await turns()
+            assert not sending.done()
+            connection.post(Shutdown())  # after it
+            if how == "reads":
+                transport.resume_reading()
+                await called.hears(Start(), Shutdown())
+                assert called.heard[0][1] == LARGE
+            elif how == "goes":
+                transport.abort()
+                with pytest.raises(LinkError, match="is gone"):
+                    await sending
+            else:
+                sending.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await sending
+                transport.resume_reading()
+                assert isinstance(await called.closed, LinkError)
+                assert not called.heard
+                with pytest.raises(LinkError, match="is gone"):
+                    await connection.send(Start())
+
+    on_loop(play)
+
+
 # --- who may send what ----------------------------------------------------------------------------
 
 
@@ -325,10 +390,11 @@ def test_a_caller_may_send_only_small_messages_until_it_is_trusted(
     on_loop(play)
 
 
-def test_who_was_called_is_trusted_from_the_first() -> None:
+@both_ways
+def test_who_was_called_is_trusted_from_the_first(shares_memory: bool) -> None:
     async def play() -> None:
         called, caller = Ear(), Ear()
-        async with joined(called, caller):
+        async with joined(called, caller, shares_memory=shares_memory):
             await called.connection.send(Start(), b"payload")
             await caller.hears(Start())
 
@@ -369,7 +435,8 @@ def test_how_a_stream_ends_is_named(data: bytes, error: type[Exception], named: 
     on_loop(play)
 
 
-def test_a_refused_message_harms_neither_the_next_nor_the_connection() -> None:
+@both_ways
+def test_a_refused_message_harms_neither_the_next_nor_the_connection(shares_memory: bool) -> None:
     refusal = OutOfPlaceMessage("not now")
 
     class Picky(Ear):
@@ -380,7 +447,7 @@ def test_a_refused_message_harms_neither_the_next_nor_the_connection() -> None:
 
     async def play() -> None:
         ear = Picky()
-        async with joined(ear) as connection:
+        async with joined(ear, shares_memory=shares_memory) as connection:
             await turns()
             await connection.send(NoMoreRounds(1), bytes(1_000_000))
             await connection.send(Start(), b"good")
@@ -391,14 +458,15 @@ def test_a_refused_message_harms_neither_the_next_nor_the_connection() -> None:
     on_loop(play)
 
 
-def test_a_receiver_that_breaks_ends_the_connection_on_both_sides() -> None:
+@both_ways
+def test_a_receiver_that_breaks_ends_the_connection_on_both_sides(shares_memory: bool) -> None:
     class Broken(Ear):
         def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
             raise ZeroDivisionError
 
     async def play() -> None:
         called, caller = Broken(), Ear()
-        async with joined(called, caller) as connection:
+        async with joined(called, caller, shares_memory=shares_memory) as connection:
             await connection.send(Start())
             assert isinstance(await called.closed, ZeroDivisionError)
             assert isinstance(await caller.closed, LinkError)
@@ -458,10 +526,11 @@ def test_a_listener_that_closes_leaves_whom_somebody_trusts() -> None:
     on_loop(play)
 
 
-def test_what_was_posted_before_the_end_arrives() -> None:
+@both_ways
+def test_what_was_posted_before_the_end_arrives(shares_memory: bool) -> None:
     async def play() -> None:
         called, caller = Ear(), Ear()
-        async with joined(called, caller) as connection:
+        async with joined(called, caller, shares_memory=shares_memory) as connection:
             for number in range(100):
                 connection.post(NoMoreRounds(number))
             connection.close()

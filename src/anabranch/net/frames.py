@@ -8,6 +8,10 @@ The reader owns the buffer that the socket fills. A payload never waits in memor
 sink either names the memory it belongs in, which the socket then fills directly, or takes it in
 pieces of at least ``PIECE_BYTES`` (the last one excepted), small enough to be still in the cache
 when they are added up.
+
+Within one machine a payload may lie in shared memory; the stream then says where, piece by piece.
+And a frame of the prefix alone that begins with ``AF`` says, in place of a message's bytes, how
+many pieces have been read there.
 """
 
 from __future__ import annotations
@@ -18,12 +22,14 @@ from dataclasses import dataclass
 
 from anabranch.net.errors import MalformedMessage, OversizedMessage, PeerError
 from anabranch.net.messages import NO_MESSAGE, WIRE_VERSION, AnyMessage, Message, decode, encode
+from anabranch.net.shared_memory import PLACE, IncomingRing, OutgoingRing
 
 PIECE_BYTES = 1 << 18
 _STAGING_BYTES = 1 << 19
 _PREFIX = struct.Struct(">2sBxIQ")
 PREFIX_BYTES = _PREFIX.size
 _MAGIC = b"AB"
+_FREED = b"AF"
 _ALIGN = 4  # float32: pieces start and end between elements
 
 
@@ -31,6 +37,11 @@ def encode_frame(message: Message, payload_bytes: int = 0) -> bytes:
     """Return the prefix and message of a frame; the payload is to follow it."""
     body = encode(message)
     return _PREFIX.pack(_MAGIC, WIRE_VERSION, len(body), payload_bytes) + body
+
+
+def encode_freed(pieces: int) -> bytes:
+    """Return the frame that tells a sender that so many pieces of shared memory have been read."""
+    return _PREFIX.pack(_FREED, WIRE_VERSION, pieces, 0)
 
 
 def _nothing() -> None:
@@ -74,6 +85,8 @@ class FrameReader:
             away, ``refuse`` is told, and the stream goes on.
         refuse: called with (message, error) for each message that ``accept`` refused.
         limits: what the stream may announce.
+        incoming: where payloads lie; None where they come in the stream.
+        outgoing: where this side puts payloads of its own; the stream says what has been read.
 
     Attributes:
         buffer: the memory that the next bytes of the stream belong in, never empty.
@@ -85,10 +98,14 @@ class FrameReader:
         accept: Callable[[AnyMessage, int], Sink],
         refuse: Callable[[AnyMessage, PeerError], None],
         limits: Limits,
+        incoming: IncomingRing | None = None,
+        outgoing: OutgoingRing | None = None,
     ) -> None:
         self._accept = accept
         self._refuse = refuse
         self.limits = limits
+        self._incoming = incoming
+        self._outgoing = outgoing
         self._staging = memoryview(bytearray(_STAGING_BYTES))
         self._held = 0  # bytes at the front of the staging buffer that are not yet consumed
         self._sink: Sink | None = None  # of the payload being read, None between frames
@@ -114,7 +131,8 @@ class FrameReader:
             MalformedMessage: the stream is not of this protocol; it cannot be read on.
             OversizedMessage: a frame is larger than the limits; it cannot be read on.
         """
-        if self._sink is not None and self._sink.target is not None:
+        sink = self._sink
+        if sink is not None and sink.target is not None and self._incoming is None:
             self._offset += count
             if self._offset == self._size:
                 self._end_payload()
@@ -127,7 +145,9 @@ class FrameReader:
             self.buffer, self.awaited_bytes = self._staging[self._held :], 1
             return
         left = self._size - self._offset
-        if sink.target is None:
+        if self._incoming is not None:
+            self.buffer, self.awaited_bytes = self._staging[self._held :], PLACE.size - self._held
+        elif sink.target is None:
             self.buffer = self._staging[self._held :]
             self.awaited_bytes = min(left, PIECE_BYTES) - self._held
         else:
@@ -149,27 +169,45 @@ class FrameReader:
             return 0
         if self._sink is None:
             return self._take_message(used)
+        if self._incoming is not None:
+            return self._take_place(self._incoming, used)
         ready = min(self._held - used, self._size - self._offset)
-        piece = self._staging[used : used + ready]
-        if self._sink.target is not None:
-            self._sink.target[self._offset : self._offset + ready] = piece
-        else:
-            if ready < self._size - self._offset:
-                if ready < PIECE_BYTES or used % _ALIGN:
-                    return 0  # the rest moves to the front, aligned, and grows there
-                ready -= ready % _ALIGN
-                piece = piece[:ready]
-            if self._sink.piece is not None:
-                self._sink.piece(self._offset, piece)
-        self._offset += ready
-        if self._offset == self._size:
-            self._end_payload()
+        if self._sink.target is None and ready < self._size - self._offset:
+            if ready < PIECE_BYTES or used % _ALIGN:
+                return 0  # the rest moves to the front, aligned, and grows there
+            ready -= ready % _ALIGN
+        self._hand_over(self._sink, self._staging[used : used + ready])
         return ready
+
+    def _take_place(self, incoming: IncomingRing, used: int) -> int:
+        """Consume the place of one piece, and the piece that lies there; see ``_take``."""
+        if self._held - used < PLACE.size:
+            return 0
+        start, size = PLACE.unpack_from(self._staging, used)
+        left = self._size - self._offset
+        if size > left or (size % _ALIGN and size < left):
+            raise MalformedMessage(f"a piece of {size} bytes, where {left} of a payload are left")
+        assert self._sink is not None
+        self._hand_over(self._sink, incoming.piece(start, size))
+        return PLACE.size
+
+    def _hand_over(self, sink: Sink, piece: memoryview) -> None:
+        end = self._offset + len(piece)
+        if sink.target is not None:
+            sink.target[self._offset : end] = piece
+        elif sink.piece is not None:
+            sink.piece(self._offset, piece)
+        self._offset = end
+        if end == self._size:
+            self._end_payload()
 
     def _take_message(self, used: int) -> int:
         if self._held - used < _PREFIX.size:
             return 0
         magic, wire_version, message_bytes, payload_bytes = _PREFIX.unpack_from(self._staging, used)
+        if magic == _FREED and self._outgoing is not None:
+            self._outgoing.free(message_bytes)
+            return _PREFIX.size
         self._check_prefix(magic, wire_version, message_bytes, payload_bytes)
         length: int = _PREFIX.size + message_bytes
         if self._held - used < length:

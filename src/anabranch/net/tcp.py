@@ -1,5 +1,8 @@
 """The network made of TCP: one asyncio ``BufferedProtocol`` a connection.
 
+Between processes of one machine, that is over its loopback, a connection is a Unix-domain socket
+and shared memory (:mod:`anabranch.net.shared_memory`).
+
 Bulk data goes around the transport, through a second handle on the same socket: a payload is
 handed to the kernel from where it lies, and what has arrived is taken in a few large reads a turn
 of the loop. On loopback that halves the processor time per byte. The transport keeps what it is
@@ -13,11 +16,14 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
+from anabranch.net import shared_memory
 from anabranch.net.errors import LinkError
-from anabranch.net.frames import FrameReader, Limits, encode_frame
+from anabranch.net.frames import FrameReader, Limits, encode_frame, encode_freed
 from anabranch.net.messages import Message
 from anabranch.net.network import Address, Connection, Payload, Receiver
+from anabranch.net.shared_memory import IncomingRing, OutgoingRing
 from anabranch.overlay import Link, Overlay
 
 # What a caller may send before it has said who it is.
@@ -40,7 +46,10 @@ class _TcpConnection(asyncio.BufferedProtocol):
         limits: Limits,
         listener: _TcpListener | None = None,
         congestion_control: str | None = None,
+        outgoing: OutgoingRing | None = None,
     ) -> None:
+        self._outgoing = outgoing  # where the other end, on this machine, reads payloads
+        self._incoming: IncomingRing | None = None
         self._listener = listener  # where it came in; None where it was made
         self._congestion_control = congestion_control
         self._welcome = welcome
@@ -48,11 +57,12 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._receiver: Receiver
         self._reader: FrameReader
         self._transport: asyncio.Transport
-        self._socket: socket.socket
+        self._socket: socket.socket | None = None  # another handle, around the transport
         self._loop = asyncio.get_running_loop()
         self._flushed = asyncio.Event()  # the transport holds nothing back
         self._unwritten: list[Payload] = []  # of the frame that is leaving
         self._written: asyncio.Future[None] | None = None  # while a sender waits for the kernel
+        self._room = asyncio.Event()  # shared memory may have been freed, or the end has come
         self._one_at_a_time = asyncio.Lock()
         self._sending = False
         self._posted: list[bytes] = []  # waits for the end of the send in progress
@@ -65,13 +75,19 @@ class _TcpConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._socket = transport.get_extra_info("socket").dup()
-        self._socket.setblocking(False)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self._congestion_control is not None and not _is_here(self._socket):
-            set_congestion_control(self._socket, self._congestion_control)
-            # What waits here can still be overtaken, what the kernel holds cannot.
-            self._socket.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, _UNSENT_BYTES)
+        own = transport.get_extra_info("socket")
+        if own.family == socket.AF_UNIX:
+            if self._listener is not None:
+                with own.dup() as caller:
+                    self._incoming = shared_memory.offer(caller)
+        else:
+            self._socket = own.dup()
+            self._socket.setblocking(False)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._congestion_control is not None and not _is_here(self._socket):
+                set_congestion_control(self._socket, self._congestion_control)
+                # What waits here can still be overtaken, what the kernel holds cannot.
+                self._socket.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, _UNSENT_BYTES)
         transport.set_write_buffer_limits(high=0)
         self._flushed.set()
         self._receiver = self._welcome(self)
@@ -79,6 +95,8 @@ class _TcpConnection(asyncio.BufferedProtocol):
             self._receiver.on_message,
             self._receiver.on_refused,
             self._limits if self._listener is None else _UNAUTHENTICATED,
+            self._incoming,
+            self._outgoing,
         )
         if self._listener is not None:
             self._listener.accepted(self)
@@ -98,7 +116,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
                 return
             if self._closing:
                 return
-            if nbytes < room or reads_left == 0:
+            if nbytes < room or reads_left == 0 or self._socket is None:
                 break  # that was all there is, or all that is this connection's turn
             try:
                 nbytes = self._socket.recv_into(reader.buffer)
@@ -106,10 +124,16 @@ class _TcpConnection(asyncio.BufferedProtocol):
                 break  # nothing more has come, or the connection broke: the transport will see
             if nbytes == 0:
                 return  # the transport will see the end too
+        if self._outgoing is not None:
+            self._room.set()
+        if self._incoming is not None and (read := self._incoming.to_free()):
+            self._post(encode_freed(read))
         self._await_bytes(reader.awaited_bytes)
 
     def _await_bytes(self, count: int) -> None:
         """Let the kernel wake the loop when so many bytes are there, or the end."""
+        if self._socket is None:
+            return
         count = 1 if count < _LEAST_AWAITED_BYTES else min(count, _MOST_AWAITED_BYTES)
         if count != self._awaited_bytes:
             self._awaited_bytes = count
@@ -133,13 +157,17 @@ class _TcpConnection(asyncio.BufferedProtocol):
             self._failure = LinkError(f"{self.peer} closed the connection{cause}")
         self._go_on_writing()
         self._flushed.set()
-        self._socket.close()
+        self._room.set()
+        if self._socket is not None:
+            self._socket.close()
         self._receiver.on_closed(self._failure)
 
     # --- the protocol's side
 
     @property
     def peer(self) -> str:
+        if self._socket is None:
+            return shared_memory.other_end(self._transport.get_extra_info("socket"))
         host, port = (self._transport.get_extra_info("peername") or ("?", 0))[:2]
         return f"{host}:{port}"
 
@@ -155,9 +183,11 @@ class _TcpConnection(asyncio.BufferedProtocol):
                     await self._flushed.wait()  # what was posted before goes first
                 if head_first:
                     await self._write(head)
-                    await self._write(data)
-                else:
+                    head = b""
+                if self._outgoing is None:
                     await self._write(head, data)
+                else:
+                    await self._share(self._outgoing, head, data)
             except asyncio.CancelledError:
                 self._transport.abort()  # a frame cut short would be continued by the next
                 raise
@@ -165,9 +195,25 @@ class _TcpConnection(asyncio.BufferedProtocol):
                 self._sending = False
                 self._write_posted()
 
+    async def _share(self, ring: OutgoingRing, head: bytes, data: memoryview) -> None:
+        while True:
+            place = ring.put(data) if data else b""
+            await self._write(head + place)
+            if place:
+                data = data[shared_memory.PIECE_BYTES :]
+            if not data:
+                return
+            head = b""
+            if not place:
+                self._room.clear()
+                await self._room.wait()
+
     async def _write(self, *parts: Payload) -> None:
-        self._unwritten = list(parts)
-        if self._write_what_fits():
+        if self._socket is None:
+            await self._write_through_transport(b"".join(parts))
+            return
+        self._unwritten = [part for part in parts if part]
+        if self._write_what_fits(self._socket):
             return
         self._written = self._loop.create_future()
         self._loop.add_writer(self._socket.fileno(), self._go_on_writing)
@@ -176,14 +222,24 @@ class _TcpConnection(asyncio.BufferedProtocol):
         finally:
             self._unwritten = []  # a sender's memory is its own again
 
-    def _write_what_fits(self) -> bool:
+    async def _write_through_transport(self, data: bytes) -> None:
+        self._check_is_there()
+        self._transport.write(data)
+        if not self._flushed.is_set():
+            await self._flushed.wait()
+            self._check_is_there()
+
+    def _check_is_there(self) -> None:
+        if self._failure is not None or self._transport.is_closing():
+            raise LinkError(f"the connection to {self.peer} is gone") from self._failure
+
+    def _write_what_fits(self, around: socket.socket) -> bool:
         """Hand the kernel what it takes of the frame; return whether that was all of it."""
         left = self._unwritten
+        self._check_is_there()
         while left:
-            if self._failure is not None or self._transport.is_closing():
-                raise LinkError(f"the connection to {self.peer} is gone") from self._failure
             try:
-                count = self._socket.sendmsg(left)
+                count = around.sendmsg(left)
             except BlockingIOError:
                 return False
             except OSError as error:
@@ -197,11 +253,11 @@ class _TcpConnection(asyncio.BufferedProtocol):
 
     def _go_on_writing(self) -> None:
         """Write on; wake the sender at the end, so that it is not woken for every part."""
-        if self._written is None:
+        if self._written is None or self._socket is None:
             return
         error: Exception | None = None
         try:
-            if not self._write_what_fits():
+            if not self._write_what_fits(self._socket):
                 return
         except Exception as broken:  # the sender's to hear, whatever it is
             error = broken
@@ -215,7 +271,10 @@ class _TcpConnection(asyncio.BufferedProtocol):
             written.set_exception(error)
 
     def post(self, message: Message) -> None:
-        self._posted.append(encode_frame(message))
+        self._post(encode_frame(message))
+
+    def _post(self, frame: bytes) -> None:
+        self._posted.append(frame)
         self._write_posted()
 
     def _write_posted(self) -> None:
@@ -238,11 +297,22 @@ class _TcpConnection(asyncio.BufferedProtocol):
 class _TcpListener:
     def __init__(self) -> None:
         self._server: asyncio.Server
+        self._here: asyncio.Server | None = None  # for callers on this machine
         self._closed = False
         self.untrusted: set[_TcpConnection] = set()
 
-    async def begin(self, make: Callable[[], _TcpConnection], address: Address) -> None:
-        self._server = await asyncio.get_running_loop().create_server(make, *address)
+    async def begin(
+        self, make: Callable[[], _TcpConnection], address: Address, shares_memory: bool
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(make, *address)
+        if shares_memory and _is_loopback(self.address[0]):
+            path = shared_memory.name_of(self.address)
+            try:
+                self._here = await loop.create_unix_server(make, path)
+            except OSError:
+                self._server.close()
+                raise
 
     @property
     def address(self) -> Address:
@@ -257,6 +327,8 @@ class _TcpListener:
     def close(self) -> None:
         self._closed = True
         self._server.close()
+        if self._here is not None:
+            self._here.close()
         for connection in self.untrusted:
             connection.close()
 
@@ -279,10 +351,16 @@ def may_set_congestion_control(name: str) -> bool:
 def _is_here(connection: socket.socket) -> bool:
     """Return whether the other end is on this machine's loopback, which nothing congests."""
     try:
-        host = connection.getpeername()[0]
+        return _is_loopback(connection.getpeername()[0])
     except OSError:
         return True  # gone already
-    return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False  # a name
 
 
 class TcpNetwork:
@@ -293,28 +371,41 @@ class TcpNetwork:
         congestion_control: of the connections it makes to other machines, by address; others have
             the kernel's own choice. Where it may not be set, the kernel's stays: ask
             :func:`may_set_congestion_control` first.
+        shares_memory: whether payloads go through shared memory where the other end is on this
+            machine's loopback, and has offered it.
     """
 
     heads_go_ahead = True
 
     def __init__(
-        self, limits: Limits, congestion_control: Mapping[Address, str] | None = None
+        self,
+        limits: Limits,
+        congestion_control: Mapping[Address, str] | None = None,
+        shares_memory: bool = True,
     ) -> None:
         self._limits = limits
+        self._shares_memory = shares_memory and shared_memory.is_possible()
         self._congestion_control = congestion_control or {}
 
     async def connect(self, address: Address, receiver: Receiver) -> Connection:
         """See :meth:`anabranch.net.network.Network.connect`."""
         loop = asyncio.get_running_loop()
+        make = partial(
+            _TcpConnection,
+            lambda _: receiver,
+            self._limits,
+            congestion_control=self._congestion_control.get(address),
+        )
+        is_near = self._shares_memory and _is_loopback(address[0])
+        here = await shared_memory.call(address) if is_near else None
         try:
-            _, connection = await loop.create_connection(
-                lambda: _TcpConnection(
-                    lambda _: receiver,
-                    self._limits,
-                    congestion_control=self._congestion_control.get(address),
-                ),
-                *address,
-            )
+            if here is not None:
+                called, ring = here
+                _, connection = await loop.create_unix_connection(
+                    partial(make, outgoing=ring), sock=called
+                )
+            else:
+                _, connection = await loop.create_connection(make, *address)
         except OSError as error:
             raise LinkError(f"cannot connect to {address[0]}:{address[1]}: {error}") from error
         return connection
@@ -325,7 +416,11 @@ class TcpNetwork:
         """See :meth:`anabranch.net.network.Network.listen`; port 0 takes a free one."""
         listener = _TcpListener()
         try:
-            await listener.begin(lambda: _TcpConnection(welcome, self._limits, listener), address)
+            await listener.begin(
+                lambda: _TcpConnection(welcome, self._limits, listener),
+                address,
+                self._shares_memory,
+            )
         except OSError as error:
             raise LinkError(f"cannot listen on {address[0]}:{address[1]}: {error}") from error
         return listener
