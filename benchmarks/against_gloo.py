@@ -2,10 +2,11 @@
 
     python benchmarks/against_gloo.py                          # nine processes
     python benchmarks/against_gloo.py --sites 3
+    python benchmarks/against_gloo.py --tcp                    # both over TCP
 
 Every process joins both groups; rounds of ours and of gloo take turns, so both feel the same
 machine. Both compute the sum. Ours goes through the public API, with the plan and the size of
-chunks that the scheduler chooses.
+chunks that the scheduler chooses; chunks go through shared memory unless asked otherwise.
 """
 
 from __future__ import annotations
@@ -20,11 +21,15 @@ from statistics import median
 
 import common
 from anabranch import Group, Service, spawn
+from anabranch.net import shared_memory
 from anabranch.overlay import random_complete
 from anabranch.scheduler.chunking import LEAST_ELEMENTS
 
 ELEMENTS = 61_100_840
 SYSTEMS = "gloo", "anabranch"
+_OVER_TCP = "AGAINST_GLOO_OVER_TCP"
+if _OVER_TCP in os.environ:  # in each process, which begins with this file
+    shared_memory.is_possible = lambda: False
 Figures = dict[str, list[float]]  # one for each round, by system
 
 
@@ -81,7 +86,10 @@ def main() -> None:
     parser.add_argument("--gloo-order", help="the sites' ranks along gloo's ring, as 0,2,1")
     parser.add_argument("--least-chunk-elements", type=int, default=LEAST_ELEMENTS)
     parser.add_argument("--dry", action="store_true", help="write no file")
+    parser.add_argument("--tcp", action="store_true", help="share no memory")
     options = parser.parse_args()
+    if options.tcp:
+        os.environ[_OVER_TCP] = "1"
     order = range(options.sites)
     if options.gloo_order is not None:
         order = [int(rank) for rank in options.gloo_order.split(",")]
@@ -114,7 +122,9 @@ def main() -> None:
     if options.dry:
         return
     common.write(
-        "against_gloo" if options.sites == 9 else f"against_gloo_{options.sites}",
+        "against_gloo"
+        + ("" if options.sites == 9 else f"_{options.sites}")
+        + ("_tcp" if options.tcp else ""),
         seed=0,
         sites=options.sites,
         elements=ELEMENTS,
