@@ -196,16 +196,31 @@ def test_so_does_what_it_is_compared_with(name: str, column: int, tmp_path: Path
 
 @pytest.mark.slow
 def test_a_simulation_depends_on_no_clock_no_hash_and_nothing_that_ran_before(
-    simulated: Simulated, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    names = ["intermittent", "faults"]  # whatever is drawn or scripted
-    paths = [SCENARIOS[name] for name in names]
+    (tmp_path / "overlays").symlink_to(EXAMPLES / "overlays")
+    paths = []
+    for name, rounds in (("intermittent", 30), ("faults", 60)):  # drawn, and scripted
+        paths.append(tmp_path / "scenarios" / f"{name}.toml")
+        paths[-1].parent.mkdir(exist_ok=True)
+        text, count = re.subn(
+            r"rounds = \d+", f"rounds = {rounds}", SCENARIOS[name].read_text("utf-8")
+        )
+        assert count == 1
+        paths[-1].write_text(text, "utf-8")
     again = anabranch(
-        "simulate", *paths, "--out", tmp_path, PYTHONHASHSEED="1", OMP_NUM_THREADS="2"
+        "simulate", *paths, "--out", tmp_path / "again", PYTHONHASHSEED="1", OMP_NUM_THREADS="2"
     )
-    first = [fingerprint(log) for name in names for log in simulated(name)]
+    here = [tmp_path / path.stem for path in paths]
+    for folder in here:
+        folder.mkdir()
+    first = [
+        fingerprint(log)
+        for path, folder in zip(paths, here, strict=True)
+        for log in simulate_all(*load(path), folder)
+    ]
     assert re.findall(r"event log (\w+)", again) == first
-    assert len(set(first)) == len(first) > len(names)
+    assert len(set(first)) == len(first) > len(paths)
 
 
 @pytest.mark.slow

@@ -577,7 +577,7 @@ def kill_a_real_worker(
     Returns:
         Whether it took part again before the end.
     """
-    updates = 100 if back else 12  # a process takes seconds to start
+    updates = 70 if back else 12  # a process takes seconds to start
     edges = [("server", "a"), (below, "b"), ("server", "c")]
     write_overlay(tmp_path, "hub", edges, 1e8)
     (tmp_path / "scenario.toml").write_text(
