@@ -35,7 +35,7 @@ from anabranch.net.messages import (
     Start,
     encode,
 )
-from anabranch.net.shared_memory import PLACE, RING_BYTES, IncomingRing, OutgoingRing
+from anabranch.net.rings import PLACE, RING_BYTES, IncomingRing, OutgoingRing
 
 LIMITS = Limits(message_bytes=1 << 12, payload_bytes=1 << 22)
 

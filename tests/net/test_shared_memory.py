@@ -1,4 +1,4 @@
-"""Rings in shared memory: nothing is overwritten before it is read, and nobody waits for ever."""
+"""Memory shared by two ends of a connection: handed over, sealed, and gone with them."""
 
 from __future__ import annotations
 
@@ -6,92 +6,13 @@ import asyncio
 import fcntl
 import os
 import socket
-from collections import deque
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from anabranch.net.errors import MalformedMessage
-from anabranch.net.shared_memory import (
-    PIECE_BYTES,
-    PLACE,
-    RING_BYTES,
-    IncomingRing,
-    OutgoingRing,
-    call,
-    is_possible,
-    name_of,
-    offer,
-    other_end,
-)
+from anabranch.net.rings import PLACE
+from anabranch.net.shared_memory import call, is_possible, name_of, offer, other_end
 
 on_linux = pytest.mark.skipif(not is_possible(), reason="needs Linux")
-SIZES = st.one_of(st.integers(1, 4096), st.integers(1, PIECE_BYTES), st.just(PIECE_BYTES))
-
-
-@settings(deadline=None, max_examples=200)
-@given(sizes=st.lists(SIZES, max_size=60), reads=st.lists(st.integers(0, 5), min_size=1))
-def test_no_piece_lies_where_another_waits_and_a_sender_always_gets_room(
-    sizes: list[int], reads: list[int]
-) -> None:
-    memory = memoryview(bytearray(RING_BYTES))
-    outgoing, incoming = OutgoingRing(memory), IncomingRing(memory)
-    payload = memoryview(bytes(PIECE_BYTES))
-    waiting: deque[tuple[int, int]] = deque()
-    for turn, size in enumerate(sizes):
-        place = outgoing.put(payload[:size])
-        while not place:
-            assert waiting, "the sender waits, and the receiver has nothing left to read"
-            read(incoming, outgoing, waiting)
-            place = outgoing.put(payload[:size])
-        start, length = PLACE.unpack(place)
-        assert length == size
-        assert all(start + length <= begin or end <= start for begin, end in waiting)
-        waiting.append((start, start + length))
-        for _ in range(min(reads[turn % len(reads)], len(waiting))):
-            read(incoming, outgoing, waiting)
-
-
-def read(incoming: IncomingRing, outgoing: OutgoingRing, waiting: deque[tuple[int, int]]) -> None:
-    start, end = waiting.popleft()
-    assert len(incoming.piece(start, end - start)) == end - start
-    if count := incoming.to_free():
-        outgoing.free(count)
-
-
-def test_a_large_payload_goes_in_pieces_and_comes_as_it_was() -> None:
-    memory = memoryview(bytearray(RING_BYTES))
-    outgoing, incoming = OutgoingRing(memory), IncomingRing(memory)
-    payload = memoryview(os.urandom(2 * PIECE_BYTES + 100))
-    places = [
-        PLACE.unpack(outgoing.put(payload[at:])) for at in range(0, len(payload), PIECE_BYTES)
-    ]
-    assert [size for _, size in places] == [PIECE_BYTES, PIECE_BYTES, 100]
-    assert b"".join(incoming.piece(*place) for place in places) == payload
-
-
-def test_frees_are_said_once_for_many_small_pieces() -> None:
-    memory = memoryview(bytearray(RING_BYTES))
-    outgoing, incoming = OutgoingRing(memory), IncomingRing(memory)
-    counts = []
-    for _ in range(2 * PIECE_BYTES // 1024):
-        incoming.piece(*PLACE.unpack(outgoing.put(memoryview(bytes(1024)))))
-        counts.append(incoming.to_free())
-    assert [count for count in counts if count] == [PIECE_BYTES // 1024] * 2
-    outgoing.free(sum(counts))
-    with pytest.raises(MalformedMessage, match="1 pieces are said to be read, of 0 sent"):
-        outgoing.free(1)
-
-
-@pytest.mark.parametrize(
-    ("start", "size"),
-    [(0, 0), (0, PIECE_BYTES + 1), (32, 64), (RING_BYTES, 4), (RING_BYTES - 64, 128)],
-)
-def test_a_piece_outside_the_ring_is_refused(start: int, size: int) -> None:
-    ring = IncomingRing(memoryview(bytearray(RING_BYTES)))
-    with pytest.raises(MalformedMessage, match=f"a piece of {size} bytes at {start}"):
-        ring.piece(start, size)
 
 
 @on_linux
@@ -147,3 +68,13 @@ def test_who_calls_where_nobody_or_somebody_else_listens_gets_nothing() -> None:
             stranger.close()
 
     asyncio.run(play())
+
+
+@on_linux
+def test_another_users_listener_gets_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    address = ("127.0.0.1", os.getpid())
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(name_of(address))
+        listener.listen()
+        monkeypatch.setattr(os, "getuid", lambda: 12345)  # whoever listens, it is not this user
+        assert asyncio.run(call(address)) is None

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from anabranch.net.errors import MalformedMessage, OversizedMessage, PeerError
 from anabranch.net.messages import NO_MESSAGE, WIRE_VERSION, AnyMessage, Message, decode, encode
-from anabranch.net.shared_memory import PLACE, IncomingRing, OutgoingRing
+from anabranch.net.rings import PLACE, IncomingRing, OutgoingRing
 
 PIECE_BYTES = 1 << 18
 _STAGING_BYTES = 1 << 19

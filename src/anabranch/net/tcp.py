@@ -23,7 +23,7 @@ from anabranch.net.errors import LinkError
 from anabranch.net.frames import FrameReader, Limits, encode_frame, encode_freed
 from anabranch.net.messages import Message
 from anabranch.net.network import Address, Connection, Payload, Receiver
-from anabranch.net.shared_memory import IncomingRing, OutgoingRing
+from anabranch.net.rings import PIECE_BYTES, IncomingRing, OutgoingRing
 from anabranch.overlay import Link, Overlay
 
 # What a caller may send before it has said who it is.
@@ -200,7 +200,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
             place = ring.put(data) if data else b""
             await self._write(head + place)
             if place:
-                data = data[shared_memory.PIECE_BYTES :]
+                data = data[PIECE_BYTES:]
             if not data:
                 return
             head = b""
