@@ -1,0 +1,86 @@
+"""The application that commands join, and how it ends.
+
+Exit codes: 0 all went well, 1 a run failed, 2 bad input, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from anabranch import __version__
+from anabranch.emulate import EmulationError
+from anabranch.net.errors import NetError
+from anabranch.overlay import OverlayError
+from anabranch.plan import PlanError
+from anabranch.record import LogError
+from anabranch.run.checkpoints import CheckpointError
+from anabranch.run.scenario import ScenarioError
+
+app = typer.Typer(
+    name="anabranch",
+    help="Train one PyTorch model across sites joined by slow, uneven, changing networks.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console() if sys.stdout.isatty() else Console(width=120)  # files do not wrap
+
+
+def main() -> NoReturn:
+    """Run the command line."""
+    try:
+        app()
+    except (
+        OverlayError,
+        PlanError,
+        ScenarioError,
+        LogError,
+        EmulationError,
+        CheckpointError,
+    ) as error:
+        _fail(error, 2)
+    except (NetError, OSError, ValueError, ArithmeticError) as error:
+        _fail(error, 1)
+    sys.exit(0)
+
+
+def _fail(error: Exception, code: int) -> NoReturn:
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"anabranch {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which release.")
+    ] = False,
+) -> None:
+    pass
+
+
+@contextmanager
+def ending_on_interrupt() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end what the block does in good order, and then this command."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        raise typer.Exit(130) from None
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt

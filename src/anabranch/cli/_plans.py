@@ -1,0 +1,166 @@
+"""The command that plans: routes side by side, predicted and drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.tree import Tree as TextTree
+
+from anabranch import overlay as overlays
+from anabranch import plan as plans
+from anabranch._typed_toml import listed, nearest, tag_of
+from anabranch.cli._app import app, console
+from anabranch.overlay import Overlay, UniformRates
+from anabranch.plan import PLANNERS, AnyPlanner, Fapt, FromFile, Plan, Prediction
+from anabranch.record import units
+
+_ALEXNET_MB = 244.403
+ROUTES = {tag_of(planner): planner for planner in PLANNERS if not issubclass(planner, FromFile)}
+
+
+@app.command()
+def plan(
+    overlay: Annotated[str, typer.Argument(help="A built-in overlay's name, or a file.")],
+    roots: Annotated[
+        int | None, typer.Option(help="Roots of the FAPT; all sites if not given.", min=1)
+    ] = None,
+    size_mb: Annotated[
+        float,
+        typer.Option("--size-mb", help="Buffer in megabytes; AlexNet's if not given.", min=1e-6),
+    ] = _ALEXNET_MB,
+    chunk_elements: Annotated[int, typer.Option(help="The most elements of a chunk.", min=1)] = 1
+    << 18,
+    rate: Annotated[
+        str | None,
+        typer.Option(
+            help="For graph files without capacities: bit/s, as 100e6, or a range drawn per "
+            "direction, as 20e6..155e6."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of rates drawn from a range.")] = 0,
+    default_latency_s: Annotated[
+        float | None, typer.Option(help="For graph files without positions: seconds one way.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Also draw the plans into this page.")] = None,
+    route: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Whose trees to draw, {listed(ROUTES)}; packed if not given, or fapt where "
+            "--roots is."
+        ),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(help="Write that plan to this file, for scenarios with route.kind = file."),
+    ] = None,
+) -> None:
+    """Plan trees for an overlay: draw them, predict the round, and compare with the limit."""
+    network = overlays.load(overlay, _rate(rate, seed), default_latency_s=default_latency_s)
+    route = route or ("packed" if roots is None else "fapt")
+    if route not in ROUTES:
+        near = nearest(route, ROUTES) or f"give one of {listed(ROUTES)}"
+        raise typer.BadParameter(f"--route {route}: no such route; {near}")
+    planners = list(_planners(network.size if roots is None else roots))
+    planned = [each.plan(network) for each in planners]
+    by_kind = {tag_of(each): found for each, found in zip(planners, planned, strict=True)}
+    chosen = by_kind[route]
+    size_bytes = size_mb * 1e6
+    limit_s = plans.limit_s(network, size_bytes)
+    console.print(
+        f"{network.name}: {network.size} sites, {len(network.links)} directed links; "
+        f"{units.size(size_bytes)} in chunks of {units.size(4 * chunk_elements)}"
+    )
+    console.print(_predictions(network, planned, size_bytes, 4 * chunk_elements, limit_s))
+    console.print(
+        f"physical limit: {units.seconds(limit_s)} a round, no plan on these links is faster"
+    )
+    console.print(f"{chosen.label}:")
+    for tree in _draw(network, chosen):
+        console.print(tree)
+    if save is not None:
+        save.write_text(f"{plans.dumps(chosen)}\n", encoding="utf-8")
+        console.print(f"saved: {save}", soft_wrap=True)
+    if html is not None:
+        from anabranch.record.report import write_plan_page
+
+        write_plan_page(network, planned, html)
+        console.print(f"drawn: {html}", soft_wrap=True)
+
+
+def _planners(roots: int) -> Iterator[AnyPlanner]:
+    """Yield a planner of each kind; FAPT with one root, and then with so many."""
+    for planner in ROUTES.values():
+        if planner is Fapt:
+            yield from (Fapt(roots=count) for count in sorted({1, roots}))
+        else:
+            yield planner()
+
+
+def _rate(text: str | None, seed: int) -> float | UniformRates | None:
+    if text is None:
+        return None
+    try:
+        low, dots, high = text.partition("..")
+        return UniformRates(float(low), float(high), seed) if dots else float(low)
+    except ValueError as error:
+        raise typer.BadParameter(f"--rate {text}: give bit/s, or low..high ({error})") from None
+
+
+def _predictions(
+    network: Overlay, planned: list[Plan], size_bytes: float, chunk_bytes: float, limit_s: float
+) -> Table:
+    table = Table()
+    for heading in ("route", "round", "speed-up", "of the limit", "paper's metric", "busiest link"):
+        table.add_column(heading, justify="left" if heading in ("route",) else "right")
+    first_s: float | None = None
+    for each in planned:
+        predicted = plans.predict(each, network, size_bytes, chunk_bytes=chunk_bytes)
+        first_s = first_s or predicted.contention_s
+        table.add_row(
+            each.label,
+            units.seconds(predicted.contention_s),
+            units.times(first_s / predicted.contention_s if first_s else None),
+            units.percent(limit_s / predicted.contention_s if first_s else None),
+            units.seconds(predicted.paper_s),
+            _bottleneck(network, predicted),
+        )
+    return table
+
+
+def _bottleneck(network: Overlay, predicted: Prediction) -> str:
+    if predicted.bottleneck_port is not None:
+        site, way = predicted.bottleneck_port
+        return f"{network.sites[site].name}, {way}"
+    if predicted.bottleneck is not None:
+        return "->".join(network.sites[site].name for site in predicted.bottleneck)
+    return ""
+
+
+def _draw(network: Overlay, planned: Plan) -> list[TextTree]:
+    drawn = []
+    for tree in planned.trees:
+        mirrored = tree.up == tree.down
+        ways = (("", tree.up),) if mirrored else ((" up", tree.up), (" down", tree.down))
+        for way, parents in ways:
+            title = f"[bold]{network.sites[tree.root].name}[/bold]{way}, share {tree.share:.1%}"
+            branches = {tree.root: TextTree(title)}
+            children = tree.children(parents)
+            queue = [tree.root]
+            while queue:
+                site = queue.pop(0)
+                for child in children[site]:
+                    hop = (child, site) if way != " down" else (site, child)
+                    path = planned.path(*hop)
+                    via = [network.sites[relay].name for relay in path[1:-1]]
+                    text = network.sites[child].name + (f" via {', '.join(via)}" if via else "")
+                    branches[child] = branches[site].add(text)
+                    queue.append(child)
+            drawn.append(branches[tree.root])
+    return drawn
+
+
+# --- reproduce ---------------------------------------------------------------------------------

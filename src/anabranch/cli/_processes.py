@@ -1,0 +1,253 @@
+"""Commands that are one process of a run or a group: scheduler, site."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import msgspec
+import typer
+
+from anabranch import overlay as overlays
+from anabranch._typed_toml import listed, nearest, tag_of
+from anabranch.cli._app import app
+from anabranch.cli._plans import ROUTES
+from anabranch.cli._runs import DataOption, SaveOption
+from anabranch.net.network import Address
+from anabranch.overlay import Overlay
+from anabranch.pace import PACES
+from anabranch.run import scenario as scenarios
+from anabranch.run.checkpoints import Course, Files
+from anabranch.run.launch import BEGAN, TOKEN_VARIABLE
+
+if TYPE_CHECKING:
+    from anabranch.group import Service
+
+_T = TypeVar("_T")
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_UNKNOWN_BPS = 100e6  # taken for every link's rate until it is measured
+_PACES = {tag_of(pace): pace for pace in PACES}
+
+
+InsecureOption = Annotated[
+    bool,
+    typer.Option(
+        "--insecure", help="Allow addresses off this machine: traffic is not encrypted yet."
+    ),
+]
+
+
+@app.command()
+def scheduler(
+    scenario: Annotated[
+        Path | None, typer.Argument(help="A scenario's file; a group of any sites if not given.")
+    ] = None,
+    log: Annotated[Path | None, typer.Option(help="The event log to create.")] = None,
+    overlay: Annotated[
+        str | None,
+        typer.Option(help="For a group: a built-in overlay or a file; links may lack rates."),
+    ] = None,
+    sites: Annotated[
+        str | None,
+        typer.Option(help="For a group without an overlay: names, as paris,austin; measured."),
+    ] = None,
+    route: Annotated[
+        str,
+        typer.Option(
+            help=f"For a group: where aggregates travel, {listed(ROUTES)}; packed if not given. "
+            "With parameters, as fapt,roots=3. With a scenario: which of its routes, from 0."
+        ),
+    ] = "",
+    measure: Annotated[
+        bool,
+        typer.Option(help="For a group: take all links for equal until they are measured."),
+    ] = False,
+    pace: Annotated[
+        str | None,
+        typer.Option(
+            help=f"For a group whose roots serve the model: {listed(_PACES)}; with parameters, as "
+            "ssp,lead=3."
+        ),
+    ] = None,
+    updates: Annotated[
+        int, typer.Option(help="How many each worker makes, where the model is served.", min=1)
+    ] = 1,
+    listen: Annotated[
+        str, typer.Option(help="host:port; port 0 takes a free one.")
+    ] = "127.0.0.1:0",
+    stop_with_stdin: Annotated[bool, typer.Option(hidden=True)] = False,
+    emulated: Annotated[bool, typer.Option(hidden=True)] = False,
+    insecure: InsecureOption = False,
+    checkpoint_every: SaveOption = None,
+    after_round: Annotated[
+        int, typer.Option(help="The round whose checkpoints every site resumes from.", min=0)
+    ] = 0,
+) -> None:
+    """Run a scheduler, of a group or of a scenario; sites join it by address and token.
+
+    The token is $ANABRANCH_TOKEN. A group's sites are processes that call `anabranch.join(...)`.
+    """
+    address = _address(listen, insecure)
+    if scenario is None:
+        _serve_group(_service(overlay, sites, route, measure, pace, updates), address, log)
+        return
+    from anabranch.run.control import run_scheduler
+
+    for option, given in (("--overlay", overlay), ("--sites", sites), ("--pace", pace)):
+        if given is not None:
+            raise typer.BadParameter(f"{option} is for a group; the scenario says it itself")
+    if log is None:
+        raise typer.BadParameter("--log is missing: the event log of the run")
+    if route and not route.isdigit():
+        raise typer.BadParameter(f"--route {route}: with a scenario, give the number of its route")
+    loaded, network = scenarios.load(scenario)
+    runs, index = loaded.runs(), int(route or 0)
+    if index >= len(runs):
+        raise typer.BadParameter(f"--route {index}: {scenario} has routes 0..{len(runs) - 1}")
+    run_scheduler(
+        runs[index],
+        network,
+        _token(),
+        address,
+        log,
+        lambda at: print(f"{at[0]}:{at[1]}", flush=True),
+        stop_with_stdin,
+        emulated,
+        lambda: print(BEGAN, flush=True) if stop_with_stdin else None,
+        Course(after_round=after_round, save_every=checkpoint_every),
+    )
+
+
+def _service(
+    overlay: str | None,
+    sites: str | None,
+    route: str,
+    measure: bool,
+    pace: str | None,
+    updates: int,
+) -> Service:
+    """Return what a group is served with, as options say."""
+    from anabranch.group import Service
+    from anabranch.scheduler.awareness import Passive
+
+    if (overlay is None) == (sites is None):
+        raise typer.BadParameter(
+            "give a scenario's file, or --overlay FILE, or --sites NAME,NAME,... for a group"
+        )
+    if sites is not None:
+        network, measure = _complete(sites), True
+    else:
+        assert overlay is not None
+        network = overlays.load(overlay, unknown_rate_bps=_UNKNOWN_BPS if measure else None)
+    planner = _value("--route", route or "packed", ROUTES)
+    if pace is not None:
+        rule = _value("--pace", pace, _PACES)
+        return Service(network, planner, None, adaptive=False, pace=rule, updates=updates)
+    awareness = Passive(start="equal" if measure else "overlay")
+    return Service(network, planner, awareness)
+
+
+def _value(option: str, text: str, known: Mapping[str, type[_T]]) -> _T:
+    """Return what KIND or KIND,KEY=VALUE,... stands for, keys as scenario files spell them."""
+    kind, *given = text.split(",")
+    if kind not in known:
+        near = nearest(kind, known) or f"give one of {listed(known)}"
+        raise typer.BadParameter(f"{option} {text}: no such kind; {near}")
+    table: dict[str, object] = {"kind": kind}
+    for each in given:
+        key, equals, value = each.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{option} {text}: {each!r} is not KEY=VALUE")
+        table[key] = value
+    try:
+        return msgspec.convert(table, known[kind], strict=False)
+    except msgspec.ValidationError as error:
+        raise typer.BadParameter(f"{option} {text}: {error}") from None
+
+
+def _complete(names: str) -> Overlay:
+    """Return an overlay of these sites, each linked with each; its rates say nothing."""
+    sites = tuple(overlays.Site(name.strip()) for name in names.split(","))
+    links = tuple(
+        overlays.Link(source, target, _UNKNOWN_BPS)
+        for source in range(len(sites))
+        for target in range(len(sites))
+        if source != target
+    )
+    return Overlay("group", sites, links)
+
+
+def _serve_group(service: Service, address: Address, log: Path | None) -> None:
+    from anabranch.group._serve import serve
+
+    def listening(at: Address) -> None:
+        names = ", ".join(site.name for site in service.overlay.sites)
+        print(f"{at[0]}:{at[1]}", flush=True)
+        print(f"waiting for {names}", file=sys.stderr, flush=True)
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    serve(service, _token(), address, log, listening, say)
+
+
+@app.command()
+def site(
+    name: Annotated[str, typer.Argument(help="This site's name in the overlay.")],
+    scheduler: Annotated[str, typer.Option(help="The scheduler's host:port.")],
+    host: Annotated[str, typer.Option(help="Where other sites reach this one.")] = "127.0.0.1",
+    data_dir: DataOption = None,
+    threads: Annotated[
+        int | None, typer.Option(help="For torch; its own choice if not given.")
+    ] = None,
+    insecure: InsecureOption = False,
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where the final weights go, if this site writes them: the overlay's first does, "
+            "or the servers together, on a disk that they share."
+        ),
+    ] = None,
+    checkpoints: Annotated[
+        Path | None, typer.Option(help="Folder for this site's checkpoints.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Folder of the round to go on after, such as round-000020.")
+    ] = None,
+) -> None:
+    """Take part in a run as one site; needs the run's token in $ANABRANCH_TOKEN."""
+    from anabranch.run.worker import run_site
+
+    address = _address(scheduler, insecure)
+    _check_host(host, insecure)
+    files = Files(data=data_dir, weights=weights, checkpoints=checkpoints, resume=resume)
+    run_site(name, address, _token(), host, files, threads)
+
+
+def _token() -> str:
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    if not token:
+        raise typer.BadParameter(
+            f"set ${TOKEN_VARIABLE} to the run's shared secret, the same for the scheduler and "
+            "every site"
+        )
+    return token
+
+
+def _address(text: str, insecure: bool) -> Address:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535:
+        raise typer.BadParameter(f"{text!r} is not host:port")
+    _check_host(host, insecure)
+    return host, int(port)
+
+
+def _check_host(host: str, insecure: bool) -> None:
+    if host not in _LOOPBACK and not insecure:
+        raise typer.BadParameter(
+            f"{host} is off this machine, and traffic would be neither encrypted nor "
+            "authenticated beyond a shared token; say --insecure if the network is trusted"
+        )

@@ -1,0 +1,88 @@
+"""The command that makes papers' tables and figures again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from anabranch.experiments import Row
+
+
+from anabranch.cli._app import app, console, ending_on_interrupt
+from anabranch.cli._runs import EmulateOption, new_folder
+
+
+@app.command()
+def reproduce(
+    experiment: Annotated[
+        str | None,
+        typer.Argument(
+            help="Such as netstorm/fig14, or netstorm for all of a paper's; with --emulate, for "
+            "those that can be emulated."
+        ),
+    ] = None,
+    list_them: Annotated[bool, typer.Option("--list", help="Say what there is.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter runs.")] = False,
+    seed: Annotated[int, typer.Option(help="The first that networks are drawn with.", min=0)] = 0,
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder for tables, as JSON and CSV, and scenarios.")
+    ] = Path("runs"),
+    jobs: Annotated[
+        int | None, typer.Option(help="Simulations at once; one a core if not given.", min=1)
+    ] = None,
+    emulate: EmulateOption = False,
+) -> None:
+    """Make a paper's table or figure again, beside the paper's numbers; in simulation."""
+    from anabranch import experiments
+
+    if experiment is None or list_them:
+        for each in experiments.EXPERIMENTS.values():
+            console.print(f"{each.name}  {each.title}", soft_wrap=True)
+        return
+    try:
+        wanted = experiments.find(experiment)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    left_out = [each for each in wanted if emulate and not each.emulable]
+    wanted = [each for each in wanted if each not in left_out]
+    if not wanted:
+        raise typer.BadParameter(f"{experiment} runs in simulation only; leave --emulate out")
+    if left_out:
+        names = ", ".join(each.name for each in left_out)
+        console.print(f"left out, for they run in simulation only: {names}", soft_wrap=True)
+    folder = new_folder(out, f"reproduce-{experiment.replace('/', '-')}")
+    with ending_on_interrupt(), console.status("") as status:
+        lab = experiments.Lab(
+            folder / "scenarios",
+            quick=quick,
+            seed=seed,
+            jobs=jobs or os.cpu_count() or 1,
+            emulate=emulate,
+            on_trial=lambda ended, of: status.update(f"{ended} of {of} runs"),
+        )
+        for each in wanted:
+            result = each.make(lab)
+            written = experiments.write_result(
+                each.name, each.title, result, folder, seed=seed, quick=quick, emulated=emulate
+            )
+            console.print(_side_by_side(f"{each.name}: {each.title}", result.rows))
+            for note in result.notes:
+                console.print(note, soft_wrap=True)
+            for path in written:
+                console.print(f"written: {path}", soft_wrap=True)
+
+
+def _side_by_side(title: str, rows: Iterable[Row]) -> Table:
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("", "paper", "ours", "what differs, and why"):
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(row.what, row.paper, row.ours, row.why)
+    return table
