@@ -95,7 +95,7 @@ async def receive(chunks: int) -> None:
         connected.set()
         return receivers[-1]
 
-    listener = await TcpNetwork(LIMITS).listen(("127.0.0.1", 0), welcome)
+    listener = await TcpNetwork(LIMITS, shares_memory=False).listen(("127.0.0.1", 0), welcome)
     print(listener.address[1], flush=True)
     await connected.wait()
     (receiver,) = receivers
@@ -111,7 +111,7 @@ async def send(address: Address, chunks: int) -> float:
     silent = Silent()
 
     async def connect(strand: int) -> Connection:
-        connection = await TcpNetwork(LIMITS).connect(address, silent)
+        connection = await TcpNetwork(LIMITS, shares_memory=False).connect(address, silent)
         await connection.send(Ready(ELEMENTS))
         return connection
 

@@ -3,7 +3,7 @@
     python benchmarks/messages.py                          # the code in src/
     python benchmarks/messages.py --before ../old/src      # beside that of another checkout
 
-Three settings, all over real TCP on loopback, one process a site:
+Three settings, all over TCP on loopback, one process a site:
 
 - ``lane``: one lane sends as fast as it can; the other process adds each chunk up;
 - ``paced``: the same on a connection that the kernel holds to 100 Mbit/s, where bytes come a few
@@ -127,7 +127,7 @@ async def receive(chunks: int, elements: int) -> None:
         connected.set()
         return receivers[-1]
 
-    listener = await TcpNetwork(LIMITS).listen(("127.0.0.1", 0), welcome)
+    listener = await TcpNetwork(LIMITS, shares_memory=False).listen(("127.0.0.1", 0), welcome)
     print(listener.address[1], flush=True)
     await connected.wait()
     began_s = time.process_time()
@@ -143,7 +143,9 @@ async def send(port: int, chunks: int, elements: int) -> None:
     silent = Silent()
 
     async def connect(strand: int) -> Connection:
-        connection = await TcpNetwork(LIMITS).connect(("127.0.0.1", port), silent)
+        connection = await TcpNetwork(LIMITS, shares_memory=False).connect(
+            ("127.0.0.1", port), silent
+        )
         await connection.send(Ready(elements))
         return connection
 
@@ -180,7 +182,7 @@ def lane_cpu_s(source: Path, chunk_bytes: int, total_bytes: int, paced: bool) ->
 async def take_part(name: str, scheduler: str, chunk_bytes: int) -> None:
     buffer = np.ones(ROUND_BYTES // 4, np.float32)
     host, port = scheduler.split(":")
-    lanes = TcpNetwork(LIMITS)
+    lanes = TcpNetwork(LIMITS, shares_memory=False)
     agent = SiteAgent(
         TcpNetwork(CONTROL_LIMITS),
         lanes,

@@ -159,7 +159,7 @@ def main() -> None:
             row["before_over_now"] = common.spread(ratios)
         results[name] = row
         print(f"{name}: {json.dumps(row)}", flush=True)
-    common.write("versions", seed=0, results=results)
+    common.write("versions_some" if options.only else "versions", seed=0, results=results)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ and shared memory (:mod:`anabranch.net.shared_memory`).
 
 Bulk data goes around the transport, through a second handle on the same socket: a payload is
 handed to the kernel from where it lies, and what has arrived is taken in a few large reads a turn
-of the loop. On loopback that halves the processor time per byte. The transport keeps what it is
+of the loop. The transport keeps what it is
 good at: noticing data and the end, small messages, and closing in order. (Encrypted connections
 will have to go through it whole.)
 """
