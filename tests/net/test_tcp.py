@@ -357,6 +357,36 @@ def test_a_send_waits_for_room_in_shared_memory_until_the_other_end_reads_or_goe
     on_loop(play)
 
 
+@pytest.mark.skipif(not shared_memory.is_possible(), reason="needs Linux")
+def test_where_the_system_grants_no_memory_a_connection_is_tcp(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(name: str, flags: int) -> int:
+        raise PermissionError
+
+    async def play() -> None:
+        ears: list[Ear] = []
+
+        def welcome(connection: Connection) -> Ear:
+            ears.append(Ear())
+            return ears[-1].welcome(connection)
+
+        network, caller = TcpNetwork(LIMITS), Ear()
+        listener = await network.listen(("127.0.0.1", 0), welcome)
+        connection = await network.connect(listener.address, caller)
+        assert connection.peer == "{}:{}".format(*listener.address)
+        await connection.send(Start(), LARGE)
+        await ears[0].closed  # the call that found no memory
+        await ears[1].hears(Start())
+        for end in (connection, ears[1].connection):
+            end.close()
+        listener.close()
+        await asyncio.wait({ears[1].closed, caller.closed})
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    on_loop(play)
+
+
 # --- who may send what ----------------------------------------------------------------------------
 
 

@@ -36,9 +36,18 @@ def _mapped(descriptor: int) -> memoryview:
         os.close(descriptor)
 
 
-def offer(caller: socket.socket) -> IncomingRing:
-    """Make memory and hand it to who has just called, with the first byte of the stream."""
-    memory = os.memfd_create("anabranch", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+def offer(caller: socket.socket) -> IncomingRing | None:
+    """Make memory and hand it to who has just called, with the first byte of the stream.
+
+    Returns:
+        The ring to read from; None where the system grants no memory. The caller is told so.
+    """
+    try:
+        memory = os.memfd_create("anabranch", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except OSError:
+        with contextlib.suppress(OSError):
+            caller.send(b"\0")
+        return None
     os.ftruncate(memory, RING_BYTES)
     fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)
     with contextlib.suppress(OSError):  # gone again: reading the stream will tell
