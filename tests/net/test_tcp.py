@@ -29,6 +29,7 @@ from anabranch.net.messages import (
     Start,
 )
 from anabranch.net.network import Connection
+from anabranch.net.rings import PIECE_BYTES, RING_BYTES
 from anabranch.net.tcp import TcpNetwork, may_set_congestion_control
 
 LIMITS = Limits(message_bytes=1 << 16, payload_bytes=1 << 28)
@@ -353,6 +354,36 @@ def test_a_send_waits_for_room_in_shared_memory_until_the_other_end_reads_or_goe
                 assert not called.heard
                 with pytest.raises(LinkError, match="is gone"):
                     await connection.send(Start())
+
+    on_loop(play)
+
+
+@pytest.mark.skipif(not shared_memory.is_possible(), reason="needs Linux")
+def test_room_that_comes_while_a_head_is_written_is_seen() -> None:
+    async def fill(connection: Connection, most: int) -> int:
+        """Fill the ring, and then the kernel's buffer with so many messages, or all it takes."""
+        for _ in range(RING_BYTES // PIECE_BYTES):
+            await connection.send(Start(), LARGE[:PIECE_BYTES])
+        flushed: asyncio.Event = connection._flushed  # type: ignore[attr-defined]
+        posts = 0
+        while flushed.is_set() and posts < most:
+            connection.post(Shutdown())
+            posts += 1
+        return posts
+
+    async def play() -> None:
+        called = Ear()
+        async with joined(called) as connection:
+            slow_to_read(called)
+            most = await fill(connection, 1 << 20)
+        called = Ear()
+        async with joined(called) as connection:
+            transport = slow_to_read(called)
+            await fill(connection, most - 1)  # so that the head will have to wait
+            sending = asyncio.ensure_future(connection.send(Start(), LARGE[:PIECE_BYTES]))
+            await turns()
+            transport.resume_reading()
+            await asyncio.wait_for(sending, 10)
 
     on_loop(play)
 

@@ -161,6 +161,3 @@ def _draw(network: Overlay, planned: Plan) -> list[TextTree]:
                     queue.append(child)
             drawn.append(branches[tree.root])
     return drawn
-
-
-# --- reproduce ---------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ A frame is a 16-byte prefix, a message (msgpack), and a raw payload::
 The reader owns the buffer that the socket fills. A payload never waits in memory as a whole: its
 sink either names the memory it belongs in, which the socket then fills directly, or takes it in
 pieces of at least ``PIECE_BYTES`` (the last one excepted), small enough to be still in the cache
-when they are added up.
+when they are added up. (Pieces of shared memory are as large as the sender made them.)
 
 Within one machine a payload may lie in shared memory; the stream then says where, piece by piece.
 And a frame of the prefix alone that begins with ``AF`` says, in place of a message's bytes, how
@@ -118,6 +118,10 @@ class FrameReader:
     def stop(self) -> None:
         """Consume nothing more, not even what is already there."""
         self._stopped = True
+
+    def share_no_more(self) -> None:
+        """Let go of shared memory: the stream has ended."""
+        self._incoming = self._outgoing = None
 
     @property
     def between_frames(self) -> bool:

@@ -10,76 +10,83 @@ sealed against shrinking, so that no peer can take it away from under a reader.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import fcntl
 import mmap
 import os
 import socket
 import struct
+import sys
+from asyncio.trsock import TransportSocket
 from typing import NamedTuple
 
 from anabranch.net.rings import RING_BYTES, IncomingRing, OutgoingRing
 
+_ANSWER_S = 5.0  # until a listener that says nothing is called over TCP
 _SEALS = getattr(fcntl, "F_SEAL_SHRINK", 0) | getattr(fcntl, "F_SEAL_GROW", 0)
 
 
 def is_possible() -> bool:
     """Return whether this system has what it takes; Linux has."""
-    return hasattr(os, "memfd_create")
+    return sys.platform == "linux" and hasattr(os, "memfd_create")
 
 
-def _mapped(descriptor: int) -> memoryview:
-    """Map shared memory; the descriptor is closed, the mapping lasts as long as the view."""
-    try:
-        return memoryview(mmap.mmap(descriptor, RING_BYTES))
-    finally:
-        os.close(descriptor)
-
-
-def offer(caller: socket.socket) -> IncomingRing | None:
+def offer(own: TransportSocket) -> IncomingRing | None:
     """Make memory and hand it to who has just called, with the first byte of the stream.
 
+    Args:
+        own: the socket of the end that was called.
+
     Returns:
-        The ring to read from; None where the system grants no memory. The caller is told so.
+        The ring to read from; None where it could not be made or handed over.
     """
     try:
         memory = os.memfd_create("anabranch", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(memory, RING_BYTES)
+            fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)
+            ring = IncomingRing(memoryview(mmap.mmap(memory, RING_BYTES)))
+            with own.dup() as caller:
+                socket.send_fds(caller, [b"\0"], [memory])
+        finally:
+            os.close(memory)
     except OSError:
-        with contextlib.suppress(OSError):
-            caller.send(b"\0")
         return None
-    os.ftruncate(memory, RING_BYTES)
-    fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)
-    with contextlib.suppress(OSError):  # gone again: reading the stream will tell
-        socket.send_fds(caller, [b"\0"], [memory])
-    return IncomingRing(_mapped(memory))
+    return ring
 
 
 async def call(address: tuple[str, int]) -> tuple[socket.socket, OutgoingRing] | None:
     """Call a listener of this machine, and take the memory it offers.
 
     Returns:
-        A connected socket and the ring to send through; None where no such listener is, or where
-        it is another user's, who may take a name but not a port that is in use.
+        A connected socket and the ring to send through; None where no such listener answers soon,
+        or where it is another user's, who may take a name but not a port that is in use.
     """
-    caller = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        caller = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError:
+        return None
     try:
         caller.setblocking(False)
         caller.connect(name_of(address))
-        if _credentials(caller).user != os.getuid():
-            caller.close()
-            return None
-        await _readable(caller)
-        _, descriptors, _, _ = socket.recv_fds(caller, 1, 1)
-        if descriptors:
-            return caller, OutgoingRing(_mapped(descriptors[0]))
-    except OSError:
-        pass  # nobody listens there, or no more
+        if _credentials(caller).user == os.geteuid():
+            await asyncio.wait_for(_readable(caller), _ANSWER_S)
+            _, descriptors, _, _ = socket.recv_fds(caller, 1, 1, socket.MSG_CMSG_CLOEXEC)
+            if descriptors:
+                return caller, OutgoingRing(_mapped(descriptors[0]))
+    except (OSError, ValueError):
+        pass  # nobody there, or nothing to map
     except BaseException:
         caller.close()
         raise
     caller.close()
     return None
+
+
+def _mapped(memory: int) -> memoryview:
+    try:
+        return memoryview(mmap.mmap(memory, RING_BYTES))
+    finally:
+        os.close(memory)
 
 
 async def _readable(connection: socket.socket) -> None:

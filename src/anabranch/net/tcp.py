@@ -78,8 +78,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
         own = transport.get_extra_info("socket")
         if own.family == socket.AF_UNIX:
             if self._listener is not None:
-                with own.dup() as caller:
-                    self._incoming = shared_memory.offer(caller)
+                self._incoming = shared_memory.offer(own)
         else:
             self._socket = own.dup()
             self._socket.setblocking(False)
@@ -98,6 +97,8 @@ class _TcpConnection(asyncio.BufferedProtocol):
             self._incoming,
             self._outgoing,
         )
+        if own.family == socket.AF_UNIX and self._incoming is None and self._outgoing is None:
+            transport.abort()  # no memory to share: the caller takes the end for that, and uses TCP
         if self._listener is not None:
             self._listener.accepted(self)
 
@@ -160,6 +161,8 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._room.set()
         if self._socket is not None:
             self._socket.close()
+        self._incoming = self._outgoing = None  # memory goes with the connection
+        self._reader.share_no_more()
         self._receiver.on_closed(self._failure)
 
     # --- the protocol's side
@@ -197,6 +200,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
 
     async def _share(self, ring: OutgoingRing, head: bytes, data: memoryview) -> None:
         while True:
+            self._room.clear()  # before asking: room may come while what has been said is written
             place = ring.put(data) if data else b""
             await self._write(head + place)
             if place:
@@ -205,7 +209,6 @@ class _TcpConnection(asyncio.BufferedProtocol):
                 return
             head = b""
             if not place:
-                self._room.clear()
                 await self._room.wait()
 
     async def _write(self, *parts: Payload) -> None:
@@ -311,6 +314,8 @@ class _TcpListener:
             try:
                 self._here = await loop.create_unix_server(make, path)
             except OSError:
+                pass  # another user has the name, or such sockets are forbidden: all is TCP
+            except BaseException:
                 self._server.close()
                 raise
 
