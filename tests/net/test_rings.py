@@ -1,4 +1,4 @@
-"""Rings in shared memory: nothing is overwritten before it is read, and nobody waits for ever."""
+"""Rings in shared memory: a sender overwrites no unread piece, and gets room in the end."""
 
 from __future__ import annotations
 

@@ -76,5 +76,5 @@ def test_another_users_listener_gets_no_call(monkeypatch: pytest.MonkeyPatch) ->
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(name_of(address))
         listener.listen()
-        monkeypatch.setattr(os, "geteuid", lambda: 12345)  # whoever listens, it is not this user
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)  # the listener then is another user's
         assert asyncio.run(call(address)) is None

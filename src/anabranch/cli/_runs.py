@@ -87,7 +87,7 @@ def run(
     checkpoint_every: SaveOption = None,
     resume: ResumeOption = None,
 ) -> None:
-    """Run scenarios on this machine: real processes, real TCP, links held to their rates."""
+    """Run scenarios on this machine: real processes and connections, links held to their rates."""
     folder = new_folder(out, scenario[0].stem)
     _run(scenario, folder, data_dir, emulate, checkpoint_every, resume)
 

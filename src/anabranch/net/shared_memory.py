@@ -74,7 +74,7 @@ async def call(address: tuple[str, int]) -> tuple[socket.socket, OutgoingRing] |
             if descriptors:
                 return caller, OutgoingRing(_mapped(descriptors[0]))
     except (OSError, ValueError):
-        pass  # nobody there, or nothing to map
+        pass  # no listener answered, or what it sent cannot be mapped
     except BaseException:
         caller.close()
         raise
