@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -566,6 +567,28 @@ def test_a_listener_that_closes_closes_whom_nobody_has_trusted(turns_before: int
             await asyncio.sleep(0)
         listener.close()
         assert isinstance(await caller.closed, LinkError)
+
+    on_loop(play)
+
+
+@pytest.mark.parametrize("turns_before", range(6))
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])
+def test_a_listener_that_closes_while_it_accepts_leaves_nothing_open(
+    family: socket.AddressFamily, turns_before: int
+) -> None:
+    async def play() -> None:
+        listener = await TcpNetwork(LIMITS).listen(("127.0.0.1", 0), Ear(trusting=False).welcome)
+        address = listener.address
+        with socket.socket(family) as caller:
+            caller.connect(address if family == socket.AF_INET else shared_memory.name_of(address))
+            for _ in range(turns_before):  # a turn to notice, one to accept, one to make it
+                await asyncio.sleep(0)
+            listener.close()
+            await turns()
+            gc.collect()  # what was left open says so
+            caller.setblocking(False)
+            with suppress(ConnectionResetError):
+                caller.recv(1)  # the end, or the byte that comes with memory; nobody waits
 
     on_loop(play)
 

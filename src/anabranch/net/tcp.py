@@ -331,9 +331,12 @@ class _TcpListener:
 
     def close(self) -> None:
         self._closed = True
-        self._server.close()
-        if self._here is not None:
-            self._here.close()
+        loop = asyncio.get_running_loop()
+        for server in filter(None, (self._server, self._here)):
+            for listening in server.sockets:
+                loop.remove_reader(listening.fileno())
+            # A closed server forgets what it has accepted in this turn of the loop, unclosed.
+            loop.call_soon(server.close)
         for connection in self.untrusted:
             connection.close()
 
