@@ -39,6 +39,10 @@ def test_a_round_does_not_wait_for_ever_for_those_whose_turn_it_is() -> None:
     assert rule.due_s == pytest.approx(2.0 + 1.5 * 2.0)
     assert rule.look(4.9) == ()
     assert rule.look(5.0) == (Step(((0, 2), (1, 2)), (0, 1)),)
+    rule.push(0, 6.0)
+    assert rule.push(1, 6.5) == ()
+    usual_s = 0.9 * 2.0 + 0.1 * 3.0  # the second round took 3 s
+    assert rule.due_s == pytest.approx(5.0 + 1.5 * usual_s)
 
 
 def test_one_that_is_too_late_is_discarded_and_goes_on_at_once() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -91,6 +91,22 @@ def test_a_network_that_changes_is_noticed() -> None:
     live(pace, takes, ALL_AT_ONCE, until_s=200.0, compute_s=COMPUTE_S, rule=rule)
     assert min(went) > 60
     assert rule.waves == 1
+
+
+def test_a_number_of_waves_that_is_hardly_better_is_not_worth_a_change() -> None:
+    pace = Waves(staleness_cost=0.0)
+    rule = pace.rule()
+    # Two waves are tried last, and turn out worse than four, which have come to 3.67 s after what
+    # eight left behind; but by less than counts.
+    takes_s = {1: 6.0, 2: 3.70, 4: 3.00, 8: 9.0, 16: 9.0}
+    tried = []
+
+    def takes(worker: int, iteration: int) -> float:
+        tried.append(rule.waves)
+        return takes_s[rule.waves]
+
+    live(pace, takes, ALL_AT_ONCE, until_s=150.0, compute_s=COMPUTE_S, rule=rule)
+    assert [waves for waves, _ in groupby(tried)] == [1, 4, 8, 16, 4, 2]
 
 
 def test_one_that_is_slow_for_once_holds_up_nobody_and_is_stale_at_the_end() -> None:

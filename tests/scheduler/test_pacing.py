@@ -142,6 +142,9 @@ def test_what_is_out_of_place_is_refused() -> None:
     book.asked(0, 1, 1, 0.1, 0.0)
     with pytest.raises(OutOfPlaceMessage, match="site 0 asks to proceed twice"):
         book.asked(0, 1, 1, 0.1, 0.0)
+    book.came(3, 0, 1, 0.0)  # and now it is settled
+    with pytest.raises(OutOfPlaceMessage, match="update 1 of site 0, which is not awaited"):
+        book.came(2, 0, 1, 0.0)
 
 
 def push(book: PaceBook, worker: int, update: int, now_s: float) -> tuple[Decision, ...]:
