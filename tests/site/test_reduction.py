@@ -9,7 +9,7 @@ from anabranch.net.errors import DuplicateMessage, MalformedMessage, OutOfPlaceM
 from anabranch.net.messages import PartialSum
 from anabranch.plan import Chunk, Plan, Tree, deal
 from anabranch.site.actions import Action, Stray, Total
-from anabranch.site.arithmetic import Flat, Sized
+from anabranch.site.arithmetic import Flat, Sized, arithmetic
 from anabranch.site.reduction import Reduction, Room
 from anabranch.site.terms import Op, Terms, Wire
 
@@ -37,11 +37,13 @@ class Root:
 class Site:
     """A reduction, and hands to feed it."""
 
-    def __init__(self, site: int, terms: Terms = MEAN, room: int = ELEMENTS) -> None:
+    def __init__(
+        self, site: int, terms: Terms = MEAN, room: int = ELEMENTS, overwrites: bool = False
+    ) -> None:
         self.site = site
         self.room = Room(room)
         self.terms = terms
-        self.reduction = Reduction(site, 1, terms.code, self.room)
+        self.reduction = Reduction(site, 1, terms.code, self.room, overwrites=overwrites)
         self.root = Root()
         self.buffer = np.full(ELEMENTS, float(site + 1), np.float32)
 
@@ -95,6 +97,39 @@ def test_at_the_root_the_sum_and_its_weight_are_whole() -> None:
     assert (total.chunk, total.weight, total.divisor, total.sender) == (CHUNKS[1], 6.0, 6.0, 1)
     assert total.values.tolist() == [12.0] * 4
     assert root.buffer.tolist() == [1.0] * ELEMENTS
+
+
+@pytest.mark.parametrize("wire", [Wire.FLOAT32, Wire.BFLOAT16])
+@pytest.mark.parametrize("overwrites", [True, False])
+def test_a_root_overwrites_its_own_elements_once_a_whole_sum_shows_that_all_take_part(
+    wire: Wire, overwrites: bool
+) -> None:
+    root = Site(0, Terms(Op.SUM, wire, ELEMENTS), overwrites=overwrites)
+    payload = arithmetic(Op.SUM, wire).encode(np.full(4, 9.0, np.float32))
+    root.begin(weight=3.0)
+    for chunk in (0, 1):
+        message = root.up(1, chunk, weight=3.0)
+        receipt = root.reduction.receive(message, len(payload))
+        fill(receipt, payload)
+        # Until the first chunk is whole, members may turn out to disagree.
+        begun = overwrites and chunk == 1
+        assert root.buffer.tolist() == [1.0] * 4 + [12.0 if begun else 1.0] * 4
+        root.reduction.received(receipt)
+    first, second = root.root.totals
+    assert first.values.tolist() == second.values.tolist() == [12.0] * 4
+    assert first.is_scratch
+    # What is no scratch is nobody else's: another sum must not be made in the user's memory.
+    assert second.is_scratch == (not np.shares_memory(second.values, root.buffer))
+    assert second.is_scratch == (not overwrites)
+
+
+def test_who_is_no_root_never_overwrites_its_own_elements() -> None:
+    middle = Site(1, overwrites=True)
+    middle.begin()
+    for chunk in (0, 1):
+        middle.hear(2, chunk, 3.0)
+        assert said(middle.hear(3, chunk, 4.0)) == [("sum", chunk, 0, [9.0] * 4)]
+    assert middle.buffer.tolist() == [2.0] * ELEMENTS
 
 
 def test_weights_are_carried_by_sums_which_leave_when_they_leave() -> None:

@@ -164,7 +164,8 @@ class Group:
             ExchangeError: members disagree on size, type or op, or another one gathers in place of
                 this call, and it names two of them; or a member has left. The tensors are as they
                 were.
-            RunAborted: the group has ended; names who or what caused it.
+            RunAborted: the group has ended; names who or what caused it. What the tensors hold is
+                undefined then.
         """
         if op not in OPS:
             raise ValueError(f"op is {op!r}, must be one of {', '.join(OPS)}")

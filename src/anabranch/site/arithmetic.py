@@ -122,11 +122,12 @@ class Scratch:
     Args:
         most: arrays of each length that are kept.
 
-    >>> scratch = Scratch()
-    >>> first = scratch.take(5)
+    >>> scratch = Scratch(most=1)
+    >>> first, second = scratch.take(5), scratch.take(5)
     >>> scratch.give(first)
-    >>> scratch.take(5) is first
-    True
+    >>> scratch.give(second)
+    >>> scratch.take(5) is first, scratch.take(5) is second
+    (True, False)
     """
 
     def __init__(self, most: int = 8) -> None:
@@ -162,7 +163,9 @@ class Accumulator:
         elements: length of the chunk.
         combine: what adds two arrays, given as ``combine(a, b, out=...)``.
         values: makes float32 of what came off the wire.
-        memory: for the sum, shape (elements,), with anything in it; made here if not given.
+        memory: for the sum, shape (elements,), made here if not given; with anything in it, or with
+            what the site contributes.
+        is_scratch: whether that memory serves other sums afterwards.
 
     >>> chunk = Accumulator(3)
     >>> chunk.add(0, np.array([1, 1], np.float32))
@@ -172,7 +175,7 @@ class Accumulator:
     [21.0, 41.0, 61.0]
     """
 
-    __slots__ = ("_combine", "_own", "_own_weight", "_reached", "_values", "sum")
+    __slots__ = ("_combine", "_own", "_own_weight", "_reached", "_values", "is_scratch", "sum")
 
     def __init__(
         self,
@@ -180,7 +183,9 @@ class Accumulator:
         combine: Combine = np.add,
         values: Callable[[memoryview], Floats] | None = None,
         memory: Floats | None = None,
+        is_scratch: bool = True,
     ) -> None:
+        self.is_scratch = is_scratch
         self.sum: Floats = np.empty(elements, np.float32) if memory is None else memory
         self._combine = combine
         self._values = values
@@ -235,6 +240,7 @@ class Nothing:
     """The sum of a chunk without numbers."""
 
     __slots__ = ("sum",)
+    is_scratch = False
 
     def __init__(self, elements: int) -> None:
         self.sum = _zeros(elements)
@@ -261,6 +267,7 @@ class Arithmetic:
         scratch: Scratch | None = None,
         own: tuple[Buffer, float] | None = None,
         start: int = 0,
+        overwrites: bool = False,
     ) -> Accumulator | Nothing:
         """Return the sum of one chunk.
 
@@ -269,12 +276,20 @@ class Arithmetic:
             scratch: where to take its memory from.
             own: what this site adds, and its weight; None for nothing, or for nothing yet.
             start: of the chunk in that.
+            overwrites: whether the sum may lie in that very memory; it does where that is float32.
         """
         if not self.has_numbers:
             return Nothing(elements)
         values = None if self.item_bytes == 4 else self.values
-        memory = None if scratch is None else scratch.take(elements)
-        gathering = Accumulator(elements, self._combine, values, memory)
+        lies: memoryview | None = None
+        memory: Floats | None = None
+        if overwrites and own is not None:
+            lies = own[0].memory(start, start + elements, Wire.FLOAT32)
+        if lies is not None:
+            memory = np.frombuffer(lies, np.float32)
+        elif scratch is not None:
+            memory = scratch.take(elements)
+        gathering = Accumulator(elements, self._combine, values, memory, is_scratch=lies is None)
         if own is not None:
             self.add_own(gathering, own, start)
         return gathering

@@ -38,7 +38,7 @@ class Exchange:
 
     def __init__(self, site: int, number: int, terms: int, room: Room) -> None:
         self.number = number
-        self.reduction = Reduction(site, number, terms, room)
+        self.reduction = Reduction(site, number, terms, room, overwrites=True)
         self.spread = Spread(site, number, terms, room)
         self.terms = terms
         self._site = site

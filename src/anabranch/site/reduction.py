@@ -101,13 +101,24 @@ class Reduction:
         terms: their code, see :class:`anabranch.site.terms.Terms`.
         room: for what comes before its chunk is dealt.
         epoch: how often the set of contributors had changed.
+        overwrites: whether a root may add up in the memory of its own contribution, once a whole
+            sum has shown that everybody takes part, so that members cannot disagree any more; not
+            where a later epoch may want the contribution again.
 
     Attributes:
         sums: by chunk, those that are whole here, as they were sent; None at their root.
         is_complete: whether all sums that come through here have been passed on.
     """
 
-    def __init__(self, site: int, exchange: int, terms: int, room: Room, epoch: int = 0) -> None:
+    def __init__(
+        self,
+        site: int,
+        exchange: int,
+        terms: int,
+        room: Room,
+        epoch: int = 0,
+        overwrites: bool = False,
+    ) -> None:
         self.exchange = exchange
         self.epoch = epoch
         self.terms = terms
@@ -115,6 +126,8 @@ class Reduction:
         self.is_complete = False
         self._site = site
         self._room = room
+        self._overwrites = overwrites
+        self._all_take_part = False  # as far as this root knows, if it overwrites
         self._arithmetic = arithmetic(op_of(terms), wire_of(terms))
         # By version, chunk and its elements: what does not fit must not mix with what does.
         self._partials: dict[tuple[int, int, int], _Partial] = {}
@@ -296,9 +309,13 @@ class Reduction:
         if early:
             self._room.take(early, f"chunk {index} of {self._name}")
         own, start = (None, 0) if early else (self._own, self._chunks[index].start)
-        gathering = self._arithmetic.gather(elements, self._room.scratch, own, start)
+        overwrites = self._all_take_part and not early and self._is_root(self._chunks[index])
+        gathering = self._arithmetic.gather(elements, self._room.scratch, own, start, overwrites)
         opened = self._partials[key] = _Partial(gathering, early)
         return opened
+
+    def _is_root(self, chunk: Chunk) -> bool:
+        return self._places[chunk.tree].parent == NO_PARENT
 
     def received(self, receipt: Receipt) -> list[Action]:
         """Count a sum all of which is there."""
@@ -322,12 +339,12 @@ class Reduction:
         place = self._places[chunk.tree]
         if place.parent == NO_PARENT:
             self._settle(chunk, None)
+            self._all_take_part = self._overwrites
             divisor = 1.0 if self._is_lone else weight
-            return self._root.take(
-                Total(chunk, total, weight, divisor, sender, self._arithmetic.has_numbers)
-            )
+            is_scratch = complete.gathering.is_scratch
+            return self._root.take(Total(chunk, total, weight, divisor, sender, is_scratch))
         send = self._send(chunk, place, self._arithmetic.payload_up(total, weight), weight)
-        if self._arithmetic.has_numbers:
+        if complete.gathering.is_scratch:
             send.scratch = total
         return [send]
 
