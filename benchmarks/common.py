@@ -23,7 +23,7 @@ def write(name: str, seed: int, **figures: Any) -> None:
     document = {
         "benchmark": name,
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": _git("rev-parse", "HEAD"),
+        "commit": commit(),
         "uncommitted_changes": bool(_git("status", "--porcelain", "--", "src")),
         "seed": seed,
         "machine": {
@@ -41,6 +41,11 @@ def write(name: str, seed: int, **figures: Any) -> None:
     }
     path.write_text(json.dumps(document, indent=2) + "\n")
     print(f"written: {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
+
+
+def commit() -> str:
+    """Return the checkout's commit."""
+    return _git("rev-parse", "HEAD")
 
 
 def _git(*arguments: str) -> str:

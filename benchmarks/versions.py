@@ -2,7 +2,7 @@
 
     sudo python benchmarks/versions.py                        # this version alone
     sudo python benchmarks/versions.py --before SRC           # and another checkout's src, in turns
-    sudo python benchmarks/versions.py --only "25 sites"      # some cases
+    sudo python benchmarks/versions.py --only "25 sites"      # some cases; the file keeps the others
 
 Each site is a process in a network namespace. The processor time of all processes, from the end of
 the first round to the end of the last one, is divided by what crossed links in between: so much a
@@ -49,11 +49,15 @@ class Case:
 
 def cases() -> dict[str, Case]:
     nine = internet2_9()
-    complete = random_complete(9, 0, low_bps=20e6, high_bps=155e6, latency_s=0.0, loss=0.0)
+    complete, half = (
+        random_complete(9, 0, low_bps=low, high_bps=high, latency_s=0.0, loss=0.0)
+        for low, high in ((20e6, 155e6), (10e6, 77.5e6))
+    )
     return {
         "internet2-9, packed, 244 MB": Case(near(nine), 61_000_000, rounds=4),
         "internet2-9, 30 ms, .02 % loss, packed, 244 MB": Case(nine, 61_000_000, rounds=4),
         "complete, packed, 244 MB": Case(complete, 61_000_000),
+        "complete, half the rates, packed, 122 MB": Case(half, 30_500_000),
         "internet2-9, star, 24 MB": Case(near(nine), 6_100_000, STAR),
         "internet2-9, fapt, 24 MB": Case(near(nine), 6_100_000, FAPT),
         "9 sites, packed, 16 MB": Case(near(nine), 4_000_000),
@@ -145,6 +149,9 @@ def main() -> None:
     here = Path(__file__).resolve().parent.parent / "src"
     sources = {"now": here} if options.before is None else {"before": options.before, "now": here}
     results: dict[str, dict[str, object]] = {}
+    written = common.RESULTS / "versions.json"
+    if options.only and written.exists():
+        results = json.loads(written.read_text())["results"]
     for name in cases():
         if options.only and not any(part in name for part in options.only):
             continue
@@ -152,7 +159,7 @@ def main() -> None:
         for _ in range(options.runs):  # in turns, so that all feel the same machine
             for version, src in sources.items():
                 runs[version].append(measure(src, name))
-        row: dict[str, object] = {
+        row: dict[str, object] = {"commit": common.commit()} | {
             version: {key: common.spread([each[key] for each in rows]) for key in rows[0]}
             for version, rows in runs.items()
         }
@@ -162,7 +169,7 @@ def main() -> None:
             row["before_over_now"] = common.spread(ratios)
         results[name] = row
         print(f"{name}: {json.dumps(row)}", flush=True)
-    common.write("versions_some" if options.only else "versions", seed=0, results=results)
+    common.write("versions", seed=0, results=results)
 
 
 if __name__ == "__main__":
