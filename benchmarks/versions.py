@@ -2,7 +2,7 @@
 
     sudo python benchmarks/versions.py                        # this version alone
     sudo python benchmarks/versions.py --before SRC           # and another checkout's src, in turns
-    sudo python benchmarks/versions.py --only "25 sites"      # some cases; the file keeps the others
+    sudo python benchmarks/versions.py --only "25 sites"      # some; the file keeps the others
 
 Each site is a process in a network namespace. The processor time of all processes, from the end of
 the first round to the end of the last one, is divided by what crossed links in between: so much a
