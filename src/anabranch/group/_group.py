@@ -165,7 +165,7 @@ class Group:
                 this call, and it names two of them; or a member has left. The tensors are as they
                 were.
             RunAborted: the group has ended; names who or what caused it. What the tensors hold is
-                undefined then.
+                undefined then, and may change until the group is closed.
         """
         if op not in OPS:
             raise ValueError(f"op is {op!r}, must be one of {', '.join(OPS)}")

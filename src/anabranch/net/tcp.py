@@ -331,8 +331,11 @@ class _TcpListener:
 
     def close(self) -> None:
         self._closed = True
-        loop = asyncio.get_running_loop()
         for server in filter(None, (self._server, self._here)):
+            loop = server.get_loop()
+            if not loop.is_running():
+                server.close()
+                continue
             for listening in server.sockets:
                 loop.remove_reader(listening.fileno())
             # A closed server forgets what it has accepted in this turn of the loop, unclosed.

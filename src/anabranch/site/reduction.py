@@ -102,8 +102,8 @@ class Reduction:
         room: for what comes before its chunk is dealt.
         epoch: how often the set of contributors had changed.
         overwrites: whether a root may add up in the memory of its own contribution, once a whole
-            sum has shown that everybody takes part, so that members cannot disagree any more; not
-            where a later epoch may want the contribution again.
+            sum has shown that all contributors take part, so that members cannot disagree any more;
+            not where a later epoch may want the contribution again.
 
     Attributes:
         sums: by chunk, those that are whole here, as they were sent; None at their root.
