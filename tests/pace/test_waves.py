@@ -126,6 +126,24 @@ def test_one_that_is_slow_for_once_holds_up_nobody_and_is_stale_at_the_end() -> 
     assert len(later) > 20
 
 
+def test_one_that_has_missed_as_much_as_is_promised_and_no_more_still_counts() -> None:
+    pace = Waves()
+    rule = pace.rule()
+    for worker in (0, 1):
+        rule.join(worker, 0.0)
+    now_s, missed = 1.0, 0
+    while missed < pace.staleness_bound(2):
+        steps = rule.push(0, now_s)
+        if not steps:
+            now_s = rule.due_s
+            steps = rule.look(now_s)
+        missed += sum(len(step.apply) for step in steps)
+        now_s += 1.0
+    steps = (*rule.push(1, now_s), *rule.look(rule.due_s))
+    assert [step.discard for step in steps if step.discard] == []
+    assert (1, 1) in [update for step in steps for update in step.apply]
+
+
 @pytest.mark.parametrize("cost", [-0.1, float("inf"), float("nan")])
 def test_a_cost_that_cannot_be_is_refused(cost: float) -> None:
     with pytest.raises(ValueError, match="staleness_cost is"):
