@@ -28,6 +28,7 @@ import numpy as np
 import anabranch
 import common
 from anabranch.emulate import emulated
+from anabranch.group._serve import serve
 from anabranch.group._thread import LoopThread
 from anabranch.overlay import internet2_9
 from anabranch.plan import limit_rate_bps
@@ -73,6 +74,17 @@ def take_part(options: argparse.Namespace) -> None:
     print(json.dumps({"seconds": seconds, "errors": errors}), flush=True)
 
 
+def schedule(host: str) -> None:
+    """Serve a group whose plan stays: rates are known, and a busy machine measures others."""
+    service = anabranch.Service(internet2_9(), awareness=None)
+    token = os.environ["ANABRANCH_TOKEN"]
+
+    def listening(address: tuple[str, int]) -> None:
+        print("{}:{}".format(*address), flush=True)
+
+    serve(service, token, (host, 0), None, listening, say=lambda line: None)
+
+
 def over_links(options: argparse.Namespace) -> dict[str, object]:
     overlay = internet2_9()
     environment = {**os.environ, "ANABRANCH_TOKEN": secrets.token_hex(8), "OMP_NUM_THREADS": "1"}
@@ -91,10 +103,7 @@ def over_links(options: argparse.Namespace) -> dict[str, object]:
             return process
 
         try:
-            scheduler = start(
-                *(None, "-m", "anabranch", "scheduler", "--overlay", "internet2-9"),
-                *("--listen", f"{wan.control_address}:0", "--insecure"),
-            )
+            scheduler = start(None, __file__, "--serve", wan.control_address)
             assert scheduler.stdout is not None
             address = scheduler.stdout.readline().strip()
             sites = [
@@ -171,11 +180,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--elements", type=int, default=61_100_840)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--site", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--name", help=argparse.SUPPRESS)
     parser.add_argument("--scheduler", help=argparse.SUPPRESS)
     parser.add_argument("--host", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.serve:
+        schedule(options.serve)
+        return
     if options.site:
         take_part(options)
         return
