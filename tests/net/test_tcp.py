@@ -78,6 +78,7 @@ class Ear:
         assert [message for message, _ in self.heard] == list(messages)
 
 
+on_linux = pytest.mark.skipif(not shared_memory.is_possible(), reason="needs Linux")
 both_ways = pytest.mark.parametrize(
     "shares_memory",
     [
@@ -85,7 +86,7 @@ both_ways = pytest.mark.parametrize(
         pytest.param(
             True,
             id="shared memory",
-            marks=pytest.mark.skipif(not shared_memory.is_possible(), reason="needs Linux"),
+            marks=on_linux,
         ),
     ],
 )
@@ -326,7 +327,7 @@ def slow_to_read(ear: Ear) -> asyncio.Transport:
     return transport
 
 
-@pytest.mark.skipif(not shared_memory.is_possible(), reason="needs Linux")
+@on_linux
 @pytest.mark.parametrize("how", ["reads", "goes", "cancelled"])
 def test_a_send_waits_for_room_in_shared_memory_until_the_other_end_reads_or_goes(how: str) -> None:
     async def play() -> None:
@@ -359,7 +360,7 @@ def test_a_send_waits_for_room_in_shared_memory_until_the_other_end_reads_or_goe
     on_loop(play)
 
 
-@pytest.mark.skipif(not shared_memory.is_possible(), reason="needs Linux")
+@on_linux
 def test_room_that_comes_while_a_head_is_written_is_seen() -> None:
     async def fill(connection: Connection, most: int) -> int:
         """Fill the ring, and then the kernel's buffer with so many messages, or all it takes."""
@@ -389,7 +390,7 @@ def test_room_that_comes_while_a_head_is_written_is_seen() -> None:
     on_loop(play)
 
 
-@pytest.mark.skipif(not shared_memory.is_possible(), reason="needs Linux")
+@on_linux
 def test_where_the_system_grants_no_memory_a_connection_is_tcp(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -572,7 +573,7 @@ def test_a_listener_that_closes_closes_whom_nobody_has_trusted(turns_before: int
 
 
 @pytest.mark.parametrize("turns_before", range(6))
-@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])
+@pytest.mark.parametrize("family", [socket.AF_INET, pytest.param(socket.AF_UNIX, marks=on_linux)])
 def test_a_listener_that_closes_while_it_accepts_leaves_nothing_open(
     family: socket.AddressFamily, turns_before: int
 ) -> None:
@@ -596,7 +597,7 @@ def test_a_listener_that_closes_while_it_accepts_leaves_nothing_open(
 
 def test_a_listener_closes_at_once_where_its_loop_does_not_run() -> None:
     def welcome(connection: Connection) -> Ear:
-        raise AssertionError("nobody calls")
+        raise AssertionError("the listener took a call that this test does not make")
 
     loop = asyncio.new_event_loop()
     listener = loop.run_until_complete(TcpNetwork(LIMITS).listen(("127.0.0.1", 0), welcome))

@@ -118,7 +118,7 @@ def test_a_root_overwrites_its_own_elements_once_a_whole_sum_shows_that_all_take
     first, second = root.root.totals
     assert first.values.tolist() == second.values.tolist() == [12.0] * 4
     assert first.is_scratch
-    # What is no scratch is nobody else's: another sum must not be made in the user's memory.
+    # The reduction makes later sums in scratch memory, which the user's memory must never become.
     assert second.is_scratch == (not np.shares_memory(second.values, root.buffer))
     assert second.is_scratch == (not overwrites)
 
