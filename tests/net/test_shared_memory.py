@@ -62,10 +62,10 @@ def test_who_calls_where_nobody_or_somebody_else_listens_gets_nothing() -> None:
             listener.listen()
             calling = asyncio.ensure_future(call(address))
             await asyncio.sleep(0)
-            stranger, _ = listener.accept()
-            stranger.sendall(b"\0")  # and no memory
+            unauthenticated, _ = listener.accept()
+            unauthenticated.sendall(b"\0")  # and no memory
             assert await calling is None
-            stranger.close()
+            unauthenticated.close()
 
     asyncio.run(play())
 

@@ -434,14 +434,14 @@ def test_a_caller_may_send_only_small_messages_until_it_is_trusted(
     frame: bytes, named: str
 ) -> None:
     async def play() -> None:
-        stranger = Ear(trusting=False)
-        async with raw_client(stranger) as peer:
+        unauthenticated = Ear(trusting=False)
+        async with raw_client(unauthenticated) as peer:
             peer.send(encode_frame(Start()) + frame)
-            error = await stranger.closed
+            error = await unauthenticated.closed
             assert isinstance(error, OversizedMessage)
             with pytest.raises(OversizedMessage, match=named):
                 raise error
-            assert stranger.heard == [(Start(), b"")]
+            assert unauthenticated.heard == [(Start(), b"")]
         friend = Ear()
         async with raw_client(friend) as peer:
             await turns()

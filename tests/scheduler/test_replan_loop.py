@@ -31,7 +31,7 @@ Paths = tuple[tuple[int, ...], ...]
 
 
 class Watch:
-    """A lookout over a network that changes, with what it did and found.
+    """A replan loop over a network that changes, with what it did and found.
 
     Args:
         look_s: how long a look takes.
@@ -47,13 +47,13 @@ class Watch:
         plan = fapt(SLOWED, roots=9)
         policy = Policy(plan, SLOWED.at(0.0), self._plan)
         awareness = Awareness(1.0, policy, self._search, lambda elements: 1 << 16, None, SLOWED)
-        self.lookout = ReplanLoop(awareness, SIZE_BYTES, 0.0, self._take, self.failed.append)
+        self.replan_loop = ReplanLoop(awareness, SIZE_BYTES, 0.0, self._take, self.failed.append)
 
     async def hear(self, until_s: float, every_s: float = 0.25) -> None:
         """Let something happen again and again."""
         loop = asyncio.get_running_loop()
         while loop.time() < until_s:
-            self.lookout.look_in_time()
+            self.replan_loop.look_in_time()
             await asyncio.sleep(every_s)
 
     def _plan(self, network: Overlay, version: int, previous: Plan) -> Plan:
@@ -79,7 +79,7 @@ def test_looks_are_an_update_time_apart_while_anything_happens() -> None:
         await asyncio.sleep(20.0)
         # The one that was due when things ceased to happen is still held.
         assert watch.looked_s == pytest.approx([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
-        watch.lookout.look_in_time()
+        watch.replan_loop.look_in_time()
         await asyncio.sleep(0.1)
         assert len(watch.looked_s) == 7
 
@@ -123,7 +123,7 @@ def test_there_is_no_look_once_it_is_closed() -> None:
     async def scenario() -> None:
         watch = Watch()
         await watch.hear(1.6)
-        watch.lookout.close()
+        watch.replan_loop.close()
         await watch.hear(5.0)
         assert watch.looked_s == pytest.approx([1.0])
 

@@ -155,10 +155,10 @@ def test_who_guesses_the_token_or_is_not_in_the_run_cannot_take_a_place_in_it() 
             Join(TOKEN, OVERLAY.sites[1].name, "127.0.0.1", 1),
         ):
             told: list[AnyMessage] = []
-            stranger = await ports.control(1).connect(
+            unauthenticated = await ports.control(1).connect(
                 cluster.scheduler._listener.address, Listener(told)
             )
-            stranger.post(message)
+            unauthenticated.post(message)
             await asyncio.sleep(1.0)
             assert [type(each) for each in told] == [Refusal]
         assert len(cluster.witness.refusals) == 5

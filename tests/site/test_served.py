@@ -670,11 +670,11 @@ def test_what_is_no_sum_of_a_child_of_now_is_refused_and_harms_nothing() -> None
     middle, size = world.sites[1], 4 * FEW
     world.told.pop(2)  # what it sends comes from here
     begun = middle.receive(sum_of(world, 2), size)
-    stranger = PartialSum(1, 1, 0, (4, 1), world.terms.code)
+    outsider = PartialSum(1, 1, 0, (4, 1), world.terms.code)
     refused = [
         (sum_of(world, 3, weight=float("nan")), size, MalformedMessage, "weight nan, out of range"),
         (sum_of(world, 3), size - 4, OutOfPlaceMessage, "92 bytes where the plan deals 96"),
-        (stranger, size, OutOfPlaceMessage, "site 4 sends nothing to this site"),
+        (outsider, size, OutOfPlaceMessage, "site 4 sends nothing to this site"),
         (sum_of(world, 2), size, DuplicateMessage, "chunk 0 of exchange 1 from site 2"),
         (sum_of(world, 3, update=2), size, OutOfPlaceMessage, "where update 1 is under way"),
         (sum_of(world, 3, update=0), size, DuplicateMessage, "where update 1 is under way"),

@@ -574,7 +574,7 @@ class _Served:
 
 
 def _refused(sender: int | None, error: PeerError) -> None:
-    """Leave word of what a stranger said; a member's bad message ends the group by itself."""
+    """Print why an unauthenticated peer was refused; what a member does wrong ends the group."""
     if sender is None:
         print(f"anabranch: refused a connection: {error}", file=sys.stderr)
 

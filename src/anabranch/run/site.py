@@ -109,28 +109,28 @@ async def take_part(world: World, name: str, scheduler: Address, token: str, fil
         RunAborted: the run ended early; says who or what caused it.
         LinkError: the scheduler cannot be reached.
     """
-    diary = _Diary(world)
+    event_buffer = _EventBuffer(world)
     agent = SiteAgent(
         world.control,
         world.data,
         name,
         token,
         world.listen,
-        diary.progressed,
-        diary.refused,
+        event_buffer.progressed,
+        event_buffer.refused,
         world.clock_s,
         world.moved,
     )
     try:
         welcome = await agent.join(scheduler)
         job = msgspec.json.decode(welcome.work, type=Job)
-        site = await _ready(world, agent, diary, welcome, job, files)
+        site = await _ready(world, agent, event_buffer, welcome, job, files)
         if job.scenario.is_served:
             await _iterate(site)
         else:
             await _rounds(site, job)
         await site.leave_weights()
-        diary.report()
+        event_buffer.report()
         await agent.leave()
         await site.gather_weights()
     except RoundsOver:
@@ -146,7 +146,7 @@ async def take_part(world: World, name: str, scheduler: Address, token: str, fil
 async def _ready(
     world: World,
     agent: SiteAgent,
-    diary: _Diary,
+    event_buffer: _EventBuffer,
     welcome: Welcome,
     job: Job,
     files: Files,
@@ -186,11 +186,11 @@ async def _ready(
             held.model, make_rule, len(workers), added_up, int(ahead), assigned.wire
         )
     await agent.start(transport, lanes, meter, served, elements)
-    diary.begin(agent, site, scenario.sample_every_s)
+    event_buffer.begin(agent, site, scenario.sample_every_s)
     if world.strands > 1:
-        diary.write(
+        event_buffer.write(
             events.TransportChosen(
-                at_s=diary.now_s(),
+                at_s=event_buffer.now_s(),
                 site=site,
                 strands=world.strands,
                 why="the congestion control that suits the links may not be set here",
@@ -198,7 +198,9 @@ async def _ready(
         )
     evaluates = site == (workers[0] if scenario.is_served else 0)
     weights = files.weights if assigned.learns else None
-    return _Site(world, agent, diary, assigned, keeper, weights, partition, site, names, evaluates)
+    return _Site(
+        world, agent, event_buffer, assigned, keeper, weights, partition, site, names, evaluates
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +228,7 @@ class _Site:
 
     world: World
     agent: SiteAgent
-    diary: _Diary
+    event_buffer: _EventBuffer
     assigned: Assignment
     keeper: Keeper
     weights: Path | None  # where the final ones go
@@ -281,9 +283,9 @@ class _Site:
             step: see there.
         """
         if step.samples:
-            self.diary.write(
+            self.event_buffer.write(
                 events.StepDone(
-                    at_s=self.diary.now_s(),
+                    at_s=self.event_buffer.now_s(),
                     site=self.index,
                     round=round,
                     loss=step.loss,
@@ -299,12 +301,12 @@ class _Site:
 
     async def evaluate(self, round: int) -> None:
         """Write down how good the model is after a round of this run."""
-        at_s = self.diary.now_s()
+        at_s = self.event_buffer.now_s()
         accuracy = await self._off_the_loop(self.assigned.work.evaluate)
-        self.diary.write(
+        self.event_buffer.write(
             events.Evaluated(at_s=at_s, site=self.index, round=round, accuracy=accuracy)
         )
-        self.diary.report()  # the run may be over for it
+        self.event_buffer.report()  # the run may be over for it
 
     async def save(self, round: int) -> None:
         """Save what this site goes on from after a round of the training."""
@@ -391,7 +393,7 @@ def _meter(scenario: Scenario, chunk_elements: int) -> Meter | None:
     )
 
 
-class _Diary:
+class _EventBuffer:
     """What a site saw and has not reported yet.
 
     Moments are told by the site's clock, which may be wrong; durations are measured by the loop's,

@@ -163,7 +163,7 @@ class Scenario(Table, frozen=True, kw_only=True):
 
     @property
     def adaptive(self) -> Adaptive | None:
-        """How a scenario with one route goes on dealing during a round; None if it does not."""
+        """How a scenario with one route dispatches chunks during a round; None if it does not."""
         if self.is_served:
             return None
         if self.deal is None:
