@@ -23,7 +23,6 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csgraph
 
 from anabranch._typed_toml import Positive, Table
 from anabranch.overlay import Overlay
@@ -120,6 +119,8 @@ def _fastest_before(
         # Relative to the fastest link's, since scipy takes delays near 1e-8 for "no edge".
         w_trans = fastest_bps / goodput_bps  # inf where there is no link
     np.fill_diagonal(w_trans, 0.0)
+    from scipy.sparse import csgraph  # here, because it takes half a second to import
+
     before: npt.NDArray[np.int32] = csgraph.floyd_warshall(w_trans, return_predecessors=True)[1]
     return before
 

@@ -17,7 +17,6 @@ from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csgraph
 
 from anabranch._typed_toml import Table
 from anabranch.overlay import Overlay
@@ -91,6 +90,8 @@ def fastest_paths(overlay: Overlay) -> FastestPaths:
     with np.errstate(divide="ignore"):
         w_trans = fastest_bps / goodput_bps  # inf where there is no link
     np.fill_diagonal(w_trans, 0.0)
+    from scipy.sparse import csgraph  # here, because it takes half a second to import
+
     down, down_parent = csgraph.floyd_warshall(w_trans, return_predecessors=True)
     # A copy, since scipy's compiled loop swallows its own error on an array that is not C-ordered.
     backward = np.ascontiguousarray(w_trans.T)

@@ -40,15 +40,17 @@ it pays for the way down. Nor can other ways beat it, for the way up and the way
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import linprog
-from scipy.sparse import csgraph, csr_array
 
 from anabranch.overlay import Overlay
 from anabranch.plan._load import Port, port_bps, steady_rate_bps
 from anabranch.plan._model import Plan
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.intp]
@@ -145,6 +147,9 @@ class _Program:
 
     def solve(self) -> _Floats:
         """Return a best point under the present rows."""
+        from scipy.optimize import linprog  # here, because it takes most of a second to import
+        from scipy.sparse import csr_array
+
         rows = [self._cut_terms(*row) for row in sorted(self.rows)] + self._port_terms()
         columns, values, limits = zip(*rows, strict=True)
         ends = np.cumsum([0, *map(len, columns)])
@@ -193,6 +198,8 @@ class _Program:
     def violated(self, point: _Floats) -> Iterator[_Row]:
         """Yield the rows that a point violates most, at most one for each way and site."""
         d, lam, u = self._parts(point)
+        from scipy.sparse import csgraph, csr_array
+
         enough = _FLOW_UNITS * (1 - _TOLERANCE) - self._m / 2  # the flows' caps are rounded
         for up in (False, True):
             near, far = (self._target, self._source) if up else (self._source, self._target)
@@ -209,6 +216,8 @@ class _Program:
 
     def _cut_off(self, residual: csr_array) -> tuple[int, ...]:
         """Return the sites that the super-root no longer reaches."""
+        from scipy.sparse import csgraph
+
         residual.eliminate_zeros()
         reached = csgraph.breadth_first_order(residual, self._n, return_predecessors=False)
         return tuple(sorted({*range(self._n)} - {*reached.tolist()}))

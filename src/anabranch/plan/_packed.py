@@ -35,8 +35,6 @@ from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import linprog
-from scipy.sparse import csc_array, csgraph
 
 from anabranch._typed_toml import Table
 from anabranch.overlay import Overlay
@@ -227,6 +225,8 @@ class _Servers:
         ends_bps = np.minimum(uplink_bps[:, None], downlink_bps)
         with np.errstate(divide="ignore"):
             self._hop_s = latency_s + 8 * chunk_bytes / np.minimum(goodput_bps, ends_bps)
+        from scipy.sparse import csgraph  # here, because it takes half a second to import
+
         apart_s = csgraph.dijkstra(np.where(self._joined, self._hop_s, 0.0))
         self.least_fill_s: _Floats = apart_s.max(axis=0) + apart_s.max(axis=1)  # of each root
 
@@ -318,6 +318,9 @@ class _Servers:
 
     def share_out(self, triples: Sequence[_Triple], cost: Callable[[_Triple], float]) -> _Sharing:
         """Return the shares of least ``z + sum of share * cost``; equal triples count once."""
+        from scipy.optimize import linprog
+        from scipy.sparse import csc_array
+
         triples = list(dict.fromkeys(triples))
         costs = np.array([cost(triple) for triple in triples])
         k, m = len(triples), int(self._limited.sum())

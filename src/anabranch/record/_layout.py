@@ -7,8 +7,6 @@ from typing import cast
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse.csgraph import shortest_path
-from scipy.spatial import KDTree
 
 from anabranch.overlay import Overlay
 
@@ -46,6 +44,8 @@ def _on_map(degrees: Points) -> Points:
 
 def _by_hops(overlay: Overlay) -> Points:
     """Move sites from a circle until distances come near the number of hops (SMACOF)."""
+    from scipy.sparse.csgraph import shortest_path  # here, because it takes half a second
+
     n = overlay.size
     linked = overlay.goodput_matrix_bps() > 0
     hops = shortest_path(linked | linked.T, unweighted=True)
@@ -65,6 +65,8 @@ def _by_hops(overlay: Overlay) -> Points:
 
 def _push_apart(points: Points) -> Points:
     """Move pairs closer than the least gap apart, a little at a time."""
+    from scipy.spatial import KDTree  # here, because it takes half a second to import
+
     points = points.copy()
     n = len(points)
     gap = min(_LEAST_GAP, 0.55 / math.sqrt(n))

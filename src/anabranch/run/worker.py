@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import sys
 from collections.abc import Callable
 from typing import TypeVar
@@ -51,9 +52,8 @@ def run_site(
     """
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
+        # Torch reads it when it is imported: later, by what computes, or not at all.
+        os.environ["OMP_NUM_THREADS"] = str(threads)
     gc.freeze()  # what is there now stays: no collection need look through it
     asyncio.run(_run(name, scheduler, token, listen_host, files))
 
