@@ -200,13 +200,14 @@ def test_a_simulation_depends_on_no_clock_no_hash_and_nothing_that_ran_before(
 ) -> None:
     (tmp_path / "overlays").symlink_to(EXAMPLES / "overlays")
     paths = []
-    for name, rounds in (("intermittent", 30), ("faults", 60)):  # drawn, and scripted
+    # Drawn, and scripted.
+    shorter = {"intermittent": ("rounds = 200", "rounds = 8"), "faults": ("1_000_000", "200_000")}
+    for name, (was, becomes) in shorter.items():
         paths.append(tmp_path / "scenarios" / f"{name}.toml")
         paths[-1].parent.mkdir(exist_ok=True)
-        text, count = re.subn(
-            r"rounds = \d+", f"rounds = {rounds}", SCENARIOS[name].read_text("utf-8")
-        )
-        assert count == 1
+        text = SCENARIOS[name].read_text("utf-8")
+        assert text.count(was) == 1
+        text = text.replace(was, becomes)
         paths[-1].write_text(text, "utf-8")
     again = anabranch(
         "simulate", *paths, "--out", tmp_path / "again", PYTHONHASHSEED="1", OMP_NUM_THREADS="2"

@@ -65,12 +65,10 @@ def test_packets_arrive_in_order_their_delay_later() -> None:
 
 
 def test_a_shorter_line_is_not_held_up_by_a_longer_one() -> None:
-    with relaying(Line(0, 1, 5.0, 0.0, 0), Line(1, 0, 0.005, 0.0, 0)) as (here, there):
+    with relaying(Line(0, 1, 3600.0, 0.0, 0), Line(1, 0, 0.005, 0.0, 0)) as (here, there):
         here.send(PLAIN + b"late")
         there.send(PLAIN + b"soon")
-        sent_s = time.monotonic()
         assert here.recv(1 << 16).endswith(b"soon")
-        assert time.monotonic() - sent_s < 2.0
 
 
 def test_a_line_loses_its_share_and_the_same_ones_each_time() -> None:

@@ -89,7 +89,8 @@ def test_a_real_run_decides_alike_again(pace: str, tmp_path: Path) -> None:
     done = replay(read_events(log))
     decided = (UpdateCame, UpdateApplied, UpdateDiscarded, WorkerWent)
     assert done.decided == sum(counted(log, kind) for kind in decided)
-    assert counted(log, UpdateApplied) == 3 * 8
+    # A machine that holds up a worker makes it late: an update may miss too much, and is discarded.
+    assert counted(log, UpdateApplied) + counted(log, UpdateDiscarded) == 3 * 8
 
 
 def test_a_run_that_is_told_to_stop_decides_alike_again(tmp_path: Path) -> None:

