@@ -39,12 +39,14 @@ class Case:
         elements: of the buffer, float32.
         route: of the plan, as scenarios say it.
         rounds: how many, of which the first does not count.
+        chunk_elements: of a chunk; None leaves it to the scheduler.
     """
 
     overlay: Overlay
     elements: int
     route: str = PACKED
     rounds: int = 5
+    chunk_elements: int | None = None
 
 
 def cases() -> dict[str, Case]:
@@ -99,9 +101,10 @@ def run_once(case: Case) -> dict[str, float]:
         log = Path(folder, "run.db")
         Path(folder, "overlay.toml").write_text(dumps(overlay))
         scenario = Path(folder, "scenario.toml")
+        chunks = "" if case.chunk_elements is None else f"chunk_elements = {case.chunk_elements}\n"
         scenario.write_text(
             f'overlay = "overlay.toml"\nstop.rounds = {case.rounds}\nroute = {case.route}\n'
-            f'[task]\nkind = "exchange"\nelements = {case.elements}\n'
+            f'{chunks}[task]\nkind = "exchange"\nelements = {case.elements}\n'
         )
         run_locally(scenario, 0, overlay, log, on_tick=sample, on_started=pids.update, emulate=True)
         events = [event for _, event in read_events(log)]
