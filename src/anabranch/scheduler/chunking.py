@@ -16,7 +16,7 @@ LEAST_ELEMENTS, MOST_ELEMENTS = 1 << 14, 1 << 20
 MESSAGE_S = 100e-6
 """What it is taken to cost a site to receive a chunk and send it on, whatever its size, seconds of
 a core; where more than ``_WARM_SITES`` share a core, in proportion more, since each finds the
-caches cold. ``benchmarks/message_cost.py`` measures both."""
+caches cold. ``benchmarks/message_cost.py`` compares."""
 _WARM_SITES = 5.0  # on one core
 _FILLING_CHUNKS = 1000  # of a buffer, so that filling the trees takes little of the whole
 _FILLING_ELEMENTS = 1 << 16
