@@ -260,6 +260,46 @@ def test_a_closed_log_is_a_single_file_and_reading_adds_none(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["run.db"]
 
 
+@pytest.mark.parametrize("commit_every", [1, 10])
+def test_a_disk_without_room_is_named(commit_every: int, tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    log = EventLog.create(path, commit_every)
+    log._connection.execute("PRAGMA max_page_count = 20")
+
+    def fill() -> None:
+        for site in range(10_000):
+            log.append([SiteLost(at_s=0.0, site=site, detail="test")])
+
+    with pytest.raises(LogError, match=r"run\.db cannot be written: .* full; make room there"):
+        fill()
+    log.close()
+    assert len(list(read_events(path))) > 10
+
+
+def test_a_log_that_was_removed_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    log = EventLog.create(path)
+    path.unlink()
+    with pytest.raises(LogError, match=r"run\.db was removed while it was written"):
+        log.append([SiteLost(at_s=0.0, site=0, detail="test")])
+    log.close()
+
+
+def test_an_error_within_counts_more_than_a_log_that_cannot_be_closed(tmp_path: Path) -> None:
+    def run(error: Exception | None) -> None:
+        path = tmp_path / "run.db"
+        with EventLog.create(path, commit_every=10) as log:
+            log.append([SiteLost(at_s=0.0, site=0, detail="test")])
+            path.unlink()
+            if error is not None:
+                raise error
+
+    with pytest.raises(LogError, match="was removed"):
+        run(None)
+    with pytest.raises(ZeroDivisionError):
+        run(ZeroDivisionError())
+
+
 def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     with EventLog.create(path) as log:

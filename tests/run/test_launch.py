@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import resource
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -169,6 +172,36 @@ def test_a_survivor_that_does_not_hear_is_ended_too(
         )
     assert killer.killed
     assert not any(map(is_alive, killer.pids.values()))
+
+
+@pytest.mark.slow
+def test_a_full_disk_ends_the_run_and_is_named(
+    scenario: Callable[..., Path], tmp_path: Path
+) -> None:
+    log = tmp_path / "run.db"
+
+    def started(pids: dict[str, int]) -> None:
+        resource.prlimit(pids["the scheduler"], resource.RLIMIT_FSIZE, (200_000, 200_000))
+
+    with pytest.raises(RunAborted, match=r"run\.db cannot be written: .*; make room there"):
+        run_locally(scenario(rounds=100_000), 0, OVERLAY, log, on_started=started)
+    assert summarise(event for _, event in read_events(log)).rounds
+
+
+@pytest.mark.slow
+def test_a_log_that_is_removed_ends_the_run_and_is_named(
+    scenario: Callable[..., Path], tmp_path: Path
+) -> None:
+    log = tmp_path / "logs" / "run.db"
+    log.parent.mkdir()
+
+    def tick() -> None:
+        with suppress(ValueError):  # the scheduler is just creating it
+            if log.exists() and len(list(read_events(log))) > 20:
+                shutil.rmtree(log.parent)
+
+    with pytest.raises(RunAborted, match=r"run\.db was removed while it was written"):
+        run_locally(scenario(rounds=100_000), 0, OVERLAY, log, on_tick=tick)
 
 
 @pytest.mark.slow

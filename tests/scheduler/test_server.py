@@ -28,6 +28,7 @@ from anabranch.net.messages import (
 from anabranch.net.session import LEAST_PATIENCE_S
 from anabranch.overlay import internet2_9, random_complete
 from anabranch.plan import Plan, PlanError, star
+from anabranch.record import LogError, events
 from anabranch.scheduler.server import Scheduler
 from anabranch.sim.loop import run_virtually
 from anabranch.site.agent import Transport
@@ -83,6 +84,33 @@ def test_a_lane_that_breaks_ends_the_run_and_both_ends_are_named() -> None:
         (first, second) = await errors_of(cluster, cluster.all_reduce(buffers))
         assert first == second
         assert "site 2 (site2)" in first
+
+    run_virtually(scenario())
+
+
+@pytest.mark.parametrize("round", [1, 3])
+def test_a_log_that_fails_ends_the_run_everywhere(
+    round: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        cluster = await Cluster.start(simulated(OVERLAY), OVERLAY, PLAN)
+        writes = 0
+
+        def fail(*happened: events.Event) -> None:
+            nonlocal writes
+            if any(isinstance(event, events.RoundBegan) for event in happened):
+                writes += 1
+            if writes >= round:
+                raise LogError("the event log is full")
+
+        monkeypatch.setattr(cluster.witness, "write", fail)
+        buffers = [np.ones(1000, np.float32) for _ in range(3)]
+        for _ in range(round - 1):
+            await cluster.all_reduce(buffers)
+        assert (
+            await errors_of(cluster, cluster.all_reduce(buffers)) == ["the event log is full"] * 2
+        )
+        await cluster.scheduler.close()
 
     run_virtually(scenario())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -209,24 +209,27 @@ def _run_all(
     Raises:
         RunAborted: a run failed; its log is in the report too.
     """
-    from anabranch.record.report import write_report
-
     folder.mkdir(parents=True)
-    failure: RunAborted | None = None
     for run in runs:
         try:
             execute(run, data_dir)
         except RunAborted as error:
-            failure = RunAborted(f"{run.title}: {error}")
-            break
+            with suppress(OSError, LogError):  # a full disk has no room for a report either
+                _report(runs, folder)
+            raise RunAborted(f"{run.title}: {error}") from None
+    return _report(runs, folder)
+
+
+def _report(runs: Sequence[_Run], folder: Path) -> list[Path]:
+    """Report those runs that ran, and return their logs."""
+    from anabranch.record.report import write_report
+
     logs = [run.log for run in runs if run.log.exists() and any(read_events(run.log))]
     if logs:
         print_results(logs)
         report_path = folder / "report.html"
         write_report(logs, report_path)
         console.print(f"report: {report_path}", soft_wrap=True)
-    if failure is not None:
-        raise failure
     return logs
 
 

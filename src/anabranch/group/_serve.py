@@ -23,7 +23,7 @@ from anabranch.overlay import Overlay
 from anabranch.pace import AnyLoad, AnyPace, EqualBatches
 from anabranch.plan import AnyPlanner, Auxiliary, Packed, Plan
 from anabranch.record import events
-from anabranch.record.log import EventLog
+from anabranch.record.log import EventLog, LogError
 from anabranch.scheduler.awareness import Awareness, Passive
 from anabranch.scheduler.chunking import LEAST_ELEMENTS, MOST_ELEMENTS, chunk_elements
 from anabranch.scheduler.dispatch import needed_window
@@ -236,12 +236,21 @@ class GroupLog:
                 self._say(f"refused a message: {event.detail}")
 
     def ended(self, error: str | None) -> None:
-        """Write the last event."""
+        """Write the last event.
+
+        Raises:
+            RunAborted: the log cannot be written; where the group has failed, that counts more.
+        """
         self._say("every site has left" if error is None else f"the group ended: {error}")
-        if self._log is not None:
+        if self._log is None:
+            return
+        try:
             if not self._began:
                 self.began(1)
             self._log.append([events.RunEnded(at_s=self._last_s, error=error, reason=None)])
+        except LogError as failed:
+            if error is None:
+                raise RunAborted(str(failed)) from failed
 
 
 def serve(

@@ -59,7 +59,8 @@ class EventLog:
     [(1, RunEnded(at_s=3.0, error=None, reason=None))]
     """
 
-    def __init__(self, connection: sqlite3.Connection, commit_every: int = 1) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, commit_every: int = 1) -> None:
+        self._path = path
         self._connection = connection
         self._commit_every = commit_every
         self._waiting: list[_Row] = []
@@ -96,13 +97,13 @@ class EventLog:
         # Commits survive the death of the process, at the cost of no fsync each; after a power cut
         # the log may lack its last batches but is never torn.
         connection.execute("PRAGMA synchronous = NORMAL")
-        return cls(connection, commit_every)
+        return cls(path, connection, commit_every)
 
     def append(self, events: Iterable[Event]) -> None:
         """Take in a batch: all of it, or, where this raises or the process dies, none of it.
 
         Raises:
-            LogError: the log is closed.
+            LogError: the log is closed, cannot be written, or is gone.
             ValueError: an event cannot be written; see `anabranch.record.events.encode`.
         """
         if self._closed:
@@ -112,17 +113,33 @@ class EventLog:
             self.flush()
 
     def flush(self) -> None:
-        """Commit what waits, for readers to see. Where this raises, what waited is lost."""
+        """Commit what waits, for readers to see. Where this raises, what waited is lost.
+
+        Raises:
+            LogError: the log cannot be written, or its file is gone.
+        """
         if not self._waiting:
             return
         rows, self._waiting = self._waiting, []
-        with self._connection:
-            self._connection.executemany(
-                "INSERT INTO events (at_s, kind, data) VALUES (?, ?, ?)", rows
-            )
+        if not self._path.exists():  # SQLite would go on writing to a file without a name
+            raise LogError(f"the event log {self._path} was removed while it was written")
+        try:
+            with self._connection:
+                self._connection.executemany(
+                    "INSERT INTO events (at_s, kind, data) VALUES (?, ?, ?)", rows
+                )
+        except sqlite3.OperationalError as error:
+            raise LogError(
+                f"the event log {self._path} cannot be written: {error}; make room there, or let "
+                "it go elsewhere"
+            ) from error
 
     def close(self) -> None:
-        """Commit what waits and finish the log; closing twice does no harm."""
+        """Commit what waits and finish the log; closing twice does no harm.
+
+        Raises:
+            LogError: see ``flush``; the log is closed all the same.
+        """
         self._closed = True
         try:
             self.flush()
@@ -138,7 +155,11 @@ class EventLog:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except LogError:
+            if error is None:  # else that one counts
+                raise
 
 
 def read_events(path: Path, after_seq: int = 0) -> Iterator[tuple[int, Event | UnknownEvent]]:

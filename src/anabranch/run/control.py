@@ -25,7 +25,7 @@ from anabranch.net.tcp import TcpNetwork
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.record import events
-from anabranch.record.log import EventLog
+from anabranch.record.log import EventLog, LogError
 from anabranch.run import replay
 from anabranch.run.checkpoints import WHOLE, Course, Job, check_course
 from anabranch.run.scenario import Scenario, check_real
@@ -153,16 +153,24 @@ class RunLog:
 
     def _stop(self, reason: str) -> None:
         if self.scheduler.stopped is None:
-            self.write(events.RunStopping(at_s=self.at_s(), reason=reason))
+            self.scheduler.note(events.RunStopping(at_s=self.at_s(), reason=reason))
             self.scheduler.stop(reason)
 
     def ended(self, error: str | None) -> None:
-        """Write the last event."""
-        if self._started_s is None:  # the log of a run that never began must be readable too
-            self._begin(0)
-        reason = None if error else self.scheduler.stopped
-        self.write(events.RunEnded(at_s=self.at_s(), error=error, reason=reason))
+        """Write the last event.
+
+        Raises:
+            RunAborted: the log cannot be written; where the run has failed, that counts more.
+        """
         self.has_ended = True
+        reason = None if error else self.scheduler.stopped
+        try:
+            if self._started_s is None:  # the log of a run that never began must be readable too
+                self._begin(0)
+            self.write(events.RunEnded(at_s=self.at_s(), error=error, reason=reason))
+        except LogError as failed:
+            if error is None:
+                raise RunAborted(str(failed)) from failed
 
 
 def _limit_s(overlay: Overlay, size_bytes: int) -> float | None:

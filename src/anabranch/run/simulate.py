@@ -286,7 +286,7 @@ class _Simulation:
     def _note(self, fault: _Fault, over: bool) -> None:
         if self._recorder is None or self._recorder.has_ended:
             return
-        self._recorder.write(
+        self._recorder.scheduler.note(
             FaultInjected(
                 at_s=self._recorder.at_s(),
                 fault=fault.kind,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -60,7 +61,7 @@ from anabranch.net.network import Address, Connection, Listener, Network, Receiv
 from anabranch.net.session import LEAST_PATIENCE_S, Session, patience_s
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
-from anabranch.record import events
+from anabranch.record import LogError, events
 from anabranch.scheduler.awareness import Awareness
 from anabranch.scheduler.channels import Channels, Chunking, Dispatching, Outcome
 from anabranch.scheduler.members import Members
@@ -85,7 +86,7 @@ _LONGEST_S = 1e6
 
 
 class Log(Protocol):
-    """Where a scheduler writes down what happens."""
+    """Where a scheduler writes down what happens; LogError, where it cannot, ends the run."""
 
     def began(self, buffer_elements: int) -> None:
         """The run's clock has started; buffers have so many elements, or at least the first."""
@@ -150,6 +151,7 @@ class Scheduler:
         self._plan = plan
         self._work = work
         self._log = log
+        self._is_written = True  # until the log fails
         self.stopped: str | None = None
         self.members = Members(overlay, token)
         self.channels = Channels(self.name, overlay.size, plan, most_bytes, chunking, dispatching)
@@ -225,10 +227,25 @@ class Scheduler:
             if self._pacing is not None:
                 self._pacing.close()
 
+    def note(self, *happened: events.Event) -> None:
+        """Write down what happened; where that fails, the run ends and no more is written."""
+        self._write_down(partial(self._log.write, *happened))
+
+    def _note_began(self, buffer_elements: int) -> None:
+        self._write_down(partial(self._log.began, buffer_elements))
+
+    def _write_down(self, write: Callable[[], None]) -> None:
+        if self._is_written:
+            try:
+                write()
+            except LogError as error:
+                self._is_written = False
+                self.abort(str(error))
+
     def refused(self, site: int | None, error: PeerError) -> None:
         """Take note that a message was refused."""
         if not self._end.done():
-            self._log.write(
+            self.note(
                 events.MessageRefused(
                     at_s=self._since_start_s(),
                     site=None,
@@ -258,7 +275,7 @@ class Scheduler:
 
     def _write_joined(self, site: int, now_s: float) -> None:
         host, port = self.members.address(site)
-        self._log.write(
+        self.note(
             events.SiteJoined(
                 at_s=now_s,
                 site=site,
@@ -268,7 +285,7 @@ class Scheduler:
         )
 
     def _write_lost(self, site: int, why: str, goes_on: bool, now_s: float) -> None:
-        self._log.write(events.SiteLost(at_s=now_s, site=site, detail=why, goes_on=goes_on))
+        self.note(events.SiteLost(at_s=now_s, site=site, detail=why, goes_on=goes_on))
 
     # --- what sites say
 
@@ -348,7 +365,7 @@ class Scheduler:
                 decisions = self._pacing.asked(
                     site, message.update, message.samples, seconds, now_s
                 )
-                self._log.write(
+                self.note(
                     events.ProceedAsked(
                         at_s=now_s,
                         site=site,
@@ -371,7 +388,7 @@ class Scheduler:
                 now_s = self._now_s()
                 self._sessions[site].post(TimeReply(message.sent_s, now_s, now_s, 0.0))
             case Report():
-                self._log.write(*_reported(site, message.events))
+                self.note(*_reported(site, message.events))
             case Leave() if site not in self._left and len(self._ready) == self.overlay.size:
                 self._left.add(site)
                 self._follow(self.channels.leave(site))
@@ -395,7 +412,7 @@ class Scheduler:
         self._tell_patience()
         outcome = self.channels.ended(site, message)
         if message.channel == 0:
-            self._log.write(
+            self.note(
                 events.RoundDone(
                     at_s=self._since_start_s(),
                     site=site,
@@ -416,9 +433,9 @@ class Scheduler:
         for began in outcome.began:
             if not self._buffer_elements:
                 self._buffer_elements = began.elements
-                self._log.began(began.elements)
+                self._note_began(began.elements)
             if began.channel == 0:
-                self._log.write(
+                self.note(
                     events.RoundBegan(
                         at_s=self._since_start_s(),
                         round=began.number,
@@ -439,7 +456,7 @@ class Scheduler:
             self._told_epoch = self._pacing.epoch
             self._broadcast(self._epoch_changed(self._pacing))
         for decision in decisions:
-            self._log.write(*events_of(decision, now_s))
+            self.note(*events_of(decision, now_s))
             advance = Advance(
                 tuple(each.update for each in decision.applied),
                 decision.discarded,
@@ -473,7 +490,7 @@ class Scheduler:
         self._look_at_pace = None
         # A timer may ring a little early; the pace is told the moment that it asked for.
         now_s = max(self._since_start_s(), self._pacing.due_s)
-        self._log.write(events.PaceLooked(at_s=now_s))
+        self.note(events.PaceLooked(at_s=now_s))
         self._act(self._pacing.look(now_s), now_s)
 
     # --- what is known of the network
@@ -489,7 +506,7 @@ class Scheduler:
             latency_s = 0.0 if rate.latency_s is None else rate.latency_s
             if not slow <= rate.rate_bps <= fast or not 0 <= latency_s <= _LONGEST_S:
                 raise MalformedMessage(f"{self.name(site)} measured {rate}")
-            self._log.write(
+            self.note(
                 events.LinkMeasured(
                     at_s=self._since_start_s(),
                     site=site,
@@ -512,7 +529,7 @@ class Scheduler:
             return
         if replan is not None:
             self.channels.issue(replan.plan)
-            self._log.write(_plan_issued(replan, self._since_start_s()))
+            self.note(_plan_issued(replan, self._since_start_s()))
             self._auxiliary = replan.plan.version, _flat(replan.plan)  # they come with the plan
         if (self.channels.all.plan.version, paths) != self._auxiliary:
             self._auxiliary = self.channels.all.plan.version, paths
@@ -534,7 +551,7 @@ class Scheduler:
                     self._awareness, size_bytes, self._started_s, self._found, self.abort
                 )
             if buffer_elements:
-                self._log.began(buffer_elements)
+                self._note_began(buffer_elements)
             self._broadcast(Start())
             if self._pacing is not None:
                 now_s = self._since_start_s()
@@ -574,7 +591,7 @@ class Scheduler:
         connection.post(Resumed(session.heard))
         session.go_on(connection, message.heard)
         if not self._end.done():
-            self._log.write(events.SiteResumed(at_s=self._since_start_s(), site=site))
+            self.note(events.SiteResumed(at_s=self._since_start_s(), site=site))
         return site
 
     def closed(self, site: int, connection: Connection, error: Exception | None) -> None:
@@ -603,9 +620,7 @@ class Scheduler:
             if site in self._accused or self.members.missing:
                 self._lose(site, died, died=True)
             else:
-                self._log.write(
-                    events.SiteCut(at_s=self._since_start_s(), site=site, detail=str(error))
-                )
+                self.note(events.SiteCut(at_s=self._since_start_s(), site=site, detail=str(error)))
                 give_up = partial(self._lose, site, died, died=True)
                 timer = asyncio.get_running_loop().call_later(self._patience_s + _SLACK_S, give_up)
                 self._missing[site] = _Missing(timer, died)
