@@ -30,6 +30,7 @@ _POLL_S = 0.05
 # not ended by then, busy or stopped, are killed.
 _MERCY_S = 3.0
 _LAST_WORDS_S = 1.0
+_LOG_S = 10.0  # for the scheduler, which has a log to end, where others have the cores
 
 
 @dataclass
@@ -202,10 +203,11 @@ def _stop(processes: list[_Process], mercy_s: float) -> None:
     """End whatever still runs: the scheduler in order, so that its log is whole, then the rest."""
     if processes and processes[0].popen.poll() is None:
         processes[0].popen.terminate()  # the scheduler tells the sites
-    deadline_s = time.monotonic() + mercy_s
+    began_s, given_s = time.monotonic(), _LOG_S
     for process in processes:
         try:
-            process.popen.wait(max(0.0, deadline_s - time.monotonic()))
+            process.popen.wait(max(0.0, began_s + given_s - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.popen.kill()
             process.popen.wait()
+        given_s = mercy_s
