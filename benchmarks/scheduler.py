@@ -24,6 +24,7 @@ import numpy as np
 
 import common
 from anabranch.net.frames import DISCARD, Sink
+from anabranch.net.identity import proven
 from anabranch.net.messages import (
     AnyMessage,
     ExchangeEnded,
@@ -83,7 +84,8 @@ class Client:
         """Take part; return how many rounds were held."""
         connection = await TcpNetwork(LIMITS).connect(address, self)
         name = self._overlay.sites[self._site].name
-        connection.post(Join(self._token, name, "127.0.0.1", 1 + self._site))
+        join = Join(b"", name, "127.0.0.1", 1 + self._site)
+        connection.post(proven(join, self._token.encode(), connection.challenge))
         welcome = await self.heard.get()
         assert isinstance(welcome, Welcome)
         trees = len(loads(welcome.plan_json).trees)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from anabranch.net.errors import (
     DuplicateMessage,
     MalformedMessage,
+    OtherRelease,
     OversizedMessage,
     PeerError,
 )
@@ -23,7 +25,9 @@ from anabranch.net.frames import (
     Sink,
     encode_frame,
     encode_freed,
+    encode_greeting,
 )
+from anabranch.net.identity import CHALLENGE_BYTES
 from anabranch.net.messages import (
     WIRE_VERSION,
     AnyMessage,
@@ -206,7 +210,7 @@ def test_a_refused_message_is_skipped_and_the_stream_goes_on() -> None:
 
 def test_a_message_larger_than_the_reading_buffer_is_read_whole() -> None:
     recorder = Recorder()
-    recorder.reader.limits = Limits(message_bytes=1 << 22, payload_bytes=0)
+    recorder.reader.trust(Limits(message_bytes=1 << 22, payload_bytes=0))
     long = PartialSum(1, 1, 0, tuple(range(100_000)), 16)
     recorder.feed(encode_frame(long) + encode_frame(Start()), 1 << 20)
     assert recorder.messages == [long, Start()]
@@ -216,11 +220,25 @@ def prefix(message_bytes: int, payload_bytes: int) -> bytes:
     return struct.pack(">2sBxIQ", b"AB", WIRE_VERSION, message_bytes, payload_bytes)
 
 
+CHALLENGE = bytes(range(CHALLENGE_BYTES))
+
+
+def greeting(wire_version: int, name: bytes, payload_bytes: int = 0) -> bytes:
+    size = CHALLENGE_BYTES + len(name)
+    prefix = struct.pack(">2sBxIQ", b"AV", wire_version, size, payload_bytes)
+    return prefix + CHALLENGE + name
+
+
 @pytest.mark.parametrize(
     ("stream", "error", "named"),
     [
         (b"GET / HTTP/1.1\r\n\r\n", MalformedMessage, "begins with b'GE'"),
-        (b"AB\x09" + bytes(13), MalformedMessage, "wire version 9"),
+        (b"AB\x02" + bytes(13), OtherRelease, "an older release of anabranch (wire version 2)"),
+        (greeting(9, b"9.1"), OtherRelease, "anabranch 9.1 (wire version 9), this one anabranch 0"),
+        (greeting(9, b"\x1b[2J"), OtherRelease, "anabranch \\x1b[2J (wire version 9)"),
+        (greeting(WIRE_VERSION, bytes(65)), MalformedMessage, "a greeting of 81 bytes, and 0"),
+        (greeting(WIRE_VERSION, b"", 8), MalformedMessage, "a greeting of 16 bytes, and 8 more"),
+        (b"AV\x03" + bytes(4) + b"\x0f" + bytes(8), MalformedMessage, "a greeting of 15 bytes"),
         (
             prefix(1 << 20, 0),
             OversizedMessage,
@@ -242,8 +260,37 @@ def prefix(message_bytes: int, payload_bytes: int) -> bytes:
 def test_bytes_that_are_no_frame_are_refused_by_name(
     stream: bytes, error: type[PeerError], named: str
 ) -> None:
-    with pytest.raises(error, match=named):
+    with pytest.raises(error, match=re.escape(named)):
         Recorder().feed(stream, 1 << 16)
+
+
+@pytest.mark.parametrize("cut", [1, 7, 1 << 16])
+def test_a_stream_that_begins_with_this_release_is_read_on(cut: int) -> None:
+    recorder = Recorder()
+    assert recorder.reader.challenge is None
+    recorder.feed(encode_greeting(CHALLENGE) + encode_frame(sum_message(1), 4) + b"good", cut)
+    assert recorder.reader.challenge == CHALLENGE
+    assert recorder.payloads == [b"good"]
+    another = greeting(WIRE_VERSION, b"some other release that speaks the same version")
+    recorder.feed(another + encode_frame(Start()), cut)
+    assert recorder.messages == [sum_message(1), Start()]
+
+
+def test_a_stream_of_small_messages_has_a_small_buffer_until_it_is_trusted() -> None:
+    small = Limits(message_bytes=100, payload_bytes=0)
+    recorder = Recorder()
+
+    def accept(message: AnyMessage, payload_bytes: int) -> Sink:
+        recorder.reader.trust(LIMITS)  # while more of the stream is in the buffer already
+        return recorder.accept(message, payload_bytes)
+
+    recorder.reader = FrameReader(accept, recorder.refuse, small)
+    assert len(recorder.reader.buffer) == 116
+    stream = encode_frame(Start()) + encode_frame(sum_message(1), 8000) + bytes(8000)
+    recorder.feed(stream, 1 << 16)
+    assert recorder.messages == [Start(), sum_message(1)]
+    assert recorder.payloads == [b"", bytes(8000)]
+    assert len(recorder.reader.buffer) > 8000
 
 
 @settings(deadline=None)

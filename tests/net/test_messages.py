@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from typing import Any
+
 import msgspec
 import pytest
 
 from anabranch.net.messages import (
     NO_MESSAGE,
+    WIRE_VERSION,
     Abort,
+    AnyMessage,
     Came,
     Credit,
     Dispatched,
@@ -42,7 +48,7 @@ from anabranch.net.messages import (
 SIGNATURE = Signature(1, 2, 1000, 3)
 
 EXAMPLES: list[Message] = [
-    Hello("secret", 1, 2),
+    Hello(b"proof", 1, 2),
     PartialSum(3, 1, 17, (1, 4, 2), 16, 1, weight=2.5),
     PartialSum(3, 1, 17, (1, 4, 2), 16, stamp=Stamp(1.5, None, True), is_aux=True),
     Result(3, 1, 17, (2, 4, 1), 16),
@@ -51,8 +57,8 @@ EXAMPLES: list[Message] = [
     Rejoined(3, 1, "127.0.0.1", 4711),
     RejoinAck(3, 1),
     Credit((1, 4, 2)),
-    Join("secret", "kansas", "127.0.0.1", 4711),
-    Welcome(3, "name = 'x'", "{}", (("127.0.0.1", 1),), "{}", (1,), 4),
+    Join(b"proof", "kansas", "127.0.0.1", 4711),
+    Welcome(3, "name = 'x'", "{}", (("127.0.0.1", 1),), "{}", (1,), 4, b"own", (b"", b"lane")),
     Ready(1000),
     Start(),
     ExchangeRequest(0, 3, SIGNATURE),
@@ -71,6 +77,19 @@ EXAMPLES: list[Message] = [
     Report((b"{}", b"")),
     Abort("site 3 died"),
 ]
+
+
+def test_a_change_of_the_messages_comes_with_another_wire_version() -> None:
+    """Releases that speak differently must know: raise WIRE_VERSION, then write both down here."""
+    schema = json.dumps(without_prose(msgspec.json.schema(AnyMessage)), sort_keys=True)
+    digest = hashlib.sha256(schema.encode()).hexdigest()[:16]
+    assert (WIRE_VERSION, digest) == (3, "68d8409d85a0539b")
+
+
+def without_prose(schema: Any) -> Any:
+    if isinstance(schema, dict):
+        return {k: without_prose(v) for k, v in schema.items() if k != "description"}
+    return [*map(without_prose, schema)] if isinstance(schema, list) else schema
 
 
 @pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: type(message).__name__)
@@ -92,7 +111,7 @@ def test_every_message_survives_the_wire(message: Message) -> None:
         ["Gather", 0, 1, "text"],
         ["Grant", 0, 3, 41, 1, ""],
         ["EpochChanged", 2, 3, 7],
-        ["Hello", b"secret", 1, 2],
+        ["Hello", "secret", 1, 2],
         ["Nonsense"],
         [],
         {"type": "Start"},

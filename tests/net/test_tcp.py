@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
@@ -12,15 +13,18 @@ from typing import Any
 
 import pytest
 
+from anabranch import __version__
 from anabranch.net import shared_memory
 from anabranch.net.errors import (
     LinkError,
     MalformedMessage,
+    OtherRelease,
     OutOfPlaceMessage,
     OversizedMessage,
     PeerError,
 )
-from anabranch.net.frames import Limits, Sink, encode_frame
+from anabranch.net.frames import Limits, Sink, encode_frame, encode_greeting
+from anabranch.net.identity import CHALLENGE_BYTES
 from anabranch.net.messages import (
     AnyMessage,
     Credit,
@@ -34,6 +38,8 @@ from anabranch.net.rings import PIECE_BYTES, RING_BYTES
 from anabranch.net.tcp import TcpNetwork, may_set_congestion_control
 
 LIMITS = Limits(message_bytes=1 << 16, payload_bytes=1 << 28)
+CHALLENGE = bytes(range(CHALLENGE_BYTES))
+GREETING = encode_greeting(CHALLENGE)
 # More than the kernel buffers for a peer that does not read.
 LARGE = bytes(range(256)) * (1 << 18)  # 64 MiB
 
@@ -116,13 +122,18 @@ async def joined(
 
 @asynccontextmanager
 async def raw_server(receiver: Ear) -> AsyncIterator[tuple[Connection, socket.socket]]:
-    """Yield a connection and the plain socket at its other end, which reads nothing by itself."""
+    """Yield a connection and the plain socket at its other end, which reads nothing more itself."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
-        connection = await TcpNetwork(LIMITS).connect(server.getsockname(), receiver)
-        peer, _ = await asyncio.get_running_loop().sock_accept(server)
+        network, loop = TcpNetwork(LIMITS), asyncio.get_running_loop()
+        connecting = asyncio.ensure_future(network.connect(server.getsockname(), receiver))
+        peer, _ = await loop.sock_accept(server)
         with peer:
             peer.setblocking(False)
+            await read(peer, len(GREETING))
+            await loop.sock_sendall(peer, GREETING)
+            connection = await connecting
+            assert connection.challenge == CHALLENGE
             yield connection, peer
     connection.close()
     await asyncio.wait({receiver.closed})
@@ -227,7 +238,7 @@ async def read(peer: socket.socket, count: int) -> bytes:
     """Read so many bytes, or all until the end."""
     data = bytearray()
     while len(data) < count:
-        more = await asyncio.get_running_loop().sock_recv(peer, 1 << 20)
+        more = await asyncio.get_running_loop().sock_recv(peer, min(count - len(data), 1 << 20))
         if not more:
             break
         data += more
@@ -427,7 +438,7 @@ def test_where_the_system_grants_no_memory_a_connection_is_tcp(
     ("frame", "named"),
     [
         (encode_frame(Start(), 1), "a payload of 1 bytes, at most 0"),
-        (encode_frame(Hello("x" * 5000, 1, 0)), "a message of 50.. bytes, at most 4096"),
+        (encode_frame(Hello(bytes(5000), 1, 0)), "a message of 50.. bytes, at most 4096"),
     ],
 )
 def test_a_caller_may_send_only_small_messages_until_it_is_trusted(
@@ -533,6 +544,107 @@ def test_a_receiver_that_breaks_ends_the_connection_on_both_sides(shares_memory:
             await connection.send(Start())
             assert isinstance(await called.closed, ZeroDivisionError)
             assert isinstance(await caller.closed, LinkError)
+
+    on_loop(play)
+
+
+@both_ways
+def test_ends_of_different_releases_are_both_told_which_the_other_runs(
+    shares_memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = b"AV\x09" + GREETING[3:]
+    monkeypatch.setattr("anabranch.net.tcp.encode_greeting", lambda challenge: later)
+    told = re.escape(f"runs anabranch {__version__} (wire version 9)")
+
+    async def play() -> None:
+        called = Ear()
+        network = TcpNetwork(LIMITS, shares_memory=shares_memory)
+        listener = await network.listen(("127.0.0.1", 0), called.welcome)
+        with pytest.raises(OtherRelease, match=f"cannot connect to .*{told}"):
+            await network.connect(listener.address, Ear())
+        with pytest.raises(OtherRelease, match=told):
+            raise await called.closed or AssertionError
+        listener.close()
+
+    on_loop(play)
+
+
+def test_who_has_not_said_who_it_is_in_time_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anabranch.net.tcp._UNAUTHENTICATED_S", 0.0)
+
+    async def play() -> None:
+        unauthenticated = Ear(trusting=False)
+        async with raw_client(unauthenticated) as peer:
+            assert len(await read(peer, 1 << 16)) == len(GREETING)  # and then the end
+            assert await unauthenticated.closed is None
+
+    on_loop(play)
+
+
+def test_of_many_who_have_not_said_who_they_are_those_who_have_had_longest_are_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("anabranch.net.tcp._MOST_UNAUTHENTICATED", 3)
+
+    async def play() -> None:
+        network = TcpNetwork(LIMITS, shares_memory=False)
+        called: list[Ear] = []
+
+        def welcome(connection: Connection) -> Ear:
+            called.append(Ear(trusting=not called))
+            return called[-1].welcome(connection)
+
+        listener = await network.listen(("127.0.0.1", 0), welcome)
+        callers = [Ear() for _ in range(6)]
+        for count, caller in enumerate(callers, 1):
+            await network.connect(listener.address, caller)
+            while len(called) < count:
+                await asyncio.sleep(0)
+            await turns()
+        await asyncio.wait_for(asyncio.wait({callers[1].closed, callers[2].closed}), 10)
+        assert [ear.closed.done() for ear in called] == [False, True, True, False, False, False]
+        called[0].connection.post(Start())  # who is trusted is not counted
+        await callers[0].hears(Start())
+        called[0].connection.close()
+        listener.close()
+        await asyncio.wait({ear.closed for ear in called + callers})
+
+    on_loop(play)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "named"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", MalformedMessage, "begins with b'HT'"),
+        (b"AB\x02" + bytes(13), OtherRelease, "an older release of anabranch"),
+        (b"", LinkError, "closed the connection"),
+        (GREETING[:20], LinkError, "closed the connection inside a message"),
+        (None, LinkError, "it said nothing in 0.01 s"),
+    ],
+)
+def test_who_is_called_and_is_nobody_to_talk_to_is_named_and_the_receiver_hears_nothing(
+    answer: bytes | None,
+    error: type[Exception],
+    named: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def play() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.setblocking(False)
+            host, port = server.getsockname()
+            ear, loop = Ear(), asyncio.get_running_loop()
+            if answer is None:
+                monkeypatch.setattr("anabranch.net.tcp._GREETING_S", 0.01)
+            connecting = asyncio.ensure_future(TcpNetwork(LIMITS).connect((host, port), ear))
+            peer, _ = await loop.sock_accept(server)
+            with peer:
+                if answer is not None:
+                    peer.sendall(answer)
+                    peer.shutdown(socket.SHUT_WR)
+                with pytest.raises(error, match=f"cannot connect to {host}:{port}: .*{named}"):
+                    await connecting
+                await turns()
+                assert not ear.closed.done()
 
     on_loop(play)
 

@@ -146,7 +146,7 @@ _UP = encode_frame(PartialSum(1, 1, 0, (1, 0), _CODE), 4 * ELEMENTS)
 _DOWN = encode_frame(Result(1, 1, 0, (0, 1), _CODE), 4 * ELEMENTS)
 UP_S = 8 * (len(_UP) + 4 * ELEMENTS) / MB_S
 DOWN_S = 8 * (len(_DOWN) + 4 * ELEMENTS) / MB_S
-HELLO_S = 8 * len(encode_frame(Hello("simulated", 1, 0))) / MB_S  # on each lane, once
+HELLO_S = 8 * len(encode_frame(Hello(bytes(16), 1, 0))) / MB_S  # on each lane, once
 STAR_S = UP_S + LATENCY_S + DOWN_S + LATENCY_S
 ALMOST = 1e-9  # relative: what adding up many floats may cost
 

@@ -3,50 +3,85 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from anabranch.net.errors import OutOfPlaceMessage, PeerError, UnauthorisedPeer
-from anabranch.net.messages import Join
+from anabranch.net.errors import UnauthorisedPeer
+from anabranch.net.identity import derive, proven
+from anabranch.net.messages import Join, Resume
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.scheduler.members import Members
 
+HERE = b"challenge"
 PAIR = Overlay("pair", (Site("a"), Site("b")), (Link(0, 1, 1e6), Link(1, 0, 1e6)))
 
 
+def join(name: str, port: int, token: str = "secret", challenge: bytes = HERE) -> Join:
+    return proven(Join(b"", name, "127.0.0.1", port), token.encode(), challenge)
+
+
 def test_addresses_are_known_once_everybody_has_joined() -> None:
-    members = Members(PAIR, "secret")
-    assert members.admit(Join("secret", "b", "127.0.0.1", 7)) == 1
+    members = Members(PAIR, "secret", b"of this run")
+    assert members.admit(join("b", 7), HERE) == 1
     assert members.missing == [0]
-    assert members.admit(Join("secret", "a", "127.0.0.1", 8)) == 0
+    assert members.admit(join("a", 8), HERE) == 0
     assert not members.missing
     assert members.addresses == (("127.0.0.1", 8), ("127.0.0.1", 7))
 
 
 @pytest.mark.parametrize(
-    ("join", "error", "named"),
+    ("message", "named"),
     [
-        (Join("guess", "a", "h", 1), UnauthorisedPeer, "token"),
-        (Join("sécret", "a", "h", 1), UnauthorisedPeer, "token"),
-        (Join("secret", "c", "h", 1), UnauthorisedPeer, "no site 'c'"),
-        (Join("secret", "b", "h", 1), UnauthorisedPeer, "joined already"),
-        (Join("secret", "a", "h", 1, 99), OutOfPlaceMessage, "wire version 99"),
+        (join("a", 1, "guess"), "token"),
+        (join("a", 1, "sécret"), "token"),
+        (join("a", 1, challenge=b"of an earlier run"), "token"),
+        (replace(join("a", 1), port=2), "token"),
+        (join("c", 1, "secret"), "no site 'c'"),
+        (join("b", 1, "secret"), "joined already"),
     ],
 )
-def test_who_does_not_belong_is_refused_by_name(
-    join: Join, error: type[PeerError], named: str
-) -> None:
-    members = Members(PAIR, "secret")
-    members.admit(Join("secret", "b", "127.0.0.1", 7))
-    with pytest.raises(error, match=named):
-        members.admit(join)
+def test_who_does_not_belong_is_refused_by_name(message: Join, named: str) -> None:
+    members = Members(PAIR, "secret", b"of this run")
+    members.admit(join("b", 7), HERE)
+    with pytest.raises(UnauthorisedPeer, match=named):
+        members.admit(message, HERE)
     assert members.missing == [0]
 
 
-def test_only_who_is_gone_may_join_again_as_another_life() -> None:
-    members = Members(PAIR, "secret")
+def test_only_who_is_gone_may_join_again_as_another_incarnation() -> None:
+    members = Members(PAIR, "secret", b"of this run")
     for name in "ab":
-        members.admit(Join("secret", name, "127.0.0.1", 7))
+        members.admit(join(name, 7), HERE)
     with pytest.raises(UnauthorisedPeer, match="joined already"):
-        members.admit(Join("secret", "b", "127.0.0.1", 9), gone={0})
-    assert members.admit(Join("secret", "b", "127.0.0.1", 9), gone={1}) == 1
+        members.admit(join("b", 9), HERE, gone={0})
+    assert members.admit(join("b", 9), HERE, gone={1}) == 1
     assert members.addresses == (("127.0.0.1", 7), ("127.0.0.1", 9))
     assert members.incarnations == (0, 1)
+
+
+def test_a_site_goes_on_only_as_itself() -> None:
+    members = Members(PAIR, "secret", b"of this run")
+    members.admit(join("a", 7), HERE)
+    mine, other = members.secret(0), members.secret(1)
+    assert members.is_here(proven(Resume(b"", 0, 3), mine, HERE), HERE)
+    assert not members.is_here(proven(Resume(b"", 0, 3), mine, HERE), b"another")
+    assert not members.is_here(proven(Resume(b"", 0, 3), other, HERE), HERE)
+    assert not members.is_here(proven(Resume(b"", 0, 3), b"secret", HERE), HERE)
+    assert not members.is_here(proven(Resume(b"", 0, 3, 1), mine, HERE), HERE)
+    assert not members.is_here(proven(Resume(b"", 1, 3), other, HERE), HERE)  # has not joined
+    assert not members.is_here(proven(Resume(b"", 9, 3), members.secret(9), HERE), HERE)
+
+
+def test_a_lane_s_secret_is_known_at_both_its_ends_and_nowhere_else() -> None:
+    links = (*PAIR.links, Link(1, 2, 1e6), Link(2, 0, 1e6))
+    circle = Overlay("circle", (*PAIR.sites, Site("c")), links)
+    members = Members(circle, "secret", b"of this run")
+    assert members.lane_secrets(0) == (b"", derive(members.secret(1), 0), b"")
+    assert members.lane_secrets(1) == (
+        derive(members.secret(0), 1),
+        b"",
+        derive(members.secret(2), 1),
+    )
+    assert members.lane_secrets(2) == (derive(members.secret(0), 2), b"", b"")
+    known = [secret for site in range(3) for secret in members.lane_secrets(site) if secret]
+    assert len({*known, *map(members.secret, range(3))}) == 7
+    assert Members(circle, "secret", b"of another").secret(0) != members.secret(0)

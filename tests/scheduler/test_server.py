@@ -11,6 +11,7 @@ import pytest
 
 from anabranch.net.errors import LinkError, PeerError, RunAborted
 from anabranch.net.frames import DISCARD, Sink
+from anabranch.net.identity import proven
 from anabranch.net.messages import (
     AnyMessage,
     ExchangeEnded,
@@ -175,12 +176,15 @@ def test_who_guesses_the_token_or_is_not_in_the_run_cannot_take_a_place_in_it() 
     async def scenario() -> None:
         ports = simulated(OVERLAY)
         cluster = await Cluster.start(ports, OVERLAY, PLAN)
+        own, token = cluster.scheduler.members.secret(1), TOKEN.encode()
         for message in (
-            Resume("guess", 1, 0),
-            Resume(TOKEN, 7, 0),
-            Resume(TOKEN, 1, 99),
-            Resume(TOKEN, 1, 0, incarnation=1),
-            Join(TOKEN, OVERLAY.sites[1].name, "127.0.0.1", 1),
+            proven(Resume(b"", 1, 0), b"guess", b""),
+            proven(Resume(b"", 1, 0), token, b""),  # who might have joined
+            proven(Resume(b"", 1, 0), cluster.scheduler.members.secret(2), b""),
+            proven(Resume(b"", 7, 0), cluster.scheduler.members.secret(7), b""),
+            proven(Resume(b"", 1, 99), own, b""),
+            proven(Resume(b"", 1, 0, incarnation=1), own, b""),
+            proven(Join(b"", OVERLAY.sites[1].name, "127.0.0.1", 1), token, b""),
         ):
             told: list[AnyMessage] = []
             unauthenticated = await ports.control(1).connect(
@@ -189,7 +193,7 @@ def test_who_guesses_the_token_or_is_not_in_the_run_cannot_take_a_place_in_it() 
             unauthenticated.post(message)
             await asyncio.sleep(1.0)
             assert [type(each) for each in told] == [Refusal]
-        assert len(cluster.witness.refusals) == 5
+        assert len(cluster.witness.refusals) == 7
         await cluster.all_reduce([np.ones(10, np.float32) for _ in range(3)])
         await cluster.leave()
 
@@ -274,7 +278,7 @@ def test_a_site_that_may_not_join_is_told_why_and_the_others_go_on(
 @pytest.mark.parametrize(
     "message",
     [
-        Join(TOKEN, "site1", "h", 1),
+        Join(b"", "site1", "h", 1),
         Ready(9),
         ExchangeRequest(0, 2, Signature(0, 0, 10)),
         ExchangeRequest(0, 1, Signature(0, 0, 0)),

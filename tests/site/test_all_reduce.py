@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -17,23 +18,28 @@ from anabranch.net.errors import (
     PeerError,
     UnauthorisedPeer,
 )
-from anabranch.net.frames import encode_frame
+from anabranch.net.frames import DISCARD, Sink, encode_frame
+from anabranch.net.identity import proven
 from anabranch.net.messages import (
+    AnyMessage,
     Credit,
     ExchangeRequest,
     Hello,
     Message,
     PartialSum,
+    Refusal,
     Result,
     Signature,
     Start,
 )
+from anabranch.net.tcp import TcpNetwork
 from anabranch.overlay import Link, Overlay, Site, internet2_9, random_complete, random_sparse
 from anabranch.plan import Plan, balanced, fapt, spanning, star
 from anabranch.sim.loop import run_virtually
+from anabranch.site.dataplane import MOST_STRANDS
 from anabranch.site.terms import Op, Terms, Wire
 
-from .cluster import TOKEN, Cluster, Floats, Ports, Tcp, all_reduce, simulated
+from .cluster import LIMITS, TOKEN, Cluster, Floats, Ports, Tcp, all_reduce, simulated
 
 Planner = Callable[[Overlay], Plan]
 PLANNERS: dict[str, Planner] = {
@@ -327,14 +333,9 @@ def up(exchange: int, chunk: int, path: tuple[int, ...], weight: float = 1.0) ->
     ("noise", "error"),
     [
         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", MalformedMessage),
-        (encode_frame(Hello("secret", 1, 0), 1 << 40), OversizedMessage),
-        (encode_frame(Hello("guess", 1, 0)), UnauthorisedPeer),
+        (encode_frame(Hello(b"", 1, 0), 1 << 40), OversizedMessage),
         (encode_frame(Start()) * 1000, UnauthorisedPeer),  # once, not a thousand times
-        (encode_frame(Hello("x" * 5000, 1, 0)), OversizedMessage),  # small until it is trusted
-        (encode_frame(Hello(TOKEN, 2, 1)), UnauthorisedPeer),  # for another site
-        (encode_frame(Hello(TOKEN, 1, 0)), UnauthorisedPeer),  # site 1 is connected already
-        (encode_frame(Hello(TOKEN, 7, 0)), UnauthorisedPeer),  # no neighbour
-        (encode_frame(Hello(TOKEN, 1, 0, 1, 3)), UnauthorisedPeer),  # not its present incarnation
+        (encode_frame(Hello(bytes(5000), 1, 0)), OversizedMessage),  # small until it is trusted
         (encode_frame(up(2, 0, (1, 0))), UnauthorisedPeer),
         (encode_frame(up(2, 0, (1, 0)), 40) + bytes(40), OversizedMessage),
     ],
@@ -342,28 +343,95 @@ def up(exchange: int, chunk: int, path: tuple[int, ...], weight: float = 1.0) ->
 def test_a_stranger_is_turned_away_and_the_round_in_progress_goes_on(
     noise: bytes, error: type[PeerError]
 ) -> None:
-    async def scenario() -> None:
-        plan = star(TRIANGLE, hub=0)
-        cluster = await Cluster.start(Tcp(), TRIANGLE, plan)
-        warm = [np.ones(100, np.float32) for _ in range(3)]
-        await cluster.all_reduce(warm)
-        buffers = random_buffers(3, 2000, seed=1)
-        expected = np.mean(buffers, axis=0)
-        early = asyncio.gather(
-            *(all_reduce(cluster.agents[site], buffers[site]) for site in (1, 2))
-        )
-        host, port = cluster.scheduler.members.addresses[0]
-        reader, writer = await asyncio.open_connection(host, port)
+    async def disturb(cluster: Cluster) -> None:
+        reader, writer = await asyncio.open_connection(*cluster.scheduler.members.addresses[0])
         writer.write(noise)
-        await reader.read()  # until the site hangs up
+        with suppress(ConnectionResetError):  # it need not read all of the noise
+            await reader.read()  # until the site hangs up
         writer.close()
-        await all_reduce(cluster.agents[0], buffers[0])
-        await early
-        np.testing.assert_allclose(buffers[0], expected, rtol=1e-5, atol=1e-6)
-        assert [type(refusal) for refusal in cluster.refusals] == [error]
-        await cluster.leave()
 
-    run_over_tcp(scenario())
+    run_over_tcp(disturbed(disturb, error))
+
+
+async def disturbed(
+    disturb: Callable[[Cluster], Awaitable[None]], error: type[PeerError] = UnauthorisedPeer
+) -> None:
+    """Hold a round while somebody disturbs site 0, which refuses something once."""
+    cluster = await Cluster.start(Tcp(), TRIANGLE, star(TRIANGLE, hub=0))
+    await cluster.all_reduce([np.ones(100, np.float32) for _ in range(3)])
+    buffers = random_buffers(3, 2000, seed=1)
+    expected = np.mean(buffers, axis=0)
+    early = asyncio.gather(*(all_reduce(cluster.agents[site], buffers[site]) for site in (1, 2)))
+    await disturb(cluster)
+    await all_reduce(cluster.agents[0], buffers[0])
+    await early
+    np.testing.assert_allclose(buffers[0], expected, rtol=1e-5, atol=1e-6)
+    assert [type(refusal) for refusal in cluster.refusals] == [error]
+    await cluster.leave()
+
+
+@pytest.mark.parametrize(
+    ("hello", "lane"),
+    [
+        (Hello(b"", 1, 0, 0, 1), None),  # who knows the token, and no secret of this run
+        (Hello(b"", 1, 0, 1, 2), None),  # on one more connection of the lane
+        (Hello(b"", 1, 0, 1, 2), (2, 0)),  # site 2 as site 1
+        (Hello(b"", 1, 0, 1, 2), (1, 2)),  # by what site 2 was told by site 1
+        (Hello(b"", 2, 1), (2, 1)),  # for another site
+        (Hello(b"", 1, 0), (1, 0)),  # site 1, which is connected already
+        (Hello(b"", 1, 0, 2, 2), (1, 0)),  # a third of two connections
+        (Hello(b"", 1, 0, -1, 2), (1, 0)),
+        (Hello(b"", 1, 0, 5, MOST_STRANDS + 1), (1, 0)),
+        (Hello(b"", 7, 0), None),  # no site
+        (Hello(b"", 1, 0, 1, 2, incarnation=3), (1, 0)),  # not its present one
+    ],
+)
+def test_who_is_not_the_neighbour_it_says_it_is_cannot_take_its_place(
+    hello: Hello, lane: tuple[int, int] | None
+) -> None:
+    async def disturb(cluster: Cluster) -> None:
+        members, told = cluster.scheduler.members, Told()
+        secret = TOKEN.encode()
+        if lane is not None:
+            secret = members.lane_secrets(lane[0])[lane[1]]
+        connection = await TcpNetwork(LIMITS).connect(members.addresses[0], told)
+        await connection.send(proven(hello, secret, connection.challenge))
+        await told.closed.wait()
+        assert [type(message) for message in told.messages] == [Refusal]
+
+    run_over_tcp(disturbed(disturb))
+
+
+def test_what_a_neighbour_proved_on_one_connection_proves_nothing_on_another() -> None:
+    async def disturb(cluster: Cluster) -> None:
+        members, told = cluster.scheduler.members, Told()
+        secret = members.lane_secrets(1)[0]
+        network = TcpNetwork(LIMITS)
+        first = await network.connect(members.addresses[0], Told())
+        overheard = proven(Hello(b"", 1, 0, 1, 2), secret, first.challenge)
+        again = await network.connect(members.addresses[0], told)
+        await again.send(overheard)
+        await told.closed.wait()
+        first.close()
+
+    run_over_tcp(disturbed(disturb))
+
+
+class Told:
+    """Remembers what it is told, to the end."""
+
+    def __init__(self) -> None:
+        self.messages: list[AnyMessage] = []
+        self.closed = asyncio.Event()
+
+    def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
+        self.messages.append(message)
+        return DISCARD
+
+    def on_refused(self, message: AnyMessage, error: PeerError) -> None: ...
+
+    def on_closed(self, error: Exception | None) -> None:
+        self.closed.set()
 
 
 @pytest.mark.parametrize(
@@ -384,7 +452,7 @@ def test_a_stranger_is_turned_away_and_the_round_in_progress_goes_on(
         (Result(2, 1, 0, (1, 0), TERMS.code), 63, OutOfPlaceMessage),  # unasked
         (Start(), 0, OutOfPlaceMessage),
         (ExchangeRequest(0, 1, Signature(0, 0, 2000)), 0, OutOfPlaceMessage),
-        (Hello(TOKEN, 1, 0), 0, OutOfPlaceMessage),
+        (Hello(b"", 1, 0), 0, OutOfPlaceMessage),
     ],
 )
 def test_a_confused_neighbour_is_told_and_the_round_goes_on(

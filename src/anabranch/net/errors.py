@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+_LONGEST_REASON = 10_000
+
 
 class NetError(Exception):
-    """Something between two processes went wrong."""
+    """Something between two processes went wrong.
+
+    Other ends have a say in the reason, and it goes to logs and terminals: control characters are
+    escaped, and of a very long one the middle is left out.
+    """
+
+    def __init__(self, reason: str) -> None:
+        shown = "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in reason)
+        if len(shown) > _LONGEST_REASON:
+            shown = f"{shown[: _LONGEST_REASON // 2]} ... {shown[-_LONGEST_REASON // 2 :]}"
+        super().__init__(shown)
 
 
 class LinkError(NetError):
@@ -17,6 +29,10 @@ class PeerError(NetError):
 
 class MalformedMessage(PeerError):
     """Bytes that are not a message of this protocol."""
+
+
+class OtherRelease(PeerError):
+    """The other end runs a release that speaks another protocol; the message names both."""
 
 
 class OversizedMessage(PeerError):

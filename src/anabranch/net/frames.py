@@ -9,6 +9,10 @@ sink either names the memory it belongs in, which the socket then fills directly
 pieces of at least ``PIECE_BYTES`` (the last one excepted), small enough to be still in the cache
 when they are added up. (Pieces of shared memory are as large as the sender made them.)
 
+First each side sends a greeting, a frame whose layout is the same in all releases: it begins with
+``AV``, and in place of the message stand a challenge (:mod:`anabranch.net.identity`) and the
+release's name. So ends that do not speak the same version of the protocol can both say so.
+
 Within one machine a payload may lie in shared memory; the stream then says where, piece by piece.
 And a frame of the prefix alone that begins with ``AF`` says, in place of a message's bytes, how
 many pieces have been read there.
@@ -20,7 +24,9 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from anabranch.net.errors import MalformedMessage, OversizedMessage, PeerError
+from anabranch import __version__
+from anabranch.net.errors import MalformedMessage, OtherRelease, OversizedMessage, PeerError
+from anabranch.net.identity import CHALLENGE_BYTES
 from anabranch.net.messages import NO_MESSAGE, WIRE_VERSION, AnyMessage, Message, decode, encode
 from anabranch.net.rings import PLACE, IncomingRing, OutgoingRing
 
@@ -30,6 +36,8 @@ _PREFIX = struct.Struct(">2sBxIQ")
 PREFIX_BYTES = _PREFIX.size
 _MAGIC = b"AB"
 _FREED = b"AF"
+_GREETING = b"AV"
+_LONGEST_RELEASE = 64  # bytes of its name
 _ALIGN = 4  # float32: pieces start and end between elements
 
 
@@ -42,6 +50,12 @@ def encode_frame(message: Message, payload_bytes: int = 0) -> bytes:
 def encode_freed(pieces: int) -> bytes:
     """Return the frame that tells a sender that so many pieces of shared memory have been read."""
     return _PREFIX.pack(_FREED, WIRE_VERSION, pieces, 0)
+
+
+def encode_greeting(challenge: bytes) -> bytes:
+    """Return the first frame on every connection: the challenge, and which release this is."""
+    greeting = challenge + __version__.encode()
+    return _PREFIX.pack(_GREETING, WIRE_VERSION, len(greeting), 0) + greeting
 
 
 def _nothing() -> None:
@@ -84,13 +98,14 @@ class FrameReader:
             the sink of its payload. It may raise PeerError: the payload is then read and thrown
             away, ``refuse`` is told, and the stream goes on.
         refuse: called with (message, error) for each message that ``accept`` refused.
-        limits: what the stream may announce.
+        limits: what the stream may announce; see ``trust``.
         incoming: where payloads lie; None where they come in the stream.
         outgoing: where this side puts payloads of its own; the stream says what has been read.
 
     Attributes:
         buffer: the memory that the next bytes of the stream belong in, never empty.
         awaited_bytes: how many bytes must come, at least, before ``advance`` has anything to do.
+        challenge: of the other end's greeting; None until it has come.
     """
 
     def __init__(
@@ -103,10 +118,12 @@ class FrameReader:
     ) -> None:
         self._accept = accept
         self._refuse = refuse
-        self.limits = limits
+        self._limits = limits
         self._incoming = incoming
         self._outgoing = outgoing
-        self._staging = memoryview(bytearray(_STAGING_BYTES))
+        # Small while no payload is allowed: a caller that is not trusted may have many connections.
+        small = _PREFIX.size + limits.message_bytes
+        self._staging = memoryview(bytearray(_STAGING_BYTES if limits.payload_bytes else small))
         self._held = 0  # bytes at the front of the staging buffer that are not yet consumed
         self._sink: Sink | None = None  # of the payload being read, None between frames
         self._size = 0  # of that payload
@@ -114,10 +131,18 @@ class FrameReader:
         self._stopped = False
         self.buffer = self._staging
         self.awaited_bytes = 1
+        self.challenge: bytes | None = None
 
     def stop(self) -> None:
         """Consume nothing more, not even what is already there."""
         self._stopped = True
+
+    def trust(self, limits: Limits) -> None:
+        """Let the stream announce more from now on."""
+        self._limits = limits
+        self._make_room(_STAGING_BYTES)
+        if self._sink is None:
+            self.buffer = self._staging[self._held :]
 
     def share_no_more(self) -> None:
         """Let go of shared memory: the stream has ended."""
@@ -134,6 +159,7 @@ class FrameReader:
         Raises:
             MalformedMessage: the stream is not of this protocol; it cannot be read on.
             OversizedMessage: a frame is larger than the limits; it cannot be read on.
+            OtherRelease: the other end speaks another version of the protocol.
         """
         sink = self._sink
         if sink is not None and sink.target is not None and self._incoming is None:
@@ -217,6 +243,9 @@ class FrameReader:
         if self._held - used < length:
             self._make_room(length)
             return 0
+        if magic == _GREETING:
+            self._greet(wire_version, bytes(self._staging[used + _PREFIX.size : used + length]))
+            return length
         try:
             message = decode(self._staging[used + _PREFIX.size : used + length])
         except NO_MESSAGE as error:
@@ -232,21 +261,28 @@ class FrameReader:
         return length
 
     def _check_prefix(self, magic: bytes, version: int, message: int, payload: int) -> None:
+        if magic == _GREETING:
+            if not 0 <= message - CHALLENGE_BYTES <= _LONGEST_RELEASE or payload:
+                raise MalformedMessage(f"a greeting of {message} bytes, and {payload} more")
+            return
         if magic != _MAGIC:
             raise MalformedMessage(f"a frame begins with {magic!r}, not {_MAGIC!r}")
         if version != WIRE_VERSION:
-            raise MalformedMessage(
-                f"the peer speaks wire version {version}, this side {WIRE_VERSION}; "
-                "run the same release of anabranch everywhere"
-            )
-        if message > self.limits.message_bytes:
+            raise _other_release("an older release of anabranch", version)
+        if message > self._limits.message_bytes:
             raise OversizedMessage(
-                f"a message of {message} bytes, at most {self.limits.message_bytes} are allowed"
+                f"a message of {message} bytes, at most {self._limits.message_bytes} are allowed"
             )
-        if payload > self.limits.payload_bytes:
+        if payload > self._limits.payload_bytes:
             raise OversizedMessage(
-                f"a payload of {payload} bytes, at most {self.limits.payload_bytes} are allowed"
+                f"a payload of {payload} bytes, at most {self._limits.payload_bytes} are allowed"
             )
+
+    def _greet(self, version: int, greeting: bytes) -> None:
+        self.challenge = greeting[:CHALLENGE_BYTES]
+        if version != WIRE_VERSION:
+            name = greeting[CHALLENGE_BYTES:].decode("ascii", "replace")
+            raise _other_release(f"anabranch {name}", version)
 
     def _make_room(self, length: int) -> None:
         if length > len(self._staging):
@@ -258,3 +294,10 @@ class FrameReader:
         sink, self._sink = self._sink, None
         assert sink is not None
         sink.done()
+
+
+def _other_release(which: str, version: int) -> OtherRelease:
+    return OtherRelease(
+        f"the other end runs {which} (wire version {version}), this one anabranch {__version__} "
+        f"(wire version {WIRE_VERSION}); run the same release everywhere"
+    )

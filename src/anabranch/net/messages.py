@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 2
+WIRE_VERSION = 3
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -21,14 +21,20 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unk
 class Hello(Message, frozen=True):
     """First on a connection of a lane: who speaks, and to whom it believes it speaks.
 
-    ``strand`` is the connection's place among those of the same lane, from 0; ``incarnation`` says
-    which process of the source speaks, see :class:`Welcome`.
+    Attributes:
+        proof: see :mod:`anabranch.net.identity`.
+        source: who speaks.
+        target: to whom.
+        strand: the connection's place among those of the same lane, from 0.
+        strands: how many connections the lane has.
+        incarnation: which process of the source speaks, see :class:`Welcome`.
     """
 
-    token: str
+    proof: bytes
     source: int
     target: int
     strand: int = 0
+    strands: int = 1
     incarnation: int = 0
 
 
@@ -137,11 +143,10 @@ class Refusal(Message, frozen=True):
 class Join(Message, frozen=True):
     """A site asks to take part, and says where its peers reach it."""
 
-    token: str
+    proof: bytes
     name: str
     host: str
     port: int
-    wire_version: int = WIRE_VERSION
 
 
 class Resume(Message, frozen=True):
@@ -151,7 +156,7 @@ class Resume(Message, frozen=True):
     of the site it is, see :class:`Welcome`.
     """
 
-    token: str
+    proof: bytes
     site: int
     heard: int
     incarnation: int = 0
@@ -192,6 +197,8 @@ class Welcome(Message, frozen=True):
         work: what to do, opaque to the network and the scheduler.
         incarnations: of every site, by index; all 0 where left out.
         updates: how many updates the receiver's earlier incarnations were let compute.
+        secret: the receiver's own, see :mod:`anabranch.net.identity`.
+        lane_secrets: of its lanes to other sites, by their index; empty where no link leads.
     """
 
     site: int
@@ -201,6 +208,8 @@ class Welcome(Message, frozen=True):
     work: str
     incarnations: tuple[int, ...] = ()
     updates: int = 0
+    secret: bytes = b""
+    lane_secrets: tuple[bytes, ...] = ()
 
 
 class Ready(Message, frozen=True):

@@ -36,7 +36,14 @@ class Receiver(Protocol):
 
 
 class Connection(Protocol):
-    """A stream of messages to one peer, in order."""
+    """A stream of messages to one peer, in order.
+
+    Attributes:
+        challenge: what the end that was called asks the caller to prove its identity by, see
+            :mod:`anabranch.net.identity`; never the same again.
+    """
+
+    challenge: bytes
 
     @property
     def peer(self) -> str:
@@ -93,6 +100,7 @@ class Network(Protocol):
 
         Raises:
             LinkError: nobody answers there.
+            PeerError: who answers does not speak this protocol, or another version of it.
         """
 
     async def listen(self, address: Address, welcome: Callable[[Connection], Receiver]) -> Listener:

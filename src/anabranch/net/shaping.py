@@ -86,6 +86,7 @@ class ShapedConnection:
         self, connection: Connection, link: Link, latency: Latency, began_s: float
     ) -> None:
         self._connection = connection
+        self.challenge = connection.challenge
         self._latency = latency
         self._bucket = TokenBucket(link)
         self._began_s = began_s

@@ -14,20 +14,27 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import secrets
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from anabranch.net import shared_memory
-from anabranch.net.errors import LinkError
-from anabranch.net.frames import FrameReader, Limits, encode_frame, encode_freed
+from anabranch.net.errors import LinkError, NetError, PeerError
+from anabranch.net.frames import FrameReader, Limits, encode_frame, encode_freed, encode_greeting
+from anabranch.net.identity import CHALLENGE_BYTES
 from anabranch.net.messages import Message
 from anabranch.net.network import Address, Connection, Payload, Receiver
 from anabranch.net.rings import PIECE_BYTES, IncomingRing, OutgoingRing
 from anabranch.overlay import Link, Overlay
 
-# What a caller may send before it has said who it is.
+# What a caller may send before it has said who it is, how soon it has to, and how many such callers
+# a listener has at a time: of more, the one that has had the longest to say it is let go.
 _UNAUTHENTICATED = Limits(message_bytes=1 << 12, payload_bytes=0)
+_UNAUTHENTICATED_S = 30.0
+_MOST_UNAUTHENTICATED = 64
+# How long a caller waits for the greeting of who it calls, whose loop may be held up.
+_GREETING_S = 60.0
 # Reads in one turn of the loop; more would let one fast peer keep the others waiting.
 _READS = 4
 # Inside a payload the loop is woken when what it waits for is there, or so much of it. Less than
@@ -69,6 +76,11 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._awaited_bytes = 1  # that must be there before the kernel wakes the loop
         self._failure: Exception | None = None
         self._closing = False
+        self.challenge = secrets.token_bytes(CHALLENGE_BYTES)  # the other end's, where it was made
+        # Whether the end that was called has answered; it has nothing to wait for itself.
+        self._greeted: asyncio.Future[None] = self._loop.create_future()
+        if listener is not None:
+            self._greeted.set_result(None)
 
     # --- asyncio's side
 
@@ -99,6 +111,8 @@ class _TcpConnection(asyncio.BufferedProtocol):
         )
         if own.family == socket.AF_UNIX and self._incoming is None and self._outgoing is None:
             transport.abort()  # no memory to share: the caller takes the end for that, and uses TCP
+        else:
+            transport.write(encode_greeting(self.challenge))
         if self._listener is not None:
             self._listener.accepted(self)
 
@@ -117,6 +131,9 @@ class _TcpConnection(asyncio.BufferedProtocol):
                 return
             if self._closing:
                 return
+            if reader.challenge is not None and not self._greeted.done():
+                self.challenge = reader.challenge
+                self._greeted.set_result(None)
             if nbytes < room or reads_left == 0 or self._socket is None:
                 break  # that was all there is, or all that is this connection's turn
             try:
@@ -152,7 +169,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._listener is not None:
-            self._listener.untrusted.discard(self)
+            self._listener.forget(self)
         if self._failure is None and not self._closing:
             cause = f": {exc}" if exc else ""
             self._failure = LinkError(f"{self.peer} closed the connection{cause}")
@@ -163,9 +180,27 @@ class _TcpConnection(asyncio.BufferedProtocol):
             self._socket.close()
         self._incoming = self._outgoing = None  # memory goes with the connection
         self._reader.share_no_more()
-        self._receiver.on_closed(self._failure)
+        if not self._greeted.done():
+            self._greeted.set_exception(self._failure or LinkError(f"{self.peer} is gone"))
+        elif not self._greeted.cancelled():
+            self._receiver.on_closed(self._failure)
 
     # --- the protocol's side
+
+    async def greeted(self) -> None:
+        """Wait for the greeting of the end that was called; close if none comes.
+
+        Raises:
+            NetError: it is gone, or is no end to talk to.
+        """
+        try:
+            async with asyncio.timeout(_GREETING_S):
+                await self._greeted
+        except TimeoutError:
+            raise LinkError(f"it said nothing in {_GREETING_S:g} s") from None
+        finally:
+            if self._greeted.cancelled():
+                self.close()
 
     @property
     def peer(self) -> str:
@@ -287,9 +322,9 @@ class _TcpConnection(asyncio.BufferedProtocol):
                 self._transport.write(b"".join(posted))
 
     def trust(self) -> None:
-        self._reader.limits = self._limits
+        self._reader.trust(self._limits)
         if self._listener is not None:
-            self._listener.untrusted.discard(self)
+            self._listener.forget(self)
 
     def close(self) -> None:
         self._closing = True
@@ -302,7 +337,8 @@ class _TcpListener:
         self._server: asyncio.Server
         self._here: asyncio.Server | None = None  # for callers on this machine
         self._closed = False
-        self.untrusted: set[_TcpConnection] = set()
+        # Callers that have not said who they are, the earliest first, and when they are let go.
+        self._untrusted: dict[_TcpConnection, asyncio.TimerHandle] = {}
 
     async def begin(
         self, make: Callable[[], _TcpConnection], address: Address, shares_memory: bool
@@ -325,9 +361,21 @@ class _TcpListener:
         return host, port
 
     def accepted(self, connection: _TcpConnection) -> None:
-        self.untrusted.add(connection)
         if self._closed:  # the loop had taken it before
             connection.close()
+            return
+        loop = asyncio.get_running_loop()
+        self._untrusted[connection] = loop.call_later(_UNAUTHENTICATED_S, connection.close)
+        if len(self._untrusted) > _MOST_UNAUTHENTICATED:
+            earliest = next(iter(self._untrusted))
+            self.forget(earliest)
+            earliest.close()
+
+    def forget(self, connection: _TcpConnection) -> None:
+        """Take note that a caller has said who it is, or is gone."""
+        timer = self._untrusted.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
 
     def close(self) -> None:
         self._closed = True
@@ -340,8 +388,10 @@ class _TcpListener:
                 loop.remove_reader(listening.fileno())
             # A closed server forgets what it has accepted in this turn of the loop, unclosed.
             loop.call_soon(server.close)
-        for connection in self.untrusted:
+        for connection, timer in self._untrusted.items():
+            timer.cancel()
             connection.close()
+        self._untrusted.clear()
 
 
 def set_congestion_control(connection: socket.socket, name: str) -> bool:
@@ -417,8 +467,10 @@ class TcpNetwork:
                 )
             else:
                 _, connection = await loop.create_connection(make, *address)
-        except OSError as error:
-            raise LinkError(f"cannot connect to {address[0]}:{address[1]}: {error}") from error
+            await connection.greeted()
+        except (OSError, NetError) as error:
+            kind = type(error) if isinstance(error, PeerError) else LinkError
+            raise kind(f"cannot connect to {address[0]}:{address[1]}: {error}") from error
         return connection
 
     async def listen(

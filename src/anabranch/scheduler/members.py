@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Collection, Sequence
 
-from anabranch.net.errors import OutOfPlaceMessage, UnauthorisedPeer
-from anabranch.net.messages import WIRE_VERSION, Join
+from anabranch.net.errors import UnauthorisedPeer
+from anabranch.net.identity import derive, is_proven
+from anabranch.net.messages import Join, Resume
 from anabranch.overlay import Overlay, OverlayError
 
 
@@ -16,32 +16,29 @@ class Members:
     Args:
         overlay: whose sites may join, each once.
         token: what a site must know to join.
+        secret: of this run, from which the sites' are derived.
     """
 
-    def __init__(self, overlay: Overlay, token: str) -> None:
+    def __init__(self, overlay: Overlay, token: str, secret: bytes) -> None:
         self._overlay = overlay
-        self._token = token
+        self._token = token.encode()
+        self._secret = secret
         self._addresses: dict[int, tuple[str, int]] = {}
         self._incarnations = [0] * overlay.size
 
-    def admit(self, join: Join, gone: Collection[int] = ()) -> int:
+    def admit(self, join: Join, challenge: bytes, gone: Collection[int] = ()) -> int:
         """Take a site in; return its index.
 
         Args:
             join: what it says.
+            challenge: of the connection on which it says so.
             gone: sites that have joined and are no longer there: each may join again.
 
         Raises:
             UnauthorisedPeer: a wrong token, an unknown name, or one that has joined already.
-            OutOfPlaceMessage: another wire version.
         """
-        if not self.knows(join.token):
+        if not is_proven(join, self._token, challenge):
             raise UnauthorisedPeer(f"site {join.name!r} does not know the run's token")
-        if join.wire_version != WIRE_VERSION:
-            raise OutOfPlaceMessage(
-                f"site {join.name!r} speaks wire version {join.wire_version}, the scheduler "
-                f"{WIRE_VERSION}; run the same release of anabranch everywhere"
-            )
         try:
             site = self._overlay.index(join.name)
         except OverlayError as error:
@@ -53,9 +50,25 @@ class Members:
         self._addresses[site] = join.host, join.port
         return site
 
-    def knows(self, token: str) -> bool:
-        """Return whether this is the run's token."""
-        return hmac.compare_digest(token.encode(), self._token.encode())
+    def is_here(self, resume: Resume, challenge: bytes) -> bool:
+        """Return whether this is said by the present process of a site that has joined."""
+        return (
+            resume.site in self._addresses
+            and resume.incarnation == self._incarnations[resume.site]
+            and is_proven(resume, self.secret(resume.site), challenge)
+        )
+
+    def secret(self, site: int) -> bytes:
+        """Return the secret of a site."""
+        return derive(self._secret, site)
+
+    def lane_secrets(self, site: int) -> tuple[bytes, ...]:
+        """Return the secrets of a site's lanes to others, by their index; empty without a link."""
+        others = range(self._overlay.size)
+        return tuple(
+            b"" if self._overlay.link(site, other) is None else derive(self.secret(other), site)
+            for other in others
+        )
 
     @property
     def missing(self) -> Sequence[int]:

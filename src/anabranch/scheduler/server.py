@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -58,6 +59,7 @@ from anabranch.net.messages import (
     Welcome,
 )
 from anabranch.net.network import Address, Connection, Listener, Network, Receiver
+from anabranch.net.refusals import RefusalLimit
 from anabranch.net.session import LEAST_PATIENCE_S, Session, patience_s
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
@@ -153,7 +155,8 @@ class Scheduler:
         self._log = log
         self._is_written = True  # until the log fails
         self.stopped: str | None = None
-        self.members = Members(overlay, token)
+        self.members = Members(overlay, token, secrets.token_bytes(32))
+        self._refusals = RefusalLimit()
         self.channels = Channels(self.name, overlay.size, plan, most_bytes, chunking, dispatching)
         self._sessions: dict[int, Session] = {}  # with the sites that take part
         self._missing: dict[int, _Missing] = {}  # whose connections have broken
@@ -244,14 +247,15 @@ class Scheduler:
 
     def refused(self, site: int | None, error: PeerError) -> None:
         """Take note that a message was refused."""
-        if not self._end.done():
+        reported = error if site is not None else self._refusals.admit(error, self._now_s())
+        if reported is not None and not self._end.done():
             self.note(
                 events.MessageRefused(
                     at_s=self._since_start_s(),
                     site=None,
                     sender=site,
-                    error=type(error).__name__,
-                    detail=str(error),
+                    error=type(reported).__name__,
+                    detail=str(reported),
                 )
             )
 
@@ -300,7 +304,7 @@ class Scheduler:
             raise OutOfPlaceMessage(f"site {message.name!r} joins, but the run is over")
         gone = self.lost - self._sessions.keys()
         gone |= {site for site in self._missing if self._may_go_on_without(site)}
-        site = self.members.admit(message, gone)
+        site = self.members.admit(message, connection.challenge, gone)
         if site in self._missing:  # another process of it is here, so that one died
             self._lose(site, self._missing[site].why, died=True)
         self._sessions[site] = Session(connection)
@@ -327,6 +331,8 @@ class Scheduler:
             self._work,
             self.members.incarnations,
             0 if self._pacing is None else self._pacing.made(site),
+            self.members.secret(site),
+            self.members.lane_secrets(site),
         )
 
     def hear(self, site: int, message: AnyMessage) -> None:
@@ -571,16 +577,14 @@ class Scheduler:
         """Go on with a site over another connection; return which.
 
         Raises:
-            UnauthorisedPeer: a wrong token, or a site that does not take part (any more).
+            UnauthorisedPeer: not a site that takes part, or that does any more.
             OutOfPlaceMessage: it cannot have heard so many messages.
         """
         site = message.site
-        if not self.members.knows(message.token):
-            raise UnauthorisedPeer(f"{connection.peer} does not know the run's token")
-        known = site in self._sessions and message.incarnation == self.members.incarnations[site]
-        if not known or self.members.missing:
+        is_here = self.members.is_here(message, connection.challenge)
+        if not is_here or site not in self._sessions or self.members.missing:
             raise UnauthorisedPeer(
-                f"{connection.peer} says it is site {site}, which is not in the run"
+                f"{connection.peer} says it is site {site} of this run, and does not prove it"
             )
         session = self._sessions[site]
         session.acknowledged(message.heard)
@@ -840,4 +844,4 @@ class _FromSite:
         if self._site is not None:
             self._scheduler.closed(self._site, self._connection, error)
         elif isinstance(error, PeerError):
-            self._scheduler.refused(None, error)
+            self._scheduler.refused(None, type(error)(f"{self._connection.peer}: {error}"))

@@ -352,6 +352,7 @@ class _End:
 
     other: _End
     receiver: Receiver
+    challenge = b""  # nobody listens in
 
     def __init__(
         self,

@@ -224,7 +224,6 @@ class SiteAgent:
     ) -> None:
         self._data = data
         self._name = name
-        self._token = token
         self._listen = listen
         self.progressed = progressed
         self.refused = refused
@@ -267,7 +266,7 @@ class SiteAgent:
         """
         self._listener = await self._data.listen(self._listen, self._on_lane)
         host, port = self._listener.address
-        join = Join(self._token, self._name, host, port)
+        join = Join(b"", self._name, host, port)
         self.welcome = await self._scheduler.join(scheduler, join, patience_s)
         self._channels[0] = _Channel(plans.loads(self.welcome.plan_json))
         return self.welcome
@@ -298,7 +297,8 @@ class SiteAgent:
             site=self.welcome.site,
             overlay=overlays.loads(self.welcome.overlay_toml),
             addresses=self.welcome.addresses,
-            token=self._token,
+            secret=self.welcome.secret,
+            lane_secrets=self.welcome.lane_secrets,
             chunk_elements=transport.chunk_elements,
             most_chunk_elements=transport.most_chunk_elements,
             room_elements=transport.room_elements,

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from anabranch.net.errors import LinkError, OutOfPlaceMessage, PeerError, RunAborted
+from anabranch.net.errors import LinkError, NetError, OutOfPlaceMessage, PeerError, RunAborted
 from anabranch.net.frames import DISCARD, Sink
+from anabranch.net.identity import proven
 from anabranch.net.messages import (
     Abort,
     Ack,
@@ -82,6 +83,7 @@ class Control:
         self._scheduler: Address
         self._site: int | None = None  # once every site has joined
         self._incarnation = 0
+        self._secret = b""
         self._session: Session | None = None
         self._patience_s = LEAST_PATIENCE_S  # as the scheduler last said
         self._resumed = asyncio.Event()
@@ -113,14 +115,16 @@ class Control:
 
         Raises:
             LinkError: the scheduler cannot be reached.
+            PeerError: what listens there is no scheduler of this release.
             RunAborted: it refused this site, or the run ended before it began.
         """
         self._scheduler = scheduler
         connection = await self._connect_first(scheduler, patience_s)
-        connection.post(join)
+        connection.post(proven(join, self._token.encode(), connection.challenge))
         self._session = Session(connection)
         welcome = await self.expect(Welcome)
         self._site = welcome.site
+        self._secret = welcome.secret
         self._incarnation = welcome.incarnations[welcome.site] if welcome.incarnations else 0
         return welcome
 
@@ -248,6 +252,10 @@ class Control:
         """Take note that the connection has ended: connect again, if this site is in the run."""
         if self._closed or self.is_over:
             return
+        if isinstance(error, PeerError):
+            host, port = self._scheduler
+            self._abort(RunAborted(f"the scheduler at {host}:{port}: {error}"))
+            return
         if self._site is None or not isinstance(error, LinkError):
             self._abort(RunAborted(f"the scheduler is gone: {error}"))
             return
@@ -281,9 +289,10 @@ class Control:
             connection = receiver.connection = await self._network.connect(
                 self._scheduler, receiver
             )
-        except LinkError:
+        except NetError:
             return False
-        connection.post(Resume(self._token, self._site, self._session.heard, self._incarnation))
+        resume = Resume(b"", self._site, self._session.heard, self._incarnation)
+        connection.post(proven(resume, self._secret, connection.challenge))
         either: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(self._resumed.wait()),
             asyncio.ensure_future(receiver.closed.wait()),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from anabranch.net.errors import (
     UnauthorisedPeer,
 )
 from anabranch.net.frames import DISCARD, Limits, Sink
+from anabranch.net.identity import derive, is_proven, proven
 from anabranch.net.messages import (
     AnyMessage,
     ChunkMessage,
@@ -35,6 +35,7 @@ from anabranch.net.messages import (
     TimeRequest,
 )
 from anabranch.net.network import Address, Connection, Network, Receiver
+from anabranch.net.refusals import RefusalLimit
 from anabranch.overlay import Overlay
 from anabranch.plan import Chunk, Plan, cut, deal
 from anabranch.site.actions import Action, Held, ModelHere, Receipt, Send, Stray, UpdateHere
@@ -63,7 +64,8 @@ class DataPlaneConfig:
         addresses: (host, port) of every site, by index.
         incarnations: of every site, by index, see :class:`anabranch.net.messages.Welcome`; all 0
             where left out.
-        token: the run's shared secret.
+        secret: this site's own, see :mod:`anabranch.net.identity`.
+        lane_secrets: of its lanes to other sites, by their index.
         chunk_elements: of a chunk, as relays reckon how many may be on their way.
         most_chunk_elements: of any chunk.
         room_elements: of data that may come before its exchange has begun here.
@@ -77,7 +79,8 @@ class DataPlaneConfig:
     site: int
     overlay: Overlay
     addresses: tuple[Address, ...]
-    token: str
+    secret: bytes
+    lane_secrets: tuple[bytes, ...]
     chunk_elements: int
     most_chunk_elements: int
     room_elements: int
@@ -173,6 +176,7 @@ class DataPlane:
         self._lanes: dict[int, Lane] = {}
         self._forks: dict[tuple[int, int], Fork] = {}  # where chunks may take several paths
         self._inbound: dict[int, dict[int, Connection]] = {}  # by neighbour and strand
+        self._refusals = RefusalLimit()
         self._exchanges = Exchanges(config.site, config.room_elements)
         self._running: dict[int, _Running] = {}
         self._relaying: Counter[tuple[Path, int]] = Counter()  # by route and sender's incarnation
@@ -447,8 +451,10 @@ class DataPlane:
         site = self.config.site
         receiver = _Outbound(self, target, incarnation)
         connection = await self._network.connect(self._addresses[target], receiver)
-        hello = Hello(self.config.token, site, target, strand, self._incarnations[site])
-        await connection.send(hello)
+        strands, incarnation = self.config.strands, self._incarnations[site]
+        hello = Hello(b"", site, target, strand, strands, incarnation)
+        secret = self.config.lane_secrets[target]
+        await connection.send(proven(hello, secret, connection.challenge))
         return connection
 
     def post(self, target: int, message: Message) -> None:
@@ -472,11 +478,14 @@ class DataPlane:
         """Check a Hello; return the neighbour it comes from.
 
         Raises:
-            UnauthorisedPeer: a wrong token, or no neighbour of this site.
+            UnauthorisedPeer: not a neighbour of this site, or not on one of its lane's connections.
         """
         config = self.config
-        if not hmac.compare_digest(hello.token.encode(), config.token.encode()):
-            raise UnauthorisedPeer(f"{connection.peer} does not know the run's token")
+        if not is_proven(hello, derive(config.secret, hello.source), connection.challenge):
+            raise UnauthorisedPeer(
+                f"{connection.peer} says it is site {hello.source} of this run, and does not prove "
+                "it"
+            )
         if hello.target != config.site:
             raise UnauthorisedPeer(
                 f"{connection.peer} looks for site {hello.target}, this is site {config.site}"
@@ -491,10 +500,10 @@ class DataPlane:
                 f"{hello.source}, which is in incarnation {self._incarnations[hello.source]}"
             )
         strands = self._inbound.setdefault(hello.source, {})
-        if hello.strand in strands or not 0 <= hello.strand < MOST_STRANDS:
+        if hello.strand in strands or not 0 <= hello.strand < hello.strands <= MOST_STRANDS:
             raise UnauthorisedPeer(
-                f"{connection.peer} says it is strand {hello.strand} of site {hello.source}, which "
-                "is connected already or cannot be"
+                f"{connection.peer} says it is strand {hello.strand} of {hello.strands} of site "
+                f"{hello.source}, which is connected already or cannot be"
             )
         strands[hello.strand] = connection
         return hello.source
@@ -608,7 +617,10 @@ class DataPlane:
 
     def refuse(self, sender: int | None, error: PeerError) -> None:
         """Report a refused message."""
-        self.owner.refused(sender, error)
+        if sender is not None:
+            self.owner.refused(sender, error)
+        elif reported := self._refusals.admit(error, asyncio.get_running_loop().time()):
+            self.owner.refused(None, reported)
 
     def lost(self, sender: int, incarnation: int, error: Exception) -> None:
         """Take note that a neighbour's lane has ended."""
@@ -684,7 +696,7 @@ class _Inbound:
     def on_closed(self, error: Exception | None) -> None:
         if self._sender is None:
             if isinstance(error, PeerError):
-                self._plane.refuse(None, error)
+                self._plane.refuse(None, type(error)(f"{self._connection.peer}: {error}"))
         elif error is not None:
             self._plane.lost(self._sender, self._incarnation, error)
 

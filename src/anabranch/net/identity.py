@@ -1,0 +1,52 @@
+"""Proofs of identity: a message that only a holder of a secret can have written, and only now.
+
+A caller's first message carries a proof: the HMAC-SHA256, under a secret, of the challenge of the
+end that was called and of the message. So the secret is never sent, nobody else can change the
+message, and it means nothing on any other connection.
+
+The run's token is the secret of those who may join. From a secret of its own that the scheduler
+makes for each run, it derives one for each site, with which that site resumes its conversation, and
+from each site's one for every neighbour's lane to it. Each site is told its own, and those of its
+lanes: it can speak as itself only. Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from anabranch.net.messages import Hello, Join, Resume, encode
+
+CHALLENGE_BYTES = 16
+_PROOF_BYTES = 16
+_Proven = TypeVar("_Proven", Hello, Join, Resume)
+
+
+def derive(secret: bytes, site: int) -> bytes:
+    """Return a secret for a site, from which nobody can tell this one or another site's."""
+    return hmac.digest(secret, b"site %d" % site, hashlib.sha256)
+
+
+def proven(message: _Proven, secret: bytes, challenge: bytes) -> _Proven:
+    """Return the message with its proof.
+
+    Args:
+        message: what to say; its own proof, if it has one, is replaced.
+        secret: what the other end knows, too.
+        challenge: see :attr:`anabranch.net.network.Connection.challenge`.
+    """
+    said = challenge + encode(replace(message, proof=b""))
+    return replace(message, proof=hmac.digest(secret, said, hashlib.sha256)[:_PROOF_BYTES])
+
+
+def is_proven(message: _Proven, secret: bytes, challenge: bytes) -> bool:
+    """Return whether the message's proof was made with this secret, for this challenge.
+
+    >>> join = proven(Join(b"", "paris", "10.0.0.1", 7700), b"secret", b"challenge")
+    >>> is_proven(join, b"secret", b"challenge"), is_proven(join, b"secret", b"another")
+    (True, False)
+    """
+    return hmac.compare_digest(message.proof, proven(message, secret, challenge).proof)
