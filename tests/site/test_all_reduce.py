@@ -16,6 +16,7 @@ from anabranch.net.errors import (
     OutOfPlaceMessage,
     OversizedMessage,
     PeerError,
+    RunAborted,
     UnauthorisedPeer,
 )
 from anabranch.net.frames import DISCARD, Sink, encode_frame
@@ -432,6 +433,38 @@ class Told:
 
     def on_closed(self, error: Exception | None) -> None:
         self.closed.set()
+
+
+@pytest.mark.parametrize(
+    ("sender", "path"), [(1, (1, 0)), (2, (1, 2, 0))], ids=["its own", "a relay"]
+)
+def test_a_sum_that_comes_twice_ends_the_run_since_the_first_may_be_the_wrong_one(
+    sender: int, path: tuple[int, ...]
+) -> None:
+    async def scenario() -> None:
+        cluster = await Cluster.start(Tcp(), TRIANGLE, star(TRIANGLE, hub=0))
+        await cluster.all_reduce([np.ones(100, np.float32) for _ in range(3)])
+        buffers = random_buffers(3, 2000, seed=1)
+        hub = asyncio.ensure_future(all_reduce(cluster.agents[0], buffers[0]))
+        plane = cluster.agents[0]._plane
+        assert plane is not None
+        while 2 not in plane._exchanges.active:
+            await asyncio.sleep(0)
+        noise = memoryview(np.full(63, 1e3, np.float32)).cast("B")
+        await cluster.connection(sender, 0).send(up(2, 3, path), noise)
+        # These may have their results before they hear.
+        others = [asyncio.ensure_future(all_reduce(cluster.agents[s], buffers[s])) for s in (1, 2)]
+        named = r"site 1 \(b\) for chunk 3 of exchange 2 came twice, .* the lane of site [12] "
+        with pytest.raises(RunAborted, match=named):
+            await hub
+        await asyncio.gather(*others, return_exceptions=True)
+        with pytest.raises(RunAborted, match=named):
+            await cluster.scheduler.finished()
+        for agent in cluster.agents:
+            agent.close()
+        await cluster.scheduler.close()
+
+    run_over_tcp(scenario())
 
 
 @pytest.mark.parametrize(

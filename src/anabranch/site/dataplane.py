@@ -615,6 +615,21 @@ class DataPlane:
         ):
             self.fail(error)
 
+    def repeated(self, sender: int, message: ChunkMessage) -> None:
+        """Take note that a chunk has come again; in an all-reduce each is sent once.
+
+        One of the two is not what its sender meant, and it may be the one that counted.
+        """
+        if op_of(message.terms) != Op.STEP and message.exchange in self._exchanges.active:
+            what = "sum" if isinstance(message, PartialSum) else "result"
+            self.fail(
+                DuplicateMessage(
+                    f"the {what} of {self.config.name(message.path[0])} for chunk {message.chunk} "
+                    f"of exchange {message.exchange} came twice, the second time over the lane of "
+                    f"{self.config.name(sender)}"
+                )
+            )
+
     def refuse(self, sender: int | None, error: PeerError) -> None:
         """Report a refused message."""
         if sender is not None:
@@ -692,6 +707,8 @@ class _Inbound:
         self._connection.post(Refusal(type(error).__name__, str(error), about))
         if self._sender is None:
             self._connection.close()
+        elif isinstance(message, ChunkMessage) and isinstance(error, DuplicateMessage):
+            self._plane.repeated(self._sender, message)
 
     def on_closed(self, error: Exception | None) -> None:
         if self._sender is None:
