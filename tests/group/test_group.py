@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 from functools import partial
 from typing import Any, TypeVar
 
@@ -186,6 +187,56 @@ def test_a_broadcast_overwrites_the_others(
     assert torch.equal(same(tensors), right)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_broadcast_keeps_every_bit_also_of_what_is_no_number(
+    groups: tuple[Group, ...], dtype: torch.dtype
+) -> None:
+    every = torch.arange(-(1 << 15), 1 << 15).to(torch.int16)  # every pattern of two bytes
+    tensors = [(every + rank).clone().view(dtype) for rank in range(SITES)]
+    at_each(groups, lambda group: group.broadcast(tensors[group.rank], root=1))
+    for tensor in tensors:
+        assert torch.equal(tensor.view(torch.int16), every + 1)
+
+
+def test_members_that_broadcast_different_halves_are_told_so(groups: tuple[Group, ...]) -> None:
+    def broadcast(group: Group) -> None:
+        dtype = torch.bfloat16 if group.rank == 2 else torch.float16
+        with pytest.raises(ExchangeError, match="bfloat16 on the wire"):
+            group.broadcast(torch.ones(5, dtype=dtype))
+
+    at_each(groups, broadcast)
+
+
+@pytest.mark.parametrize(
+    "weight", [np.float64(2), np.float32(2), np.float16(2), np.int64(2), 2, Fraction(2)]
+)
+def test_a_weight_may_be_any_number(groups: tuple[Group, ...], weight: Any) -> None:
+    tensors = [torch.full((5,), float(rank)) for rank in range(SITES)]
+    at_each(
+        groups,
+        lambda group: group.all_reduce(
+            tensors[group.rank], weight=True if group.rank == 0 else weight
+        ),
+    )
+    assert same(tensors).tolist() == pytest.approx([6 / 5] * 5)
+
+
+def test_who_leaves_waits_for_its_calls_that_the_others_have_begun() -> None:
+    arrays = [np.full(1_000_000, rank, np.float32) for rank in range(SITES)]
+    with anabranch.local(SITES) as groups:
+        handles = [group.all_reduce(arrays[group.rank], async_op=True) for group in groups]
+    for array, handle in zip(arrays, handles, strict=True):
+        handle.wait()
+        assert (array == 1.0).all()
+
+
+def test_who_leaves_with_a_call_that_nobody_else_makes_is_told_so() -> None:
+    with anabranch.local(SITES) as groups:
+        handle = groups[1].all_reduce(np.ones(10, np.float32), async_op=True)
+    with pytest.raises(ExchangeError, match="has left, and not made this call"):
+        handle.wait()
+
+
 def test_values_are_gathered_by_rank(groups: tuple[Group, ...]) -> None:
     def gather(group: Group) -> list[list[Any]]:
         values = [{"rank": group.rank, "loss": 0.5}, [group.site, b"x"], None]
@@ -306,6 +357,11 @@ def test_stats_tell_what_was_sent_and_how_long_it_took(groups: tuple[Group, ...]
         (lambda g: g.all_reduce(torch.ones(2), weight=0.0), "weight"),
         (lambda g: g.all_reduce(torch.ones(2), weight=float("nan")), "weight"),
         (lambda g: g.all_reduce([torch.ones(2), None]), "tensor 1 is None"),
+        (lambda g: g.all_reduce(None), "tensor 0 is None"),
+        (lambda g: g.all_reduce(torch.nn.Linear(2, 2)), "tensor 0 is a Linear"),
+        (lambda g: g.all_reduce(torch.ones(2), op=["mean"]), "op is \\['mean'\\]"),
+        (lambda g: g.broadcast(torch.ones(2), root=1.0), "root 1.0 is no rank"),
+        (lambda g: g.subgroup(["site0", 1]), "1 is no member"),
         (lambda g: g.broadcast(torch.ones(2), root=3), "root 3 is no rank"),
         (lambda g: g.broadcast(torch.ones(2), root="paris"), "'paris' is no member"),
         (lambda g: g.subgroup(["site1"]), "this site, 'site0', is not among"),
@@ -472,6 +528,82 @@ def test_a_served_model_begins_as_rank_0_has_it_and_ends_alike_everywhere(pace: 
             expected.grad = torch.full((1000,), 2.0)
             sgd.step()
         torch.testing.assert_close(ends[0], expected)
+
+
+@pytest.mark.parametrize("pace", [Bsp(), Asp()], ids=["bsp", "asp"])
+def test_a_worker_that_leaves_before_the_run_is_over_ends_the_group_by_name(pace: AnyPace) -> None:
+    service = anabranch.Service(overlay_of(3), awareness=None, adaptive=False, pace=pace, updates=5)
+
+    def train(group: Group) -> str:
+        group.serve([torch.ones(3)], learning_rate=0.1)
+        group.pull()
+        if group.rank == 1:
+            return ended(group.close)
+        group.push([torch.ones(3)])
+        return ended(lambda: pull_to_the_end(group))
+
+    def pull_to_the_end(group: Group) -> None:
+        while group.pull():
+            group.push([torch.ones(3)])
+
+    with pytest.raises(RunAborted), anabranch.local(service) as groups:
+        told = at_each(groups, train)
+    assert all("site 1 (s1) left before the run was over" in each for each in told), told
+
+
+def ended(call: Callable[[], object]) -> str:
+    """Return what a call says of the group's end."""
+    with pytest.raises(RunAborted) as aborted:
+        call()
+    return str(aborted.value)
+
+
+def test_a_rule_that_cannot_be_served_leaves_the_model_unserved() -> None:
+    service = anabranch.Service(
+        overlay_of(2), awareness=None, adaptive=False, pace=Asp(), updates=1
+    )
+
+    def serve(group: Group) -> None:
+        with pytest.raises(ValueError, match="learning"):
+            group.serve([torch.ones(3)], learning_rate=-1.0)
+        with pytest.raises(ValueError, match="give the same at every site"):
+            group.serve([torch.ones(3)], learning_rate=np.float32(0.5 + group.rank))
+        with pytest.raises(ValueError, match="no model is served"):
+            group.pull()
+        with pytest.raises(ValueError, match="serve\\(\\) is called once"):
+            group.serve([torch.ones(3)], learning_rate=0.5)
+
+    with pytest.raises(RunAborted, match="left before"), anabranch.local(service) as groups:
+        at_each(groups, serve)
+
+
+def test_who_leaves_before_it_serves_is_named_to_the_others() -> None:
+    service = anabranch.Service(
+        overlay_of(2), awareness=None, adaptive=False, pace=Asp(), updates=1
+    )
+
+    def serve(group: Group) -> str:
+        if group.rank:
+            group.close()
+            return ""
+        return ended(lambda: group.serve([torch.ones(3)], learning_rate=0.5))
+
+    with anabranch.local(service) as groups:
+        told = at_each(groups, serve)
+    assert "s1) failed: RunAborted: it left before it called serve()" in told[0]
+
+
+@pytest.mark.parametrize("samples", [-1, 0.5])
+def test_a_push_of_no_number_of_samples_is_refused_and_the_run_goes_on(samples: Any) -> None:
+    service = anabranch.Service(
+        overlay_of(1), awareness=None, adaptive=False, pace=Asp(), updates=1
+    )
+    with anabranch.local(service) as (group,):
+        group.serve([torch.ones(3)], learning_rate=0.5)
+        while group.pull():
+            with pytest.raises(ValueError, match="samples is"):
+                group.push([torch.ones(3)], samples=samples)
+            group.push([torch.ones(3)], samples=3, weight=np.float32(2.0))
 
 
 def test_a_worker_of_a_served_model_that_dies_ends_the_group_by_name() -> None:

@@ -118,7 +118,11 @@ def test_parameters_that_need_gradients_are_written_into() -> None:
         ([3.0], "tensor 0 is a float"),
         ([np.ones(2, np.float32), np.broadcast_to(np.float32(1), 3)], "array 1 is read-only"),
         ([np.ones(2, ">f4")], "array 0 is float32 in another byte order"),
-        ([torch.ones(3).expand(2, 3)], "tensor 0"),
+        ([torch.ones(3).expand(2, 3)], "several elements of tensor 0 share memory"),
+        ([torch.arange(5.0).unfold(0, 3, 1)], "several elements of tensor 0 share memory"),
+        ([torch.ones(4).as_strided((2, 3), (1, 1))], "several elements of tensor 0 share memory"),
+        ([torch.empty(2, device="meta")], "tensor 0 is on the meta device"),
+        ([np.ma.masked_equal(np.ones(2, np.float32), 0)], "array 0 is masked"),
         ([torch.ones(4, dtype=torch.complex64)], "tensor 0 is complex64"),
         ([torch.eye(3).to_sparse()], "tensor 0"),
     ],
@@ -126,3 +130,54 @@ def test_parameters_that_need_gradients_are_written_into() -> None:
 def test_what_cannot_be_exchanged_is_named(tensors: list[Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         Tensors(tensors)
+
+
+SQUARE = torch.arange(16.0).view(4, 4)
+HALVES = SQUARE.to(torch.float16)
+ARRAY = np.zeros(8, np.float32)
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        [SQUARE, SQUARE.t()],
+        [SQUARE[:, ::2], SQUARE[1]],
+        [SQUARE[0], SQUARE[3], SQUARE[:, 1]],
+        [HALVES[::2], HALVES[2:]],
+        [ARRAY[::2], ARRAY[::2]],
+        [ARRAY[::-1], ARRAY[7:]],
+        [ARRAY, torch.from_numpy(ARRAY)[1::3]],
+    ],
+)
+def test_no_element_is_given_twice_whatever_the_view(tensors: list[Any]) -> None:
+    with pytest.raises(ValueError, match=r"tensors \d and \d share memory"):
+        Tensors(tensors)
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        [SQUARE[:, ::2], SQUARE[:, 1::2]],
+        [SQUARE.t()[1:], SQUARE[:, 0]],
+        [SQUARE[:2], SQUARE[2:], torch.empty(0), torch.empty(0)],
+        [HALVES[:, 0], HALVES[:, 3], HALVES[:, 1]],
+        [ARRAY[::2], ARRAY[1::2][::-1]],
+        [torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last)],
+        [torch.tensor(1.0), np.zeros((), np.float32)],
+    ],
+)
+def test_views_of_one_memory_may_be_given_where_no_element_is_in_two(tensors: list[Any]) -> None:
+    buffer = Tensors(tensors)
+    buffer.write(0, np.arange(buffer.elements, dtype=np.float32))
+    buffer.finish()
+    flat = np.concatenate([np.asarray(each, np.float32).reshape(-1) for each in tensors])
+    assert flat.tolist() == [*range(buffer.elements)]
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+def test_a_matrix_of_numpy_is_exchanged_whole() -> None:
+    matrix = np.asmatrix(np.zeros((2, 3), np.float32))
+    buffer = Tensors([matrix, matrix[:, :0]])
+    buffer.write(0, np.arange(6, dtype=np.float32))
+    buffer.finish()
+    assert matrix.tolist() == [[0, 1, 2], [3, 4, 5]]

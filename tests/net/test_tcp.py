@@ -331,6 +331,20 @@ def test_a_send_to_a_peer_that_goes_away_is_a_link_error() -> None:
     on_loop(play)
 
 
+def test_what_a_peer_says_before_it_goes_is_heard_also_where_a_write_finds_it_gone() -> None:
+    async def play() -> None:
+        ear = Ear()
+        async with raw_server(ear) as (connection, peer):
+            peer.sendall(encode_frame(NoMoreRounds(1)) + encode_frame(Shutdown()))
+            peer.close()
+            for _ in range(3):  # the first write has the kernel told that nobody is there
+                connection.post(Start())
+            assert isinstance(await ear.closed, LinkError)
+            assert [message for message, _ in ear.heard] == [NoMoreRounds(1), Shutdown()]
+
+    on_loop(play)
+
+
 def slow_to_read(ear: Ear) -> asyncio.Transport:
     """Let the end that was called read nothing for now; return its transport."""
     transport: asyncio.Transport = ear.connection._transport  # type: ignore[attr-defined]

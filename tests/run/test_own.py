@@ -162,6 +162,7 @@ BAD = {
     "make = 1": r"that is int, not a function",
     "def mak(context): ...": r"\S+mine\.py has no make; did you mean 'mak'\?",
     "def make(context):\n    return 1 / 0": r"the factory failed at \S+mine\.py:2: ZeroDivi",
+    "def make(context):\n    raise SystemExit(0)": r"the factory failed .*: SystemExit",
     "def make(context):\n    return 5": "returned int, which has no method local_step",
     METHODS.replace("def apply", "def aply")
     + "make = Work": "returned Work, which has no method apply; give",

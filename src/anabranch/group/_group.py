@@ -7,12 +7,13 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -28,7 +29,7 @@ from anabranch.net.network import Address
 from anabranch.net.tcp import TcpNetwork, lane_network
 from anabranch.net.throughput import BusyPeriodEstimator
 from anabranch.scheduler.channels import MOST_GATHERED_BYTES
-from anabranch.site.agent import ExchangeError, Round, SiteAgent, Transport, check_weight
+from anabranch.site.agent import ExchangeError, Round, SiteAgent, Transport, weight_of
 from anabranch.site.arithmetic import Flat, Floats
 from anabranch.site.control import RoundsOver
 from anabranch.site.dataplane import LIMITS as DATA_LIMITS
@@ -39,6 +40,8 @@ from anabranch.site.terms import Op, Terms, Wire
 SCHEDULER_VARIABLE = "ANABRANCH_SCHEDULER"
 SITE_VARIABLE = "ANABRANCH_SITE"
 TOKEN_VARIABLE = "ANABRANCH_TOKEN"
+
+T = TypeVar("T")
 
 OPS = {"mean": Op.MEAN, "sum": Op.SUM, "max": Op.MAX}
 _REMEMBERED = 64  # exchanges of which `stats` tells
@@ -65,7 +68,11 @@ class Stats:
 
 
 class Handle:
-    """An exchange that was begun with ``async_op=True``; the tensors are its until it is done."""
+    """An exchange that was begun with ``async_op=True``.
+
+    The tensors are its until ``wait`` has returned, which also puts the result into those that are
+    not contiguous or not in the CPU's memory.
+    """
 
     def __init__(self, future: Future[Round], tensors: Tensors) -> None:
         self._future = future
@@ -157,7 +164,8 @@ class Group:
             weight: of this site's tensors, > 0.
             wire: the type in which elements travel; their own if not given. Sums are computed in
                 float32 and rounded to it once a hop.
-            async_op: return at once; the tensors must not be touched until the handle is done.
+            async_op: return at once; the tensors must not be touched until the handle's ``wait``
+                has returned.
 
         Raises:
             ValueError: tensors, a weight or a name that cannot be; says which.
@@ -167,7 +175,7 @@ class Group:
             RunAborted: the group has ended; names who or what caused it. What the tensors hold is
                 undefined then, and may change until the group is closed.
         """
-        if op not in OPS:
+        if not isinstance(op, str) or op not in OPS:
             raise ValueError(f"op is {op!r}, must be one of {', '.join(OPS)}")
         return self._exchange(tensors, OPS[op], weight, wire, None, async_op)
 
@@ -186,9 +194,9 @@ class Group:
             if root not in self.sites:
                 raise ValueError(f"root {root!r} is no member; members are {list(self.sites)}")
             root = self.sites.index(root)
-        if not 0 <= root < self.size:
-            raise ValueError(f"root {root} is no rank; ranks are 0 to {self.size - 1}")
-        return self._exchange(tensors, Op.MEAN, 1.0, None, self._members[root], async_op)
+        if not isinstance(root, Integral) or not 0 <= root < self.size:
+            raise ValueError(f"root {root!r} is no rank; ranks are 0 to {self.size - 1}")
+        return self._exchange(tensors, Op.COPY, 1.0, None, self._members[int(root)], async_op)
 
     def _exchange(
         self,
@@ -201,8 +209,10 @@ class Group:
     ) -> Handle:
         if wire is not None and wire not in WIRES:
             raise ValueError(f"wire is {wire!r}, must be one of {', '.join(WIRES)}")
-        alone = isinstance(tensors, np.ndarray) or hasattr(tensors, "detach")
-        buffer = Tensors([tensors] if alone else tensors)
+        several = isinstance(tensors, Iterable) and not hasattr(tensors, "detach")
+        if isinstance(tensors, np.ndarray) or not several:
+            tensors = [tensors]
+        buffer = Tensors(tensors, op)
         terms = Terms(op, buffer.wire if wire is None else WIRES[wire], buffer.elements, source)
         agent = self._member.agent_for_exchanges()
 
@@ -212,7 +222,7 @@ class Group:
             self._rounds.append(done)
             return done
 
-        handle = Handle(self._member.thread.submit(_ending(exchange())), buffer)
+        handle = Handle(self._member.begin(_ending(exchange())), buffer)
         if not async_op:
             handle.wait()
         return handle
@@ -262,13 +272,13 @@ class Group:
         Raises:
             ValueError: a name that is no member's, or this site's is not among them.
         """
-        wanted = sorted({*names})
+        wanted = [*names]
         for name in wanted:
             if name not in self.sites:
                 raise ValueError(f"{name!r} is no member; members are {list(self.sites)}")
         if self.site not in wanted:
             raise ValueError(f"this site, {self.site!r}, is not among {wanted}")
-        members = tuple(sorted(self._members[self.sites.index(name)] for name in wanted))
+        members = tuple(sorted({self._members[self.sites.index(name)] for name in wanted}))
         agent = self._member.agent_for_exchanges()
         channel = self._member.thread.run(_ending(agent.subgroup(members)))
         return Group(self._member, channel, members)
@@ -338,7 +348,11 @@ class Group:
         )
 
     def close(self) -> None:
-        """Leave: wait until every site of the whole group has, and close."""
+        """Leave: wait until this site's calls have ended and every site has left, and close.
+
+        Raises:
+            RunAborted: the group has ended before; names who or what caused it.
+        """
         self._member.close(None)
 
     def __enter__(self) -> Group:
@@ -376,6 +390,7 @@ class _Member:
         self._process = os.getpid()
         self._started = False
         self._served: _Served | None = None
+        self._under_way: set[Future[Any]] = set()  # calls
         try:
             self.thread.run(self._join(scheduler, name, token, listen, patience_s))
         except BaseException:
@@ -434,6 +449,15 @@ class _Member:
     def check_open(self) -> None:
         if self._closed:
             raise RunAborted("this site has left the group")
+        if os.getpid() != self._process:
+            raise RunAborted("this process was forked and has no part in the group; join() in it")
+
+    def begin(self, call: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a call in the loop; the site leaves when it has ended."""
+        future = self.thread.submit(call)
+        self._under_way.add(future)
+        future.add_done_callback(self._under_way.discard)
+        return future
 
     def agent_for_exchanges(self) -> SiteAgent:
         self.check_open()
@@ -453,8 +477,9 @@ class _Member:
                 "this group's scheduler has no pace; start it with `anabranch scheduler --pace "
                 "KIND` to serve a model"
             )
-        if self._served is not None:
-            raise ValueError("the model is served already; serve() is called once")
+        if self._served is not None or self._started:
+            raise ValueError("serve() is called once")
+        learning_rate, momentum = float(learning_rate), float(momentum)
         if optimizer not in ("sgd", "adam"):
             raise ValueError(f"optimizer is {optimizer!r}, must be one of sgd, adam")
         rule: Optimiser
@@ -464,8 +489,8 @@ class _Member:
             held.model, rule.start, settings.workers, settings.added_up, settings.ahead
         )
         what = [optimizer, learning_rate, momentum, len(held.model)]
-        self._served = held
         self.thread.run(_ending(self._serve(served, what)))
+        self._served = held
 
     async def _serve(self, served: ServedModel, what: list[Any]) -> None:
         """Start, and let every site begin from the same model, by the same rule."""
@@ -478,7 +503,7 @@ class _Member:
                     f"{name} serves (optimizer, learning rate, momentum, elements) {each}, "
                     f"this site {what}; give the same at every site"
                 )
-        terms = Terms(Op.MEAN, Wire.FLOAT32, len(served.model), source=0)
+        terms = Terms(Op.COPY, Wire.FLOAT32, len(served.model), source=0)
         done = await self.agent.exchange(Flat(served.model), terms)
         await self.agent.round_ended(done, None)
         self.agent.reload()
@@ -513,7 +538,9 @@ class _Member:
         served = self._serving()
         if served.permission is None:
             raise ValueError("push() comes after a pull() that returned True, once")
-        check_weight(weight)
+        weight = weight_of(weight)
+        if not isinstance(samples, Integral) or samples < 0:
+            raise ValueError(f"samples is {samples!r}, must be a number of samples")
         buffer = Tensors(gradients)
         if buffer.elements != len(served.model):
             raise ValueError(
@@ -524,7 +551,7 @@ class _Member:
         permission, served.permission = served.permission, None
 
         async def push() -> None:
-            self.agent.push(permission, served.gradients, weight, samples, compute_s)
+            self.agent.push(permission, served.gradients, weight, int(samples), compute_s)
 
         self.thread.run(push())
 
@@ -544,10 +571,13 @@ class _Member:
         self._closed = True
         atexit.unregister(self._close_at_exit)
         try:
+            if error is None and not self._started:
+                error = RunAborted("it left before it called serve()")
             if error is not None:
                 named = ": ".join(filter(None, (type(error).__name__, str(error))))
                 self.thread.run(self.agent.fail(RuntimeError(named)))
             else:
+                wait(self._under_way.copy())
                 self.thread.run(self._leave())
         finally:
             self.thread.close()

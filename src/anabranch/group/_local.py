@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.connection
+import pickle
 import secrets
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from anabranch.group._group import Group, join
@@ -23,6 +25,7 @@ from anabranch.scheduler.server import LIMITS, Scheduler
 
 _LISTEN = "127.0.0.1", 0
 _RATE_BPS = 1e10  # of each link; nothing holds them to it, and all are alike
+_POLL_S = 0.2
 _MERCY_S = 5.0  # for processes to end by themselves once one has failed
 
 
@@ -141,7 +144,7 @@ def spawn(
                 theirs.close()
                 processes.append(process)
                 pipes.append(ours)
-            return _results(names, pipes)
+            return _results(names, processes, pipes)
         finally:
             until_s = time.monotonic() + _MERCY_S
             for process in processes:
@@ -164,27 +167,35 @@ def _run(
     try:
         with join(address, name, token=token) as group:
             result = function(group, *arguments)
+            pickled = ForkingPickler.dumps(result)
     except BaseException as error:
         # A site that only hears that another failed is not the one to tell about.
         pipe.send((isinstance(error, RunAborted), "".join(traceback.format_exception(error))))
         return
-    pipe.send((None, result))
+    pipe.send((None, bytes(pickled)))
 
 
-def _results(names: list[str], pipes: list[Any]) -> list[Any]:
+def _results(names: list[str], processes: list[Any], pipes: list[Any]) -> list[Any]:
     results: dict[int, Any] = {}
     hearsay = ""
     waiting = dict(enumerate(pipes))
     while waiting:
-        ready = multiprocessing.connection.wait(waiting.values())
-        for index in [index for index, pipe in waiting.items() if pipe in ready]:
+        gone = [index for index in waiting if processes[index].exitcode is not None]
+        ready = multiprocessing.connection.wait(waiting.values(), 0.0 if gone else _POLL_S)
+        for index in [i for i, pipe in waiting.items() if pipe in ready or i in gone]:
             pipe = waiting.pop(index)
             try:
+                if not pipe.poll():  # a child of its own may keep it open
+                    raise EOFError
                 failed, told = pipe.recv()
             except EOFError:
                 raise RunAborted(f"the process of {names[index]} died") from None
             if failed is None:
-                results[index] = told
+                try:
+                    results[index] = pickle.loads(told)
+                except Exception as error:
+                    what = "".join(traceback.format_exception(error))
+                    raise RunAborted(f"what {names[index]} returned fails here:\n{what}") from None
             elif failed:
                 hearsay = hearsay or f"{names[index]} failed:\n{told}"
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any, cast
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy.typing as npt
 from anabranch.site.arithmetic import Floats, arithmetic
 from anabranch.site.terms import Op, Wire
 
+_OVERLAP_WORK = 100_000  # for numpy, of two views of one piece of memory
 WIRES = {"float32": Wire.FLOAT32, "float16": Wire.FLOAT16, "bfloat16": Wire.BFLOAT16}
 
 
@@ -23,6 +24,7 @@ class Tensors:
         tensors: float32, float16 or bfloat16, all of one type, of any shapes; PyTorch tensors on
             any device, or writable NumPy arrays. The memory of contiguous ones on the CPU is used
             as it is; of others a copy is made, and written back by ``finish``.
+        op: what they are exchanged for.
 
     Attributes:
         wire: the tensors' own type.
@@ -31,7 +33,7 @@ class Tensors:
         ValueError: no tensors, of different types or another type; names which.
     """
 
-    def __init__(self, tensors: Iterable[Any]) -> None:
+    def __init__(self, tensors: Iterable[Any], op: Op = Op.MEAN) -> None:
         given = list(tensors)
         if not given:
             raise ValueError("there are no tensors to exchange; give one at least")
@@ -44,19 +46,19 @@ class Tensors:
                     "call of its own"
                 )
         self.wire = WIRES[kinds[0]]
-        self._arithmetic = arithmetic(Op.SUM, self.wire)
+        self._arithmetic = arithmetic(op, self.wire)
+        _check_apart(given)
         self._parts = [self._flat(each) for each in given]
         self._starts = [0, *accumulate(len(part) for part in self._parts)]
-        _check_apart(self._parts)
         if not self.elements:
             raise ValueError("the tensors are all empty; give one element at least")
 
     def _flat(self, given: Any) -> npt.NDArray[Any]:
         """Return a tensor's elements as a flat array: float32, or int16 for halves."""
         if isinstance(given, np.ndarray):
-            array = given
+            array = np.asarray(given)  # a matrix would stay one, whatever its shape is made
             if not given.flags.c_contiguous:
-                array = np.ascontiguousarray(given)
+                array = np.ascontiguousarray(array)
                 self._copies.append((given, array))
             flat = array.reshape(-1)
             return flat if self.wire == Wire.FLOAT32 else flat.view(np.int16)
@@ -121,17 +123,73 @@ class Tensors:
                 given.detach().copy_(copy.view(given.shape))
 
 
-def _check_apart(parts: Sequence[npt.NDArray[Any]]) -> None:
+def _check_apart(given: Sequence[Any]) -> None:
     """Check that no element is given twice: its result would be read as a contribution."""
-    spans = sorted(
-        (part.ctypes.data, part.ctypes.data + part.nbytes, index)
-        for index, part in enumerate(parts)
-        if part.nbytes
-    )
-    for (_, end, one), (begin, _, other) in pairwise(spans):
-        if begin < end:
-            first, second = sorted((one, other))
-            raise ValueError(f"tensors {first} and {second} share memory; give each element once")
+    places = [_place_of(each) for each in given]
+    for index, (place, each) in enumerate(zip(places, given, strict=True)):
+        if not _is_spread(place):
+            raise ValueError(
+                f"several elements of tensor {index} share memory, as in an expanded one, so the "
+                f"result cannot be written into it; give a copy of {type(each).__name__} {index}"
+            )
+    reach: list[tuple[int, int]] = []  # the ends of those before that go on here, and which
+    for begin, end, index in sorted((*_span(each), i) for i, each in enumerate(places)):
+        reach = [(upto, other) for upto, other in reach if upto > begin]
+        for _, other in reach:
+            if _overlap(places[other], places[index]):
+                first, second = sorted((other, index))
+                raise ValueError(
+                    f"tensors {first} and {second} share memory; give each element once"
+                )
+        reach.append((end, index))
+
+
+class _Place:
+    """Where elements lie, which nobody reads there: it may be another device's memory."""
+
+    def __init__(self, address: int, shape: Sequence[int], steps: Sequence[int], item: int) -> None:
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": f"<i{item}",
+            "data": (address, True),
+            "shape": tuple(shape),
+            "strides": tuple(item * step for step in steps),
+        }
+
+
+def _place_of(given: Any) -> npt.NDArray[Any]:
+    """Return an array that lies where the elements do; for its place alone."""
+    if isinstance(given, np.ndarray):
+        return np.asarray(given)
+    item = given.element_size()
+    return np.asarray(_Place(given.data_ptr(), given.shape, given.stride(), item))
+
+
+def _span(place: npt.NDArray[Any]) -> tuple[int, int]:
+    """Return the addresses between which all elements lie."""
+    begin = end = place.ctypes.data
+    if place.size:
+        for step, size in zip(place.strides, place.shape, strict=True):
+            begin, end = begin + min(step, 0) * (size - 1), end + max(step, 0) * (size - 1)
+        end += place.itemsize
+    return begin, end
+
+
+def _is_spread(place: npt.NDArray[Any]) -> bool:
+    """Return whether each element has memory of its own; of odd views, whether that is sure."""
+    reach = place.itemsize
+    for step, size in sorted((abs(s), n) for s, n in zip(place.strides, place.shape, strict=True)):
+        if size > 1 and step < reach and place.size:
+            return False
+        reach += step * (size - 1)
+    return True
+
+
+def _overlap(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
+    try:
+        return np.shares_memory(one, other, max_work=_OVERLAP_WORK)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
 
 
 def _kind(index: int, given: Any) -> str:
@@ -143,6 +201,8 @@ def _kind(index: int, given: Any) -> str:
         )
     if isinstance(given, np.ndarray):
         kind: str = given.dtype.name
+        if isinstance(given, np.ma.MaskedArray):
+            raise ValueError(f"array {index} is masked; exchange its filled form")
         if not given.flags.writeable:
             raise ValueError(f"array {index} is read-only; the result is written into it")
         if not given.dtype.isnative:
@@ -153,12 +213,8 @@ def _kind(index: int, given: Any) -> str:
         kind = str(given.dtype).removeprefix("torch.")
         if str(given.layout) != "torch.strided":
             raise ValueError(f"tensor {index} is sparse; exchange its dense form")
-        steps = zip(given.stride(), given.shape, strict=True)
-        if any(step == 0 and size > 1 for step, size in steps):
-            raise ValueError(
-                f"tensor {index} is expanded: several of its elements share memory, so the result "
-                "cannot be written into it; clone it"
-            )
+        if given.is_meta:
+            raise ValueError(f"tensor {index} is on the meta device, and holds no elements")
     else:
         raise ValueError(
             f"tensor {index} is a {type(given).__name__}; give PyTorch tensors or NumPy arrays"

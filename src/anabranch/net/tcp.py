@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import os
 import secrets
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from weakref import WeakSet
 
 from anabranch.net import shared_memory
 from anabranch.net.errors import LinkError, NetError, PeerError
@@ -42,6 +44,23 @@ _READS = 4
 _LEAST_AWAITED_BYTES, _MOST_AWAITED_BYTES = 1 << 13, 1 << 19
 _NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)  # named since Python 3.12, on Linux
 _UNSENT_BYTES = 1 << 18
+
+
+# What this process has open. A child that is forked, as of a data loader, must not hold it open
+# when this process dies: nobody would notice.
+_open: WeakSet[_TcpConnection | _TcpListener] = WeakSet()
+
+
+def _let_go() -> None:
+    """Let go of all connections and listeners in a process that was just forked."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fileno in [fileno for each in _open for fileno in each.filenos() if fileno >= 0]:
+        os.dup2(null, fileno, inheritable=False)  # closed, it might be closed again as another's
+    os.close(null)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
 
 
 class _TcpConnection(asyncio.BufferedProtocol):
@@ -87,6 +106,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        _open.add(self)
         own = transport.get_extra_info("socket")
         if own.family == socket.AF_UNIX:
             if self._listener is not None:
@@ -171,6 +191,8 @@ class _TcpConnection(asyncio.BufferedProtocol):
         if self._listener is not None:
             self._listener.forget(self)
         if self._failure is None and not self._closing:
+            self._read_the_rest()
+        if self._failure is None and not self._closing:
             cause = f": {exc}" if exc else ""
             self._failure = LinkError(f"{self.peer} closed the connection{cause}")
         self._go_on_writing()
@@ -184,6 +206,25 @@ class _TcpConnection(asyncio.BufferedProtocol):
             self._greeted.set_exception(self._failure or LinkError(f"{self.peer} is gone"))
         elif not self._greeted.cancelled():
             self._receiver.on_closed(self._failure)
+
+    def filenos(self) -> list[int]:
+        """Return the descriptors of this end; negative once it is closed."""
+        around = [] if self._socket is None else [self._socket.fileno()]
+        return [self._transport.get_extra_info("socket").fileno(), *around]
+
+    def _read_the_rest(self) -> None:
+        """Read what came before the end: where a write found it, nobody has read on.
+
+        The last that a peer says is often why it goes.
+        """
+        fileno = self._transport.get_extra_info("socket").fileno()
+        try:
+            while not self._closing and (count := os.readv(fileno, [self._reader.buffer])):
+                self._reader.advance(count)
+        except OSError:
+            pass  # that was all
+        except Exception as error:  # the peer's fault, or our own
+            self._failure = error
 
     # --- the protocol's side
 
@@ -354,6 +395,13 @@ class _TcpListener:
             except BaseException:
                 self._server.close()
                 raise
+
+        _open.add(self)
+
+    def filenos(self) -> list[int]:
+        """Return the descriptors on which it listens."""
+        servers = filter(None, (self._server, self._here))
+        return [listening.fileno() for server in servers for listening in server.sockets]
 
     @property
     def address(self) -> Address:

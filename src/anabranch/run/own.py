@@ -100,7 +100,7 @@ def _blaming(where: str, what: str) -> Iterator[None]:
     """Turn whatever the user's code raises into an error that names it, and its line."""
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         frames = [
             frame
             for frame in traceback.extract_tb(error.__traceback__)

@@ -397,6 +397,12 @@ class Scheduler:
                 self.note(*_reported(site, message.events))
             case Leave() if site not in self._left and len(self._ready) == self.overlay.size:
                 self._left.add(site)
+                if self._pacing is not None and not self._pacing.is_over:
+                    self.abort(
+                        f"{self.name(site)} left before the run was over, and others may wait for "
+                        "its updates; a worker goes on until there is no further one"
+                    )
+                    return
                 self._follow(self.channels.leave(site))
                 self._end_if_all_left()
             case RejoinAck() if 0 <= message.site < self.overlay.size:

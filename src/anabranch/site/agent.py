@@ -41,6 +41,7 @@ from anabranch.net.messages import (
     Measured,
     Message,
     NoMoreRounds,
+    PaceOver,
     Proceed,
     Progress,
     Ready,
@@ -362,7 +363,9 @@ class SiteAgent:
             RunAborted: the run ended early; names who or what caused it.
         """
         assert self._plane is not None, "start() comes first"
-        _check(buffer, weight)
+        if not buffer.elements:
+            raise ValueError("the buffer is empty; an exchange without data would wait for no site")
+        weight = weight_of(weight)
         began_s = self._loop.time()
         state = self._channels[channel]
         state.number += 1
@@ -498,7 +501,8 @@ class SiteAgent:
     async def leave(self) -> None:
         """Say that this site has finished, wait until every site has, and close."""
         self._say(Leave())
-        await self._scheduler.expect(Shutdown)
+        while not isinstance(await self._scheduler.expect(Shutdown, Proceed, PaceOver), Shutdown):
+            pass  # said before the scheduler heard that this site leaves
         self.close()
 
     async def fail(self, error: Exception) -> None:
@@ -745,23 +749,18 @@ class _Premature:
         pass
 
 
-def _check(buffer: Buffer, weight: float) -> None:
-    """Check what a site would contribute, and its weight."""
-    if not buffer.elements:
-        raise ValueError("the buffer is empty; an exchange without data would wait for no site")
-    check_weight(weight)
-
-
-def check_weight(weight: float) -> None:
-    """Check what a contribution is to weigh.
+def weight_of(given: Real | float) -> float:
+    """Return what a contribution is to weigh, as messages carry it.
 
     Raises:
         TypeError: it is no number.
         ValueError: it is out of range.
     """
-    if not isinstance(weight, Real):
-        raise TypeError(f"weight is {weight!r}, must be a number")
+    if not isinstance(given, Real):
+        raise TypeError(f"weight is {given!r}, must be a number")
+    weight = float(given)
     if not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
         raise ValueError(
             f"weight is {weight:g}, must be in {LEAST_WEIGHT:g}..{MOST_WEIGHT:g}; scale all weights"
         )
+    return weight

@@ -259,6 +259,7 @@ class Arithmetic:
         self.item_bytes = wire.item_bytes
         self.has_numbers = wire != Wire.SIZES
         self._combine: Combine = np.maximum if op == Op.MAX else np.add
+        self._copies_halves = self.item_bytes == 2 and op == Op.COPY
         self._travels_as_mean = self.item_bytes == 2 and op in (Op.MEAN, Op.STEP)
 
     def gather(
@@ -387,9 +388,14 @@ class Arithmetic:
         return payload
 
     def values(self, data: memoryview) -> Floats:
-        """Return the float32 that these bytes off the wire stand for."""
+        """Return the float32 that these bytes off the wire stand for.
+
+        Of halves that are copied, the bits as an integer: rounding would change NaNs.
+        """
         if self.item_bytes == 4:
             return np.frombuffer(data, np.float32)
+        if self._copies_halves:
+            return np.frombuffer(data, np.int16).astype(np.float32)
         return _tensor(data, self.wire).float().numpy()
 
     def encode(self, values: Floats) -> memoryview:
@@ -398,6 +404,8 @@ class Arithmetic:
             return _zeros(len(values)).data.cast("B")
         if self.item_bytes == 4:
             return values.data.cast("B")
+        if self._copies_halves:
+            return values.astype(np.int16).data.cast("B")
         import torch
 
         data = torch.from_numpy(values).to(_torch_type(self.wire)).view(torch.int16)

@@ -18,6 +18,8 @@ class Op(IntEnum):
     """Nothing: of each element the largest is kept, whatever the weights."""
     STEP = 3
     """A server takes a step of the model with it, when the pace says so."""
+    COPY = 4
+    """Nothing: there is one contributor, whose elements arrive bit for bit."""
 
 
 class Wire(IntEnum):
@@ -61,9 +63,9 @@ class Terms:
 
     @property
     def code(self) -> int:
-        """Op and wire format in the low four bits, a hash of the rest above."""
+        """Op and wire format in the low five bits, a hash of the rest above."""
         rest = zlib.crc32(f"{self.elements} {self.source}".encode()) & 0x7FFFFFF
-        return rest << 4 | self.wire << 2 | self.op
+        return rest << 5 | self.wire << 3 | self.op
 
     def __str__(self) -> str:
         what = self.op.name.lower() if self.source is None else f"broadcast from {self.source}"
@@ -72,9 +74,9 @@ class Terms:
 
 def op_of(code: int) -> Op:
     """Return the op of a code of terms."""
-    return Op(code & 3)
+    return Op(code & 7)
 
 
 def wire_of(code: int) -> Wire:
     """Return the wire format of a code of terms."""
-    return Wire(code >> 2 & 3)
+    return Wire(code >> 3 & 3)
