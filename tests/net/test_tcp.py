@@ -663,6 +663,60 @@ def test_who_is_called_and_is_nobody_to_talk_to_is_named_and_the_receiver_hears_
     on_loop(play)
 
 
+@both_ways
+def test_a_peer_that_stands_still_is_given_up_and_one_that_has_nothing_to_say_is_not(
+    shares_memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anabranch.net.tcp.HEARTBEAT_S", 0.05)
+    monkeypatch.setattr("anabranch.net.silence.HEARTBEAT_S", 0.05)
+
+    async def play() -> None:
+        called, caller = Ear(), Ear()
+        network = TcpNetwork(LIMITS, shares_memory=shares_memory, least_silence_s=0.5)
+        listener = await network.listen(("127.0.0.1", 0), called.welcome)
+        connection = await network.connect(listener.address, caller)
+        await asyncio.sleep(1.5)
+        assert not called.closed.done()
+        assert not caller.closed.done()
+        called.connection._heartbeat.cancel()  # type: ignore[attr-defined]
+        error = await caller.closed
+        assert re.search(r"has said nothing for [\d.]+ s$", str(error))
+        assert isinstance(await called.closed, LinkError)
+        with pytest.raises(LinkError, match="is gone"):
+            await connection.send(Start())
+        listener.close()
+
+    on_loop(play)
+
+
+def test_who_is_slow_in_the_middle_of_a_payload_is_not_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The loop is not woken for less than what it waits for; the kernel knows that data comes."""
+    monkeypatch.setattr("anabranch.net.tcp.HEARTBEAT_S", 0.05)
+    monkeypatch.setattr("anabranch.net.silence.HEARTBEAT_S", 0.05)
+
+    async def play() -> None:
+        ear = Ear()
+        network = TcpNetwork(LIMITS, least_silence_s=0.5)
+        listener = await network.listen(("127.0.0.1", 0), ear.welcome)
+        loop, payload = asyncio.get_running_loop(), LARGE[: 1 << 20]
+        with socket.create_connection(listener.address) as peer:
+            peer.setblocking(False)
+            await loop.sock_sendall(peer, encode_frame(Start(), len(payload)))
+            for start in range(0, 1 << 16, 1 << 10):
+                await loop.sock_sendall(peer, payload[start : start + 1024])
+                await asyncio.sleep(0.02)
+            await loop.sock_sendall(peer, payload[1 << 16 :])
+            await ear.hears(Start())
+            assert ear.heard[0][1] == payload
+            ear.connection.close()
+            await ear.closed
+        listener.close()
+
+    on_loop(play)
+
+
 # --- the end --------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ release's name. So ends that do not speak the same version of the protocol can b
 Within one machine a payload may lie in shared memory; the stream then says where, piece by piece.
 And a frame of the prefix alone that begins with ``AF`` says, in place of a message's bytes, how
 many pieces have been read there.
+One that begins with ``AL`` says nothing but that the sender lives.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ _PREFIX = struct.Struct(">2sBxIQ")
 PREFIX_BYTES = _PREFIX.size
 _MAGIC = b"AB"
 _FREED = b"AF"
+_ALIVE = b"AL"
 _GREETING = b"AV"
 _LONGEST_RELEASE = 64  # bytes of its name
 _ALIGN = 4  # float32: pieces start and end between elements
@@ -50,6 +52,11 @@ def encode_frame(message: Message, payload_bytes: int = 0) -> bytes:
 def encode_freed(pieces: int) -> bytes:
     """Return the frame that tells a sender that so many pieces of shared memory have been read."""
     return _PREFIX.pack(_FREED, WIRE_VERSION, pieces, 0)
+
+
+def encode_alive() -> bytes:
+    """Return the frame that says that this side lives, where there is nothing else to say."""
+    return _PREFIX.pack(_ALIVE, WIRE_VERSION, 0, 0)
 
 
 def encode_greeting(challenge: bytes) -> bytes:
@@ -237,6 +244,8 @@ class FrameReader:
         magic, wire_version, message_bytes, payload_bytes = _PREFIX.unpack_from(self._staging, used)
         if magic == _FREED and self._outgoing is not None:
             self._outgoing.free(message_bytes)
+            return _PREFIX.size
+        if magic == _ALIVE:
             return _PREFIX.size
         self._check_prefix(magic, wire_version, message_bytes, payload_bytes)
         length: int = _PREFIX.size + message_bytes

@@ -14,20 +14,30 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import math
 import os
 import secrets
 import socket
+import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from weakref import WeakSet
 
 from anabranch.net import shared_memory
 from anabranch.net.errors import LinkError, NetError, PeerError
-from anabranch.net.frames import FrameReader, Limits, encode_frame, encode_freed, encode_greeting
+from anabranch.net.frames import (
+    FrameReader,
+    Limits,
+    encode_alive,
+    encode_frame,
+    encode_freed,
+    encode_greeting,
+)
 from anabranch.net.identity import CHALLENGE_BYTES
 from anabranch.net.messages import Message
 from anabranch.net.network import Address, Connection, Payload, Receiver
 from anabranch.net.rings import PIECE_BYTES, IncomingRing, OutgoingRing
+from anabranch.net.silence import HEARTBEAT_S, Silence
 from anabranch.overlay import Link, Overlay
 
 # What a caller may send before it has said who it is, how soon it has to, and how many such callers
@@ -35,6 +45,12 @@ from anabranch.overlay import Link, Overlay
 _UNAUTHENTICATED = Limits(message_bytes=1 << 12, payload_bytes=0)
 _UNAUTHENTICATED_S = 30.0
 _MOST_UNAUTHENTICATED = 64
+CONTROL_SILENCE_S = 5.0
+"""The least silence that ends a connection to a scheduler, or from one: another takes its place."""
+
+_LEAST_SILENCE_S = 15.0  # that ends a lane
+# How many milliseconds ago data came, in the kernel's account (linux/tcp.h, struct tcp_info).
+_LAST_DATA_RECV = struct.Struct("=52xI")
 # How long a caller waits for the greeting of who it calls, whose loop may be held up.
 _GREETING_S = 60.0
 # Reads in one turn of the loop; more would let one fast peer keep the others waiting.
@@ -73,6 +89,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
         listener: _TcpListener | None = None,
         congestion_control: str | None = None,
         outgoing: OutgoingRing | None = None,
+        least_silence_s: float = _LEAST_SILENCE_S,
     ) -> None:
         self._outgoing = outgoing  # where the other end, on this machine, reads payloads
         self._incoming: IncomingRing | None = None
@@ -95,6 +112,9 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._awaited_bytes = 1  # that must be there before the kernel wakes the loop
         self._failure: Exception | None = None
         self._closing = False
+        self._silence = Silence(least_silence_s, self._loop.time())
+        self._has_written = False  # since the last heartbeat
+        self._heartbeat: asyncio.TimerHandle
         self.challenge = secrets.token_bytes(CHALLENGE_BYTES)  # the other end's, where it was made
         # Whether the end that was called has answered; it has nothing to wait for itself.
         self._greeted: asyncio.Future[None] = self._loop.create_future()
@@ -133,6 +153,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
             transport.abort()  # no memory to share: the caller takes the end for that, and uses TCP
         else:
             transport.write(encode_greeting(self.challenge))
+        self._heartbeat = self._loop.call_later(HEARTBEAT_S, self._beat)
         if self._listener is not None:
             self._listener.accepted(self)
 
@@ -141,6 +162,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         reader = self._reader
+        self._silence.heard(self._loop.time())
         for reads_left in reversed(range(_READS)):
             room = len(reader.buffer)
             try:
@@ -177,6 +199,30 @@ class _TcpConnection(asyncio.BufferedProtocol):
             self._awaited_bytes = count
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
+    def _beat(self) -> None:
+        """Say that this side lives, if it has said nothing for a while; see that the peer does."""
+        now_s = self._loop.time()
+        self._heartbeat = self._loop.call_later(HEARTBEAT_S, self._beat)
+        if not self._has_written and not self._sending:
+            self._post(encode_alive())
+        self._has_written = False
+        silent_s = self._silence.look(now_s)
+        if silent_s is not None:
+            # Inside a payload the loop is not woken for every byte.
+            silent_s = min(silent_s, self._kernel_silent_s())
+            self._silence.heard(now_s - silent_s)
+            if silent_s > self._silence.most_s:
+                self._failure = LinkError(f"{self.peer} has said nothing for {silent_s:.1f} s")
+                self._transport.abort()
+
+    def _kernel_silent_s(self) -> float:
+        """Return how long ago data came, as the kernel knows; infinite where it does not say."""
+        if self._socket is None or not hasattr(socket, "TCP_INFO"):
+            return math.inf
+        size = _LAST_DATA_RECV.size
+        told = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size)
+        return _LAST_DATA_RECV.unpack(told)[0] / 1e3 if len(told) == size else math.inf
+
     def eof_received(self) -> None:
         if not self._reader.between_frames:
             self._failure = LinkError(f"{self.peer} closed the connection inside a message")
@@ -188,6 +234,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._flushed.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._heartbeat.cancel()
         if self._listener is not None:
             self._listener.forget(self)
         if self._failure is None and not self._closing:
@@ -256,7 +303,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
         data = memoryview(payload).cast("B")
         head = encode_frame(message, len(data))
         async with self._one_at_a_time:
-            self._sending = True
+            self._sending = self._has_written = True
             try:
                 if not self._flushed.is_set():
                     await self._flushed.wait()  # what was posted before goes first
@@ -359,6 +406,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
     def _write_posted(self) -> None:
         if self._posted and not self._sending:
             posted, self._posted = self._posted, []
+            self._has_written = True
             if not self._transport.is_closing():
                 self._transport.write(b"".join(posted))
 
@@ -482,6 +530,8 @@ class TcpNetwork:
             :func:`may_set_congestion_control` first.
         shares_memory: whether payloads go through shared memory where the other end is on this
             machine's loopback, and has offered it.
+        least_silence_s: no peer is given up that is silent for less; see
+            :mod:`anabranch.net.silence`.
     """
 
     heads_go_ahead = True
@@ -491,8 +541,10 @@ class TcpNetwork:
         limits: Limits,
         congestion_control: Mapping[Address, str] | None = None,
         shares_memory: bool = True,
+        least_silence_s: float = _LEAST_SILENCE_S,
     ) -> None:
         self._limits = limits
+        self._least_silence_s = least_silence_s
         self._shares_memory = shares_memory and shared_memory.is_possible()
         self._congestion_control = congestion_control or {}
 
@@ -504,6 +556,7 @@ class TcpNetwork:
             lambda _: receiver,
             self._limits,
             congestion_control=self._congestion_control.get(address),
+            least_silence_s=self._least_silence_s,
         )
         is_near = self._shares_memory and _is_loopback(address[0])
         here = await shared_memory.call(address) if is_near else None
@@ -528,7 +581,13 @@ class TcpNetwork:
         listener = _TcpListener()
         try:
             await listener.begin(
-                lambda: _TcpConnection(welcome, self._limits, listener),
+                partial(
+                    _TcpConnection,
+                    welcome,
+                    self._limits,
+                    listener,
+                    least_silence_s=self._least_silence_s,
+                ),
                 address,
                 self._shares_memory,
             )
