@@ -11,7 +11,8 @@ from anabranch.learn.models import build_model
 from anabranch.learn.optimisers import Adam, Sgd
 from anabranch.learn.partition import partition_evenly
 from anabranch.learn.tasks import load_task
-from anabranch.learn.train import DivergedError, Trainer
+from anabranch.learn.train import Trainer
+from anabranch.learn.work import DivergedError
 
 
 def make(task, shard=None, *, optimiser=None, batch_size=32, seed=0, model=None):

@@ -155,6 +155,92 @@ def test_a_site_killed_before_it_joins_ends_the_run_and_leaves_a_readable_log(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("victim", "named"),
+    [
+        ("site site1", r"site 1 \(site1\) died in round \d+: .* has said nothing for"),
+        ("the scheduler", "the scheduler is gone: .* has said nothing for"),
+    ],
+)
+def test_a_process_that_stands_still_ends_the_run_and_is_named(
+    victim: str, named: str, scenario: Callable[..., Path], tmp_path: Path
+) -> None:
+    log = tmp_path / "run.db"
+    killer = Killer(victim, log, signal.SIGSTOP)
+    with pytest.raises(RunAborted, match=named):
+        run_locally(
+            scenario(rounds=100_000),
+            0,
+            OVERLAY,
+            log,
+            on_tick=killer.tick,
+            on_started=killer.started,
+        )
+    assert killer.killed
+    assert not any(map(is_alive, killer.pids.values()))
+    assert summarise(event for _, event in read_events(log)).ended
+
+
+@pytest.mark.slow
+def test_sites_end_with_the_process_that_started_them_though_the_scheduler_stands_still(
+    scenario: Callable[..., Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "anabranch", "run", str(scenario(rounds=100_000))]
+    launched = subprocess.Popen(
+        [*command, "--out", str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    pids: dict[str, int] = {}
+    try:
+        while not (logs := [*out.rglob("*.db")]) or Killer("", logs[0]).rounds_done() < 3:
+            time.sleep(0.1)
+            assert launched.poll() is None
+        pids = children_of(launched.pid)
+        assert len(pids) == 4
+        os.kill(pids["the scheduler"], signal.SIGSTOP)
+        launched.kill()
+        launched.wait()
+        sites = [pid for name, pid in pids.items() if name != "the scheduler"]
+        until_s = time.monotonic() + 60
+        while any(map(goes_on, sites)) and time.monotonic() < until_s:
+            time.sleep(0.1)
+        assert not any(map(goes_on, sites))
+        os.kill(pids["the scheduler"], signal.SIGCONT)
+        while goes_on(pids["the scheduler"]) and time.monotonic() < until_s:
+            time.sleep(0.1)
+        assert not goes_on(pids["the scheduler"])
+    finally:
+        launched.kill()
+        launched.wait()
+        for pid in filter(is_alive, pids.values()):
+            os.kill(pid, signal.SIGKILL)
+
+
+def goes_on(pid: int) -> bool:
+    """Return whether a process that is nobody's child here runs, or is stopped."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"  # whose new parent has not asked how it ended
+
+
+def children_of(parent: int) -> dict[str, int]:
+    """Return the processes of a run, by what they are."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            status = (folder / "stat").read_text().rpartition(")")[2].split()
+            command = (folder / "cmdline").read_text().split("\0")
+        except OSError:
+            continue  # it has ended meanwhile
+        if int(status[1]) == parent and "anabranch" in command:
+            kind, name = command[command.index("anabranch") + 1 :][:2]
+            found["the scheduler" if kind == "scheduler" else f"site {name}"] = int(folder.name)
+    return found
+
+
+@pytest.mark.slow
 def test_a_survivor_that_does_not_hear_is_ended_too(
     scenario: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -202,6 +202,14 @@ def test_code_that_fails_ends_the_run_by_name(change: tuple[str, str], tmp_path:
         simulate(*load(path), tmp_path / "run.db")
 
 
+def test_a_gradient_that_is_no_number_is_named_where_it_was_computed(tmp_path: Path) -> None:
+    spoils = "self.buffer[1:] = np.nan if self.context.site else 0.0\n        return None"
+    path = scenario(tmp_path, GOOD.replace("return None", spoils))
+    named = r"site 1 \(\w+\) failed: after step 0, 2 of 3 elements .* the first at index 1 \(nan\)"
+    with pytest.raises(RunAborted, match=named):
+        simulate(*load(path), tmp_path / "run.db")
+
+
 @pytest.mark.slow
 def test_a_real_run_names_the_code_too(tmp_path: Path) -> None:
     path = scenario(tmp_path, "def make(context):\n    return 1 / 0")

@@ -227,6 +227,46 @@ def test_models_that_drift_apart_end_the_run() -> None:
     run_virtually(scenario())
 
 
+def test_a_site_that_dies_before_all_have_joined_is_waited_for_like_the_others() -> None:
+    async def scenario() -> None:
+        ports = simulated(OVERLAY)
+        witness = Witness()
+        scheduler = Scheduler(ports.control(None), OVERLAY, PLAN, TOKEN, "", whole, witness)
+        address = await scheduler.listen(("h", 0))
+        agents = [make_agent(ports, index, site.name) for index, site in enumerate(OVERLAY.sites)]
+        first = asyncio.ensure_future(agents[0].join(address))
+        dead = asyncio.ensure_future(agents[1].join(address))
+        await witness.has_joined[1].wait()
+        dead.cancel()
+        agents[1].close()
+        await asyncio.sleep(1.0)
+        assert scheduler.members.missing == [1, 2]
+        lost = [e for write in witness.writes for e in write if isinstance(e, events.SiteLost)]
+        assert [(each.site, each.goes_on) for each in lost] == [(1, True)]
+        assert "site 1 (site1) went before the run began" in lost[0].detail
+        again = make_agent(ports, 1, "site1")
+        await asyncio.gather(first, *(each.join(address) for each in (again, agents[2])))
+        assert again.welcome.site == 1
+
+    run_virtually(scenario())
+
+
+def test_a_site_that_would_exchange_less_than_nothing_is_the_one_to_blame() -> None:
+    async def scenario() -> None:
+        ports = simulated(OVERLAY)
+        scheduler = Scheduler(ports.control(None), OVERLAY, PLAN, TOKEN, "", whole, Witness())
+        address = await scheduler.listen(("h", 0))
+        agents = [make_agent(ports, index, site.name) for index, site in enumerate(OVERLAY.sites)]
+        await asyncio.gather(*(each.join(address) for each in agents))
+        agents[1]._scheduler.post(Ready(-5))
+        with pytest.raises(
+            RunAborted, match=r"site 1 \(site1\) broke the protocol: .* -5 elements"
+        ):
+            await agents[0].start(Transport(64, 64, 64), ports.lanes(0), buffer_elements=9)
+
+    run_virtually(scenario())
+
+
 def test_models_of_different_size_never_start() -> None:
     async def scenario() -> None:
         ports = simulated(OVERLAY)
@@ -243,7 +283,7 @@ def test_models_of_different_size_never_start() -> None:
         )
         for result in results:
             assert isinstance(result, RunAborted)
-            assert "site 2 (site2) would exchange 8 elements, others 9" in str(result)
+            assert "site 2 (site2) would exchange 8 elements, site 0 (site0) 9;" in str(result)
 
     run_virtually(scenario())
 
@@ -291,6 +331,7 @@ def test_a_site_that_may_not_join_is_told_why_and_the_others_go_on(
         ExchangeEnded(0, 0, 1, 0.0, None),
         ExchangeEnded(4, 1, 1, 0.0, None),
         ExchangeEnded(0, 1, 1, float("nan"), None),
+        ExchangeEnded(0, 1, 1, 1e308, None),
     ],
 )
 def test_a_message_out_of_place_is_refused_by_name(message: Message) -> None:

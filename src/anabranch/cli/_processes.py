@@ -113,11 +113,12 @@ def scheduler(
         _token(),
         address,
         log,
-        lambda at: print(f"{at[0]}:{at[1]}", flush=True),
+        _listening,
         stop_with_stdin,
         emulated,
         lambda: print(BEGAN, flush=True) if stop_with_stdin else None,
         Course(after_round=after_round, save_every=checkpoint_every),
+        (lambda line: None) if stop_with_stdin else _say,  # its last line there is its account
     )
 
 
@@ -183,15 +184,15 @@ def _complete(names: str) -> Overlay:
 def _serve_group(service: Service, address: Address, log: Path | None) -> None:
     from anabranch.group._serve import serve
 
-    def listening(at: Address) -> None:
-        names = ", ".join(site.name for site in service.overlay.sites)
-        print(f"{at[0]}:{at[1]}", flush=True)
-        print(f"waiting for {names}", file=sys.stderr, flush=True)
+    serve(service, _token(), address, log, _listening, _say)
 
-    def say(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
 
-    serve(service, _token(), address, log, listening, say)
+def _listening(at: Address) -> None:
+    print(f"{at[0]}:{at[1]}", flush=True)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 @app.command()
@@ -217,6 +218,7 @@ def site(
     resume: Annotated[
         Path | None, typer.Option(help="Folder of the round to go on after, such as round-000020.")
     ] = None,
+    stop_with_stdin: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Take part in a run as one site; needs the run's token in $ANABRANCH_TOKEN."""
     from anabranch.run.worker import run_site
@@ -224,7 +226,7 @@ def site(
     address = _address(scheduler, insecure)
     _check_host(host, insecure)
     files = Files(data=data_dir, weights=weights, checkpoints=checkpoints, resume=resume)
-    run_site(name, address, _token(), host, files, threads)
+    run_site(name, address, _token(), host, files, threads, stop_with_stdin)
 
 
 def _token() -> str:

@@ -26,7 +26,7 @@ from anabranch.group._thread import LoopThread
 from anabranch.net.errors import PeerError, RunAborted
 from anabranch.net.messages import Proceed
 from anabranch.net.network import Address
-from anabranch.net.tcp import TcpNetwork, lane_network
+from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork, lane_network
 from anabranch.net.throughput import BusyPeriodEstimator
 from anabranch.scheduler.channels import MOST_GATHERED_BYTES
 from anabranch.site.agent import ExchangeError, Round, SiteAgent, Transport, weight_of
@@ -404,7 +404,7 @@ class _Member:
         from anabranch.scheduler.server import LIMITS as CONTROL_LIMITS
 
         self.agent = SiteAgent(
-            TcpNetwork(CONTROL_LIMITS),
+            TcpNetwork(CONTROL_LIMITS, least_silence_s=CONTROL_SILENCE_S),
             TcpNetwork(DATA_LIMITS),
             name,
             token,

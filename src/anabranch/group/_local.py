@@ -18,7 +18,7 @@ from anabranch.group._group import Group, join
 from anabranch.group._serve import Service
 from anabranch.group._thread import LoopThread
 from anabranch.net.errors import RunAborted
-from anabranch.net.tcp import TcpNetwork
+from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.record import events
 from anabranch.scheduler.server import LIMITS, Scheduler
@@ -56,7 +56,9 @@ def _serving(service: Service) -> Iterator[tuple[str, str]]:
     thread = LoopThread("anabranch scheduler")
 
     async def start() -> tuple[Scheduler, str]:
-        scheduler = service.scheduler(TcpNetwork(LIMITS), token, Silent(), _LISTEN)
+        scheduler = service.scheduler(
+            TcpNetwork(LIMITS, least_silence_s=CONTROL_SILENCE_S), token, Silent(), _LISTEN
+        )
         host, port = await scheduler.listen(_LISTEN)
         return scheduler, f"{host}:{port}"
 

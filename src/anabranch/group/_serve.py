@@ -18,11 +18,12 @@ from anabranch.group._group import is_loopback
 from anabranch.group._settings import Settings, dumps
 from anabranch.net.errors import RunAborted
 from anabranch.net.network import Address, Network
-from anabranch.net.tcp import TcpNetwork
+from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork
 from anabranch.overlay import Overlay
 from anabranch.pace import AnyLoad, AnyPace, EqualBatches
 from anabranch.plan import AnyPlanner, Auxiliary, Packed, Plan
 from anabranch.record import events
+from anabranch.record.console import Console
 from anabranch.record.log import EventLog, LogError
 from anabranch.scheduler.awareness import Awareness, Passive
 from anabranch.scheduler.chunking import LEAST_ELEMENTS, MOST_ELEMENTS, chunk_elements
@@ -160,18 +161,16 @@ class GroupLog:
         service: what the group is served with.
         plan: the first plan.
         log: where to write; None for nowhere.
-        say: called with each line for people.
+        console: where to say what people should know at once.
     """
 
     def __init__(
-        self, service: Service, plan: Plan, log: EventLog | None, say: Callable[[str], None]
+        self, service: Service, plan: Plan, log: EventLog | None, console: Console
     ) -> None:
         self._service = service
         self._plan = plan
         self._log = log
-        self._say = say
-        self._names = [site.name for site in service.overlay.sites]
-        self._missing = dict.fromkeys(self._names)
+        self._console = console
         self._held: list[events.Event] = []  # until the first event: what was meant to happen
         self._began = False
         self._last_s = 0.0
@@ -191,7 +190,7 @@ class GroupLog:
             label=self._plan.label,
             overlay_toml=overlays.dumps(overlay),
             plan_json=plans.dumps(self._plan),
-            sites=self._names,
+            sites=[site.name for site in overlay.sites],
             buffer_bytes=size_bytes,
             chunk_elements=chunk,
             shaped=False,
@@ -212,28 +211,11 @@ class GroupLog:
         """See :class:`anabranch.scheduler.server.Log`."""
         for event in happened:
             self._last_s = max(self._last_s, event.at_s)
-            self._tell(event)
+            self._console.tell(event)
         if not self._began:
             self._held += happened
         elif self._log is not None:
             self._log.append(happened)
-
-    def _tell(self, event: events.Event) -> None:
-        match event:
-            case events.SiteJoined():
-                self._missing.pop(event.name, None)
-                waits = f"; waiting for {', '.join(self._missing)}" if self._missing else ""
-                self._say(f"{event.name} joined from {event.address}{waits}")
-            case events.SiteLost():
-                self._say(f"{self._names[event.site]} is lost: {event.detail}")
-            case events.SiteCut():
-                self._say(f"the connection of {self._names[event.site]} broke: {event.detail}")
-            case events.SiteResumed():
-                self._say(f"{self._names[event.site]} is connected again")
-            case events.PlanIssued():
-                self._say(f"plan {event.version}: {event.why}")
-            case events.MessageRefused():
-                self._say(f"refused a message: {event.detail}")
 
     def ended(self, error: str | None) -> None:
         """Write the last event.
@@ -241,7 +223,7 @@ class GroupLog:
         Raises:
             RunAborted: the log cannot be written; where the group has failed, that counts more.
         """
-        self._say("every site has left" if error is None else f"the group ended: {error}")
+        self._console.ended(error)
         if self._log is None:
             return
         try:
@@ -288,12 +270,16 @@ async def _serve(
     listening: Callable[[Address], None],
     say: Callable[[str], None],
 ) -> None:
-    group_log = GroupLog(service, service.plan(service.believed()), log, say)
-    scheduler = service.scheduler(TcpNetwork(LIMITS), token, group_log, listen)
+    console = Console([site.name for site in service.overlay.sites], say)
+    group_log = GroupLog(service, service.plan(service.believed()), log, console)
+    scheduler = service.scheduler(
+        TcpNetwork(LIMITS, least_silence_s=CONTROL_SILENCE_S), token, group_log, listen
+    )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, scheduler.abort, "the scheduler was interrupted")
     listening(await scheduler.listen(listen))
+    console.listening()
     try:
         await scheduler.finished()
     except RunAborted as error:

@@ -25,13 +25,9 @@ from torch.nn import functional
 from anabranch.learn.flat import FlatModel
 from anabranch.learn.optimisers import Optimiser
 from anabranch.learn.tasks import Task
-from anabranch.learn.work import State
+from anabranch.learn.work import DivergedError, State
 
 _EVALUATION_BATCH = 256
-
-
-class DivergedError(ArithmeticError):
-    """The loss is no longer finite; the message names the step."""
 
 
 class Trainer:

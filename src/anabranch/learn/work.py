@@ -21,6 +21,37 @@ State = dict[str, Any]
 """Dicts, lists, tuples, numbers, strings, bytes, None, NumPy arrays and torch tensors, nested."""
 
 
+class DivergedError(ArithmeticError):
+    """What a site computes is no longer finite; the message names the step."""
+
+
+def check_finite(buffer: npt.NDArray[np.float32], step: int) -> None:
+    """Check what a site would contribute, shape (elements,): it is added to everybody's.
+
+    Args:
+        buffer: what its step left there.
+        step: counted from 0.
+
+    Raises:
+        DivergedError: an element is infinite or no number.
+
+    >>> check_finite(np.array([1, np.nan, np.inf], np.float32), 4)
+    Traceback (most recent call last):
+    anabranch.learn.work.DivergedError: after step 4, 2 of 3 elements of what this site would \
+exchange are not finite, the first at index 1 (nan); lower the learning rate, or look at its data
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(buffer.sum()):
+            return
+    wrong = np.flatnonzero(~np.isfinite(buffer))
+    if len(wrong):
+        raise DivergedError(
+            f"after step {step}, {len(wrong)} of {len(buffer)} elements of what this site would "
+            f"exchange are not finite, the first at index {wrong[0]} ({buffer[wrong[0]]}); lower "
+            "the learning rate, or look at its data"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What a factory of ``task.kind = "own"`` is told of the site it makes work for.

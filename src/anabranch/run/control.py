@@ -7,7 +7,6 @@ import gc
 import os
 import platform
 import signal
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -21,15 +20,17 @@ from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch.net.errors import RunAborted
 from anabranch.net.network import Address, Network
-from anabranch.net.tcp import TcpNetwork
+from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.record import events
+from anabranch.record.console import Console
 from anabranch.record.log import EventLog, LogError
 from anabranch.run import replay
 from anabranch.run.checkpoints import WHOLE, Course, Job, check_course
 from anabranch.run.scenario import Scenario, check_real
 from anabranch.run.scenario.tasks import Exchange
+from anabranch.run.stdin import at_end_of_stdin
 from anabranch.run.work import describe
 from anabranch.scheduler.awareness import Awareness, Search
 from anabranch.scheduler.channels import Chunking, Dispatching
@@ -55,6 +56,7 @@ class RunLog:
         started_at: UTC date and time, ISO 8601; None where a run has no date.
         on_start: called when the run begins.
         course: which of the scenario's rounds the run makes.
+        console: where to say what people should know at once; None for nowhere.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class RunLog:
         started_at: str | None,
         on_start: Callable[[], None] = lambda: None,
         course: Course = WHOLE,
+        console: Console | None = None,
     ) -> None:
         self._log = log
         self._scenario = scenario
@@ -76,6 +79,7 @@ class RunLog:
         self._started_at = started_at
         self._on_start = on_start
         self.course = course
+        self._console = console
         self._loop = asyncio.get_running_loop()
         self._started_s: float | None = None
         self.has_ended = False
@@ -88,6 +92,9 @@ class RunLog:
 
     def write(self, *happened: events.Event) -> None:
         """Write events down; before the first, which says what runs, they wait."""
+        if self._console is not None:
+            for event in happened:
+                self._console.tell(event)
         if self._started_s is None:
             self._held += happened
             return
@@ -163,6 +170,8 @@ class RunLog:
             RunAborted: the log cannot be written; where the run has failed, that counts more.
         """
         self.has_ended = True
+        if self._console is not None:
+            self._console.ended(error)
         reason = None if error else self.scheduler.stopped
         try:
             if self._started_s is None:  # the log of a run that never began must be readable too
@@ -200,6 +209,7 @@ def run_scheduler(
     emulated: bool = False,
     began: Callable[[], None] = lambda: None,
     course: Course = WHOLE,
+    say: Callable[[str], None] = lambda line: None,
 ) -> None:
     """Run one scenario's control plane over TCP, to its end.
 
@@ -215,6 +225,7 @@ def run_scheduler(
         emulated: the links between the sites keep their rates by themselves, so no site has to.
         began: called when the run begins.
         course: which of the scenario's rounds the run makes, and when sites save.
+        say: called with lines for people: who joined, who is awaited, what changed.
 
     Raises:
         RunAborted: the run ended early; says who or what caused it.
@@ -229,7 +240,7 @@ def run_scheduler(
         asyncio.run(
             _run(
                 *(scenario, overlay, plan, token, listen, log),
-                *(listening, stop_with_stdin, emulated, began, course),
+                *(listening, stop_with_stdin, emulated, began, course, say),
             )
         )
 
@@ -246,21 +257,31 @@ async def _run(
     emulated: bool,
     began: Callable[[], None],
     course: Course,
+    say: Callable[[str], None],
 ) -> None:
     loop = asyncio.get_running_loop()
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     world = "emulated" if emulated else "local"
     held = msgspec.structs.replace(scenario, shaped=scenario.shaped or emulated)
-    recorder = RunLog(log, held, overlay, plan, world, started_at, began, course)
+    console = Console([site.name for site in overlay.sites], say)
+    recorder = RunLog(log, held, overlay, plan, world, started_at, began, course, console)
     unheld = msgspec.structs.replace(scenario, shaped=scenario.shaped and not emulated)
     here = emulated or listen[0] in _LOOPBACK
     crowd = overlay.size / (os.cpu_count() or 1) if here else 1.0
-    scheduler = make_scheduler(TcpNetwork(LIMITS), recorder, unheld, overlay, token, crowd)
+    scheduler = make_scheduler(
+        TcpNetwork(LIMITS, least_silence_s=CONTROL_SILENCE_S),
+        recorder,
+        unheld,
+        overlay,
+        token,
+        crowd,
+    )
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, scheduler.abort, "the run was interrupted")
     if stop_with_stdin:
-        loop.add_reader(sys.stdin.fileno(), _stop_at_end_of_stdin, loop, scheduler)
+        at_end_of_stdin(partial(scheduler.abort, "the process that started the run is gone"))
     listening(await scheduler.listen(listen))
+    console.listening()
     await conduct(scheduler, recorder)
 
 
@@ -392,9 +413,3 @@ async def conduct(scheduler: Scheduler, recorder: RunLog) -> None:
         recorder.ended(None)
     finally:
         await scheduler.close()
-
-
-def _stop_at_end_of_stdin(loop: asyncio.AbstractEventLoop, scheduler: Scheduler) -> None:
-    if not os.read(sys.stdin.fileno(), 1):
-        loop.remove_reader(sys.stdin.fileno())
-        scheduler.abort("the process that started the run is gone")

@@ -93,14 +93,14 @@ def run_locally(
         processes = stack.enter_context(_processes())
 
         def start(
-            name: str, at: int | None, *arguments: str, stdin: int = subprocess.DEVNULL
+            name: str, at: int | None, *arguments: str, stdout: int = subprocess.DEVNULL
         ) -> _Process:
             inside = [] if wan is None else wan.inside(at)
             stderr = tempfile.TemporaryFile("w+", prefix="anabranch-")  # noqa: SIM115
             popen = subprocess.Popen(
-                [*inside, sys.executable, "-m", "anabranch", *arguments],
-                stdin=stdin,
-                stdout=subprocess.PIPE if stdin == subprocess.PIPE else subprocess.DEVNULL,
+                [*inside, sys.executable, "-m", "anabranch", *arguments, "--stop-with-stdin"],
+                stdin=subprocess.PIPE,
+                stdout=stdout,
                 stderr=stderr,
                 text=True,
                 env={**os.environ, TOKEN_VARIABLE: token},
@@ -109,7 +109,7 @@ def run_locally(
             processes.append(_Process(name, popen, stderr))
             return processes[-1]
 
-        options = ["--route", str(route), "--log", str(log), "--stop-with-stdin"]
+        options = ["--route", str(route), "--log", str(log)]
         if save_every is not None:
             options += ["--checkpoint-every", str(save_every)]
         if resume is not None:
@@ -117,7 +117,7 @@ def run_locally(
         if wan is not None:
             options += ["--emulated", "--listen", f"{wan.control_address}:0", "--insecure"]
         scheduler = start(
-            "the scheduler", None, "scheduler", str(scenario), *options, stdin=subprocess.PIPE
+            "the scheduler", None, "scheduler", str(scenario), *options, stdout=subprocess.PIPE
         )
         assert scheduler.popen.stdout is not None
         address = scheduler.popen.stdout.readline().strip()
@@ -154,7 +154,8 @@ def _wait(
     first: _Process | None = None
     while running := [process for process in processes if process.popen.poll() is None]:
         if first is None:
-            judges = processes if begins else processes[:1]
+            # Whether a run goes on without a site is for the scheduler to say, unless all are gone.
+            judges = processes if begins or running == [scheduler] else [scheduler]
             first = next((p for p in judges if p.popen.returncode not in (None, 0)), None)
             failed_s = time.monotonic()
         elif failed_s is not None and time.monotonic() - failed_s > _MERCY_S:
@@ -173,11 +174,10 @@ def _wait(
                     wan.begin()
             elif not line:
                 begins = []  # the scheduler has ended
-    if scheduler.popen.returncode != 0:
-        first = first or next((p for p in processes if p.popen.returncode != 0), None)
     on_tick()
-    if first is None:
+    if scheduler.popen.returncode == 0:
         return
+    first = first or next(p for p in processes if p.popen.returncode != 0)
     _stop(processes, _LAST_WORDS_S)
     # The scheduler knows why a run ended; where it was itself the cause, its end says so. A site
     # that fails before it joins is nobody's business but ours.
@@ -203,6 +203,7 @@ def _stop(processes: list[_Process], mercy_s: float) -> None:
     """End whatever still runs: the scheduler in order, so that its log is whole, then the rest."""
     if processes and processes[0].popen.poll() is None:
         processes[0].popen.terminate()  # the scheduler tells the sites
+        processes[0].popen.send_signal(signal.SIGCONT)  # also where it was stopped
     began_s, given_s = time.monotonic(), _LOG_S
     for process in processes:
         try:

@@ -17,6 +17,7 @@ import msgspec
 
 from anabranch import overlay as overlays
 from anabranch import plan as plans
+from anabranch.learn.work import check_finite
 from anabranch.net.errors import PeerError
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
@@ -243,10 +244,20 @@ class _Site:
         Args:
             step: counted from 0.
             samples: of the batch.
+
+        Raises:
+            DivergedError: what it computed is not finite: it would spoil everybody's.
         """
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        do = partial(self.assigned.work.local_step, samples)
+        work = self.assigned.work
+
+        def do() -> float | None:
+            loss = work.local_step(samples)
+            if self.assigned.wire != Wire.SIZES:
+                check_finite(work.buffer, step)
+            return loss
+
         loss = await self.world.compute(step, samples, do)
         return _Step(loss, samples, loop.time() - began_s)
 

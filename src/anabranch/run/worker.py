@@ -10,14 +10,16 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from anabranch.fleet import ComputeModel
+from anabranch.net.errors import RunAborted
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
 from anabranch.net.shaping import ShapedNetwork
-from anabranch.net.tcp import TcpNetwork, strands_of, suits
+from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork, strands_of, suits
 from anabranch.overlay import Link, Overlay
 from anabranch.run.checkpoints import Files
 from anabranch.run.scenario import Scenario, compute_model
 from anabranch.run.site import take_part
+from anabranch.run.stdin import at_end_of_stdin
 from anabranch.scheduler.server import LIMITS as CONTROL_LIMITS
 from anabranch.site.dataplane import LIMITS as DATA_LIMITS
 
@@ -35,6 +37,7 @@ def run_site(
     listen_host: str,
     files: Files,
     threads: int | None = None,
+    stop_with_stdin: bool = False,
 ) -> None:
     """Take part in a run as one site, to its end.
 
@@ -45,6 +48,8 @@ def run_site(
         listen_host: the address other sites reach this one at.
         files: where this site reads and writes.
         threads: for torch; None for its own choice.
+        stop_with_stdin: end when standard input closes, so that it cannot outlive the process that
+            started it.
 
     Raises:
         RunAborted: the run ended early; says who or what caused it.
@@ -55,18 +60,31 @@ def run_site(
         # Torch reads it when it is imported: later, by what computes, or not at all.
         os.environ["OMP_NUM_THREADS"] = str(threads)
     gc.freeze()  # what is there now stays: no collection need look through it
-    asyncio.run(_run(name, scheduler, token, listen_host, files))
+    try:
+        asyncio.run(_run(name, scheduler, token, listen_host, files, stop_with_stdin))
+    except asyncio.CancelledError:
+        raise RunAborted("the process that started the run is gone") from None
 
 
-async def _run(name: str, scheduler: Address, token: str, listen_host: str, files: Files) -> None:
-    await take_part(_RealWorld(listen_host), name, scheduler, token, files)
+async def _run(
+    name: str,
+    scheduler: Address,
+    token: str,
+    listen_host: str,
+    files: Files,
+    stop_with_stdin: bool,
+) -> None:
+    part = asyncio.ensure_future(take_part(_RealWorld(listen_host), name, scheduler, token, files))
+    if stop_with_stdin:
+        at_end_of_stdin(part.cancel)
+    await part
 
 
 class _RealWorld:
     """See :class:`anabranch.run.site.World`."""
 
     def __init__(self, listen_host: str) -> None:
-        self.control: Network = TcpNetwork(CONTROL_LIMITS)
+        self.control: Network = TcpNetwork(CONTROL_LIMITS, least_silence_s=CONTROL_SILENCE_S)
         self.data: Network = TcpNetwork(DATA_LIMITS)
         self.listen: Address = listen_host, 0
         self.strands = 1

@@ -50,6 +50,10 @@ class Members:
         self._addresses[site] = join.host, join.port
         return site
 
+    def forget(self, site: int) -> None:
+        """Take note that a site is gone that had joined, while others have not."""
+        del self._addresses[site]
+
     def is_here(self, resume: Resume, challenge: bytes) -> bool:
         """Return whether this is said by the present process of a site that has joined."""
         return (

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.pace import Applied, Ledger, Load, Pace, Step, Update
 from anabranch.record import events
+from anabranch.scheduler.patience import RoundTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class PaceBook:
             in, 0 or 1: it computes while that one and the model are on their way.
 
     Attributes:
-        longest_s: that an iteration has taken, from going on to asking to go on.
+        times: of iterations, each from going on to asking to go on.
         epoch: how many times it has changed who takes part in sums; 0 where the pace is no barrier.
     """
 
@@ -124,7 +125,7 @@ class PaceBook:
         self._told: Counter[int] = Counter()
         self._names: dict[Update, Update] = {}  # ours, by the pace's
         self._closed = False
-        self.longest_s = 0.0
+        self.times = RoundTimes()
         self.epoch = 0
 
     @property
@@ -189,7 +190,7 @@ class PaceBook:
             raise OutOfPlaceMessage(f"site {worker} asks to proceed twice, after update {update}")
         iteration_s = now_s - self._began_s.pop((worker, update))
         coming.asked, coming.compute_s = True, min(compute_s, iteration_s)
-        self.longest_s = max(self.longest_s, iteration_s)
+        self.times.add((worker, update), iteration_s)
         self._load.measured(worker, samples, coming.compute_s, iteration_s)
         if (worker, update + 1) in self._began_s:
             self._began_s[worker, update + 1] = now_s

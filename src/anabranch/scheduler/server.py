@@ -60,7 +60,7 @@ from anabranch.net.messages import (
 )
 from anabranch.net.network import Address, Connection, Listener, Network, Receiver
 from anabranch.net.refusals import RefusalLimit
-from anabranch.net.session import LEAST_PATIENCE_S, Session, patience_s
+from anabranch.net.session import LEAST_PATIENCE_S, Session
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.record import LogError, events
@@ -68,6 +68,7 @@ from anabranch.scheduler.awareness import Awareness
 from anabranch.scheduler.channels import Channels, Chunking, Dispatching, Outcome
 from anabranch.scheduler.members import Members
 from anabranch.scheduler.pacing import Decision, PaceBook, events_of
+from anabranch.scheduler.patience import RoundTimes
 from anabranch.scheduler.policy import Replan
 from anabranch.scheduler.replan_loop import ReplanLoop
 
@@ -79,9 +80,9 @@ LIMITS = Limits(message_bytes=1 << 26, payload_bytes=0)
 # neighbour died. Waiting this long lets the run's error name the cause and not the symptom.
 _BLAME_S = 0.5
 _ELEMENT_BYTES = 4
-# Sites hear of a longer patience when it has grown so much, and are given up so much later than
+# Sites hear of another patience when it has changed by so much, and are given up so much later than
 # they give up themselves.
-_GROWTH = 1.25
+_CHANGE = 1.25
 _SLACK_S = 1.0
 _MEASURABLE_BPS = 1.0, 1e15
 _LONGEST_S = 1e6
@@ -163,13 +164,14 @@ class Scheduler:
         self._returning: dict[int, set[int]] = {}  # lost sites that are back, and who has to know
         self._told_epoch = 0  # of sums
         self._accused: set[int] = set()  # whose lanes have ended, as neighbours say
-        self._longest_s = 0.0  # that a round has taken
+        self._times = RoundTimes()
         self._patience_s = LEAST_PATIENCE_S  # as sites know it
         self._all_gone = asyncio.Event()
         # Connections that have not joined; in order, as closing them is seen by others.
         self._ready: set[int] = set()
         self._left: set[int] = set()
         self._buffer_elements: int | None = None  # as the first ready site says
+        self._first_ready = 0
         self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._started_s: float | None = None
         self._auxiliary = plan.version, _flat(plan)  # the paths that sites have, of which plan
@@ -348,6 +350,8 @@ class Scheduler:
         if self._replan_loop is not None:
             self._replan_loop.look_in_time()
         match message:
+            case Ready() if message.buffer_elements < 0:
+                raise MalformedMessage(f"buffers of {message.buffer_elements} elements")
             case Ready() if site in self._returning and not self._returning[site]:
                 self._introduce(site, message.buffer_elements)
             case Failed() if site in self._returning:
@@ -418,11 +422,14 @@ class Scheduler:
                 raise OutOfPlaceMessage(f"a {type(message).__name__} from {self.name(site)}")
 
     def _exchange_ended(self, site: int, message: ExchangeEnded) -> None:
-        if not (math.isfinite(message.seconds) and message.seconds >= 0):
-            raise MalformedMessage(f"an exchange that took {message.seconds} s")
-        self._longest_s = max(self._longest_s, message.seconds)
-        self._tell_patience()
+        if not 0 <= message.seconds <= self._since_start_s() + _SLACK_S:
+            raise MalformedMessage(
+                f"an exchange that took {message.seconds:g} s, in a run of "
+                f"{self._since_start_s():.3g} s"
+            )
         outcome = self.channels.ended(site, message)
+        self._times.add((message.channel, message.number), message.seconds)
+        self._tell_patience()
         if message.channel == 0:
             self.note(
                 events.RoundDone(
@@ -549,11 +556,12 @@ class Scheduler:
 
     def _begin_if_all_ready(self, site: int, buffer_elements: int) -> None:
         if self._buffer_elements is None:
-            self._buffer_elements = buffer_elements
+            self._buffer_elements, self._first_ready = buffer_elements, site
         if buffer_elements != self._buffer_elements:
             self.abort(
-                f"{self.name(site)} would exchange {buffer_elements} elements, others "
-                f"{self._buffer_elements}; give every site the same model"
+                f"{self.name(site)} would exchange {buffer_elements} elements, "
+                f"{self.name(self._first_ready)} {self._buffer_elements}; give every site the same "
+                "model"
             )
         elif len(self._ready) == self.overlay.size:
             self._started_s = self._now_s()
@@ -618,6 +626,8 @@ class Scheduler:
                 self._all_gone.set()
         elif site in self._returning:
             self._forget(site)
+        elif self.members.missing:
+            self._let_go(site, error)
         elif isinstance(error, PeerError):
             self._lose(site, f"{self.name(site)} broke the protocol {when}: {error}")
         elif error is not None and not isinstance(error, LinkError):
@@ -627,13 +637,19 @@ class Scheduler:
             )
         else:
             died = f"{self.name(site)} died {when}: {error}"
-            if site in self._accused or self.members.missing:
+            if site in self._accused:
                 self._lose(site, died, died=True)
             else:
                 self.note(events.SiteCut(at_s=self._since_start_s(), site=site, detail=str(error)))
                 give_up = partial(self._lose, site, died, died=True)
                 timer = asyncio.get_running_loop().call_later(self._patience_s + _SLACK_S, give_up)
                 self._missing[site] = _Missing(timer, died)
+
+    def _let_go(self, site: int, error: Exception | None) -> None:
+        """Go on waiting for all to join, this one too."""
+        del self._sessions[site]
+        self.members.forget(site)
+        self._write_lost(site, f"{self.name(site)} went before the run began: {error}", True, 0.0)
 
     @property
     def _when(self) -> str:
@@ -724,12 +740,13 @@ class Scheduler:
         del self._returning[site], self._sessions[site]
 
     def _tell_patience(self) -> None:
-        """Tell sites how long they may try to connect again, when that has grown enough."""
-        paced_s = 0.0 if self._pacing is None else self._pacing.longest_s
-        grown_s = patience_s(max(self._longest_s, paced_s))
-        if grown_s >= _GROWTH * self._patience_s:
-            self._patience_s = grown_s
-            self._broadcast(Patience(grown_s))
+        """Tell sites how long they may try to connect again, when that has changed enough."""
+        now_s = self._times.patience_s
+        if self._pacing is not None:
+            now_s = max(now_s, self._pacing.times.patience_s)
+        if not 1 / _CHANGE < now_s / self._patience_s < _CHANGE:
+            self._patience_s = now_s
+            self._broadcast(Patience(now_s))
 
     def _may_go_on_without(self, site: int) -> bool:
         return (

@@ -639,13 +639,15 @@ class DataPlane:
 
     def lost(self, sender: int, incarnation: int, error: Exception) -> None:
         """Take note that a neighbour's lane has ended."""
-        name = self.config.name(sender)
-        self._lane_ended(sender, incarnation, LinkError(f"the lane from {name} ended: {error}"))
+        self._lane_ended(sender, incarnation, self._cut(sender, self.config.site, error))
 
     def no_longer_heard(self, target: int, incarnation: int, error: Exception) -> None:
         """Take note that the lane to a neighbour has ended."""
-        name = self.config.name(target)
-        self._lane_ended(target, incarnation, LinkError(f"the lane to {name} ended: {error}"))
+        self._lane_ended(target, incarnation, self._cut(self.config.site, target, error))
+
+    def _cut(self, source: int, target: int, error: Exception) -> LinkError:
+        ends = f"{self.config.name(source)} to {self.config.name(target)}"
+        return LinkError(f"the lane from {ends} ended, says site {self.config.site}: {error}")
 
     def close(self) -> None:
         """Close every connection."""

@@ -1,0 +1,49 @@
+"""What a scheduler tells people while it runs: who joined, who is awaited, what went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from anabranch.record import events
+
+
+class Console:
+    """Says the most important events, a line each.
+
+    Args:
+        names: of the sites, by index.
+        say: called with each line.
+    """
+
+    def __init__(self, names: Sequence[str], say: Callable[[str], None]) -> None:
+        self._names = names
+        self._say = say
+        self._missing = dict.fromkeys(names)
+
+    def listening(self) -> None:
+        """Say who is awaited."""
+        self._say(f"waiting for {', '.join(self._missing)}")
+
+    def tell(self, event: events.Event) -> None:
+        """Say what happened, if it is for people to know at once."""
+        match event:
+            case events.SiteJoined():
+                self._missing.pop(event.name, None)
+                waits = f"; waiting for {', '.join(self._missing)}" if self._missing else ""
+                self._say(f"{event.name} joined from {event.address}{waits}")
+            case events.SiteLost():
+                name = self._names[event.site]
+                self._missing[name] = None
+                self._say(f"{name} is lost: {event.detail}")
+            case events.SiteCut():
+                self._say(f"the connection of {self._names[event.site]} broke: {event.detail}")
+            case events.SiteResumed():
+                self._say(f"{self._names[event.site]} is connected again")
+            case events.PlanIssued():
+                self._say(f"plan {event.version}: {event.why}")
+            case events.MessageRefused():
+                self._say(f"refused a message: {event.detail}")
+
+    def ended(self, error: str | None) -> None:
+        """Say how it ended."""
+        self._say("every site has left" if error is None else f"ended early: {error}")

@@ -1,0 +1,20 @@
+"""The end of standard input, as the end of the process that holds its other end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+
+
+def at_end_of_stdin(call: Callable[[], object]) -> None:
+    """Call this, from the running loop, when standard input closes."""
+    loop, stdin = asyncio.get_running_loop(), sys.stdin.fileno()
+
+    def look() -> None:
+        if not os.read(stdin, 1):
+            loop.remove_reader(stdin)
+            call()
+
+    loop.add_reader(stdin, look)
