@@ -73,6 +73,18 @@ def test_a_worker_that_stalls_is_passed_over_and_takes_its_place_again() -> None
     assert found == [(found[0] + k) % 4 for k in range(len(found))]
 
 
+def test_one_worker_s_hang_hardly_slows_the_turns_and_a_slower_pace_is_followed() -> None:
+    def takes(worker: int, iteration: int) -> float:
+        return 34.0 if (worker, iteration) == (2, 5) else 4.0
+
+    pace, rule = R2sp(relaxation=0.8), R2sp(relaxation=0.8).rule()
+    live(pace, takes, together(4), rule=rule, until_s=70.0)
+    assert rule.gap_s < 1.2 * 0.8 * 4.0 / 4  # of 0.8 s; 30 s averaged in made it 2.3 s
+    rule = pace.rule()
+    live(pace, lambda w, k: 40.0 if w == 2 and k > 5 else 4.0, together(4), rule=rule, until_s=900)
+    assert rule.gap_s == pytest.approx(0.8 * 40.0 / 4, rel=0.05)
+
+
 def test_when_the_one_whose_turn_it_is_leaves_the_turn_is_the_next_one_s() -> None:
     rule = R2sp(relaxation=1.0).rule()
     for worker in range(4):

@@ -45,6 +45,20 @@ def test_a_round_does_not_wait_for_ever_for_those_whose_turn_it_is() -> None:
     assert rule.due_s == pytest.approx(5.0 + 1.5 * usual_s)
 
 
+def test_a_round_does_not_wait_for_ever_for_workers_that_hang() -> None:
+    rule = begun(Safa(fraction=1.0, lag_tolerance=2), 3)
+    rule.push(0, 1.0)
+    rule.push(1, 1.5)
+    assert rule.due_s == float("inf")  # nobody knows yet what is usual
+    assert rule.push(2, 2.0) == (Step(((0, 1), (1, 1), (2, 1)), (0, 1, 2)),)
+    rule.push(1, 3.0)
+    assert rule.push(0, 3.5) == ()
+    assert rule.due_s == pytest.approx(2.0 + 3.0 * 2.0)
+    assert rule.look(7.9) == ()
+    assert rule.look(8.0) == (Step(((0, 2), (1, 2)), (1, 0)),)
+    assert rule.push(2, 9.0) == ()  # one round late, which is tolerated
+
+
 def test_one_that_is_too_late_is_discarded_and_goes_on_at_once() -> None:
     def takes(worker: int, iteration: int) -> float:
         return 7.5 if worker == 3 else 1.0

@@ -15,13 +15,27 @@ _LEAST_LATE = 0.5
 
 @dataclass(slots=True)
 class Usual:
-    """How long a worker computes, pulls and pushes, seconds; moving averages."""
+    """How long a worker computes, pulls and pushes, seconds; moving averages.
+
+    An iteration that was given up counts as late and not for how long it hung, unless the one
+    before was late too: one hang is an exception, two in a row are another speed.
+
+    >>> worker = Usual(1.0)
+    >>> worker.took(30.0)
+    >>> worker.usual_s
+    1.125
+    """
 
     usual_s: float
     deviation_s: float = 0.0
+    was_late: bool = False
 
     def took(self, seconds: float) -> None:
         """Take note of an iteration."""
+        is_late = seconds > self.late_s
+        if is_late and not self.was_late:
+            seconds = self.late_s
+        self.was_late = is_late
         off_s = seconds - self.usual_s
         self.usual_s += _SMOOTHING * off_s
         self.deviation_s += _SMOOTHING * (abs(off_s) - self.deviation_s)

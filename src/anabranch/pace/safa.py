@@ -11,6 +11,8 @@ from anabranch.pace._pace import NEVER_S, Rule, Step, Update, Workers
 # A round that has its number waits so much longer than rounds usually take for those whose turn it
 # is to be picked, before it takes others.
 _PATIENCE = 1.5
+# A round that has not its number, since workers hang, ends so much later than rounds usually do.
+_DEADLINE = 3.0
 _SMOOTHING = 0.1
 
 
@@ -19,7 +21,8 @@ class Safa(Table, frozen=True, kw_only=True, tag_field="kind", tag="safa"):
 
     **Selection** (CFCFM, "compensatory first come first merge"): a round ends when enough updates
     are in whose workers were not picked in the round before. If those are too slow, or too few are
-    left, others fill up, first come first. Updates beyond the number are *undrafted*: they become
+    left, others fill up, first come first. A round that has not its number by three times what rounds
+    usually take ends with what it has. Updates beyond the number are *undrafted*: they become
     part of the model in the next round's step. All workers whose updates are in go on then.
 
     **Lag tolerance.** Stragglers are not waited for. An update that comes ``lag_tolerance`` rounds
@@ -105,8 +108,13 @@ class _Rule:
         self.due_s = NEVER_S
         wanted = math.ceil(self._fraction * len(self._workers))
         first = [worker for worker in self._in if worker not in self._picked]
-        if not self._in or len(self._in) < wanted:
+        if not self._in:
             return ()
+        if len(self._in) < wanted:
+            if self._usual_s is None or not self._workers.computing:
+                return ()
+            self.due_s = self._began_s + _DEADLINE * self._usual_s
+            return () if now_s < self.due_s else (self._end(first, wanted, now_s),)
         if len(first) < wanted and self._workers.computing - self._picked:
             # Workers that were not picked last time are waited for, until the round is late.
             if self._usual_s is None:
