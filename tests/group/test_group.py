@@ -16,6 +16,7 @@ import torch
 
 import anabranch
 from anabranch import ExchangeError, Group, RunAborted
+from anabranch.group._local import _serving
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.pace import AnyPace, Asp, Bsp
 from anabranch.plan import Star
@@ -675,7 +676,7 @@ def test_a_group_of_one_is_a_group() -> None:
         ({"scheduler": "127.0.0.1:1", "site": "paris"}, "token is not given"),
         ({"scheduler": "paris", "site": "paris", "token": "t"}, "not host:port"),
         ({"scheduler": "paris:70000", "site": "paris", "token": "t"}, "not host:port"),
-        ({"scheduler": "paris:0", "site": "paris", "token": "t"}, "not host:port"),
+        ({"scheduler": "paris:0", "site": "paris", "token": "t"}, "the port that it printed"),
         ({"scheduler": "10.0.0.1:1", "site": "paris", "token": "t"}, "off this machine"),
     ],
 )
@@ -686,6 +687,27 @@ def test_what_is_missing_to_join_is_named(
         monkeypatch.delenv(variable, raising=False)
     with pytest.raises(ValueError, match=named):
         anabranch.join(**arguments)
+
+
+@pytest.mark.parametrize("wildcard", ["0.0.0.0", "::"])
+def test_a_site_that_listens_everywhere_has_to_say_where_others_find_it(wildcard: str) -> None:
+    with pytest.raises(ValueError, match="say by advertise="):
+        anabranch.join("127.0.0.1:1", "paris", token="t", host=wildcard, insecure=True)
+
+
+def test_sites_are_found_where_they_say() -> None:
+    service = anabranch.Service(overlay_of(2), awareness=None, adaptive=False)
+
+    def take_part(name: str) -> float:
+        with anabranch.join(
+            address, name, token=token, host="0.0.0.0", advertise="localhost", insecure=True
+        ) as group:
+            array = np.full(1000, float(group.rank), np.float32)
+            group.all_reduce(array)
+            return float(array[0])
+
+    with _serving(service) as (address, token), ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(take_part, ("s0", "s1"))) == [0.5, 0.5]
 
 
 def test_a_scheduler_that_is_not_there_is_named() -> None:

@@ -637,13 +637,13 @@ def kill_a_real_worker(
 
 
 def command_of(pid: int) -> dict[str, Any]:
-    """Return what starts another process like this one."""
+    """Return what starts another process like this one, that nobody holds by its input."""
     process = Path(f"/proc/{pid}")
     arguments, environment = (
         (process / part).read_bytes().rstrip(b"\0").split(b"\0") for part in ("cmdline", "environ")
     )
     return {
-        "args": arguments,
+        "args": [each for each in arguments if each != b"--stop-with-stdin"],
         "env": dict(each.split(b"=", 1) for each in environment),
         "stdin": subprocess.DEVNULL,
     }

@@ -16,6 +16,7 @@ from anabranch._typed_toml import listed, nearest, tag_of
 from anabranch.cli._app import app
 from anabranch.cli._plans import ROUTES
 from anabranch.cli._runs import DataOption, SaveOption
+from anabranch.net.addresses import is_loopback, is_wildcard, parse, show
 from anabranch.net.network import Address
 from anabranch.overlay import Overlay
 from anabranch.pace import PACES
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from anabranch.group import Service
 
 _T = TypeVar("_T")
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _UNKNOWN_BPS = 100e6  # taken for every link's rate until it is measured
 _PACES = {tag_of(pace): pace for pace in PACES}
 
@@ -188,7 +188,7 @@ def _serve_group(service: Service, address: Address, log: Path | None) -> None:
 
 
 def _listening(at: Address) -> None:
-    print(f"{at[0]}:{at[1]}", flush=True)
+    print(show(at), flush=True)
 
 
 def _say(line: str) -> None:
@@ -199,7 +199,17 @@ def _say(line: str) -> None:
 def site(
     name: Annotated[str, typer.Argument(help="This site's name in the overlay.")],
     scheduler: Annotated[str, typer.Option(help="The scheduler's host:port.")],
-    host: Annotated[str, typer.Option(help="Where other sites reach this one.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Where this site takes connections of others; 0.0.0.0: everywhere.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Likewise; 0 takes a free one.", min=0, max=65535)] = 0,
+    advertise: Annotated[
+        str | None,
+        typer.Option(help="The host, by name or number, at which others reach it; --host if not."),
+    ] = None,
+    patience: Annotated[
+        float, typer.Option(help="Seconds to try where no scheduler answers yet.", min=0.0)
+    ] = 60.0,
     data_dir: DataOption = None,
     threads: Annotated[
         int | None, typer.Option(help="For torch; its own choice if not given.")
@@ -224,9 +234,15 @@ def site(
     from anabranch.run.worker import run_site
 
     address = _address(scheduler, insecure)
-    _check_host(host, insecure)
+    for each in (host, advertise or host):
+        _check_host(each, insecure)
+    if advertise is None and is_wildcard(host):
+        raise typer.BadParameter(f"--host {host} is all addresses; say by --advertise which one")
     files = Files(data=data_dir, weights=weights, checkpoints=checkpoints, resume=resume)
-    run_site(name, address, _token(), host, files, threads, stop_with_stdin)
+    listen = host, port
+    run_site(
+        *(name, address, _token(), listen, files, threads, stop_with_stdin, advertise, patience)
+    )
 
 
 def _token() -> str:
@@ -240,15 +256,16 @@ def _token() -> str:
 
 
 def _address(text: str, insecure: bool) -> Address:
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
-        raise typer.BadParameter(f"{text!r} is not host:port")
-    _check_host(host, insecure)
-    return host, int(port)
+    try:
+        address = parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    _check_host(address[0], insecure)
+    return address
 
 
 def _check_host(host: str, insecure: bool) -> None:
-    if host not in _LOOPBACK and not insecure:
+    if not is_loopback(host) and not insecure:
         raise typer.BadParameter(
             f"{host} is off this machine, and traffic would be neither encrypted nor "
             "authenticated beyond a shared token; say --insecure if the network is trusted"

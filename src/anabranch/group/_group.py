@@ -23,6 +23,7 @@ from anabranch import plan as plans
 from anabranch.group import _settings
 from anabranch.group._tensors import WIRES, Tensors
 from anabranch.group._thread import LoopThread
+from anabranch.net import addresses
 from anabranch.net.errors import PeerError, RunAborted
 from anabranch.net.messages import Proceed
 from anabranch.net.network import Address
@@ -383,7 +384,13 @@ class _Member:
     """This process's part in a group: its event loop, its agent, and what was measured."""
 
     def __init__(
-        self, scheduler: Address, name: str, token: str, listen: Address, patience_s: float
+        self,
+        scheduler: Address,
+        name: str,
+        token: str,
+        listen: Address,
+        advertise: str | None,
+        patience_s: float,
     ) -> None:
         self.thread = LoopThread(f"anabranch {name}")
         self._closed = False
@@ -392,14 +399,20 @@ class _Member:
         self._served: _Served | None = None
         self._under_way: set[Future[Any]] = set()  # calls
         try:
-            self.thread.run(self._join(scheduler, name, token, listen, patience_s))
+            self.thread.run(self._join(scheduler, name, token, listen, advertise, patience_s))
         except BaseException:
             self.thread.close()
             raise
         atexit.register(self._close_at_exit)
 
     async def _join(
-        self, scheduler: Address, name: str, token: str, listen: Address, patience_s: float
+        self,
+        scheduler: Address,
+        name: str,
+        token: str,
+        listen: Address,
+        advertise: str | None,
+        patience_s: float,
     ) -> None:
         from anabranch.scheduler.server import LIMITS as CONTROL_LIMITS
 
@@ -411,6 +424,7 @@ class _Member:
             listen,
             None,
             _refused,
+            advertise=advertise,
         )
         try:
             welcome = await self.agent.join(scheduler, patience_s)
@@ -616,6 +630,7 @@ def join(
     token: str | None = None,
     host: str = "127.0.0.1",
     port: int = 0,
+    advertise: str | None = None,
     insecure: bool = False,
     patience_s: float = 60.0,
     switch_interval_s: float | None = None,
@@ -626,8 +641,9 @@ def join(
         scheduler: host:port of ``anabranch scheduler``; ``$ANABRANCH_SCHEDULER`` if not given.
         site: this site's name in the overlay; ``$ANABRANCH_SITE`` if not given.
         token: the group's shared secret; ``$ANABRANCH_TOKEN`` if not given.
-        host: where other sites reach this one.
+        host: where this site takes connections of other sites; ``"0.0.0.0"`` for all its addresses.
         port: likewise; 0 takes a free one.
+        advertise: the host, by name or number, at which others reach it; ``host`` if not given.
         insecure: allow addresses off this machine: traffic is not encrypted yet.
         patience_s: how long to try where no scheduler answers; it may be started later.
         switch_interval_s: ask the interpreter to change threads so often
@@ -645,24 +661,24 @@ def join(
     address = _given(scheduler, SCHEDULER_VARIABLE, "scheduler", "its host:port")
     name = _given(site, SITE_VARIABLE, "site", "this site's name in the overlay")
     secret = _given(token, TOKEN_VARIABLE, "token", "the group's shared secret")
-    where, colon, at = address.rpartition(":")
-    if not colon or not at.isdigit() or not 0 < int(at) < 1 << 16:
-        raise ValueError(f"scheduler is {address!r}, which is not host:port")
-    for each in (where, host):
-        if not insecure and not is_loopback(each):
+    try:
+        where = addresses.parse(address)
+    except ValueError as error:
+        raise ValueError(f"scheduler: {error}") from None
+    if not where[1]:
+        raise ValueError(f"scheduler is {address!r}; give the port that it printed")
+    if advertise is None and addresses.is_wildcard(host):
+        raise ValueError(f"host is {host!r}, all addresses; say by advertise= where others find it")
+    for each in (where[0], host, advertise):
+        if not insecure and each is not None and not addresses.is_loopback(each):
             raise ValueError(
                 f"{each} is off this machine, and traffic is not encrypted yet; say insecure=True "
                 "if the network between is your own"
             )
     if switch_interval_s is not None:
         sys.setswitchinterval(switch_interval_s)
-    member = _Member((where, int(at)), name, secret, (host, port), patience_s)
+    member = _Member(where, name, secret, (host, port), advertise, patience_s)
     return Group(member, 0, range(member.overlay.size))
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine itself."""
-    return host == "localhost" or host.startswith("127.") or host in ("::1", "[::1]")
 
 
 def _given(value: str | None, variable: str, name: str, what: str) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 from anabranch.group._group import Group, join
 from anabranch.group._serve import Service
 from anabranch.group._thread import LoopThread
+from anabranch.net.addresses import show
 from anabranch.net.errors import RunAborted
 from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork
 from anabranch.overlay import Link, Overlay, Site
@@ -59,8 +60,7 @@ def _serving(service: Service) -> Iterator[tuple[str, str]]:
         scheduler = service.scheduler(
             TcpNetwork(LIMITS, least_silence_s=CONTROL_SILENCE_S), token, Silent(), _LISTEN
         )
-        host, port = await scheduler.listen(_LISTEN)
-        return scheduler, f"{host}:{port}"
+        return scheduler, show(await scheduler.listen(_LISTEN))
 
     scheduler, address = thread.run(start())
 

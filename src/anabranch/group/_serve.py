@@ -14,8 +14,8 @@ from pathlib import Path
 from anabranch import __version__
 from anabranch import overlay as overlays
 from anabranch import plan as plans
-from anabranch.group._group import is_loopback
 from anabranch.group._settings import Settings, dumps
+from anabranch.net.addresses import is_loopback
 from anabranch.net.errors import RunAborted
 from anabranch.net.network import Address, Network
 from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork

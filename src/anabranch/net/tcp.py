@@ -13,7 +13,6 @@ will have to go through it whole.)
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import math
 import os
 import secrets
@@ -24,6 +23,7 @@ from functools import partial
 from weakref import WeakSet
 
 from anabranch.net import shared_memory
+from anabranch.net.addresses import is_loopback, show
 from anabranch.net.errors import LinkError, NetError, PeerError
 from anabranch.net.frames import (
     FrameReader,
@@ -294,8 +294,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
     def peer(self) -> str:
         if self._socket is None:
             return shared_memory.other_end(self._transport.get_extra_info("socket"))
-        host, port = (self._transport.get_extra_info("peername") or ("?", 0))[:2]
-        return f"{host}:{port}"
+        return show((self._transport.get_extra_info("peername") or ("?", 0))[:2])
 
     async def send(
         self, message: Message, payload: Payload = b"", head_first: bool = False
@@ -434,7 +433,7 @@ class _TcpListener:
     ) -> None:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(make, *address)
-        if shares_memory and _is_loopback(self.address[0]):
+        if shares_memory and is_loopback(self.address[0]):
             path = shared_memory.name_of(self.address)
             try:
                 self._here = await loop.create_unix_server(make, path)
@@ -508,16 +507,9 @@ def may_set_congestion_control(name: str) -> bool:
 def _is_here(connection: socket.socket) -> bool:
     """Return whether the other end is on this machine's loopback, which nothing congests."""
     try:
-        return _is_loopback(connection.getpeername()[0])
+        return is_loopback(connection.getpeername()[0])
     except OSError:
         return True  # gone already
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:
-        return False  # a name
 
 
 class TcpNetwork:
@@ -558,7 +550,7 @@ class TcpNetwork:
             congestion_control=self._congestion_control.get(address),
             least_silence_s=self._least_silence_s,
         )
-        is_near = self._shares_memory and _is_loopback(address[0])
+        is_near = self._shares_memory and is_loopback(address[0])
         here = await shared_memory.call(address) if is_near else None
         try:
             if here is not None:
@@ -571,7 +563,7 @@ class TcpNetwork:
             await connection.greeted()
         except (OSError, NetError) as error:
             kind = type(error) if isinstance(error, PeerError) else LinkError
-            raise kind(f"cannot connect to {address[0]}:{address[1]}: {error}") from error
+            raise kind(f"cannot connect to {show(address)}: {error}") from error
         return connection
 
     async def listen(
@@ -592,7 +584,7 @@ class TcpNetwork:
                 self._shares_memory,
             )
         except OSError as error:
-            raise LinkError(f"cannot listen on {address[0]}:{address[1]}: {error}") from error
+            raise LinkError(f"cannot listen on {show(address)}: {error}") from error
         return listener
 
 

@@ -21,9 +21,9 @@ class Safa(Table, frozen=True, kw_only=True, tag_field="kind", tag="safa"):
 
     **Selection** (CFCFM, "compensatory first come first merge"): a round ends when enough updates
     are in whose workers were not picked in the round before. If those are too slow, or too few are
-    left, others fill up, first come first. A round that has not its number by three times what rounds
-    usually take ends with what it has. Updates beyond the number are *undrafted*: they become
-    part of the model in the next round's step. All workers whose updates are in go on then.
+    left, others fill up, first come first. A round that has not its number by three times what
+    rounds usually take ends with what it has. Updates beyond the number are *undrafted*: they
+    become part of the model in the next round's step. All workers whose updates are in go on then.
 
     **Lag tolerance.** Stragglers are not waited for. An update that comes ``lag_tolerance`` rounds
     late or less takes part in the round that it comes in; a later one is *deprecated*: discarded,

@@ -18,6 +18,7 @@ import numpy as np
 from anabranch import __version__
 from anabranch import overlay as overlays
 from anabranch import plan as plans
+from anabranch.net.addresses import is_loopback
 from anabranch.net.errors import RunAborted
 from anabranch.net.network import Address, Network
 from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork
@@ -40,7 +41,6 @@ from anabranch.scheduler.pacing import PaceBook
 from anabranch.scheduler.server import LIMITS, Scheduler
 
 _ELEMENT_BYTES = 4
-_LOOPBACK = "127.0.0.1", "::1", "localhost"
 _LARGE_ELEMENTS = 1 << 26  # taken for a buffer whose size is not known before sites are ready
 # The linear program of the limit takes about a second at 50 sites and five at 100.
 _MOST_SITES_FOR_LIMIT = 60
@@ -132,7 +132,7 @@ class RunLog:
                     sites=[site.name for site in self._overlay.sites],
                     buffer_bytes=size_bytes,
                     chunk_elements=scenario.chunk_elements_of(buffer_elements),
-                    shaped=scenario.shaped,
+                    shaped=bool(scenario.shaped),
                     world=self._world,
                     task=task,
                     model=model,
@@ -232,6 +232,8 @@ def run_scheduler(
         LogError: the log cannot be created.
         ScenarioError: the scenario needs a simulated world, or cannot be saved.
     """
+    if scenario.shaped is None:
+        scenario = msgspec.structs.replace(scenario, shaped=emulated or is_loopback(listen[0]))
     check_real(scenario, overlay, emulated)
     check_course(scenario, course)
     plan = first_plan(scenario, overlay)
@@ -266,7 +268,7 @@ async def _run(
     console = Console([site.name for site in overlay.sites], say)
     recorder = RunLog(log, held, overlay, plan, world, started_at, began, course, console)
     unheld = msgspec.structs.replace(scenario, shaped=scenario.shaped and not emulated)
-    here = emulated or listen[0] in _LOOPBACK
+    here = emulated or is_loopback(listen[0])
     crowd = overlay.size / (os.cpu_count() or 1) if here else 1.0
     scheduler = make_scheduler(
         TcpNetwork(LIMITS, least_silence_s=CONTROL_SILENCE_S),

@@ -321,6 +321,8 @@ class _SimulatedWorld:
         self.data: Network
         self._plug_in(network)
         self.listen: Address = self._host.name, 0
+        self.advertise: str | None = None
+        self.patience_s = 0.0
         self.strands = 1
         self._model = model
         self.machine = Machine(loop, STEADY if model is None else model.slowdowns(site))

@@ -52,12 +52,16 @@ class World(Protocol):
         control: the network to the scheduler.
         data: the network on which other sites reach this one.
         listen: where they do.
+        advertise: the host at which they find it; that of ``listen`` where None.
+        patience_s: how long to try where no scheduler answers.
         strands: how many connections a lane takes.
     """
 
     control: Network
     data: Network
     listen: Address
+    advertise: str | None
+    patience_s: float
     strands: int
 
     def clock_s(self) -> float:
@@ -121,9 +125,10 @@ async def take_part(world: World, name: str, scheduler: Address, token: str, fil
         event_buffer.refused,
         world.clock_s,
         world.moved,
+        world.advertise,
     )
     try:
-        welcome = await agent.join(scheduler)
+        welcome = await agent.join(scheduler, world.patience_s)
         job = msgspec.json.decode(welcome.work, type=Job)
         site = await _ready(world, agent, event_buffer, welcome, job, files)
         if job.scenario.is_served:

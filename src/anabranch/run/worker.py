@@ -34,10 +34,12 @@ def run_site(
     name: str,
     scheduler: Address,
     token: str,
-    listen_host: str,
+    listen: Address,
     files: Files,
     threads: int | None = None,
     stop_with_stdin: bool = False,
+    advertise: str | None = None,
+    patience_s: float = 0.0,
 ) -> None:
     """Take part in a run as one site, to its end.
 
@@ -45,11 +47,13 @@ def run_site(
         name: this site's name in the run's overlay.
         scheduler: where to join.
         token: the run's shared secret.
-        listen_host: the address other sites reach this one at.
+        listen: where this site takes connections of other sites; port 0 takes a free one.
         files: where this site reads and writes.
         threads: for torch; None for its own choice.
         stop_with_stdin: end when standard input closes, so that it cannot outlive the process that
             started it.
+        advertise: the host at which other sites find this one; that of ``listen`` where None.
+        patience_s: how long to try where no scheduler answers.
 
     Raises:
         RunAborted: the run ended early; says who or what caused it.
@@ -61,7 +65,9 @@ def run_site(
         os.environ["OMP_NUM_THREADS"] = str(threads)
     gc.freeze()  # what is there now stays: no collection need look through it
     try:
-        asyncio.run(_run(name, scheduler, token, listen_host, files, stop_with_stdin))
+        asyncio.run(
+            _run(name, scheduler, token, files, stop_with_stdin, listen, advertise, patience_s)
+        )
     except asyncio.CancelledError:
         raise RunAborted("the process that started the run is gone") from None
 
@@ -70,11 +76,14 @@ async def _run(
     name: str,
     scheduler: Address,
     token: str,
-    listen_host: str,
     files: Files,
     stop_with_stdin: bool,
+    listen: Address,
+    advertise: str | None,
+    patience_s: float,
 ) -> None:
-    part = asyncio.ensure_future(take_part(_RealWorld(listen_host), name, scheduler, token, files))
+    world = _RealWorld(listen, advertise, patience_s)
+    part = asyncio.ensure_future(take_part(world, name, scheduler, token, files))
     if stop_with_stdin:
         at_end_of_stdin(part.cancel)
     await part
@@ -83,10 +92,12 @@ async def _run(
 class _RealWorld:
     """See :class:`anabranch.run.site.World`."""
 
-    def __init__(self, listen_host: str) -> None:
+    def __init__(self, listen: Address, advertise: str | None, patience_s: float) -> None:
         self.control: Network = TcpNetwork(CONTROL_LIMITS, least_silence_s=CONTROL_SILENCE_S)
         self.data: Network = TcpNetwork(DATA_LIMITS)
-        self.listen: Address = listen_host, 0
+        self.listen = listen
+        self.advertise = advertise
+        self.patience_s = patience_s
         self.strands = 1
         self._loop = asyncio.get_running_loop()
         self._model: ComputeModel | None = None

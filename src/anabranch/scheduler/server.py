@@ -13,6 +13,7 @@ from typing import Protocol
 
 from anabranch import overlay as overlays
 from anabranch import plan as plans
+from anabranch.net.addresses import show
 from anabranch.net.errors import (
     LinkError,
     MalformedMessage,
@@ -280,13 +281,12 @@ class Scheduler:
                 session.post(message)
 
     def _write_joined(self, site: int, now_s: float) -> None:
-        host, port = self.members.address(site)
         self.note(
             events.SiteJoined(
                 at_s=now_s,
                 site=site,
                 name=self.overlay.sites[site].name,
-                address=f"{host}:{port}",
+                address=show(self.members.address(site)),
             )
         )
 

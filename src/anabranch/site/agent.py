@@ -206,6 +206,7 @@ class SiteAgent:
         refused: told of each message from another site that was refused: (site or None, error).
         clock: this site's clock, seconds; the loop's time if not given. Links are measured by it.
         moved: told where a neighbour is that died and is back, as another process.
+        advertise: the host at which other sites find it; that of ``listen`` if not given.
 
     Attributes:
         began: the loop's time when the run began, once it has.
@@ -222,10 +223,12 @@ class SiteAgent:
         refused: Callable[[int | None, PeerError], None],
         clock: Callable[[], float] | None = None,
         moved: Callable[[int, Address], None] = lambda site, address: None,
+        advertise: str | None = None,
     ) -> None:
         self._data = data
         self._name = name
         self._listen = listen
+        self._advertise = advertise
         self.progressed = progressed
         self.refused = refused
         self._loop = asyncio.get_running_loop()
@@ -267,7 +270,7 @@ class SiteAgent:
         """
         self._listener = await self._data.listen(self._listen, self._on_lane)
         host, port = self._listener.address
-        join = Join(b"", self._name, host, port)
+        join = Join(b"", self._name, self._advertise or host, port)
         self.welcome = await self._scheduler.join(scheduler, join, patience_s)
         self._channels[0] = _Channel(plans.loads(self.welcome.plan_json))
         return self.welcome

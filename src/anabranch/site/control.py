@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from anabranch.net.addresses import show
 from anabranch.net.errors import LinkError, NetError, OutOfPlaceMessage, PeerError, RunAborted
 from anabranch.net.frames import DISCARD, Sink
 from anabranch.net.identity import proven
@@ -253,8 +254,7 @@ class Control:
         if self._closed or self.is_over:
             return
         if isinstance(error, PeerError):
-            host, port = self._scheduler
-            self._abort(RunAborted(f"the scheduler at {host}:{port}: {error}"))
+            self._abort(RunAborted(f"the scheduler at {show(self._scheduler)}: {error}"))
             return
         if self._site is None or not isinstance(error, LinkError):
             self._abort(RunAborted(f"the scheduler is gone: {error}"))

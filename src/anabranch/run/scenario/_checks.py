@@ -166,7 +166,7 @@ def check_real(scenario: Scenario, overlay: Overlay, emulated: bool = False) -> 
         for site in overlay.sites
         if site.uplink_bps is not None or site.downlink_bps is not None
     ]
-    if scenario.shaped and capped and not emulated:
+    if scenario.shaped is not False and capped and not emulated:
         raise ScenarioError(
             f"overlay: site {capped[0]} has a capped port, which a sender cannot keep; leave the "
             "caps out, say shaped = false, run with --emulate, or run `anabranch simulate`"
@@ -179,7 +179,7 @@ def check_twin(scenario: Scenario) -> None:
     Raises:
         ScenarioError: names the key, and what to do.
     """
-    if not scenario.shaped:
+    if scenario.shaped is False:
         raise ScenarioError("shaped: a twin needs links that keep their rates; leave it out")
     if scenario.is_served:
         raise ScenarioError(

@@ -119,8 +119,9 @@ class Scenario(Table, frozen=True, kw_only=True):
             on links of less than 1 ms that lose nothing. Where it may not be set, each lane takes
             several connections instead.
         sample_every_s: how often a site writes down what its links carried, seconds.
-        shaped: hold each link to the overlay's rate and latency, where processes on one machine
-            stand for sites; the simulation's links always keep them.
+        shaped: hold each link to the overlay's rate and latency; None does where all processes are
+            on this machine and stand for sites, and not where their links are real. The
+            simulation's links always keep them.
     """
 
     label: str = ""
@@ -144,7 +145,7 @@ class Scenario(Table, frozen=True, kw_only=True):
     chunk_elements: Annotated[int, Meta(ge=1, le=MOST_CHUNK_ELEMENTS)] | None = None
     congestion_control: Literal["bbr", "cubic"] | None = None
     sample_every_s: Seconds = 0.5
-    shaped: bool = True
+    shaped: bool | None = None
 
     @property
     def routes(self) -> tuple[AnyPlanner, ...]:

@@ -1,0 +1,65 @@
+"""Addresses as people write them: host:port, with brackets around the colons of IPv6. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+
+from anabranch.net.network import Address
+
+_MOST_PORT = (1 << 16) - 1
+
+
+def parse(text: str) -> Address:
+    """Return the host and port of a text.
+
+    Raises:
+        ValueError: it is not host:port; says how to write it.
+
+    >>> parse("10.0.0.1:7700"), parse("[::1]:0"), parse("paris.example.org:7700")
+    (('10.0.0.1', 7700), ('::1', 0), ('paris.example.org', 7700))
+    """
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(f"{text!r} is not host:port; write an IPv6 address in brackets")
+    if not host or not colon or not port.isascii() or not port.isdigit() or int(port) > _MOST_PORT:
+        raise ValueError(f"{text!r} is not host:port")
+    return host, int(port)
+
+
+def show(address: Address) -> str:
+    """Return an address as ``parse`` takes it.
+
+    >>> show(("10.0.0.1", 7700)), show(("::1", 7700))
+    ('10.0.0.1:7700', '[::1]:7700')
+    """
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host, by name or number, is this machine itself.
+
+    >>> [is_loopback(host) for host in ("localhost", "127.0.1.1", "::1", "10.0.0.1", "paris")]
+    [True, True, True, False, False]
+    """
+    number = _number(host)
+    return host == "localhost" if number is None else number.is_loopback
+
+
+def is_wildcard(host: str) -> bool:
+    """Return whether a host stands for all of this machine's addresses, so that none reaches it.
+
+    >>> [is_wildcard(host) for host in ("", "0.0.0.0", "::", "10.0.0.1", "paris")]
+    [True, True, True, False, False]
+    """
+    number = _number(host)
+    return not host if number is None else number.is_unspecified
+
+
+def _number(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
