@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from functools import partial
+from pathlib import Path
+from queue import Queue
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,9 +21,15 @@ import torch
 import anabranch
 from anabranch import ExchangeError, Group, RunAborted
 from anabranch.group._local import _serving
+from anabranch.group._serve import GroupLog
+from anabranch.net.addresses import show
+from anabranch.net.tcp import TcpNetwork
+from anabranch.net.tls import SCHEDULER, Credentials
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.pace import AnyPace, Asp, Bsp
 from anabranch.plan import Star
+from anabranch.record.console import Console
+from anabranch.scheduler.server import LIMITS
 
 T = TypeVar("T")
 SITES = 3
@@ -708,6 +718,65 @@ def test_sites_are_found_where_they_say() -> None:
 
     with _serving(service) as (address, token), ThreadPoolExecutor(2) as pool:
         assert list(pool.map(take_part, ("s0", "s1"))) == [0.5, 0.5]
+
+
+CERTIFICATES = Path(__file__).parent.parent / "net" / "certs" / "ours"
+
+
+def test_a_group_over_tls_exchanges_and_a_site_speaks_only_as_itself(tmp_path: Path) -> None:
+    for file in CERTIFICATES.iterdir():
+        shutil.copy(file, tmp_path)
+    for ending in ("pem", "key"):  # what a's machine has, under b's name
+        shutil.copy(tmp_path / f"site-a.{ending}", tmp_path / f"site-b.{ending}")
+    overlay = Overlay("pair", (Site("a"), Site("b")), (Link(0, 1, 1e9), Link(1, 0, 1e9)))
+    service = anabranch.Service(overlay, awareness=None, adaptive=False)
+    listening: Queue[str] = Queue()
+    said: list[str] = []
+    credentials = Credentials(CERTIFICATES, SCHEDULER)
+
+    def take_part(name: str) -> torch.Tensor:
+        with anabranch.join(address, name, token="t", tls=CERTIFICATES) as group:
+            tensor = torch.full((300_000,), float(group.rank))
+            group.all_reduce(tensor)
+            return tensor
+
+    with ThreadPoolExecutor(3) as pool:
+        served = pool.submit(
+            serve_in_thread, service, lambda at: listening.put(show(at)), said.append, credentials
+        )
+        address = listening.get(timeout=30)
+        with pytest.raises(RunAborted, match="has the certificate of site-a, not of site-b"):
+            anabranch.join(address, "b", token="t", tls=tmp_path)
+        for tensor in pool.map(take_part, ("a", "b")):
+            assert torch.equal(tensor, torch.full((300_000,), 0.5))
+        served.result(timeout=30)
+    assert any("has the certificate of site-a" in line for line in said)
+
+
+def serve_in_thread(
+    service: anabranch.Service,
+    listening: Callable[[tuple[str, int]], None],
+    say: Callable[[str], None],
+    credentials: Credentials,
+) -> None:
+    """Serve a group as the command does, without its signals."""
+
+    async def play() -> None:
+        console = Console([site.name for site in service.overlay.sites], say)
+        log = GroupLog(service, service.plan(service.believed()), None, console)
+        scheduler = service.scheduler(
+            TcpNetwork(LIMITS, credentials=credentials), "t", log, ("127.0.0.1", 0)
+        )
+        listening(await scheduler.listen(("127.0.0.1", 0)))
+        await scheduler.finished()
+        await scheduler.close()
+
+    asyncio.run(play())
+
+
+def test_certificates_that_are_not_there_are_named_before_anybody_is_called(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"there is no .*ca\.pem"):
+        anabranch.join("10.0.0.1:1", "paris", token="t", tls=tmp_path)
 
 
 def test_a_scheduler_that_is_not_there_is_named() -> None:

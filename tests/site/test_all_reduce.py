@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from anabranch.net.messages import (
     Start,
 )
 from anabranch.net.tcp import TcpNetwork
+from anabranch.net.tls import identity_of
 from anabranch.overlay import Link, Overlay, Site, internet2_9, random_complete, random_sparse
 from anabranch.plan import Plan, balanced, fapt, spanning, star
 from anabranch.sim.loop import run_virtually
@@ -401,6 +403,21 @@ def test_who_is_not_the_neighbour_it_says_it_is_cannot_take_its_place(
         assert [type(message) for message in told.messages] == [Refusal]
 
     run_over_tcp(disturbed(disturb))
+
+
+def test_a_lane_is_refused_to_whom_its_certificate_calls_somebody_else() -> None:
+    async def scenario() -> None:
+        cluster = await Cluster.start(simulated(TRIANGLE), TRIANGLE, star(TRIANGLE, hub=0))
+        plane = cluster.agents[0]._plane
+        assert plane is not None
+        hello = proven(Hello(b"", 1, 0, 1, 2), cluster.scheduler.members.lane_secrets(1)[0], b"")
+        here: Any = SimpleNamespace(peer="10.0.0.1:1", identity=identity_of("c"), challenge=b"")
+        with pytest.raises(UnauthorisedPeer, match="certificate of site-c, not of site-b"):
+            plane.admit(hello, here)
+        here.identity = identity_of("b")
+        assert plane.admit(hello, here) == 1
+
+    run_virtually(scenario())
 
 
 def test_what_a_neighbour_proved_on_one_connection_proves_nothing_on_another() -> None:

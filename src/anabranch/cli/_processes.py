@@ -18,6 +18,7 @@ from anabranch.cli._plans import ROUTES
 from anabranch.cli._runs import DataOption, SaveOption
 from anabranch.net.addresses import is_loopback, is_wildcard, parse, show
 from anabranch.net.network import Address
+from anabranch.net.tls import SCHEDULER, Credentials, TlsError, identity_of
 from anabranch.overlay import Overlay
 from anabranch.pace import PACES
 from anabranch.run import scenario as scenarios
@@ -35,7 +36,13 @@ _PACES = {tag_of(pace): pace for pace in PACES}
 InsecureOption = Annotated[
     bool,
     typer.Option(
-        "--insecure", help="Allow addresses off this machine: traffic is not encrypted yet."
+        "--insecure", help="Allow addresses off this machine without --tls: nothing is encrypted."
+    ),
+]
+TlsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls", help="Folder of this process's certificate and key, as `anabranch certs` makes it."
     ),
 ]
 
@@ -81,6 +88,7 @@ def scheduler(
     stop_with_stdin: Annotated[bool, typer.Option(hidden=True)] = False,
     emulated: Annotated[bool, typer.Option(hidden=True)] = False,
     insecure: InsecureOption = False,
+    tls: TlsOption = None,
     checkpoint_every: SaveOption = None,
     after_round: Annotated[
         int, typer.Option(help="The round whose checkpoints every site resumes from.", min=0)
@@ -90,9 +98,11 @@ def scheduler(
 
     The token is $ANABRANCH_TOKEN. A group's sites are processes that call `anabranch.join(...)`.
     """
-    address = _address(listen, insecure)
+    address = _address(listen, insecure or tls is not None)
+    credentials = _credentials(tls, SCHEDULER)
     if scenario is None:
-        _serve_group(_service(overlay, sites, route, measure, pace, updates), address, log)
+        service = _service(overlay, sites, route, measure, pace, updates)
+        _serve_group(service, address, log, credentials)
         return
     from anabranch.run.control import run_scheduler
 
@@ -119,6 +129,7 @@ def scheduler(
         lambda: print(BEGAN, flush=True) if stop_with_stdin else None,
         Course(after_round=after_round, save_every=checkpoint_every),
         (lambda line: None) if stop_with_stdin else _say,  # its last line there is its account
+        credentials,
     )
 
 
@@ -181,10 +192,23 @@ def _complete(names: str) -> Overlay:
     return Overlay("group", sites, links)
 
 
-def _serve_group(service: Service, address: Address, log: Path | None) -> None:
+def _credentials(folder: Path | None, identity: str) -> Credentials | None:
+    if folder is None:
+        return None
+    credentials = Credentials(folder, identity)
+    try:
+        credentials.check()
+    except TlsError as error:
+        raise typer.BadParameter(f"--tls: {error}") from None
+    return credentials
+
+
+def _serve_group(
+    service: Service, address: Address, log: Path | None, credentials: Credentials | None
+) -> None:
     from anabranch.group._serve import serve
 
-    serve(service, _token(), address, log, _listening, _say)
+    serve(service, _token(), address, log, _listening, _say, credentials)
 
 
 def _listening(at: Address) -> None:
@@ -215,6 +239,7 @@ def site(
         int | None, typer.Option(help="For torch; its own choice if not given.")
     ] = None,
     insecure: InsecureOption = False,
+    tls: TlsOption = None,
     weights: Annotated[
         Path | None,
         typer.Option(
@@ -233,6 +258,7 @@ def site(
     """Take part in a run as one site; needs the run's token in $ANABRANCH_TOKEN."""
     from anabranch.run.worker import run_site
 
+    insecure = insecure or tls is not None
     address = _address(scheduler, insecure)
     for each in (host, advertise or host):
         _check_host(each, insecure)
@@ -241,7 +267,8 @@ def site(
     files = Files(data=data_dir, weights=weights, checkpoints=checkpoints, resume=resume)
     listen = host, port
     run_site(
-        *(name, address, _token(), listen, files, threads, stop_with_stdin, advertise, patience)
+        *(name, address, _token(), listen, files, threads, stop_with_stdin, advertise, patience),
+        _credentials(tls, identity_of(name)),
     )
 
 
@@ -268,5 +295,6 @@ def _check_host(host: str, insecure: bool) -> None:
     if not is_loopback(host) and not insecure:
         raise typer.BadParameter(
             f"{host} is off this machine, and traffic would be neither encrypted nor "
-            "authenticated beyond a shared token; say --insecure if the network is trusted"
+            "authenticated beyond a shared token; give --tls, or say --insecure if the network is "
+            "trusted"
         )

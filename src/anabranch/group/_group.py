@@ -12,6 +12,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
@@ -29,6 +30,7 @@ from anabranch.net.messages import Proceed
 from anabranch.net.network import Address
 from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork, lane_network
 from anabranch.net.throughput import BusyPeriodEstimator
+from anabranch.net.tls import Credentials, identity_of
 from anabranch.scheduler.channels import MOST_GATHERED_BYTES
 from anabranch.site.agent import ExchangeError, Round, SiteAgent, Transport, weight_of
 from anabranch.site.arithmetic import Flat, Floats
@@ -391,7 +393,9 @@ class _Member:
         listen: Address,
         advertise: str | None,
         patience_s: float,
+        credentials: Credentials | None,
     ) -> None:
+        self._credentials = credentials
         self.thread = LoopThread(f"anabranch {name}")
         self._closed = False
         self._process = os.getpid()
@@ -417,8 +421,12 @@ class _Member:
         from anabranch.scheduler.server import LIMITS as CONTROL_LIMITS
 
         self.agent = SiteAgent(
-            TcpNetwork(CONTROL_LIMITS, least_silence_s=CONTROL_SILENCE_S),
-            TcpNetwork(DATA_LIMITS),
+            TcpNetwork(
+                CONTROL_LIMITS,
+                least_silence_s=CONTROL_SILENCE_S,
+                credentials=self._credentials,
+            ),
+            TcpNetwork(DATA_LIMITS, credentials=self._credentials),
             name,
             token,
             listen,
@@ -445,7 +453,9 @@ class _Member:
         settings = self._settings
         if settings.report_s is not None:
             self.meter = Meter(BusyPeriodEstimator, settings.report_s)
-        lanes, strands = lane_network(DATA_LIMITS, self.overlay, self.index, self._addresses)
+        lanes, strands = lane_network(
+            DATA_LIMITS, self.overlay, self.index, self._addresses, self._credentials
+        )
         transport = Transport(
             settings.least_chunk_elements,
             settings.most_chunk_elements,
@@ -631,6 +641,7 @@ def join(
     host: str = "127.0.0.1",
     port: int = 0,
     advertise: str | None = None,
+    tls: str | Path | None = None,
     insecure: bool = False,
     patience_s: float = 60.0,
     switch_interval_s: float | None = None,
@@ -644,7 +655,9 @@ def join(
         host: where this site takes connections of other sites; ``"0.0.0.0"`` for all its addresses.
         port: likewise; 0 takes a free one.
         advertise: the host, by name or number, at which others reach it; ``host`` if not given.
-        insecure: allow addresses off this machine: traffic is not encrypted yet.
+        tls: the folder of this site's certificate and key, as ``anabranch certs`` makes them; then
+            all traffic is encrypted, and every other process proves by its own who it is.
+        insecure: allow addresses off this machine without that.
         patience_s: how long to try where no scheduler answers; it may be started later.
         switch_interval_s: ask the interpreter to change threads so often
             (``sys.setswitchinterval``, for the whole process). Where Python code computes without
@@ -670,14 +683,19 @@ def join(
     if advertise is None and addresses.is_wildcard(host):
         raise ValueError(f"host is {host!r}, all addresses; say by advertise= where others find it")
     for each in (where[0], host, advertise):
-        if not insecure and each is not None and not addresses.is_loopback(each):
+        if not (insecure or tls) and each is not None and not addresses.is_loopback(each):
             raise ValueError(
-                f"{each} is off this machine, and traffic is not encrypted yet; say insecure=True "
-                "if the network between is your own"
+                f"{each} is off this machine, and traffic would not be encrypted; give tls=, the "
+                "folder of this site's certificate, or say insecure=True if the network between is "
+                "your own"
             )
+    credentials = None
+    if tls is not None:
+        credentials = Credentials(Path(tls), identity_of(name))
+        credentials.check()
     if switch_interval_s is not None:
         sys.setswitchinterval(switch_interval_s)
-    member = _Member(where, name, secret, (host, port), advertise, patience_s)
+    member = _Member(where, name, secret, (host, port), advertise, patience_s, credentials)
     return Group(member, 0, range(member.overlay.size))
 
 

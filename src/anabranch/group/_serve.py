@@ -19,6 +19,7 @@ from anabranch.net.addresses import is_loopback
 from anabranch.net.errors import RunAborted
 from anabranch.net.network import Address, Network
 from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork
+from anabranch.net.tls import Credentials
 from anabranch.overlay import Overlay
 from anabranch.pace import AnyLoad, AnyPace, EqualBatches
 from anabranch.plan import AnyPlanner, Auxiliary, Packed, Plan
@@ -242,6 +243,7 @@ def serve(
     log_path: Path | None,
     listening: Callable[[Address], None],
     say: Callable[[str], None],
+    credentials: Credentials | None = None,
 ) -> None:
     """Serve one group over TCP until every site has left.
 
@@ -252,6 +254,7 @@ def serve(
         log_path: the event log to create; None for none.
         listening: called once sites can join, with where.
         say: called with lines for people: who joined, who is awaited, what changed.
+        credentials: for TLS; None for none.
 
     Raises:
         RunAborted: the group ended early; says who or what caused it.
@@ -259,7 +262,7 @@ def serve(
     """
     with ExitStack() as stack:
         log = None if log_path is None else stack.enter_context(EventLog.create(log_path))
-        asyncio.run(_serve(service, token, listen, log, listening, say))
+        asyncio.run(_serve(service, token, listen, log, listening, say, credentials))
 
 
 async def _serve(
@@ -269,12 +272,12 @@ async def _serve(
     log: EventLog | None,
     listening: Callable[[Address], None],
     say: Callable[[str], None],
+    credentials: Credentials | None,
 ) -> None:
     console = Console([site.name for site in service.overlay.sites], say)
     group_log = GroupLog(service, service.plan(service.believed()), log, console)
-    scheduler = service.scheduler(
-        TcpNetwork(LIMITS, least_silence_s=CONTROL_SILENCE_S), token, group_log, listen
-    )
+    network = TcpNetwork(LIMITS, least_silence_s=CONTROL_SILENCE_S, credentials=credentials)
+    scheduler = service.scheduler(network, token, group_log, listen)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, scheduler.abort, "the scheduler was interrupted")

@@ -8,9 +8,9 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-T = TypeVar("T")
+from anabranch.net.tcp import wait_closed
 
-_LAST_TURNS = 5
+T = TypeVar("T")
 
 
 class LoopThread:
@@ -58,5 +58,4 @@ async def _cancel_all() -> None:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
     await asyncio.get_running_loop().shutdown_default_executor()
-    for _ in range(_LAST_TURNS):  # connections that were closed end in later turns of the loop
-        await asyncio.sleep(0)
+    await wait_closed()

@@ -41,9 +41,12 @@ class Connection(Protocol):
     Attributes:
         challenge: what the end that was called asks the caller to prove its identity by, see
             :mod:`anabranch.net.identity`; never the same again.
+        identity: who the other end is by its certificate, see :mod:`anabranch.net.tls`; None where
+            it has shown none.
     """
 
     challenge: bytes
+    identity: str | None
 
     @property
     def peer(self) -> str:

@@ -86,7 +86,7 @@ class ShapedConnection:
         self, connection: Connection, link: Link, latency: Latency, began_s: float
     ) -> None:
         self._connection = connection
-        self.challenge = connection.challenge
+        self.challenge, self.identity = connection.challenge, connection.identity
         self._latency = latency
         self._bucket = TokenBucket(link)
         self._began_s = began_s

@@ -17,12 +17,15 @@ import math
 import os
 import secrets
 import socket
+import ssl
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from typing import Any
 from weakref import WeakSet
 
-from anabranch.net import shared_memory
+from anabranch.net import shared_memory, tls
 from anabranch.net.addresses import is_loopback, show
 from anabranch.net.errors import LinkError, NetError, PeerError
 from anabranch.net.frames import (
@@ -51,6 +54,7 @@ CONTROL_SILENCE_S = 5.0
 _LEAST_SILENCE_S = 15.0  # that ends a lane
 # How many milliseconds ago data came, in the kernel's account (linux/tcp.h, struct tcp_info).
 _LAST_DATA_RECV = struct.Struct("=52xI")
+_HANDSHAKE_S = 10.0  # of TLS
 # How long a caller waits for the greeting of who it calls, whose loop may be held up.
 _GREETING_S = 60.0
 # Reads in one turn of the loop; more would let one fast peer keep the others waiting.
@@ -65,6 +69,23 @@ _UNSENT_BYTES = 1 << 18
 # What this process has open. A child that is forked, as of a data loader, must not hold it open
 # when this process dies: nobody would notice.
 _open: WeakSet[_TcpConnection | _TcpListener] = WeakSet()
+
+
+async def wait_closed() -> None:
+    """Wait until the running loop's connections are gone, all of which have been closed.
+
+    That takes turns of the loop, and with TLS a word of the other end, which may be gone: after a
+    second they are cut.
+    """
+    loop = asyncio.get_running_loop()
+    for pause_s in (0.0, 0.0, 0.0, 0.0, 0.0, *(100 * [0.01])):
+        left = [each for each in _open if isinstance(each, _TcpConnection) and each.is_in(loop)]
+        await asyncio.sleep(pause_s)
+        if not left:
+            return
+    for each in left:
+        each.cut()
+    await asyncio.sleep(0)
 
 
 def _let_go() -> None:
@@ -100,6 +121,8 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._receiver: Receiver
         self._reader: FrameReader
         self._transport: asyncio.Transport
+        self._own: Any  # the transport's socket
+        self.peer = "?"  # until the connection is made
         self._socket: socket.socket | None = None  # another handle, around the transport
         self._loop = asyncio.get_running_loop()
         self._flushed = asyncio.Event()  # the transport holds nothing back
@@ -115,6 +138,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._silence = Silence(least_silence_s, self._loop.time())
         self._has_written = False  # since the last heartbeat
         self._heartbeat: asyncio.TimerHandle
+        self.identity: str | None = None
         self.challenge = secrets.token_bytes(CHALLENGE_BYTES)  # the other end's, where it was made
         # Whether the end that was called has answered; it has nothing to wait for itself.
         self._greeted: asyncio.Future[None] = self._loop.create_future()
@@ -128,18 +152,26 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._transport = transport
         _open.add(self)
         own = transport.get_extra_info("socket")
+        certificate = transport.get_extra_info("peercert")
+        if certificate is not None:
+            self.identity = tls.said_by(certificate)
+        self._own = own
         if own.family == socket.AF_UNIX:
+            self.peer = shared_memory.other_end(own)
             if self._listener is not None:
                 self._incoming = shared_memory.offer(own)
         else:
-            self._socket = own.dup()
-            self._socket.setblocking(False)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._congestion_control is not None and not _is_here(self._socket):
-                set_congestion_control(self._socket, self._congestion_control)
+            self.peer = show((transport.get_extra_info("peername") or ("?", 0))[:2])
+            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._congestion_control is not None and not _is_here(own):
+                set_congestion_control(own, self._congestion_control)
                 # What waits here can still be overtaken, what the kernel holds cannot.
-                self._socket.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, _UNSENT_BYTES)
-        transport.set_write_buffer_limits(high=0)
+                own.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, _UNSENT_BYTES)
+            if certificate is None:  # else only the transport can read and write
+                self._socket = own.dup()
+                self._socket.setblocking(False)
+        # Of 0 TLS's transport says that it is reached where nothing waits.
+        transport.set_write_buffer_limits(high=0 if certificate is None else 1, low=0)
         self._flushed.set()
         self._receiver = self._welcome(self)
         self._reader = FrameReader(
@@ -235,6 +267,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._heartbeat.cancel()
+        _open.discard(self)
         if self._listener is not None:
             self._listener.forget(self)
         if self._failure is None and not self._closing:
@@ -254,17 +287,27 @@ class _TcpConnection(asyncio.BufferedProtocol):
         elif not self._greeted.cancelled():
             self._receiver.on_closed(self._failure)
 
+    def is_in(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Return whether this end lives in that loop."""
+        return self._loop is loop
+
+    def cut(self) -> None:
+        """End at once, whatever waits to be sent."""
+        self._transport.abort()
+
     def filenos(self) -> list[int]:
         """Return the descriptors of this end; negative once it is closed."""
         around = [] if self._socket is None else [self._socket.fileno()]
-        return [self._transport.get_extra_info("socket").fileno(), *around]
+        return [self._own.fileno(), *around]
 
     def _read_the_rest(self) -> None:
         """Read what came before the end: where a write found it, nobody has read on.
 
         The last that a peer says is often why it goes.
         """
-        fileno = self._transport.get_extra_info("socket").fileno()
+        if self.identity is not None:
+            return  # the transport alone can read it
+        fileno = self._own.fileno()
         try:
             while not self._closing and (count := os.readv(fileno, [self._reader.buffer])):
                 self._reader.advance(count)
@@ -289,12 +332,6 @@ class _TcpConnection(asyncio.BufferedProtocol):
         finally:
             if self._greeted.cancelled():
                 self.close()
-
-    @property
-    def peer(self) -> str:
-        if self._socket is None:
-            return shared_memory.other_end(self._transport.get_extra_info("socket"))
-        return show((self._transport.get_extra_info("peername") or ("?", 0))[:2])
 
     async def send(
         self, message: Message, payload: Payload = b"", head_first: bool = False
@@ -429,10 +466,22 @@ class _TcpListener:
         self._untrusted: dict[_TcpConnection, asyncio.TimerHandle] = {}
 
     async def begin(
-        self, make: Callable[[], _TcpConnection], address: Address, shares_memory: bool
+        self,
+        make: Callable[[], _TcpConnection],
+        address: Address,
+        shares_memory: bool,
+        credentials: tls.Credentials | None,
     ) -> None:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(make, *address)
+        if credentials is None:
+            self._server = await loop.create_server(make, *address)
+        else:
+            self._server = await loop.create_server(
+                make,
+                *address,
+                ssl=_renewed(credentials),
+                ssl_handshake_timeout=_HANDSHAKE_S,
+            )
         if shares_memory and is_loopback(self.address[0]):
             path = shared_memory.name_of(self.address)
             try:
@@ -512,6 +561,18 @@ def _is_here(connection: socket.socket) -> bool:
         return True  # gone already
 
 
+def _renewed(credentials: tls.Credentials) -> ssl.SSLContext:
+    """Return a listener's context that reads the files again for each connection."""
+    context = credentials.context(ssl.Purpose.CLIENT_AUTH)
+
+    def renew(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
+        with suppress(tls.TlsError):  # while they are being replaced, the old ones do
+            connection.context = credentials.context(ssl.Purpose.CLIENT_AUTH)
+
+    context.sni_callback = renew
+    return context
+
+
 class TcpNetwork:
     """Connections over TCP.
 
@@ -524,6 +585,7 @@ class TcpNetwork:
             machine's loopback, and has offered it.
         least_silence_s: no peer is given up that is silent for less; see
             :mod:`anabranch.net.silence`.
+        credentials: for TLS; None for none. With it nothing goes through shared memory.
     """
 
     heads_go_ahead = True
@@ -534,7 +596,10 @@ class TcpNetwork:
         congestion_control: Mapping[Address, str] | None = None,
         shares_memory: bool = True,
         least_silence_s: float = _LEAST_SILENCE_S,
+        credentials: tls.Credentials | None = None,
     ) -> None:
+        self._credentials = credentials
+        shares_memory = shares_memory and credentials is None
         self._limits = limits
         self._least_silence_s = least_silence_s
         self._shares_memory = shares_memory and shared_memory.is_possible()
@@ -559,12 +624,18 @@ class TcpNetwork:
                     partial(make, outgoing=ring), sock=called
                 )
             else:
-                _, connection = await loop.create_connection(make, *address)
+                _, connection = await loop.create_connection(make, *address, **self._secured())
             await connection.greeted()
         except (OSError, NetError) as error:
             kind = type(error) if isinstance(error, PeerError) else LinkError
             raise kind(f"cannot connect to {show(address)}: {error}") from error
         return connection
+
+    def _secured(self) -> dict[str, Any]:
+        if self._credentials is None:
+            return {}
+        context = self._credentials.context(ssl.Purpose.SERVER_AUTH)
+        return {"ssl": context, "server_hostname": "", "ssl_handshake_timeout": _HANDSHAKE_S}
 
     async def listen(
         self, address: Address, welcome: Callable[[Connection], Receiver]
@@ -582,6 +653,7 @@ class TcpNetwork:
                 ),
                 address,
                 self._shares_memory,
+                self._credentials,
             )
         except OSError as error:
             raise LinkError(f"cannot listen on {show(address)}: {error}") from error
@@ -613,7 +685,11 @@ def strands_of(controls: Collection[str]) -> int:
 
 
 def lane_network(
-    limits: Limits, overlay: Overlay, site: int, addresses: Sequence[Address]
+    limits: Limits,
+    overlay: Overlay,
+    site: int,
+    addresses: Sequence[Address],
+    credentials: tls.Credentials | None = None,
 ) -> tuple[TcpNetwork, int]:
     """Return the network that a site opens its lanes on, and how many connections each takes.
 
@@ -622,10 +698,12 @@ def lane_network(
         overlay: what its links are like.
         site: whose lanes.
         addresses: of every site, by index.
+        credentials: for TLS; None for none.
     """
     controls = {
         address: suits(link)
         for target, address in enumerate(addresses)
         if (link := overlay.link(site, target)) is not None
     }
-    return TcpNetwork(limits, controls), strands_of(controls.values())
+    network = TcpNetwork(limits, controls, credentials=credentials)
+    return network, strands_of(controls.values())

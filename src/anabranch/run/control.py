@@ -22,6 +22,7 @@ from anabranch.net.addresses import is_loopback
 from anabranch.net.errors import RunAborted
 from anabranch.net.network import Address, Network
 from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork
+from anabranch.net.tls import Credentials
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.record import events
@@ -210,6 +211,7 @@ def run_scheduler(
     began: Callable[[], None] = lambda: None,
     course: Course = WHOLE,
     say: Callable[[str], None] = lambda line: None,
+    credentials: Credentials | None = None,
 ) -> None:
     """Run one scenario's control plane over TCP, to its end.
 
@@ -226,6 +228,7 @@ def run_scheduler(
         began: called when the run begins.
         course: which of the scenario's rounds the run makes, and when sites save.
         say: called with lines for people: who joined, who is awaited, what changed.
+        credentials: for TLS; None for none.
 
     Raises:
         RunAborted: the run ended early; says who or what caused it.
@@ -241,8 +244,19 @@ def run_scheduler(
     with EventLog.create(log_path) as log:
         asyncio.run(
             _run(
-                *(scenario, overlay, plan, token, listen, log),
-                *(listening, stop_with_stdin, emulated, began, course, say),
+                scenario,
+                overlay,
+                plan,
+                token,
+                listen,
+                log,
+                listening,
+                stop_with_stdin,
+                emulated,
+                began,
+                course,
+                say,
+                credentials,
             )
         )
 
@@ -260,6 +274,7 @@ async def _run(
     began: Callable[[], None],
     course: Course,
     say: Callable[[str], None],
+    credentials: Credentials | None,
 ) -> None:
     loop = asyncio.get_running_loop()
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -270,14 +285,8 @@ async def _run(
     unheld = msgspec.structs.replace(scenario, shaped=scenario.shaped and not emulated)
     here = emulated or is_loopback(listen[0])
     crowd = overlay.size / (os.cpu_count() or 1) if here else 1.0
-    scheduler = make_scheduler(
-        TcpNetwork(LIMITS, least_silence_s=CONTROL_SILENCE_S),
-        recorder,
-        unheld,
-        overlay,
-        token,
-        crowd,
-    )
+    network = TcpNetwork(LIMITS, least_silence_s=CONTROL_SILENCE_S, credentials=credentials)
+    scheduler = make_scheduler(network, recorder, unheld, overlay, token, crowd)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, scheduler.abort, "the run was interrupted")
     if stop_with_stdin:

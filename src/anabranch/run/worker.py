@@ -15,6 +15,7 @@ from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
 from anabranch.net.shaping import ShapedNetwork
 from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork, strands_of, suits
+from anabranch.net.tls import Credentials
 from anabranch.overlay import Link, Overlay
 from anabranch.run.checkpoints import Files
 from anabranch.run.scenario import Scenario, compute_model
@@ -40,6 +41,7 @@ def run_site(
     stop_with_stdin: bool = False,
     advertise: str | None = None,
     patience_s: float = 0.0,
+    credentials: Credentials | None = None,
 ) -> None:
     """Take part in a run as one site, to its end.
 
@@ -54,6 +56,7 @@ def run_site(
             started it.
         advertise: the host at which other sites find this one; that of ``listen`` where None.
         patience_s: how long to try where no scheduler answers.
+        credentials: for TLS; None for none.
 
     Raises:
         RunAborted: the run ended early; says who or what caused it.
@@ -66,7 +69,10 @@ def run_site(
     gc.freeze()  # what is there now stays: no collection need look through it
     try:
         asyncio.run(
-            _run(name, scheduler, token, files, stop_with_stdin, listen, advertise, patience_s)
+            _run(
+                *(name, scheduler, token, files, stop_with_stdin),
+                *(listen, advertise, patience_s, credentials),
+            )
         )
     except asyncio.CancelledError:
         raise RunAborted("the process that started the run is gone") from None
@@ -81,8 +87,9 @@ async def _run(
     listen: Address,
     advertise: str | None,
     patience_s: float,
+    credentials: Credentials | None,
 ) -> None:
-    world = _RealWorld(listen, advertise, patience_s)
+    world = _RealWorld(listen, advertise, patience_s, credentials)
     part = asyncio.ensure_future(take_part(world, name, scheduler, token, files))
     if stop_with_stdin:
         at_end_of_stdin(part.cancel)
@@ -92,9 +99,18 @@ async def _run(
 class _RealWorld:
     """See :class:`anabranch.run.site.World`."""
 
-    def __init__(self, listen: Address, advertise: str | None, patience_s: float) -> None:
-        self.control: Network = TcpNetwork(CONTROL_LIMITS, least_silence_s=CONTROL_SILENCE_S)
-        self.data: Network = TcpNetwork(DATA_LIMITS)
+    def __init__(
+        self,
+        listen: Address,
+        advertise: str | None,
+        patience_s: float,
+        credentials: Credentials | None,
+    ) -> None:
+        self._credentials = credentials
+        self.control: Network = TcpNetwork(
+            CONTROL_LIMITS, least_silence_s=CONTROL_SILENCE_S, credentials=credentials
+        )
+        self.data: Network = TcpNetwork(DATA_LIMITS, credentials=credentials)
         self.listen = listen
         self.advertise = advertise
         self.patience_s = patience_s
@@ -123,7 +139,7 @@ class _RealWorld:
         if scenario.shaped:
             return ShapedNetwork(self.data, self._links, scenario.seed, began)
         self.strands = strands_of(self._controls.values())
-        return TcpNetwork(DATA_LIMITS, self._controls)
+        return TcpNetwork(DATA_LIMITS, self._controls, credentials=self._credentials)
 
     def moved(self, site: int, address: Address) -> None:
         link = self._overlay.link(self._site, site)

@@ -62,6 +62,7 @@ from anabranch.net.messages import (
 from anabranch.net.network import Address, Connection, Listener, Network, Receiver
 from anabranch.net.refusals import RefusalLimit
 from anabranch.net.session import LEAST_PATIENCE_S, Session
+from anabranch.net.tls import check_identity, identity_of
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.record import LogError, events
@@ -304,6 +305,7 @@ class Scheduler:
         """
         if self._end.done():
             raise OutOfPlaceMessage(f"site {message.name!r} joins, but the run is over")
+        check_identity(connection.peer, connection.identity, identity_of(message.name))
         gone = self.lost - self._sessions.keys()
         gone |= {site for site in self._missing if self._may_go_on_without(site)}
         site = self.members.admit(message, connection.challenge, gone)
@@ -595,6 +597,9 @@ class Scheduler:
             OutOfPlaceMessage: it cannot have heard so many messages.
         """
         site = message.site
+        if 0 <= site < self.overlay.size:
+            expected = identity_of(self.overlay.sites[site].name)
+            check_identity(connection.peer, connection.identity, expected)
         is_here = self.members.is_here(message, connection.challenge)
         if not is_here or site not in self._sessions or self.members.missing:
             raise UnauthorisedPeer(

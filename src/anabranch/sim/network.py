@@ -353,6 +353,7 @@ class _End:
     other: _End
     receiver: Receiver
     challenge = b""  # nobody listens in
+    identity: str | None = None
 
     def __init__(
         self,

@@ -41,6 +41,7 @@ from anabranch.net.messages import (
 )
 from anabranch.net.network import Address, Connection, Network
 from anabranch.net.session import LEAST_PATIENCE_S, Session
+from anabranch.net.tls import SCHEDULER, check_identity
 
 M = TypeVar("M", bound=Message)
 
@@ -133,7 +134,9 @@ class Control:
         until_s, pause_s = self._loop.time() + patience_s, _FIRST_PAUSE_S
         while True:
             try:
-                return await self._network.connect(scheduler, _Inbound(self))
+                connection = await self._network.connect(scheduler, _Inbound(self))
+                check_identity(show(scheduler), connection.identity, SCHEDULER)
+                return connection
             except LinkError:
                 if self._loop.time() + pause_s > until_s:
                     raise
@@ -289,6 +292,7 @@ class Control:
             connection = receiver.connection = await self._network.connect(
                 self._scheduler, receiver
             )
+            check_identity(connection.peer, connection.identity, SCHEDULER)
         except NetError:
             return False
         resume = Resume(b"", self._site, self._session.heard, self._incarnation)

@@ -36,6 +36,7 @@ from anabranch.net.messages import (
 )
 from anabranch.net.network import Address, Connection, Network, Receiver
 from anabranch.net.refusals import RefusalLimit
+from anabranch.net.tls import check_identity, identity_of
 from anabranch.overlay import Overlay
 from anabranch.plan import Chunk, Plan, cut, deal
 from anabranch.site.actions import Action, Held, ModelHere, Receipt, Send, Stray, UpdateHere
@@ -451,6 +452,8 @@ class DataPlane:
         site = self.config.site
         receiver = _Outbound(self, target, incarnation)
         connection = await self._network.connect(self._addresses[target], receiver)
+        name = self.config.overlay.sites[target].name
+        check_identity(connection.peer, connection.identity, identity_of(name))
         strands, incarnation = self.config.strands, self._incarnations[site]
         hello = Hello(b"", site, target, strand, strands, incarnation)
         secret = self.config.lane_secrets[target]
@@ -481,6 +484,9 @@ class DataPlane:
             UnauthorisedPeer: not a neighbour of this site, or not on one of its lane's connections.
         """
         config = self.config
+        if 0 <= hello.source < config.overlay.size:
+            expected = identity_of(config.overlay.sites[hello.source].name)
+            check_identity(connection.peer, connection.identity, expected)
         if not is_proven(hello, derive(config.secret, hello.source), connection.challenge):
             raise UnauthorisedPeer(
                 f"{connection.peer} says it is site {hello.source} of this run, and does not prove "

@@ -1,0 +1,206 @@
+"""TLS: both ends prove who they are, and nobody else can read or take part."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anabranch.net.errors import LinkError, UnauthorisedPeer
+from anabranch.net.messages import NoMoreRounds, Shutdown, Start
+from anabranch.net.network import Connection
+from anabranch.net.tcp import TcpNetwork
+from anabranch.net.tls import (
+    SCHEDULER,
+    Credentials,
+    TlsError,
+    check_identity,
+    identity_of,
+    said_by,
+)
+
+from .test_tcp import LARGE, LIMITS, Ear
+
+CERTIFICATES = Path(__file__).with_name("certs")
+A, B = identity_of("a"), identity_of("b")
+
+
+def network(identity: str | None, folder: Path = CERTIFICATES / "ours") -> TcpNetwork:
+    credentials = None if identity is None else Credentials(folder, identity)
+    return TcpNetwork(LIMITS, credentials=credentials)
+
+
+def on_loop(play: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(play(), 60))
+
+
+@asynccontextmanager
+async def joined(
+    called: Ear, caller: Ear, listens: TcpNetwork, calls: TcpNetwork
+) -> AsyncIterator[Connection]:
+    listener = await listens.listen(("127.0.0.1", 0), called.welcome)
+    connection = await calls.connect(listener.address, caller)
+    yield connection
+    for end in (connection, called.connection):
+        end.close()
+    listener.close()
+    await asyncio.wait({called.closed, caller.closed})
+
+
+def test_payloads_arrive_whole_both_ways_between_ends_that_know_each_other() -> None:
+    async def play() -> None:
+        called, caller = Ear(), Ear()
+        async with joined(called, caller, network(SCHEDULER), network(A)) as connection:
+            assert connection.identity == SCHEDULER
+            assert called.connection.identity == A
+            await asyncio.gather(
+                connection.send(NoMoreRounds(1), LARGE),
+                called.connection.send(NoMoreRounds(2), LARGE[1:]),
+            )
+            connection.post(Shutdown())
+            await connection.send(Start(), b"end", head_first=True)
+            await called.hears(NoMoreRounds(1), Shutdown(), Start())
+            await caller.hears(NoMoreRounds(2))
+            assert [payload for _, payload in called.heard] == [LARGE, b"", b"end"]
+            assert caller.heard[0][1] == LARGE[1:]
+
+    on_loop(play)
+
+
+def test_nothing_that_passes_can_be_read() -> None:
+    async def play() -> None:
+        """Let all bytes pass through a relay that keeps them."""
+        called, caller, overheard = Ear(), Ear(), bytearray()
+        listener = await network(B).listen(("127.0.0.1", 0), called.welcome)
+
+        async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            on_reader, on_writer = await asyncio.open_connection(*listener.address)
+
+            async def copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+                while data := await source.read(1 << 16):
+                    overheard.extend(data)
+                    sink.write(data)
+                sink.close()
+
+            await asyncio.gather(copy(reader, on_writer), copy(on_reader, writer))
+
+        between = await asyncio.start_server(relay, "127.0.0.1", 0)
+        connection = await network(A).connect(between.sockets[0].getsockname(), caller)
+        await connection.send(Start(), b"the secret weights" * 100)
+        await called.hears(Start())
+        assert len(overheard) > 1800
+        assert b"secret weights" not in overheard
+        assert b"Start" not in overheard
+        connection.close()
+        called.connection.close()
+        await asyncio.wait({called.closed, caller.closed})
+        listener.close()
+        between.close()
+
+    on_loop(play)
+
+
+@pytest.mark.parametrize(
+    ("listens", "calls", "named"),
+    [
+        (network(B), network(A, CERTIFICATES / "theirs"), "CERTIFICATE_VERIFY_FAILED"),
+        (network(A, CERTIFICATES / "theirs"), network(B), "CERTIFICATE_VERIFY_FAILED"),
+        (network(B), network(None), "closed the connection"),
+        (network(None), network(A), "WRONG_VERSION|record layer|closed|reset"),
+    ],
+    ids=[
+        "another authority calls",
+        "another authority is called",
+        "plain calls",
+        "plain is called",
+    ],
+)
+def test_who_has_no_certificate_of_the_authority_is_not_talked_to(
+    listens: TcpNetwork, calls: TcpNetwork, named: str
+) -> None:
+    async def play() -> None:
+        ear = Ear(trusting=False)
+        listener = await listens.listen(("127.0.0.1", 0), ear.welcome)
+        with pytest.raises(LinkError, match=named):
+            await calls.connect(listener.address, Ear())
+        assert not ear.heard
+        listener.close()
+
+    on_loop(play)
+
+
+def test_older_versions_of_tls_are_refused() -> None:
+    async def play() -> None:
+        listener = await network(B).listen(("127.0.0.1", 0), Ear(trusting=False).welcome)
+        context = Credentials(CERTIFICATES / "ours", A).context(ssl.Purpose.SERVER_AUTH)
+        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
+
+        def call() -> None:
+            with socket.create_connection(listener.address) as plain, context.wrap_socket(plain):
+                pass
+
+        with pytest.raises(ssl.SSLError):
+            await asyncio.to_thread(call)
+        listener.close()
+
+    on_loop(play)
+
+
+def test_renewed_certificates_are_used_without_a_restart(tmp_path: Path) -> None:
+    for file in (CERTIFICATES / "ours").iterdir():
+        shutil.copy(file, tmp_path)
+
+    async def play() -> None:
+        listens, calls = network(B, tmp_path), network(A, tmp_path)
+        ears = [Ear(), Ear()]
+        waiting = iter(ears)
+        listener = await listens.listen(("127.0.0.1", 0), lambda c: next(waiting).welcome(c))
+        first = await calls.connect(listener.address, Ear())
+        assert first.identity == B
+        for ending in ("pem", "key"):  # the listener is somebody else from now on
+            shutil.copy(tmp_path / f"scheduler.{ending}", tmp_path / f"site-b.{ending}")
+        second = await calls.connect(listener.address, Ear())
+        assert second.identity == SCHEDULER
+        for connection in (first, second, *(ear.connection for ear in ears)):
+            connection.close()
+        listener.close()
+        await asyncio.wait({ear.closed for ear in ears})
+
+    on_loop(play)
+
+
+def test_what_is_missing_or_no_certificate_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TlsError, match=r"there is no .*ca\.pem; `anabranch certs` makes"):
+        Credentials(tmp_path, A).check()
+    for file in (CERTIFICATES / "ours").iterdir():
+        shutil.copy(file, tmp_path)
+    with pytest.raises(TlsError, match=r"there is no .*site-c\.pem"):
+        Credentials(tmp_path, identity_of("c")).check()
+    shutil.copy(tmp_path / "site-b.key", tmp_path / "site-a.key")
+    with pytest.raises(TlsError, match=r"site-a\.pem, its key and .* cannot be used"):
+        Credentials(tmp_path, A).check()
+    (tmp_path / "ca.pem").write_text("nothing")
+    with pytest.raises(TlsError, match="cannot be used"):
+        Credentials(tmp_path, B).check()
+
+
+def test_an_identity_is_the_one_uri_of_a_certificate() -> None:
+    assert said_by({"subjectAltName": (("DNS", "x"), ("URI", A))}) == A
+    assert said_by({"subjectAltName": (("URI", A), ("URI", B))}) == ""
+    assert said_by({}) == ""
+
+
+def test_who_is_somebody_else_is_named() -> None:
+    check_identity("10.0.0.1:1", A, A)
+    check_identity("10.0.0.1:1", None, A)  # without TLS nobody can tell
+    with pytest.raises(UnauthorisedPeer, match="has the certificate of site-b, not of site-a"):
+        check_identity("10.0.0.1:1", B, A)
+    with pytest.raises(UnauthorisedPeer, match="certificate of nobody, not of scheduler"):
+        check_identity("10.0.0.1:1", "", SCHEDULER)

@@ -1,0 +1,43 @@
+"""`anabranch certs`: what it makes is what TLS asks for, and it can be called again."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from anabranch.cli import app
+from anabranch.net.tls import SCHEDULER, Credentials, identity_of
+
+pytest.importorskip("cryptography", reason="the extra anabranch[tls] is not installed")
+
+
+def made(folder: Path, sites: str) -> None:
+    result = CliRunner().invoke(app, ["certs", "--sites", sites, "--out", str(folder)])
+    assert result.exit_code == 0, result.output
+
+
+def test_each_process_has_what_it_needs_and_keys_are_its_owner_s(tmp_path: Path) -> None:
+    made(tmp_path / "certs", "paris, new york")
+    for identity in (SCHEDULER, identity_of("paris"), identity_of("new york")):
+        Credentials(tmp_path / "certs", identity).check()
+    assert {file.stat().st_mode & 0o777 for file in tmp_path.rglob("*.key")} == {0o600}
+
+
+def test_a_later_call_keeps_the_authority(tmp_path: Path) -> None:
+    made(tmp_path, "paris")
+    authority = (tmp_path / "ca.pem").read_text()
+    paris = (tmp_path / "site-paris.pem").read_text()
+    made(tmp_path, "paris,lyon")
+    assert (tmp_path / "ca.pem").read_text() == authority
+    assert (tmp_path / "site-paris.pem").read_text() != paris
+    for name in ("paris", "lyon"):
+        Credentials(tmp_path, identity_of(name)).context(ssl.Purpose.CLIENT_AUTH)
+
+
+def test_a_name_that_is_empty_is_refused(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["certs", "--sites", "paris,", "--out", str(tmp_path)])
+    assert result.exit_code == 2
+    assert not list(tmp_path.iterdir())
