@@ -1,9 +1,11 @@
 """One lane on loopback: 4 MB chunks received and summed, one process each side.
 
     python benchmarks/lane.py
+    anabranch certs --sites a,b --out FOLDER && python benchmarks/lane.py --tls FOLDER
 
 Measures what the data plane can move at best: the sender's lane, a connection, the frame reader,
-and the accumulator, with nothing to wait for.
+and the accumulator, with nothing to wait for. With --tls also what is left of it under TLS, both in
+turns.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -23,6 +26,7 @@ from anabranch.net.frames import DISCARD, Sink
 from anabranch.net.messages import AnyMessage, PartialSum, Ready
 from anabranch.net.network import Address, Connection
 from anabranch.net.tcp import TcpNetwork
+from anabranch.net.tls import Credentials, identity_of
 from anabranch.site.actions import Send
 from anabranch.site.arithmetic import Accumulator
 from anabranch.site.dataplane import LIMITS
@@ -86,7 +90,12 @@ class Silent:
         self.closed.set()
 
 
-async def receive(chunks: int) -> None:
+def network(tls: Path | None, site: str) -> TcpNetwork:
+    credentials = None if tls is None else Credentials(tls, identity_of(site))
+    return TcpNetwork(LIMITS, shares_memory=False, credentials=credentials)
+
+
+async def receive(chunks: int, tls: Path | None) -> None:
     receivers: list[Summing] = []
     connected = asyncio.Event()
 
@@ -95,7 +104,7 @@ async def receive(chunks: int) -> None:
         connected.set()
         return receivers[-1]
 
-    listener = await TcpNetwork(LIMITS, shares_memory=False).listen(("127.0.0.1", 0), welcome)
+    listener = await network(tls, "b").listen(("127.0.0.1", 0), welcome)
     print(listener.address[1], flush=True)
     await connected.wait()
     (receiver,) = receivers
@@ -107,11 +116,11 @@ async def receive(chunks: int) -> None:
     print(json.dumps({"seconds": seconds, "cpu_s": cpu_s}), flush=True)
 
 
-async def send(address: Address, chunks: int) -> float:
+async def send(address: Address, chunks: int, tls: Path | None) -> float:
     silent = Silent()
 
     async def connect(strand: int) -> Connection:
-        connection = await TcpNetwork(LIMITS, shares_memory=False).connect(address, silent)
+        connection = await network(tls, "a").connect(address, silent)
         await connection.send(Ready(ELEMENTS))
         return connection
 
@@ -130,28 +139,51 @@ async def send(address: Address, chunks: int) -> float:
     return cpu_s
 
 
-def measure(chunks: int) -> tuple[float, float, float]:
+def measure(chunks: int, tls: Path | None = None) -> tuple[float, float, float]:
     """Return GB/s, and CPU seconds per GB of the sender and of the receiver."""
     command = [sys.executable, __file__, "--receive", "--chunks", str(chunks)]
+    if tls is not None:
+        command += ["--tls", str(tls)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as receiver:
         assert receiver.stdout is not None
         port = int(receiver.stdout.readline())
-        sender_cpu_s = asyncio.run(send(("127.0.0.1", port), chunks))
+        sender_cpu_s = asyncio.run(send(("127.0.0.1", port), chunks, tls))
         result = json.loads(receiver.stdout.readline())
     gigabytes = chunks * 4 * ELEMENTS / 1e9
     return gigabytes / result["seconds"], sender_cpu_s / gigabytes, result["cpu_s"] / gigabytes
+
+
+def compare(chunks: int, runs: int, tls: Path) -> None:
+    pairs = [(measure(chunks)[0], measure(chunks, tls)[0]) for _ in range(runs)]
+    plain, secured = (common.spread(column) for column in zip(*pairs, strict=True))
+    ratio = common.spread([under / over for over, under in pairs])
+    print(f"plain {plain['median']:.2f} GB/s, TLS {secured['median']:.2f} GB/s")
+    print(f"TLS over plain: {ratio['median']:.2f} (of {runs} pairs in turns: {ratio['all']})")
+    common.write(
+        "lane_tls",
+        seed=0,
+        chunk_bytes=4 * ELEMENTS,
+        chunks=chunks,
+        plain_gigabytes_per_s=plain,
+        tls_gigabytes_per_s=secured,
+        tls_over_plain=ratio,
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--chunks", type=int, default=500)
     parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--tls", type=Path, help="folder of certificates for sites a and b")
     parser.add_argument("--receive", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.receive:
-        asyncio.run(receive(options.chunks))
+        asyncio.run(receive(options.chunks, options.tls))
         return
     measure(50)  # warms the page cache and the processor up
+    if options.tls is not None:
+        compare(options.chunks, options.runs, options.tls)
+        return
     runs = [measure(options.chunks) for _ in range(options.runs)]
     rates, sender_cpu, receiver_cpu = (common.spread(column) for column in zip(*runs, strict=True))
     print(
