@@ -30,6 +30,7 @@ CHAIN = Overlay(
 
 
 _LEAST = 0.5  # of its rate, that a busy link carries
+_TRIES = 10  # until the machine's other work leaves a measurement alone
 
 
 def between(latency_s: float = 0.0, loss: float = 0.0, rate_bps: float = 50e6) -> Overlay:
@@ -52,10 +53,10 @@ def carried_bps(
     rates_bps: Sequence[float],
     seconds: float,
 ) -> list[float]:
-    """Return what connections carried; look again, twice at most, where other work held them up."""
-    for _ in range(3):
+    """Return what connections carried; measure again where other work held them up."""
+    for _ in range(_TRIES):
         found_bps = goodputs_bps(connected(), seconds)
-        if all(found > _LEAST * rate for found, rate in zip(found_bps, rates_bps, strict=True)):
+        if all(fits(found, rate) for found, rate in zip(found_bps, rates_bps, strict=True)):
             break
     return found_bps
 
@@ -141,10 +142,7 @@ def test_links_share_a_capped_port_evenly(port: str, latency_s: float) -> None:
     with emulated(Overlay("capped", sites, links), congestion_control="cubic") as wan:
         ways = [(1, 0), (1, 2)] if port == "uplink" else [(0, 1), (2, 1)]
         both_bps = carried_bps(lambda: [connect(wan, *way) for way in ways], [10e6, 10e6], 0.8)
-        for _ in range(3):  # other work may hold it up
-            (alone_bps,) = carried_bps(lambda: [connect(wan, *ways[0])], [20e6], seconds=0.6)
-            if fits(alone_bps, 20e6):
-                break
+        (alone_bps,) = carried_bps(lambda: [connect(wan, *ways[0])], [20e6], seconds=0.6)
     assert fits(sum(both_bps), 20e6)
     assert both_bps[0] == pytest.approx(both_bps[1], rel=0.5)
     assert fits(alone_bps, 20e6)

@@ -145,7 +145,7 @@ def _check_apart(given: Sequence[Any]) -> None:
 
 
 class _Place:
-    """Where elements lie, which nobody reads there: it may be another device's memory."""
+    """Where elements lie: addresses alone, never read, since it may be another device's memory."""
 
     def __init__(self, address: int, shape: Sequence[int], steps: Sequence[int], item: int) -> None:
         self.__array_interface__ = {

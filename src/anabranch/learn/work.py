@@ -26,7 +26,7 @@ class DivergedError(ArithmeticError):
 
 
 def check_finite(buffer: npt.NDArray[np.float32], step: int) -> None:
-    """Check what a site would contribute, shape (elements,): it is added to everybody's.
+    """Check what a site would contribute, shape (elements,), before it is added to the other sites'.
 
     Args:
         buffer: what its step left there.

@@ -26,7 +26,7 @@ _Proven = TypeVar("_Proven", Hello, Join, Resume)
 
 
 def derive(secret: bytes, site: int) -> bytes:
-    """Return a secret for a site, from which nobody can tell this one or another site's."""
+    """Return a secret for a site, which reveals neither this one nor another site's."""
     return hmac.digest(secret, b"site %d" % site, hashlib.sha256)
 
 

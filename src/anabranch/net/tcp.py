@@ -5,9 +5,8 @@ and shared memory (:mod:`anabranch.net.shared_memory`).
 
 Bulk data goes around the transport, through a second handle on the same socket: a payload is
 handed to the kernel from where it lies, and what has arrived is taken in a few large reads a turn
-of the loop. The transport keeps what it is
-good at: noticing data and the end, small messages, and closing in order. (Encrypted connections
-will have to go through it whole.)
+of the loop. The transport keeps what it is good at: noticing data and the end, small messages, and
+closing in order. Encrypted connections go through it whole.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ _UNSENT_BYTES = 1 << 18
 
 
 # What this process has open. A child that is forked, as of a data loader, must not hold it open
-# when this process dies: nobody would notice.
+# when this process dies: its peers would see no end.
 _open: WeakSet[_TcpConnection | _TcpListener] = WeakSet()
 
 
@@ -301,7 +300,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
         return [self._own.fileno(), *around]
 
     def _read_the_rest(self) -> None:
-        """Read what came before the end: where a write found it, nobody has read on.
+        """Read what came before the end: where a write found it, the rest is unread.
 
         The last that a peer says is often why it goes.
         """

@@ -104,7 +104,7 @@ def said_by(certificate: Mapping[str, Any]) -> str:
 
 
 def check_identity(peer: str, found: str | None, expected: str) -> None:
-    """Check that a connection's other end is who it should be; without TLS, nobody can tell.
+    """Check the identity of a connection's other end; without TLS there is none, and any passes.
 
     Args:
         peer: its address.
@@ -112,7 +112,7 @@ def check_identity(peer: str, found: str | None, expected: str) -> None:
         expected: who it should be.
 
     Raises:
-        UnauthorisedPeer: it is somebody else.
+        UnauthorisedPeer: it is another.
     """
     if found is not None and found != expected:
         raise UnauthorisedPeer(
