@@ -9,6 +9,7 @@ import pytest
 from anabranch.record import (
     Evaluated,
     Event,
+    ExchangeRepaired,
     FaultInjected,
     LinkBytes,
     LinkChanged,
@@ -94,6 +95,15 @@ ONE_OF_EACH: list[Event] = [
     SiteCut(at_s=2.5, site=1, detail="Lima closed the connection"),
     SiteResumed(at_s=2.75, site=1),
     SiteLost(at_s=3.0, site=1, detail="silent for 2 s", goes_on=True),
+    ExchangeRepaired(
+        at_s=3.25,
+        channel=0,
+        number=7,
+        members=[0, 2],
+        reduced_elements=1000,
+        spread_elements=24,
+        interrupted=2,
+    ),
     FaultInjected(at_s=3.5, fault="cut", detail="cut Oslo->Lima for 30 s", over=True),
     RunStopping(at_s=3.5, reason="time is up after 1 round"),
     RunEnded(at_s=4.0, error=None, reason="time is up after 1 round"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -82,6 +83,23 @@ def scheduler(
     updates: Annotated[
         int, typer.Option(help="How many each worker makes, where the model is served.", min=1)
     ] = 1,
+    on_loss: Annotated[
+        str,
+        typer.Option(
+            help="What becomes of a group's exchanges when a site or link is lost: complete them "
+            "among those left, or abort."
+        ),
+    ] = "complete",
+    least_sites: Annotated[
+        int, typer.Option(help="With fewer sites left than these, a group ends.", min=1)
+    ] = 2,
+    silence: Annotated[
+        float,
+        typer.Option(
+            help="Seconds of silence, at least, after which a site or link of a group is lost.",
+            min=0.5,
+        ),
+    ] = 2.0,
     listen: Annotated[
         str, typer.Option(help="host:port; port 0 takes a free one.")
     ] = "127.0.0.1:0",
@@ -102,6 +120,14 @@ def scheduler(
     credentials = _credentials(tls, SCHEDULER)
     if scenario is None:
         service = _service(overlay, sites, route, measure, pace, updates)
+        if on_loss not in ("complete", "abort"):
+            raise typer.BadParameter(f"--on-loss {on_loss}: give complete or abort")
+        service = replace(
+            service,
+            on_loss="complete" if on_loss == "complete" else "abort",
+            least_sites=least_sites,
+            silence_s=silence,
+        )
         _serve_group(service, address, log, credentials)
         return
     from anabranch.run.control import run_scheduler

@@ -28,7 +28,7 @@ from anabranch.net import addresses
 from anabranch.net.errors import PeerError, RunAborted
 from anabranch.net.messages import Proceed
 from anabranch.net.network import Address
-from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork, lane_network
+from anabranch.net.tcp import CONTROL_SILENCE_S, LANE_SILENCE_S, TcpNetwork, lane_network
 from anabranch.net.throughput import BusyPeriodEstimator
 from anabranch.net.tls import Credentials, identity_of
 from anabranch.scheduler.channels import MOST_GATHERED_BYTES
@@ -77,9 +77,10 @@ class Handle:
     not contiguous or not in the CPU's memory.
     """
 
-    def __init__(self, future: Future[Round], tensors: Tensors) -> None:
+    def __init__(self, future: Future[Round], tensors: Tensors, names: Sequence[str]) -> None:
         self._future = future
         self._tensors = tensors
+        self._names = names
         self._finished = False
 
     @property
@@ -104,6 +105,22 @@ class Handle:
             self._tensors.finish()
 
     @property
+    def contributors(self) -> tuple[tuple[int, int, tuple[str, ...]], ...] | None:
+        """Whose contributions the result has, where sites or links were lost meanwhile.
+
+        Returns:
+            ``(start, stop, names)``, of the elements of all tensors one after the other: together
+            they cover them. None where all members' contributions are in all elements.
+        """
+        found = self.result.contributions
+        if not found:
+            return None
+        return tuple(
+            (each.start, each.stop, tuple(self._names[site] for site in each.sites))
+            for each in found
+        )
+
+    @property
     def result(self) -> Round:
         """What is known of the exchange: its number, plan version and duration; waits for it."""
         self.wait()
@@ -117,29 +134,42 @@ class Group:
     may come from any thread, one at a time. While a site computes, its part in the others'
     exchanges goes on in a thread of its own.
 
+    A site or a link that is lost does not end the group (unless its scheduler is told that it
+    should): calls under way are completed among those that still reach one another, and ``sites``,
+    ``size`` and ``rank`` are of those from then on. Whose contributions a result has,
+    ``Handle.contributors`` says.
+
     Attributes:
         site: this site's name.
-        sites: the members' names; ``rank`` is this site's index among them.
     """
 
     def __init__(self, member: _Member, channel: int, members: Sequence[int]) -> None:
         self._member = member
         self._channel = channel
         self._members = tuple(members)
-        names = [site.name for site in member.overlay.sites]
-        self.sites = tuple(names[index] for index in self._members)
-        self.site = names[member.index]
+        self._names = [site.name for site in member.overlay.sites]
+        self.site = self._names[member.index]
         self._rounds: deque[Round] = deque(maxlen=_REMEMBERED)
+
+    @property
+    def _present(self) -> tuple[int, ...]:
+        """The members, as of the latest call that has ended here."""
+        return self._member.agent.members(self._channel) or self._members
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The members' names, as of the latest call that has ended here."""
+        return tuple(self._names[index] for index in self._present)
 
     @property
     def rank(self) -> int:
         """This site's index among the members, from 0."""
-        return self._members.index(self._member.index)
+        return self._present.index(self._member.index)
 
     @property
     def size(self) -> int:
         """How many members there are."""
-        return len(self._members)
+        return len(self._present)
 
     def __repr__(self) -> str:
         return f"<anabranch.Group of {', '.join(self.sites)}, at {self.site}>"
@@ -199,7 +229,7 @@ class Group:
             root = self.sites.index(root)
         if not isinstance(root, Integral) or not 0 <= root < self.size:
             raise ValueError(f"root {root!r} is no rank; ranks are 0 to {self.size - 1}")
-        return self._exchange(tensors, Op.COPY, 1.0, None, self._members[int(root)], async_op)
+        return self._exchange(tensors, Op.COPY, 1.0, None, self._present[int(root)], async_op)
 
     def _exchange(
         self,
@@ -225,7 +255,7 @@ class Group:
             self._rounds.append(done)
             return done
 
-        handle = Handle(self._member.begin(_ending(exchange())), buffer)
+        handle = Handle(self._member.begin(_ending(exchange())), buffer, self._names)
         if not async_op:
             handle.wait()
         return handle
@@ -281,7 +311,7 @@ class Group:
                 raise ValueError(f"{name!r} is no member; members are {list(self.sites)}")
         if self.site not in wanted:
             raise ValueError(f"this site, {self.site!r}, is not among {wanted}")
-        members = tuple(sorted({self._members[self.sites.index(name)] for name in wanted}))
+        members = tuple(sorted({self._present[self.sites.index(name)] for name in wanted}))
         agent = self._member.agent_for_exchanges()
         channel = self._member.thread.run(_ending(agent.subgroup(members)))
         return Group(self._member, channel, members)
@@ -454,7 +484,12 @@ class _Member:
         if settings.report_s is not None:
             self.meter = Meter(BusyPeriodEstimator, settings.report_s)
         lanes, strands = lane_network(
-            DATA_LIMITS, self.overlay, self.index, self._addresses, self._credentials
+            DATA_LIMITS,
+            self.overlay,
+            self.index,
+            self._addresses,
+            self._credentials,
+            settings.silence_s or LANE_SILENCE_S,
         )
         transport = Transport(
             settings.least_chunk_elements,

@@ -19,7 +19,7 @@ from anabranch.group._serve import Service
 from anabranch.group._thread import LoopThread
 from anabranch.net.addresses import show
 from anabranch.net.errors import RunAborted
-from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork
+from anabranch.net.tcp import TcpNetwork
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.record import events
 from anabranch.scheduler.server import LIMITS, Scheduler
@@ -58,7 +58,7 @@ def _serving(service: Service) -> Iterator[tuple[str, str]]:
 
     async def start() -> tuple[Scheduler, str]:
         scheduler = service.scheduler(
-            TcpNetwork(LIMITS, least_silence_s=CONTROL_SILENCE_S), token, Silent(), _LISTEN
+            TcpNetwork(LIMITS, least_silence_s=service.control_silence_s), token, Silent(), _LISTEN
         )
         return scheduler, show(await scheduler.listen(_LISTEN))
 

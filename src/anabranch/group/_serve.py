@@ -7,9 +7,10 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from anabranch import __version__
 from anabranch import overlay as overlays
@@ -20,9 +21,9 @@ from anabranch.net.errors import RunAborted
 from anabranch.net.network import Address, Network
 from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork
 from anabranch.net.tls import Credentials
-from anabranch.overlay import Overlay
+from anabranch.overlay import Overlay, OverlayError
 from anabranch.pace import AnyLoad, AnyPace, EqualBatches
-from anabranch.plan import AnyPlanner, Auxiliary, Packed, Plan
+from anabranch.plan import AnyPlanner, Auxiliary, Packed, Plan, PlanError
 from anabranch.record import events
 from anabranch.record.console import Console
 from anabranch.record.log import EventLog, LogError
@@ -30,7 +31,7 @@ from anabranch.scheduler.awareness import Awareness, Passive
 from anabranch.scheduler.chunking import LEAST_ELEMENTS, MOST_ELEMENTS, chunk_elements
 from anabranch.scheduler.dispatch import needed_window
 from anabranch.scheduler.pacing import PaceBook
-from anabranch.scheduler.server import LIMITS, Log, Scheduler
+from anabranch.scheduler.server import LIMITS, Log, Repairs, Scheduler
 
 _ELEMENT_BYTES = 4
 _REPORTS_AN_UPDATE = 4  # how often sites report measurements while plans are looked at once
@@ -53,6 +54,12 @@ class Service:
         batch_size: that loads reckon from.
         under_way_bytes: of buffers whose exchanges may be under way at once.
         least_chunk_elements: chunks are no smaller than this.
+        on_loss: what becomes of exchanges when a site or link is lost: they are ``complete``d among
+            those that still reach one another, or the group ends (``abort``). Where the model is
+            served, it ends.
+        least_sites: with fewer left than these it ends in any case.
+        silence_s: where exchanges are completed, no site or link counts as lost that is silent for
+            less; nor for less than six times what is usual with it.
     """
 
     overlay: Overlay
@@ -66,6 +73,9 @@ class Service:
     batch_size: int = 1
     under_way_bytes: int = 1 << 30
     least_chunk_elements: int = LEAST_ELEMENTS
+    on_loss: Literal["complete", "abort"] = "complete"
+    least_sites: int = 2
+    silence_s: float = 2.0
 
     def believed(self) -> Overlay:
         """Return what is believed of the network before anything is measured."""
@@ -129,7 +139,29 @@ class Service:
             self._pacing(first),
             self.under_way_bytes,
             needs_all=True,
+            repairs=Repairs(self.plan_for_the_rest, self.least_sites) if self.repairs else None,
         )
+
+    @property
+    def control_silence_s(self) -> float:
+        """How long a site's connection to the scheduler may be silent, at least, seconds."""
+        return self.silence_s if self.repairs else CONTROL_SILENCE_S
+
+    @property
+    def repairs(self) -> bool:
+        """Whether exchanges go on without what is lost."""
+        return self.on_loss == "complete" and self.pace is None
+
+    def plan_for_the_rest(self, rest: Overlay, version: int, previous: Plan | None) -> Plan:
+        """Return a plan for what is left of the network.
+
+        Where the planner needs a site that is lost, as a star its hub, trees are packed.
+        """
+        try:
+            return self.plan(rest, version, previous)
+        except (OverlayError, PlanError) as error:
+            found = Packed().plan(rest, version=version)
+            return replace(found, label=f"{found.label}, since {error}")
 
     def _settings(self) -> Settings:
         workers = tuple(range(self.overlay.size))
@@ -144,6 +176,7 @@ class Service:
             report_s=report_s,
             workers=0 if self.pace is None else len(workers),
             added_up=workers if barrier else (),
+            silence_s=self.silence_s if self.repairs else None,
         )
 
     def _pacing(self, plan: Plan) -> PaceBook | None:
@@ -276,7 +309,7 @@ async def _serve(
 ) -> None:
     console = Console([site.name for site in service.overlay.sites], say)
     group_log = GroupLog(service, service.plan(service.believed()), log, console)
-    network = TcpNetwork(LIMITS, least_silence_s=CONTROL_SILENCE_S, credentials=credentials)
+    network = TcpNetwork(LIMITS, least_silence_s=service.control_silence_s, credentials=credentials)
     scheduler = service.scheduler(network, token, group_log, listen)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

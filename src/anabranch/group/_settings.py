@@ -21,6 +21,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         workers: how many sites push updates, where the model is served; 0 where none is.
         added_up: those sites, where the pace is a barrier.
         ahead: how many updates a worker may compute ahead.
+        silence_s: no lane is given up that is silent for less, seconds; None for what holds where
+            that ends the group.
     """
 
     kind: Literal["group"] = "group"
@@ -31,6 +33,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     workers: int = 0
     added_up: tuple[int, ...] = ()
     ahead: int = 0
+    silence_s: float | None = None
 
 
 _decoder = msgspec.json.Decoder(Settings)

@@ -26,7 +26,7 @@ class DivergedError(ArithmeticError):
 
 
 def check_finite(buffer: npt.NDArray[np.float32], step: int) -> None:
-    """Check what a site would contribute, shape (elements,), before it is added to the other sites'.
+    """Check what a site would contribute, shape (elements,), before it is sent.
 
     Args:
         buffer: what its step left there.

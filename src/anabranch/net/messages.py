@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 3
+WIRE_VERSION = 4
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -199,6 +199,7 @@ class Welcome(Message, frozen=True):
         updates: how many updates the receiver's earlier incarnations were let compute.
         secret: the receiver's own, see :mod:`anabranch.net.identity`.
         lane_secrets: of its lanes to other sites, by their index; empty where no link leads.
+        repairs: whether exchanges go on without a site or a link that is lost.
     """
 
     site: int
@@ -210,6 +211,7 @@ class Welcome(Message, frozen=True):
     updates: int = 0
     secret: bytes = b""
     lane_secrets: tuple[bytes, ...] = ()
+    repairs: bool = False
 
 
 class Ready(Message, frozen=True):
@@ -258,6 +260,9 @@ class Grant(Message, frozen=True):
         chunk_elements: the most elements of a chunk.
         trees: of the first chunks, in order, where the scheduler dispatches chunks while the
             exchange goes on; None where all are dealt beforehand, by share.
+        settles: whether the result counts once :class:`Settled` says so, and not before.
+        is_interrupted: whether it begins with a :class:`Repair`, since it was interrupted before
+            this site asked for it.
     """
 
     channel: int
@@ -267,6 +272,8 @@ class Grant(Message, frozen=True):
     plan_json: str
     chunk_elements: int
     trees: tuple[int, ...] | None = None
+    settles: bool = False
+    is_interrupted: bool = False
 
 
 class ExchangeFailed(Message, frozen=True):
@@ -279,6 +286,95 @@ class ExchangeFailed(Message, frozen=True):
     number: int
     exchange: int
     reason: str
+
+
+class Interrupt(Message, frozen=True):
+    """Something is lost: stop this exchange, and answer :class:`Holding`.
+
+    Attributes:
+        channel, number: which, as in :class:`ExchangeRequest`.
+        generation: how many times it has been interrupted.
+        exchanges: the numbers that its chunks carry; what comes of them from now on is void.
+    """
+
+    channel: int
+    number: int
+    generation: int
+    exchanges: tuple[int, ...]
+
+
+class Holding(Message, frozen=True):
+    """A member says which elements of an exchange's result it holds.
+
+    The answer to :class:`Interrupt`; and said once all of the result is there. The others are its
+    own contribution, untouched.
+
+    Attributes:
+        channel, number, generation: as in :class:`Interrupt`; generation 0 before any.
+        held: runs of elements ``[start, stop)``, rising.
+    """
+
+    channel: int
+    number: int
+    generation: int
+    held: tuple[tuple[int, int], ...]
+
+
+class RepairPart(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """An exchange of some elements, which completes another one that was interrupted.
+
+    Attributes:
+        exchange: the number that its chunks carry.
+        source: the member that holds their result, and spreads it; None where they are reduced.
+        receivers: the members that get it.
+        ranges: runs of elements ``[start, stop)``, rising.
+    """
+
+    exchange: int
+    source: int | None
+    receivers: tuple[int, ...]
+    ranges: tuple[tuple[int, int], ...]
+
+
+class Repair(Message, frozen=True):
+    """To every member: complete an exchange that was interrupted, by these.
+
+    Attributes:
+        channel, number, generation: as in :class:`Interrupt`.
+        version: of the plan that they run under.
+        plan_json: that plan; empty if the site has it.
+        parts: at once.
+    """
+
+    channel: int
+    number: int
+    generation: int
+    version: int
+    plan_json: str
+    parts: tuple[RepairPart, ...]
+
+
+class Contribution(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Whose contributions are in elements ``[start, stop)`` of a result."""
+
+    start: int
+    stop: int
+    sites: tuple[int, ...]
+
+
+class Settled(Message, frozen=True):
+    """Every member holds the result of an exchange.
+
+    Attributes:
+        channel, number: as in :class:`ExchangeRequest`.
+        members: of the channel, as they are now.
+        contributions: together they cover the buffer.
+    """
+
+    channel: int
+    number: int
+    members: tuple[int, ...]
+    contributions: tuple[Contribution, ...]
 
 
 class SubgroupRequest(Message, frozen=True):
@@ -307,11 +403,12 @@ class Gather(Message, frozen=True):
 
 
 class Gathered(Message, frozen=True):
-    """The values of all members, in the order of their indices."""
+    """The values of all members, in the order of their indices; who they are, if that changes."""
 
     channel: int
     number: int
     values: tuple[bytes, ...]
+    members: tuple[int, ...] = ()
 
 
 class GatherFailed(Message, frozen=True):
@@ -469,6 +566,12 @@ class Shutdown(Message, frozen=True):
     """Everybody has finished; the site may close."""
 
 
+class LinkCut(Message, frozen=True):
+    """From the scheduler: nothing crosses the links to and from this neighbour any more."""
+
+    neighbour: int
+
+
 class CutOff(Message, frozen=True):
     """From a site: its lane to or from a neighbour has ended. It may be that the neighbour died.
 
@@ -527,6 +630,10 @@ AnyMessage = (
     | ExchangeRequest
     | Grant
     | ExchangeFailed
+    | Interrupt
+    | Holding
+    | Repair
+    | Settled
     | SubgroupRequest
     | Subgrouped
     | Gather
@@ -549,6 +656,7 @@ AnyMessage = (
     | Failed
     | Shutdown
     | CutOff
+    | LinkCut
     | Rejoined
     | RejoinAck
     | Abort

@@ -50,7 +50,7 @@ _MOST_UNAUTHENTICATED = 64
 CONTROL_SILENCE_S = 5.0
 """The least silence that ends a connection to a scheduler, or from one: another takes its place."""
 
-_LEAST_SILENCE_S = 15.0  # that ends a lane
+LANE_SILENCE_S = 15.0  # that ends a lane
 # How many milliseconds ago data came, in the kernel's account (linux/tcp.h, struct tcp_info).
 _LAST_DATA_RECV = struct.Struct("=52xI")
 _HANDSHAKE_S = 10.0  # of TLS
@@ -109,7 +109,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
         listener: _TcpListener | None = None,
         congestion_control: str | None = None,
         outgoing: OutgoingRing | None = None,
-        least_silence_s: float = _LEAST_SILENCE_S,
+        least_silence_s: float = LANE_SILENCE_S,
     ) -> None:
         self._outgoing = outgoing  # where the other end, on this machine, reads payloads
         self._incoming: IncomingRing | None = None
@@ -594,7 +594,7 @@ class TcpNetwork:
         limits: Limits,
         congestion_control: Mapping[Address, str] | None = None,
         shares_memory: bool = True,
-        least_silence_s: float = _LEAST_SILENCE_S,
+        least_silence_s: float = LANE_SILENCE_S,
         credentials: tls.Credentials | None = None,
     ) -> None:
         self._credentials = credentials
@@ -689,6 +689,7 @@ def lane_network(
     site: int,
     addresses: Sequence[Address],
     credentials: tls.Credentials | None = None,
+    least_silence_s: float = LANE_SILENCE_S,
 ) -> tuple[TcpNetwork, int]:
     """Return the network that a site opens its lanes on, and how many connections each takes.
 
@@ -698,11 +699,12 @@ def lane_network(
         site: whose lanes.
         addresses: of every site, by index.
         credentials: for TLS; None for none.
+        least_silence_s: no lane is given up that is silent for less.
     """
     controls = {
         address: suits(link)
         for target, address in enumerate(addresses)
         if (link := overlay.link(site, target)) is not None
     }
-    network = TcpNetwork(limits, controls, credentials=credentials)
+    network = TcpNetwork(limits, controls, least_silence_s=least_silence_s, credentials=credentials)
     return network, strands_of(controls.values())

@@ -25,6 +25,7 @@ from anabranch.plan._reach import (
     places_up,
     restrict,
 )
+from anabranch.plan._remainder import Remainder, remainder
 from anabranch.plan._routes import relay_routes
 from anabranch.plan._spanning import Spanning, spanning
 from anabranch.plan._star import Star, star
@@ -50,6 +51,7 @@ __all__ = [
     "Planner",
     "Port",
     "Prediction",
+    "Remainder",
     "Spanning",
     "Star",
     "Tree",
@@ -75,6 +77,7 @@ __all__ = [
     "port_load",
     "predict",
     "relay_routes",
+    "remainder",
     "restrict",
     "share_of_limit",
     "spanning",

@@ -7,6 +7,7 @@ from anabranch.record.awareness import MeasuredRate, measured_rates
 from anabranch.record.events import (
     Evaluated,
     Event,
+    ExchangeRepaired,
     FaultInjected,
     LinkBytes,
     LinkChanged,
@@ -42,6 +43,7 @@ __all__ = [
     "Evaluated",
     "Event",
     "EventLog",
+    "ExchangeRepaired",
     "FaultInjected",
     "LinkBytes",
     "LinkChanged",

@@ -122,7 +122,9 @@ def plan_text(run: Run, plan: PlanIssued) -> str:
     ]
     if more := len(plan.changed[_NAMED_CHANGES:]):
         lines.append(f"and {units.count(more, 'more link')}")
-    lines.append(f"predicted round: {units.seconds(plan.before_s)} → {units.seconds(plan.after_s)}")
+    if plan.before_s is not None and plan.after_s is not None:
+        before, after = units.seconds(plan.before_s), units.seconds(plan.after_s)
+        lines.append(f"predicted round: {before} → {after}")
     return "<br>".join(lines)
 
 
@@ -197,7 +199,9 @@ def _draw_rounds(run: Run, end_s: float, figure: go.Figure, row: int) -> None:
         marker={"line": {"width": 2, "color": _ROUND}},
     )
     predicted = [(0.0, started.predicted_s)] if started.shaped else []
-    predicted += [(plan.at_s, plan.after_s) for plan in run.summary.plans]
+    predicted += [
+        (plan.at_s, plan.after_s) for plan in run.summary.plans if plan.after_s is not None
+    ]
     if predicted:
         line(
             figure,

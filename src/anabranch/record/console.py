@@ -35,6 +35,13 @@ class Console:
                 name = self._names[event.site]
                 self._missing[name] = None
                 self._say(f"{name} is lost: {event.detail}")
+            case events.ExchangeRepaired():
+                members = ", ".join(self._names[site] for site in event.members)
+                self._say(
+                    f"exchange {event.number} was completed among {members}: "
+                    f"{event.reduced_elements} elements reduced again, {event.spread_elements} "
+                    "spread from a site that had them"
+                )
             case events.SiteCut():
                 self._say(f"the connection of {self._names[event.site]} broke: {event.detail}")
             case events.SiteResumed():

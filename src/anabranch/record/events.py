@@ -133,8 +133,10 @@ class PlanIssued(_Event, frozen=True, kw_only=True):
     plan_json: str  # for `anabranch.plan.loads`
     why: str  # in words
     changed: list[LinkChanged]
-    before_s: float  # predicted round time of the old plan on the network as believed now
-    after_s: float  # and of the new one
+    # Predicted round time of the old plan on the network as believed now, and of the new one; None
+    # where the old one cannot be used any more.
+    before_s: float | None
+    after_s: float | None
 
 
 class RoundBegan(_Event, frozen=True, kw_only=True):
@@ -238,6 +240,17 @@ class SiteLost(_Event, frozen=True, kw_only=True):
     goes_on: bool = False  # whether the run goes on without it, and its pace was told so
 
 
+class ExchangeRepaired(_Event, frozen=True, kw_only=True):
+    """All members hold the result of an exchange that had lost a site or a link on its way."""
+
+    channel: int  # whose; 0 for all sites'
+    number: int  # among those of its members
+    members: list[int]  # that hold it
+    reduced_elements: int  # that were reduced again, without what is lost
+    spread_elements: int  # that came from a member that held them
+    interrupted: int  # how many times
+
+
 class FaultInjected(_Event, frozen=True, kw_only=True):
     """A fault script acted, or a fault of its making ended."""
 
@@ -282,6 +295,7 @@ Event = (
     | SiteCut
     | SiteResumed
     | SiteLost
+    | ExchangeRepaired
     | FaultInjected
     | RunStopping
     | RunEnded

@@ -341,7 +341,11 @@ def plans_issued(runs: Sequence[Run]) -> Table:
         trees = units.count(len(run.plan.trees), "tree")
         listed = [(run.plan, 0.0, "the first plan", predicted, trees)]
         for event, before, plan in zip(events, (run.plan, *run.issued), run.issued, strict=False):
-            predicted = f"{units.seconds(event.before_s)} → {units.seconds(event.after_s)}"
+            predicted = (
+                "-"
+                if event.before_s is None or event.after_s is None
+                else f"{units.seconds(event.before_s)} → {units.seconds(event.after_s)}"
+            )
             listed.append((plan, event.at_s, event.why, predicted, str(tree_change(before, plan))))
         for plan, at_s, *words in listed[: 1 + _LISTED_PLANS]:
             took_s = [done.seconds for done in run.summary.rounds if done.version == plan.version]

@@ -7,7 +7,7 @@ Time is handed in; what is to be said, and to which site, is returned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from anabranch import plan as plans
@@ -21,9 +21,13 @@ from anabranch.net.messages import (
     Gathered,
     GatherFailed,
     Grant,
+    Holding,
+    Interrupt,
     Message,
     NoMoreRounds,
     Progress,
+    Repair,
+    Settled,
     Subgrouped,
 )
 from anabranch.plan import Plan
@@ -38,6 +42,8 @@ from anabranch.scheduler.exchanges import (
     Mixed,
     Whole,
 )
+from anabranch.scheduler.repair import Unsettled
+from anabranch.site import ranges
 from anabranch.site.terms import Op, Terms, Wire
 
 Dispatching = Callable[[Plan, int], tuple[int, int]]
@@ -63,11 +69,31 @@ class Began:
     elements: int
 
 
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """An exchange is settled that had been interrupted.
+
+    Args:
+        channel, number: which.
+        members: who has its result.
+        reduced, spread: how many elements were reduced again, and how many came from a holder.
+        interrupted: how many times.
+    """
+
+    channel: int
+    number: int
+    members: tuple[int, ...]
+    reduced: int
+    spread: int
+    interrupted: int
+
+
 @dataclass(slots=True)
 class Outcome:
     """What follows from a message.
 
     Attributes:
+        repaired: exchanges that are settled and had been interrupted.
         say: what to say, and to which site, in order.
         began: exchanges that are held from now on.
         wrong: why the run must end; empty if it need not.
@@ -75,6 +101,7 @@ class Outcome:
 
     say: list[tuple[int, Message]] = field(default_factory=list)
     began: list[Began] = field(default_factory=list)
+    repaired: list[Repaired] = field(default_factory=list)
     wrong: str = ""
 
 
@@ -88,6 +115,7 @@ class Channels:
         most_bytes: of buffers of exchanges under way at once.
         chunking: the most elements of a chunk, by the plan and the elements of the buffer.
         dispatching: how chunks are dispatched during an exchange; None deals all beforehand.
+        repairs: whether exchanges are completed without a site or a link that is lost.
     """
 
     def __init__(
@@ -98,7 +126,10 @@ class Channels:
         most_bytes: float,
         chunking: Chunking,
         dispatching: Dispatching | None,
+        repairs: bool = False,
     ) -> None:
+        self._repairs = repairs
+        self._unsettled: dict[tuple[int, int], Unsettled] = {}  # by channel and number
         self._name = name
         self._chunking = chunking
         self._dispatching = dispatching
@@ -108,6 +139,7 @@ class Channels:
         self._dispatchers: dict[int, Dispatcher] = {}  # by exchange
         self._chunk_elements: dict[int, int] = {}  # by exchange
         self._gone: set[int] = set()  # sites that have left
+        self._lost: set[int] = set()  # and that are lost
         # Subgroups that each site asked for, in order.
         self._asked: dict[int, list[tuple[int, ...]]] = {}
         self.largest_elements = 0
@@ -120,6 +152,8 @@ class Channels:
     def issue(self, plan: Plan) -> None:
         """Let exchanges that no member has asked for yet run under this plan, or part of it."""
         for book in self._books:
+            if not book.members:
+                continue
             inside = plan if book is self.all else plans.restrict(plan, book.members)
             book.issue(inside)
 
@@ -165,6 +199,7 @@ class Channels:
             failed_any |= isinstance(answer, Disagreement | Mixed | Abandoned)
             if isinstance(answer, Disagreement):
                 self._forget(answer.exchange)
+                self._unsettled.pop((channel, answer.number), None)
                 reason = self._account(answer)
                 failed = ExchangeFailed(channel, answer.number, answer.exchange, reason)
                 book.explain(answer.number, reason)
@@ -174,9 +209,12 @@ class Channels:
                 self._answer(channel, book, given_up, outcome)
             elif isinstance(answer, Abandoned):
                 self._forget(answer.exchange)
+                if not answer.gathers:
+                    self._unsettled.pop((channel, answer.number), None)
                 outcome.say.append((answer.site, _failure(channel, answer)))
             elif isinstance(answer, Whole):
-                gathered = Gathered(channel, answer.number, answer.values)
+                members = book.members if self._repairs else ()
+                gathered = Gathered(channel, answer.number, answer.values, members)
                 outcome.say += [(member, gathered) for member in book.members]
             else:
                 self._grant(channel, book, answer, outcome)
@@ -195,7 +233,12 @@ class Channels:
             if self._dispatching is not None and answer.signature.source is None:
                 self._dispatchers[answer.exchange] = self._dispatcher(book, answer, elements)
             self.largest_elements = max(self.largest_elements, elements)
+            if self._repairs:
+                self._unsettled[channel, answer.number] = Unsettled(
+                    answer.exchange, elements, book.members, answer.signature.source
+                )
         dispatcher = self._dispatchers.get(answer.exchange)
+        unsettled = self._unsettled.get((channel, answer.number))
         grant = Grant(
             channel,
             answer.number,
@@ -204,6 +247,8 @@ class Channels:
             plans.dumps(answer.plan) if answer.lacks else "",
             self._chunk_elements[answer.exchange],
             None if dispatcher is None else dispatcher.first,
+            unsettled is not None,
+            unsettled is not None and unsettled.generation > 0,
         )
         outcome.say.append((answer.site, grant))
         if answer.is_first:
@@ -273,6 +318,88 @@ class Channels:
             outcome.say = [(member, more) for member in dispatcher.members]
         return outcome
 
+    # --- what is lost
+
+    def lose(self, sites: Collection[int], plan: Plan) -> Outcome:
+        """Go on without some sites, or links: interrupt what they may be part of.
+
+        Args:
+            sites: that are lost; none, where links are.
+            plan: without them; its version follows that of the one in force.
+        """
+        outcome = Outcome()
+        self._lost.update(sites)
+        answers: list[tuple[int, tuple[Answer, ...]]] = []
+        for channel, book in enumerate(self._books):
+            if inside := set(book.members) - self._lost:
+                book.issue(plan if book is self.all else plans.restrict(plan, inside))
+            gone = [site for site in book.members if site in self._lost]
+            answers += [(channel, book.lose(site)) for site in gone]
+        for (channel, number), unsettled in list(self._unsettled.items()):
+            book = self._books[channel]
+            for exchange in unsettled.exchanges:
+                self._dispatchers.pop(exchange, None)
+            if not book.members:
+                del self._unsettled[channel, number]
+                continue
+            voided = unsettled.exchanges
+            unsettled.interrupt(book.members)
+            interrupt = Interrupt(channel, number, unsettled.generation, voided)
+            outcome.say += [(member, interrupt) for member in book.members]
+        for channel, several in answers:
+            self._answer(channel, self._books[channel], several, outcome)
+        self._use_room(outcome)
+        return outcome
+
+    def hold(self, site: int, message: Holding) -> Outcome:
+        """Take note of what a site holds of an exchange's result."""
+        outcome = Outcome()
+        key = message.channel, message.number
+        unsettled = self._unsettled.get(key)
+        book = self._book(site, message.channel)
+        if unsettled is None:
+            return outcome  # it has failed meanwhile
+        elements = unsettled.contributions[-1].stop
+        if any(not 0 <= start < stop <= elements for start, stop in message.held):
+            raise OutOfPlaceMessage(f"{self._name(site)} holds elements {message.held}")
+        if unsettled.hear(site, message.generation, ranges.union(message.held)):
+            self._mend(book, message, unsettled, outcome)
+        elif unsettled.is_settled:
+            del self._unsettled[key]
+            told = () if unsettled.is_whole else unsettled.contributions
+            settled = Settled(*key, book.members, told)
+            outcome.say += [(member, settled) for member in book.members]
+            if unsettled.generation:
+                outcome.repaired.append(
+                    Repaired(*key, book.members, *unsettled.repaired, unsettled.generation)
+                )
+        return outcome
+
+    def _mend(
+        self, book: ExchangeBook, message: Holding, unsettled: Unsettled, outcome: Outcome
+    ) -> None:
+        channel, number = message.channel, message.number
+        parts = unsettled.mend(self._counter.next)
+        if parts is None:
+            assert unsettled.source is not None
+            reason = (
+                f"{self._name(unsettled.source)} is lost, and with it a part of what it "
+                "broadcast, which no other site has; the tensors hold a part of it"
+            )
+            self._answer(channel, book, book.give_up(number, reason), outcome)
+            return
+        for member in book.members:
+            plan = book.plan_for(member)
+            repair = Repair(
+                channel,
+                number,
+                unsettled.generation,
+                book.plan.version,
+                "" if plan is None else plans.dumps(plan),
+                parts,
+            )
+            outcome.say.append((member, repair))
+
     # --- some sites, and small values
 
     def subgroup(self, site: int, members: tuple[int, ...]) -> Outcome:
@@ -287,8 +414,9 @@ class Channels:
             raise OutOfPlaceMessage(f"{self._name(site)} asks for a subgroup of sites {members}")
         if members not in self._subgroups:
             self._subgroups[members] = len(self._books)
-            plan = plans.restrict(self.all.plan, members)
-            book = ExchangeBook(members, plan, self._counter, is_known=False)
+            inside = tuple(each for each in members if each not in self._lost)
+            plan = plans.restrict(self.all.plan, inside)
+            book = ExchangeBook(inside, plan, self._counter, is_known=False)
             for gone in self._gone.intersection(members):
                 book.leave(gone, self._absence(gone))
             self._books.append(book)

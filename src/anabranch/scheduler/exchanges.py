@@ -133,6 +133,7 @@ class _Held:
     plan: Plan
     signature: Signature
     first: int  # the site that asked first
+    is_granted: bool = False  # to anyone, who may be lost by now
     granted: set[int] = field(default_factory=set)
     ended: dict[int, int | None] = field(default_factory=dict)  # checksums, by site
 
@@ -297,6 +298,41 @@ class ExchangeBook:
         exchanging, gathering = (first, site) if gathers else (site, first)
         return Mixed(call, exchanging, gathering, self._asked[site], self._gathered[site])
 
+    def lose(self, site: int) -> tuple[Answer, ...]:
+        """Go on without a member; return what follows for the others."""
+        self.members = tuple(member for member in self.members if member != site)
+        for per_site in (self._asked, self._known, self._gathered, self._calls):
+            per_site.pop(site)
+        self._informed.discard(site)
+        self._waiting = deque(each for each in self._waiting if each[0] != site)
+        for call, (first, gathers) in list(self._firsts.items()):
+            others = [member for member in self.members if self._calls[member] >= call]
+            if first == site and others:  # which have made the same call
+                self._firsts[call] = others[0], gathers
+            elif first == site:
+                del self._firsts[call]
+        answers: list[Answer] = []
+        for number, values in list(self._values.items()):
+            values.pop(site, None)
+            if not values:
+                del self._values[number]
+            elif len(values) == len(self.members):
+                del self._values[number]
+                answers.append(Whole(number, tuple(values[member] for member in self.members)))
+        for number, held in list(self._held.items()):
+            held.granted.discard(site)
+            held.ended.pop(site, None)
+            if len(held.ended) == len(self.members):
+                self._drop(number)
+        return (*answers, *self.grant())
+
+    def plan_for(self, site: int) -> Plan | None:
+        """Return the plan in force, which a site has from now on; None if it has it already."""
+        if self._known[site] == self._plan.version:
+            return None
+        self._known[site] = self._plan.version
+        return self._plan
+
     def leave(self, site: int, reason: str) -> tuple[Abandoned, ...]:
         """Take note that a member makes no further call."""
         limit = _Limit(self._asked[site], self._gathered[site], reason)
@@ -310,6 +346,13 @@ class ExchangeBook:
         """Give up all calls that not every member has made."""
         limit = _Limit(min(self._asked.values()), min(self._gathered.values()), reason)
         return self._abandon(limit, min(self._calls.values()))
+
+    def give_up(self, number: int, reason: str) -> tuple[Abandoned, ...]:
+        """End one exchange that is held, without a result."""
+        exchange = self._held[number].exchange
+        told = self._fail(number, exchange, reason).told
+        self._drop(number)
+        return tuple(Abandoned(site, number, exchange, False, reason) for site in sorted(told))
 
     def _abandon(self, limit: _Limit, last_call: int) -> tuple[Abandoned, ...]:
         reason, before = limit.reason, self._limit
@@ -362,6 +405,11 @@ class ExchangeBook:
                     if odd:
                         answers.append(self._disagreement(number, 0, (site, signature), odd[0]))
                         continue
+                if number not in self._held and signature.source not in (None, *self.members):
+                    reason = f"site {signature.source}, which would broadcast, is lost"
+                    told = self._fail(number, 0, reason).told
+                    answers += [Abandoned(who, number, 0, False, reason) for who in sorted(told)]
+                    continue
                 if number not in self._held and not self._begin(site, number, signature):
                     self._waiting.append((site, number, signature))
                     continue
@@ -388,7 +436,7 @@ class ExchangeBook:
             return self._disagreement(number, held.exchange, first, (site, signature))
         lacks = self._known[site] != held.plan.version
         self._known[site] = held.plan.version
-        is_first = not held.granted
+        is_first, held.is_granted = not held.is_granted, True
         held.granted.add(site)
         return Granted(site, number, held.exchange, held.plan, lacks, is_first, signature)
 

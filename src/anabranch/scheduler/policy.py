@@ -110,6 +110,16 @@ class Policy:
         """The network that the plan in force was made for."""
         return self._made_for
 
+    def go_on(self, plan: Plan, planner: Planner) -> Policy:
+        """Return what decides from now on, where another plan had to be taken."""
+        return Policy(
+            plan,
+            self._considered,
+            planner,
+            update_rate=self._update_rate,
+            least_gain=self._least_gain,
+        )
+
     def consider(self, belief: Overlay, size_bytes: float, chunk_bytes: float) -> Replan | None:
         """Return a better plan, which is in force from now on, or None where there is none.
 

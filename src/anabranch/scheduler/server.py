@@ -36,8 +36,10 @@ from anabranch.net.messages import (
     ExchangeRequest,
     Failed,
     Gather,
+    Holding,
     Join,
     Leave,
+    LinkCut,
     Measured,
     Message,
     PaceOver,
@@ -100,6 +102,20 @@ class Log(Protocol):
         """Something has happened; times are seconds since the run began."""
 
 
+@dataclass(frozen=True, slots=True)
+class Repairs:
+    """How all-reduces go on without what is lost.
+
+    Args:
+        planner: plans for what is left: called with its overlay, the plan's version, and the plan
+            before, None where that was another network's.
+        least_sites: with fewer than these the run ends.
+    """
+
+    planner: Callable[[Overlay, int, Plan | None], Plan]
+    least_sites: int = 2
+
+
 class Scheduler:
     """One run's control plane.
 
@@ -119,6 +135,7 @@ class Scheduler:
         most_bytes: of buffers of exchanges under way at once.
         needs_all: whether the death of any site ends the run, also of one that only computes, as
             where sites may make calls that need every member.
+        repairs: how all-reduces go on without a site or a link that is lost; None ends the run.
 
     Attributes:
         stopped: why the run is to end before its last round, or None.
@@ -139,7 +156,10 @@ class Scheduler:
         pacing: PaceBook | None = None,
         most_bytes: float = math.inf,
         needs_all: bool = False,
+        repairs: Repairs | None = None,
     ) -> None:
+        self._repairs = repairs
+        self._cut: set[tuple[int, int]] = set()  # links that nothing crosses any more
         plan.check_fits(overlay)
         self._pacing = pacing
         self._servers = dict.fromkeys(tree.root for tree in plan.trees)
@@ -160,7 +180,9 @@ class Scheduler:
         self.stopped: str | None = None
         self.members = Members(overlay, token, secrets.token_bytes(32))
         self._refusals = RefusalLimit()
-        self.channels = Channels(self.name, overlay.size, plan, most_bytes, chunking, dispatching)
+        self.channels = Channels(
+            self.name, overlay.size, plan, most_bytes, chunking, dispatching, repairs is not None
+        )
         self._sessions: dict[int, Session] = {}  # with the sites that take part
         self._missing: dict[int, _Missing] = {}  # whose connections have broken
         self._returning: dict[int, set[int]] = {}  # lost sites that are back, and who has to know
@@ -306,7 +328,7 @@ class Scheduler:
         if self._end.done():
             raise OutOfPlaceMessage(f"site {message.name!r} joins, but the run is over")
         check_identity(connection.peer, connection.identity, identity_of(message.name))
-        gone = self.lost - self._sessions.keys()
+        gone = self.lost - self._sessions.keys() if self._repairs is None else set()
         gone |= {site for site in self._missing if self._may_go_on_without(site)}
         site = self.members.admit(message, connection.challenge, gone)
         if site in self._missing:  # another process of it is here, so that one died
@@ -337,6 +359,7 @@ class Scheduler:
             0 if self._pacing is None else self._pacing.made(site),
             self.members.secret(site),
             self.members.lane_secrets(site),
+            self._repairs is not None,
         )
 
     def hear(self, site: int, message: AnyMessage) -> None:
@@ -363,6 +386,8 @@ class Scheduler:
                 self._begin_if_all_ready(site, message.buffer_elements)
             case ExchangeRequest() if len(self._ready) == self.overlay.size:
                 self._follow(self.channels.request(site, message))
+            case Holding():
+                self._follow(self.channels.hold(site, message))
             case ExchangeEnded():
                 self._exchange_ended(site, message)
             case SubgroupRequest() if len(self._ready) == self.overlay.size:
@@ -415,7 +440,7 @@ class Scheduler:
                 if message.incarnation == self.members.incarnations[message.site]:
                     self._met(message.site, site)
             case CutOff():
-                self._accuse(message)
+                self._accuse(site, message)
             case Failed():
                 self.abort(f"{self.name(site)} failed: {message.reason}")
             case Abort():
@@ -466,6 +491,18 @@ class Scheduler:
                 )
             if self._replan_loop is not None:
                 self._replan_loop.size_bytes = _ELEMENT_BYTES * self.channels.largest_elements
+        for repaired in outcome.repaired:
+            self.note(
+                events.ExchangeRepaired(
+                    at_s=self._since_start_s(),
+                    channel=repaired.channel,
+                    number=repaired.number,
+                    members=list(repaired.members),
+                    reduced_elements=repaired.reduced,
+                    spread_elements=repaired.spread,
+                    interrupted=repaired.interrupted,
+                )
+            )
         if outcome.wrong:
             self.abort(outcome.wrong)
 
@@ -568,10 +605,7 @@ class Scheduler:
         elif len(self._ready) == self.overlay.size:
             self._started_s = self._now_s()
             if self._awareness is not None:
-                size_bytes = _ELEMENT_BYTES * buffer_elements
-                self._replan_loop = ReplanLoop(
-                    self._awareness, size_bytes, self._started_s, self._found, self.abort
-                )
+                self._begin_to_look(_ELEMENT_BYTES * buffer_elements)
             if buffer_elements:
                 self._note_began(buffer_elements)
             self._broadcast(Start())
@@ -664,7 +698,7 @@ class Scheduler:
         latest = self.channels.all.latest
         return f"in round {latest}" if latest else "before the first round"
 
-    def _accuse(self, cut: CutOff) -> None:
+    def _accuse(self, site: int, cut: CutOff) -> None:
         """Hear that a lane has ended: if that neighbour's connection has ended too, it died."""
         if not 0 <= cut.neighbour < self.overlay.size:
             raise MalformedMessage(f"a lane to site {cut.neighbour}, which is not in the overlay")
@@ -673,23 +707,91 @@ class Scheduler:
         self._accused.add(cut.neighbour)
         if cut.neighbour in self._missing:
             self._lose(cut.neighbour, self._missing[cut.neighbour].why, died=True)
-        asyncio.get_running_loop().call_later(_BLAME_S, self._judge, cut)
+        asyncio.get_running_loop().call_later(_BLAME_S, self._judge, site, cut)
 
-    def _judge(self, cut: CutOff) -> None:
-        """End the run because of a lane that ended, unless the neighbour died and may."""
+    def _judge(self, site: int, cut: CutOff) -> None:
+        """Go on without a lane that ended, or end the run; unless an end of it died and may."""
         if (
-            cut.neighbour not in self.lost
-            and cut.incarnation == self.members.incarnations[cut.neighbour]
+            self._end.done()
+            or {site, cut.neighbour} & (self.lost | self._left)
+            or cut.incarnation != self.members.incarnations[cut.neighbour]
         ):
+            return
+        pair = {(site, cut.neighbour), (cut.neighbour, site)}
+        if pair <= self._cut:
+            return  # the other end has said so
+        if self._repairs is None or not self._go_on_without(set(), pair, cut.reason):
             self.abort(cut.reason)
+            return
+        for here, there in pair:
+            self._post(here, LinkCut(there))
+
+    def _go_on_without(self, sites: set[int], links: set[tuple[int, int]], why: str) -> bool:
+        """Plan without some sites and links, and complete what is under way among the others.
+
+        Returns:
+            False where too few sites reach one another: the run must end.
+        """
+        assert self._repairs is not None
+        believed = self.overlay if self._awareness is None else self._awareness.made_for
+        rest = plans.remainder(believed, self.lost | sites, self._cut | links)
+        if self._started_s is None or len(rest.sites) < self._repairs.least_sites:
+            return False
+        version = self.channels.all.plan.version + 1
+        plan = rest.widen(self._repairs.planner(rest.overlay, version, None))
+        self._cut |= links
+        now_s = self._since_start_s()
+        unreachable = set(range(self.overlay.size)) - {*rest.sites} - self.lost - sites
+        for site in sorted(unreachable):
+            reason = f"{self.name(site)} reaches the others no more: {why}"
+            self._post(site, Abort(reason))
+            self._sessions.pop(site, None)
+            if site in self._missing:
+                self._missing.pop(site).timer.cancel()
+            self._write_lost(site, reason, True, now_s)
+        self.lost |= sites | unreachable
+        outcome = self.channels.lose(sites | unreachable, plan)
+        self.note(
+            events.PlanIssued(
+                at_s=now_s,
+                version=version,
+                plan_json=plans.dumps(plan),
+                why=why,
+                changed=[],
+                before_s=None,
+                after_s=None,
+            )
+        )
+        self._auxiliary = version, _flat(plan)
+        if self._awareness is not None and self._replan_loop is not None:
+            self._replan_loop.close()
+            self._awareness.go_on(self.lost, self._cut, plan, self._repairs.planner)
+            self._begin_to_look(self._replan_loop.size_bytes)
+        self._follow(outcome)
+        self._end_if_all_left()
+        return True
+
+    def _begin_to_look(self, size_bytes: int) -> None:
+        """Look at plans from now on."""
+        assert self._awareness is not None
+        assert self._started_s is not None
+        self._replan_loop = ReplanLoop(
+            self._awareness, size_bytes, self._started_s, self._found, self.abort
+        )
 
     def _lose(self, site: int, why: str, died: bool = False) -> None:
         """Go on without a site, or end the run."""
         del self._sessions[site]
         if site in self._missing:
             self._missing.pop(site).timer.cancel()
-        goes_on = died and self._may_go_on_without(site)
         now_s = self._since_start_s()
+        if self._repairs is not None and self._pacing is None and not self._end.done():
+            goes_on = self._go_on_without({site}, set(), why)
+            self._write_lost(site, why, goes_on, now_s)
+            if not goes_on:
+                self.abort(why)
+            return
+        goes_on = died and self._may_go_on_without(site)
         self._write_lost(site, why, goes_on, now_s)
         if self._pacing is not None and goes_on:
             self.lost.add(site)

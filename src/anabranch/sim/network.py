@@ -139,6 +139,7 @@ class SimulatedNetwork:
         self._fluid: Fluid[_End] = Fluid()
         self._rates_bps = {(link.source, link.target): link.goodput_bps for link in overlay}
         self._factors: dict[Pair, float] = {}
+        self._severed: set[Pair] = set()
         self._ways = self._lay_links(seed)
         self._control = _steady_way(control_latency_s)
         self._cut_off: set[Host] = set()  # from the scheduler
@@ -230,6 +231,13 @@ class SimulatedNetwork:
         """Let a host reach the scheduler again."""
         self._cut_off.discard(self.sites[site])
 
+    def sever(self, one: int, other: int) -> None:
+        """Break all connections over the links between two hosts, for good; keep new ones out."""
+        self._severed |= {(one, other), (other, one)}
+        ways = [self._ways[pair] for pair in ((one, other), (other, one)) if pair in self._ways]
+        for end in [end for end in self._ends if end.way in ways]:
+            end.break_off()
+
     # --- flows
 
     def carry(self, end: _End, resources: tuple[int, ...], size_bytes: int) -> Flow[_End]:
@@ -285,7 +293,7 @@ class SimulatedNetwork:
         if source is None:
             return self._control, self._control
         target = self.sites.index(host)
-        if (source, target) not in self._ways:
+        if (source, target) not in self._ways or (source, target) in self._severed:
             raise LinkError(f"no link leads from {self.sites[source].name} to {host.name}")
         there = self._ways[source, target]
         return there, self._ways.get((target, source)) or _steady_way(there.post_s)

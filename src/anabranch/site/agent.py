@@ -25,6 +25,7 @@ from anabranch.net.messages import (
     Advance,
     AnyMessage,
     Auxiliary,
+    Contribution,
     CutOff,
     Dispatched,
     EpochChanged,
@@ -36,8 +37,11 @@ from anabranch.net.messages import (
     Gathered,
     GatherFailed,
     Grant,
+    Holding,
+    Interrupt,
     Join,
     Leave,
+    LinkCut,
     Measured,
     Message,
     NoMoreRounds,
@@ -47,7 +51,10 @@ from anabranch.net.messages import (
     Ready,
     RejoinAck,
     Rejoined,
+    Repair,
+    RepairPart,
     Report,
+    Settled,
     Shutdown,
     Signature,
     Stamp,
@@ -61,15 +68,17 @@ from anabranch.net.messages import (
 from anabranch.net.network import Address, Connection, Listener, Network, Receiver
 from anabranch.net.throughput import Arrival
 from anabranch.plan import Plan
+from anabranch.site import ranges
 from anabranch.site.actions import ModelHere, UpdateHere
 from anabranch.site.arithmetic import Buffer, Floats
 from anabranch.site.control import Control, RoundsOver
-from anabranch.site.dataplane import DataPlane, DataPlaneConfig
+from anabranch.site.dataplane import DataPlane, DataPlaneConfig, Interrupted
 from anabranch.site.exchange import Exchange
 from anabranch.site.meter import Meter
+from anabranch.site.ranges import PartOf, Ranges
 from anabranch.site.reduction import LEAST_WEIGHT, MOST_WEIGHT
 from anabranch.site.serving import ServedModel, Serving
-from anabranch.site.terms import Terms
+from anabranch.site.terms import Op, Terms
 from anabranch.site.timekeeper import Timekeeper
 
 # How often, while as many chunks end as may be under way, a site tells the scheduler so.
@@ -92,6 +101,10 @@ class Round:
         waited_for: the neighbour that sent that chunk; None where none did.
         channel: whose exchange it was; 0 where every site took part.
         size_bytes: of the buffer, as it travels.
+        members: of the channel, once every one of them had the result; empty where a lost site
+            ends the run.
+        contributions: whose contributions are in which elements of the result, by the sites'
+            indices; together they cover it. Empty where all members' are in all.
     """
 
     round: int
@@ -101,6 +114,8 @@ class Round:
     waited_for: int | None = None
     channel: int = 0
     size_bytes: int = 0
+    members: tuple[int, ...] = ()
+    contributions: tuple[Contribution, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +148,27 @@ class _Asked:
 
 
 @dataclass(slots=True)
+class _Call:
+    """An exchange whose result counts once every member holds it."""
+
+    buffer: Buffer
+    terms: Terms
+    weight: float
+    chunk_elements: int
+    next: asyncio.Future[Settled | tuple[Repair, Plan]]  # what follows, in this generation
+    generation: int = 0
+    held: Ranges = ()  # the elements whose result is here
+    running: dict[int, Ranges] = field(default_factory=dict)  # what each exchange is to complete
+
+    def stop(self, plane: DataPlane) -> None:
+        """Stop what goes on, and take note of what is here."""
+        for exchange, elements in self.running.items():
+            here = ranges.places(elements, ranges.union(plane.stop(exchange)))
+            self.held = ranges.union(self.held, here)
+        self.running = {}
+
+
+@dataclass(slots=True)
 class _Channel:
     """What a site exchanges with the same members, one after the other or at once."""
 
@@ -143,6 +179,10 @@ class _Channel:
     waiting: dict[int, _Asked] = field(default_factory=dict)
     gathering: dict[int, asyncio.Future[tuple[bytes, ...]]] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)  # before they were asked for here
+    calls: dict[int, _Call] = field(default_factory=dict)
+    interrupted: dict[int, int] = field(default_factory=dict)  # likewise: in which generation
+    repairs: dict[int, tuple[Repair, Plan]] = field(default_factory=dict)  # likewise: how
+    members: tuple[int, ...] = ()  # as of the latest call that says
 
 
 @dataclass(slots=True)
@@ -311,6 +351,7 @@ class SiteAgent:
             auxiliary_queue_length=transport.auxiliary_queue_length,
             stamped=meter is not None,
             incarnations=self.welcome.incarnations,
+            repairs=self.welcome.repairs,
         )
         self._meter = meter
         self._heads_go_ahead = lanes.heads_go_ahead
@@ -389,21 +430,23 @@ class SiteAgent:
         self._underway[exchange] = _Underway(
             channel, number, began_s, window, terms if more else None
         )
+        settled: Settled | None = None
+        call = _Call(buffer, terms, weight, grant.chunk_elements, self._loop.create_future())
+        whole = RepairPart(exchange, terms.source, (), ((0, buffer.elements),))
         try:
-            latest = await self._plane.exchange(
-                exchange,
-                terms,
-                plan,
-                buffer,
-                weight,
-                grant.chunk_elements,
-                grant.trees,
-                is_watched=more or grant.trees is not None,
-            )
+            if grant.settles:
+                state.calls[number] = call
+                first = None if grant.is_interrupted or number in state.interrupted else whole
+                latest, settled = await self._until_settled(
+                    channel, number, call, plan, first, grant, more
+                )
+            else:
+                latest = await self._exchange_part(call, plan, whole, grant, more)
         except (LinkError, PeerError, RunAborted) as error:
             raise await self._scheduler.verdict(error) from error
         finally:
             del self._underway[exchange]
+            state.calls.pop(number, None)
         tree, waited_for = (None, None) if latest is None else latest
         seconds = self._loop.time() - began_s
         if more:
@@ -411,7 +454,91 @@ class SiteAgent:
         if self._timekeeper is not None:
             self._timekeeper.remember()  # links are idle now, so answers are quick
         size_bytes = terms.wire.item_bytes * buffer.elements
-        return Round(number, grant.version, seconds, tree, waited_for, channel, size_bytes)
+        return Round(
+            number,
+            grant.version,
+            seconds,
+            tree,
+            waited_for,
+            channel,
+            size_bytes,
+            () if settled is None else settled.members,
+            () if settled is None else settled.contributions,
+        )
+
+    async def _until_settled(
+        self,
+        channel: int,
+        number: int,
+        call: _Call,
+        plan: Plan,
+        first: RepairPart | None,
+        grant: Grant,
+        more: bool,
+    ) -> tuple[tuple[int, int | None] | None, Settled]:
+        """Take part in an exchange, and in its repairs, until every member holds the result.
+
+        Args:
+            first: what it begins with; None where it was interrupted before it began here.
+        """
+        state = self._channels[channel]
+        call.generation = state.interrupted.pop(number, 0)
+        if number in state.repairs:
+            call.next.set_result(state.repairs.pop(number))
+        latest = None
+        parts: tuple[RepairPart, ...] = () if first is None else (first,)
+        is_asked = first is not None
+        while True:
+            generation = call.generation
+            if is_asked:
+                found = await asyncio.gather(
+                    *(self._exchange_part(call, plan, part, grant, more) for part in parts),
+                    return_exceptions=True,
+                )
+                for each in found:
+                    if isinstance(each, BaseException) and not isinstance(each, Interrupted):
+                        raise each
+                    latest = latest if isinstance(each, BaseException) else each or latest
+                if generation == call.generation:
+                    call.held = ((0, call.buffer.elements),)
+                    self._say(Holding(channel, number, generation, call.held))
+            follows = await self._plane_of().unless_failed(call.next)
+            call.next = self._loop.create_future()
+            if isinstance(follows, Settled):
+                return latest, follows
+            repair, plan = follows
+            parts, is_asked = repair.parts, True
+
+    async def _exchange_part(
+        self, call: _Call, plan: Plan, part: RepairPart, grant: Grant, more: bool
+    ) -> tuple[int, int | None] | None:
+        """Take part in the exchange of a call, or of what is missing of it."""
+        elements = ranges.length(part.ranges)
+        is_whole = elements == call.buffer.elements
+        is_first = part.exchange == grant.exchange
+        terms = call.terms
+        if not is_first:
+            op = call.terms.op if part.source is None else Op.COPY
+            terms = Terms(op, call.terms.wire, elements, part.source)
+        call.running[part.exchange] = part.ranges
+        latest = await self._plane_of().exchange(
+            part.exchange,
+            terms,
+            plan,
+            call.buffer if is_whole else PartOf(call.buffer, part.ranges),
+            call.weight,
+            call.chunk_elements,
+            grant.trees if is_first else None,
+            is_watched=is_first and (more or grant.trees is not None),
+            receivers=frozenset(part.receivers) or None,
+        )
+        call.running.pop(part.exchange, None)
+        call.held = ranges.union(call.held, part.ranges)
+        return latest
+
+    def _plane_of(self) -> DataPlane:
+        assert self._plane is not None, "start() comes first"
+        return self._plane
 
     def _ask(self, channel: int, number: int, terms: Terms) -> None:
         """Ask for an exchange, unless that has been done."""
@@ -533,6 +660,17 @@ class SiteAgent:
         match message:
             case Grant():
                 self._granted(message)
+            case Interrupt() if self._plane is not None:
+                self._interrupt(self._plane, message)
+            case Repair():
+                self._repair(message)
+            case Settled():
+                state = self._channels[message.channel]
+                state.members = message.members
+                if message.number in state.calls:
+                    state.calls[message.number].next.set_result(message)
+            case LinkCut() if self._plane is not None:
+                self._plane.cut(message.neighbour)
             case NoMoreRounds():
                 self._over = True
                 self._fail_waiting(RoundsOver())
@@ -542,7 +680,9 @@ class SiteAgent:
                 self._channels[message.channel] = _Channel(plans.loads(message.plan_json))
                 self._subgroups[message.members].set_result(message.channel)
             case Gathered():
-                future = self._channels[message.channel].gathering.pop(message.number)
+                state = self._channels[message.channel]
+                state.members = message.members or state.members
+                future = state.gathering.pop(message.number)
                 if not future.done():
                     future.set_result(message.values)
             case GatherFailed():
@@ -593,10 +733,52 @@ class SiteAgent:
                 self._plane.use_auxiliary(paths if newer else state.plan.auxiliary)
         asked.granted.set_result((grant, state.plan))
 
+    def members(self, channel: int) -> tuple[int, ...]:
+        """Return who takes part in a channel, as the latest call said; empty before any did."""
+        return self._channels[channel].members
+
+    def _interrupt(self, plane: DataPlane, message: Interrupt) -> None:
+        """Stop an exchange that has lost something; say what is here of its result."""
+        state = self._channels[message.channel]
+        for exchange in message.exchanges:
+            if state.calls.get(message.number) is None:
+                plane.stop(exchange)
+        call = state.calls.get(message.number)
+        held: Ranges = ()
+        if call is None:
+            state.interrupted[message.number] = message.generation
+            state.repairs.pop(message.number, None)
+        else:
+            call.stop(plane)
+            for exchange in message.exchanges:
+                plane.stop(exchange)
+            call.generation, held = message.generation, call.held
+            if call.next.done():  # a repair that has not begun, and will not
+                call.next = self._loop.create_future()
+        answer = Holding(message.channel, message.number, message.generation, held)
+        self._scheduler.post(answer)
+
+    def _repair(self, message: Repair) -> None:
+        state = self._channels[message.channel]
+        if message.plan_json:
+            state.plan = plans.loads(message.plan_json)
+        call = state.calls.get(message.number)
+        if call is None:
+            state.repairs[message.number] = message, state.plan
+        elif call.generation == message.generation:
+            call.next.set_result((message, state.plan))
+
     def _exchange_failed(self, message: ExchangeFailed) -> None:
         state = self._channels[message.channel]
         asked = state.waiting.get(message.number)
         error = ExchangeError(message.reason)
+        call = state.calls.get(message.number)
+        if call is not None and self._plane is not None:
+            call.stop(self._plane)
+            call.generation += 1
+            if not call.next.done():
+                call.next.set_exception(error)
+            return
         if self._plane is not None and message.exchange:
             self._plane.give_up(message.exchange, error)
         if message.exchange in self._underway:

@@ -23,7 +23,9 @@ from anabranch.net.messages import (
     Gathered,
     GatherFailed,
     Grant,
+    Interrupt,
     Join,
+    LinkCut,
     Message,
     NoMoreRounds,
     PaceOver,
@@ -31,8 +33,10 @@ from anabranch.net.messages import (
     Proceed,
     Refusal,
     Rejoined,
+    Repair,
     Resume,
     Resumed,
+    Settled,
     Shutdown,
     Start,
     Subgrouped,
@@ -226,8 +230,12 @@ class Control:
                 | Gathered()
                 | GatherFailed()
                 | Grant()
+                | Interrupt()
+                | LinkCut()
                 | NoMoreRounds()
                 | Rejoined()
+                | Repair()
+                | Settled()
                 | Subgrouped()
                 | TimeReply()
             ):

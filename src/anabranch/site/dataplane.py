@@ -75,6 +75,7 @@ class DataPlaneConfig:
             :mod:`anabranch.site.multipath`.
         auxiliary_queue_length: chunks that an auxiliary path takes.
         stamped: whether chunks carry what is needed to measure links.
+        repairs: whether exchanges that lose a lane wait to be repaired, instead of failing.
     """
 
     site: int
@@ -90,6 +91,7 @@ class DataPlaneConfig:
     auxiliary_queue_length: int = 1
     stamped: bool = False
     incarnations: tuple[int, ...] = ()
+    repairs: bool = False
 
     def __post_init__(self) -> None:
         least, most = self.chunk_elements, self.most_chunk_elements
@@ -159,6 +161,10 @@ class _Running:
     unsent: int = 0  # chunks of this site's making that refer to the buffer
 
 
+class Interrupted(Exception):
+    """An exchange was stopped before its end, to be repaired."""
+
+
 class DataPlane:
     """Moves chunks between this site and its neighbours, and runs the exchanges they belong to.
 
@@ -178,7 +184,7 @@ class DataPlane:
         self._forks: dict[tuple[int, int], Fork] = {}  # where chunks may take several paths
         self._inbound: dict[int, dict[int, Connection]] = {}  # by neighbour and strand
         self._refusals = RefusalLimit()
-        self._exchanges = Exchanges(config.site, config.room_elements)
+        self._exchanges = Exchanges(config.site, config.room_elements, config.repairs)
         self._running: dict[int, _Running] = {}
         self._relaying: Counter[tuple[Path, int]] = Counter()  # by route and sender's incarnation
         self._served: Served | None = None  # where the model is
@@ -199,6 +205,7 @@ class DataPlane:
         chunk_elements: int,
         trees: tuple[int, ...] | None = None,
         is_watched: bool = True,
+        receivers: frozenset[int] | None = None,
     ) -> tuple[int, int | None] | None:
         """Take part in an exchange, to its end.
 
@@ -212,12 +219,14 @@ class DataPlane:
             trees: of the first chunks, where they are dispatched during the exchange
                 (``dispatched``); None where all chunks are dealt by share.
             is_watched: whether to tell the owner of every chunk that is finished here.
+            receivers: who gets the result; None for every member but a source.
 
         Returns:
             The tree of the chunk that was finished last here, and the neighbour that sent it.
 
         Raises:
             LinkError, PeerError: the exchange cannot be completed.
+            Interrupted: it was stopped.
         """
         if self._failure.done():
             self._failure.result()
@@ -236,7 +245,8 @@ class DataPlane:
             running = self._running[number] = _Running(
                 exchange, cuts, is_watched, self._loop.create_future()
             )
-            self._act(exchange.begin(plan, chunks, total, buffer, weight, terms.source), running)
+            actions = exchange.begin(plan, chunks, total, buffer, weight, terms.source, receivers)
+            self._act(actions, running)
         except PeerError as error:
             self.fail(error)
             raise
@@ -254,6 +264,30 @@ class DataPlane:
             self._exchanges.end(number)
         elif not running.ended.done():
             running.ended.set_exception(error)
+
+    def stop(self, number: int) -> list[tuple[int, int]]:
+        """Stop an exchange, begun here or not; whatever comes of it from now on is thrown away.
+
+        Returns:
+            The elements whose result is here.
+        """
+        running = self._running.get(number)
+        held: list[tuple[int, int]] = []
+        if running is not None:
+            held = running.exchange.spread.held_ranges
+            if not running.ended.done():
+                running.ended.set_exception(Interrupted())
+            for each in self._forks.values():
+                each.withdraw(number)
+            for lane in self._lanes.values():
+                for send in lane.withdraw(number):
+                    self._has_been_sent(send)
+                    path = send.message.path
+                    fork = self._fork(path) if send.message.is_aux else None
+                    if fork is not None and len(path) > 2:
+                        self._put_all(fork.credited(path))
+        self._exchanges.stop(number)
+        return held
 
     def dispatched(self, number: int, trees: tuple[int, ...]) -> None:
         """Take the trees of the next chunks of an exchange, in order.
@@ -419,16 +453,24 @@ class DataPlane:
         return self._lanes[target]
 
     def _lane_ended(self, neighbour: int, incarnation: int, error: Exception) -> None:
-        """Fail; but where the model is served, a worker may die and the others go on."""
+        """Fail, unless what was lost with it can be repaired, or belongs to a worker that died."""
         if incarnation < self._incarnations[neighbour]:
             return  # another process is there now
         if neighbour not in self._lost and not self._failure.done():
             self._lost.add(neighbour)
-            if self._served is None:
+            if self._served is None and not self.config.repairs:
                 self._set_failure(error)
             elif neighbour in self._lanes:
                 self._lanes[neighbour].drop()
             self.owner.cut_off(neighbour, incarnation, error)
+
+    def cut(self, neighbour: int) -> None:
+        """Send nothing to a neighbour any more, and take nothing from it."""
+        self._lost.add(neighbour)
+        if neighbour in self._lanes:
+            self._lanes[neighbour].drop()
+        for connection in self._inbound.get(neighbour, {}).values():
+            connection.close()
 
     def returned(self, neighbour: int, incarnation: int, address: Address) -> None:
         """Lead lanes to another process of a neighbour that died, and take its."""

@@ -19,6 +19,7 @@ from anabranch.site.spread import Spread
 from anabranch.site.terms import Terms
 
 _MOST_ENDED = 4096  # exchanges remembered as ended, beyond those without a gap
+_MOST_STOPPED = 1024
 
 
 class Exchange:
@@ -29,6 +30,8 @@ class Exchange:
         number: the exchange's.
         terms: their code, see :class:`anabranch.site.terms.Terms`.
         room: for what comes before its chunk is dealt.
+        is_repairable: whether, until all of its result is here, every element of the buffer must
+            have either the result or this site's own contribution.
 
     Attributes:
         number, terms: see above.
@@ -36,10 +39,12 @@ class Exchange:
         dealt: how many of the chunks have a tree.
     """
 
-    def __init__(self, site: int, number: int, terms: int, room: Room) -> None:
+    def __init__(
+        self, site: int, number: int, terms: int, room: Room, is_repairable: bool = False
+    ) -> None:
         self.number = number
-        self.reduction = Reduction(site, number, terms, room, overwrites=True)
-        self.spread = Spread(site, number, terms, room)
+        self.reduction = Reduction(site, number, terms, room, overwrites=not is_repairable)
+        self.spread = Spread(site, number, terms, room, lands_apart=is_repairable)
         self.terms = terms
         self._site = site
         self._total = 0
@@ -53,6 +58,7 @@ class Exchange:
         buffer: Buffer,
         weight: float,
         source: int | None = None,
+        receivers: frozenset[int] | None = None,
     ) -> list[Action]:
         """Take part, with this site's contribution.
 
@@ -63,6 +69,7 @@ class Exchange:
             buffer: what is contributed, and overwritten by the result.
             weight: of the contribution, > 0.
             source: the only contributor, whose elements the others get; None where all contribute.
+            receivers: whose buffers the result goes to; None for every member but a source.
 
         Raises:
             OutOfPlaceMessage: early data was added to a sum, and does not belong there.
@@ -70,7 +77,8 @@ class Exchange:
         self._total = total
         buffer = in_one_piece(buffer)
         contributors = None if source is None else frozenset({source})
-        receivers = None if source is None else plan.members - {source}
+        if source is not None and receivers is None:
+            receivers = plan.members - {source}
         contributes = source is None or source == self._site
         own_sums = self.reduction.sums if contributes else None
         self.reduction.begin(plan, total, self.spread, contributors)
@@ -114,17 +122,20 @@ class Exchanges:
     Args:
         site: this site.
         room: elements of early data that it may hold, over all of them.
+        are_repairable: whether they are; see :class:`Exchange`.
 
     Attributes:
         active: those that go on, by number.
     """
 
-    def __init__(self, site: int, room: int) -> None:
+    def __init__(self, site: int, room: int, are_repairable: bool = False) -> None:
         self._site = site
+        self._are_repairable = are_repairable
         self.room = Room(room)
         self.active: dict[int, Exchange] = {}
         self._ended_up_to = 0  # every exchange up to this one
         self._ended: set[int] = set()  # and these
+        self._void: set[int] = set()  # the latest of those that were stopped
 
     def open(self, number: int, terms: Terms) -> Exchange:
         """Return an exchange that is to begin here.
@@ -138,13 +149,16 @@ class Exchanges:
         if early is None:
             if self._has_ended(number):
                 raise ValueError(f"exchange {number} has ended")
-            early = self.active[number] = Exchange(self._site, number, code, self.room)
+            early = self.active[number] = self._new(number, code)
         elif early.reduction.terms != code:
             raise OutOfPlaceMessage(
                 f"exchange {number} is a {terms} here, and another one at a neighbour: the sizes, "
                 "types or operations differ"
             )
         return early
+
+    def _new(self, number: int, code: int) -> Exchange:
+        return Exchange(self._site, number, code, self.room, self._are_repairable)
 
     def receive(self, message: ChunkMessage, payload_bytes: int) -> Receipt:
         """Return where a chunk goes; hand the receipt back to its owner.
@@ -156,17 +170,26 @@ class Exchanges:
         number = message.exchange
         exchange = self.active.get(number)
         if exchange is None:
+            if number in self._void:
+                return Receipt(message)
             if number < 1 or self._has_ended(number):
                 raise DuplicateMessage(f"chunk {message.chunk} of exchange {number}, which is over")
             if payload_bytes == 0:
                 raise OutOfPlaceMessage(f"chunk {message.chunk} of exchange {number} is empty")
-            exchange = Exchange(self._site, number, message.terms, self.room)
+            exchange = self._new(number, message.terms)
         if isinstance(message, PartialSum):
             receipt = exchange.reduction.receive(message, payload_bytes)
         else:
             receipt = exchange.spread.receive(cast("Result", message), payload_bytes)
         self.active[number] = exchange
         return receipt
+
+    def stop(self, number: int) -> None:
+        """Forget an exchange, begun here or not, of which more may come: that is thrown away."""
+        self._void.add(number)
+        if len(self._void) > _MOST_STOPPED:
+            self._void.remove(min(self._void))
+        self.end(number)
 
     def _has_ended(self, number: int) -> bool:
         return number <= self._ended_up_to or number in self._ended

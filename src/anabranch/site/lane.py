@@ -185,6 +185,31 @@ class Lane:
         """Return whether this (exchange, version, chunk) went out here lately."""
         return chunk in self._sent
 
+    def withdraw(self, exchange: int) -> list[Send]:
+        """Forget what this site says of an exchange and has not begun to send; return it."""
+        withdrawn: list[Send] = []
+        kept: list[_Entry] = []
+        for entry in self._ready:
+            path = entry[-1].message.path
+            if entry[0] != exchange or path[0] != self._site:
+                kept.append(entry)
+                continue
+            withdrawn.append(entry[-1])
+            if path[-2] != self._site:
+                self._credit[path] += 1
+        self._ready = kept
+        heapq.heapify(self._ready)
+        for path, waiting in self._parked.items():
+            if path[0] == self._site:
+                withdrawn += [entry[-1] for entry in waiting if entry[0] == exchange]
+                self._parked[path] = deque(entry for entry in waiting if entry[0] != exchange)
+        for path in [path for path, waiting in self._parked.items() if waiting]:
+            while self._parked[path] and self._credit[path]:
+                self._credit[path] -= 1
+                heapq.heappush(self._ready, self._parked[path].popleft())
+                self._wake.set()
+        return withdrawn
+
     def drop(self) -> None:
         """Close for good; what waits here will not be sent, and is handed back as if it had been.
 

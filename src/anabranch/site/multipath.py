@@ -93,6 +93,13 @@ class Fork:
             return self.credited(message.path)
         return []
 
+    def withdraw(self, exchange: int) -> list[Send]:
+        """Forget the chunks of an exchange that are not bound yet; return them."""
+        withdrawn = [entry[-1] for entry in self._waiting if entry[0] == exchange]
+        self._waiting = [entry for entry in self._waiting if entry[0] != exchange]
+        heapq.heapify(self._waiting)
+        return withdrawn
+
     def _bind(self) -> list[Send]:
         bound: list[Send] = []
         while self._waiting:

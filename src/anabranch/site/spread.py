@@ -38,17 +38,29 @@ class Spread:
         terms: their code, see :class:`anabranch.site.terms.Terms`.
         room: for what comes before its chunk is dealt.
         epoch: how often the set of receivers had changed.
+        lands_apart: whether a result comes into the buffer only when all of it is there, so that
+            until then the buffer has what this site contributes.
 
     Attributes:
         is_complete: whether all that is to pass here has.
         held: how many chunks have passed here, or are in this site's buffer.
+        held_ranges: the elements of those, in the order in which they came.
         held_by_tree: the same by tree.
         latest: the tree of the chunk that was last to get here, and the neighbour that sent it;
             None before the first, and where none did.
     """
 
-    def __init__(self, site: int, exchange: int, terms: int, room: Room, epoch: int = 0) -> None:
+    def __init__(
+        self,
+        site: int,
+        exchange: int,
+        terms: int,
+        room: Room,
+        epoch: int = 0,
+        lands_apart: bool = False,
+    ) -> None:
         self.exchange = exchange
+        self._lands_apart = lands_apart
         self.epoch = epoch
         self.terms = terms
         self._site = site
@@ -67,6 +79,7 @@ class Spread:
         self._early: list[tuple[Result, memoryview]] = []
         self.is_complete = False
         self.held = 0
+        self.held_ranges: list[tuple[int, int]] = []
         self.held_by_tree: list[int] = []
         self.latest: tuple[int, int | None] | None = None
 
@@ -190,14 +203,17 @@ class Spread:
             return Receipt(message, owner=self)
         item_bytes = self._arithmetic.item_bytes
         memory = None
-        if self._memory is not None:
+        if self._lands_apart:
+            pass
+        elif self._memory is not None:
             memory = self._memory[chunk.start * item_bytes : chunk.stop * item_bytes]
         elif self._receives:
             assert self._buffer is not None
             memory = self._buffer.memory(chunk.start, chunk.stop, self._arithmetic.wire)
         if memory is None:
-            memory = np.empty(payload_bytes, np.uint8).data
-            return Receipt(message, target=memory, into=memory, owner=self)
+            apart = self._room.scratch.take(-(-payload_bytes // 4))
+            memory = apart.data.cast("B")[:payload_bytes]
+            return Receipt(message, target=memory, into=apart, owner=self)
         return Receipt(message, target=memory, owner=self)
 
     def _own_has_left(self, chunk: int) -> bool:
@@ -226,12 +242,21 @@ class Spread:
             assert receipt.target is not None
             payload = receipt.target
         else:
-            assert isinstance(receipt.into, memoryview)
-            payload = receipt.into
-            if self._receives:
-                assert self._buffer is not None
-                self._buffer.write(chunk.start, self._arithmetic.values(payload))
+            return self._pass_on(chunk, self._land(chunk, receipt), message.path[0])
         return self._pass_on(chunk, payload, message.path[0])
+
+    def _land(self, chunk: Chunk, receipt: Receipt) -> Payload:
+        """Put what came apart into the buffer; return what is to be passed on."""
+        assert isinstance(receipt.into, np.ndarray)
+        assert receipt.target is not None
+        if self._receives:
+            assert self._buffer is not None
+            self._buffer.write(chunk.start, self._arithmetic.values(receipt.target))
+            if self._memory is not None:
+                item_bytes = self._arithmetic.item_bytes
+                self._room.scratch.give(receipt.into)
+                return self._memory[chunk.start * item_bytes : chunk.stop * item_bytes]
+        return receipt.target
 
     def _receive_early(self, message: Result, payload: memoryview) -> list[Action]:
         try:
@@ -252,6 +277,7 @@ class Spread:
             )
             actions.append(Send(message, payload))
         self.held += 1
+        self.held_ranges.append((chunk.start, chunk.stop))
         self.held_by_tree[chunk.tree] += 1
         self.latest = chunk.tree, sender
         if self.held >= self._due:

@@ -1,0 +1,442 @@
+"""Looks for faults that break a promise: random calls, random faults, and an oracle. Virtual time.
+
+A case is a small group in a simulated network, the calls that its sites make, and what goes wrong
+and when. It follows from its seed alone. What must hold, whatever happens: a call that ends has the
+same bits at every site; they are the exact result of the contributions that it names, which are
+those of all sites that stayed, and of no site that did not call; and everything ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from anabranch import plan as plans
+from anabranch.net.errors import NetError, PeerError
+from anabranch.net.messages import Contribution
+from anabranch.overlay import Link, Overlay, Site
+from anabranch.plan import AnyPlanner, Balanced, Fapt, Packed, Spanning, Star
+from anabranch.record import events
+from anabranch.scheduler.server import Repairs, Scheduler
+from anabranch.sim.loop import Deadlock, run_virtually
+from anabranch.sim.network import SimulatedNetwork
+from anabranch.site.agent import SiteAgent, Transport
+from anabranch.site.arithmetic import Flat
+from anabranch.site.terms import Op, Terms, Wire
+
+_TOKEN = "explored"
+_LISTEN = "127.0.0.1", 0
+_DEADLINE_S = 600.0  # of virtual time: a case takes a few seconds, and its patience a few more
+_MOST_SITES, _MOST_CALLS, _MOST_FAULTS = 6, 6, 3
+_LEAST_SITES = 2
+
+
+@dataclass(frozen=True)
+class Call:
+    """What every site calls for next.
+
+    Args:
+        op: of an exchange; None for a gathering.
+        elements: of the buffer.
+        source: of a broadcast.
+        at_once: whether the next call is made before this one has ended.
+    """
+
+    op: Op | None
+    elements: int
+    source: int | None
+    at_once: bool
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong.
+
+    Args:
+        kind: ``kill`` a site, ``sever`` the links between two, ``unplug`` a site from the scheduler
+            for a while, ``pause`` one.
+        at_s: when, after all are ready.
+        site, other: which.
+        for_s: how long, of what ends.
+    """
+
+    kind: str
+    at_s: float
+    site: int
+    other: int
+    for_s: float
+
+
+@dataclass(frozen=True)
+class Case:
+    """A group, what it does, and what goes wrong.
+
+    Args:
+        overlay: the network.
+        planner: its routes.
+        chunk_elements: of a chunk.
+        calls: in order.
+        pauses_s: what each site computes before each call, seconds; by site, then by call.
+        faults: what goes wrong.
+        seed: of the numbers.
+    """
+
+    overlay: Overlay
+    planner: AnyPlanner
+    chunk_elements: int
+    calls: tuple[Call, ...]
+    pauses_s: tuple[tuple[float, ...], ...]
+    faults: tuple[Fault, ...]
+    seed: int
+
+
+def make_case(seed: int) -> Case:
+    """Return the case of a seed."""
+    rng = random.Random(seed)
+    size = rng.randint(3, _MOST_SITES)
+    overlay = _overlay(rng, size)
+    planners: list[AnyPlanner] = [Packed(), Star(), Fapt(), Spanning(), Balanced()]
+    planner = rng.choice(planners)
+    calls = []
+    for _ in range(rng.randint(1, _MOST_CALLS)):
+        op = rng.choice([Op.MEAN, Op.MEAN, Op.SUM, Op.MAX, Op.COPY, None])
+        source = rng.randrange(size) if op == Op.COPY else None
+        calls.append(Call(op, rng.randint(1, 2000), source, rng.random() < 0.3))
+    slow_s = rng.choice([0.0, 0.02, 0.3])
+    pauses_s = tuple(tuple(rng.random() * slow_s for _ in calls) for _ in range(size))
+    length_s = 0.1 * len(calls) + slow_s * len(calls)
+    faults = tuple(
+        _fault(rng, size, length_s) for _ in range(rng.choice([0, 1, 1, 1, 2, 2, _MOST_FAULTS]))
+    )
+    return Case(overlay, planner, rng.choice([16, 100, 500]), tuple(calls), pauses_s, faults, seed)
+
+
+def _overlay(rng: random.Random, size: int) -> Overlay:
+    pairs = {(site, (site + 1) % size) for site in range(size)}  # a ring, and chords
+    chance = rng.choice([0.0, 0.5, 1.0])
+    for one in range(size):
+        for other in range(one + 1, size):
+            if (other, one) not in pairs and rng.random() < chance:
+                pairs.add((one, other))
+    links = []
+    for one, other in sorted(pairs):
+        for source, target in ((one, other), (other, one)):
+            rate_bps = rng.choice([1e6, 3e6, 10e6])
+            links.append(Link(source, target, rate_bps, latency_s=rng.choice([0.0, 0.001, 0.02])))
+    return Overlay("explored", tuple(Site(f"s{site}") for site in range(size)), tuple(links))
+
+
+def _fault(rng: random.Random, size: int, length_s: float) -> Fault:
+    kind = rng.choice(["kill", "kill", "sever", "sever", "unplug", "pause"])
+    site, other = rng.sample(range(size), 2)
+    return Fault(kind, rng.random() * length_s, site, other, rng.choice([0.01, 0.3, 2.0, 20.0]))
+
+
+@dataclass
+class _Ended:
+    """How a call ended at a site."""
+
+    result: npt.NDArray[np.float32] | tuple[bytes, ...] | None
+    contributions: tuple[Contribution, ...]
+    members: tuple[int, ...]
+    error: str
+
+
+class _Log:
+    """What the scheduler writes down."""
+
+    def __init__(self) -> None:
+        self.repaired = 0
+        self.lost: set[int] = set()
+
+    def began(self, buffer_elements: int) -> None:
+        """See :class:`anabranch.scheduler.server.Log`."""
+
+    def write(self, *happened: events.Event) -> None:
+        """See :class:`anabranch.scheduler.server.Log`."""
+        for event in happened:
+            if isinstance(event, events.ExchangeRepaired):
+                self.repaired += 1
+            elif isinstance(event, events.SiteLost):
+                self.lost.add(event.site)
+
+
+@dataclass(frozen=True)
+class Explored:
+    """What a case came to.
+
+    Args:
+        violations: of what must hold, in words.
+        exchanges: that were called for.
+        repaired: of those, how many were completed after an interruption.
+        lost: sites.
+    """
+
+    violations: tuple[str, ...]
+    exchanges: int
+    repaired: int
+    lost: int
+
+
+def explore(case: Case) -> Explored:
+    """Run a case, and look whether what must hold did."""
+    log = _Log()
+    ended: dict[int, dict[int, _Ended]] = {site: {} for site in range(case.overlay.size)}
+    wrong: list[str] = []
+    finished: list[str] = []
+    try:
+        finished.append(run_virtually(_run(case, log, ended, wrong)))
+    except (Deadlock, TimeoutError) as error:
+        wrong.append(f"it hangs: {type(error).__name__}: {error}")
+    except Exception as error:
+        wrong.append(f"{type(error).__name__}: {error}")
+    else:
+        wrong += _oracle(case, ended, log.lost, finished[0])
+    exchanges = sum(call.op is not None for call in case.calls)
+    return Explored(tuple(wrong), exchanges, log.repaired, len(log.lost))
+
+
+def contribution(case: Case, site: int, call: int) -> npt.NDArray[np.float32]:
+    """Return what a site contributes: small whole numbers, whose sums are exact."""
+    rng = np.random.default_rng((case.seed, site, call))
+    return rng.integers(-100, 100, case.calls[call].elements).astype(np.float32)
+
+
+def _weight(case: Case, site: int) -> float:
+    return float(1 << (case.seed + site) % 3)
+
+
+async def _run(case: Case, log: _Log, ended: dict[int, dict[int, _Ended]], wrong: list[str]) -> str:
+    loop = asyncio.get_running_loop()
+    network = SimulatedNetwork(loop, case.overlay, seed=case.seed, control_latency_s=0.005)  # type: ignore[arg-type]
+    scheduler = Scheduler(
+        network.control(None),
+        case.overlay,
+        case.planner.plan(case.overlay),
+        _TOKEN,
+        "",
+        lambda plan, elements: case.chunk_elements,
+        log,
+        repairs=Repairs(_planner(case), _LEAST_SITES),
+    )
+    address = await scheduler.listen(_LISTEN)
+    agents: list[SiteAgent] = []
+    ready = asyncio.Event()
+    how_many = 0
+
+    def refused(sender: int | None, error: PeerError) -> None:
+        if sender is not None:
+            wrong.append(f"a message of site {sender} was refused: {error}")
+
+    async def live(site: int) -> None:
+        nonlocal how_many
+        agent = agents[site]
+        await agent.join(address)
+        await agent.start(Transport(case.chunk_elements, 4096, 1 << 16), network.lanes(site))
+        how_many += 1
+        if how_many == case.overlay.size:
+            ready.set()
+        under_way: list[asyncio.Task[None]] = []
+        for number, call in enumerate(case.calls):
+            await asyncio.sleep(case.pauses_s[site][number])
+            task = asyncio.create_task(_call(case, agent, site, number, ended[site]))
+            under_way.append(task)
+            await asyncio.sleep(0)
+            if not call.at_once:
+                await asyncio.gather(*under_way)
+        await asyncio.gather(*under_way)
+        with suppress(NetError):
+            await agent.leave()
+        agent.close()
+
+    for site in range(case.overlay.size):
+        control, data = network.control(site), network.lanes(site)
+        name = case.overlay.sites[site].name
+        agents.append(SiteAgent(control, data, name, _TOKEN, _LISTEN, None, refused))
+    network.begin()
+    lives = [loop.create_task(live(site), name=f"site {site}") for site in range(len(agents))]
+    script = loop.create_task(_script(case, network, ready, lives))
+    try:
+        async with asyncio.timeout(_DEADLINE_S):
+            everybody = await asyncio.gather(*lives, return_exceptions=True)
+            for error in everybody:
+                if isinstance(error, Exception):
+                    raise error
+            try:
+                await scheduler.finished()
+                return ""
+            except NetError as error:
+                return str(error)
+    finally:
+        script.cancel()
+        for task in lives:
+            task.cancel()
+        await scheduler.close()
+
+
+def _planner(case: Case) -> Any:
+    def plan(overlay: Overlay, version: int, previous: plans.Plan | None) -> plans.Plan:
+        return case.planner.plan(overlay, version=version)
+
+    return plan
+
+
+async def _call(
+    case: Case, agent: SiteAgent, site: int, number: int, ended: dict[int, _Ended]
+) -> None:
+    call = case.calls[number]
+    try:
+        if call.op is None:
+            values = await agent.gather(b"%d %d" % (site, number))
+            ended[number] = _Ended(values, (), agent.members(0), "")
+            return
+        buffer = contribution(case, site, number)
+        terms = Terms(call.op, Wire.FLOAT32, call.elements, call.source)
+        done = await agent.exchange(Flat(buffer), terms, _weight(case, site))
+        await agent.round_ended(done, None)
+        ended[number] = _Ended(buffer.copy(), done.contributions, done.members, "")
+    except NetError as error:
+        ended[number] = _Ended(None, (), (), str(error))
+
+
+async def _script(
+    case: Case,
+    network: SimulatedNetwork,
+    ready: asyncio.Event,
+    lives: list[asyncio.Task[None]],
+) -> None:
+    await ready.wait()
+    began_s = asyncio.get_running_loop().time()
+
+    async def act(fault: Fault) -> None:
+        await asyncio.sleep(began_s + fault.at_s - asyncio.get_running_loop().time())
+        host = network.sites[fault.site]
+        if host.dead:
+            return
+        match fault.kind:
+            case "kill":
+                network.kill(fault.site)
+                lives[fault.site].cancel()
+            case "sever":
+                network.sever(fault.site, fault.other)
+            case "unplug":
+                network.disconnect(fault.site)
+                await asyncio.sleep(fault.for_s)
+                network.reconnect(fault.site)
+            case "pause" if not host.asleep:
+                host.asleep = True
+                await asyncio.sleep(fault.for_s)
+                host.wake()
+
+    await asyncio.gather(*(act(fault) for fault in case.faults))
+
+
+def _oracle(
+    case: Case, ended: dict[int, dict[int, _Ended]], lost: set[int], outcome: str
+) -> Iterator[str]:
+    """Yield what does not hold."""
+    stayed = [site for site in ended if site not in lost]
+    for number, call in enumerate(case.calls):
+        here = {site: calls[number] for site, calls in ended.items() if number in calls}
+        name = f"call {number} ({'gather' if call.op is None else call.op.name})"
+        if not outcome:
+            for site in stayed:
+                if site not in here:
+                    yield f"{name} did not end at site {site}"
+        good = {site: each for site, each in here.items() if not each.error}
+        bad = {site: each.error for site, each in here.items() if each.error}
+        for site, error in bad.items():
+            if outcome or site in lost:
+                continue
+            if call.op == Op.COPY and call.source in lost:
+                continue
+            yield f"{name} failed at site {site}: {error}"
+        if bad and good and not outcome and set(bad) - lost:
+            yield f"{name} failed at {sorted(bad)} and not at {sorted(good)}"
+        if not good:
+            continue
+        first = next(iter(good.values()))
+        for site, each in good.items():
+            if call.op is None:
+                if each.result != first.result:
+                    yield f"{name} gathered other values at site {site}"
+                continue
+            assert isinstance(each.result, np.ndarray)
+            assert isinstance(first.result, np.ndarray)
+            if each.result.tobytes() != first.result.tobytes():
+                yield f"{name} has other bits at site {site}"
+            if each.contributions != first.contributions:
+                yield f"{name} names other contributions at site {site}"
+        if call.op is None:
+            assert isinstance(first.result, tuple)
+            of = [int(value.split()[0]) for value in first.result]
+            if not set(stayed) <= set(of) and not outcome:
+                yield f"{name} lacks values of {sorted(set(stayed) - set(of))}"
+            if sorted(first.result) != [b"%d %d" % (site, number) for site in sorted(of)]:
+                yield f"{name} gathered {first.result!r}"
+        else:
+            yield from _exactness(case, number, call, first, stayed, outcome, name)
+
+
+def _exactness(
+    case: Case, number: int, call: Call, found: _Ended, stayed: list[int], outcome: str, name: str
+) -> Iterator[str]:
+    whose = found.contributions
+    if not whose and found.members:
+        all_of = found.members if call.source is None else (call.source,)
+        whose = (Contribution(0, call.elements, all_of),)
+    covered = 0
+    assert isinstance(found.result, np.ndarray)
+    for each in whose:
+        if each.start != covered:
+            yield f"{name}: contributions do not cover the buffer: {whose}"
+        covered = each.stop
+        if call.source is None and not outcome and not set(stayed) <= set(each.sites):
+            yield f"{name} lacks {sorted(set(stayed) - set(each.sites))}, who stayed"
+        parts = [contribution(case, site, number)[each.start : each.stop] for site in each.sites]
+        weights = [_weight(case, site) for site in each.sites]
+        weighed = [weight * part for weight, part in zip(weights, parts, strict=True)]
+        expected: Any
+        match call.op:
+            case Op.MEAN:
+                expected = np.sum(weighed, axis=0, dtype=np.float32) / np.float32(sum(weights))
+            case Op.SUM:
+                expected = np.sum(weighed, axis=0, dtype=np.float32)
+            case Op.MAX:
+                expected = np.max(parts, axis=0)
+            case _:
+                expected = parts[0]
+        if not np.array_equal(found.result[each.start : each.stop], expected):
+            yield f"{name} is not the result of {each.sites} in [{each.start}, {each.stop})"
+    if covered != call.elements:
+        yield f"{name}: contributions cover {covered} of {call.elements} elements: {whose}"
+
+
+def minimised(case: Case) -> Case:
+    """Return the smallest case found, by leaving faults and calls out, that breaks something."""
+    while True:
+        smaller = [
+            replace(case, faults=case.faults[:index] + case.faults[index + 1 :])
+            for index in range(len(case.faults))
+        ] + [
+            replace(
+                case,
+                calls=case.calls[:index] + case.calls[index + 1 :],
+                pauses_s=tuple(each[:index] + each[index + 1 :] for each in case.pauses_s),
+            )
+            for index in range(len(case.calls))
+            if len(case.calls) > 1
+        ]
+        for each in smaller:
+            if explore(each).violations:
+                case = each
+                break
+        else:
+            return case

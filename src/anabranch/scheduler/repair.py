@@ -1,0 +1,130 @@
+"""How an exchange is completed that lost a site or a link: who holds what, and what follows. Pure.
+
+An exchange is settled, and its result given to who called for it, when all members hold it. Until
+then each member has, of every element, either the result or its own contribution, untouched. So
+when something is lost, all members stop and say what they hold. What any of them holds is spread
+from there; what none does is reduced again, from the contributions of those that are left. Both
+are exchanges like any other, on some of the elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from anabranch.net.messages import Contribution, RepairPart
+from anabranch.site import ranges
+from anabranch.site.ranges import Ranges
+
+
+class Unsettled:
+    """An exchange from its first grant until all its members hold the result.
+
+    Args:
+        exchange: the number that its chunks carry.
+        elements: of its buffers.
+        members: who takes part.
+        source: the one contributor of a broadcast; None where all contribute.
+
+    Attributes:
+        generation: how many times it has been interrupted.
+        exchanges: the numbers of the exchanges that would complete it now.
+        contributions: whose contributions are in which elements of the result.
+        repaired: how many elements were reduced again, and how many spread from a holder.
+    """
+
+    def __init__(
+        self, exchange: int, elements: int, members: Collection[int], source: int | None
+    ) -> None:
+        self.exchanges: tuple[int, ...] = (exchange,)
+        self.generation = 0
+        self.repaired = 0, 0
+        self.source = source
+        self._all: Ranges = ((0, elements),)
+        self._members = set(members)
+        self._held: dict[int, Ranges] = {}  # by site, as it said in this generation
+        self._is_mending = False  # whether answers are awaited
+        whose = self._members if source is None else {source}
+        self.contributions: tuple[Contribution, ...] = (
+            Contribution(0, elements, tuple(sorted(whose))),
+        )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that are members now, and no others, have contributed to all of it."""
+        return self.source is not None or all(
+            self._members == set(each.sites) for each in self.contributions
+        )
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all members hold all of the result."""
+        return not self._is_mending and all(
+            self._held.get(site) == self._all for site in self._members
+        )
+
+    def interrupt(self, members: Collection[int]) -> None:
+        """Ask these members, all that are left, what they hold."""
+        self._members = set(members)
+        self.generation += 1
+        self._is_mending = True
+        self._held = {}
+
+    def hear(self, site: int, generation: int, held: Ranges) -> bool:
+        """Take what a member says it holds; return whether that was the last answer awaited."""
+        if generation != self.generation or site not in self._members:
+            return False  # said before it heard of the interruption
+        self._held[site] = held
+        return self._is_mending and len(self._held) == len(self._members)
+
+    def mend(self, next_exchange: Callable[[], int]) -> tuple[RepairPart, ...] | None:
+        """Return what completes it, once all have answered.
+
+        Args:
+            next_exchange: numbers exchanges.
+
+        Returns:
+            None where nobody has what is missing, as the source of a broadcast is lost.
+        """
+        self._is_mending = False
+        held, self._held = self._held, {}
+        if self.source in self._members:  # its own elements are the result
+            held[self.source] = self._all
+        missing = ranges.minus(self._all, ranges.union(*held.values()))
+        if missing and self.source is not None:
+            return None
+        everyone = tuple(sorted(self._members))
+        parts = []
+        spread = 0
+        if missing:
+            parts.append(RepairPart(next_exchange(), None, everyone, missing))
+            self._contribute(missing, everyone)
+        # Those who hold the most first: the fewer sources, the fewer exchanges.
+        done = missing
+        for source in sorted(held, key=lambda site: (-ranges.length(held[site]), site)):
+            own = ranges.minus(held[source], done)
+            done = ranges.union(done, own)
+            lacks = {site: ranges.minus(own, held[site]) for site in everyone}
+            run = ranges.union(*lacks.values())
+            if run:  # who holds some of it already gets the same bits again
+                receivers = tuple(site for site in everyone if lacks[site])
+                parts.append(RepairPart(next_exchange(), source, receivers, run))
+                spread += ranges.length(run)
+        self.exchanges = tuple(part.exchange for part in parts)
+        again, before = self.repaired
+        self.repaired = again + ranges.length(missing), before + spread
+        return tuple(parts)
+
+    def _contribute(self, again: Ranges, sites: tuple[int, ...]) -> None:
+        kept = [
+            Contribution(start, stop, each.sites)
+            for each in self.contributions
+            for start, stop in ranges.minus(((each.start, each.stop),), again)
+        ]
+        new = [Contribution(start, stop, sites) for start, stop in again]
+        joined: list[Contribution] = []
+        for each in sorted([*kept, *new], key=lambda one: one.start):
+            if joined and joined[-1].sites == each.sites and joined[-1].stop == each.start:
+                joined[-1] = Contribution(joined[-1].start, each.stop, each.sites)
+            else:
+                joined.append(each)
+        self.contributions = tuple(joined)

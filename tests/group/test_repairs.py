@@ -1,0 +1,107 @@
+"""A group of real processes that loses one: the others go on, and know what they have."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]  # processes
+
+PROGRAM = """
+import sys
+import numpy as np
+import anabranch
+
+with anabranch.join() as group:
+    for number in range(10_000):
+        tensor = np.full(1_000_000, 2.0 ** group.rank, np.float32)
+        handle = group.all_reduce(tensor, op="sum", async_op=True)
+        handle.wait()
+        if number == 5:
+            print("begun", flush=True)
+        if len(group.sites) == 2:
+            break
+    print(*group.sites, group.rank, group.size)
+    for start, stop, names in handle.contributors or [(0, 1_000_000, group.sites)]:
+        expected = sum({"a": 1.0, "b": 2.0, "c": 4.0}[name] for name in names)
+        assert (tensor[start:stop] == expected).all(), (start, stop, names)
+    assert group.all_gather(group.site) == [*group.sites]
+"""
+
+
+@pytest.fixture
+def group() -> Iterator[Callable[..., list[subprocess.Popen[str]]]]:
+    """Return what starts a group of three, whose scheduler comes first; all end with the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*options: str) -> list[subprocess.Popen[str]]:
+        environment = {**os.environ, "ANABRANCH_TOKEN": "told"}
+        scheduler = subprocess.Popen(
+            [sys.executable, "-m", "anabranch", "scheduler", "--sites", "a,b,c", *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        started.append(scheduler)
+        assert scheduler.stdout is not None
+        environment["ANABRANCH_SCHEDULER"] = scheduler.stdout.readline().strip()
+        started.extend(
+            subprocess.Popen(
+                [sys.executable, "-c", PROGRAM],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**environment, "ANABRANCH_SITE": name},
+            )
+            for name in "abc"
+        )
+        for site in started[1:]:
+            assert site.stdout is not None
+            assert site.stdout.readline() == "begun\n"
+        return started
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_others_complete_what_was_under_way(
+    group: Callable[..., list[subprocess.Popen[str]]], number: signal.Signals
+) -> None:
+    scheduler, a, lost, c = group()
+    lost.send_signal(number)
+    for site, rank in ((a, 0), (c, 1)):
+        out, err = site.communicate()
+        assert site.returncode == 0, err
+        assert out == f"a c {rank} 2\n"
+    _, told = scheduler.communicate()
+    assert scheduler.returncode == 0, told
+    assert "b is lost: site 1 (b) died" in told
+
+
+def test_a_group_may_end_instead(group: Callable[..., list[subprocess.Popen[str]]]) -> None:
+    scheduler, a, lost, c = group("--on-loss", "abort")
+    lost.kill()
+    for site in (a, c):
+        _, err = site.communicate()
+        assert site.returncode == 1
+        assert "RunAborted: site 1 (b) died" in err
+    assert scheduler.wait() != 0
+
+
+def test_a_group_ends_with_too_few(group: Callable[..., list[subprocess.Popen[str]]]) -> None:
+    scheduler, a, lost, c = group("--least-sites", "3")
+    lost.kill()
+    for site in (a, c):
+        _, err = site.communicate()
+        assert site.returncode == 1
+        assert "RunAborted: site 1 (b) died" in err
+    assert scheduler.wait() != 0
