@@ -8,11 +8,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import Signature
 from anabranch.plan import Plan, Tree
-from anabranch.scheduler.exchanges import Counter, Disagreement, ExchangeBook, Granted
+from anabranch.scheduler.exchanges import (
+    Abandoned,
+    Counter,
+    Disagreement,
+    ExchangeBook,
+    Granted,
+    Whole,
+)
 
 FIRST = Plan(1, (Tree(0, 1.0, (-1, 0), (-1, 0)),))
 SECOND = replace(FIRST, version=2)
@@ -276,3 +284,48 @@ def test_a_broadcast_that_a_member_disagrees_on_overwrites_nothing() -> None:
     answers = book.request(1, 1, SMALL)  # an all-reduce
     assert answers is not None
     assert any(isinstance(answer, Disagreement) for answer in answers)
+
+
+# --- members that are lost
+
+
+def test_what_a_lost_member_alone_had_asked_for_is_the_others_too() -> None:
+    book = book_of([0, 1])
+    assert granted(book, 1, 1).is_first
+    assert book.lose(1) == ()
+    assert book.is_held(1)
+    assert not granted(book, 0, 1).is_first  # the exchange that is under way goes on
+    assert book.ended(0, 1, 1, None) is None
+    assert not book.is_held(1)
+
+
+def test_a_gathering_that_waits_for_a_lost_member_alone_is_whole() -> None:
+    book = book_of([0, 1, 2], replace(FIRST, trees=(Tree(0, 1.0, (-1, 0, 0), (-1, 0, 0)),)))
+    for site in (0, 2):
+        assert book.gather(site, 1, b"%d" % site) == ()
+    assert book.lose(1) == (Whole(1, (b"0", b"2")),)
+
+
+def test_a_broadcast_from_a_lost_member_is_given_up() -> None:
+    book = book_of([0, 1, 2], replace(FIRST, trees=(Tree(0, 1.0, (-1, 0, 0), (-1, 0, 0)),)))
+    copy = structs.replace(SMALL, source=1)
+    assert book.request(0, 1, copy) == ()
+    answers = book.lose(1)
+    assert {answer.site for answer in answers if isinstance(answer, Abandoned)} == {0, 2}
+    assert book.request(2, 1, copy) == ()  # it has been told
+    assert granted(book, 0, 2).is_first
+
+
+def test_who_disagreed_with_a_lost_member_alone_may_go_on() -> None:
+    book = book_of([0, 1])
+    assert book.gather(1, 1, b"x") == ()
+    assert book.lose(1) == ()
+    assert granted(book, 0, 1).is_first
+
+
+def test_a_site_has_the_plan_of_a_repair_from_then_on() -> None:
+    book = book_of([0, 1])
+    book.issue(SECOND)
+    assert book.plan_for(0) is SECOND
+    assert book.plan_for(0) is None
+    assert not granted(book, 0, 1).lacks

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ from anabranch.site.terms import Op, Terms, Wire
 _TOKEN = "explored"
 _LISTEN = "127.0.0.1", 0
 _DEADLINE_S = 600.0  # of virtual time: a case takes a few seconds, and its patience a few more
-_MOST_SITES, _MOST_CALLS, _MOST_FAULTS = 6, 6, 3
+_MOST_SITES, _MOST_CALLS, _MOST_FAULTS = 6, 10, 3
 _LEAST_SITES = 2
 
 
@@ -108,14 +108,14 @@ def make_case(seed: int) -> Case:
     for _ in range(rng.randint(1, _MOST_CALLS)):
         op = rng.choice([Op.MEAN, Op.MEAN, Op.SUM, Op.MAX, Op.COPY, None])
         source = rng.randrange(size) if op == Op.COPY else None
-        calls.append(Call(op, rng.randint(1, 2000), source, rng.random() < 0.3))
+        calls.append(Call(op, rng.randint(1, 200), source, rng.random() < 0.3))
     slow_s = rng.choice([0.0, 0.02, 0.3])
     pauses_s = tuple(tuple(rng.random() * slow_s for _ in calls) for _ in range(size))
     length_s = 0.1 * len(calls) + slow_s * len(calls)
     faults = tuple(
         _fault(rng, size, length_s) for _ in range(rng.choice([0, 1, 1, 1, 2, 2, _MOST_FAULTS]))
     )
-    return Case(overlay, planner, rng.choice([16, 100, 500]), tuple(calls), pauses_s, faults, seed)
+    return Case(overlay, planner, rng.choice([16, 50, 200]), tuple(calls), pauses_s, faults, seed)
 
 
 def _overlay(rng: random.Random, size: int) -> Overlay:
@@ -128,7 +128,7 @@ def _overlay(rng: random.Random, size: int) -> Overlay:
     links = []
     for one, other in sorted(pairs):
         for source, target in ((one, other), (other, one)):
-            rate_bps = rng.choice([1e6, 3e6, 10e6])
+            rate_bps = rng.choice([1e5, 3e5, 1e6])
             links.append(Link(source, target, rate_bps, latency_s=rng.choice([0.0, 0.001, 0.02])))
     return Overlay("explored", tuple(Site(f"s{site}") for site in range(size)), tuple(links))
 
@@ -417,6 +417,44 @@ def _exactness(
             yield f"{name} is not the result of {each.sites} in [{each.start}, {each.stop})"
     if covered != call.elements:
         yield f"{name}: contributions cover {covered} of {call.elements} elements: {whose}"
+
+
+@dataclass
+class Found:
+    """What many cases came to.
+
+    Attributes:
+        cases, exchanges, repaired, lost: how many.
+        violations: by seed.
+    """
+
+    cases: int = 0
+    exchanges: int = 0
+    repaired: int = 0
+    lost: int = 0
+    violations: dict[int, tuple[str, ...]] = field(default_factory=dict)
+
+    def add(self, other: Found) -> None:
+        """Count these too."""
+        self.cases += other.cases
+        self.exchanges += other.exchanges
+        self.repaired += other.repaired
+        self.lost += other.lost
+        self.violations |= other.violations
+
+
+def explore_seeds(seeds: Sequence[int]) -> Found:
+    """Run the cases of some seeds."""
+    found = Found()
+    for seed in seeds:
+        each = explore(make_case(seed))
+        found.cases += 1
+        found.exchanges += each.exchanges
+        found.repaired += each.repaired
+        found.lost += each.lost
+        if each.violations:
+            found.violations[seed] = each.violations
+    return found
 
 
 def minimised(case: Case) -> Case:
