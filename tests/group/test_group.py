@@ -452,15 +452,31 @@ def test_a_site_that_waits_at_a_barrier_while_others_exchange_is_named_to_all(
     at_each(tuple(pair), lambda group: group.all_reduce(tensors[group.rank]))
 
 
-def test_who_calls_after_a_site_has_left_is_told_so() -> None:
+def test_a_site_may_leave_and_the_others_go_on() -> None:
     with anabranch.local(SITES) as groups:
+        tensors = random_tensors()
+        at_each(groups, lambda group: group.all_reduce(tensors[group.rank]))
+        pair = at_each(groups[:2], lambda group: group.subgroup(["site0", "site1"]))
+        first = groups[0].all_reduce(tensors[0], async_op=True)
+        groups[2].close()  # returns as the others go on without it
+        second = groups[1].all_reduce(tensors[1], async_op=True)
+        first.wait()
+        second.wait()
+        assert torch.equal(tensors[0], tensors[1])
+        assert at_each(groups[:2], lambda group: group.all_gather(group.rank)) == [[0, 1]] * 2
+        assert [each.sites for each in (*groups[:2], *pair)] == [("site0", "site1")] * 4
+
+
+def test_who_calls_after_a_site_has_left_is_told_so_where_none_may_be_lost() -> None:
+    service = anabranch.Service(overlay_of(SITES), awareness=None, adaptive=False, on_loss="abort")
+    with anabranch.local(service) as groups:
         tensors = random_tensors()
         at_each(groups, lambda group: group.all_reduce(tensors[group.rank]))
         waiting = groups[0].all_reduce(tensors[0], async_op=True)
         with ThreadPoolExecutor(1) as pool:
             leaving = pool.submit(groups[2].close)
             for call in (waiting.wait, groups[1].barrier, lambda: groups[1].all_gather(5)):
-                with pytest.raises(ExchangeError, match=r"site 2 \(site2\) has left"):
+                with pytest.raises(ExchangeError, match=r"site 2 \(s2\) has left"):
                     call()
             assert not leaving.done()
             for group in groups[:2]:

@@ -25,6 +25,7 @@ from anabranch.record import (
     RunStopping,
     SiteCut,
     SiteJoined,
+    SiteLeft,
     SiteLost,
     SiteResumed,
     StepDone,
@@ -94,6 +95,7 @@ ONE_OF_EACH: list[Event] = [
     TransportChosen(at_s=0.1, site=1, strands=4, why="bbr may not be set here"),
     SiteCut(at_s=2.5, site=1, detail="Lima closed the connection"),
     SiteResumed(at_s=2.75, site=1),
+    SiteLeft(at_s=2.9, site=2),
     SiteLost(at_s=3.0, site=1, detail="silent for 2 s", goes_on=True),
     ExchangeRepaired(
         at_s=3.25,

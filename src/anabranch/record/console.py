@@ -35,6 +35,8 @@ class Console:
                 name = self._names[event.site]
                 self._missing[name] = None
                 self._say(f"{name} is lost: {event.detail}")
+            case events.SiteLeft():
+                self._say(f"{self._names[event.site]} has left; the others go on")
             case events.ExchangeRepaired():
                 members = ", ".join(self._names[site] for site in event.members)
                 self._say(

@@ -240,6 +240,12 @@ class SiteLost(_Event, frozen=True, kw_only=True):
     goes_on: bool = False  # whether the run goes on without it, and its pace was told so
 
 
+class SiteLeft(_Event, frozen=True, kw_only=True):
+    """A site has left in good order, and the others go on without it."""
+
+    site: int
+
+
 class ExchangeRepaired(_Event, frozen=True, kw_only=True):
     """All members hold the result of an exchange that had lost a site or a link on its way."""
 
@@ -295,6 +301,7 @@ Event = (
     | SiteCut
     | SiteResumed
     | SiteLost
+    | SiteLeft
     | ExchangeRepaired
     | FaultInjected
     | RunStopping

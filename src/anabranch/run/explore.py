@@ -13,6 +13,7 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,7 @@ class Case:
         chunk_elements: of a chunk.
         calls: in order.
         pauses_s: what each site computes before each call, seconds; by site, then by call.
+        leaves_after: how many calls each site makes; the others go on without one that makes fewer.
         faults: what goes wrong.
         seed: of the numbers.
     """
@@ -93,6 +95,7 @@ class Case:
     chunk_elements: int
     calls: tuple[Call, ...]
     pauses_s: tuple[tuple[float, ...], ...]
+    leaves_after: tuple[int, ...]
     faults: tuple[Fault, ...]
     seed: int
 
@@ -115,7 +118,14 @@ def make_case(seed: int) -> Case:
     faults = tuple(
         _fault(rng, size, length_s) for _ in range(rng.choice([0, 1, 1, 1, 2, 2, _MOST_FAULTS]))
     )
-    return Case(overlay, planner, rng.choice([16, 50, 200]), tuple(calls), pauses_s, faults, seed)
+    leaves_after = [len(calls)] * size
+    if rng.random() < 0.3:
+        leaves_after[rng.randrange(size)] = rng.randrange(len(calls))
+    chunk_elements = rng.choice([16, 50, 200])
+    return Case(
+        *(overlay, planner, chunk_elements, tuple(calls), pauses_s, tuple(leaves_after)),
+        *(faults, seed),
+    )
 
 
 def _overlay(rng: random.Random, size: int) -> Overlay:
@@ -190,15 +200,19 @@ def explore(case: Case) -> Explored:
     log = _Log()
     ended: dict[int, dict[int, _Ended]] = {site: {} for site in range(case.overlay.size)}
     wrong: list[str] = []
+    refusals: list[tuple[int, int, str]] = []
     finished: list[str] = []
     try:
-        finished.append(run_virtually(_run(case, log, ended, wrong)))
+        finished.append(run_virtually(_run(case, log, ended, refusals)))
     except (Deadlock, TimeoutError) as error:
         wrong.append(f"it hangs: {type(error).__name__}: {error}")
     except Exception as error:
         wrong.append(f"{type(error).__name__}: {error}")
     else:
         wrong += _oracle(case, ended, log.lost, finished[0])
+        for site, sender, why in refusals:
+            if not {site, sender} & log.lost:
+                wrong.append(f"site {site} refused a message of site {sender}: {why}")
     exchanges = sum(call.op is not None for call in case.calls)
     return Explored(tuple(wrong), exchanges, log.repaired, len(log.lost))
 
@@ -213,7 +227,9 @@ def _weight(case: Case, site: int) -> float:
     return float(1 << (case.seed + site) % 3)
 
 
-async def _run(case: Case, log: _Log, ended: dict[int, dict[int, _Ended]], wrong: list[str]) -> str:
+async def _run(
+    case: Case, log: _Log, ended: dict[int, dict[int, _Ended]], refusals: list[tuple[int, int, str]]
+) -> str:
     loop = asyncio.get_running_loop()
     network = SimulatedNetwork(loop, case.overlay, seed=case.seed, control_latency_s=0.005)  # type: ignore[arg-type]
     scheduler = Scheduler(
@@ -231,9 +247,9 @@ async def _run(case: Case, log: _Log, ended: dict[int, dict[int, _Ended]], wrong
     ready = asyncio.Event()
     how_many = 0
 
-    def refused(sender: int | None, error: PeerError) -> None:
+    def refused(site: int, sender: int | None, error: PeerError) -> None:
         if sender is not None:
-            wrong.append(f"a message of site {sender} was refused: {error}")
+            refusals.append((site, sender, str(error)))
 
     async def live(site: int) -> None:
         nonlocal how_many
@@ -244,7 +260,7 @@ async def _run(case: Case, log: _Log, ended: dict[int, dict[int, _Ended]], wrong
         if how_many == case.overlay.size:
             ready.set()
         under_way: list[asyncio.Task[None]] = []
-        for number, call in enumerate(case.calls):
+        for number, call in enumerate(case.calls[: case.leaves_after[site]]):
             await asyncio.sleep(case.pauses_s[site][number])
             task = asyncio.create_task(_call(case, agent, site, number, ended[site]))
             under_way.append(task)
@@ -259,7 +275,7 @@ async def _run(case: Case, log: _Log, ended: dict[int, dict[int, _Ended]], wrong
     for site in range(case.overlay.size):
         control, data = network.control(site), network.lanes(site)
         name = case.overlay.sites[site].name
-        agents.append(SiteAgent(control, data, name, _TOKEN, _LISTEN, None, refused))
+        agents.append(SiteAgent(control, data, name, _TOKEN, _LISTEN, None, partial(refused, site)))
     network.begin()
     lives = [loop.create_task(live(site), name=f"site {site}") for site in range(len(agents))]
     script = loop.create_task(_script(case, network, ready, lives))
@@ -342,8 +358,9 @@ def _oracle(
     case: Case, ended: dict[int, dict[int, _Ended]], lost: set[int], outcome: str
 ) -> Iterator[str]:
     """Yield what does not hold."""
-    stayed = [site for site in ended if site not in lost]
     for number, call in enumerate(case.calls):
+        stayed = [site for site in ended if site not in lost and number < case.leaves_after[site]]
+        gone = lost | {site for site in ended if number >= case.leaves_after[site]}
         here = {site: calls[number] for site, calls in ended.items() if number in calls}
         name = f"call {number} ({'gather' if call.op is None else call.op.name})"
         if not outcome:
@@ -353,12 +370,12 @@ def _oracle(
         good = {site: each for site, each in here.items() if not each.error}
         bad = {site: each.error for site, each in here.items() if each.error}
         for site, error in bad.items():
-            if outcome or site in lost:
+            if outcome or site in lost or len(stayed) < _LEAST_SITES:
                 continue
-            if call.op == Op.COPY and call.source in lost:
+            if call.op == Op.COPY and call.source in gone:
                 continue
             yield f"{name} failed at site {site}: {error}"
-        if bad and good and not outcome and set(bad) - lost:
+        if bad and good and not outcome and set(bad) - gone:
             yield f"{name} failed at {sorted(bad)} and not at {sorted(good)}"
         if not good:
             continue

@@ -320,6 +320,14 @@ class Channels:
 
     # --- what is lost
 
+    def members(self, channel: int) -> tuple[int, ...]:
+        """Return who takes part in a channel; none if there is no such one."""
+        return self._books[channel].members if 0 <= channel < len(self._books) else ()
+
+    def awaiting(self, site: int) -> list[int]:
+        """Return the channels in which another member has made a call that this one has not."""
+        return [channel for channel, book in enumerate(self._books) if book.awaits(site)]
+
     def lose(self, sites: Collection[int], plan: Plan) -> Outcome:
         """Go on without some sites, or links: interrupt what they may be part of.
 

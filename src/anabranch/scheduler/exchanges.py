@@ -326,6 +326,10 @@ class ExchangeBook:
                 self._drop(number)
         return (*answers, *self.grant())
 
+    def awaits(self, site: int) -> bool:
+        """Return whether another member has made a call that this one has not."""
+        return site in self._calls and max(self._calls.values()) > self._calls[site]
+
     def plan_for(self, site: int) -> Plan | None:
         """Return the plan in force, which a site has from now on; None if it has it already."""
         if self._known[site] == self._plan.version:

@@ -160,6 +160,7 @@ class Scheduler:
     ) -> None:
         self._repairs = repairs
         self._cut: set[tuple[int, int]] = set()  # links that nothing crosses any more
+        self._departed: set[int] = set()  # sites that have left, and are members yet
         plan.check_fits(overlay)
         self._pacing = pacing
         self._servers = dict.fromkeys(tree.root for tree in plan.trees)
@@ -385,6 +386,7 @@ class Scheduler:
                 self._ready.add(site)
                 self._begin_if_all_ready(site, message.buffer_elements)
             case ExchangeRequest() if len(self._ready) == self.overlay.size:
+                self._go_on_without_departed(message.channel)
                 self._follow(self.channels.request(site, message))
             case Holding():
                 self._follow(self.channels.hold(site, message))
@@ -393,6 +395,7 @@ class Scheduler:
             case SubgroupRequest() if len(self._ready) == self.overlay.size:
                 self._follow(self.channels.subgroup(site, message.members))
             case Gather() if len(self._ready) == self.overlay.size:
+                self._go_on_without_departed(message.channel)
                 self._follow(self.channels.gather(site, message))
             case ProceedRequest() if self._pacing is not None:
                 seconds = message.compute_s
@@ -434,7 +437,12 @@ class Scheduler:
                         "its updates; a worker goes on until there is no further one"
                     )
                     return
-                self._follow(self.channels.leave(site))
+                if self._repairs is None:
+                    self._follow(self.channels.leave(site))
+                else:
+                    self._departed.add(site)
+                    for channel in self.channels.awaiting(site):
+                        self._go_on_without_departed(channel)
                 self._end_if_all_left()
             case RejoinAck() if 0 <= message.site < self.overlay.size:
                 if message.incarnation == self.members.incarnations[message.site]:
@@ -770,6 +778,25 @@ class Scheduler:
         self._follow(outcome)
         self._end_if_all_left()
         return True
+
+    def _go_on_without_departed(self, channel: int) -> None:
+        """Go on without sites that have left, as a member of their channel makes another call.
+
+        Until then they relay for the others, who may be about to leave as well.
+        """
+        departed = self._departed & {*self.channels.members(channel)}
+        if not departed or self._repairs is None:
+            return
+        self._departed -= departed
+        names = ", ".join(map(self.name, sorted(departed)))
+        if not self._go_on_without(departed, set(), f"{names} left"):
+            for site in departed:
+                self._follow(self.channels.leave(site))
+            return
+        for site in sorted(departed):
+            self.note(events.SiteLeft(at_s=self._since_start_s(), site=site))
+            self._post(site, Shutdown())
+            self._sessions.pop(site, None)
 
     def _begin_to_look(self, size_bytes: int) -> None:
         """Look at plans from now on."""
