@@ -572,6 +572,19 @@ class LinkCut(Message, frozen=True):
     neighbour: int
 
 
+class LinkProbe(Message, frozen=True):
+    """From the scheduler: can this neighbour be reached again? Answered by :class:`LinkProbed`."""
+
+    neighbour: int
+
+
+class LinkProbed(Message, frozen=True):
+    """Whether a neighbour answered on a connection of its own."""
+
+    neighbour: int
+    answers: bool
+
+
 class CutOff(Message, frozen=True):
     """From a site: its lane to or from a neighbour has ended. It may be that the neighbour died.
 
@@ -657,6 +670,8 @@ AnyMessage = (
     | Shutdown
     | CutOff
     | LinkCut
+    | LinkProbe
+    | LinkProbed
     | Rejoined
     | RejoinAck
     | Abort

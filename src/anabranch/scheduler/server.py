@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
+from itertools import permutations, product
 from typing import Protocol
 
 from anabranch import overlay as overlays
@@ -40,6 +40,8 @@ from anabranch.net.messages import (
     Join,
     Leave,
     LinkCut,
+    LinkProbe,
+    LinkProbed,
     Measured,
     Message,
     PaceOver,
@@ -88,6 +90,8 @@ _ELEMENT_BYTES = 4
 # they give up themselves.
 _CHANGE = 1.25
 _SLACK_S = 1.0
+# Between looks whether a link that was cut leads somewhere again.
+_FIRST_PROBE_S, _LONGEST_PROBE_S = 5.0, 300.0
 _MEASURABLE_BPS = 1.0, 1e15
 _LONGEST_S = 1e6
 
@@ -160,6 +164,9 @@ class Scheduler:
     ) -> None:
         self._repairs = repairs
         self._cut: set[tuple[int, int]] = set()  # links that nothing crosses any more
+        self._probe_pauses_s: dict[frozenset[int], float] = {}  # of links that are cut, by ends
+        self._probed: dict[frozenset[int], set[int]] = {}  # which ends have reached the other
+        self._healing: dict[frozenset[int], set[int]] = {}  # which ends have lanes again
         self._departed: set[int] = set()  # sites that have left, and are members yet
         plan.check_fits(overlay)
         self._pacing = pacing
@@ -444,6 +451,10 @@ class Scheduler:
                     for channel in self.channels.awaiting(site):
                         self._go_on_without_departed(channel)
                 self._end_if_all_left()
+            case LinkProbed() if self._repairs is not None:
+                self._hear_probed(site, message)
+            case RejoinAck() if frozenset((site, message.site)) in self._healing:
+                self._healed(frozenset((site, message.site)), site)
             case RejoinAck() if 0 <= message.site < self.overlay.size:
                 if message.incarnation == self.members.incarnations[message.site]:
                     self._met(message.site, site)
@@ -733,6 +744,74 @@ class Scheduler:
             return
         for here, there in pair:
             self._post(here, LinkCut(there))
+        self._probe_later(frozenset((site, cut.neighbour)))
+
+    def _probe_later(self, ends: frozenset[int]) -> None:
+        """Look in a while whether links that were cut lead somewhere again; ever less often."""
+        pause_s = self._probe_pauses_s.get(ends, _FIRST_PROBE_S)
+        self._probe_pauses_s[ends] = min(2 * pause_s, _LONGEST_PROBE_S)
+        asyncio.get_running_loop().call_later(pause_s, self._probe, ends)
+
+    def _probe(self, ends: frozenset[int]) -> None:
+        if self._end.done() or not ends <= self._sessions.keys() or ends & self._left:
+            return
+        self._probed[ends] = set()
+        one, other = ends
+        self._post(one, LinkProbe(other))
+        self._post(other, LinkProbe(one))
+
+    def _hear_probed(self, site: int, message: LinkProbed) -> None:
+        ends = frozenset((site, message.neighbour))
+        if ends not in self._probed:
+            raise OutOfPlaceMessage(f"{self.name(site)} tells of a probe that was not asked for")
+        if not message.answers:
+            del self._probed[ends]
+            self._probe_later(ends)
+            return
+        self._probed[ends].add(site)
+        if self._probed[ends] != ends or not ends <= self._sessions.keys():
+            return
+        del self._probed[ends]
+        for here, there in permutations(ends):
+            incarnation, address = self.members.incarnations[there], self.members.addresses[there]
+            self._post(here, Rejoined(there, incarnation, *address))
+        self._healing[ends] = set()
+
+    def _healed(self, ends: frozenset[int], site: int) -> None:
+        """Use links again to which one end, and perhaps both, have opened."""
+        self._healing[ends].add(site)
+        if self._healing[ends] != ends:
+            return
+        del self._healing[ends]
+        self._cut -= {*permutations(ends)}
+        assert self._repairs is not None
+        believed = self.overlay if self._awareness is None else self._awareness.made_for
+        rest = plans.remainder(believed, self.lost, self._cut)
+        version = self.channels.all.plan.version + 1
+        plan = rest.widen(self._repairs.planner(rest.overlay, version, None))
+        self.channels.issue(plan)
+        names = " and ".join(map(self.name, sorted(ends)))
+        self._use(plan, f"{names} reach each other again")
+
+    def _use(self, plan: Plan, why: str) -> None:
+        """Write down a plan that something lost or found again asked for; plan on from there."""
+        self.note(
+            events.PlanIssued(
+                at_s=self._since_start_s(),
+                version=plan.version,
+                plan_json=plans.dumps(plan),
+                why=why,
+                changed=[],
+                before_s=None,
+                after_s=None,
+            )
+        )
+        self._auxiliary = plan.version, _flat(plan)
+        if self._awareness is not None and self._replan_loop is not None:
+            assert self._repairs is not None
+            self._replan_loop.close()
+            self._awareness.go_on(self.lost, self._cut, plan, self._repairs.planner)
+            self._begin_to_look(self._replan_loop.size_bytes)
 
     def _go_on_without(self, sites: set[int], links: set[tuple[int, int]], why: str) -> bool:
         """Plan without some sites and links, and complete what is under way among the others.
@@ -759,22 +838,7 @@ class Scheduler:
             self._write_lost(site, reason, True, now_s)
         self.lost |= sites | unreachable
         outcome = self.channels.lose(sites | unreachable, plan)
-        self.note(
-            events.PlanIssued(
-                at_s=now_s,
-                version=version,
-                plan_json=plans.dumps(plan),
-                why=why,
-                changed=[],
-                before_s=None,
-                after_s=None,
-            )
-        )
-        self._auxiliary = version, _flat(plan)
-        if self._awareness is not None and self._replan_loop is not None:
-            self._replan_loop.close()
-            self._awareness.go_on(self.lost, self._cut, plan, self._repairs.planner)
-            self._begin_to_look(self._replan_loop.size_bytes)
+        self._use(plan, why)
         self._follow(outcome)
         self._end_if_all_left()
         return True

@@ -232,11 +232,15 @@ class SimulatedNetwork:
         self._cut_off.discard(self.sites[site])
 
     def sever(self, one: int, other: int) -> None:
-        """Break all connections over the links between two hosts, for good; keep new ones out."""
+        """Break all connections over the links between two hosts; keep new ones out."""
         self._severed |= {(one, other), (other, one)}
         ways = [self._ways[pair] for pair in ((one, other), (other, one)) if pair in self._ways]
         for end in [end for end in self._ends if end.way in ways]:
             end.break_off()
+
+    def join(self, one: int, other: int) -> None:
+        """Let new connections between two hosts be made again."""
+        self._severed -= {(one, other), (other, one)}
 
     # --- flows
 

@@ -42,6 +42,8 @@ from anabranch.net.messages import (
     Join,
     Leave,
     LinkCut,
+    LinkProbe,
+    LinkProbed,
     Measured,
     Message,
     NoMoreRounds,
@@ -282,6 +284,7 @@ class SiteAgent:
         self._subgroups: dict[tuple[int, ...], asyncio.Future[int]] = {}
         self._underway: dict[int, _Underway] = {}  # by exchange
         self._over = False  # no further exchange is held
+        self._probes: set[asyncio.Task[None]] = set()
         self._round_trip_s = 0.0  # to the scheduler, as it last was
         self._serving: Serving | None = None  # in a run with servers
         self._meter: Meter | None = None
@@ -644,6 +647,8 @@ class SiteAgent:
 
     def close(self) -> None:
         """Close every connection; no error reaches anyone."""
+        for probe in self._probes:
+            probe.cancel()
         if self._listener is not None:
             self._listener.close()
         if self._plane is not None:
@@ -671,6 +676,10 @@ class SiteAgent:
                     state.calls[message.number].next.set_result(message)
             case LinkCut() if self._plane is not None:
                 self._plane.cut(message.neighbour)
+            case LinkProbe() if self._plane is not None:
+                probe = self._loop.create_task(self._probe(self._plane, message.neighbour))
+                self._probes.add(probe)
+                probe.add_done_callback(self._probes.discard)
             case NoMoreRounds():
                 self._over = True
                 self._fail_waiting(RoundsOver())
@@ -767,6 +776,11 @@ class SiteAgent:
             state.repairs[message.number] = message, state.plan
         elif call.generation == message.generation:
             call.next.set_result((message, state.plan))
+
+    async def _probe(self, plane: DataPlane, neighbour: int) -> None:
+        answers = await plane.answers(neighbour)
+        if self._scheduler.is_open:
+            self._scheduler.post(LinkProbed(neighbour, answers))
 
     def _exchange_failed(self, message: ExchangeFailed) -> None:
         state = self._channels[message.channel]

@@ -26,6 +26,7 @@ from anabranch.net.messages import (
     Interrupt,
     Join,
     LinkCut,
+    LinkProbe,
     Message,
     NoMoreRounds,
     PaceOver,
@@ -232,6 +233,7 @@ class Control:
                 | Grant()
                 | Interrupt()
                 | LinkCut()
+                | LinkProbe()
                 | NoMoreRounds()
                 | Rejoined()
                 | Repair()

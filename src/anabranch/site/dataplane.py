@@ -16,6 +16,7 @@ from anabranch.net.errors import (
     DuplicateMessage,
     LinkError,
     MalformedMessage,
+    NetError,
     OutOfPlaceMessage,
     PeerError,
     UnauthorisedPeer,
@@ -52,6 +53,7 @@ T = TypeVar("T")
 MOST_CHUNK_ELEMENTS = 1 << 26
 MOST_STRANDS = 16
 _LONGEST_S = 1e12  # any clock's time is less
+_PROBE_S = 3.0  # that a neighbour has to answer a probe, before it counts as out of reach
 LIMITS = Limits(message_bytes=1 << 16, payload_bytes=4 * MOST_CHUNK_ELEMENTS)
 
 
@@ -472,6 +474,17 @@ class DataPlane:
         for connection in self._inbound.get(neighbour, {}).values():
             connection.close()
 
+    async def answers(self, neighbour: int) -> bool:
+        """Return whether a neighbour answers on a connection that is made for that."""
+        try:
+            async with asyncio.timeout(_PROBE_S):
+                receiver = _Probing()
+                connection = await self._network.connect(self._addresses[neighbour], receiver)
+        except (NetError, TimeoutError):
+            return False
+        connection.close()
+        return True
+
     def returned(self, neighbour: int, incarnation: int, address: Address) -> None:
         """Lead lanes to another process of a neighbour that died, and take its."""
         self._incarnations[neighbour], self._addresses[neighbour] = incarnation, address
@@ -723,6 +736,19 @@ def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[],
         second()
 
     return call
+
+
+class _Probing:
+    """Receives nothing: a connection that only shows that it can be made."""
+
+    def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
+        return DISCARD
+
+    def on_refused(self, message: AnyMessage, error: PeerError) -> None:
+        pass
+
+    def on_closed(self, error: Exception | None) -> None:
+        pass
 
 
 class _Inbound:
