@@ -19,7 +19,7 @@ from anabranch.overlay import Link, Overlay
 from anabranch.plan import Plan
 from anabranch.record import events
 from anabranch.scheduler.pacing import PaceBook
-from anabranch.scheduler.server import Scheduler
+from anabranch.scheduler.server import Repairs, Scheduler
 from anabranch.sim.loop import VirtualLoop
 from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import Round, SiteAgent, Transport
@@ -200,6 +200,7 @@ class Cluster:
         meter: Callable[[], Meter] | None = None,
         pacing: PaceBook | None = None,
         served: Callable[[int], ServedModel] | None = None,
+        repairs: Repairs | None = None,
     ) -> Cluster:
         """Start a run; ``shaped`` holds its lanes to the overlay's rates and latencies."""
         witness = Witness()
@@ -212,6 +213,7 @@ class Cluster:
             lambda plan, elements: chunk_elements,
             witness,
             pacing=pacing,
+            repairs=repairs,
         )
         address = await scheduler.listen(("127.0.0.1", 0))
 
