@@ -165,7 +165,7 @@ class Scheduler:
         self._repairs = repairs
         self._cut: set[tuple[int, int]] = set()  # links that nothing crosses any more
         self._probe_pauses_s: dict[frozenset[int], float] = {}  # of links that are cut, by ends
-        self._probed: dict[frozenset[int], set[int]] = {}  # which ends have reached the other
+        self._probed: dict[frozenset[int], dict[int, bool]] = {}  # whether each reaches the other
         self._healing: dict[frozenset[int], set[int]] = {}  # which ends have lanes again
         self._departed: set[int] = set()  # sites that have left, and are members yet
         plan.check_fits(overlay)
@@ -755,7 +755,7 @@ class Scheduler:
     def _probe(self, ends: frozenset[int]) -> None:
         if self._end.done() or not ends <= self._sessions.keys() or ends & self._left:
             return
-        self._probed[ends] = set()
+        self._probed[ends] = {}
         one, other = ends
         self._post(one, LinkProbe(other))
         self._post(other, LinkProbe(one))
@@ -764,14 +764,16 @@ class Scheduler:
         ends = frozenset((site, message.neighbour))
         if ends not in self._probed:
             raise OutOfPlaceMessage(f"{self.name(site)} tells of a probe that was not asked for")
-        if not message.answers:
-            del self._probed[ends]
-            self._probe_later(ends)
-            return
-        self._probed[ends].add(site)
-        if self._probed[ends] != ends or not ends <= self._sessions.keys():
+        answers = self._probed[ends]
+        answers[site] = message.answers
+        if len(answers) < len(ends):
             return
         del self._probed[ends]
+        if not all(answers.values()):
+            self._probe_later(ends)
+            return
+        if not ends <= self._sessions.keys():
+            return
         for here, there in permutations(ends):
             incarnation, address = self.members.incarnations[there], self.members.addresses[there]
             self._post(here, Rejoined(there, incarnation, *address))
