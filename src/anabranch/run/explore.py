@@ -360,7 +360,7 @@ def _oracle(
     case: Case, ended: dict[int, dict[int, _Ended]], lost: set[int], outcome: str
 ) -> Iterator[str]:
     """Yield what does not hold."""
-    severed = any(fault.kind == "sever" for fault in case.faults)
+    yield from _early_end(case, lost, outcome)
     for number, call in enumerate(case.calls):
         stayed = [site for site in ended if site not in lost and number < case.leaves_after[site]]
         gone = lost | {site for site in ended if number >= case.leaves_after[site]}
@@ -377,8 +377,8 @@ def _oracle(
                 continue
             if call.op == Op.COPY and call.source in gone:
                 continue
-            if "has left, and not made" in error and severed:
-                continue  # who is left may not reach one another without it
+            if "has left, and not made" in error and _may_be_apart(case, gone):
+                continue
             yield f"{name} failed at site {site}: {error}"
         if bad and good and not outcome and set(bad) - gone:
             yield f"{name} failed at {sorted(bad)} and not at {sorted(good)}"
@@ -405,6 +405,29 @@ def _oracle(
                 yield f"{name} gathered {first.result!r}"
         else:
             yield from _exactness(case, number, call, first, stayed, outcome, name)
+
+
+def _may_be_apart(case: Case, gone: set[int]) -> bool:
+    """Return whether some sites may not reach one another, or too few be left, without others."""
+    cut = {
+        ends
+        for fault in case.faults
+        if fault.kind == "sever"
+        for ends in ((fault.site, fault.other), (fault.other, fault.site))
+    }
+    left = case.overlay.size - len(gone)
+    if left < _LEAST_SITES:
+        return True
+    return len(plans.remainder(case.overlay, gone, cut).sites) < left
+
+
+def _early_end(case: Case, lost: set[int], outcome: str) -> Iterator[str]:
+    """Yield why a group ended early, if it had no reason to."""
+    left = {site for site, calls in enumerate(case.leaves_after) if calls < len(case.calls)}
+    if outcome and not _may_be_apart(case, lost) and not _may_be_apart(case, lost | left):
+        yield f"the group ended: {outcome}"
+    if any(each in outcome for each in ("broke the protocol", "failed", "refused")):
+        yield f"the group ended: {outcome}"
 
 
 def _exactness(

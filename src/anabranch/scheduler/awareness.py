@@ -7,8 +7,7 @@ learn of it: parameters, as scenario files spell them, that make the `Awareness`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Annotated, Literal
 
@@ -18,8 +17,10 @@ from anabranch._typed_toml import Positive, Seconds, Table
 from anabranch.net.messages import LinkRate
 from anabranch.net.throughput import Estimate
 from anabranch.overlay import Overlay
-from anabranch.plan import Plan, remainder, steady_rate_bps
+from anabranch.plan import Plan, steady_rate_bps
+from anabranch.scheduler import losses as losing
 from anabranch.scheduler.collector import Collector, equal_rates
+from anabranch.scheduler.losses import Losses
 from anabranch.scheduler.policy import Planner, Policy, Replan
 from anabranch.scheduler.rate_forecast import RateForecast
 
@@ -60,33 +61,20 @@ class Awareness:
         self._forecast = RateForecast(len(truth.links))
         self._looked_s = 0.0
 
-    def go_on(
-        self, lost: Collection[int], cut: Collection[tuple[int, int]], plan: Plan, planner: Planner
-    ) -> None:
+    def go_on(self, losses: Losses, plan: Plan, planner: losing.Planner) -> None:
         """Plan for what is left of the network from now on.
 
         Args:
-            lost: sites that are gone.
-            cut: links that are, as (source, target).
-            plan: the one in force from now on, for the whole network.
+            losses: what is not.
+            plan: the one in force from now on.
             planner: plans for what is left alone.
         """
         search = self._whole_search
-
-        def plan_again(belief: Overlay, version: int, _: Plan) -> Plan:
-            rest = remainder(belief, lost, cut)
-            return rest.widen(planner(rest.overlay, version, rest.narrow(plan)))
-
-        def search_again(
-            belief: Overlay, plan: Plan
-        ) -> Mapping[tuple[int, int], tuple[tuple[int, ...], ...]]:
-            rest = remainder(belief, lost, cut)
-            narrow = rest.narrow(replace(plan, auxiliary={}))
-            found = search(rest.overlay, narrow)
-            return rest.widen(replace(narrow, auxiliary=found)).auxiliary
-
-        self._search = search_again
-        self._policy = self._policy.go_on(plan, plan_again)
+        self._search = lambda overlay, plan: losses.search(overlay, plan, search)
+        self._policy = self._policy.go_on(
+            plan,
+            lambda overlay, version, previous: losses.plan(overlay, version, planner, previous),
+        )
 
     @property
     def made_for(self) -> Overlay:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from itertools import permutations, product
@@ -72,6 +72,7 @@ from anabranch.plan import Plan
 from anabranch.record import LogError, events
 from anabranch.scheduler.awareness import Awareness
 from anabranch.scheduler.channels import Channels, Chunking, Dispatching, Outcome
+from anabranch.scheduler.losses import Losses, Planner
 from anabranch.scheduler.members import Members
 from anabranch.scheduler.pacing import Decision, PaceBook, events_of
 from anabranch.scheduler.patience import RoundTimes
@@ -111,12 +112,11 @@ class Repairs:
     """How all-reduces go on without what is lost.
 
     Args:
-        planner: plans for what is left: called with its overlay, the plan's version, and the plan
-            before, None where that was another network's.
+        planner: plans for what is left.
         least_sites: with fewer than these the run ends.
     """
 
-    planner: Callable[[Overlay, int, Plan | None], Plan]
+    planner: Planner
     least_sites: int = 2
 
 
@@ -163,7 +163,7 @@ class Scheduler:
         repairs: Repairs | None = None,
     ) -> None:
         self._repairs = repairs
-        self._cut: set[tuple[int, int]] = set()  # links that nothing crosses any more
+        self._losses = Losses()  # where there are repairs
         self._probe_pauses_s: dict[frozenset[int], float] = {}  # of links that are cut, by ends
         self._probed: dict[frozenset[int], dict[int, bool]] = {}  # whether each reaches the other
         self._healing: dict[frozenset[int], set[int]] = {}  # which ends have lanes again
@@ -394,7 +394,8 @@ class Scheduler:
                 self._begin_if_all_ready(site, message.buffer_elements)
             case ExchangeRequest() if len(self._ready) == self.overlay.size:
                 self._go_on_without_departed(message.channel)
-                self._follow(self.channels.request(site, message))
+                if site in self._sessions:
+                    self._follow(self.channels.request(site, message))
             case Holding():
                 self._follow(self.channels.hold(site, message))
             case ExchangeEnded():
@@ -403,7 +404,8 @@ class Scheduler:
                 self._follow(self.channels.subgroup(site, message.members))
             case Gather() if len(self._ready) == self.overlay.size:
                 self._go_on_without_departed(message.channel)
-                self._follow(self.channels.gather(site, message))
+                if site in self._sessions:
+                    self._follow(self.channels.gather(site, message))
             case ProceedRequest() if self._pacing is not None:
                 seconds = message.compute_s
                 if message.samples < 0 or not 0 <= seconds <= _LONGEST_S:
@@ -737,9 +739,9 @@ class Scheduler:
         ):
             return
         pair = {(site, cut.neighbour), (cut.neighbour, site)}
-        if pair <= self._cut:
+        if pair <= self._losses.cut:
             return  # the other end has said so
-        if self._repairs is None or not self._go_on_without(set(), pair, cut.reason):
+        if self._repairs is None or not self._go_on_without(cut.reason, links=pair):
             self.abort(cut.reason)
             return
         for here, there in pair:
@@ -774,7 +776,7 @@ class Scheduler:
             return
         if not ends <= self._sessions.keys():
             return
-        for here, there in permutations(ends):
+        for here, there in permutations(ends, 2):
             incarnation, address = self.members.incarnations[there], self.members.addresses[there]
             self._post(here, Rejoined(there, incarnation, *address))
         self._healing[ends] = set()
@@ -785,12 +787,8 @@ class Scheduler:
         if self._healing[ends] != ends:
             return
         del self._healing[ends]
-        self._cut -= {*permutations(ends)}
-        assert self._repairs is not None
-        believed = self.overlay if self._awareness is None else self._awareness.made_for
-        rest = plans.remainder(believed, self.lost, self._cut)
-        version = self.channels.all.plan.version + 1
-        plan = rest.widen(self._repairs.planner(rest.overlay, version, None))
+        self._losses = self._losses.healed([*permutations(ends, 2)])
+        plan = self._plan_for_the_rest()
         self.channels.issue(plan)
         names = " and ".join(map(self.name, sorted(ends)))
         self._use(plan, f"{names} reach each other again")
@@ -812,57 +810,63 @@ class Scheduler:
         if self._awareness is not None and self._replan_loop is not None:
             assert self._repairs is not None
             self._replan_loop.close()
-            self._awareness.go_on(self.lost, self._cut, plan, self._repairs.planner)
+            self._awareness.go_on(self._losses, plan, self._repairs.planner)
             self._begin_to_look(self._replan_loop.size_bytes)
 
-    def _go_on_without(self, sites: set[int], links: set[tuple[int, int]], why: str) -> bool:
-        """Plan without some sites and links, and complete what is under way among the others.
+    def _go_on_without(
+        self,
+        why: str,
+        sites: Collection[int] = (),
+        links: Collection[tuple[int, int]] = (),
+        departed: Collection[int] = (),
+    ) -> bool:
+        """Plan without what is lost, and complete what is under way among those that are left.
 
         Returns:
-            False where too few sites reach one another: the run must end.
+            False where too few sites reach one another.
         """
         assert self._repairs is not None
-        believed = self.overlay if self._awareness is None else self._awareness.made_for
-        rest = plans.remainder(believed, self.lost | sites, self._cut | links)
-        if self._started_s is None or len(rest.sites) < self._repairs.least_sites:
+        size = self.overlay.size
+        losses = self._losses.further(self.overlay, sites, links, departed)
+        if self._started_s is None or len(losses.members(size)) < self._repairs.least_sites:
             return False
-        version = self.channels.all.plan.version + 1
-        plan = rest.widen(self._repairs.planner(rest.overlay, version, None))
-        self._cut |= links
         now_s = self._since_start_s()
-        unreachable = set(range(self.overlay.size)) - {*rest.sites} - self.lost - sites
-        for site in sorted(unreachable):
-            reason = f"{self.name(site)} reaches the others no more: {why}"
-            self._post(site, Abort(reason))
+        before, self._losses = self._losses, losses
+        self.lost |= losses.lost
+        for site in sorted(losses.lost - before.lost - {*sites}):
+            if site in before.relays or site in departed:
+                self.note(events.SiteLeft(at_s=now_s, site=site))
+                self._post(site, Shutdown())
+            else:
+                reason = f"{self.name(site)} reaches the others no more: {why}"
+                self._write_lost(site, reason, True, now_s)
+                self._post(site, Abort(reason))
             self._sessions.pop(site, None)
             if site in self._missing:
                 self._missing.pop(site).timer.cancel()
-            self._write_lost(site, reason, True, now_s)
-        self.lost |= sites | unreachable
-        outcome = self.channels.lose(sites | unreachable, plan)
+        plan = self._plan_for_the_rest()
+        outcome = self.channels.lose(before.members(size) - losses.members(size), plan)
         self._use(plan, why)
         self._follow(outcome)
         self._end_if_all_left()
         return True
 
-    def _go_on_without_departed(self, channel: int) -> None:
-        """Go on without sites that have left, as a member of their channel makes another call.
+    def _plan_for_the_rest(self) -> Plan:
+        assert self._repairs is not None
+        believed = self.overlay if self._awareness is None else self._awareness.made_for
+        version = self.channels.all.plan.version + 1
+        return self._losses.plan(believed, version, self._repairs.planner)
 
-        Until then they relay for the others, who may be about to leave as well.
-        """
+    def _go_on_without_departed(self, channel: int) -> None:
+        """Go on without sites that have left, as a member of their channel makes another call."""
         departed = self._departed & {*self.channels.members(channel)}
         if not departed or self._repairs is None:
             return
         self._departed -= departed
         names = ", ".join(map(self.name, sorted(departed)))
-        if not self._go_on_without(departed, set(), f"{names} left"):
+        if not self._go_on_without(f"{names} left", departed=departed):
             for site in departed:
                 self._follow(self.channels.leave(site))
-            return
-        for site in sorted(departed):
-            self.note(events.SiteLeft(at_s=self._since_start_s(), site=site))
-            self._post(site, Shutdown())
-            self._sessions.pop(site, None)
 
     def _begin_to_look(self, size_bytes: int) -> None:
         """Look at plans from now on."""
@@ -879,7 +883,7 @@ class Scheduler:
             self._missing.pop(site).timer.cancel()
         now_s = self._since_start_s()
         if self._repairs is not None and self._pacing is None and not self._end.done():
-            goes_on = self._go_on_without({site}, set(), why)
+            goes_on = self._go_on_without(why, sites={site})
             self._write_lost(site, why, goes_on, now_s)
             if not goes_on:
                 self.abort(why)

@@ -1,0 +1,101 @@
+"""What a group has lost for good or for now, and plans for what is left. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+
+from anabranch import plan as plans
+from anabranch.overlay import Overlay
+from anabranch.plan import Plan, remainder
+
+Planner = Callable[[Overlay, int, Plan | None], Plan]
+"""Plans for what is left: called with its overlay, the plan's version, and the plan before, None
+where that was another network's."""
+
+Paths = Mapping[tuple[int, int], tuple[tuple[int, ...], ...]]
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Sites and links of an overlay that a group goes on without.
+
+    Args:
+        lost: sites that take no part any more.
+        cut: links that nothing crosses, as (source, target).
+        relays: sites that have left, and without which others would not reach one another.
+    """
+
+    lost: frozenset[int] = frozenset()
+    cut: frozenset[tuple[int, int]] = frozenset()
+    relays: frozenset[int] = frozenset()
+
+    def further(
+        self,
+        overlay: Overlay,
+        sites: Collection[int] = (),
+        links: Collection[tuple[int, int]] = (),
+        departed: Collection[int] = (),
+    ) -> Losses:
+        """Return these losses and further ones, and what follows from them.
+
+        Args:
+            overlay: the whole network.
+            sites: that are lost.
+            links: that are cut.
+            departed: sites that have left, and relay if they have to.
+
+        Returns:
+            Losses whose ``lost`` has the sites that the largest part does not reach any more, too.
+
+        >>> from anabranch.overlay import Link, Site
+        >>> links = [Link(a, b, 1e6) for a, b in [(0, 1), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2)]]
+        >>> chain = Overlay("chain", tuple(Site(name) for name in "abcd"), tuple(links))
+        >>> sorted(Losses().further(chain, sites={1}).lost)
+        [0, 1]
+        >>> left = Losses().further(chain, departed={1})
+        >>> sorted(left.lost), sorted(left.relays), sorted(left.members(4))
+        ([], [1], [0, 2, 3])
+        """
+        everyone = frozenset(range(overlay.size))
+        gone, cut = self.lost | {*sites}, self.cut | {*links}
+        quiet = (self.relays | {*departed}) - gone
+        members = everyone - gone - quiet
+        if not members:
+            return Losses(everyone, cut)
+        reached = {*remainder(overlay, gone | quiet, cut).sites}
+        if not members <= reached:
+            reached = {*remainder(overlay, gone, cut).sites}
+        return Losses(everyone - reached, cut, quiet & reached)
+
+    def healed(self, links: Collection[tuple[int, int]]) -> Losses:
+        """Return these losses without some links."""
+        return replace(self, cut=self.cut - {*links})
+
+    def members(self, size: int) -> frozenset[int]:
+        """Return the sites that exchange, of an overlay of this size."""
+        return frozenset(range(size)) - self.lost - self.relays
+
+    def plan(
+        self, overlay: Overlay, version: int, planner: Planner, previous: Plan | None = None
+    ) -> Plan:
+        """Return a plan among the members.
+
+        Args:
+            overlay: the whole network, as it is believed to be.
+            version: the plan's.
+            planner: see :data:`Planner`.
+            previous: a plan of the same losses; None where there is none.
+        """
+        rest = remainder(overlay, self.lost, self.cut)
+        before = None if previous is None else rest.narrow(previous)
+        plan = rest.widen(planner(rest.overlay, version, before))
+        return plans.restrict(plan, self.members(overlay.size)) if self.relays else plan
+
+    def search(
+        self, overlay: Overlay, plan: Plan, search: Callable[[Overlay, Plan], Paths]
+    ) -> Paths:
+        """Return a plan's auxiliary paths over what is left, as ``search`` finds them."""
+        rest = remainder(overlay, self.lost, self.cut)
+        narrow = rest.narrow(replace(plan, auxiliary={}))
+        return rest.widen(replace(narrow, auxiliary=search(rest.overlay, narrow))).auxiliary
