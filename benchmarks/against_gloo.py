@@ -3,6 +3,7 @@
     python benchmarks/against_gloo.py                          # nine processes
     python benchmarks/against_gloo.py --sites 3
     python benchmarks/against_gloo.py --tcp                    # both over TCP
+    python benchmarks/against_gloo.py --on-loss abort          # a lost site ends ours, too
 
 Every process joins both groups; rounds of ours and of gloo take turns, so both feel the same
 machine. Both compute the sum. Ours goes through the public API, with the plan and the size of
@@ -87,6 +88,7 @@ def main() -> None:
     parser.add_argument("--least-chunk-elements", type=int, default=LEAST_ELEMENTS)
     parser.add_argument("--dry", action="store_true", help="write no file")
     parser.add_argument("--tcp", action="store_true", help="share no memory")
+    parser.add_argument("--on-loss", choices=("complete", "abort"), default="complete")
     options = parser.parse_args()
     if options.tcp:
         os.environ[_OVER_TCP] = "1"
@@ -102,6 +104,7 @@ def main() -> None:
         awareness=None,
         adaptive=False,
         least_chunk_elements=options.least_chunk_elements,
+        on_loss=options.on_loss,
     )
     answers = spawn(measure, service, [free_port(), gloo_ranks, options.rounds])
     # A round lasts until its last process has the result.
@@ -124,10 +127,12 @@ def main() -> None:
     common.write(
         "against_gloo"
         + ("" if options.sites == 9 else f"_{options.sites}")
-        + ("_tcp" if options.tcp else ""),
+        + ("_tcp" if options.tcp else "")
+        + ("_complete" if options.on_loss == "complete" else ""),
         seed=0,
         sites=options.sites,
         elements=ELEMENTS,
+        on_loss=options.on_loss,
         least_chunk_elements=options.least_chunk_elements,
         gloo_order=list(order),
         gloo_s=common.spread(rounds_s["gloo"]),
