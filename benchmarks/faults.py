@@ -733,6 +733,7 @@ def main() -> None:
     if options.site:
         take_part(Told(**json.loads(options.site)))
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends what was started
     results: dict[str, dict[str, Any]] = {}
     for name, system in SYSTEMS.items():
         if name not in (options.only or SYSTEMS):
