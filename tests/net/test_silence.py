@@ -35,7 +35,7 @@ def test_who_is_not_heard_from_the_first_is_missed_too() -> None:
 
 
 def test_one_stall_is_an_exception_and_two_are_a_habit_that_is_forgotten() -> None:
-    usual = [1.0] * 300  # in two minutes no more are remembered
+    usual = [1.0] * 400  # in two minutes no more are remembered
     assert missed_after_s([*usual, 4.0, *usual[:5]]) < 8.0
     assert missed_after_s([*usual, 4.0, *usual[:5], 3.0, *usual[:5]]) == pytest.approx(18.0, abs=2)
     assert missed_after_s([*usual, 4.0, 3.0, *usual]) < 8.0

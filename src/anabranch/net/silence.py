@@ -1,6 +1,6 @@
 """When a connection has been silent for too long: an adaptive failure detector. Pure.
 
-Each end of a connection sends something every 0.4 s, a heartbeat if there is nothing else; so a
+Each end of a connection sends something every 0.3 s, a heartbeat if there is nothing else; so a
 process that is stopped, a host that is gone and a network that drops everything are all silent.
 How long a peer may be depends on how long it has been before: an interpreter that computes without
 a pause, or a machine with more processes than cores, makes gaps of its own.
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 
-HEARTBEAT_S = 0.4
-_REMEMBERED = 300  # heartbeats: two minutes
+HEARTBEAT_S = 0.3
+_REMEMBERED = 400  # heartbeats: two minutes
 _TIMES = 6.0  # the longest gaps there were; stalls of five times the usual are not silence
 
 
@@ -29,9 +29,9 @@ class Silence:
 
     >>> silence = Silence(least_s=1.0, now_s=0.0)
     >>> for beat in range(1, 60):
-    ...     silence.heard(0.4 * beat)
-    ...     too_long = silence.look(0.4 * beat + 0.2)
-    >>> [silence.look(0.4 * beat + 0.2) is None for beat in range(60, 66)]
+    ...     silence.heard(0.3 * beat)
+    ...     too_long = silence.look(0.3 * beat + 0.1)
+    >>> [silence.look(0.3 * beat + 0.1) is None for beat in range(60, 66)]
     [True, True, True, True, True, False]
     """
 
