@@ -162,6 +162,11 @@ class _Call:
     held: Ranges = ()  # the elements whose result is here
     running: dict[int, Ranges] = field(default_factory=dict)  # what each exchange is to complete
 
+    def follow(self, follows: Settled | tuple[Repair, Plan]) -> None:
+        """Go on with what the scheduler says, unless this site's data plane has failed."""
+        if not self.next.done():
+            self.next.set_result(follows)
+
     def stop(self, plane: DataPlane) -> None:
         """Stop what goes on, and take note of what is here."""
         for exchange, elements in self.running.items():
@@ -444,7 +449,7 @@ class SiteAgent:
                     channel, number, call, plan, first, grant, more
                 )
             else:
-                latest = await self._exchange_part(call, plan, whole, grant, more)
+                latest = await self._exchange_part(call, 0, plan, whole, grant, more)
         except (LinkError, PeerError, RunAborted) as error:
             raise await self._scheduler.verdict(error) from error
         finally:
@@ -495,7 +500,10 @@ class SiteAgent:
             generation = call.generation
             if is_asked:
                 found = await asyncio.gather(
-                    *(self._exchange_part(call, plan, part, grant, more) for part in parts),
+                    *(
+                        self._exchange_part(call, generation, plan, part, grant, more)
+                        for part in parts
+                    ),
                     return_exceptions=True,
                 )
                 for each in found:
@@ -505,17 +513,32 @@ class SiteAgent:
                 if generation == call.generation:
                     call.held = ((0, call.buffer.elements),)
                     self._say(Holding(channel, number, generation, call.held))
-            follows = await self._plane_of().unless_failed(call.next)
-            call.next = self._loop.create_future()
+            awaited = call.next
+            follows = await self._plane_of().unless_failed(awaited)
+            if call.next is awaited:
+                call.next = self._loop.create_future()
             if isinstance(follows, Settled):
                 return latest, follows
             repair, plan = follows
-            parts, is_asked = repair.parts, True
+            # It may have been interrupted again before this went on.
+            parts, is_asked = repair.parts, repair.generation == call.generation
 
     async def _exchange_part(
-        self, call: _Call, plan: Plan, part: RepairPart, grant: Grant, more: bool
+        self,
+        call: _Call,
+        generation: int,
+        plan: Plan,
+        part: RepairPart,
+        grant: Grant,
+        more: bool,
     ) -> tuple[int, int | None] | None:
-        """Take part in the exchange of a call, or of what is missing of it."""
+        """Take part in the exchange of a call, or of what is missing of it.
+
+        Raises:
+            Interrupted: it is stopped, or was before it began.
+        """
+        if generation != call.generation:
+            raise Interrupted
         elements = ranges.length(part.ranges)
         is_whole = elements == call.buffer.elements
         is_first = part.exchange == grant.exchange
@@ -673,7 +696,7 @@ class SiteAgent:
                 state = self._channels[message.channel]
                 state.members = message.members
                 if message.number in state.calls:
-                    state.calls[message.number].next.set_result(message)
+                    state.calls[message.number].follow(message)
             case LinkCut() if self._plane is not None:
                 self._plane.cut(message.neighbour)
             case LinkProbe() if self._plane is not None:
@@ -775,7 +798,7 @@ class SiteAgent:
         if call is None:
             state.repairs[message.number] = message, state.plan
         elif call.generation == message.generation:
-            call.next.set_result((message, state.plan))
+            call.follow((message, state.plan))
 
     async def _probe(self, plane: DataPlane, neighbour: int) -> None:
         answers = await plane.answers(neighbour)
@@ -790,9 +813,17 @@ class SiteAgent:
         if call is not None and self._plane is not None:
             call.stop(self._plane)
             call.generation += 1
-            if not call.next.done():
-                call.next.set_exception(error)
+            if call.next.done():  # a repair that has not begun, and will not
+                if not call.next.cancelled() and isinstance(follows := call.next.result(), tuple):
+                    _void(self._plane, follows[0])
+                call.next = self._loop.create_future()
+            call.next.set_exception(error)
+            call.next.exception()  # it may never be waited for
             return
+        state.interrupted.pop(message.number, None)
+        repair, _ = state.repairs.pop(message.number, (None, None))
+        if repair is not None and self._plane is not None:
+            _void(self._plane, repair)
         if self._plane is not None and message.exchange:
             self._plane.give_up(message.exchange, error)
         if message.exchange in self._underway:
@@ -930,6 +961,12 @@ class SiteAgent:
     def _say(self, message: Message) -> None:
         self._scheduler.check()
         self._scheduler.post(message)
+
+
+def _void(plane: DataPlane, repair: Repair) -> None:
+    """Throw away what has come of a repair that will not begin here, and what comes."""
+    for part in repair.parts:
+        plane.stop(part.exchange)
 
 
 class _Premature:
