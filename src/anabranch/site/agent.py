@@ -77,7 +77,7 @@ from anabranch.site.control import Control, RoundsOver
 from anabranch.site.dataplane import DataPlane, DataPlaneConfig, Interrupted
 from anabranch.site.exchange import Exchange
 from anabranch.site.meter import Meter
-from anabranch.site.ranges import PartOf, Ranges
+from anabranch.site.ranges import Bits, PartOf, Ranges
 from anabranch.site.reduction import LEAST_WEIGHT, MOST_WEIGHT
 from anabranch.site.serving import ServedModel, Serving
 from anabranch.site.terms import Op, Terms
@@ -540,18 +540,22 @@ class SiteAgent:
         if generation != call.generation:
             raise Interrupted
         elements = ranges.length(part.ranges)
-        is_whole = elements == call.buffer.elements
+        buffer = call.buffer
+        if elements < buffer.elements:
+            buffer = PartOf(buffer, part.ranges)
         is_first = part.exchange == grant.exchange
         terms = call.terms
         if not is_first:
             op = call.terms.op if part.source is None else Op.COPY
             terms = Terms(op, call.terms.wire, elements, part.source)
+            if op == Op.COPY != call.terms.op and terms.wire.item_bytes == 2:
+                buffer = Bits(buffer, terms.wire)
         call.running[part.exchange] = part.ranges
         latest = await self._plane_of().exchange(
             part.exchange,
             terms,
             plan,
-            call.buffer if is_whole else PartOf(call.buffer, part.ranges),
+            buffer,
             call.weight,
             call.chunk_elements,
             grant.trees if is_first else None,

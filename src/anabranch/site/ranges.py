@@ -8,8 +8,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from anabranch.site.arithmetic import Buffer, Floats
-from anabranch.site.terms import Wire
+from anabranch.site.arithmetic import Buffer, Floats, arithmetic
+from anabranch.site.terms import Op, Wire
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -80,6 +80,37 @@ def places(ranges: Ranges, inside: Ranges) -> Ranges:
             at += 1
         before = end
     return union(found)
+
+
+class Bits:
+    """A buffer of halves whose values are the bits, as an exchange that copies them has it.
+
+    Args:
+        buffer: whose values are numbers.
+        wire: the halves' format.
+    """
+
+    def __init__(self, buffer: Buffer, wire: Wire) -> None:
+        self._buffer = buffer
+        self._numbers = arithmetic(Op.SUM, wire)
+        self._bits = arithmetic(Op.COPY, wire)
+
+    @property
+    def elements(self) -> int:
+        """See :class:`anabranch.site.arithmetic.Buffer`."""
+        return self._buffer.elements
+
+    def read(self, start: int, stop: int) -> Floats:
+        """See :class:`anabranch.site.arithmetic.Buffer`."""
+        return self._bits.values(self._numbers.encode(self._buffer.read(start, stop)))
+
+    def write(self, start: int, values: Floats) -> None:
+        """See :class:`anabranch.site.arithmetic.Buffer`."""
+        self._buffer.write(start, self._numbers.values(self._bits.encode(values)))
+
+    def memory(self, start: int, stop: int, wire: Wire) -> memoryview | None:
+        """See :class:`anabranch.site.arithmetic.Buffer`."""
+        return self._buffer.memory(start, stop, wire)
 
 
 class PartOf:
