@@ -128,6 +128,7 @@ class Channels:
         dispatching: Dispatching | None,
         repairs: bool = False,
     ) -> None:
+        self._sites = sites
         self._repairs = repairs
         self._unsettled: dict[tuple[int, int], Unsettled] = {}  # by channel and number
         self._name = name
@@ -342,7 +343,11 @@ class Channels:
             if inside := set(book.members) - self._lost:
                 book.issue(plan if book is self.all else plans.restrict(plan, inside))
             gone = [site for site in book.members if site in self._lost]
-            answers += [(channel, book.lose(site)) for site in gone]
+            if gone:
+                answers.append((channel, book.lose(*gone)))
+        held = set().union(*(book.exchanges for book in self._books))
+        for exchange in self._chunk_elements.keys() - held:
+            self._forget(exchange)
         for (channel, number), unsettled in list(self._unsettled.items()):
             book = self._books[channel]
             for exchange in unsettled.exchanges:
@@ -416,8 +421,7 @@ class Channels:
         Raises:
             OutOfPlaceMessage: sites that cannot be, or without the one that asks.
         """
-        sites = len(self.all.members)
-        fits = all(0 <= each < sites for each in members) and members == tuple(sorted({*members}))
+        fits = all(0 <= each < self._sites for each in members) and members == tuple(sorted({*members}))
         if not fits or site not in members:
             raise OutOfPlaceMessage(f"{self._name(site)} asks for a subgroup of sites {members}")
         if members not in self._subgroups:

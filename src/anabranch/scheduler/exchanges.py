@@ -298,30 +298,40 @@ class ExchangeBook:
         exchanging, gathering = (first, site) if gathers else (site, first)
         return Mixed(call, exchanging, gathering, self._asked[site], self._gathered[site])
 
-    def lose(self, site: int) -> tuple[Answer, ...]:
-        """Go on without a member; return what follows for the others."""
-        self.members = tuple(member for member in self.members if member != site)
-        for per_site in (self._asked, self._known, self._gathered, self._calls):
-            per_site.pop(site)
-        self._informed.discard(site)
-        self._waiting = deque(each for each in self._waiting if each[0] != site)
+    @property
+    def exchanges(self) -> set[int]:
+        """The numbers that the chunks of the exchanges carry that are held."""
+        return {held.exchange for held in self._held.values()}
+
+    def lose(self, *sites: int) -> tuple[Answer, ...]:
+        """Go on without some members, all at once; return what follows for the others."""
+        self.members = tuple(member for member in self.members if member not in sites)
+        for site in sites:
+            for per_site in (self._asked, self._known, self._gathered, self._calls):
+                per_site.pop(site)
+        self._informed.difference_update(sites)
+        self._waiting = deque(each for each in self._waiting if each[0] not in sites)
         for call, (first, gathers) in list(self._firsts.items()):
             others = [member for member in self.members if self._calls[member] >= call]
-            if first == site and others:  # which have made the same call
+            if len(others) == len(self.members):  # nobody will be compared with it
+                del self._firsts[call]
+            elif first in sites and others:  # which have made the same call
                 self._firsts[call] = others[0], gathers
-            elif first == site:
+            elif first in sites:
                 del self._firsts[call]
         answers: list[Answer] = []
         for number, values in list(self._values.items()):
-            values.pop(site, None)
+            for site in sites:
+                values.pop(site, None)
             if not values:
                 del self._values[number]
             elif len(values) == len(self.members):
                 del self._values[number]
                 answers.append(Whole(number, tuple(values[member] for member in self.members)))
         for number, held in list(self._held.items()):
-            held.granted.discard(site)
-            held.ended.pop(site, None)
+            held.granted.difference_update(sites)
+            for site in sites:
+                held.ended.pop(site, None)
             if len(held.ended) == len(self.members):
                 self._drop(number)
         return (*answers, *self.grant())

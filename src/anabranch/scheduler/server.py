@@ -739,14 +739,20 @@ class Scheduler:
         ):
             return
         pair = {(site, cut.neighbour), (cut.neighbour, site)}
-        if pair <= self._losses.cut:
-            return  # the other end has said so
-        if self._repairs is None or not self._go_on_without(cut.reason, links=pair):
+        is_known = pair <= self._losses.cut  # as the other end has said so
+        if not is_known and (
+            self._repairs is None or not self._go_on_without(cut.reason, links=pair)
+        ):
             self.abort(cut.reason)
             return
-        for here, there in pair:
-            self._post(here, LinkCut(there))
-        self._probe_later(frozenset((site, cut.neighbour)))
+        # Both are there, so the link was to blame, and a connection that breaks later may come
+        # back; but silence may take a little longer to be noticed here than there.
+        forgive = partial(self._accused.difference_update, {site, cut.neighbour})
+        asyncio.get_running_loop().call_later(self._patience_s + _SLACK_S, forgive)
+        if not is_known:
+            for here, there in pair:
+                self._post(here, LinkCut(there))
+            self._probe_later(frozenset((site, cut.neighbour)))
 
     def _probe_later(self, ends: frozenset[int]) -> None:
         """Look in a while whether links that were cut lead somewhere again; ever less often."""
@@ -806,6 +812,8 @@ class Scheduler:
                 after_s=None,
             )
         )
+        if self._auxiliary[1] or plan.auxiliary:  # before anything is repaired under this plan
+            self._broadcast(Auxiliary(plan.version, _flat(plan)))
         self._auxiliary = plan.version, _flat(plan)
         if self._awareness is not None and self._replan_loop is not None:
             assert self._repairs is not None
