@@ -421,7 +421,9 @@ class Channels:
         Raises:
             OutOfPlaceMessage: sites that cannot be, or without the one that asks.
         """
-        fits = all(0 <= each < self._sites for each in members) and members == tuple(sorted({*members}))
+        fits = all(0 <= each < self._sites for each in members) and members == tuple(
+            sorted({*members})
+        )
         if not fits or site not in members:
             raise OutOfPlaceMessage(f"{self._name(site)} asks for a subgroup of sites {members}")
         if members not in self._subgroups:

@@ -713,7 +713,7 @@ class SiteAgent:
             case ExchangeFailed():
                 self._exchange_failed(message)
             case Subgrouped():
-                self._channels[message.channel] = _Channel(plans.loads(message.plan_json))
+                self._channel(message.channel).plan = plans.loads(message.plan_json)
                 self._subgroups[message.members].set_result(message.channel)
             case Gathered():
                 state = self._channels[message.channel]
@@ -736,7 +736,8 @@ class SiteAgent:
                     paths[ends] = (*paths.get(ends, ()), path)
                 self._plane.check_auxiliary(paths)
                 self._auxiliary = message.version, paths
-                if message.version == self._channels[0].plan.version:
+                # Those of a later plan lead round what is lost.
+                if message.version >= self._channels[0].plan.version:
                     self._plane.use_auxiliary(paths)
             case TimeReply():
                 self.hear_time(message)
@@ -762,12 +763,15 @@ class SiteAgent:
             )
         self._round_trip_s = self._loop.time() - asked.at_s
         if grant.plan_json:
-            state.plan = plans.loads(grant.plan_json)
-            if grant.channel == 0 and self._plane is not None:
-                version, paths = self._auxiliary
-                newer = version == state.plan.version
-                self._plane.use_auxiliary(paths if newer else state.plan.auxiliary)
+            self._take_plan(grant.channel, grant.plan_json)
         asked.granted.set_result((grant, state.plan))
+
+    def _take_plan(self, channel: int, plan_json: str) -> None:
+        """Go by a plan from now on; what was said of later paths counts more than its own."""
+        plan = self._channels[channel].plan = plans.loads(plan_json)
+        if channel == 0 and self._plane is not None:
+            version, paths = self._auxiliary
+            self._plane.use_auxiliary(paths if version >= plan.version else plan.auxiliary)
 
     def members(self, channel: int) -> tuple[int, ...]:
         """Return who takes part in a channel, as the latest call said; empty before any did."""
@@ -775,7 +779,7 @@ class SiteAgent:
 
     def _interrupt(self, plane: DataPlane, message: Interrupt) -> None:
         """Stop an exchange that has lost something; say what is here of its result."""
-        state = self._channels[message.channel]
+        state = self._channel(message.channel)
         for exchange in message.exchanges:
             if state.calls.get(message.number) is None:
                 plane.stop(exchange)
@@ -794,10 +798,16 @@ class SiteAgent:
         answer = Holding(message.channel, message.number, message.generation, held)
         self._scheduler.post(answer)
 
+    def _channel(self, number: int) -> _Channel:
+        """Return a channel; of one that this site has not asked for yet, others' exchanges go on."""
+        if number not in self._channels:
+            self._channels[number] = _Channel(self._channels[0].plan)
+        return self._channels[number]
+
     def _repair(self, message: Repair) -> None:
-        state = self._channels[message.channel]
+        state = self._channel(message.channel)
         if message.plan_json:
-            state.plan = plans.loads(message.plan_json)
+            self._take_plan(message.channel, message.plan_json)
         call = state.calls.get(message.number)
         if call is None:
             state.repairs[message.number] = message, state.plan

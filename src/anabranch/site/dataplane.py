@@ -281,7 +281,7 @@ class DataPlane:
                 running.ended.set_exception(Interrupted())
             for each in self._forks.values():
                 each.withdraw(number)
-            for lane in self._lanes.values():
+            for lane in [*self._lanes.values()]:  # what goes instead may open another
                 for send in lane.withdraw(number):
                     self._has_been_sent(send)
                     path = send.message.path

@@ -77,6 +77,7 @@ class Spread:
         self._due = 0  # chunks dealt that pass here, or end here
         self._started: set[int] = set()  # chunks that have begun to come, or began here
         self._early: list[tuple[Result, memoryview]] = []
+        self._early_elements = 0  # of room taken: of those, and of what comes just now
         self.is_complete = False
         self.held = 0
         self.held_ranges: list[tuple[int, int]] = []
@@ -133,7 +134,7 @@ class Spread:
         early, self._early = self._early, []
         actions: list[Action] = []
         for message, payload in early:
-            self._room.left += len(payload) // self._arithmetic.item_bytes
+            self._give_room(payload)
             actions += self._receive_early(message, payload)
         return actions
 
@@ -184,6 +185,7 @@ class Spread:
         if self._plan is None or message.chunk >= len(self._chunks):
             elements = payload_bytes // self._arithmetic.item_bytes
             self._room.take(elements, f"chunk {message.chunk} of exchange {self.exchange}")
+            self._early_elements += elements
             early = _Early(memoryview(bytearray(payload_bytes)))
             return Receipt(message, target=early.payload, into=early, owner=self)
         chunk = self._chunks[message.chunk]
@@ -233,7 +235,7 @@ class Spread:
             if self._plan is None or message.chunk >= len(self._chunks):
                 self._early.append((message, payload))
                 return []
-            self._room.left += len(payload) // self._arithmetic.item_bytes
+            self._give_room(payload)
             return self._receive_early(message, payload)
         chunk = self._chunks[message.chunk]
         if not self._arithmetic.has_numbers:
@@ -291,11 +293,18 @@ class Spread:
     def drop_early(self, why: str) -> list[Action]:
         """Throw away what has come before its chunk was dealt."""
         strays: list[Action] = [Stray(message.path[0], why) for message, _ in self._early]
-        self.release()
+        for _, payload in self._early:
+            self._give_room(payload)
+        self._early = []
         return strays
 
+    def _give_room(self, payload: memoryview) -> None:
+        elements = len(payload) // self._arithmetic.item_bytes
+        self._room.left += elements
+        self._early_elements -= elements
+
     def release(self) -> None:
-        """Give back the room that early data takes."""
-        for _, payload in self._early:
-            self._room.left += len(payload) // self._arithmetic.item_bytes
+        """Give back the room that early data takes; nothing more comes of this exchange."""
+        self._room.left += self._early_elements
+        self._early_elements = 0
         self._early = []
