@@ -329,3 +329,10 @@ def test_a_site_has_the_plan_of_a_repair_from_then_on() -> None:
     assert book.plan_for(0) is SECOND
     assert book.plan_for(0) is None
     assert not granted(book, 0, 1).lacks
+
+
+def test_several_may_be_lost_at_once() -> None:
+    book = book_of([0, 1, 2, 3])
+    for site in (0, 1, 3):
+        assert book.gather(site, 1, b"%d" % site) == ()
+    assert book.lose(2, 3) == (Whole(1, (b"0", b"1")),)

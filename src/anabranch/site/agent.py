@@ -799,7 +799,7 @@ class SiteAgent:
         self._scheduler.post(answer)
 
     def _channel(self, number: int) -> _Channel:
-        """Return a channel; of one that this site has not asked for yet, others' exchanges go on."""
+        """Return a channel, also one that this site has not asked for yet."""
         if number not in self._channels:
             self._channels[number] = _Channel(self._channels[0].plan)
         return self._channels[number]

@@ -110,7 +110,7 @@ class Bits:
 
     def memory(self, start: int, stop: int, wire: Wire) -> memoryview | None:
         """See :class:`anabranch.site.arithmetic.Buffer`."""
-        return self._buffer.memory(start, stop, wire)
+        return self._buffer.memory(start, stop, wire) if wire == self._bits.wire else None
 
 
 class PartOf:

@@ -1,0 +1,234 @@
+"""Exchanges that are interrupted, at moments that are hard to hit, and what else a loss leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from anabranch.group._tensors import Tensors
+from anabranch.net.errors import RunAborted
+from anabranch.net.messages import ExchangeFailed, Interrupt, Repair
+from anabranch.overlay import Link, Overlay, Site
+from anabranch.plan import Auxiliary, Packed, Plan, with_auxiliary
+from anabranch.record import events
+from anabranch.scheduler.server import Repairs
+from anabranch.sim.loop import run_virtually
+from anabranch.sim.network import SimulatedNetwork
+from anabranch.site.agent import ExchangeError, Round, SiteAgent
+from anabranch.site.terms import Op, Terms, Wire
+from tests.site.cluster import Cluster, Floats, all_reduce, simulated
+
+_LATE_S = 9.0  # by then a site is given up that nobody accuses
+
+
+def plan_of(overlay: Overlay, version: int = 1, previous: Plan | None = None) -> Plan:
+    plan = Packed().plan(overlay, version=version)
+    return with_auxiliary(plan, Auxiliary(primary_busy_bound=1).paths(overlay, plan))
+
+
+async def begin(size: int, least_sites: int = 2) -> tuple[SimulatedNetwork, Cluster]:
+    pairs = [(a, b) for a in range(size) for b in range(size) if a != b]
+    links = tuple(Link(a, b, 1e6, latency_s=0.001) for a, b in pairs)
+    overlay = Overlay("full", tuple(Site(f"s{site}") for site in range(size)), links)
+    network = simulated(overlay)
+    network.begin()
+    repairs = Repairs(plan_of, least_sites)
+    return network, await Cluster.start(network, overlay, plan_of(overlay), repairs=repairs)
+
+
+def powers(site: int, elements: int = 100) -> Floats:
+    return np.full(elements, 2.0**site, np.float32)
+
+
+def call(cluster: Cluster, site: int, elements: int) -> tuple[Floats, asyncio.Task[Round]]:
+    buffer = powers(site, elements)
+    return buffer, asyncio.create_task(all_reduce(cluster.agents[site], buffer))
+
+
+def late(agent: SiteAgent, first: type, after: type) -> None:
+    """Let the first message of one kind be heard right before the next of another."""
+    hear = agent._during
+    kept: list[Any] = []
+
+    def during(message: Any) -> None:
+        if isinstance(message, first) and not kept:
+            kept.append(message)
+            return
+        if isinstance(message, after) and kept and kept[0] is not None:
+            hear(kept[0])
+            kept[0] = None
+        hear(message)
+
+    agent._scheduler._told = during
+
+
+def check(buffer: Floats, done: Round, elements: int) -> None:
+    covered = 0
+    for each in done.contributions:
+        assert each.start == covered
+        covered = each.stop
+        mean = sum(2.0**site for site in each.sites) / len(each.sites)
+        np.testing.assert_allclose(buffer[each.start : each.stop], mean, rtol=1e-6)
+    assert covered in (0, elements)
+
+
+def virtually(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    def run() -> None:
+        run_virtually(test())  # type: ignore[arg-type]
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+@virtually
+async def test_a_repair_may_be_interrupted_before_it_begins() -> None:
+    network, cluster = await begin(4)
+    late(cluster.agents[0], Repair, Interrupt)
+    calls = [call(cluster, site, 20_000) for site in range(4)]
+    await asyncio.sleep(0.3)
+    for lost in (3, 2):
+        network.kill(lost)
+        calls[lost][1].cancel()
+        await asyncio.sleep(1.5)
+    for buffer, task in calls[:2]:
+        done = await task
+        assert done.members == (0, 1)
+        check(buffer, done, 20_000)
+
+
+@virtually
+async def test_an_exchange_may_be_interrupted_before_its_task_runs() -> None:
+    network, cluster = await begin(4)
+    agent = cluster.agents[0]
+    heard = asyncio.Event()
+    hear, take_part = agent._during, agent._exchange_part
+
+    def during(message: Any) -> None:
+        hear(message)
+        if isinstance(message, Interrupt):
+            heard.set()
+
+    async def take_part_later(*arguments: Any) -> Any:
+        await heard.wait()
+        return await take_part(*arguments)
+
+    agent._scheduler._told = during
+    agent._exchange_part = take_part_later  # type: ignore[method-assign]
+    calls = [call(cluster, site, 2_000) for site in range(4)]
+    await asyncio.sleep(0.3)
+    network.kill(3)
+    calls[3][1].cancel()
+    for buffer, task in calls[:3]:
+        check(buffer, await task, 2_000)
+
+
+@virtually
+async def test_a_repair_may_fail_before_it_begins() -> None:
+    network, cluster = await begin(4)
+    late(cluster.agents[0], Repair, ExchangeFailed)
+    calls = [call(cluster, site, 2_000) for site in (0, 1, 3)]
+    await asyncio.sleep(0.3)
+    network.kill(3)
+    calls[2][1].cancel()
+    await asyncio.sleep(2.0)
+    with pytest.raises(ExchangeError, match="77 elements"):
+        await all_reduce(cluster.agents[2], powers(2, 77))
+    for _, task in calls[:2]:
+        with pytest.raises(ExchangeError, match="77 elements"):
+            await task
+    for agent in cluster.agents[:3]:
+        exchanges = agent._plane_of()._exchanges
+        assert exchanges.room.left == exchanges.room.elements
+        assert not exchanges.active
+        assert not agent._channels[0].repairs
+        assert not agent._channels[0].interrupted
+
+
+@pytest.mark.parametrize("own", [np.float16, np.float32])
+def test_halves_are_spread_bit_for_bit(own: type) -> None:
+    async def go() -> None:
+        network, cluster = await begin(4)
+        given = [((np.arange(4_000) % 999) / 64 + site).astype(own) for site in range(4)]
+        terms = Terms(Op.MAX, Wire.FLOAT16, 4_000)
+        agents = zip(cluster.agents, given, strict=True)
+        calls = [agent.exchange(Tensors([array[:9], array[9:]]), terms) for agent, array in agents]
+        tasks = [asyncio.create_task(each) for each in calls]
+        await asyncio.sleep(0.03)
+        network.kill(3)
+        tasks[3].cancel()
+        for task, array in zip(tasks[:3], given, strict=False):
+            for each in (await task).contributions:
+                expected = np.arange(each.start, each.stop) % 999 / 64 + each.sites[-1]
+                assert (array[each.start : each.stop] == expected).all()
+        (repaired,) = cluster.witness.of(events.ExchangeRepaired)
+        assert repaired.spread_elements > 0
+
+    run_virtually(go())
+
+
+@virtually
+async def test_a_member_may_not_know_of_the_subgroup_yet() -> None:
+    network, cluster = await begin(4)
+    channel = await cluster.agents[0].subgroup((0, 1, 2))
+    buffers = [powers(site) for site in range(4)]
+    first = asyncio.create_task(all_reduce(cluster.agents[0], buffers[0], channel=channel))
+    await asyncio.sleep(0.2)
+    network.kill(3)
+    await asyncio.sleep(_LATE_S)
+    for site in (1, 2):
+        assert await cluster.agents[site].subgroup((0, 1, 2)) == channel
+    others = (all_reduce(cluster.agents[site], buffers[site], channel=channel) for site in (1, 2))
+    await asyncio.gather(first, *others)
+    assert {float(buffer[0]) for buffer in buffers[:3]} == {np.float32(7 / 3)}
+
+
+@virtually
+async def test_those_who_are_left_make_subgroups() -> None:
+    network, cluster = await begin(4)
+    network.kill(0)
+    await asyncio.sleep(_LATE_S)
+    asked = (cluster.agents[site].subgroup((1, 2, 3)) for site in (1, 2, 3))
+    assert await asyncio.gather(*asked) == [1, 1, 1]
+
+
+@virtually
+async def test_a_pair_that_was_cut_may_lose_the_scheduler_for_a_moment_later() -> None:
+    network, cluster = await begin(3)
+    await cluster.all_reduce([powers(site) for site in range(3)])
+    network.sever(0, 1)
+    await asyncio.sleep(60.0)
+    network.disconnect(0)
+    await asyncio.sleep(0.1)
+    network.reconnect(0)
+    await asyncio.sleep(_LATE_S)
+    assert not cluster.scheduler.lost
+    await cluster.all_reduce([powers(site) for site in range(3)])
+
+
+@virtually
+async def test_one_that_has_left_may_be_cut_off_while_it_is_let_go() -> None:
+    network, cluster = await begin(3)
+    await cluster.all_reduce([powers(site) for site in range(3)])
+    leaving = asyncio.create_task(cluster.agents[2].leave())
+    await asyncio.sleep(0.1)
+    network.kill(2)
+    await asyncio.sleep(0.1)
+    await asyncio.gather(*(all_reduce(cluster.agents[site], powers(site)) for site in (0, 1)))
+    await asyncio.sleep(_LATE_S)  # nothing is given up that is gone
+    leaving.cancel()
+    assert cluster.scheduler.lost == {2}
+
+
+@virtually
+async def test_the_last_site_ends_the_run() -> None:
+    network, cluster = await begin(2, least_sites=1)
+    network.kill(1)
+    await asyncio.sleep(_LATE_S)
+    await all_reduce(cluster.agents[0], powers(0))
+    network.kill(0)
+    with pytest.raises(RunAborted, match="site 0"):
+        await cluster.scheduler.finished()
