@@ -249,3 +249,43 @@ def test_dispatch_may_go_on_during_an_exchange() -> None:
     assert (exchange.dealt, exchange.all_dealt) == (1, False)
     assert said(exchange.deal(CHUNKS[1:])) == [("sum", 1, 0, [4.0] * 4)]
     assert exchange.all_dealt
+
+
+# --- exchanges that may have to be repaired
+
+
+def test_until_a_chunk_is_whole_its_elements_are_the_site_s_own() -> None:
+    root, child = Site(0), Site(2)
+    for site in (root, child):
+        site.exchanges = Exchanges(site.site, ELEMENTS, are_repairable=True)
+        site.begin()
+    root.hear_sum(1, 0, 10.0)  # shows that all take part
+    code = Terms(Op.MEAN, Wire.FLOAT32, ELEMENTS).code
+    receipt = root.exchanges.receive(PartialSum(1, 5, 1, (1, 0), code), 16)
+    assert receipt.piece is not None
+    receipt.piece(0, np.full(2, 99.0, np.float32).data.cast("B"))
+    assert root.buffers[1][4:].tolist() == [1.0] * 4
+    for action in sends(child.now().reduction.sums.values()):  # type: ignore[arg-type]
+        action.has_left = True
+    receipt = child.exchanges.receive(Result(1, 5, 0, (1, 2), code), 16)
+    assert receipt.target is not None
+    receipt.target[:8] = np.full(2, 99.0, np.float32).data.cast("B")
+    assert child.buffers[1].tolist() == [3.0] * 8
+    receipt.target[:] = np.full(4, 7.0, np.float32).data.cast("B")
+    assert receipt.owner is not None
+    receipt.owner.received(receipt)
+    assert child.buffers[1].tolist() == [7.0] * 4 + [3.0] * 4
+    assert child.now().spread.held_ranges == [(0, 4)]
+
+
+def test_what_comes_of_an_exchange_that_was_stopped_is_thrown_away() -> None:
+    site = Site(1)
+    site.exchanges = Exchanges(1, ELEMENTS, are_repairable=True)
+    site.begin()
+    site.exchanges.stop(1)
+    code = Terms(Op.MEAN, Wire.FLOAT32, ELEMENTS).code
+    receipt = site.exchanges.receive(PartialSum(1, 5, 0, (2, 1), code), 16)
+    assert (receipt.target, receipt.piece, receipt.owner) == (None, None, None)
+    site.exchanges.stop(2)  # of which nothing has come yet
+    assert site.exchanges.receive(PartialSum(2, 5, 0, (2, 1), code), 16).owner is None
+    assert not site.exchanges.active

@@ -312,3 +312,19 @@ def test_what_waits_in_a_lane_that_is_dropped_is_handed_back_once() -> None:
         await bench.hears(up(0))
 
     on_bench(play, window=1)
+
+
+def test_what_is_withdrawn_gives_its_credit_to_what_waits() -> None:
+    async def scenario() -> None:
+        bench = Bench(window=2)
+        bench.put(up(0), *(up(chunk, RELAYED) for chunk in range(4)))  # two have credit, two wait
+        bench.put(up(9, RELAYED, exchange=2), up(8, PASSING), up(7, OTHER))
+        withdrawn = bench.lane.withdraw(1)
+        # One may be leaving already; what others made is not this site's to withdraw.
+        assert {send.message for send in withdrawn} >= {up(chunk, RELAYED) for chunk in range(1, 4)}
+        assert not {send.message for send in withdrawn} & {up(8, PASSING), up(7, OTHER)}
+        await asyncio.sleep(2.0)
+        assert {up(9, RELAYED, exchange=2), up(8, PASSING), up(7, OTHER)} <= {*bench.sent}
+        assert not {send.message for send in withdrawn} & {*bench.sent}
+
+    run_virtually(scenario())

@@ -77,8 +77,15 @@ class Handle:
     not contiguous or not in the CPU's memory.
     """
 
-    def __init__(self, future: Future[Round], tensors: Tensors, names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        future: Future[Round],
+        tensors: Tensors,
+        names: Sequence[str],
+        left: Callable[[tuple[int, ...]], None],
+    ) -> None:
         self._future = future
+        self._left = left
         self._tensors = tensors
         self._names = names
         self._finished = False
@@ -99,9 +106,10 @@ class Handle:
             ExchangeError: the members disagree on what to exchange; the tensors are as they were.
             RunAborted: the group has ended; names who or what caused it.
         """
-        self._future.result(timeout_s)
+        done = self._future.result(timeout_s)
         if not self._finished:
             self._finished = True
+            self._left(done.members)
             self._tensors.finish()
 
     @property
@@ -146,20 +154,20 @@ class Group:
     def __init__(self, member: _Member, channel: int, members: Sequence[int]) -> None:
         self._member = member
         self._channel = channel
-        self._members = tuple(members)
+        self._present = tuple(members)
         self._names = [site.name for site in member.overlay.sites]
         self.site = self._names[member.index]
         self._rounds: deque[Round] = deque(maxlen=_REMEMBERED)
 
     @property
-    def _present(self) -> tuple[int, ...]:
-        """The members, as of the latest call that has ended here."""
-        return self._member.agent.members(self._channel) or self._members
-
-    @property
     def sites(self) -> tuple[str, ...]:
-        """The members' names, as of the latest call that has ended here."""
+        """The members' names, as of the calls whose end has been waited for."""
         return tuple(self._names[index] for index in self._present)
+
+    def _are_left(self, members: Sequence[int]) -> None:
+        """Take note of who took part in a call that has ended; empty where nobody can be lost."""
+        if members:
+            self._present = tuple(site for site in self._present if site in members)
 
     @property
     def rank(self) -> int:
@@ -255,7 +263,8 @@ class Group:
             self._rounds.append(done)
             return done
 
-        handle = Handle(self._member.begin(_ending(exchange())), buffer, self._names)
+        future = self._member.begin(_ending(exchange()))
+        handle = Handle(future, buffer, self._names, self._are_left)
         if not async_op:
             handle.wait()
         return handle
@@ -284,7 +293,8 @@ class Group:
             )
         agent = self._member.agent_for_exchanges()
         gathered = self._member.thread.run(_ending(agent.gather(data, self._channel)))
-        return [msgspec.msgpack.decode(each) for each in gathered]
+        self._are_left(gathered.members)
+        return [msgspec.msgpack.decode(each) for each in gathered.values]
 
     def barrier(self) -> None:
         """Return when every member has called it.
@@ -555,7 +565,7 @@ class _Member:
         """Start, and let every site begin from the same model, by the same rule."""
         await self._start(served)
         said = await self.agent.gather(msgspec.msgpack.encode(what))
-        for site, each in enumerate(map(msgspec.msgpack.decode, said)):
+        for site, each in enumerate(map(msgspec.msgpack.decode, said.values)):
             if each != what:
                 name = self.overlay.sites[site].name
                 raise ValueError(

@@ -310,8 +310,8 @@ async def _call(
     call = case.calls[number]
     try:
         if call.op is None:
-            values = await agent.gather(b"%d %d" % (site, number))
-            ended[number] = _Ended(values, (), agent.members(0), "")
+            gathered = await agent.gather(b"%d %d" % (site, number))
+            ended[number] = _Ended(gathered.values, (), gathered.members, "")
             return
         buffer = contribution(case, site, number)
         terms = Terms(call.op, Wire.FLOAT32, call.elements, call.source)
@@ -394,11 +394,13 @@ def _oracle(
             assert isinstance(first.result, np.ndarray)
             if each.result.tobytes() != first.result.tobytes():
                 yield f"{name} has other bits at site {site}"
-            if each.contributions != first.contributions:
+            if (each.contributions, each.members) != (first.contributions, first.members):
                 yield f"{name} names other contributions at site {site}"
         if call.op is None:
             assert isinstance(first.result, tuple)
             of = [int(value.split()[0]) for value in first.result]
+            if (*of,) != first.members:
+                yield f"{name} gathered values of {of}, and says that {first.members} are members"
             if not set(stayed) <= set(of) and not outcome:
                 yield f"{name} lacks values of {sorted(set(stayed) - set(of))}"
             if sorted(first.result) != [b"%d %d" % (site, number) for site in sorted(of)]:

@@ -686,6 +686,9 @@ class Scheduler:
                 self._all_gone.set()
         elif site in self._returning:
             self._forget(site)
+        elif site in self.lost:  # it has left, and is let go
+            if session.all_heard:
+                del self._sessions[site]
         elif self.members.missing:
             self._let_go(site, error)
         elif isinstance(error, PeerError):
@@ -732,9 +735,10 @@ class Scheduler:
 
     def _judge(self, site: int, cut: CutOff) -> None:
         """Go on without a lane that ended, or end the run; unless an end of it died and may."""
+        gone = self.lost | (self._left - self._departed - self._losses.relays)
         if (
             self._end.done()
-            or {site, cut.neighbour} & (self.lost | self._left)
+            or {site, cut.neighbour} & gone
             or cut.incarnation != self.members.incarnations[cut.neighbour]
         ):
             return
@@ -842,16 +846,16 @@ class Scheduler:
         before, self._losses = self._losses, losses
         self.lost |= losses.lost
         for site in sorted(losses.lost - before.lost - {*sites}):
-            if site in before.relays or site in departed:
+            if site in self._missing:
+                self._missing.pop(site).timer.cancel()
+            if site in self._left:  # it may have to connect again to hear that
                 self.note(events.SiteLeft(at_s=now_s, site=site))
                 self._post(site, Shutdown())
             else:
                 reason = f"{self.name(site)} reaches the others no more: {why}"
                 self._write_lost(site, reason, True, now_s)
                 self._post(site, Abort(reason))
-            self._sessions.pop(site, None)
-            if site in self._missing:
-                self._missing.pop(site).timer.cancel()
+                self._sessions.pop(site, None)
         plan = self._plan_for_the_rest()
         outcome = self.channels.lose(before.members(size) - losses.members(size), plan)
         self._use(plan, why)

@@ -184,12 +184,11 @@ class _Channel:
     asked: int = 0  # the latest exchange that was asked for
     gathered: int = 0  # gatherings begun here
     waiting: dict[int, _Asked] = field(default_factory=dict)
-    gathering: dict[int, asyncio.Future[tuple[bytes, ...]]] = field(default_factory=dict)
+    gathering: dict[int, asyncio.Future[Gathered]] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)  # before they were asked for here
     calls: dict[int, _Call] = field(default_factory=dict)
     interrupted: dict[int, int] = field(default_factory=dict)  # likewise: in which generation
     repairs: dict[int, tuple[Repair, Plan]] = field(default_factory=dict)  # likewise: how
-    members: tuple[int, ...] = ()  # as of the latest call that says
 
 
 @dataclass(slots=True)
@@ -601,8 +600,8 @@ class SiteAgent:
             self._say(SubgroupRequest(members))
         return await asyncio.shield(self._subgroups[members])
 
-    async def gather(self, value: bytes, channel: int = 0) -> tuple[bytes, ...]:
-        """Return the small values of all members, in the order of their indices.
+    async def gather(self, value: bytes, channel: int = 0) -> Gathered:
+        """Return the small values of all members, in the order of their indices, and who they are.
 
         Raises:
             ExchangeError: a member exchanges instead, or has left; names it.
@@ -610,7 +609,7 @@ class SiteAgent:
         """
         state = self._channels[channel]
         state.gathered += 1
-        future: asyncio.Future[tuple[bytes, ...]] = self._loop.create_future()
+        future: asyncio.Future[Gathered] = self._loop.create_future()
         state.gathering[state.gathered] = future
         self._say(Gather(channel, state.gathered, value))
         return await future
@@ -698,7 +697,6 @@ class SiteAgent:
                 self._repair(message)
             case Settled():
                 state = self._channels[message.channel]
-                state.members = message.members
                 if message.number in state.calls:
                     state.calls[message.number].follow(message)
             case LinkCut() if self._plane is not None:
@@ -716,11 +714,9 @@ class SiteAgent:
                 self._channel(message.channel).plan = plans.loads(message.plan_json)
                 self._subgroups[message.members].set_result(message.channel)
             case Gathered():
-                state = self._channels[message.channel]
-                state.members = message.members or state.members
-                future = state.gathering.pop(message.number)
+                future = self._channels[message.channel].gathering.pop(message.number)
                 if not future.done():
-                    future.set_result(message.values)
+                    future.set_result(message)
             case GatherFailed():
                 future = self._channels[message.channel].gathering.pop(message.number)
                 if not future.done():
@@ -772,10 +768,6 @@ class SiteAgent:
         if channel == 0 and self._plane is not None:
             version, paths = self._auxiliary
             self._plane.use_auxiliary(paths if version >= plan.version else plan.auxiliary)
-
-    def members(self, channel: int) -> tuple[int, ...]:
-        """Return who takes part in a channel, as the latest call said; empty before any did."""
-        return self._channels[channel].members
 
     def _interrupt(self, plane: DataPlane, message: Interrupt) -> None:
         """Stop an exchange that has lost something; say what is here of its result."""
