@@ -87,18 +87,11 @@ def test_the_others_complete_what_was_under_way(
     assert "b is lost: site 1 (b) died" in told
 
 
-def test_a_group_may_end_instead(group: Callable[..., list[subprocess.Popen[str]]]) -> None:
-    scheduler, a, lost, c = group("--on-loss", "abort")
-    lost.kill()
-    for site in (a, c):
-        _, err = site.communicate()
-        assert site.returncode == 1
-        assert "RunAborted: site 1 (b) died" in err
-    assert scheduler.wait() != 0
-
-
-def test_a_group_ends_with_too_few(group: Callable[..., list[subprocess.Popen[str]]]) -> None:
-    scheduler, a, lost, c = group("--least-sites", "3")
+@pytest.mark.parametrize("options", [["--on-loss", "abort"], ["--least-sites", "3"]])
+def test_a_group_may_end_instead(
+    group: Callable[..., list[subprocess.Popen[str]]], options: list[str]
+) -> None:
+    scheduler, a, lost, c = group(*options)
     lost.kill()
     for site in (a, c):
         _, err = site.communicate()

@@ -42,6 +42,14 @@ async def started(
     return cluster, network, [np.full(ELEMENTS, 10.0**site, np.float32) for site in range(4)]
 
 
+def called(cluster: Cluster, buffers: Sequence[Floats]) -> list[asyncio.Future[Round]]:
+    """Let all sites take part in a mean."""
+    return [
+        asyncio.ensure_future(all_reduce(agent, buffer))
+        for agent, buffer in zip(cluster.agents, buffers, strict=True)
+    ]
+
+
 async def ended(calls: Sequence[Awaitable[Round]]) -> list[Round]:
     return list(await asyncio.gather(*calls))
 
@@ -49,10 +57,7 @@ async def ended(calls: Sequence[Awaitable[Round]]) -> list[Round]:
 def test_a_loss_in_the_middle_costs_the_elements_that_nobody_held_yet() -> None:
     async def scenario() -> None:
         cluster, network, buffers = await started(Star(hub="site0").plan(OVERLAY))
-        calls = [
-            asyncio.ensure_future(all_reduce(agent, buffer))
-            for agent, buffer in zip(cluster.agents, buffers, strict=True)
-        ]
+        calls = called(cluster, buffers)
         await asyncio.sleep(0.5)
         network.kill(3)
         calls.pop().cancel()
@@ -78,10 +83,7 @@ def test_a_loss_in_the_middle_costs_the_elements_that_nobody_held_yet() -> None:
 def test_a_root_that_dies_leaves_no_result_half_in_a_buffer() -> None:
     async def scenario() -> None:
         cluster, network, buffers = await started(Star(hub="site0").plan(OVERLAY))
-        calls = [
-            asyncio.ensure_future(all_reduce(agent, buffer))
-            for agent, buffer in zip(cluster.agents, buffers, strict=True)
-        ]
+        calls = called(cluster, buffers)
         await asyncio.sleep(0.5)
         network.kill(0)
         calls.pop(0).cancel()
@@ -97,10 +99,7 @@ def test_a_root_that_dies_leaves_no_result_half_in_a_buffer() -> None:
 def test_a_pair_that_is_cut_costs_nobody_anything_and_is_used_again_once_it_is_whole() -> None:
     async def scenario() -> None:
         cluster, network, buffers = await started(Star(hub="site1").plan(OVERLAY))
-        calls = [
-            asyncio.ensure_future(all_reduce(agent, buffer))
-            for agent, buffer in zip(cluster.agents, buffers, strict=True)
-        ]
+        calls = called(cluster, buffers)
         await asyncio.sleep(0.3)
         network.sever(1, 2)
         rounds = await ended(calls)
@@ -123,10 +122,7 @@ def test_a_pair_that_is_cut_costs_nobody_anything_and_is_used_again_once_it_is_w
 def test_a_site_that_nobody_reaches_is_told_so_and_the_others_go_on() -> None:
     async def scenario() -> None:
         cluster, network, buffers = await started()
-        calls = [
-            asyncio.ensure_future(all_reduce(agent, buffer))
-            for agent, buffer in zip(cluster.agents, buffers, strict=True)
-        ]
+        calls = called(cluster, buffers)
         await asyncio.sleep(0.3)
         for other in range(3):
             network.sever(3, other)
@@ -141,10 +137,7 @@ def test_a_site_that_nobody_reaches_is_told_so_and_the_others_go_on() -> None:
 def test_with_too_few_left_the_group_ends() -> None:
     async def scenario() -> None:
         cluster, network, buffers = await started(least_sites=4)
-        calls = [
-            asyncio.ensure_future(all_reduce(agent, buffer))
-            for agent, buffer in zip(cluster.agents, buffers, strict=True)
-        ]
+        calls = called(cluster, buffers)
         await asyncio.sleep(0.3)
         network.kill(3)
         calls.pop().cancel()

@@ -281,8 +281,7 @@ async def _run(
     script = loop.create_task(_script(case, network, ready, lives))
     try:
         async with asyncio.timeout(_DEADLINE_S):
-            everybody = await asyncio.gather(*lives, return_exceptions=True)
-            for error in everybody:
+            for error in await asyncio.gather(*lives, return_exceptions=True):
                 if isinstance(error, Exception):
                     raise error
             try:

@@ -313,7 +313,7 @@ class ExchangeBook:
         self._waiting = deque(each for each in self._waiting if each[0] not in sites)
         for call, (first, gathers) in list(self._firsts.items()):
             others = [member for member in self.members if self._calls[member] >= call]
-            if len(others) == len(self.members):  # nobody will be compared with it
+            if len(others) == len(self.members):  # all have made this call
                 del self._firsts[call]
             elif first in sites and others:  # which have made the same call
                 self._firsts[call] = others[0], gathers

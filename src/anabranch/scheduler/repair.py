@@ -83,7 +83,7 @@ class Unsettled:
             next_exchange: numbers exchanges.
 
         Returns:
-            None where nobody has what is missing, as the source of a broadcast is lost.
+            None where no member has what is missing, as the source of a broadcast is lost.
         """
         self._is_mending = False
         held, self._held = self._held, {}
