@@ -165,7 +165,7 @@ class Group:
         return tuple(self._names[index] for index in self._present)
 
     def _are_left(self, members: Sequence[int]) -> None:
-        """Take note of who took part in a call that has ended; empty where a loss ends the group."""
+        """Take note of who took part in a call that has ended; empty: a loss ends the group."""
         if members:
             self._present = tuple(site for site in self._present if site in members)
 
