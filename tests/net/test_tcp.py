@@ -8,6 +8,7 @@ import os
 import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -35,7 +36,7 @@ from anabranch.net.messages import (
 )
 from anabranch.net.network import Connection
 from anabranch.net.rings import PIECE_BYTES, RING_BYTES
-from anabranch.net.tcp import TcpNetwork, may_set_congestion_control
+from anabranch.net.tcp import TcpNetwork, may_set_congestion_control, wait_closed
 
 LIMITS = Limits(message_bytes=1 << 16, payload_bytes=1 << 28)
 CHALLENGE = bytes(range(CHALLENGE_BYTES))
@@ -845,3 +846,19 @@ def test_a_congestion_control_that_the_kernel_has_not_got_is_found_out_before_it
     assert not may_set_congestion_control("nobody-knows-this")
     with open("/proc/sys/net/ipv4/tcp_congestion_control") as file:
         assert may_set_congestion_control(file.read().strip())
+
+
+def test_loops_of_several_threads_wait_for_their_own_connections() -> None:
+    """What one opens meanwhile is no concern of another's that waits."""
+
+    async def live(turns: int) -> None:
+        for _ in range(turns):
+            network = TcpNetwork(LIMITS)
+            listener = await network.listen(("127.0.0.1", 0), Ear().welcome)
+            (await network.connect(listener.address, Ear())).close()
+            listener.close()
+            await wait_closed()
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(asyncio.run, live(20)) for _ in range(4)]:
+            done.result()

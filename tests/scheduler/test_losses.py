@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -161,5 +162,37 @@ def test_members_that_disagree_after_a_loss_are_still_told_so() -> None:
             assert "site 2 (site2) calls for a mean of 7 elements" in str(error)
         again = [all_reduce(cluster.agents[site], buffers[site]) for site in range(3)]
         assert [each.members for each in await ended(again)] == [(0, 1, 2)] * 3
+
+    run_virtually(scenario())
+
+
+def test_both_lanes_of_a_pair_end_with_one_of_them() -> None:
+    async def scenario() -> None:
+        cluster, _, buffers = await started(Star(hub="site1").plan(OVERLAY))
+        await cluster.all_reduce(buffers)
+        cluster.connection(1, 2).close()
+        await asyncio.sleep(1.0)
+        for here, there in ((1, 2), (2, 1)):
+            plane = cluster.agents[here]._plane
+            assert plane is not None
+            assert there in plane._lost
+        await cluster.all_reduce(buffers)
+        await cluster.leave()
+
+    run_virtually(scenario())
+
+
+def test_paths_through_what_is_lost_are_taken_no_more() -> None:
+    async def scenario() -> None:
+        plan = Star(hub="site1").plan(OVERLAY)
+        plan = replace(plan, auxiliary={(0, 1): ((0, 3, 1),)})
+        cluster, network, buffers = await started(plan)
+        await cluster.all_reduce(buffers)
+        plane = cluster.agents[0]._plane
+        assert plane is not None
+        assert plane._forks[0, 1]._auxiliary == ((0, 3, 1),)
+        network.kill(3)
+        await asyncio.sleep(1.0)
+        assert plane._forks[0, 1]._auxiliary == ()
 
     run_virtually(scenario())

@@ -18,6 +18,7 @@ import secrets
 import socket
 import ssl
 import struct
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -68,6 +69,7 @@ _UNSENT_BYTES = 1 << 18
 # What this process has open. A child that is forked, as of a data loader, must not hold it open
 # when this process dies: its peers would see no end.
 _open: WeakSet[_TcpConnection | _TcpListener] = WeakSet()
+_opening = threading.Lock()  # loops of several threads share that set
 
 
 async def wait_closed() -> None:
@@ -78,7 +80,9 @@ async def wait_closed() -> None:
     """
     loop = asyncio.get_running_loop()
     for pause_s in (0.0, 0.0, 0.0, 0.0, 0.0, *(100 * [0.01])):
-        left = [each for each in _open if isinstance(each, _TcpConnection) and each.is_in(loop)]
+        with _opening:
+            opened = [each for each in _open if isinstance(each, _TcpConnection)]
+        left = [each for each in opened if each.is_in(loop)]
         await asyncio.sleep(pause_s)
         if not left:
             return
@@ -89,6 +93,8 @@ async def wait_closed() -> None:
 
 def _let_go() -> None:
     """Let go of all connections and listeners in a process that was just forked."""
+    global _opening
+    _opening = threading.Lock()  # a thread that is not here may have held it
     null = os.open(os.devnull, os.O_RDWR)
     for fileno in [fileno for each in _open for fileno in each.filenos() if fileno >= 0]:
         os.dup2(null, fileno, inheritable=False)  # closed, it might be closed again as another's
@@ -149,7 +155,8 @@ class _TcpConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        _open.add(self)
+        with _opening:
+            _open.add(self)
         own = transport.get_extra_info("socket")
         certificate = transport.get_extra_info("peercert")
         if certificate is not None:
@@ -266,7 +273,8 @@ class _TcpConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._heartbeat.cancel()
-        _open.discard(self)
+        with _opening:
+            _open.discard(self)
         if self._listener is not None:
             self._listener.forget(self)
         if self._failure is None and not self._closing:
@@ -491,7 +499,8 @@ class _TcpListener:
                 self._server.close()
                 raise
 
-        _open.add(self)
+        with _opening:
+            _open.add(self)
 
     def filenos(self) -> list[int]:
         """Return the descriptors on which it listens."""
