@@ -10,7 +10,7 @@ at random within a round:
 
     kill          all processes of site 2 are killed
     stop          all processes of site 2 are stopped: a host that falls silent
-    silent links  all that site 2 sends and is sent between sites is lost; nobody is told
+    silent links  all that site 2 sends and is sent between sites is lost; neither end is told
     pair cut      all between sites 1 and 2 is lost; both still reach site 0
 
 Survivors are sites 0 and 1; after the pair cut all three, whom a system has no reason to leave out.
@@ -694,7 +694,7 @@ def show(results: dict[str, dict[str, Any]]) -> None:
             our_s = None if ours is None else ours["begun_after_s"]["median"]
             times = f"{own_s / our_s:.1f}" if own_s and our_s else "-"
             out = sorted(
-                {", ".join(each) or "nobody" for each in found["left_out"] if each is not None}
+                {", ".join(each) or "no site" for each in found["left_out"] if each is not None}
             )
             exact = "" if found["all_exact"] else "; NOT ALL EXACT"
             print(

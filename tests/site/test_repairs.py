@@ -22,7 +22,7 @@ from anabranch.site.agent import ExchangeError, Round, SiteAgent
 from anabranch.site.terms import Op, Terms, Wire
 from tests.site.cluster import Cluster, Floats, all_reduce, simulated
 
-_LATE_S = 9.0  # by then a site is given up that nobody accuses
+_LATE_S = 9.0  # by then the scheduler gives up a site whose lanes are whole
 
 
 def plan_of(overlay: Overlay, version: int = 1, previous: Plan | None = None) -> Plan:
