@@ -45,11 +45,11 @@ def granted(book: ExchangeBook, site: int, number: int, signature: Signature = S
 
 def test_an_exchange_keeps_the_version_of_its_first_request() -> None:
     book = book_of([0, 1])
-    assert granted(book, 0, 1) == Granted(0, 1, 1, FIRST, False, True, SMALL)
+    assert granted(book, 0, 1) == Granted(0, 1, 1, FIRST, False, True, False, SMALL)
     book.issue(SECOND)
-    assert granted(book, 1, 1) == Granted(1, 1, 1, FIRST, False, False, SMALL)
-    assert granted(book, 1, 2) == Granted(1, 2, 2, SECOND, True, True, SMALL)
-    assert granted(book, 0, 2) == Granted(0, 2, 2, SECOND, True, False, SMALL)
+    assert granted(book, 1, 1) == Granted(1, 1, 1, FIRST, False, False, True, SMALL)
+    assert granted(book, 1, 2) == Granted(1, 2, 2, SECOND, True, True, False, SMALL)
+    assert granted(book, 0, 2) == Granted(0, 2, 2, SECOND, True, False, True, SMALL)
 
 
 def test_a_plan_is_sent_to_a_site_once() -> None:
@@ -72,7 +72,7 @@ def test_an_older_plan_is_sent_again_to_a_site_that_goes_back_to_it() -> None:
     granted(book, 0, 1)
     book.issue(SECOND)
     book.known_from_now(1)
-    assert granted(book, 1, 1) == Granted(1, 1, 1, FIRST, True, False, SMALL)
+    assert granted(book, 1, 1) == Granted(1, 1, 1, FIRST, True, False, True, SMALL)
     assert granted(book, 1, 2).lacks
 
 
@@ -303,7 +303,7 @@ def test_a_gathering_that_waits_for_a_lost_member_alone_is_whole() -> None:
     book = book_of([0, 1, 2], replace(FIRST, trees=(Tree(0, 1.0, (-1, 0, 0), (-1, 0, 0)),)))
     for site in (0, 2):
         assert book.gather(site, 1, b"%d" % site) == ()
-    assert book.lose(1) == (Whole(1, (b"0", b"2")),)
+    assert book.lose(1) == (Whole(1, (b"0", b"2"), admits=False),)
 
 
 def test_a_broadcast_from_a_lost_member_is_given_up() -> None:
@@ -335,4 +335,4 @@ def test_several_may_be_lost_at_once() -> None:
     book = book_of([0, 1, 2, 3])
     for site in (0, 1, 3):
         assert book.gather(site, 1, b"%d" % site) == ()
-    assert book.lose(2, 3) == (Whole(1, (b"0", b"1")),)
+    assert book.lose(2, 3) == (Whole(1, (b"0", b"1"), admits=False),)

@@ -12,7 +12,7 @@ ALL = ((0, 100),)
 
 def interrupted(source: int | None = None, left: tuple[int, ...] = (0, 1, 3)) -> Unsettled:
     """Return an exchange of four sites, of which some are left."""
-    exchange = Unsettled(7, 100, range(4), source)
+    exchange = Unsettled(7, 100, range(4), None if source is None else {source})
     exchange.interrupt(left)
     return exchange
 

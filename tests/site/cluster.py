@@ -201,8 +201,12 @@ class Cluster:
         pacing: PaceBook | None = None,
         served: Callable[[int], ServedModel] | None = None,
         repairs: Repairs | None = None,
+        joining: Collection[int] | None = None,
     ) -> Cluster:
-        """Start a run; ``shaped`` holds its lanes to the overlay's rates and latencies."""
+        """Start a run; ``shaped`` holds its lanes to the overlay's rates and latencies.
+
+        Where not all sites are ``joining``, it begins without the others.
+        """
         witness = Witness()
         scheduler = Scheduler(
             ports.control(None),
@@ -226,8 +230,8 @@ class Cluster:
             )
 
         cluster = cls(ports, scheduler, address, witness, begin, shaped)
-        joining = (cluster.join(site) for site in range(overlay.size))
-        cluster.agents = list(await asyncio.gather(*joining))
+        sites = range(overlay.size) if joining is None else joining
+        cluster.agents = list(await asyncio.gather(*map(cluster.join, sites)))
         return cluster
 
     async def all_reduce(

@@ -44,7 +44,8 @@ def explore(
                 break
     console.print(
         f"{found.cases} cases from seed {seed}: {found.exchanges} exchanges, {found.repaired} of "
-        f"them completed after a loss, {found.lost} sites lost, in {took_s:.0f} s",
+        f"them completed after a loss, {found.lost} sites lost, {found.joined} let in later, in "
+        f"{took_s:.0f} s",
         soft_wrap=True,
     )
     for number, violations in found.violations.items():

@@ -93,6 +93,12 @@ def scheduler(
     least_sites: Annotated[
         int, typer.Option(help="With fewer sites left than these, a group ends.", min=1)
     ] = 2,
+    begin_with: Annotated[
+        int | None,
+        typer.Option(
+            help="How many sites a group begins with, all if not given; others join later.", min=1
+        ),
+    ] = None,
     silence: Annotated[
         float,
         typer.Option(
@@ -126,6 +132,7 @@ def scheduler(
             service,
             on_loss="complete" if on_loss == "complete" else "abort",
             least_sites=least_sites,
+            begin_with=begin_with,
             silence_s=silence,
         )
         _serve_group(service, address, log, credentials)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from numbers import Integral
 from pathlib import Path
 from types import TracebackType
@@ -22,11 +22,12 @@ import numpy as np
 from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch.group import _settings
+from anabranch.group._state import Packed, Unpacked
 from anabranch.group._tensors import WIRES, Tensors
 from anabranch.group._thread import LoopThread
 from anabranch.net import addresses
 from anabranch.net.errors import PeerError, RunAborted
-from anabranch.net.messages import Proceed
+from anabranch.net.messages import Admitted, Proceed
 from anabranch.net.network import Address
 from anabranch.net.tcp import CONTROL_SILENCE_S, LANE_SILENCE_S, TcpNetwork, lane_network
 from anabranch.net.throughput import BusyPeriodEstimator
@@ -47,6 +48,7 @@ TOKEN_VARIABLE = "ANABRANCH_TOKEN"
 T = TypeVar("T")
 
 OPS = {"mean": Op.MEAN, "sum": Op.SUM, "max": Op.MAX}
+_NOT_IN = "this site joins a group that goes on; call group.admit(...) first"
 _REMEMBERED = 64  # exchanges of which `stats` tells
 
 
@@ -158,20 +160,28 @@ class Group:
         self._names = [site.name for site in member.overlay.sites]
         self.site = self._names[member.index]
         self._rounds: deque[Round] = deque(maxlen=_REMEMBERED)
+        self._admissions = 0
 
     @property
     def sites(self) -> tuple[str, ...]:
         """The members' names, as of the calls whose end has been waited for."""
         return tuple(self._names[index] for index in self._present)
 
-    def _are_left(self, members: Sequence[int]) -> None:
-        """Take note of who took part in a call that has ended; empty: a loss ends the group."""
-        if members:
+    def _are_left(self, admissions: int, members: Sequence[int]) -> None:
+        """Take note of who took part in a call that has ended; empty: a loss ends the group.
+
+        Args:
+            admissions: how many there had been when it began; later ones may have let sites in.
+            members: see above.
+        """
+        if members and admissions == self._admissions:
             self._present = tuple(site for site in self._present if site in members)
 
     @property
     def rank(self) -> int:
-        """This site's index among the members, from 0."""
+        """This site's index among the members, from 0; those that join later move others'."""
+        if self._member.index not in self._present:
+            raise ValueError(_NOT_IN)
         return self._present.index(self._member.index)
 
     @property
@@ -255,6 +265,12 @@ class Group:
             tensors = [tensors]
         buffer = Tensors(tensors, op)
         terms = Terms(op, buffer.wire if wire is None else WIRES[wire], buffer.elements, source)
+        handle = self._begin(buffer, terms, weight)
+        if not async_op:
+            handle.wait()
+        return handle
+
+    def _begin(self, buffer: Tensors, terms: Terms, weight: float) -> Handle:
         agent = self._member.agent_for_exchanges()
 
         async def exchange() -> Round:
@@ -264,10 +280,7 @@ class Group:
             return done
 
         future = self._member.begin(_ending(exchange()))
-        handle = Handle(future, buffer, self._names, self._are_left)
-        if not async_op:
-            handle.wait()
-        return handle
+        return Handle(future, buffer, self._names, partial(self._are_left, self._admissions))
 
     def all_gather(self, value: Any) -> list[Any]:
         """Return every member's value, by rank.
@@ -293,7 +306,7 @@ class Group:
             )
         agent = self._member.agent_for_exchanges()
         gathered = self._member.thread.run(_ending(agent.gather(data, self._channel)))
-        self._are_left(gathered.members)
+        self._are_left(self._admissions, gathered.members)
         return [msgspec.msgpack.decode(each) for each in gathered.values]
 
     def barrier(self) -> None:
@@ -325,6 +338,90 @@ class Group:
         agent = self._member.agent_for_exchanges()
         channel = self._member.thread.run(_ending(agent.subgroup(members)))
         return Group(self._member, channel, members)
+
+    # --- who joins later
+
+    def admit(self, state: Any) -> Any | None:
+        """Let in the sites that wait to join, and hand them the state of training.
+
+        Every member calls it at the same place, as before each step; where no site waits it costs a
+        word to the scheduler and back. A site that joins a group that goes on calls it first, and
+        goes on from what it returns. So one program serves all sites, whenever they come::
+
+            step = 0
+            while step < 1000:
+                state = group.admit(lambda: {"model": model.state_dict(), "step": step})
+                if state is not None:
+                    model.load_state_dict(state["model"])
+                    step = state["step"]
+                ...
+
+        At the first call of a group all sites get the state of its first site, so that they begin
+        alike. Subgroups that were made before do not have the new sites; make them again.
+
+        Args:
+            state: dictionaries, lists and tuples of tensors or arrays of any type, numbers, strings
+                and bytes; or what returns them, which is called only where a site needs them.
+                Tensors must be alike at all members, since parts of them come from each; of all
+                else those of the first member count. A model's buffers that are not (of batch
+                normalisation) are to be averaged before.
+
+        Returns:
+            The members' state where this site is new; None where it has it.
+
+        Raises:
+            ValueError: the state has something else in it; says where.
+            ExchangeError: members' states differ in their tensors' names, types or shapes, or
+                another member makes another call; names it.
+            RunAborted: the group has ended; names who or what caused it.
+        """
+        if self._channel:
+            raise ValueError("a subgroup lets no site in; call admit() of the whole group")
+        agent = self._member.agent_for_admission()
+        admitted = self._member.thread.run(_ending(agent.admit()))
+        self._present = admitted.members
+        self._admissions += 1
+        if not admitted.newcomers:
+            return None
+        is_new = self._member.index not in admitted.holders
+        packed = None if is_new else Packed(state() if callable(state) else state)
+        skeleton = self._skeleton(packed, admitted.holders)
+        unpacked = None if packed is not None else Unpacked(skeleton)
+        arrays = (packed or unpacked).arrays  # type: ignore[union-attr]
+        if arrays:
+            self._hand_on(arrays, admitted)
+        return None if unpacked is None else unpacked.state()
+
+    def _skeleton(self, packed: Packed | None, holders: Sequence[int]) -> bytes:
+        """Return the description of the state of the first member that has it."""
+        while True:
+            first = next((site for site in self._present if site in holders), None)
+            if first is None:
+                raise ExchangeError("no site is left that has the state of training")
+            said = None
+            if packed is not None:
+                said = packed.shape, packed.skeleton if first == self._member.index else b""
+            everyone = dict(zip(self._present, self.all_gather(said), strict=False))
+            shapes = {site: tuple(each) for site, each in everyone.items() if each is not None}
+            whole = [(site, skeleton) for site, (_, skeleton) in shapes.items() if skeleton]
+            if not whole:
+                continue  # it was lost meanwhile
+            ((site, skeleton),) = whole
+            odd = [each for each, (shape, _) in shapes.items() if shape != shapes[site][0]]
+            if odd:
+                raise ExchangeError(
+                    f"the states of {self._names[site]} and {self._names[odd[0]]} differ in their "
+                    "tensors' names, types or shapes; give the same at every site"
+                )
+            return bytes(skeleton)
+
+    def _hand_on(self, arrays: Sequence[Any], admitted: Admitted) -> None:
+        buffer = Tensors(arrays, Op.COPY)
+        source, receivers = None, admitted.newcomers
+        if len(admitted.holders) == 1:
+            source, receivers = admitted.holders[0], ()
+        terms = Terms(Op.COPY, Wire.FLOAT32, buffer.elements, source, receivers)
+        self._begin(buffer, terms, 1.0).wait()
 
     # --- a model that is served
 
@@ -478,6 +575,7 @@ class _Member:
             welcome = await self.agent.join(scheduler, patience_s)
             self.index = welcome.site
             self.overlay = overlays.loads(welcome.overlay_toml)
+            self.first_plan = plans.loads(welcome.plan_json)
             self._settings = _settings.loads(welcome.work)
             self._addresses = welcome.addresses
             self.meter: Meter | None = None
@@ -532,6 +630,19 @@ class _Member:
         self.check_open()
         if not self._started:
             raise ValueError("this group serves a model; call group.serve(parameters, ...) first")
+        if self.agent.is_new:
+            raise ValueError(_NOT_IN)
+        return self.agent
+
+    def agent_for_admission(self) -> SiteAgent:
+        """Return the agent, once calls of this site have ended."""
+        self.check_open()
+        if not self.agent.welcome.repairs:
+            raise ValueError(
+                "this group's scheduler lets no site in once it has begun: a model is served, or "
+                "it was started with --on-loss abort"
+            )
+        wait(self._under_way.copy())
         return self.agent
 
     def serve(
@@ -691,7 +802,9 @@ def join(
     patience_s: float = 60.0,
     switch_interval_s: float | None = None,
 ) -> Group:
-    """Join a group and wait until every site of its overlay has.
+    """Join a group and wait until it begins: once every site of its overlay has joined, or as many
+    as its scheduler begins with. Where it goes on already, its members let this site in, see
+    :meth:`Group.admit`.
 
     Args:
         scheduler: host:port of ``anabranch scheduler``; ``$ANABRANCH_SCHEDULER`` if not given.
@@ -741,7 +854,7 @@ def join(
     if switch_interval_s is not None:
         sys.setswitchinterval(switch_interval_s)
     member = _Member(where, name, secret, (host, port), advertise, patience_s, credentials)
-    return Group(member, 0, range(member.overlay.size))
+    return Group(member, 0, sorted(member.first_plan.members))
 
 
 def _given(value: str | None, variable: str, name: str, what: str) -> str:

@@ -58,6 +58,8 @@ class Service:
             those that still reach one another, or the group ends (``abort``). Where the model is
             served, it ends.
         least_sites: with fewer left than these it ends in any case.
+        begin_with: how many sites it begins with, where exchanges are completed; None for all of
+            the overlay. Others join when the members let them in.
         silence_s: where exchanges are completed, no site or link counts as lost that is silent for
             less; nor for less than six times what is usual with it.
     """
@@ -75,6 +77,7 @@ class Service:
     least_chunk_elements: int = LEAST_ELEMENTS
     on_loss: Literal["complete", "abort"] = "complete"
     least_sites: int = 2
+    begin_with: int | None = None
     silence_s: float = 2.0
 
     def believed(self) -> Overlay:
@@ -139,7 +142,7 @@ class Service:
             self._pacing(first),
             self.under_way_bytes,
             needs_all=True,
-            repairs=Repairs(self.plan_for_the_rest, self.least_sites) if self.repairs else None,
+            repairs=self._repairs() if self.repairs else None,
         )
 
     @property
@@ -151,6 +154,9 @@ class Service:
     def repairs(self) -> bool:
         """Whether exchanges go on without what is lost."""
         return self.on_loss == "complete" and self.pace is None
+
+    def _repairs(self) -> Repairs:
+        return Repairs(self.plan_for_the_rest, self.least_sites, self.begin_with)
 
     def plan_for_the_rest(self, rest: Overlay, version: int, previous: Plan | None) -> Plan:
         """Return a plan for what is left of the network.

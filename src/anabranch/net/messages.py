@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 4
+WIRE_VERSION = 5
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -184,7 +184,7 @@ class Patience(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """Everybody has joined: who you are, the overlay, the plan, where the others are.
+    """All sites that begin have joined: who you are, the overlay, the plan, where the others are.
 
     A site that died may join a run that goes on without it, as another process. Those are told
     apart by their *incarnation*: how many processes of the site had joined before.
@@ -193,13 +193,14 @@ class Welcome(Message, frozen=True):
         site: the receiver's index.
         overlay_toml: the overlay, as ``anabranch.overlay.dumps`` writes it.
         plan_json: the first plan, as ``anabranch.plan.dumps`` writes it.
-        addresses: (host, port) of every site, by index.
+        addresses: (host, port) of every site, by index; no host where a site has not joined yet.
         work: what to do, opaque to the network and the scheduler.
         incarnations: of every site, by index; all 0 where left out.
         updates: how many updates the receiver's earlier incarnations were let compute.
         secret: the receiver's own, see :mod:`anabranch.net.identity`.
         lane_secrets: of its lanes to other sites, by their index; empty where no link leads.
         repairs: whether exchanges go on without a site or a link that is lost.
+        is_new: whether the group goes on already, and its members have to let the receiver in.
     """
 
     site: int
@@ -212,6 +213,7 @@ class Welcome(Message, frozen=True):
     secret: bytes = b""
     lane_secrets: tuple[bytes, ...] = ()
     repairs: bool = False
+    is_new: bool = False
 
 
 class Ready(Message, frozen=True):
@@ -233,6 +235,7 @@ class Signature(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     wire: int
     elements: int
     source: int | None = None
+    receivers: tuple[int, ...] = ()
 
 
 class ExchangeRequest(Message, frozen=True):
@@ -328,12 +331,14 @@ class RepairPart(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
         source: the member that holds their result, and spreads it; None where they are reduced.
         receivers: the members that get it.
         ranges: runs of elements ``[start, stop)``, rising.
+        plan_json: a plan of its own; empty for the repair's.
     """
 
     exchange: int
     source: int | None
     receivers: tuple[int, ...]
     ranges: tuple[tuple[int, int], ...]
+    plan_json: str = ""
 
 
 class Repair(Message, frozen=True):
@@ -394,12 +399,15 @@ class Subgrouped(Message, frozen=True):
 class Gather(Message, frozen=True):
     """A site's small value, for every member of a channel.
 
-    ``number`` counts the channel's gatherings from 1; ``value`` is encoded by who asked.
+    ``number`` counts the channel's gatherings from 1; ``value`` is encoded by who asked. Where it
+    ``admits``, the sites that wait to join are let in once all members have said so, and the answer
+    is :class:`Admitted`; one of those that wait says it with number 0.
     """
 
     channel: int
     number: int
     value: bytes
+    admits: bool = False
 
 
 class Gathered(Message, frozen=True):
@@ -409,6 +417,26 @@ class Gathered(Message, frozen=True):
     number: int
     values: tuple[bytes, ...]
     members: tuple[int, ...] = ()
+
+
+class Admitted(Message, frozen=True):
+    """To all members: from here on, some more sites are.
+
+    Attributes:
+        number: of the gathering, see :class:`Gather`.
+        exchanges: how many all sites together have made.
+        members: from now on.
+        newcomers: those of them that have not got the state of training.
+        holders: those that have.
+        plan_json: from now on; empty where it is as before.
+    """
+
+    number: int
+    exchanges: int
+    members: tuple[int, ...]
+    newcomers: tuple[int, ...]
+    holders: tuple[int, ...]
+    plan_json: str
 
 
 class GatherFailed(Message, frozen=True):
@@ -651,6 +679,7 @@ AnyMessage = (
     | Subgrouped
     | Gather
     | Gathered
+    | Admitted
     | GatherFailed
     | Dispatched
     | Progress

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,14 +21,14 @@ import numpy.typing as npt
 
 from anabranch import plan as plans
 from anabranch.net.errors import NetError, PeerError
-from anabranch.net.messages import Contribution
+from anabranch.net.messages import Admitted, Contribution
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import AnyPlanner, Balanced, Fapt, Packed, Spanning, Star
 from anabranch.record import events
 from anabranch.scheduler.server import Repairs, Scheduler
 from anabranch.sim.loop import Deadlock, run_virtually
 from anabranch.sim.network import SimulatedNetwork
-from anabranch.site.agent import SiteAgent, Transport
+from anabranch.site.agent import ExchangeError, SiteAgent, Transport
 from anabranch.site.arithmetic import Flat
 from anabranch.site.terms import Op, Terms, Wire
 
@@ -37,6 +37,8 @@ _LISTEN = "127.0.0.1", 0
 _DEADLINE_S = 600.0  # of virtual time: a case takes a few seconds, and its patience a few more
 _MOST_SITES, _MOST_CALLS, _MOST_FAULTS = 6, 10, 3
 _LEAST_SITES = 2
+_MOST_LIVES = 3  # processes of a site
+_COMES_BACK_S = 1.0  # after a site was told that the others go on without it
 
 
 @dataclass(frozen=True)
@@ -45,15 +47,17 @@ class Call:
 
     Args:
         op: of an exchange; None for a gathering.
-        elements: of the buffer.
+        elements: of the buffer; of the state of training, where it lets others in.
         source: of a broadcast.
         at_once: whether the next call is made before this one has ended.
+        admits: whether it lets others in, and hands the state to them.
     """
 
     op: Op | None
     elements: int
     source: int | None
     at_once: bool
+    admits: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,8 @@ class Fault:
             from the scheduler, ``pause`` one.
         at_s: when, after all are ready.
         site, other: which.
-        for_s: how long, of what ends.
+        for_s: how long, of what ends; how long one that is killed stays away, where sites come
+            back.
     """
 
     kind: str
@@ -88,6 +93,8 @@ class Case:
         leaves_after: how many calls each site makes; the others go on without one that makes fewer.
         faults: what goes wrong.
         seed: of the numbers.
+        comes_s: when each site joins, seconds; those after 0 are not waited for.
+        come_back: whether sites that are lost come back, as other processes.
     """
 
     overlay: Overlay
@@ -98,6 +105,17 @@ class Case:
     leaves_after: tuple[int, ...]
     faults: tuple[Fault, ...]
     seed: int
+    comes_s: tuple[float, ...] = ()
+    come_back: bool = False
+
+    @property
+    def founders(self) -> list[int]:
+        """The sites with which the group begins."""
+        return [site for site in range(self.overlay.size) if not self.is_late(site)]
+
+    def is_late(self, site: int) -> bool:
+        """Return whether the group does not wait for a site."""
+        return bool(self.comes_s) and self.comes_s[site] > 0
 
 
 def make_case(seed: int) -> Case:
@@ -122,9 +140,24 @@ def make_case(seed: int) -> Case:
     if rng.random() < 0.3:
         leaves_after[rng.randrange(size)] = rng.randrange(len(calls))
     chunk_elements = rng.choice([16, 50, 200])
+    comes_s: tuple[float, ...] = ()
+    come_back = rng.random() < 0.5
+    if come_back:
+        calls = [
+            replace(call, op=None, source=None, at_once=False, admits=True)
+            if rng.random() < 0.4
+            else call
+            for call in calls
+        ]
+        if rng.random() < 0.5:
+            late = rng.sample(range(size), rng.randint(1, size - 2))
+            comes_s = tuple(rng.random() * length_s if i in late else 0.0 for i in range(size))
+            founders = [site for site in range(size) if site not in late]
+            if len(plans.remainder(overlay, late).sites) < len(founders):
+                comes_s = ()  # they would not reach one another
     return Case(
         *(overlay, planner, chunk_elements, tuple(calls), pauses_s, tuple(leaves_after)),
-        *(faults, seed),
+        *(faults, seed, comes_s, come_back),
     )
 
 
@@ -157,6 +190,7 @@ class _Ended:
     contributions: tuple[Contribution, ...]
     members: tuple[int, ...]
     error: str
+    life: int = 0  # which of the site's processes made the call
 
 
 class _Log:
@@ -164,6 +198,7 @@ class _Log:
 
     def __init__(self) -> None:
         self.repaired = 0
+        self.joined = 0
         self.lost: set[int] = set()
 
     def began(self, buffer_elements: int) -> None:
@@ -176,6 +211,8 @@ class _Log:
                 self.repaired += 1
             elif isinstance(event, events.SiteLost):
                 self.lost.add(event.site)
+            elif isinstance(event, events.SiteJoined) and event.at_s > 0:
+                self.joined += 1
 
 
 @dataclass(frozen=True)
@@ -187,12 +224,14 @@ class Explored:
         exchanges: that were called for.
         repaired: of those, how many were completed after an interruption.
         lost: sites.
+        joined: how many times a site was let in.
     """
 
     violations: tuple[str, ...]
     exchanges: int
     repaired: int
     lost: int
+    joined: int
 
 
 def explore(case: Case) -> Explored:
@@ -203,7 +242,7 @@ def explore(case: Case) -> Explored:
     refusals: list[tuple[int, int, str]] = []
     finished: list[str] = []
     try:
-        finished.append(run_virtually(_run(case, log, ended, refusals)))
+        finished.append(run_virtually(_run(case, log, ended, refusals, wrong)))
     except (Deadlock, TimeoutError) as error:
         wrong.append(f"it hangs: {type(error).__name__}: {error}")
     except Exception as error:
@@ -214,7 +253,7 @@ def explore(case: Case) -> Explored:
             if not {site, sender} & log.lost:
                 wrong.append(f"site {site} refused a message of site {sender}: {why}")
     exchanges = sum(call.op is not None for call in case.calls)
-    return Explored(tuple(wrong), exchanges, log.repaired, len(log.lost))
+    return Explored(tuple(wrong), exchanges, log.repaired, len(log.lost), log.joined)
 
 
 def contribution(case: Case, site: int, call: int) -> npt.NDArray[np.float32]:
@@ -228,7 +267,11 @@ def _weight(case: Case, site: int) -> float:
 
 
 async def _run(
-    case: Case, log: _Log, ended: dict[int, dict[int, _Ended]], refusals: list[tuple[int, int, str]]
+    case: Case,
+    log: _Log,
+    ended: dict[int, dict[int, _Ended]],
+    refusals: list[tuple[int, int, str]],
+    wrong: list[str],
 ) -> str:
     loop = asyncio.get_running_loop()
     network = SimulatedNetwork(loop, case.overlay, seed=case.seed, control_latency_s=0.005)  # type: ignore[arg-type]
@@ -240,10 +283,9 @@ async def _run(
         "",
         lambda plan, elements: case.chunk_elements,
         log,
-        repairs=Repairs(_planner(case), _LEAST_SITES),
+        repairs=Repairs(_planner(case), _LEAST_SITES, len(case.founders)),
     )
     address = await scheduler.listen(_LISTEN)
-    agents: list[SiteAgent] = []
     ready = asyncio.Event()
     how_many = 0
 
@@ -251,38 +293,53 @@ async def _run(
         if sender is not None:
             refusals.append((site, sender, str(error)))
 
-    async def live(site: int) -> None:
+    async def live(site: int, life: int) -> None:
+        """Join, make the calls, and leave; come back if the others go on without this site."""
         nonlocal how_many
-        agent = agents[site]
-        await agent.join(address)
-        await agent.start(Transport(case.chunk_elements, 4096, 1 << 16), network.lanes(site))
-        how_many += 1
-        if how_many == case.overlay.size:
-            ready.set()
-        under_way: list[asyncio.Task[None]] = []
-        for number, call in enumerate(case.calls[: case.leaves_after[site]]):
-            await asyncio.sleep(case.pauses_s[site][number])
-            task = asyncio.create_task(_call(case, agent, site, number, ended[site]))
-            under_way.append(task)
-            await asyncio.sleep(0)
-            if not call.at_once:
-                await asyncio.gather(*under_way)
-        await asyncio.gather(*under_way)
-        with suppress(NetError):
-            await agent.leave()
-        agent.close()
-
-    for site in range(case.overlay.size):
         control, data = network.control(site), network.lanes(site)
         name = case.overlay.sites[site].name
-        agents.append(SiteAgent(control, data, name, _TOKEN, _LISTEN, None, partial(refused, site)))
+        agent = SiteAgent(control, data, name, _TOKEN, _LISTEN, None, partial(refused, site))
+        first = 0
+        try:
+            try:
+                await agent.join(address)
+                transport = Transport(case.chunk_elements, 4096, 1 << 16)
+                await agent.start(transport, network.lanes(site))
+                if not agent.is_new:
+                    how_many += 1
+                    if how_many == len(case.founders):
+                        ready.set()
+                else:
+                    first = 1 + await _enter(case, agent, site, life, ended[site], wrong)
+            except NetError:
+                if not life and not case.is_late(site):
+                    raise
+            else:
+                await _make_calls(case, agent, site, life, first, ended[site])
+                with suppress(NetError):
+                    await agent.leave()
+        finally:
+            agent.close()
+        if case.come_back and life < _MOST_LIVES and site in log.lost and not scheduler.is_over:
+            await asyncio.sleep(_COMES_BACK_S)
+            await live(site, life + 1)
+
+    async def come(site: int, wait_s: float, life: int = 0) -> None:
+        await asyncio.sleep(wait_s)
+        await live(site, life)
+
     network.begin()
-    lives = [loop.create_task(live(site), name=f"site {site}") for site in range(len(agents))]
-    script = loop.create_task(_script(case, network, ready, lives))
+    lives: dict[int, asyncio.Task[None]] = {}
+    for site in range(case.overlay.size):
+        comes = case.comes_s[site] if case.is_late(site) else 0.0
+        lives[site] = loop.create_task(come(site, comes), name=f"site {site}")
+    script = loop.create_task(_script(case, network, ready, lives, come))
     try:
         async with asyncio.timeout(_DEADLINE_S):
-            for error in await asyncio.gather(*lives, return_exceptions=True):
-                if isinstance(error, Exception):
+            while waiting := [task for task in lives.values() if not task.done()]:
+                await asyncio.wait(waiting)
+            for task in lives.values():
+                if not task.cancelled() and (error := task.exception()) is not None:
                     raise error
             try:
                 await scheduler.finished()
@@ -291,9 +348,75 @@ async def _run(
                 return str(error)
     finally:
         script.cancel()
-        for task in lives:
+        for task in lives.values():
             task.cancel()
         await scheduler.close()
+
+
+async def _make_calls(
+    case: Case, agent: SiteAgent, site: int, life: int, first: int, ended: dict[int, _Ended]
+) -> None:
+    """Make a site's calls from one on, as far as the group goes on with it."""
+    under_way: list[asyncio.Task[None]] = []
+    for number in range(first, case.leaves_after[site]):
+        call = case.calls[number]
+        await asyncio.sleep(case.pauses_s[site][number])
+        if call.admits:
+            await asyncio.gather(*under_way)
+        task = asyncio.create_task(_call(case, agent, site, life, number, ended))
+        under_way.append(task)
+        await asyncio.sleep(0)
+        if not call.at_once:
+            await asyncio.gather(*under_way)
+        if case.come_back and agent.is_over:
+            break  # the others go on without it, and it may come back
+    await asyncio.gather(*under_way)
+
+
+async def _enter(
+    case: Case,
+    agent: SiteAgent,
+    site: int,
+    life: int,
+    ended: dict[int, _Ended],
+    wrong: list[str],
+) -> int:
+    """Wait to be let in; return by which call that was, once the state is here."""
+    told = await agent.admit()
+    number, state = await _hand_on(case, agent, None, told)
+    if state.tobytes() != _state(case, number).tobytes():
+        wrong.append(f"site {site} got another state by call {number}")
+    ended[number] = _Ended((repr(told).encode(),), (), told.members, "", life)
+    return number
+
+
+def _state(case: Case, number: int) -> npt.NDArray[np.float32]:
+    return contribution(case, case.overlay.size, number)
+
+
+async def _hand_on(
+    case: Case, agent: SiteAgent, number: int | None, told: Admitted
+) -> tuple[int, npt.NDArray[np.float32]]:
+    """Hand the state to those that have none of it, as a group does.
+
+    Args:
+        number: of the call; None where this site has to be told.
+    """
+    while True:
+        gathered = await agent.gather(b"" if number is None else b"%d" % number)
+        said = [each for each in gathered.values if each]
+        if said or not set(gathered.members) & set(told.holders):
+            break
+    if not said:
+        raise ExchangeError("no site is left that has the state of training")
+    found = int(said[0])
+    state = _state(case, found)
+    buffer = np.zeros_like(state) if number is None else state.copy()
+    one = told.holders[0] if len(told.holders) == 1 else None
+    receivers = told.newcomers if one is None else ()
+    terms = Terms(Op.COPY, Wire.FLOAT32, len(state), one, receivers)
+    await agent.round_ended(await agent.exchange(Flat(buffer), terms), None)
+    return found, buffer
 
 
 def _planner(case: Case) -> Any:
@@ -304,28 +427,36 @@ def _planner(case: Case) -> Any:
 
 
 async def _call(
-    case: Case, agent: SiteAgent, site: int, number: int, ended: dict[int, _Ended]
+    case: Case, agent: SiteAgent, site: int, life: int, number: int, ended: dict[int, _Ended]
 ) -> None:
     call = case.calls[number]
     try:
+        if call.admits:
+            told = await agent.admit()
+            if told.newcomers:
+                has_it = site in told.holders
+                await _hand_on(case, agent, number if has_it else None, told)
+            ended[number] = _Ended((repr(told).encode(),), (), told.members, "", life)
+            return
         if call.op is None:
             gathered = await agent.gather(b"%d %d" % (site, number))
-            ended[number] = _Ended(gathered.values, (), gathered.members, "")
+            ended[number] = _Ended(gathered.values, (), gathered.members, "", life)
             return
         buffer = contribution(case, site, number)
         terms = Terms(call.op, Wire.FLOAT32, call.elements, call.source)
         done = await agent.exchange(Flat(buffer), terms, _weight(case, site))
         await agent.round_ended(done, None)
-        ended[number] = _Ended(buffer.copy(), done.contributions, done.members, "")
+        ended[number] = _Ended(buffer.copy(), done.contributions, done.members, "", life)
     except NetError as error:
-        ended[number] = _Ended(None, (), (), str(error))
+        ended[number] = _Ended(None, (), (), str(error), life)
 
 
 async def _script(
     case: Case,
     network: SimulatedNetwork,
     ready: asyncio.Event,
-    lives: list[asyncio.Task[None]],
+    lives: dict[int, asyncio.Task[None]],
+    come: Callable[[int, float, int], Coroutine[Any, Any, None]],
 ) -> None:
     await ready.wait()
     began_s = asyncio.get_running_loop().time()
@@ -339,6 +470,10 @@ async def _script(
             case "kill":
                 network.kill(fault.site)
                 lives[fault.site].cancel()
+                if case.come_back:
+                    network.revive(fault.site)
+                    again = come(fault.site, fault.for_s, 1)
+                    lives[fault.site] = asyncio.create_task(again)
             case "sever":
                 network.sever(fault.site, fault.other)
                 await asyncio.sleep(fault.for_s)
@@ -361,8 +496,11 @@ def _oracle(
     """Yield what does not hold."""
     yield from _early_end(case, lost, outcome)
     for number, call in enumerate(case.calls):
-        stayed = [site for site in ended if site not in lost and number < case.leaves_after[site]]
-        gone = lost | {site for site in ended if number >= case.leaves_after[site]}
+        came = {site: min(calls, default=len(case.calls)) for site, calls in ended.items()}
+        there = [site for site in ended if number < case.leaves_after[site]]
+        there = [site for site in there if not case.is_late(site) or came[site] <= number]
+        stayed = [site for site in there if site not in lost]
+        gone = lost | {site for site in ended if site not in there}
         here = {site: calls[number] for site, calls in ended.items() if number in calls}
         name = f"call {number} ({'gather' if call.op is None else call.op.name})"
         if not outcome:
@@ -377,6 +515,8 @@ def _oracle(
             if call.op == Op.COPY and call.source in gone:
                 continue
             if "has left, and not made" in error and _may_be_apart(case, gone):
+                continue
+            if call.admits and ("has the state" in error or "is lost, and with it" in error):
                 continue
             yield f"{name} failed at site {site}: {error}"
         if bad and good and not outcome and set(bad) - gone:
@@ -395,7 +535,10 @@ def _oracle(
                 yield f"{name} has other bits at site {site}"
             if (each.contributions, each.members) != (first.contributions, first.members):
                 yield f"{name} names other contributions at site {site}"
-        if call.op is None:
+        if call.admits:
+            if not set(stayed) <= set(first.members) and not outcome:
+                yield f"{name} lacks {sorted(set(stayed) - set(first.members))}"
+        elif call.op is None:
             assert isinstance(first.result, tuple)
             of = [int(value.split()[0]) for value in first.result]
             if (*of,) != first.members:
@@ -425,7 +568,9 @@ def _may_be_apart(case: Case, gone: set[int]) -> bool:
 def _early_end(case: Case, lost: set[int], outcome: str) -> Iterator[str]:
     """Yield why a group ended early, if it had no reason to."""
     left = {site for site, calls in enumerate(case.leaves_after) if calls < len(case.calls)}
-    if outcome and not _may_be_apart(case, lost) and not _may_be_apart(case, lost | left):
+    late = {site for site in range(case.overlay.size) if case.is_late(site)}
+    several = lost, lost | left, lost | late, lost | left | late
+    if outcome and not any(_may_be_apart(case, gone) for gone in several):
         yield f"the group ended: {outcome}"
     if any(each in outcome for each in ("broke the protocol", "failed", "refused")):
         yield f"the group ended: {outcome}"
@@ -470,7 +615,7 @@ class Found:
     """What many cases came to.
 
     Attributes:
-        cases, exchanges, repaired, lost: how many.
+        cases, exchanges, repaired, lost, joined: how many.
         violations: by seed.
     """
 
@@ -478,6 +623,7 @@ class Found:
     exchanges: int = 0
     repaired: int = 0
     lost: int = 0
+    joined: int = 0
     violations: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     def add(self, other: Found) -> None:
@@ -486,6 +632,7 @@ class Found:
         self.exchanges += other.exchanges
         self.repaired += other.repaired
         self.lost += other.lost
+        self.joined += other.joined
         self.violations |= other.violations
 
 
@@ -498,6 +645,7 @@ def explore_seeds(seeds: Sequence[int]) -> Found:
         found.exchanges += each.exchanges
         found.repaired += each.repaired
         found.lost += each.lost
+        found.joined += each.joined
         if each.violations:
             found.violations[seed] = each.violations
     return found

@@ -7,12 +7,13 @@ Time is handed in; what is to be said, and to which site, is returned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from anabranch import plan as plans
 from anabranch.net.errors import OutOfPlaceMessage, OversizedMessage
 from anabranch.net.messages import (
+    Admitted,
     Dispatched,
     ExchangeEnded,
     ExchangeFailed,
@@ -27,7 +28,9 @@ from anabranch.net.messages import (
     NoMoreRounds,
     Progress,
     Repair,
+    RepairPart,
     Settled,
+    Signature,
     Subgrouped,
 )
 from anabranch.plan import Plan
@@ -39,12 +42,18 @@ from anabranch.scheduler.exchanges import (
     Disagreement,
     ExchangeBook,
     Granted,
+    Kind,
     Mixed,
     Whole,
 )
 from anabranch.scheduler.repair import Unsettled
 from anabranch.site import ranges
+from anabranch.site.ranges import Ranges
 from anabranch.site.terms import Op, Terms, Wire
+
+Transferring = Callable[[Collection[int], int, int, int], Sequence[tuple[int, Ranges, Plan]]]
+"""Who sends what to a site that has nothing of what others have: called with those, that site, the
+elements and the version of plans; returns what :func:`anabranch.scheduler.transfer.shares` does."""
 
 Dispatching = Callable[[Plan, int], tuple[int, int]]
 """How chunks are dispatched while an exchange goes on: called with the plan and the elements of the
@@ -97,12 +106,14 @@ class Outcome:
         say: what to say, and to which site, in order.
         began: exchanges that are held from now on.
         wrong: why the run must end; empty if it need not.
+        admission: the gathering by which all members let further ones in; 0 for none.
     """
 
     say: list[tuple[int, Message]] = field(default_factory=list)
     began: list[Began] = field(default_factory=list)
     repaired: list[Repaired] = field(default_factory=list)
     wrong: str = ""
+    admission: int = 0
 
 
 class Channels:
@@ -116,6 +127,7 @@ class Channels:
         chunking: the most elements of a chunk, by the plan and the elements of the buffer.
         dispatching: how chunks are dispatched during an exchange; None deals all beforehand.
         repairs: whether exchanges are completed without a site or a link that is lost.
+        transferring: how members hand their state to further ones.
     """
 
     def __init__(
@@ -127,8 +139,10 @@ class Channels:
         chunking: Chunking,
         dispatching: Dispatching | None,
         repairs: bool = False,
+        transferring: Transferring = lambda holders, receiver, elements, version: (),
     ) -> None:
         self._sites = sites
+        self._transferring = transferring
         self._repairs = repairs
         self._unsettled: dict[tuple[int, int], Unsettled] = {}  # by channel and number
         self._name = name
@@ -178,6 +192,7 @@ class Channels:
             signature.elements < 1
             or signature.op not in list(Op)
             or signature.wire not in list(Wire)
+            or (signature.receivers and not self._may_be_transfer(book, signature))
         ):
             raise OutOfPlaceMessage(f"{self._name(site)} asks to exchange {signature}")
         answers = book.request(site, message.number, signature)
@@ -213,6 +228,8 @@ class Channels:
                 if not answer.gathers:
                     self._unsettled.pop((channel, answer.number), None)
                 outcome.say.append((answer.site, _failure(channel, answer)))
+            elif isinstance(answer, Whole) and answer.admits:
+                outcome.admission = answer.number
             elif isinstance(answer, Whole):
                 members = book.members if self._repairs else ()
                 gathered = Gathered(channel, answer.number, answer.values, members)
@@ -231,12 +248,16 @@ class Channels:
         if answer.is_first:
             elements = answer.signature.elements
             self._chunk_elements[answer.exchange] = self._chunking(answer.plan, elements)
-            if self._dispatching is not None and answer.signature.source is None:
+            source, receivers = answer.signature.source, answer.signature.receivers
+            if self._dispatching is not None and source is None and not receivers:
                 self._dispatchers[answer.exchange] = self._dispatcher(book, answer, elements)
             self.largest_elements = max(self.largest_elements, elements)
             if self._repairs:
+                sources = None if source is None else {source}
+                if receivers:
+                    sources = {*book.members} - {*receivers}
                 self._unsettled[channel, answer.number] = Unsettled(
-                    answer.exchange, elements, book.members, answer.signature.source
+                    answer.exchange, elements, book.members, sources
                 )
         dispatcher = self._dispatchers.get(answer.exchange)
         unsettled = self._unsettled.get((channel, answer.number))
@@ -249,13 +270,49 @@ class Channels:
             self._chunk_elements[answer.exchange],
             None if dispatcher is None else dispatcher.first,
             unsettled is not None,
-            unsettled is not None and unsettled.generation > 0,
+            bool(answer.signature.receivers)
+            or (unsettled is not None and unsettled.generation > 0),
         )
         outcome.say.append((answer.site, grant))
         if answer.is_first:
             outcome.began.append(
                 Began(channel, answer.number, answer.plan.version, answer.site, elements)
             )
+        if answer.signature.receivers and answer.is_last:
+            assert unsettled is not None  # transfers are repaired like all else
+            self._transfer(channel, book, answer, unsettled, outcome)
+
+    def _transfer(
+        self,
+        channel: int,
+        book: ExchangeBook,
+        granted: Granted,
+        unsettled: Unsettled,
+        outcome: Outcome,
+    ) -> None:
+        """Say who sends which part of a buffer to those that have none of it."""
+        number, signature, version = granted.number, granted.signature, granted.plan.version
+        holders = {*book.members} - {*signature.receivers}
+        parts = []
+        for receiver in sorted({*book.members} & {*signature.receivers}):
+            found = self._transferring(holders, receiver, signature.elements, version)
+            for source, elements, plan in found:
+                exchange, way = self._counter.next(), plans.dumps(plan)
+                parts.append(RepairPart(exchange, source, (receiver,), elements, way))
+        unsettled.begin((*parts,))
+        begin = Repair(channel, number, 0, version, "", (*parts,))
+        outcome.say += [(member, begin) for member in book.members]
+
+    def _may_be_transfer(self, book: ExchangeBook, signature: Signature) -> bool:
+        receivers = signature.receivers
+        fits = receivers == tuple(sorted({*receivers})) and receivers[0] >= 0
+        return (
+            self._repairs
+            and fits
+            and receivers[-1] < self._sites
+            and signature.op == Op.COPY
+            and signature.source is None
+        )
 
     def _forget(self, exchange: int) -> None:
         self._dispatchers.pop(exchange, None)
@@ -270,7 +327,8 @@ class Channels:
     def _account(self, disagreement: Disagreement) -> str:
         def what(index: int) -> str:
             site, asked = disagreement.sites[index], disagreement.signatures[index]
-            terms = Terms(Op(asked.op), Wire(asked.wire), asked.elements, asked.source)
+            op, wire = Op(asked.op), Wire(asked.wire)
+            terms = Terms(op, wire, asked.elements, asked.source, asked.receivers)
             return f"{self._name(site)} calls for a {terms}"
 
         return (
@@ -279,10 +337,15 @@ class Channels:
         )
 
     def _account_of_mixed(self, mixed: Mixed) -> str:
+        does = {
+            Kind.EXCHANGE: "exchanges",
+            Kind.GATHER: "gathers (all_gather or barrier)",
+            Kind.ADMIT: "lets others in (admit)",
+        }
+        made = " and ".join(f"{self._name(site)} {does[kind]}" for site, kind in mixed.made)
         return (
-            f"{self._name(mixed.exchanging)} exchanges and {self._name(mixed.gathering)} gathers "
-            f"(all_gather or barrier) as call {mixed.call} of the same members; make the same "
-            "calls in the same order at every site"
+            f"{made} as call {mixed.call} of the same members; make the same calls in the same "
+            "order at every site"
         )
 
     def leave(self, site: int) -> Outcome:
@@ -369,9 +432,9 @@ class Channels:
         outcome = Outcome()
         key = message.channel, message.number
         unsettled = self._unsettled.get(key)
+        if unsettled is None or site in self._lost:
+            return outcome  # it has failed meanwhile, or the site has left
         book = self._book(site, message.channel)
-        if unsettled is None:
-            return outcome  # it has failed meanwhile
         elements = unsettled.contributions[-1].stop
         if any(not 0 <= start < stop <= elements for start, stop in message.held):
             raise OutOfPlaceMessage(f"{self._name(site)} holds elements {message.held}")
@@ -394,10 +457,11 @@ class Channels:
         channel, number = message.channel, message.number
         parts = unsettled.mend(self._counter.next)
         if parts is None:
-            assert unsettled.source is not None
+            assert unsettled.sources is not None
+            lost = ", ".join(map(self._name, sorted(unsettled.sources - {*book.members})))
             reason = (
-                f"{self._name(unsettled.source)} is lost, and with it a part of what it "
-                "broadcast, which no other site has; the tensors hold a part of it"
+                f"{lost} is lost, and with it a part of what it broadcast, which no other site "
+                "has; the tensors hold a part of it"
             )
             self._answer(channel, book, book.give_up(number, reason), outcome)
             return
@@ -412,6 +476,42 @@ class Channels:
                 parts,
             )
             outcome.say.append((member, repair))
+
+    def admit(
+        self, number: int, sites: Collection[int], holders: Collection[int], plan: Plan
+    ) -> Outcome:
+        """Let sites take part from here on, as all members have said by a gathering.
+
+        Args:
+            number: of the gathering.
+            sites: that are let in; there may be none.
+            holders: members that have the state of training.
+            plan: for all of them; where there are new ones, its version follows that in force.
+        """
+        outcome, book = Outcome(), self.all
+        if sites:
+            if not book.is_level or any(each.exchanges for each in self._books):
+                outcome.wrong = "sites are let in while calls are under way; this is a mistake"
+                return outcome
+            for other in self._books[1:]:
+                if other.members:
+                    other.issue(plans.restrict(plan, other.members))
+            book.admit(sites, plan)
+            self._gone -= {*sites}
+            self._lost -= {*sites}
+            # Subgroups that are asked for from now on have the new members.
+            self._subgroups.clear()
+            self._asked.clear()
+        admitted = Admitted(
+            number,
+            book.latest,
+            book.members,
+            tuple(site for site in book.members if site not in holders),
+            tuple(sorted(holders)),
+            plans.dumps(plan) if sites else "",
+        )
+        outcome.say = [(member, admitted) for member in book.members]
+        return outcome
 
     # --- some sites, and small values
 
@@ -477,7 +577,9 @@ class Channels:
                 f"{MOST_GATHERED_BYTES} are allowed"
             )
         outcome = Outcome()
-        answers = book.gather(site, message.number, message.value)
+        if message.admits and (book is not self.all or not self._repairs):
+            raise OutOfPlaceMessage(f"{self._name(site)} lets others in where none can be")
+        answers = book.gather(site, message.number, message.value, message.admits)
         self._answer(message.channel, book, answers, outcome)
         return outcome
 

@@ -1,7 +1,8 @@
 """Which plan each exchange runs under, and whether all members agree on it. Pure.
 
-Members make the same calls in the same order: exchanges, and gatherings of small values. A call
-that cannot end, since a member makes another one in its place or none any more, fails at once.
+Members make the same calls in the same order: exchanges, gatherings of small values, and those that
+let further members in. A call that cannot end, since a member makes another one in its place or
+none any more, fails at once.
 """
 
 from __future__ import annotations
@@ -10,10 +11,19 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import Signature
 from anabranch.plan import Plan
+
+
+class Kind(IntEnum):
+    """What a call is, besides its number."""
+
+    EXCHANGE = 0
+    GATHER = 1
+    ADMIT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +37,7 @@ class Granted:
         plan: that it runs under.
         lacks: whether the site has not got that plan.
         is_first: whether no other member was granted it before.
+        is_last: whether all members are granted it now.
         signature: what is exchanged.
     """
 
@@ -36,6 +47,7 @@ class Granted:
     plan: Plan
     lacks: bool
     is_first: bool
+    is_last: bool
     signature: Signature
 
 
@@ -59,17 +71,16 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """Some members exchange and others gather in the same place of their calls: neither can end.
+    """Members make calls of two kinds in the same place: neither can end.
 
     Args:
         call: the place, from 1.
-        exchanging, gathering: a site that does the one, and one that does the other.
+        made: by two sites, in the order of their kinds.
         exchanges, gatherings: how many of each all members can still end.
     """
 
     call: int
-    exchanging: int
-    gathering: int
+    made: tuple[tuple[int, Kind], tuple[int, Kind]]
     exchanges: int
     gatherings: int
 
@@ -98,10 +109,12 @@ class Whole:
     Args:
         number: of the gathering.
         values: the members' small values, in their order.
+        admits: whether they let further members in.
     """
 
     number: int
     values: tuple[bytes, ...]
+    admits: bool
 
 
 Answer = Granted | Disagreement | Mixed | Abandoned | Whole
@@ -190,8 +203,9 @@ class ExchangeBook:
         self._gathered = dict.fromkeys(self.members, 0)  # the latest gathering of each site
         self._values: dict[int, dict[int, bytes]] = {}  # of gatherings not all have joined, by site
         self._calls = dict.fromkeys(self.members, 0)  # exchanges and gatherings of each site
-        # By its place among the calls, which site made a call first, and whether it gathers.
-        self._firsts: dict[int, tuple[int, bool]] = {}
+        # By its place among the calls, which site made a call first, and of what kind it is.
+        self._firsts: dict[int, tuple[int, Kind]] = {}
+        self._admissions: set[int] = set()  # gatherings that let members in
         self._limit: _Limit | None = None
         self._last_call = math.inf  # whatever is called after this place fails
         self._last: int | None = None  # no exchange after this one is held
@@ -251,7 +265,7 @@ class ExchangeBook:
             )
         if self._last is not None and number > self._last:
             return None
-        mixed = self._count(site, gathers=False)
+        mixed = self._count(site, Kind.EXCHANGE)
         self._asked[site] = number
         also = () if mixed is None else (mixed,)
         failed = self._failed.get(number)
@@ -264,7 +278,9 @@ class ExchangeBook:
         self._waiting.append((site, number, signature))
         return also or self.grant()
 
-    def gather(self, site: int, number: int, value: bytes) -> tuple[Answer, ...]:
+    def gather(
+        self, site: int, number: int, value: bytes, admits: bool = False
+    ) -> tuple[Answer, ...]:
         """Take a member's small value.
 
         Raises:
@@ -272,8 +288,10 @@ class ExchangeBook:
         """
         if number != self._gathered[site] + 1:
             raise OutOfPlaceMessage(f"site {site} gathers {number} after {self._gathered[site]}")
-        mixed = self._count(site, gathers=True)
+        mixed = self._count(site, Kind.ADMIT if admits else Kind.GATHER)
         self._gathered[site] = number
+        if admits:
+            self._admissions.add(number)
         also = () if mixed is None else (mixed,)
         if self._limit is not None and number > self._limit.gatherings:
             return (Abandoned(site, number, 0, True, self._limit.reason), *also)
@@ -281,22 +299,27 @@ class ExchangeBook:
         values[site] = value
         if also or len(values) < len(self.members):
             return also
-        del self._values[number]
-        return (Whole(number, tuple(values[member] for member in self.members)),)
+        return (self._whole(number),)
 
-    def _count(self, site: int, gathers: bool) -> Mixed | None:
+    def _whole(self, number: int) -> Whole:
+        values, admits = self._values.pop(number), number in self._admissions
+        self._admissions.discard(number)
+        return Whole(number, tuple(values[member] for member in self.members), admits)
+
+    def _count(self, site: int, kind: Kind) -> Mixed | None:
         """Count a site's call; return what is wrong with its kind."""
         self._calls[site] += 1
         call = self._calls[site]
         if call > self._last_call:
             return None
-        first, first_gathers = self._firsts.setdefault(call, (site, gathers))
+        first, first_kind = self._firsts.setdefault(call, (site, kind))
         if call <= min(self._calls.values()):
             del self._firsts[call]
-        if gathers == first_gathers:
+        if kind == first_kind:
             return None
-        exchanging, gathering = (first, site) if gathers else (site, first)
-        return Mixed(call, exchanging, gathering, self._asked[site], self._gathered[site])
+        one, other = (first, first_kind), (site, kind)
+        made = (one, other) if first_kind < kind else (other, one)
+        return Mixed(call, made, self._asked[site], self._gathered[site])
 
     @property
     def exchanges(self) -> set[int]:
@@ -311,12 +334,12 @@ class ExchangeBook:
                 per_site.pop(site)
         self._informed.difference_update(sites)
         self._waiting = deque(each for each in self._waiting if each[0] not in sites)
-        for call, (first, gathers) in list(self._firsts.items()):
+        for call, (first, kind) in list(self._firsts.items()):
             others = [member for member in self.members if self._calls[member] >= call]
             if len(others) == len(self.members):  # all have made this call
                 del self._firsts[call]
             elif first in sites and others:  # which have made the same call
-                self._firsts[call] = others[0], gathers
+                self._firsts[call] = others[0], kind
             elif first in sites:
                 del self._firsts[call]
         answers: list[Answer] = []
@@ -326,8 +349,7 @@ class ExchangeBook:
             if not values:
                 del self._values[number]
             elif len(values) == len(self.members):
-                del self._values[number]
-                answers.append(Whole(number, tuple(values[member] for member in self.members)))
+                answers.append(self._whole(number))
         for number, held in list(self._held.items()):
             held.granted.difference_update(sites)
             for site in sites:
@@ -335,6 +357,21 @@ class ExchangeBook:
             if len(held.ended) == len(self.members):
                 self._drop(number)
         return (*answers, *self.grant())
+
+    @property
+    def is_level(self) -> bool:
+        """Whether all members have made the same calls."""
+        per_site = self._asked, self._gathered, self._calls
+        return all(len({*counts.values()}) == 1 for counts in per_site)
+
+    def admit(self, sites: Iterable[int], plan: Plan) -> None:
+        """Let sites take part from here on, while it is level; all have this plan."""
+        self.issue(plan)
+        for counts in (self._asked, self._gathered, self._calls):
+            counts |= dict.fromkeys(sites, max(counts.values()))
+        self.members = tuple(sorted(self._calls))
+        self._informed.update(self.members)
+        self._known = dict.fromkeys(self.members, plan.version)
 
     def awaits(self, site: int) -> bool:
         """Return whether another member has made a call that this one has not."""
@@ -435,7 +472,8 @@ class ExchangeBook:
         # One that all members wait for can end by itself, whatever the others do. Where only one
         # contributes, the others' buffers are overwritten before a late one can disagree.
         have_all_asked = number <= min(self._asked.values())
-        may_begin = signature.source is None and self._counter.has_room(size_bytes)
+        all_contribute = signature.source is None and not signature.receivers
+        may_begin = all_contribute and self._counter.has_room(size_bytes)
         if not may_begin and not have_all_asked:
             return False
         self._counter.bytes_under_way += size_bytes
@@ -452,7 +490,8 @@ class ExchangeBook:
         self._known[site] = held.plan.version
         is_first, held.is_granted = not held.is_granted, True
         held.granted.add(site)
-        return Granted(site, number, held.exchange, held.plan, lacks, is_first, signature)
+        is_last = held.granted == {*self.members}
+        return Granted(site, number, held.exchange, held.plan, lacks, is_first, is_last, signature)
 
     def _disagreement(
         self, number: int, exchange: int, one: tuple[int, Signature], other: tuple[int, Signature]

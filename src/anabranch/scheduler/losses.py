@@ -72,6 +72,12 @@ class Losses:
         """Return these losses without some links."""
         return replace(self, cut=self.cut - {*links})
 
+    def returned(self, overlay: Overlay, sites: Collection[int]) -> Losses:
+        """Return these losses without some sites, as far as the others reach them."""
+        back = {*sites}
+        cut = {ends for ends in self.cut if not back & {*ends}}
+        return replace(self, lost=self.lost - back, cut=frozenset(cut)).further(overlay)
+
     def members(self, size: int) -> frozenset[int]:
         """Return the sites that exchange, of an overlay of this size."""
         return frozenset(range(size)) - self.lost - self.relays

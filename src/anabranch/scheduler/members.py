@@ -85,8 +85,8 @@ class Members:
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:
-        """Where each site takes lanes, by index; once nobody is missing."""
-        return tuple(self._addresses[i] for i in range(self._overlay.size))
+        """Where each site takes lanes, by index; no host where one has not joined."""
+        return tuple(self._addresses.get(i, ("", 0)) for i in range(self._overlay.size))
 
     @property
     def incarnations(self) -> tuple[int, ...]:

@@ -23,7 +23,8 @@ class Unsettled:
         exchange: the number that its chunks carry.
         elements: of its buffers.
         members: who takes part.
-        source: the one contributor of a broadcast; None where all contribute.
+        sources: those that have all of the result from the first, alike: of a broadcast, or of a
+            transfer; None where all contribute.
 
     Attributes:
         generation: how many times it has been interrupted.
@@ -33,17 +34,21 @@ class Unsettled:
     """
 
     def __init__(
-        self, exchange: int, elements: int, members: Collection[int], source: int | None
+        self,
+        exchange: int,
+        elements: int,
+        members: Collection[int],
+        sources: Collection[int] | None,
     ) -> None:
         self.exchanges: tuple[int, ...] = (exchange,)
         self.generation = 0
         self.repaired = 0, 0
-        self.source = source
+        self.sources = None if sources is None else frozenset(sources)
         self._all: Ranges = ((0, elements),)
         self._members = set(members)
         self._held: dict[int, Ranges] = {}  # by site, as it said in this generation
         self._is_mending = False  # whether answers are awaited
-        whose = self._members if source is None else {source}
+        whose = self._members if self.sources is None else self.sources
         self.contributions: tuple[Contribution, ...] = (
             Contribution(0, elements, tuple(sorted(whose))),
         )
@@ -51,7 +56,7 @@ class Unsettled:
     @property
     def is_whole(self) -> bool:
         """Whether all that are members now, and no others, have contributed to all of it."""
-        return self.source is not None or all(
+        return self.sources is not None or all(
             self._members == set(each.sites) for each in self.contributions
         )
 
@@ -76,6 +81,10 @@ class Unsettled:
         self._held[site] = held
         return self._is_mending and len(self._held) == len(self._members)
 
+    def begin(self, parts: tuple[RepairPart, ...]) -> None:
+        """Take note of what completes a transfer, which nothing has interrupted yet."""
+        self.exchanges = tuple(part.exchange for part in parts)
+
     def mend(self, next_exchange: Callable[[], int]) -> tuple[RepairPart, ...] | None:
         """Return what completes it, once all have answered.
 
@@ -87,10 +96,10 @@ class Unsettled:
         """
         self._is_mending = False
         held, self._held = self._held, {}
-        if self.source in self._members:  # its own elements are the result
-            held[self.source] = self._all
+        for source in self._members & (self.sources or frozenset()):
+            held[source] = self._all  # its own elements are the result
         missing = ranges.minus(self._all, ranges.union(*held.values()))
-        if missing and self.source is not None:
+        if missing and self.sources is not None:
             return None
         everyone = tuple(sorted(self._members))
         parts = []

@@ -74,10 +74,13 @@ from anabranch.scheduler.awareness import Awareness
 from anabranch.scheduler.channels import Channels, Chunking, Dispatching, Outcome
 from anabranch.scheduler.losses import Losses, Planner
 from anabranch.scheduler.members import Members
+from anabranch.scheduler.newcomers import Newcomers
 from anabranch.scheduler.pacing import Decision, PaceBook, events_of
 from anabranch.scheduler.patience import RoundTimes
 from anabranch.scheduler.policy import Replan
 from anabranch.scheduler.replan_loop import ReplanLoop
+from anabranch.scheduler.transfer import shares
+from anabranch.site.ranges import Ranges
 
 Path = tuple[int, ...]
 
@@ -114,10 +117,12 @@ class Repairs:
     Args:
         planner: plans for what is left.
         least_sites: with fewer than these the run ends.
+        begin_with: how many sites it begins with; None for all. Others may join later.
     """
 
     planner: Planner
     least_sites: int = 2
+    begin_with: int | None = None
 
 
 class Scheduler:
@@ -189,8 +194,18 @@ class Scheduler:
         self.members = Members(overlay, token, secrets.token_bytes(32))
         self._refusals = RefusalLimit()
         self.channels = Channels(
-            self.name, overlay.size, plan, most_bytes, chunking, dispatching, repairs is not None
+            self.name,
+            overlay.size,
+            plan,
+            most_bytes,
+            chunking,
+            dispatching,
+            repairs is not None,
+            self._transferring,
         )
+        self._founders: frozenset[int] | None = None  # with whom the run begins
+        self._newcomers = Newcomers()
+        self._holders: set[int] = set()  # of the state of training, as newcomers get it
         self._sessions: dict[int, Session] = {}  # with the sites that take part
         self._missing: dict[int, _Missing] = {}  # whose connections have broken
         self._returning: dict[int, set[int]] = {}  # lost sites that are back, and who has to know
@@ -240,6 +255,11 @@ class Scheduler:
         for session in self._sessions.values():
             if session.connection is not None:
                 session.connection.close()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended, in whichever way."""
+        return self._end.done()
 
     def name(self, site: int) -> str:
         """Return a site's index and name, for error messages."""
@@ -327,7 +347,7 @@ class Scheduler:
     # --- what sites say
 
     def join(self, message: Join, connection: Connection) -> int:
-        """Take a site in; once nobody is missing, tell everybody who is who.
+        """Take a site in; once enough are here, tell them who is who.
 
         Raises:
             OutOfPlaceMessage: the run is over.
@@ -336,12 +356,19 @@ class Scheduler:
         if self._end.done():
             raise OutOfPlaceMessage(f"site {message.name!r} joins, but the run is over")
         check_identity(connection.peer, connection.identity, identity_of(message.name))
-        gone = self.lost - self._sessions.keys() if self._repairs is None else set()
-        gone |= {site for site in self._missing if self._may_go_on_without(site)}
+        gone = self.lost - self._sessions.keys()
+        can_lose = self._may_go_on_without if self._repairs is None else self._has_started
+        gone |= {site for site in self._missing if can_lose(site)}
         site = self.members.admit(message, connection.challenge, gone)
         if site in self._missing:  # another process of it is here, so that one died
             self._lose(site, self._missing[site].why, died=True)
+            if self._repairs is not None and self._end.done():
+                raise OutOfPlaceMessage(f"site {message.name!r} joins, but the run is over")
         self._sessions[site] = Session(connection)
+        if self._repairs is not None and self._founders is not None:
+            self._newcomers.came(site)
+            self._sessions[site].post(self._welcome_to(site))
+            return site
         if site in self.lost:
             self._returning[site] = set()
             self._sessions[site].post(self._welcome_to(site))
@@ -351,16 +378,35 @@ class Scheduler:
                 self._sessions[site].post(Shutdown())
             return site
         self._write_joined(site, 0.0)
-        if not self.members.missing:
-            for index, to in self._sessions.items():
-                to.post(self._welcome_to(index))
+        self._meet_if_enough()
         return site
+
+    def _meet_if_enough(self) -> None:
+        """Tell all that are here who is who, once the run can begin with them."""
+        everyone, here = frozenset(range(self.overlay.size)), self._sessions.keys()
+        founders = everyone
+        if missing := everyone - here:
+            least = None if self._repairs is None else self._repairs.begin_with
+            losses = Losses().further(self.overlay, sites=missing)
+            founders = losses.members(self.overlay.size)
+            if least is None or len(here) < least or len(founders) < least:
+                return
+            self._losses = losses
+            self.lost |= losses.lost
+            plan = self._plan_for_the_rest()
+            self.channels.lose(losses.lost, plan)
+            self._plan, self._auxiliary = plan, (plan.version, _flat(plan))
+        self._founders = founders
+        for site in here - founders:
+            self._newcomers.came(site)
+        for site, session in self._sessions.items():
+            session.post(self._welcome_to(site))
 
     def _welcome_to(self, site: int) -> Welcome:
         return Welcome(
             site,
             overlays.dumps(self.overlay),
-            plans.dumps(self._plan),
+            plans.dumps(self._plan if self._repairs is None else self.channels.all.plan),
             self.members.addresses,
             self._work,
             self.members.incarnations,
@@ -368,6 +414,7 @@ class Scheduler:
             self.members.secret(site),
             self.members.lane_secrets(site),
             self._repairs is not None,
+            site in self._newcomers,
         )
 
     def hear(self, site: int, message: AnyMessage) -> None:
@@ -382,6 +429,9 @@ class Scheduler:
             return  # nothing counts any more
         if self._replan_loop is not None:
             self._replan_loop.look_in_time()
+        if site in self._newcomers:
+            self._hear_newcomer(site, message)
+            return
         match message:
             case Ready() if message.buffer_elements < 0:
                 raise MalformedMessage(f"buffers of {message.buffer_elements} elements")
@@ -389,10 +439,10 @@ class Scheduler:
                 self._introduce(site, message.buffer_elements)
             case Failed() if site in self._returning:
                 self._forget(site)
-            case Ready() if site not in self._ready and not self.members.missing:
+            case Ready() if site in (self._founders or ()) and site not in self._ready:
                 self._ready.add(site)
                 self._begin_if_all_ready(site, message.buffer_elements)
-            case ExchangeRequest() if len(self._ready) == self.overlay.size:
+            case ExchangeRequest() if self._started_s is not None:
                 self._go_on_without_departed(message.channel)
                 if site in self._sessions:
                     self._follow(self.channels.request(site, message))
@@ -400,9 +450,9 @@ class Scheduler:
                 self._follow(self.channels.hold(site, message))
             case ExchangeEnded():
                 self._exchange_ended(site, message)
-            case SubgroupRequest() if len(self._ready) == self.overlay.size:
+            case SubgroupRequest() if self._started_s is not None:
                 self._follow(self.channels.subgroup(site, message.members))
-            case Gather() if len(self._ready) == self.overlay.size:
+            case Gather() if self._started_s is not None:
                 self._go_on_without_departed(message.channel)
                 if site in self._sessions:
                     self._follow(self.channels.gather(site, message))
@@ -438,7 +488,7 @@ class Scheduler:
                 self._sessions[site].post(TimeReply(message.sent_s, now_s, now_s, 0.0))
             case Report():
                 self.note(*_reported(site, message.events))
-            case Leave() if site not in self._left and len(self._ready) == self.overlay.size:
+            case Leave() if site not in self._left and self._started_s is not None:
                 self._left.add(site)
                 if self._pacing is not None and not self._pacing.is_over:
                     self.abort(
@@ -455,6 +505,8 @@ class Scheduler:
                 self._end_if_all_left()
             case LinkProbed() if self._repairs is not None:
                 self._hear_probed(site, message)
+            case RejoinAck() if message.site in self._newcomers:
+                self._met_newcomer(site, message)
             case RejoinAck() if frozenset((site, message.site)) in self._healing:
                 self._healed(frozenset((site, message.site)), site)
             case RejoinAck() if 0 <= message.site < self.overlay.size:
@@ -468,6 +520,79 @@ class Scheduler:
                 asyncio.get_running_loop().call_later(_BLAME_S, self.abort, message.reason)
             case _:
                 raise OutOfPlaceMessage(f"a {type(message).__name__} from {self.name(site)}")
+
+    def _hear_newcomer(self, site: int, message: AnyMessage) -> None:
+        """Act on a message of one that is no member yet; whatever it does, the others go on."""
+        match message:
+            case Ready() if not self._newcomers.is_introduced(site):
+                others = self._sessions.keys() - {site}
+                link = self.overlay.link
+                near = [each for each in others if link(site, each) and link(each, site)]
+                incarnation, address = self.members.incarnations[site], self.members.address(site)
+                for other in near:
+                    self._post(other, Rejoined(site, incarnation, *address))
+                if self._newcomers.introduce(site, near):
+                    self._start_newcomer(site)
+            case RejoinAck() if message.site in self._newcomers:
+                self._met_newcomer(site, message)
+            case Gather() if message.admits and self._newcomers.has_started(site):
+                self._newcomers.asking.add(site)
+            case TimeRequest():
+                now_s = self._now_s()
+                self._post(site, TimeReply(message.sent_s, now_s, now_s, 0.0))
+            case Leave():
+                self._post(site, Shutdown())
+                self._forget_newcomer(site)
+            case Failed() | Abort():
+                self._forget_newcomer(site)
+            case Report() | Measured() | RejoinAck() | LinkProbed() | CutOff():
+                pass  # of no interest yet
+            case _:
+                raise OutOfPlaceMessage(f"a {type(message).__name__} from {self.name(site)}")
+
+    def _met_newcomer(self, site: int, message: RejoinAck) -> None:
+        is_now = message.incarnation == self.members.incarnations[message.site]
+        if is_now and self._newcomers.met(message.site, site):
+            self._start_newcomer(message.site)
+
+    def _start_newcomer(self, site: int) -> None:
+        self._post(site, Patience(self._patience_s))
+        self._post(site, Start(self._since_start_s()))
+
+    def _forget_newcomer(self, site: int) -> None:
+        self._newcomers.forget(site)
+        self._sessions.pop(site, None)
+        for other in self._newcomers.gone(site):
+            self._start_newcomer(other)
+
+    def _let_in(self, number: int) -> None:
+        """Let in those that ask for it, as all members have said by a gathering."""
+        members = self.channels.members(0)
+        holders = self._holders.intersection(members) or {min(members)}
+        losses = self._losses.returned(self.overlay, self._newcomers.asking)
+        sites = self._newcomers.asking - losses.lost
+        self._holders = {*members} | sites
+        if not sites:
+            self._follow(self.channels.admit(number, (), holders, self.channels.all.plan))
+            return
+        now_s = self._since_start_s()
+        self._losses = losses
+        self._newcomers.forget(*sites)
+        for past in (self.lost, self._accused, self._left, self._departed):
+            past -= sites
+        for site in sorted(sites):
+            self._write_joined(site, now_s)
+        plan = self._plan_for_the_rest()
+        outcome = self.channels.admit(number, sites, holders, plan)
+        self._use(plan, f"{', '.join(map(self.name, sorted(sites)))} joined")
+        self._follow(outcome)
+
+    def _transferring(
+        self, holders: Collection[int], receiver: int, elements: int, version: int
+    ) -> list[tuple[int, Ranges, Plan]]:
+        believed = self.overlay if self._awareness is None else self._awareness.made_for
+        lost, cut = self._losses.lost, self._losses.cut
+        return shares(believed, lost, cut, holders, receiver, elements, version)
 
     def _exchange_ended(self, site: int, message: ExchangeEnded) -> None:
         if not 0 <= message.seconds <= self._since_start_s() + _SLACK_S:
@@ -526,6 +651,8 @@ class Scheduler:
             )
         if outcome.wrong:
             self.abort(outcome.wrong)
+        elif outcome.admission:
+            self._let_in(outcome.admission)
 
     # --- who may proceed
 
@@ -623,13 +750,14 @@ class Scheduler:
                 f"{self.name(self._first_ready)} {self._buffer_elements}; give every site the same "
                 "model"
             )
-        elif len(self._ready) == self.overlay.size:
+        elif self._founders is not None and self._ready >= self._founders:
             self._started_s = self._now_s()
             if self._awareness is not None:
                 self._begin_to_look(_ELEMENT_BYTES * buffer_elements)
             if buffer_elements:
                 self._note_began(buffer_elements)
-            self._broadcast(Start())
+            for site in self._ready:
+                self._post(site, Start())
             if self._pacing is not None:
                 now_s = self._since_start_s()
                 self._act(self._pacing.begin(now_s), now_s)
@@ -639,7 +767,9 @@ class Scheduler:
             for missing in self._missing.values():
                 missing.timer.cancel()
             self._missing.clear()
-            self._broadcast(Shutdown())
+            for site, session in self._sessions.items():
+                late = Abort("the group has ended, and did not let this site in")
+                session.post(late if site in self._newcomers else Shutdown())
             self._end.set_result(None)
 
     # --- who is there
@@ -656,7 +786,7 @@ class Scheduler:
             expected = identity_of(self.overlay.sites[site].name)
             check_identity(connection.peer, connection.identity, expected)
         is_here = self.members.is_here(message, connection.challenge)
-        if not is_here or site not in self._sessions or self.members.missing:
+        if not is_here or site not in self._sessions or self._founders is None:
             raise UnauthorisedPeer(
                 f"{connection.peer} says it is site {site} of this run, and does not prove it"
             )
@@ -686,10 +816,12 @@ class Scheduler:
                 self._all_gone.set()
         elif site in self._returning:
             self._forget(site)
+        elif site in self._newcomers:
+            self._forget_newcomer(site)
         elif site in self.lost:  # it has left, and is let go
             if session.all_heard:
                 del self._sessions[site]
-        elif self.members.missing:
+        elif self._founders is None:
             self._let_go(site, error)
         elif isinstance(error, PeerError):
             self._lose(site, f"{self.name(site)} broke the protocol {when}: {error}")
@@ -765,10 +897,11 @@ class Scheduler:
         asyncio.get_running_loop().call_later(pause_s, self._probe, ends)
 
     def _probe(self, ends: frozenset[int]) -> None:
-        if self._end.done() or not ends <= self._sessions.keys() or ends & self._left:
+        one, other = ends
+        is_there = ends <= self._sessions.keys() and not ends & self._left
+        if self._end.done() or not is_there or (one, other) not in self._losses.cut:
             return
         self._probed[ends] = {}
-        one, other = ends
         self._post(one, LinkProbe(other))
         self._post(other, LinkProbe(one))
 
@@ -891,6 +1024,8 @@ class Scheduler:
     def _lose(self, site: int, why: str, died: bool = False) -> None:
         """Go on without a site, or end the run."""
         del self._sessions[site]
+        for other in self._newcomers.gone(site):
+            self._start_newcomer(other)
         if site in self._missing:
             self._missing.pop(site).timer.cancel()
         now_s = self._since_start_s()
@@ -963,6 +1098,9 @@ class Scheduler:
         if not 1 / _CHANGE < now_s / self._patience_s < _CHANGE:
             self._patience_s = now_s
             self._broadcast(Patience(now_s))
+
+    def _has_started(self, site: int) -> bool:
+        return self._started_s is not None and site not in self._newcomers
 
     def _may_go_on_without(self, site: int) -> bool:
         return (

@@ -22,6 +22,7 @@ from anabranch.net.errors import (
 from anabranch.net.frames import Sink
 from anabranch.net.messages import (
     Abort,
+    Admitted,
     Advance,
     AnyMessage,
     Auxiliary,
@@ -184,7 +185,7 @@ class _Channel:
     asked: int = 0  # the latest exchange that was asked for
     gathered: int = 0  # gatherings begun here
     waiting: dict[int, _Asked] = field(default_factory=dict)
-    gathering: dict[int, asyncio.Future[Gathered]] = field(default_factory=dict)
+    gathering: dict[int, asyncio.Future[Any]] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)  # before they were asked for here
     calls: dict[int, _Call] = field(default_factory=dict)
     interrupted: dict[int, int] = field(default_factory=dict)  # likewise: in which generation
@@ -288,6 +289,7 @@ class SiteAgent:
         self._subgroups: dict[tuple[int, ...], asyncio.Future[int]] = {}
         self._underway: dict[int, _Underway] = {}  # by exchange
         self._over = False  # no further exchange is held
+        self._is_new = False
         self._probes: set[asyncio.Task[None]] = set()
         self._round_trip_s = 0.0  # to the scheduler, as it last was
         self._serving: Serving | None = None  # in a run with servers
@@ -320,6 +322,7 @@ class SiteAgent:
         join = Join(b"", self._name, self._advertise or host, port)
         self.welcome = await self._scheduler.join(scheduler, join, patience_s)
         self._channels[0] = _Channel(plans.loads(self.welcome.plan_json))
+        self._is_new = self.welcome.is_new
         return self.welcome
 
     async def start(
@@ -374,6 +377,8 @@ class SiteAgent:
                 served,
                 transport.chunk_elements,
             )
+        if self._auxiliary[0] >= plan.version:
+            self._plane.use_auxiliary(self._auxiliary[1])
         if self._epoch is not None:
             self._during(self._epoch)
         for returned in self._returned:
@@ -538,6 +543,10 @@ class SiteAgent:
         """
         if generation != call.generation:
             raise Interrupted
+        if part.plan_json:  # of those alone that it is for
+            if self.welcome.site not in (part.source, *part.receivers):
+                return None
+            plan = plans.loads(part.plan_json)
         elements = ranges.length(part.ranges)
         buffer = call.buffer
         if elements < buffer.elements:
@@ -583,7 +592,8 @@ class SiteAgent:
         elif self._scheduler.is_over:
             self._scheduler.fail_with(granted)
         else:
-            signature = Signature(terms.op, terms.wire, terms.elements, terms.source)
+            op, wire, elements = terms.op, terms.wire, terms.elements
+            signature = Signature(op, wire, elements, terms.source, terms.receivers)
             self._scheduler.post(ExchangeRequest(channel, number, signature))
 
     async def subgroup(self, members: tuple[int, ...]) -> int:
@@ -613,6 +623,34 @@ class SiteAgent:
         state.gathering[state.gathered] = future
         self._say(Gather(channel, state.gathered, value))
         return await future
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run is over for this site, before its end."""
+        return self._scheduler.is_over
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the group goes on, and its members have not let this site in yet."""
+        return self._is_new
+
+    async def admit(self) -> Admitted:
+        """Let in those that wait, as all members do; or wait for the members to let this one in.
+
+        No call of this site may be under way.
+
+        Raises:
+            ExchangeError: a member makes another call instead; names it.
+            RunAborted: the run ended early.
+        """
+        state, number = self._channels[0], 0
+        if not self._is_new:
+            state.gathered += 1
+            number = state.gathered
+        future = state.gathering[number] = self._loop.create_future()
+        self._say(Gather(0, number, b"", admits=True))
+        found: Admitted = await future
+        return found
 
     # --- push and pull
 
@@ -717,24 +755,27 @@ class SiteAgent:
                 future = self._channels[message.channel].gathering.pop(message.number)
                 if not future.done():
                     future.set_result(message)
+            case Admitted():
+                self._admitted(message)
             case GatherFailed():
                 future = self._channels[message.channel].gathering.pop(message.number)
                 if not future.done():
                     future.set_exception(ExchangeError(message.reason))
             case Dispatched() if self._plane is not None:
                 self._plane.dispatched(message.exchange, message.trees)
-            case Auxiliary() if self._plane is not None:
+            case Auxiliary():
                 paths: dict[tuple[int, int], tuple[tuple[int, ...], ...]] = {}
                 for path in message.paths:
                     if len(path) < 2:
                         raise MalformedMessage(f"auxiliary path {path} leads nowhere")
                     ends = path[0], path[-1]
                     paths[ends] = (*paths.get(ends, ()), path)
-                self._plane.check_auxiliary(paths)
                 self._auxiliary = message.version, paths
-                # Those of a later plan lead round what is lost.
-                if message.version >= self._channels[0].plan.version:
-                    self._plane.use_auxiliary(paths)
+                if self._plane is not None:
+                    self._plane.check_auxiliary(paths)
+                    # Those of a later plan lead round what is lost.
+                    if message.version >= self._channels[0].plan.version:
+                        self._plane.use_auxiliary(paths)
             case TimeReply():
                 self.hear_time(message)
             case Advance() if self._serving is not None:
@@ -761,6 +802,19 @@ class SiteAgent:
         if grant.plan_json:
             self._take_plan(grant.channel, grant.plan_json)
         asked.granted.set_result((grant, state.plan))
+
+    def _admitted(self, message: Admitted) -> None:
+        """Take note of how far the members are, and of those that are new."""
+        state = self._channels[0]
+        future = state.gathering.pop(0 if self._is_new else message.number)
+        self._is_new = False
+        state.number = state.asked = message.exchanges
+        state.gathered = message.number
+        if message.plan_json:
+            self._take_plan(0, message.plan_json)
+            self._subgroups.clear()  # those of before have other members
+        if not future.done():
+            future.set_result(message)
 
     def _take_plan(self, channel: int, plan_json: str) -> None:
         """Go by a plan from now on; what was said of later paths counts more than its own."""
@@ -942,7 +996,7 @@ class SiteAgent:
         parents = [
             (tree.share, tree.up[site])
             for tree in plan.trees
-            if tree.root != site and len(plan.path(site, tree.up[site])) == 2
+            if tree.up[site] >= 0 and len(plan.path(site, tree.up[site])) == 2
         ]
         if any(tree.root == site for tree in plan.trees) or not parents:
             if self._scheduler.is_connected:

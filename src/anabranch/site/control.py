@@ -13,6 +13,7 @@ from anabranch.net.identity import proven
 from anabranch.net.messages import (
     Abort,
     Ack,
+    Admitted,
     Advance,
     AnyMessage,
     Auxiliary,
@@ -223,7 +224,8 @@ class Control:
         self._session.count()
         match message:
             case (
-                Advance()
+                Admitted()
+                | Advance()
                 | Auxiliary()
                 | Dispatched()
                 | EpochChanged()

@@ -49,9 +49,10 @@ class Terms:
         wire: how elements travel.
         elements: how many the buffer has.
         source: the one contributor, where only one has something to say (a broadcast); or None.
+        receivers: the members that get what all others have alike (a transfer); empty otherwise.
 
     >>> Terms(Op.MEAN, Wire.FLOAT32, 1000)
-    Terms(op=<Op.MEAN: 0>, wire=<Wire.FLOAT32: 0>, elements=1000, source=None)
+    Terms(op=<Op.MEAN: 0>, wire=<Wire.FLOAT32: 0>, elements=1000, source=None, receivers=())
     >>> print(Terms(Op.SUM, Wire.BFLOAT16, 10))
     sum of 10 elements (bfloat16 on the wire)
     """
@@ -60,15 +61,18 @@ class Terms:
     wire: Wire
     elements: int
     source: int | None = None
+    receivers: tuple[int, ...] = ()
 
     @property
     def code(self) -> int:
         """Op and wire format in the low five bits, a hash of the rest above."""
-        rest = zlib.crc32(f"{self.elements} {self.source}".encode()) & 0x7FFFFFF
+        rest = zlib.crc32(f"{self.elements} {self.source} {self.receivers}".encode()) & 0x7FFFFFF
         return rest << 5 | self.wire << 3 | self.op
 
     def __str__(self) -> str:
         what = self.op.name.lower() if self.source is None else f"broadcast from {self.source}"
+        if self.receivers:
+            what = f"transfer to {', '.join(map(str, self.receivers))}"
         return f"{what} of {self.elements} elements ({self.wire.name.lower()} on the wire)"
 
 

@@ -1,0 +1,181 @@
+"""Processes that join a group that goes on: those that come late, and those that come back."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import anabranch
+from anabranch.group import _local
+from anabranch.group._local import local
+
+PROGRAM = """
+import sys
+import numpy as np
+import torch
+import anabranch
+
+torch.manual_seed(sum(map(ord, sys.argv[1])))
+model = torch.nn.Linear(40, 30)
+optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+step = 0
+with anabranch.join() as group:
+    while step < int(sys.argv[2]):
+        state = group.admit(
+            lambda: {"model": model.state_dict(), "optimiser": optimiser.state_dict(), "step": step}
+        )
+        if state is not None:
+            model.load_state_dict(state["model"])
+            optimiser.load_state_dict(state["optimiser"])
+            step = state["step"]
+            print("from", step, flush=True)
+        generator = torch.Generator().manual_seed(step)
+        inputs = torch.randn(8, 40, generator=generator)
+        optimiser.zero_grad()
+        model(inputs).square().mean().backward()
+        group.all_reduce(p.grad for p in model.parameters())
+        optimiser.step()
+        step += 1
+        if step == 5:
+            print("begun", flush=True)
+        if len(group.sites) < 3 and step > int(sys.argv[2]) - 10:
+            step -= 1  # wait for the third
+print(step, *group.sites, sum(p.double().sum().item() for p in model.parameters()))
+"""
+
+
+class Processes:
+    """A group's scheduler and sites; :meth:`site` starts one."""
+
+    def __init__(self, *options: str) -> None:
+        self.started: list[subprocess.Popen[str]] = []
+        self._environment = {**os.environ, "ANABRANCH_TOKEN": "told", "OMP_NUM_THREADS": "1"}
+        self.scheduler = self._start(["-m", "anabranch", "scheduler", *options])
+        assert self.scheduler.stdout is not None
+        self._environment["ANABRANCH_SCHEDULER"] = self.scheduler.stdout.readline().strip()
+
+    def _start(self, arguments: list[str]) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self._environment,
+        )
+        self.started.append(process)
+        return process
+
+    def site(self, name: str, steps: int) -> subprocess.Popen[str]:
+        self._environment["ANABRANCH_SITE"] = name
+        return self._start(["-c", PROGRAM, name, str(steps)])
+
+
+@pytest.fixture
+def processes() -> Iterator[Callable[..., Processes]]:
+    """Return what starts a group's scheduler; all processes end with the test."""
+    all_of: list[Processes] = []
+
+    def start(*options: str) -> Processes:
+        all_of.append(Processes(*options))
+        return all_of[-1]
+
+    yield start
+    for each in all_of:
+        for process in each.started:
+            process.kill()
+            process.communicate()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_process_comes_back_and_all_end_with_the_same_model(
+    processes: Callable[..., Processes],
+) -> None:
+    group = processes("--sites", "a,b,c", "--begin-with", "2")
+    first, lost = group.site("a", 400), group.site("b", 400)
+    assert line(lost) == "from 0"
+    assert line(first) == line(lost) == "begun"
+    late = group.site("c", 400)
+    assert line(late).startswith("from ")
+    lost.kill()
+    again = group.site("b", 400)
+    came = line(again)
+    assert came.startswith("from ")
+    assert int(came.removeprefix("from ")) > 5
+    ends = [process.communicate() for process in (first, late, again)]
+    assert [process.returncode for process in (first, late, again)] == [0, 0, 0], ends
+    last = {out.splitlines()[-1] for out, _ in ends}
+    assert len(last) == 1, ends
+    assert last.pop().startswith("400 a b c ")
+    _, told = group.scheduler.communicate()
+    assert group.scheduler.returncode == 0, told
+    assert "b is lost" in told
+
+
+def test_all_begin_with_the_state_of_the_first_and_may_hand_on_anything() -> None:
+    with local(3) as groups:
+        states = [{"w": np.full(5, index, np.int64), "at": index} for index in range(3)]
+        tasks = []
+        with ThreadPoolExecutor(3) as pool:
+            for group, state in zip(groups, states, strict=True):
+                tasks.append(pool.submit(group.admit, state))
+        found = [task.result() for task in tasks]
+        assert found[0] is None
+        for each in found[1:]:
+            assert each is not None
+            assert each["at"] == 0
+            assert each["w"].tolist() == [0] * 5
+            assert each["w"].dtype == np.int64
+        with ThreadPoolExecutor(3) as pool:
+            again = list(pool.map(lambda group: group.admit(fail), groups))
+        assert again == [None, None, None]
+
+
+def fail() -> None:
+    raise AssertionError("nobody needs the state")
+
+
+def test_a_site_that_joins_later_calls_nothing_before_it_is_let_in() -> None:
+    service = anabranch.Service(_local._complete(3), awareness=None, adaptive=False, begin_with=2)
+    with _local._serving(service) as (address, token), ThreadPoolExecutor(3) as pool:
+        founders = list(
+            pool.map(lambda name: anabranch.join(address, name, token=token), ["site0", "site1"])
+        )
+        new = anabranch.join(address, "site2", token=token)
+        with pytest.raises(ValueError, match=r"joins a group that goes on; call group.admit"):
+            new.all_reduce(np.zeros(3, np.float32))
+        assert [group.sites for group in founders] == [("site0", "site1")] * 2
+        waiting = pool.submit(new.admit, None)
+        for _ in range(200):
+            list(pool.map(lambda group: group.admit(b"state"), founders))
+            if waiting.done():
+                break
+        assert waiting.result() == b"state"
+        everyone = [*founders, new]
+        assert {group.sites for group in everyone} == {("site0", "site1", "site2")}
+        assert [group.rank for group in everyone] == [0, 1, 2]
+        list(pool.map(lambda group: group.close(), everyone))
+
+
+def test_states_that_differ_are_named() -> None:
+    with local(2) as groups, ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda group: group.admit(lambda: {"w": np.zeros(3)}), groups))
+        with pytest.raises(ValueError, match="a subgroup lets no site in"):
+            next(pool.map(lambda g: g.subgroup(["site0", "site1"]), groups)).admit(None)
+
+
+def test_a_group_that_ends_with_a_loss_lets_no_site_in() -> None:
+    service = anabranch.Service(_local._complete(2), awareness=None, on_loss="abort")
+    with local(service) as groups, pytest.raises(ValueError, match="lets no site in"):
+        groups[0].admit(None)
