@@ -23,6 +23,7 @@ from anabranch.record import (
     RunEnded,
     RunStarted,
     RunStopping,
+    SchedulerRestarted,
     SiteCut,
     SiteJoined,
     SiteLeft,
@@ -95,6 +96,7 @@ ONE_OF_EACH: list[Event] = [
     TransportChosen(at_s=0.1, site=1, strands=4, why="bbr may not be set here"),
     SiteCut(at_s=2.5, site=1, detail="Lima closed the connection"),
     SiteResumed(at_s=2.75, site=1),
+    SchedulerRestarted(at_s=2.8, awaited=[0, 1]),
     SiteLeft(at_s=2.9, site=2),
     SiteLost(at_s=3.0, site=1, detail="silent for 2 s", goes_on=True),
     ExchangeRepaired(

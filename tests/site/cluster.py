@@ -18,6 +18,7 @@ from anabranch.net.tcp import TcpNetwork
 from anabranch.overlay import Link, Overlay
 from anabranch.plan import Plan
 from anabranch.record import events
+from anabranch.scheduler.memory import Journal
 from anabranch.scheduler.pacing import PaceBook
 from anabranch.scheduler.server import Repairs, Scheduler
 from anabranch.sim.loop import VirtualLoop
@@ -202,6 +203,7 @@ class Cluster:
         served: Callable[[int], ServedModel] | None = None,
         repairs: Repairs | None = None,
         joining: Collection[int] | None = None,
+        journal: Journal | None = None,
     ) -> Cluster:
         """Start a run; ``shaped`` holds its lanes to the overlay's rates and latencies.
 
@@ -218,6 +220,7 @@ class Cluster:
             witness,
             pacing=pacing,
             repairs=repairs,
+            journal=journal,
         )
         address = await scheduler.listen(("127.0.0.1", 0))
 

@@ -52,6 +52,8 @@ async def mean_of(agents: list[SiteAgent], elements: int = 300) -> set[float]:
 async def let_in(agents: list[SiteAgent]) -> Admitted:
     told = await asyncio.gather(*(agent.admit() for agent in agents))
     assert all(each == told[0] for each in told)
+    for agent in agents:
+        agent.holds_state = True
     return told[0]
 
 
@@ -67,6 +69,7 @@ async def hand_on(agents: list[SiteAgent], told: Admitted, elements: int = 5000)
     calls = (agent.exchange(Flat(buffer), terms) for agent, buffer in pairs)
     for done, agent in zip(await asyncio.gather(*calls), agents, strict=True):
         await agent.round_ended(done, None)
+        agent.holds_state = True
     return buffers
 
 

@@ -44,7 +44,8 @@ def explore(
                 break
     console.print(
         f"{found.cases} cases from seed {seed}: {found.exchanges} exchanges, {found.repaired} of "
-        f"them completed after a loss, {found.lost} sites lost, {found.joined} let in later, in "
+        f"them completed after a loss, {found.lost} sites lost, {found.joined} let in later, the "
+        f"scheduler started again {found.restarted} times, in "
         f"{took_s:.0f} s",
         soft_wrap=True,
     )

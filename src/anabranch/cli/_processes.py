@@ -99,6 +99,13 @@ def scheduler(
             help="How many sites a group begins with, all if not given; others join later.", min=1
         ),
     ] = None,
+    journal: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file by which a group's scheduler that was killed or stopped (SIGTERM), and is "
+            "started again with the same options, finds its group."
+        ),
+    ] = None,
     silence: Annotated[
         float,
         typer.Option(
@@ -135,7 +142,9 @@ def scheduler(
             begin_with=begin_with,
             silence_s=silence,
         )
-        _serve_group(service, address, log, credentials)
+        if journal is not None and not service.repairs:
+            raise typer.BadParameter("--journal is for a group with --on-loss complete, no --pace")
+        _serve_group(service, address, log, credentials, journal)
         return
     from anabranch.run.control import run_scheduler
 
@@ -237,11 +246,15 @@ def _credentials(folder: Path | None, identity: str) -> Credentials | None:
 
 
 def _serve_group(
-    service: Service, address: Address, log: Path | None, credentials: Credentials | None
+    service: Service,
+    address: Address,
+    log: Path | None,
+    credentials: Credentials | None,
+    journal: Path | None,
 ) -> None:
     from anabranch.group._serve import serve
 
-    serve(service, _token(), address, log, _listening, _say, credentials)
+    serve(service, _token(), address, log, _listening, _say, credentials, journal)
 
 
 def _listening(at: Address) -> None:

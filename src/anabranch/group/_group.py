@@ -137,6 +137,10 @@ class Handle:
         return self._future.result()
 
 
+class _NoneHasIt(Exception):
+    """No site is left that has the state of training."""
+
+
 class Group:
     """Sites that exchange with one another; :func:`join` makes one.
 
@@ -378,26 +382,48 @@ class Group:
         if self._channel:
             raise ValueError("a subgroup lets no site in; call admit() of the whole group")
         agent = self._member.agent_for_admission()
-        admitted = self._member.thread.run(_ending(agent.admit()))
-        self._present = admitted.members
-        self._admissions += 1
-        if not admitted.newcomers:
-            return None
-        is_new = self._member.index not in admitted.holders
-        packed = None if is_new else Packed(state() if callable(state) else state)
+        while True:
+            admitted = self._member.thread.run(_ending(agent.admit()))
+            self._present = admitted.members
+            self._admissions += 1
+            found = None
+            if admitted.newcomers:
+                has_it = self._member.index in admitted.holders
+                packed = Packed(state() if callable(state) else state) if has_it else None
+                try:
+                    found = self._hand_on(packed, admitted)
+                except _NoneHasIt:
+                    continue  # the only site that had it is lost: another one's counts
+            agent.holds_state = True
+            return None if found is None else found.state()
+
+    def _hand_on(self, packed: Packed | None, admitted: Admitted) -> Unpacked | None:
+        """Hand the state to those that have none of it; return what has come, if this is one."""
         skeleton = self._skeleton(packed, admitted.holders)
         unpacked = None if packed is not None else Unpacked(skeleton)
         arrays = (packed or unpacked).arrays  # type: ignore[union-attr]
-        if arrays:
-            self._hand_on(arrays, admitted)
-        return None if unpacked is None else unpacked.state()
+        if not arrays:
+            return unpacked
+        buffer = Tensors(arrays, Op.COPY)
+        source, receivers = None, admitted.newcomers
+        if len(admitted.holders) == 1:
+            source, receivers = admitted.holders[0], ()
+        terms = Terms(Op.COPY, Wire.FLOAT32, buffer.elements, source, receivers)
+        try:
+            self._begin(buffer, terms, 1.0).wait()
+        except ExchangeError:
+            self.barrier()  # which tells who is left
+            if {*admitted.holders} & {*self._present}:
+                raise
+            raise _NoneHasIt from None
+        return unpacked
 
     def _skeleton(self, packed: Packed | None, holders: Sequence[int]) -> bytes:
         """Return the description of the state of the first member that has it."""
         while True:
             first = next((site for site in self._present if site in holders), None)
             if first is None:
-                raise ExchangeError("no site is left that has the state of training")
+                raise _NoneHasIt
             said = None
             if packed is not None:
                 said = packed.shape, packed.skeleton if first == self._member.index else b""
@@ -414,14 +440,6 @@ class Group:
                     "tensors' names, types or shapes; give the same at every site"
                 )
             return bytes(skeleton)
-
-    def _hand_on(self, arrays: Sequence[Any], admitted: Admitted) -> None:
-        buffer = Tensors(arrays, Op.COPY)
-        source, receivers = None, admitted.newcomers
-        if len(admitted.holders) == 1:
-            source, receivers = admitted.holders[0], ()
-        terms = Terms(Op.COPY, Wire.FLOAT32, buffer.elements, source, receivers)
-        self._begin(buffer, terms, 1.0).wait()
 
     # --- a model that is served
 
@@ -577,6 +595,7 @@ class _Member:
             self.overlay = overlays.loads(welcome.overlay_toml)
             self.first_plan = plans.loads(welcome.plan_json)
             self._settings = _settings.loads(welcome.work)
+            self.agent.wait_for_scheduler(self._settings.away_s)
             self._addresses = welcome.addresses
             self.meter: Meter | None = None
             if not self._settings.workers:

@@ -26,12 +26,14 @@ from anabranch.pace import AnyLoad, AnyPace, EqualBatches
 from anabranch.plan import AnyPlanner, Auxiliary, Packed, Plan, PlanError
 from anabranch.record import events
 from anabranch.record.console import Console
+from anabranch.record.journal import Journal as FileJournal
 from anabranch.record.log import EventLog, LogError
 from anabranch.scheduler.awareness import Awareness, Passive
 from anabranch.scheduler.chunking import LEAST_ELEMENTS, MOST_ELEMENTS, chunk_elements
 from anabranch.scheduler.dispatch import needed_window
+from anabranch.scheduler.memory import Journal
 from anabranch.scheduler.pacing import PaceBook
-from anabranch.scheduler.server import LIMITS, Log, Repairs, Scheduler
+from anabranch.scheduler.server import LIMITS, Abandoned, Log, Repairs, Scheduler
 
 _ELEMENT_BYTES = 4
 _REPORTS_AN_UPDATE = 4  # how often sites report measurements while plans are looked at once
@@ -62,6 +64,7 @@ class Service:
             the overlay. Others join when the members let them in.
         silence_s: where exchanges are completed, no site or link counts as lost that is silent for
             less; nor for less than six times what is usual with it.
+        away_s: where the scheduler has a journal, sites wait so long for it to be started again.
     """
 
     overlay: Overlay
@@ -79,6 +82,7 @@ class Service:
     least_sites: int = 2
     begin_with: int | None = None
     silence_s: float = 2.0
+    away_s: float = 60.0
 
     def believed(self) -> Overlay:
         """Return what is believed of the network before anything is measured."""
@@ -94,7 +98,14 @@ class Service:
     ) -> dict[tuple[int, int], tuple[tuple[int, ...], ...]]:
         return {} if self.auxiliary is None else dict(self.auxiliary.paths(overlay, plan))
 
-    def scheduler(self, network: Network, token: str, log: Log, listen: Address) -> Scheduler:
+    def scheduler(
+        self,
+        network: Network,
+        token: str,
+        log: Log,
+        listen: Address,
+        journal: Journal | None = None,
+    ) -> Scheduler:
         """Return a scheduler that serves a group, in the running loop.
 
         Args:
@@ -102,6 +113,8 @@ class Service:
             token: what a site must know to join.
             log: where to write down what happens.
             listen: where it will listen; on this machine alone, sites share its cores.
+            journal: where it writes down what it needs to find its group again when it is started
+                again; None where the group ends with it.
         """
         believed = self.believed()
         first = self.plan(believed)
@@ -134,7 +147,7 @@ class Service:
             self.overlay,
             first,
             token,
-            dumps(self._settings()),
+            dumps(self._settings(journal is not None)),
             chunking,
             log,
             awareness,
@@ -143,6 +156,7 @@ class Service:
             self.under_way_bytes,
             needs_all=True,
             repairs=self._repairs() if self.repairs else None,
+            journal=journal,
         )
 
     @property
@@ -169,7 +183,7 @@ class Service:
             found = Packed().plan(rest, version=version)
             return replace(found, label=f"{found.label}, since {error}")
 
-    def _settings(self) -> Settings:
+    def _settings(self, may_be_restarted: bool) -> Settings:
         workers = tuple(range(self.overlay.size))
         barrier = self.pace is not None and self.pace.barrier
         report_s = None
@@ -183,6 +197,7 @@ class Service:
             workers=0 if self.pace is None else len(workers),
             added_up=workers if barrier else (),
             silence_s=self.silence_s if self.repairs else None,
+            away_s=self.away_s if may_be_restarted else 0.0,
         )
 
     def _pacing(self, plan: Plan) -> PaceBook | None:
@@ -283,8 +298,12 @@ def serve(
     listening: Callable[[Address], None],
     say: Callable[[str], None],
     credentials: Credentials | None = None,
+    journal_path: Path | None = None,
 ) -> None:
     """Serve one group over TCP until every site has left.
+
+    With a journal, a scheduler that is killed or told to terminate leaves its group; started again
+    with the same journal, it finds it.
 
     Args:
         service: what with.
@@ -294,14 +313,16 @@ def serve(
         listening: called once sites can join, with where.
         say: called with lines for people: who joined, who is awaited, what changed.
         credentials: for TLS; None for none.
+        journal_path: the journal, which is made if there is none; None for none.
 
     Raises:
         RunAborted: the group ended early; says who or what caused it.
-        LogError: the log cannot be created.
+        LogError: the log cannot be created, or the journal not be used.
     """
     with ExitStack() as stack:
+        journal = None if journal_path is None else stack.enter_context(FileJournal(journal_path))
         log = None if log_path is None else stack.enter_context(EventLog.create(log_path))
-        asyncio.run(_serve(service, token, listen, log, listening, say, credentials))
+        asyncio.run(_serve(service, token, listen, log, listening, say, credentials, journal))
 
 
 async def _serve(
@@ -312,22 +333,35 @@ async def _serve(
     listening: Callable[[Address], None],
     say: Callable[[str], None],
     credentials: Credentials | None,
+    journal: FileJournal | None,
 ) -> None:
     console = Console([site.name for site in service.overlay.sites], say)
     group_log = GroupLog(service, service.plan(service.believed()), log, console)
     network = TcpNetwork(LIMITS, least_silence_s=service.control_silence_s, credentials=credentials)
-    scheduler = service.scheduler(network, token, group_log, listen)
+    scheduler = service.scheduler(network, token, group_log, listen, journal)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, scheduler.abort, "the scheduler was interrupted")
+    if journal is not None:
+        loop.add_signal_handler(signal.SIGTERM, scheduler.abandon)
     listening(await scheduler.listen(listen))
     console.listening()
     try:
         await scheduler.finished()
     except RunAborted as error:
         group_log.ended(str(error))
+        _forget(journal)
         raise
+    except Abandoned as stopped:
+        group_log.ended(str(stopped))
     else:
         group_log.ended(None)
+        _forget(journal)
     finally:
         await scheduler.close()
+
+
+def _forget(journal: FileJournal | None) -> None:
+    """Let the next scheduler with this journal begin a group of its own."""
+    if journal is not None:
+        journal.clear()

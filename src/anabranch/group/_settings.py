@@ -23,6 +23,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ahead: how many updates a worker may compute ahead.
         silence_s: no lane is given up that is silent for less, seconds; None for what holds where
             that ends the group.
+        away_s: how long a site waits for a scheduler that is gone, at least, seconds.
     """
 
     kind: Literal["group"] = "group"
@@ -34,6 +35,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     added_up: tuple[int, ...] = ()
     ahead: int = 0
     silence_s: float | None = None
+    away_s: float = 0.0
 
 
 _decoder = msgspec.json.Decoder(Settings)

@@ -168,6 +168,80 @@ class Resumed(Message, frozen=True):
     heard: int
 
 
+class Signature(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a site would exchange: :class:`anabranch.site.terms.Terms`, and for whom to read."""
+
+    op: int
+    wire: int
+    elements: int
+    source: int | None = None
+    receivers: tuple[int, ...] = ()
+
+
+class Restarted(Message, frozen=True):
+    """The scheduler's other answer to :class:`Resume`: it was restarted, and has to be told all.
+
+    What was said before counts no more, on either side; the site answers :class:`Standing`.
+    """
+
+
+class OpenExchange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """An exchange that a site has asked for, and whose end it has not heard.
+
+    Attributes:
+        number, signature: as in :class:`ExchangeRequest`.
+        place: among all calls of the channel, from 1.
+        exchange: the number that its chunks carry; 0 where it is not granted.
+        chunk_elements: as in :class:`Grant`.
+        generation: as in :class:`Interrupt`.
+        running: the numbers of the exchanges that would complete it.
+    """
+
+    number: int
+    signature: Signature
+    place: int
+    exchange: int
+    chunk_elements: int
+    generation: int
+    running: tuple[int, ...]
+
+
+class OpenGathering(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A gathering that a site takes part in, as in :class:`Gather`; and its place, as above."""
+
+    number: int
+    place: int
+    value: bytes
+    admits: bool
+
+
+class ChannelStanding(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """How far a site is with the calls of a channel.
+
+    Attributes:
+        channel: which.
+        version: of the plan that the site has.
+        asked, gathered: its latest exchange and gathering.
+        exchanges, gatherings: those that are open.
+        answers: the latest that have ended here, as the scheduler said it, encoded.
+    """
+
+    channel: int
+    version: int
+    asked: int
+    gathered: int
+    exchanges: tuple[OpenExchange, ...]
+    gatherings: tuple[OpenGathering, ...]
+    answers: tuple[bytes, ...]
+
+
+class Standing(Message, frozen=True):
+    """To a scheduler that was restarted: how far a site is; ``is_new`` as in :class:`Welcome`."""
+
+    channels: tuple[ChannelStanding, ...]
+    is_new: bool
+
+
 class Ack(Message, frozen=True):
     """Either side has heard so many messages since the site joined; they may be forgotten.
 
@@ -226,16 +300,6 @@ class Start(Message, frozen=True):
     """Every site is ready: the run's clock starts now, or started so long ago."""
 
     since_s: float = 0.0
-
-
-class Signature(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a site would exchange: :class:`anabranch.site.terms.Terms`, and for whom to read."""
-
-    op: int
-    wire: int
-    elements: int
-    source: int | None = None
-    receivers: tuple[int, ...] = ()
 
 
 class ExchangeRequest(Message, frozen=True):
@@ -663,6 +727,8 @@ AnyMessage = (
     | Join
     | Resume
     | Resumed
+    | Restarted
+    | Standing
     | Ack
     | Patience
     | Welcome

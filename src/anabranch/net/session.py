@@ -29,8 +29,8 @@ class Session:
         heard: how many messages have come.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        self.connection: Connection | None = connection
+    def __init__(self, connection: Connection | None) -> None:
+        self.connection = connection
         self._said = 0
         self._unheard: deque[Message] = deque()  # the latest that were said
         self.heard = 0

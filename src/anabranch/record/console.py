@@ -48,6 +48,9 @@ class Console:
                 self._say(f"the connection of {self._names[event.site]} broke: {event.detail}")
             case events.SiteResumed():
                 self._say(f"{self._names[event.site]} is connected again")
+            case events.SchedulerRestarted():
+                names = ", ".join(self._names[site] for site in event.awaited)
+                self._say(f"started again; waits for {names}")
             case events.PlanIssued():
                 self._say(f"plan {event.version}: {event.why}")
             case events.MessageRefused():

@@ -232,6 +232,12 @@ class SiteResumed(_Event, frozen=True, kw_only=True):
     site: int
 
 
+class SchedulerRestarted(_Event, frozen=True, kw_only=True):
+    """The scheduler was restarted, and waits for the sites that were in the run to come back."""
+
+    awaited: list[int]
+
+
 class SiteLost(_Event, frozen=True, kw_only=True):
     """A site takes no part from now on; rounds are complete without it until it joins again."""
 
@@ -300,6 +306,7 @@ Event = (
     | TransportChosen
     | SiteCut
     | SiteResumed
+    | SchedulerRestarted
     | SiteLost
     | SiteLeft
     | ExchangeRepaired

@@ -25,7 +25,7 @@ from anabranch.net.messages import Admitted, Contribution
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import AnyPlanner, Balanced, Fapt, Packed, Spanning, Star
 from anabranch.record import events
-from anabranch.scheduler.server import Repairs, Scheduler
+from anabranch.scheduler.server import Abandoned, Repairs, Scheduler
 from anabranch.sim.loop import Deadlock, run_virtually
 from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import ExchangeError, SiteAgent, Transport
@@ -38,6 +38,8 @@ _DEADLINE_S = 600.0  # of virtual time: a case takes a few seconds, and its pati
 _MOST_SITES, _MOST_CALLS, _MOST_FAULTS = 6, 10, 3
 _LEAST_SITES = 2
 _MOST_LIVES = 3  # processes of a site
+_ONLY_HOLDER_LOST = "has the state", "is lost, and with it", "would broadcast, is lost"
+_AWAY_S = 60.0  # that sites wait for a scheduler
 _COMES_BACK_S = 1.0  # after a site was told that the others go on without it
 
 
@@ -66,7 +68,7 @@ class Fault:
 
     Args:
         kind: ``kill`` a site; or, for a while, ``sever`` the links between two, ``unplug`` a site
-            from the scheduler, ``pause`` one.
+            from the scheduler, ``pause`` one, ``restart`` the scheduler.
         at_s: when, after all are ready.
         site, other: which.
         for_s: how long, of what ends; how long one that is killed stays away, where sites come
@@ -177,7 +179,7 @@ def _overlay(rng: random.Random, size: int) -> Overlay:
 
 
 def _fault(rng: random.Random, size: int, length_s: float) -> Fault:
-    kind = rng.choice(["kill", "kill", "sever", "sever", "unplug", "pause"])
+    kind = rng.choice(["kill", "kill", "sever", "sever", "unplug", "pause", "restart", "restart"])
     site, other = rng.sample(range(size), 2)
     return Fault(kind, rng.random() * length_s, site, other, rng.choice([0.01, 0.3, 2.0, 20.0]))
 
@@ -193,12 +195,32 @@ class _Ended:
     life: int = 0  # which of the site's processes made the call
 
 
+class _Journal:
+    """What outlives the scheduler; by virtual time."""
+
+    def __init__(self) -> None:
+        self.data: bytes | None = None
+
+    def load(self) -> bytes | None:
+        """See :class:`anabranch.scheduler.memory.Journal`."""
+        return self.data
+
+    def save(self, data: bytes) -> None:
+        """See :class:`anabranch.scheduler.memory.Journal`."""
+        self.data = data
+
+    def now_s(self) -> float:
+        """See :class:`anabranch.scheduler.memory.Journal`."""
+        return asyncio.get_running_loop().time()
+
+
 class _Log:
     """What the scheduler writes down."""
 
     def __init__(self) -> None:
         self.repaired = 0
         self.joined = 0
+        self.restarted = 0
         self.lost: set[int] = set()
 
     def began(self, buffer_elements: int) -> None:
@@ -211,6 +233,8 @@ class _Log:
                 self.repaired += 1
             elif isinstance(event, events.SiteLost):
                 self.lost.add(event.site)
+            elif isinstance(event, events.SchedulerRestarted):
+                self.restarted += 1
             elif isinstance(event, events.SiteJoined) and event.at_s > 0:
                 self.joined += 1
 
@@ -225,6 +249,7 @@ class Explored:
         repaired: of those, how many were completed after an interruption.
         lost: sites.
         joined: how many times a site was let in.
+        restarted: how many times the scheduler was.
     """
 
     violations: tuple[str, ...]
@@ -232,6 +257,7 @@ class Explored:
     repaired: int
     lost: int
     joined: int
+    restarted: int
 
 
 def explore(case: Case) -> Explored:
@@ -253,7 +279,8 @@ def explore(case: Case) -> Explored:
             if not {site, sender} & log.lost:
                 wrong.append(f"site {site} refused a message of site {sender}: {why}")
     exchanges = sum(call.op is not None for call in case.calls)
-    return Explored(tuple(wrong), exchanges, log.repaired, len(log.lost), log.joined)
+    counts = log.repaired, len(log.lost), log.joined, log.restarted
+    return Explored(tuple(wrong), exchanges, *counts)
 
 
 def contribution(case: Case, site: int, call: int) -> npt.NDArray[np.float32]:
@@ -275,17 +302,26 @@ async def _run(
 ) -> str:
     loop = asyncio.get_running_loop()
     network = SimulatedNetwork(loop, case.overlay, seed=case.seed, control_latency_s=0.005)  # type: ignore[arg-type]
-    scheduler = Scheduler(
-        network.control(None),
-        case.overlay,
-        case.planner.plan(case.overlay),
-        _TOKEN,
-        "",
-        lambda plan, elements: case.chunk_elements,
-        log,
-        repairs=Repairs(_planner(case), _LEAST_SITES, len(case.founders)),
-    )
-    address = await scheduler.listen(_LISTEN)
+    schedulers: list[Scheduler] = []
+    journal = _Journal()
+
+    async def start_scheduler() -> tuple[str, int]:
+        schedulers.append(
+            Scheduler(
+                network.control(None),
+                case.overlay,
+                case.planner.plan(case.overlay),
+                _TOKEN,
+                "",
+                lambda plan, elements: case.chunk_elements,
+                log,
+                repairs=Repairs(_planner(case), _LEAST_SITES, len(case.founders)),
+                journal=journal,
+            )
+        )
+        return await schedulers[-1].listen(_LISTEN)
+
+    address = await start_scheduler()
     ready = asyncio.Event()
     how_many = 0
 
@@ -299,6 +335,7 @@ async def _run(
         control, data = network.control(site), network.lanes(site)
         name = case.overlay.sites[site].name
         agent = SiteAgent(control, data, name, _TOKEN, _LISTEN, None, partial(refused, site))
+        agent.wait_for_scheduler(_AWAY_S)
         first = 0
         try:
             try:
@@ -320,9 +357,12 @@ async def _run(
                     await agent.leave()
         finally:
             agent.close()
-        if case.come_back and life < _MOST_LIVES and site in log.lost and not scheduler.is_over:
+        if case.come_back and life < _MOST_LIVES and site in log.lost and not is_over():
             await asyncio.sleep(_COMES_BACK_S)
             await live(site, life + 1)
+
+    def is_over() -> bool:
+        return schedulers[-1].is_over and not network.scheduler.dead
 
     async def come(site: int, wait_s: float, life: int = 0) -> None:
         await asyncio.sleep(wait_s)
@@ -333,7 +373,17 @@ async def _run(
     for site in range(case.overlay.size):
         comes = case.comes_s[site] if case.is_late(site) else 0.0
         lives[site] = loop.create_task(come(site, comes), name=f"site {site}")
-    script = loop.create_task(_script(case, network, ready, lives, come))
+
+    async def restart(for_s: float) -> None:
+        if network.scheduler.dead or schedulers[-1].is_over or journal.data is None:
+            return
+        network.kill(None)
+        schedulers[-1].abandon()
+        await asyncio.sleep(for_s)
+        network.revive(None)
+        await start_scheduler()
+
+    script = loop.create_task(_script(case, network, ready, lives, come, restart))
     try:
         async with asyncio.timeout(_DEADLINE_S):
             while waiting := [task for task in lives.values() if not task.done()]:
@@ -341,16 +391,19 @@ async def _run(
             for task in lives.values():
                 if not task.cancelled() and (error := task.exception()) is not None:
                     raise error
-            try:
-                await scheduler.finished()
-                return ""
-            except NetError as error:
-                return str(error)
+            while True:
+                try:
+                    await schedulers[-1].finished()
+                    return ""
+                except NetError as error:
+                    return str(error)
+                except Abandoned:
+                    await asyncio.sleep(_COMES_BACK_S)
     finally:
         script.cancel()
         for task in lives.values():
             task.cancel()
-        await scheduler.close()
+        await schedulers[-1].close()
 
 
 async def _make_calls(
@@ -358,7 +411,7 @@ async def _make_calls(
 ) -> None:
     """Make a site's calls from one on, as far as the group goes on with it."""
     under_way: list[asyncio.Task[None]] = []
-    for number in range(first, case.leaves_after[site]):
+    for number in range(first, min(case.leaves_after[site], len(case.calls))):
         call = case.calls[number]
         await asyncio.sleep(case.pauses_s[site][number])
         if call.admits:
@@ -416,6 +469,7 @@ async def _hand_on(
     receivers = told.newcomers if one is None else ()
     terms = Terms(Op.COPY, Wire.FLOAT32, len(state), one, receivers)
     await agent.round_ended(await agent.exchange(Flat(buffer), terms), None)
+    agent.holds_state = True
     return found, buffer
 
 
@@ -457,6 +511,7 @@ async def _script(
     ready: asyncio.Event,
     lives: dict[int, asyncio.Task[None]],
     come: Callable[[int, float, int], Coroutine[Any, Any, None]],
+    restart: Callable[[float], Coroutine[Any, Any, None]],
 ) -> None:
     await ready.wait()
     began_s = asyncio.get_running_loop().time()
@@ -464,6 +519,9 @@ async def _script(
     async def act(fault: Fault) -> None:
         await asyncio.sleep(began_s + fault.at_s - asyncio.get_running_loop().time())
         host = network.sites[fault.site]
+        if fault.kind == "restart":
+            await restart(fault.for_s)
+            return
         if host.dead:
             return
         match fault.kind:
@@ -516,7 +574,7 @@ def _oracle(
                 continue
             if "has left, and not made" in error and _may_be_apart(case, gone):
                 continue
-            if call.admits and ("has the state" in error or "is lost, and with it" in error):
+            if call.admits and any(each in error for each in _ONLY_HOLDER_LOST):
                 continue
             yield f"{name} failed at site {site}: {error}"
         if bad and good and not outcome and set(bad) - gone:
@@ -615,7 +673,7 @@ class Found:
     """What many cases came to.
 
     Attributes:
-        cases, exchanges, repaired, lost, joined: how many.
+        cases, exchanges, repaired, lost, joined, restarted: how many.
         violations: by seed.
     """
 
@@ -624,6 +682,7 @@ class Found:
     repaired: int = 0
     lost: int = 0
     joined: int = 0
+    restarted: int = 0
     violations: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     def add(self, other: Found) -> None:
@@ -633,6 +692,7 @@ class Found:
         self.repaired += other.repaired
         self.lost += other.lost
         self.joined += other.joined
+        self.restarted += other.restarted
         self.violations |= other.violations
 
 
@@ -646,6 +706,7 @@ def explore_seeds(seeds: Sequence[int]) -> Found:
         found.repaired += each.repaired
         found.lost += each.lost
         found.joined += each.joined
+        found.restarted += each.restarted
         if each.violations:
             found.violations[seed] = each.violations
     return found

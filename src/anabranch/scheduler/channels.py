@@ -7,13 +7,15 @@ Time is handed in; what is to be said, and to which site, is returned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from anabranch import plan as plans
 from anabranch.net.errors import OutOfPlaceMessage, OversizedMessage
 from anabranch.net.messages import (
     Admitted,
+    ChannelStanding,
+    Contribution,
     Dispatched,
     ExchangeEnded,
     ExchangeFailed,
@@ -31,7 +33,9 @@ from anabranch.net.messages import (
     RepairPart,
     Settled,
     Signature,
+    Standing,
     Subgrouped,
+    decode,
 )
 from anabranch.plan import Plan
 from anabranch.scheduler.dispatch import Dispatcher
@@ -97,6 +101,21 @@ class Repaired:
     interrupted: int
 
 
+@dataclass(frozen=True, slots=True)
+class Subgroup:
+    """A channel of some sites.
+
+    Args:
+        members: who asked for it.
+        inside: of those, who is not lost.
+        is_current: whether who asks for these members now gets this channel.
+    """
+
+    members: tuple[int, ...]
+    inside: tuple[int, ...]
+    is_current: bool
+
+
 @dataclass(slots=True)
 class Outcome:
     """What follows from a message.
@@ -106,14 +125,17 @@ class Outcome:
         say: what to say, and to which site, in order.
         began: exchanges that are held from now on.
         wrong: why the run must end; empty if it need not.
-        admission: the gathering by which all members let further ones in; 0 for none.
+        mended: whether what is said completes an exchange that was interrupted.
+        admission: the gathering by which all members let further ones in, and which of them have
+            the state of training; None for none.
     """
 
     say: list[tuple[int, Message]] = field(default_factory=list)
     began: list[Began] = field(default_factory=list)
     repaired: list[Repaired] = field(default_factory=list)
     wrong: str = ""
-    admission: int = 0
+    mended: bool = False
+    admission: tuple[int, frozenset[int]] | None = None
 
 
 class Channels:
@@ -151,6 +173,7 @@ class Channels:
         self._counter = Counter(most_bytes)
         self._books = [ExchangeBook(range(sites), plan, self._counter)]
         self._subgroups: dict[tuple[int, ...], int] = {}
+        self._memberships: list[tuple[int, ...]] = []  # of channels from 1 on, as they began
         self._dispatchers: dict[int, Dispatcher] = {}  # by exchange
         self._chunk_elements: dict[int, int] = {}  # by exchange
         self._gone: set[int] = set()  # sites that have left
@@ -229,7 +252,9 @@ class Channels:
                     self._unsettled.pop((channel, answer.number), None)
                 outcome.say.append((answer.site, _failure(channel, answer)))
             elif isinstance(answer, Whole) and answer.admits:
-                outcome.admission = answer.number
+                values = zip(book.members, answer.values, strict=True)
+                holders = frozenset(member for member, value in values if value)
+                outcome.admission = answer.number, holders
             elif isinstance(answer, Whole):
                 members = book.members if self._repairs else ()
                 gathered = Gathered(channel, answer.number, answer.values, members)
@@ -253,9 +278,7 @@ class Channels:
                 self._dispatchers[answer.exchange] = self._dispatcher(book, answer, elements)
             self.largest_elements = max(self.largest_elements, elements)
             if self._repairs:
-                sources = None if source is None else {source}
-                if receivers:
-                    sources = {*book.members} - {*receivers}
+                sources = _sources(answer.signature, book.members)
                 self._unsettled[channel, answer.number] = Unsettled(
                     answer.exchange, elements, book.members, sources
                 )
@@ -382,6 +405,123 @@ class Channels:
             outcome.say = [(member, more) for member in dispatcher.members]
         return outcome
 
+    # --- after a restart
+
+    @property
+    def subgroups(self) -> tuple[Subgroup, ...]:
+        """Every channel but that of all sites, in the order of their numbers."""
+        return tuple(
+            Subgroup(members, book.members, self._subgroups.get(members) == channel)
+            for channel, (members, book) in enumerate(
+                zip(self._memberships, self._books[1:], strict=True), 1
+            )
+        )
+
+    @property
+    def latest_exchange(self) -> int:
+        """The highest number that an exchange's chunks carry."""
+        return self._counter.latest
+
+    @property
+    def contributions(self) -> dict[tuple[int, int], tuple[Contribution, ...]]:
+        """Whose contributions are in exchanges that were interrupted, by channel and number."""
+        return {
+            key: unsettled.contributions
+            for key, unsettled in self._unsettled.items()
+            if unsettled.generation
+        }
+
+    def restore(
+        self,
+        standings: Mapping[int, Standing],
+        lost: Collection[int],
+        subgroups: Sequence[Subgroup],
+        latest_exchange: int,
+        contributions: Mapping[tuple[int, int], Collection[Contribution]],
+    ) -> Outcome:
+        """Go on from what sites say of their calls, where what was known of them is lost.
+
+        What is under way is interrupted and completed, as where something is lost; what has ended
+        at one member ends at the others.
+
+        Args:
+            standings: what each member says; those that say nothing are to be lost next.
+            lost: sites that are no members.
+            subgroups: the channels from 1 on.
+            latest_exchange: no exchange before had a higher number.
+            contributions: as they were, of exchanges that had been interrupted before.
+        """
+        outcome = Outcome()
+        self._counter.latest = latest_exchange
+        self._lost.update(lost)
+        if lost:
+            self.all.lose(*lost)
+        for each in subgroups:
+            self._open(each.members, each.inside)
+        self._subgroups = {
+            each.members: channel for channel, each in enumerate(subgroups, 1) if each.is_current
+        }
+        for channel, book in enumerate(self._books):
+            said = {
+                site: each
+                for site, standing in standings.items()
+                for each in standing.channels
+                if each.channel == channel and site in book.members
+            }
+            answers = self._restore_book(channel, book, said, outcome)
+            for number, (exchange, signature) in book.held.items():
+                opened = [
+                    each for one in said.values() for each in one.exchanges if each.number == number
+                ]
+                granted = [each for each in opened if each.exchange]
+                self._chunk_elements[exchange] = granted[0].chunk_elements
+                unsettled = Unsettled(
+                    exchange, signature.elements, book.members, _sources(signature, book.members)
+                )
+                generation = max(each.generation for each in opened)
+                unsettled.restore(generation, contributions.get((channel, number), ()))
+                unsettled.interrupt(book.members)
+                self._unsettled[channel, number] = unsettled
+                voided = tuple(sorted({each for one in opened for each in one.running}))
+                interrupt = Interrupt(channel, number, unsettled.generation, voided)
+                outcome.say += [(member, interrupt) for member in book.members]
+                self.largest_elements = max(self.largest_elements, signature.elements)
+            self._answer(channel, book, (*answers, *book.grant()), outcome)
+        return outcome
+
+    def _restore_book(
+        self,
+        channel: int,
+        book: ExchangeBook,
+        said: Mapping[int, ChannelStanding],
+        outcome: Outcome,
+    ) -> tuple[Answer, ...]:
+        """Restore a book; say again what not all have heard."""
+        failed: dict[int, str] = {}
+        settled: dict[int, Settled] = {}
+        gathered: dict[int, Gathered | GatherFailed | Admitted] = {}
+        for standing in said.values():
+            for encoded in standing.answers:
+                match answer := decode(encoded):
+                    case ExchangeFailed():
+                        failed[answer.number] = answer.reason
+                    case Settled():
+                        settled[answer.number] = answer
+                    case Gathered() | GatherFailed() | Admitted():
+                        gathered[answer.number] = answer
+                    case _:
+                        raise OutOfPlaceMessage(f"a {type(answer).__name__} as an answer")
+        for site, standing in said.items():
+            for exchange in standing.exchanges:
+                if exchange.number in settled:
+                    outcome.say.append((site, settled[exchange.number]))
+            for gathering in standing.gatherings:
+                for answer in gathered.values():
+                    is_let_in = isinstance(answer, Admitted) and site in answer.newcomers
+                    if answer.number == gathering.number or (not gathering.number and is_let_in):
+                        outcome.say.append((site, answer))
+        return book.restore(said, failed, settled, gathered)
+
     # --- what is lost
 
     def members(self, channel: int) -> tuple[int, ...]:
@@ -465,6 +605,7 @@ class Channels:
             )
             self._answer(channel, book, book.give_up(number, reason), outcome)
             return
+        outcome.mended = True
         for member in book.members:
             plan = book.plan_for(member)
             repair = Repair(
@@ -527,13 +668,7 @@ class Channels:
         if not fits or site not in members:
             raise OutOfPlaceMessage(f"{self._name(site)} asks for a subgroup of sites {members}")
         if members not in self._subgroups:
-            self._subgroups[members] = len(self._books)
-            inside = tuple(each for each in members if each not in self._lost)
-            plan = plans.restrict(self.all.plan, inside)
-            book = ExchangeBook(inside, plan, self._counter, is_known=False)
-            for gone in self._gone.intersection(members):
-                book.leave(gone, self._absence(gone))
-            self._books.append(book)
+            self._open(members, tuple(each for each in members if each not in self._lost))
         channel = self._subgroups[members]
         # Each member asks once, so each has the plan that was in force then, or gets a newer one.
         plan = self._books[channel].known_from_now(site)
@@ -543,6 +678,16 @@ class Channels:
         for other in members:
             self._compare(site, other, outcome)
         return outcome
+
+    def _open(self, members: tuple[int, ...], inside: tuple[int, ...]) -> None:
+        """Begin a channel of these members, of which some are inside: the others are lost."""
+        self._subgroups[members] = len(self._books)
+        self._memberships.append(members)
+        plan = plans.restrict(self.all.plan, inside) if inside else self.all.plan
+        book = ExchangeBook(inside, plan, self._counter, is_known=False)
+        for gone in self._gone.intersection(members):
+            book.leave(gone, self._absence(gone))
+        self._books.append(book)
 
     def _compare(self, site: int, other: int, outcome: Outcome) -> None:
         """Check that two sites ask for the subgroups they share in the same order."""
@@ -582,6 +727,13 @@ class Channels:
         answers = book.gather(site, message.number, message.value, message.admits)
         self._answer(message.channel, book, answers, outcome)
         return outcome
+
+
+def _sources(signature: Signature, members: Iterable[int]) -> set[int] | None:
+    """Return who has all of a result from the first; None where all contribute to it."""
+    if signature.receivers:
+        return {*members} - {*signature.receivers}
+    return None if signature.source is None else {signature.source}
 
 
 def _failure(channel: int, answer: Abandoned) -> Message:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 from anabranch.net.errors import OutOfPlaceMessage
-from anabranch.net.messages import Signature
+from anabranch.net.messages import ChannelStanding, OpenExchange, Signature
 from anabranch.plan import Plan
 
 
@@ -147,6 +147,7 @@ class _Held:
     signature: Signature
     first: int  # the site that asked first
     is_granted: bool = False  # to anyone, who may be lost by now
+    is_restored: bool = False  # from what members said of it
     granted: set[int] = field(default_factory=set)
     ended: dict[int, int | None] = field(default_factory=dict)  # checksums, by site
 
@@ -209,6 +210,7 @@ class ExchangeBook:
         self._limit: _Limit | None = None
         self._last_call = math.inf  # whatever is called after this place fails
         self._last: int | None = None  # no exchange after this one is held
+        self._settled: frozenset[int] = frozenset()  # before this book was restored
 
     @property
     def latest(self) -> int:
@@ -312,14 +314,8 @@ class ExchangeBook:
         call = self._calls[site]
         if call > self._last_call:
             return None
-        first, first_kind = self._firsts.setdefault(call, (site, kind))
-        if call <= min(self._calls.values()):
-            del self._firsts[call]
-        if kind == first_kind:
-            return None
-        one, other = (first, first_kind), (site, kind)
-        made = (one, other) if first_kind < kind else (other, one)
-        return Mixed(call, made, self._asked[site], self._gathered[site])
+        before = self._asked[site], self._gathered[site]
+        return self._compare(site, call, kind, before, min(self._calls.values()))
 
     @property
     def exchanges(self) -> set[int]:
@@ -357,6 +353,98 @@ class ExchangeBook:
             if len(held.ended) == len(self.members):
                 self._drop(number)
         return (*answers, *self.grant())
+
+    def restore(
+        self,
+        standings: Mapping[int, ChannelStanding],
+        failed: Mapping[int, str],
+        settled: Collection[int],
+        gathered: Collection[int],
+    ) -> tuple[Answer, ...]:
+        """Go on from what members say of their calls, where what was known of them is lost.
+
+        Args:
+            standings: what each member says; those that say nothing are to be lost next.
+            failed: exchanges that have failed, and why.
+            settled, gathered: exchanges and gatherings that have ended at some member: at all, but
+                for those that are told so.
+        """
+        self._settled = frozenset(settled)
+        for site, each in standings.items():
+            self._informed.add(site)
+            self._known[site] = each.version
+            self._asked[site], self._gathered[site] = each.asked, each.gathered
+            self._calls[site] = each.asked + each.gathered
+        for counts in (self._asked, self._gathered, self._calls):
+            least = min((counts[site] for site in standings), default=0)
+            counts |= dict.fromkeys(set(self.members) - standings.keys(), least)
+        answers: list[Answer] = []
+        mixed: Mixed | None = None
+        for site, each in standings.items():
+            for exchange in each.exchanges:
+                number, place = exchange.number, exchange.place
+                before = number - 1, place - number
+                mixed = mixed or self._compare(site, place, Kind.EXCHANGE, before, 0)
+                if number in failed:
+                    answers.append(
+                        Abandoned(site, number, exchange.exchange, False, failed[number])
+                    )
+                elif number not in settled:
+                    self._take_up(site, exchange)
+            for gathering in each.gatherings:
+                kind = Kind.ADMIT if gathering.admits else Kind.GATHER
+                number, place = gathering.number, gathering.place
+                if number:
+                    before = place - number, number - 1
+                    mixed = mixed or self._compare(site, place, kind, before, 0)
+                if gathering.number and gathering.number not in gathered:
+                    self._values.setdefault(gathering.number, {})[site] = gathering.value
+                    if gathering.admits:
+                        self._admissions.add(gathering.number)
+        lowest = min(self._calls.values())
+        self._firsts = {place: who for place, who in self._firsts.items() if place > lowest}
+        for number, reason in failed.items():
+            self._failed[number] = _Failed(0, reason, frozenset(self.members))
+        self._waiting = deque(sorted(self._waiting, key=lambda each: each[1]))
+        whole = [number for number, said in self._values.items() if said.keys() >= {*self.members}]
+        answers += [self._whole(number) for number in sorted(whole)]
+        return (*answers, *(() if mixed is None else (mixed,)))
+
+    def _compare(
+        self, site: int, place: int, kind: Kind, before: tuple[int, int], lowest: int
+    ) -> Mixed | None:
+        """Compare a call with that of others in its place.
+
+        Args:
+            site, place, kind: whose call, which and what it is.
+            before: how many exchanges and gatherings the site has called for earlier.
+            lowest: the place of the last call that all have made.
+        """
+        first, first_kind = self._firsts.setdefault(place, (site, kind))
+        if place <= lowest:
+            del self._firsts[place]
+        if kind == first_kind:
+            return None
+        one, other = (first, first_kind), (site, kind)
+        made = (one, other) if first_kind < kind else (other, one)
+        return Mixed(place, made, *before)
+
+    def _take_up(self, site: int, said: OpenExchange) -> None:
+        """Hold what a member has begun, or let it wait for what it asked for."""
+        if not said.exchange:
+            self._waiting.append((site, said.number, said.signature))
+            return
+        held = self._held.get(said.number)
+        if held is None:
+            self._counter.bytes_under_way += _size_bytes(said.signature)
+            held = _Held(said.exchange, self._plan, said.signature, site, True, True)
+            self._held[said.number] = held
+        held.granted.add(site)
+
+    @property
+    def held(self) -> dict[int, tuple[int, Signature]]:
+        """The exchanges that are held: the numbers of their chunks, and what is exchanged."""
+        return {number: (held.exchange, held.signature) for number, held in self._held.items()}
 
     @property
     def is_level(self) -> bool:
@@ -512,12 +600,12 @@ class ExchangeBook:
             OutOfPlaceMessage: the site is not in that exchange or ran it under another version, or
                 has said so before.
         """
-        if number in self._failed:
-            return None  # it was said before the failure was heard
+        if number in self._failed or number in self._settled:
+            return None  # it was said before the failure was heard, or this book restored
         held = self._held.get(number)
         if held is None or site not in held.granted or site in held.ended:
             raise OutOfPlaceMessage(f"site {site} ends exchange {number}, which it is not in")
-        if version != held.plan.version:
+        if version != held.plan.version and not held.is_restored:
             raise OutOfPlaceMessage(f"site {site} ends exchange {number} under version {version}")
         held.ended[site] = checksum
         if len(held.ended) < len(self.members):

@@ -50,6 +50,11 @@ class Members:
         self._addresses[site] = join.host, join.port
         return site
 
+    def restore(self, addresses: Sequence[tuple[str, int]], incarnations: Sequence[int]) -> None:
+        """Take note of who had joined before the scheduler was restarted."""
+        self._addresses = {site: at for site, at in enumerate(addresses) if at[0]}
+        self._incarnations = [*incarnations]
+
     def forget(self, site: int) -> None:
         """Take note that a site is gone that had joined, while others have not."""
         del self._addresses[site]

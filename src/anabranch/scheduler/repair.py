@@ -67,6 +67,12 @@ class Unsettled:
             self._held.get(site) == self._all for site in self._members
         )
 
+    def restore(self, generation: int, contributions: Collection[Contribution]) -> None:
+        """Go on where it was interrupted so often, with these contributions; none if not known."""
+        self.generation = generation
+        if contributions:
+            self.contributions = tuple(contributions)
+
     def interrupt(self, members: Collection[int]) -> None:
         """Ask these members, all that are left, what they hold."""
         self._members = set(members)

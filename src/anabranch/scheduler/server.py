@@ -11,6 +11,8 @@ from functools import partial
 from itertools import permutations, product
 from typing import Protocol
 
+from msgspec import structs
+
 from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch.net.addresses import show
@@ -26,6 +28,7 @@ from anabranch.net.frames import DISCARD, Limits, Sink
 from anabranch.net.messages import (
     Abort,
     Ack,
+    Admitted,
     Advance,
     AnyMessage,
     Auxiliary,
@@ -54,14 +57,17 @@ from anabranch.net.messages import (
     RejoinAck,
     Rejoined,
     Report,
+    Restarted,
     Resume,
     Resumed,
     Shutdown,
+    Standing,
     Start,
     SubgroupRequest,
     TimeReply,
     TimeRequest,
     Welcome,
+    decode,
 )
 from anabranch.net.network import Address, Connection, Listener, Network, Receiver
 from anabranch.net.refusals import RefusalLimit
@@ -70,10 +76,12 @@ from anabranch.net.tls import check_identity, identity_of
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.record import LogError, events
+from anabranch.scheduler import memory as memories
 from anabranch.scheduler.awareness import Awareness
 from anabranch.scheduler.channels import Channels, Chunking, Dispatching, Outcome
 from anabranch.scheduler.losses import Losses, Planner
 from anabranch.scheduler.members import Members
+from anabranch.scheduler.memory import Journal, Memory
 from anabranch.scheduler.newcomers import Newcomers
 from anabranch.scheduler.pacing import Decision, PaceBook, events_of
 from anabranch.scheduler.patience import RoundTimes
@@ -98,6 +106,10 @@ _SLACK_S = 1.0
 _FIRST_PROBE_S, _LONGEST_PROBE_S = 5.0, 300.0
 _MEASURABLE_BPS = 1.0, 1e15
 _LONGEST_S = 1e6
+
+
+class Abandoned(Exception):
+    """A scheduler has stopped, and its group waits for one that takes its place."""
 
 
 class Log(Protocol):
@@ -145,6 +157,8 @@ class Scheduler:
         needs_all: whether the death of any site ends the run, also of one that only computes, as
             where sites may make calls that need every member.
         repairs: how all-reduces go on without a site or a link that is lost; None ends the run.
+        journal: where to write down what a restart needs, where there are repairs; and to read it
+            from. None for a run that ends with its scheduler.
 
     Attributes:
         stopped: why the run is to end before its last round, or None.
@@ -166,7 +180,18 @@ class Scheduler:
         most_bytes: float = math.inf,
         needs_all: bool = False,
         repairs: Repairs | None = None,
+        journal: Journal | None = None,
     ) -> None:
+        self._journal = journal
+        self._written = b"" if journal is None else journal.load() or b""
+        memory = memories.decode(self._written) if self._written else None
+        if memory is not None:
+            if memory.overlay_toml != overlays.dumps(overlay):
+                raise LogError(
+                    "the journal is of a group with another overlay; give that one's, or another "
+                    "journal for a new group"
+                )
+            plan = plans.loads(memory.plan_json)
         self._repairs = repairs
         self._losses = Losses()  # where there are repairs
         self._probe_pauses_s: dict[frozenset[int], float] = {}  # of links that are cut, by ends
@@ -191,7 +216,8 @@ class Scheduler:
         self._log = log
         self._is_written = True  # until the log fails
         self.stopped: str | None = None
-        self.members = Members(overlay, token, secrets.token_bytes(32))
+        self._secret = secrets.token_bytes(32) if memory is None else memory.secret
+        self.members = Members(overlay, token, self._secret)
         self._refusals = RefusalLimit()
         self.channels = Channels(
             self.name,
@@ -205,7 +231,6 @@ class Scheduler:
         )
         self._founders: frozenset[int] | None = None  # with whom the run begins
         self._newcomers = Newcomers()
-        self._holders: set[int] = set()  # of the state of training, as newcomers get it
         self._sessions: dict[int, Session] = {}  # with the sites that take part
         self._missing: dict[int, _Missing] = {}  # whose connections have broken
         self._returning: dict[int, set[int]] = {}  # lost sites that are back, and who has to know
@@ -223,9 +248,18 @@ class Scheduler:
         self._started_s: float | None = None
         self._auxiliary = plan.version, _flat(plan)  # the paths that sites have, of which plan
         self._listener: Listener
+        self._reserved = 0  # exchange numbers
+        self._began_at_s = 0.0  # by the journal's clock
+        self._memory = memory
+        self._standings: dict[int, Standing] | None = None  # while it finds its group again
+        self._early: list[tuple[int, AnyMessage]] = []  # what was heard meanwhile
+        if memory is not None:
+            self._remember_all(memory)
 
     async def listen(self, address: Address) -> Address:
-        """Begin to take sites in; return where."""
+        """Begin to take sites in; return where. After a restart, that is where it was before."""
+        if self._memory is not None and not address[1]:
+            address = self._memory.listen
         self._listener = await self._network.listen(address, self._welcome)
         return self._listener.address
 
@@ -234,6 +268,7 @@ class Scheduler:
 
         Raises:
             RunAborted: the run ended early; names who or what caused it.
+            Abandoned: see ``abandon``.
         """
         try:
             await self._end
@@ -245,7 +280,7 @@ class Scheduler:
 
     async def close(self) -> None:
         """Let sites go; wait for those that may not have heard how the run ended, but not long."""
-        if self._end.exception() is None and self._sessions:
+        if self._end.done() and self._end.exception() is None and self._sessions:
             try:
                 async with asyncio.timeout(self._patience_s + _SLACK_S):
                     await self._all_gone.wait()
@@ -275,6 +310,14 @@ class Scheduler:
             self._broadcast(Abort(reason))
             self._end.set_exception(RunAborted(reason))
             self._end.exception()  # finished() may not be waiting yet: no reason for a warning
+
+    def abandon(self) -> None:
+        """Stop, and leave the group to a scheduler that is started again with the same journal."""
+        if not self._end.done():
+            for missing in self._missing.values():
+                missing.timer.cancel()
+            self._end.set_exception(Abandoned("the scheduler stops, and can be started again"))
+            self._end.exception()  # finished() may not be waiting yet
 
     def stop(self, reason: str) -> None:
         """Hold no further round; the run then ends in good order. Only the first reason counts."""
@@ -417,6 +460,123 @@ class Scheduler:
             site in self._newcomers,
         )
 
+    # --- after a restart
+
+    def _remember_all(self, memory: Memory) -> None:
+        """Be where the scheduler before was; how far calls are, sites will say."""
+        assert self._journal is not None
+        self.members.restore(memory.addresses, memory.incarnations)
+        self._losses = memory.losses
+        self.lost |= memory.lost
+        self._left |= memory.left
+        self._departed |= memory.departed
+        self._founders = frozenset(range(self.overlay.size))
+        self._ready |= self._founders
+        self._buffer_elements = memory.elements
+        self._began_at_s = memory.began_at_s
+        self._started_s = self._now_s() - max(0.0, self._journal.now_s() - memory.began_at_s)
+        self._reserved = memory.latest_exchange
+        self._standings = {}
+        if memory.elements:
+            self._note_began(memory.elements)
+        awaited = sorted(self._awaited)
+        self.note(events.SchedulerRestarted(at_s=self._since_start_s(), awaited=awaited))
+        self._give_up_absent = asyncio.get_running_loop().call_later(
+            self._patience_s + _SLACK_S, self._go_on
+        )
+
+    @property
+    def _awaited(self) -> set[int]:
+        """The sites that are in the run, as it was written down."""
+        return set(range(self.overlay.size)) - self.lost
+
+    def _hear_standing(self, site: int, message: AnyMessage) -> None:
+        assert self._standings is not None
+        if isinstance(message, Standing) and site not in self._standings:
+            self._standings[site] = message
+            if self._standings.keys() >= self._awaited:
+                self._go_on()
+        else:
+            self._early.append((site, message))
+
+    def _go_on(self) -> None:
+        """Go on with the calls as sites say they are, without those that have not come back."""
+        assert self._memory is not None
+        assert self._standings is not None
+        if self._end.done():
+            return
+        self._give_up_absent.cancel()
+        standings, self._standings = _let_in_before(self._standings), None
+        absent = self._awaited - standings.keys()
+        size = self.overlay.size
+        if len(self._losses.members(size) - absent) < 1:
+            self.abort("the scheduler was restarted, and no site came back to it")
+            return
+        outcome = self.channels.restore(
+            {site: each for site, each in standings.items() if site in self._losses.members(size)},
+            frozenset(range(size)) - self._losses.members(size),
+            self._memory.subgroups,
+            self._memory.latest_exchange,
+            {(each.channel, each.number): each.contributions for each in self._memory.interrupted},
+        )
+        if self._awareness is not None:
+            self._begin_to_look(_ELEMENT_BYTES * self.channels.largest_elements)
+        plan = self._plan_for_the_rest()
+        self.channels.issue(plan)
+        self._remember()
+        self._broadcast(Patience(self._patience_s))
+        self._use(plan, "the scheduler was restarted")
+        for here, there in self._losses.cut:
+            self._post(here, LinkCut(there))
+        for ends in {frozenset(pair) for pair in self._losses.cut}:
+            self._probe_later(ends)
+        self._follow(outcome)
+        for site in sorted(absent):
+            if not self._end.done() and site not in self.lost:
+                self._post(site, Abort("the scheduler was restarted; this site has to join again"))
+                self._sessions.setdefault(site, Session(None))
+                self._lose(site, f"{self.name(site)} did not come back to the scheduler", True)
+        for site in [*self._departed]:
+            for channel in self.channels.awaiting(site):
+                self._go_on_without_departed(channel)
+        self._end_if_all_left()
+        early, self._early = self._early, []
+        for site, message in early:
+            self.hear(site, message)
+
+    def _remember(self) -> None:
+        """Write down what a restart needs, before any site hears of it."""
+        if self._journal is None or self._started_s is None or self._standings is not None:
+            return
+        if self.channels.latest_exchange + memories.RESERVED // 2 > self._reserved:
+            self._reserved = self.channels.latest_exchange + memories.RESERVED
+        memory = Memory(
+            overlay_toml=overlays.dumps(self.overlay),
+            secret=self._secret,
+            addresses=self.members.addresses,
+            incarnations=self.members.incarnations,
+            lost=self._losses.lost,
+            cut=self._losses.cut,
+            relays=self._losses.relays,
+            left=frozenset(self._left),
+            departed=frozenset(self._departed),
+            plan_json=plans.dumps(self.channels.all.plan),
+            subgroups=self.channels.subgroups,
+            interrupted=tuple(
+                memories.Interrupted(channel, number, contributions)
+                for (channel, number), contributions in self.channels.contributions.items()
+            ),
+            latest_exchange=self._reserved,
+            elements=self._buffer_elements or 0,
+            began_at_s=self._began_at_s,
+            listen=self._listener.address,
+        )
+        self._memory = memory
+        data = memories.encode(memory)
+        if data != self._written:
+            self._written = data
+            self._write_down(partial(self._journal.save, data))
+
     def hear(self, site: int, message: AnyMessage) -> None:
         """Act on a message from a site that has joined."""
         if site not in self._sessions:
@@ -427,6 +587,9 @@ class Scheduler:
         self._sessions[site].count()
         if self._end.done():
             return  # nothing counts any more
+        if self._standings is not None:
+            self._hear_standing(site, message)
+            return
         if self._replan_loop is not None:
             self._replan_loop.look_in_time()
         if site in self._newcomers:
@@ -451,7 +614,9 @@ class Scheduler:
             case ExchangeEnded():
                 self._exchange_ended(site, message)
             case SubgroupRequest() if self._started_s is not None:
-                self._follow(self.channels.subgroup(site, message.members))
+                outcome = self.channels.subgroup(site, message.members)
+                self._remember()
+                self._follow(outcome)
             case Gather() if self._started_s is not None:
                 self._go_on_without_departed(message.channel)
                 if site in self._sessions:
@@ -500,9 +665,12 @@ class Scheduler:
                     self._follow(self.channels.leave(site))
                 else:
                     self._departed.add(site)
+                    self._remember()
                     for channel in self.channels.awaiting(site):
                         self._go_on_without_departed(channel)
                 self._end_if_all_left()
+            case Leave() if site in self._left and self._journal is not None:
+                pass  # said again to a scheduler that was started again
             case LinkProbed() if self._repairs is not None:
                 self._hear_probed(site, message)
             case RejoinAck() if message.site in self._newcomers:
@@ -565,13 +733,11 @@ class Scheduler:
         for other in self._newcomers.gone(site):
             self._start_newcomer(other)
 
-    def _let_in(self, number: int) -> None:
+    def _let_in(self, number: int, holders: frozenset[int]) -> None:
         """Let in those that ask for it, as all members have said by a gathering."""
-        members = self.channels.members(0)
-        holders = self._holders.intersection(members) or {min(members)}
+        holders = holders or frozenset({min(self.channels.members(0))})
         losses = self._losses.returned(self.overlay, self._newcomers.asking)
         sites = self._newcomers.asking - losses.lost
-        self._holders = {*members} | sites
         if not sites:
             self._follow(self.channels.admit(number, (), holders, self.channels.all.plan))
             return
@@ -584,6 +750,7 @@ class Scheduler:
             self._write_joined(site, now_s)
         plan = self._plan_for_the_rest()
         outcome = self.channels.admit(number, sites, holders, plan)
+        self._remember()
         self._use(plan, f"{', '.join(map(self.name, sorted(sites)))} joined")
         self._follow(outcome)
 
@@ -620,6 +787,9 @@ class Scheduler:
 
     def _follow(self, outcome: Outcome) -> None:
         """Say and write down what follows from a message."""
+        latest = self.channels.latest_exchange
+        if self._journal is not None and (outcome.mended or latest >= self._reserved):
+            self._remember()
         for site, message in outcome.say:
             self._post(site, message)
         for began in outcome.began:
@@ -651,8 +821,8 @@ class Scheduler:
             )
         if outcome.wrong:
             self.abort(outcome.wrong)
-        elif outcome.admission:
-            self._let_in(outcome.admission)
+        elif outcome.admission is not None:
+            self._let_in(*outcome.admission)
 
     # --- who may proceed
 
@@ -735,6 +905,7 @@ class Scheduler:
             return
         if replan is not None:
             self.channels.issue(replan.plan)
+            self._remember()
             self.note(_plan_issued(replan, self._since_start_s()))
             self._auxiliary = replan.plan.version, _flat(replan.plan)  # they come with the plan
         if (self.channels.all.plan.version, paths) != self._auxiliary:
@@ -752,10 +923,12 @@ class Scheduler:
             )
         elif self._founders is not None and self._ready >= self._founders:
             self._started_s = self._now_s()
+            self._began_at_s = 0.0 if self._journal is None else self._journal.now_s()
             if self._awareness is not None:
                 self._begin_to_look(_ELEMENT_BYTES * buffer_elements)
             if buffer_elements:
                 self._note_began(buffer_elements)
+            self._remember()
             for site in self._ready:
                 self._post(site, Start())
             if self._pacing is not None:
@@ -786,6 +959,11 @@ class Scheduler:
             expected = identity_of(self.overlay.sites[site].name)
             check_identity(connection.peer, connection.identity, expected)
         is_here = self.members.is_here(message, connection.challenge)
+        is_awaited = self._standings is not None and site in self._awaited
+        if is_here and is_awaited and site not in self._sessions:
+            self._sessions[site] = Session(connection)
+            connection.post(Restarted())
+            return site
         if not is_here or site not in self._sessions or self._founders is None:
             raise UnauthorisedPeer(
                 f"{connection.peer} says it is site {site} of this run, and does not prove it"
@@ -808,6 +986,8 @@ class Scheduler:
         if session is None or session.connection is not connection:
             return  # it goes on over another
         session.cut()
+        if self._standings is not None and not self._end.done():
+            return  # it may come back, like all others
         when = self._when
         if self._end.done():
             if session.all_heard or self._end.exception() is not None:
@@ -933,6 +1113,7 @@ class Scheduler:
         self._losses = self._losses.healed([*permutations(ends, 2)])
         plan = self._plan_for_the_rest()
         self.channels.issue(plan)
+        self._remember()
         names = " and ".join(map(self.name, sorted(ends)))
         self._use(plan, f"{names} reach each other again")
 
@@ -991,6 +1172,7 @@ class Scheduler:
                 self._sessions.pop(site, None)
         plan = self._plan_for_the_rest()
         outcome = self.channels.lose(before.members(size) - losses.members(size), plan)
+        self._remember()
         self._use(plan, why)
         self._follow(outcome)
         self._end_if_all_left()
@@ -1123,6 +1305,32 @@ def _dispensable(plan: Plan, pacing: PaceBook | None) -> set[int]:
     for tree, site in product(range(len(plan.trees)), pacing.workers):
         needed.update(plan.way_up(tree, site)[1:], plan.way_down(tree, site)[:-1])
     return set(range(plan.size)) - needed
+
+
+def _let_in_before(standings: dict[int, Standing]) -> dict[int, Standing]:
+    """Return how far sites are, where some were let in and have not heard it.
+
+    Those that no member has heard of either are left out.
+    """
+    admissions = [
+        answer
+        for standing in standings.values()
+        for channel in standing.channels
+        if channel.channel == 0
+        for answer in map(decode, channel.answers)
+        if isinstance(answer, Admitted)
+    ]
+    found = {}
+    for site, standing in standings.items():
+        if standing.is_new:
+            told = [each for each in admissions if site in each.newcomers]
+            if not told:
+                continue
+            (first, *_) = standing.channels
+            counts = {"asked": told[-1].exchanges, "gathered": told[-1].number}
+            standing = Standing((structs.replace(first, **counts),), True)
+        found[site] = standing
+    return found
 
 
 def _plan_issued(replan: Replan, now_s: float) -> events.PlanIssued:

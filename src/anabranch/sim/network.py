@@ -200,17 +200,25 @@ class SimulatedNetwork:
         self._fluid.set_capacity(self._ways[pair].resources[0], capacity_bps)
         self._touch()
 
-    def kill(self, site: int) -> None:
-        """Let a host die: it hears and does nothing more, and its peers lose their connections."""
-        host = self.sites[site]
+    def kill(self, site: int | None) -> None:
+        """Let a host die: it hears and does nothing more, and its peers lose their connections.
+
+        Args:
+            site: which; None for the scheduler's.
+        """
+        host = self.scheduler if site is None else self.sites[site]
         host.dead = True
         for address in [at for at, (whose, _) in self._listeners.items() if whose is host]:
             del self._listeners[address]
         for end in [end for end in self._ends if end.host is host]:
             end.vanish()
 
-    def revive(self, site: int) -> None:
+    def revive(self, site: int | None) -> None:
         """Put another host in a dead one's place; ports on it must be made anew."""
+        if site is None:
+            assert self.scheduler.dead
+            self.scheduler = Host(self.scheduler.name)
+            return
         dead = self.sites[site]
         assert dead.dead
         host = self.sites[site] = Host(dead.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from numbers import Real
@@ -26,6 +27,7 @@ from anabranch.net.messages import (
     Advance,
     AnyMessage,
     Auxiliary,
+    ChannelStanding,
     Contribution,
     CutOff,
     Dispatched,
@@ -48,6 +50,8 @@ from anabranch.net.messages import (
     Measured,
     Message,
     NoMoreRounds,
+    OpenExchange,
+    OpenGathering,
     PaceOver,
     Proceed,
     Progress,
@@ -57,16 +61,19 @@ from anabranch.net.messages import (
     Repair,
     RepairPart,
     Report,
+    Restarted,
     Settled,
     Shutdown,
     Signature,
     Stamp,
+    Standing,
     Start,
     Subgrouped,
     SubgroupRequest,
     TimeReply,
     TimeRequest,
     Welcome,
+    encode,
 )
 from anabranch.net.network import Address, Connection, Listener, Network, Receiver
 from anabranch.net.throughput import Arrival
@@ -86,6 +93,8 @@ from anabranch.site.timekeeper import Timekeeper
 
 # How often, while as many chunks end as may be under way, a site tells the scheduler so.
 _REPORTS_A_WINDOW = 16
+_REMEMBERED = 1024  # exchanges of a channel that have ended
+_GATHERED = 4  # gatherings that have
 
 
 class ExchangeError(NetError):
@@ -147,7 +156,19 @@ class _Asked:
     """An exchange that was asked for."""
 
     at_s: float
+    place: int  # among the channel's calls
+    signature: Signature
     granted: asyncio.Future[tuple[Grant, Plan]]
+
+
+@dataclass(slots=True)
+class _Gathering:
+    """A gathering that was begun."""
+
+    place: int
+    value: bytes
+    admits: bool
+    answered: asyncio.Future[Any]
 
 
 @dataclass(slots=True)
@@ -158,6 +179,8 @@ class _Call:
     terms: Terms
     weight: float
     chunk_elements: int
+    place: int
+    exchange: int
     next: asyncio.Future[Settled | tuple[Repair, Plan]]  # what follows, in this generation
     generation: int = 0
     held: Ranges = ()  # the elements whose result is here
@@ -185,11 +208,19 @@ class _Channel:
     asked: int = 0  # the latest exchange that was asked for
     gathered: int = 0  # gatherings begun here
     waiting: dict[int, _Asked] = field(default_factory=dict)
-    gathering: dict[int, asyncio.Future[Any]] = field(default_factory=dict)
+    gathering: dict[int, _Gathering] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)  # before they were asked for here
     calls: dict[int, _Call] = field(default_factory=dict)
     interrupted: dict[int, int] = field(default_factory=dict)  # likewise: in which generation
     repairs: dict[int, tuple[Repair, Plan]] = field(default_factory=dict)  # likewise: how
+    # The latest calls that have ended here: the scheduler may forget what others have not heard.
+    ended: deque[Message] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    gathered_last: deque[Message] = field(default_factory=lambda: deque(maxlen=_GATHERED))
+
+    @property
+    def calls_made(self) -> int:
+        """How many calls were asked for here, of whichever kind."""
+        return self.asked + self.gathered
 
 
 @dataclass(slots=True)
@@ -257,6 +288,7 @@ class SiteAgent:
 
     Attributes:
         began: the loop's time when the run began, once it has.
+        holds_state: whether this site has the state of training, which members hand to newcomers.
     """
 
     def __init__(
@@ -289,7 +321,9 @@ class SiteAgent:
         self._subgroups: dict[tuple[int, ...], asyncio.Future[int]] = {}
         self._underway: dict[int, _Underway] = {}  # by exchange
         self._over = False  # no further exchange is held
+        self.holds_state = False
         self._is_new = False
+        self._leaves = False
         self._probes: set[asyncio.Task[None]] = set()
         self._round_trip_s = 0.0  # to the scheduler, as it last was
         self._serving: Serving | None = None  # in a run with servers
@@ -443,7 +477,10 @@ class SiteAgent:
             channel, number, began_s, window, terms if more else None
         )
         settled: Settled | None = None
-        call = _Call(buffer, terms, weight, grant.chunk_elements, self._loop.create_future())
+        call = _Call(
+            *(buffer, terms, weight, grant.chunk_elements, asked.place, exchange),
+            self._loop.create_future(),
+        )
         whole = RepairPart(exchange, terms.source, (), ((0, buffer.elements),))
         try:
             if grant.settles:
@@ -585,15 +622,14 @@ class SiteAgent:
             return
         state.asked = number
         granted: asyncio.Future[tuple[Grant, Plan]] = self._loop.create_future()
-        state.waiting[number] = _Asked(self._loop.time(), granted)
+        signature = _signature(terms)
+        state.waiting[number] = _Asked(self._loop.time(), state.calls_made, signature, granted)
         if self._over:
             granted.set_exception(RoundsOver())
             granted.exception()  # it may never be waited for
         elif self._scheduler.is_over:
             self._scheduler.fail_with(granted)
         else:
-            op, wire, elements = terms.op, terms.wire, terms.elements
-            signature = Signature(op, wire, elements, terms.source, terms.receivers)
             self._scheduler.post(ExchangeRequest(channel, number, signature))
 
     async def subgroup(self, members: tuple[int, ...]) -> int:
@@ -619,10 +655,19 @@ class SiteAgent:
         """
         state = self._channels[channel]
         state.gathered += 1
-        future: asyncio.Future[Gathered] = self._loop.create_future()
-        state.gathering[state.gathered] = future
-        self._say(Gather(channel, state.gathered, value))
-        return await future
+        found: Gathered = await self._gather(channel, state.gathered, value, admits=False)
+        return found
+
+    def _gather(self, channel: int, number: int, value: bytes, admits: bool) -> asyncio.Future[Any]:
+        state = self._channels[channel]
+        future: asyncio.Future[Any] = self._loop.create_future()
+        state.gathering[number] = _Gathering(state.calls_made, value, admits, future)
+        self._say(Gather(channel, number, value, admits))
+        return future
+
+    def wait_for_scheduler(self, patience_s: float) -> None:
+        """Look for a scheduler that is gone for so long at least, as it may be started again."""
+        self._scheduler.wait_longer(patience_s)
 
     @property
     def is_over(self) -> bool:
@@ -647,9 +692,8 @@ class SiteAgent:
         if not self._is_new:
             state.gathered += 1
             number = state.gathered
-        future = state.gathering[number] = self._loop.create_future()
-        self._say(Gather(0, number, b"", admits=True))
-        found: Admitted = await future
+        has_it = b"state" if self.holds_state else b""
+        found: Admitted = await self._gather(0, number, has_it, admits=True)
         return found
 
     # --- push and pull
@@ -697,6 +741,7 @@ class SiteAgent:
 
     async def leave(self) -> None:
         """Say that this site has finished, wait until every site has, and close."""
+        self._leaves = True
         self._say(Leave())
         while not isinstance(await self._scheduler.expect(Shutdown, Proceed, PaceOver), Shutdown):
             pass  # said before the scheduler heard that this site leaves
@@ -735,6 +780,7 @@ class SiteAgent:
                 self._repair(message)
             case Settled():
                 state = self._channels[message.channel]
+                state.ended.append(message)
                 if message.number in state.calls:
                     state.calls[message.number].follow(message)
             case LinkCut() if self._plane is not None:
@@ -752,15 +798,21 @@ class SiteAgent:
                 self._channel(message.channel).plan = plans.loads(message.plan_json)
                 self._subgroups[message.members].set_result(message.channel)
             case Gathered():
-                future = self._channels[message.channel].gathering.pop(message.number)
+                state = self._channels[message.channel]
+                state.gathered_last.append(message)
+                future = state.gathering.pop(message.number).answered
                 if not future.done():
                     future.set_result(message)
             case Admitted():
                 self._admitted(message)
             case GatherFailed():
-                future = self._channels[message.channel].gathering.pop(message.number)
+                state = self._channels[message.channel]
+                state.gathered_last.append(message)
+                future = state.gathering.pop(message.number).answered
                 if not future.done():
                     future.set_exception(ExchangeError(message.reason))
+            case Restarted():
+                self._stand()
             case Dispatched() if self._plane is not None:
                 self._plane.dispatched(message.exchange, message.trees)
             case Auxiliary():
@@ -806,8 +858,9 @@ class SiteAgent:
     def _admitted(self, message: Admitted) -> None:
         """Take note of how far the members are, and of those that are new."""
         state = self._channels[0]
-        future = state.gathering.pop(0 if self._is_new else message.number)
+        future = state.gathering.pop(0 if self._is_new else message.number).answered
         self._is_new = False
+        state.gathered_last.append(message)
         state.number = state.asked = message.exchanges
         state.gathered = message.number
         if message.plan_json:
@@ -822,6 +875,53 @@ class SiteAgent:
         if channel == 0 and self._plane is not None:
             version, paths = self._auxiliary
             self._plane.use_auxiliary(paths if version >= plan.version else plan.auxiliary)
+
+    def _stand(self) -> None:
+        """Tell a scheduler that was restarted how far this site is, and say again what waits."""
+        standings = [self._standing(number) for number in sorted(self._channels)]
+        self._scheduler.post(Standing((*standings,), self._is_new))
+        for members, future in self._subgroups.items():
+            if not future.done():
+                self._scheduler.post(SubgroupRequest(members))
+        if self._plane is not None:
+            for neighbour, incarnation in self._plane.lost_neighbours():
+                reason = f"{self._name} has no lane to it"
+                self._scheduler.post(CutOff(neighbour, reason, incarnation))
+        if self._leaves:
+            self._scheduler.post(Leave())
+
+    def _standing(self, channel: int) -> ChannelStanding:
+        state = self._channels[channel]
+        exchanges = []
+        for number, asked in state.waiting.items():
+            grant = None
+            if asked.granted.done():
+                if asked.granted.cancelled() or asked.granted.exception() is not None:
+                    continue  # it has failed
+                grant, _ = asked.granted.result()
+            granted = (0, 0) if grant is None else (grant.exchange, grant.chunk_elements)
+            generation = state.interrupted.get(number, 0)
+            running: tuple[int, ...] = () if grant is None else (grant.exchange,)
+            exchanges.append(
+                OpenExchange(number, asked.signature, asked.place, *granted, generation, running)
+            )
+        for number, call in state.calls.items():
+            if call.next.done() and isinstance(call.next.result(), Settled):
+                continue
+            running = (call.exchange, *call.running)
+            exchanges.append(
+                OpenExchange(
+                    *(number, _signature(call.terms), call.place, call.exchange),
+                    *(call.chunk_elements, call.generation, running),
+                )
+            )
+        gatherings = tuple(
+            OpenGathering(number, gathering.place, gathering.value, gathering.admits)
+            for number, gathering in state.gathering.items()
+        )
+        answers = tuple(encode(message) for message in (*state.ended, *state.gathered_last))
+        counts = state.plan.version, state.asked, state.gathered
+        return ChannelStanding(channel, *counts, (*exchanges,), gatherings, answers)
 
     def _interrupt(self, plane: DataPlane, message: Interrupt) -> None:
         """Stop an exchange that has lost something; say what is here of its result."""
@@ -867,6 +967,7 @@ class SiteAgent:
 
     def _exchange_failed(self, message: ExchangeFailed) -> None:
         state = self._channels[message.channel]
+        state.ended.append(message)
         asked = state.waiting.get(message.number)
         error = ExchangeError(message.reason)
         call = state.calls.get(message.number)
@@ -899,7 +1000,7 @@ class SiteAgent:
         futures: list[asyncio.Future[Any]] = [*self._subgroups.values()]
         for state in self._channels.values():
             futures += [asked.granted for asked in state.waiting.values()]
-            futures += state.gathering.values()
+            futures += [gathering.answered for gathering in state.gathering.values()]
         for future in futures:
             if not future.done():
                 future.set_exception(error)
@@ -1021,6 +1122,10 @@ class SiteAgent:
     def _say(self, message: Message) -> None:
         self._scheduler.check()
         self._scheduler.post(message)
+
+
+def _signature(terms: Terms) -> Signature:
+    return Signature(terms.op, terms.wire, terms.elements, terms.source, terms.receivers)
 
 
 def _void(plane: DataPlane, repair: Repair) -> None:

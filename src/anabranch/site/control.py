@@ -36,6 +36,7 @@ from anabranch.net.messages import (
     Refusal,
     Rejoined,
     Repair,
+    Restarted,
     Resume,
     Resumed,
     Settled,
@@ -94,6 +95,7 @@ class Control:
         self._secret = b""
         self._session: Session | None = None
         self._patience_s = LEAST_PATIENCE_S  # as the scheduler last said
+        self._least_patience_s = 0.0
         self._resumed = asyncio.Event()
         self._reconnecting: asyncio.Task[None] | None = None  # while there is no connection
         self._closed = False
@@ -112,6 +114,10 @@ class Control:
     def is_connected(self) -> bool:
         """Whether there is a connection."""
         return self.is_open and self._reconnecting is None
+
+    def wait_longer(self, patience_s: float) -> None:
+        """Look for a scheduler that is gone for so long at least, as it may be restarted."""
+        self._least_patience_s = patience_s
 
     async def join(self, scheduler: Address, join: Join, patience_s: float = 0.0) -> Welcome:
         """Join a run and wait until every site has.
@@ -218,6 +224,11 @@ class Control:
                 self._session.go_on(connection, message.heard)
                 self._resumed.set()
                 return
+            case Restarted() if self._session.connection is None and connection is not None:
+                self._session = Session(connection)
+                self._resumed.set()
+                self._told(message)
+                return
             case Refusal():
                 self._abort(RunAborted(f"the scheduler refused this site: {message.detail}"))
                 return
@@ -284,7 +295,7 @@ class Control:
     async def _connect_again(self, why: Exception) -> None:
         """Try until the scheduler answers, but not for ever."""
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with asyncio.timeout(max(self._patience_s, self._least_patience_s)):
                 pause_s = _FIRST_PAUSE_S
                 while not await self._answers_on_another():
                     await asyncio.sleep(pause_s)

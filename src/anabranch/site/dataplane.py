@@ -474,6 +474,10 @@ class DataPlane:
         for connection in self._inbound.get(neighbour, {}).values():
             connection.close()
 
+    def lost_neighbours(self) -> list[tuple[int, int]]:
+        """Return the neighbours whose lanes have ended, and in which incarnation."""
+        return [(site, self._incarnations[site]) for site in sorted(self._lost)]
+
     async def answers(self, neighbour: int) -> bool:
         """Return whether a neighbour answers on a connection that is made for that."""
         try:

@@ -1,0 +1,89 @@
+"""What a scheduler must remember to find its group again after a restart, and what it asks sites.
+
+How far each call is, the sites know themselves, and say it to a scheduler that was restarted. What
+they do not know changes seldom: who takes part, what is lost, the plan. That is written down, each
+time before any site hears of it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from anabranch.net.messages import Contribution
+from anabranch.scheduler.channels import Subgroup
+from anabranch.scheduler.losses import Losses
+
+RESERVED = 1_000_000
+"""Exchange numbers that may be given out between two writes."""
+
+
+class Interrupted(msgspec.Struct, frozen=True):
+    """Whose contributions are in an exchange that was interrupted."""
+
+    channel: int
+    number: int
+    contributions: tuple[Contribution, ...]
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """What is written down.
+
+    Attributes:
+        overlay_toml: the sites and links.
+        secret: of the run, from which those of sites are derived.
+        addresses, incarnations: of every site, by index; no host where it has not joined.
+        lost, cut, relays: see :class:`anabranch.scheduler.losses.Losses`.
+        left, departed: sites that make no further call, and those of them that are members yet.
+        plan_json: the plan in force.
+        subgroups: the channels from 1 on.
+        interrupted: exchanges that were.
+        latest_exchange: no exchange has a higher number.
+        elements: of the first buffer.
+        began_at_s: when the run began, by the journal's clock.
+        listen: where the scheduler does.
+    """
+
+    overlay_toml: str
+    secret: bytes
+    addresses: tuple[tuple[str, int], ...]
+    incarnations: tuple[int, ...]
+    lost: frozenset[int]
+    cut: frozenset[tuple[int, int]]
+    relays: frozenset[int]
+    left: frozenset[int]
+    departed: frozenset[int]
+    plan_json: str
+    subgroups: tuple[Subgroup, ...]
+    interrupted: tuple[Interrupted, ...]
+    latest_exchange: int
+    elements: int
+    began_at_s: float
+    listen: tuple[str, int]
+
+    @property
+    def losses(self) -> Losses:
+        """What the group goes on without."""
+        return Losses(self.lost, self.cut, self.relays)
+
+
+encode = msgspec.json.Encoder(order="deterministic").encode
+decode = msgspec.json.Decoder(Memory).decode
+
+
+class Journal(Protocol):
+    """Where a scheduler writes down what it must remember."""
+
+    def load(self) -> bytes | None:
+        """Return what was written last; None where there is nothing."""
+
+    def save(self, data: bytes) -> None:
+        """Write this in place of what was; it outlives the process, and the machine's power.
+
+        Raises:
+            LogError: it cannot be written.
+        """
+
+    def now_s(self) -> float:
+        """Return seconds by a clock that goes on while no scheduler runs."""

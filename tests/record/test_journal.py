@@ -1,0 +1,67 @@
+"""What a scheduler remembers outlives its process."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from anabranch.record.journal import Journal
+from anabranch.record.log import EventLog, LogError
+
+
+def test_the_last_write_counts(tmp_path: Path) -> None:
+    with Journal(tmp_path / "journal") as journal:
+        assert journal.load() is None
+        journal.save(b"one")
+        journal.save(b"two")
+        assert journal.load() == b"two"
+    with Journal(tmp_path / "journal") as journal:
+        assert journal.load() == b"two"
+        journal.clear()
+    with Journal(tmp_path / "journal") as journal:
+        assert journal.load() is None
+
+
+def test_what_a_killed_process_wrote_is_there(tmp_path: Path) -> None:
+    program = """
+import os, sys
+from pathlib import Path
+from anabranch.record.journal import Journal
+journal = Journal(Path(sys.argv[1]))
+journal.save(b"written")
+os.kill(os.getpid(), 9)
+"""
+    path = tmp_path / "journal"
+    killed = subprocess.run([sys.executable, "-c", program, str(path)], check=False)
+    assert killed.returncode == -9
+    with Journal(path) as journal:
+        assert journal.load() == b"written"
+
+
+def test_two_schedulers_do_not_share_one(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    with Journal(path) as journal:
+        journal.save(b"mine")
+        with pytest.raises(LogError, match="locked"):
+            Journal(path)
+
+
+def test_another_file_is_left_alone(tmp_path: Path) -> None:
+    with EventLog.create(tmp_path / "run.db"):
+        pass
+    with pytest.raises(LogError, match="is no journal"):
+        Journal(tmp_path / "run.db")
+    (tmp_path / "text").write_text("x" * 1000)
+    with pytest.raises(LogError, match="cannot be used"):
+        Journal(tmp_path / "text")
+    other = sqlite3.connect(tmp_path / "other")
+    other.execute("CREATE TABLE something (x)")
+    other.close()
+    with pytest.raises(LogError, match="is no journal"):
+        Journal(tmp_path / "other")
+    with pytest.raises(LogError, match="cannot be used"):
+        Journal(tmp_path / "missing" / "journal")

@@ -1,0 +1,294 @@
+"""A scheduler that is killed and started again finds its group."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from anabranch.net.errors import RunAborted
+from anabranch.overlay import Link, Overlay, Site
+from anabranch.plan import Packed, Plan
+from anabranch.record import LogError, events
+from anabranch.scheduler.server import Repairs, Scheduler
+from anabranch.sim.loop import run_virtually
+from anabranch.sim.network import SimulatedNetwork
+from anabranch.site.agent import ExchangeError, Round, SiteAgent
+from tests.site.cluster import TOKEN, Cluster, Floats, Witness, all_reduce, simulated
+
+
+class Written:
+    """A journal in this process's memory, by virtual time."""
+
+    def __init__(self) -> None:
+        self.data: bytes | None = None
+        self.writes = 0
+
+    def load(self) -> bytes | None:
+        return self.data
+
+    def save(self, data: bytes) -> None:
+        self.data = data
+        self.writes += 1
+
+    def now_s(self) -> float:
+        return asyncio.get_running_loop().time() + 1e9
+
+
+def plan_of(overlay: Overlay, version: int = 1, previous: Plan | None = None) -> Plan:
+    return Packed().plan(overlay, version=version)
+
+
+class Restartable:
+    """A cluster whose scheduler can be killed and started again."""
+
+    def __init__(self, network: SimulatedNetwork, cluster: Cluster, journal: Written) -> None:
+        self.network, self.cluster, self.journal = network, cluster, journal
+        self.witness = Witness()
+        self.scheduler = cluster.scheduler
+
+    @classmethod
+    async def begin(cls, size: int, begin_with: int | None = None) -> Restartable:
+        pairs = [(a, b) for a in range(size) for b in range(size) if a != b]
+        links = tuple(Link(a, b, 1e6, latency_s=0.001) for a, b in pairs)
+        overlay = Overlay("full", tuple(Site(f"s{site}") for site in range(size)), links)
+        network = simulated(overlay)
+        network.begin()
+        journal = Written()
+        cluster = await Cluster.start(
+            network,
+            overlay,
+            plan_of(overlay),
+            chunk_elements=512,
+            repairs=Repairs(plan_of, 2, begin_with),
+            joining=range(begin_with or size),
+            journal=journal,
+        )
+        for agent in cluster.agents:
+            agent.wait_for_scheduler(60.0)
+        return cls(network, cluster, journal)
+
+    @property
+    def agents(self) -> list[SiteAgent]:
+        return self.cluster.agents
+
+    def kill_scheduler(self) -> None:
+        self.network.kill(None)
+        self.scheduler.abandon()
+
+    async def start_scheduler(self) -> None:
+        self.network.revive(None)
+        overlay = self.scheduler.overlay
+        self.witness = Witness()
+        self.scheduler = self.cluster.scheduler = Scheduler(
+            self.network.control(None),
+            overlay,
+            plan_of(overlay),
+            TOKEN,
+            "work",
+            lambda plan, elements: 512,
+            self.witness,
+            repairs=Repairs(plan_of, 2),
+            journal=self.journal,
+        )
+        await self.scheduler.listen((self.cluster.address[0], 0))
+
+
+def powers(site: int, elements: int) -> Floats:
+    return np.full(elements, 2.0**site, np.float32)
+
+
+async def one_call(agent: SiteAgent, elements: int = 300, channel: int = 0) -> tuple[Floats, Round]:
+    buffer = powers(agent.welcome.site, elements)
+    done = await all_reduce(agent, buffer, channel=channel)
+    await agent.round_ended(done, None)
+    return buffer, done
+
+
+def calls_of(agents: list[SiteAgent], elements: int = 300) -> list[asyncio.Task[Any]]:
+    return [asyncio.create_task(one_call(agent, elements)) for agent in agents]
+
+
+async def means_of(tasks: list[asyncio.Task[Any]]) -> set[float]:
+    return {float(value) for task in tasks for value in (await task)[0]}
+
+
+def virtually(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    def run() -> None:
+        run_virtually(test())  # type: ignore[arg-type]
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+@pytest.mark.parametrize("at_s", [0.0, 0.001, 0.002, 0.003, 0.01, 0.1, 0.3, 0.5, 0.8])
+def test_no_call_is_lost_or_made_twice_whenever_the_scheduler_dies(at_s: float) -> None:
+    async def go() -> None:
+        group = await Restartable.begin(4)
+        assert await means_of(calls_of(group.agents)) == {15 / 4}
+        tasks = calls_of(group.agents, 20_000)
+        await asyncio.sleep(at_s)
+        group.kill_scheduler()
+        await asyncio.sleep(1.0)
+        await group.start_scheduler()
+        assert await means_of(tasks) == {15 / 4}
+        assert {(await task)[1].contributions for task in tasks} == {()}
+        assert await means_of(calls_of(group.agents)) == {15 / 4}
+        assert {(await task)[1].round for task in calls_of(group.agents)} == {4}
+        (restarted,) = group.witness.of(events.SchedulerRestarted)
+        assert restarted.awaited == [0, 1, 2, 3]
+        assert not group.witness.of(events.SiteLost)
+        assert not group.witness.refusals
+        await group.cluster.leave()
+
+    run_virtually(go())
+
+
+@virtually
+async def test_a_site_that_dies_meanwhile_is_left_out() -> None:
+    group = await Restartable.begin(4)
+    tasks = calls_of(group.agents, 20_000)
+    await asyncio.sleep(0.3)
+    group.kill_scheduler()
+    await asyncio.sleep(0.1)
+    group.network.kill(3)
+    tasks.pop().cancel()
+    await asyncio.sleep(1.0)
+    await group.start_scheduler()
+    for task in tasks:
+        buffer, done = await task
+        assert done.members == (0, 1, 2)
+        for each in done.contributions:
+            mean = np.float32(sum(2.0**site for site in each.sites) / len(each.sites))
+            assert (buffer[each.start : each.stop] == mean).all()
+    assert group.scheduler.lost == {3}
+    assert await means_of(calls_of(group.agents[:3])) == {np.float32(7 / 3)}
+
+
+@virtually
+async def test_a_pair_that_is_cut_meanwhile_is_led_round() -> None:
+    group = await Restartable.begin(4)
+    tasks = calls_of(group.agents, 20_000)
+    await asyncio.sleep(0.2)
+    group.kill_scheduler()
+    group.network.sever(0, 1)
+    await asyncio.sleep(1.0)
+    await group.start_scheduler()
+    assert await means_of(tasks) == {15 / 4}
+    assert not group.scheduler.lost
+    assert await means_of(calls_of(group.agents)) == {15 / 4}
+
+
+@virtually
+async def test_it_may_be_started_again_several_times() -> None:
+    group = await Restartable.begin(3)
+    for number in range(1, 4):
+        tasks = calls_of(group.agents, 5_000)
+        await asyncio.sleep(0.07 * number)
+        group.kill_scheduler()
+        await asyncio.sleep(3.0)
+        await group.start_scheduler()
+        assert await means_of(tasks) == {np.float32(7 / 3)}
+        assert {(await task)[1].round for task in tasks} == {number}
+
+
+@pytest.mark.parametrize("at_s", [0.0, 0.005, 0.1])
+def test_small_values_and_subgroups_come_through(at_s: float) -> None:
+    async def go() -> None:
+        group = await Restartable.begin(3)
+        first = await asyncio.gather(*(agent.gather(b"%d" % 7) for agent in group.agents))
+        assert {each.values for each in first} == {(b"7",) * 3}
+        before = await asyncio.gather(*(agent.subgroup((0, 2)) for agent in group.agents[::2]))
+        calls: list[Any] = [agent.gather(b"%d" % i) for i, agent in enumerate(group.agents[:2])]
+        tasks = [asyncio.create_task(each) for each in calls]
+        pair = [asyncio.create_task(agent.subgroup((0, 1))) for agent in group.agents[:2]]
+        await asyncio.sleep(at_s)
+        group.kill_scheduler()
+        last = asyncio.create_task(group.agents[2].gather(b"2"))
+        await asyncio.sleep(1.0)
+        await group.start_scheduler()
+        assert {(await task).values for task in (*tasks, last)} == {(b"0", b"1", b"2")}
+        assert {await task for task in pair} == {before[0] + 1}
+        both = [one_call(agent, channel=before[0]) for agent in group.agents[::2]]
+        assert {float(buffer[0]) for buffer, _ in await asyncio.gather(*both)} == {2.5}
+        assert not group.witness.refusals
+
+    run_virtually(go())
+
+
+@virtually
+async def test_calls_that_differ_are_named_also_after_a_restart() -> None:
+    group = await Restartable.begin(2)
+    one = asyncio.create_task(one_call(group.agents[0], 10))
+    await asyncio.sleep(0.1)
+    group.kill_scheduler()
+    other = asyncio.create_task(group.agents[1].gather(b""))
+    await asyncio.sleep(1.0)
+    await group.start_scheduler()
+    said = r"site 0 \(s0\) exchanges and site 1 \(s1\) gathers"
+    for task in (one, other):
+        with pytest.raises(ExchangeError, match=said):
+            await task
+
+
+@pytest.mark.parametrize("at_s", [0.0, 0.001, 0.002, 0.01, 0.1])
+def test_a_site_may_join_while_it_is_away(at_s: float) -> None:
+    async def go() -> None:
+        group = await Restartable.begin(3, begin_with=2)
+        await asyncio.gather(*(agent.admit() for agent in group.agents))
+        for agent in group.agents:
+            agent.holds_state = True
+        new = await group.cluster.join(2)
+        new.wait_for_scheduler(60.0)
+        waiting = asyncio.create_task(new.admit())
+        await asyncio.sleep(0.1)
+        tasks = [asyncio.create_task(agent.admit()) for agent in group.agents]
+        await asyncio.sleep(at_s)
+        group.kill_scheduler()
+        await asyncio.sleep(1.0)
+        await group.start_scheduler()
+        told = [await task for task in tasks]
+        if 2 in told[0].members:
+            assert await waiting == told[0] == told[1]
+            everyone = [*group.agents, new]
+        else:
+            with pytest.raises(RunAborted, match="this site"):
+                await waiting
+            everyone = group.agents
+        mean = np.float32(sum(2.0**site for site in told[0].members) / len(told[0].members))
+        assert await means_of(calls_of(everyone)) == {mean}
+
+    run_virtually(go())
+
+
+@virtually
+async def test_without_any_site_left_it_ends() -> None:
+    group = await Restartable.begin(2)
+    group.kill_scheduler()
+    for site in range(2):
+        group.network.kill(site)
+    await group.start_scheduler()
+    with pytest.raises(RunAborted, match="no site came back to it"):
+        await group.scheduler.finished()
+
+
+@virtually
+async def test_the_journal_is_written_seldom() -> None:
+    group = await Restartable.begin(3)
+    before = group.journal.writes
+    for _ in range(50):
+        await means_of(calls_of(group.agents))
+    assert group.journal.writes == before == 1
+
+
+@virtually
+async def test_a_journal_of_another_overlay_is_refused() -> None:
+    group = await Restartable.begin(2)
+    other = await Restartable.begin(3)
+    group.kill_scheduler()
+    group.journal.data = other.journal.data
+    with pytest.raises(LogError, match="another overlay"):
+        await group.start_scheduler()
