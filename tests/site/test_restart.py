@@ -292,3 +292,18 @@ async def test_a_journal_of_another_overlay_is_refused() -> None:
     group.journal.data = other.journal.data
     with pytest.raises(LogError, match="another overlay"):
         await group.start_scheduler()
+
+
+@virtually
+async def test_what_is_said_while_sites_come_back_counts_once() -> None:
+    group = await Restartable.begin(3)
+    group.kill_scheduler()
+    group.network.disconnect(2)
+    await group.start_scheduler()
+    await asyncio.sleep(1.0)
+    tasks = calls_of(group.agents, 3_000)  # two sites are back, and ask
+    await asyncio.sleep(0.1)
+    group.network.reconnect(2)
+    assert await means_of(tasks) == {np.float32(7 / 3)}
+    for _ in range(100):  # each side tells the other how much it has heard, now and then
+        assert await means_of(calls_of(group.agents)) == {np.float32(7 / 3)}

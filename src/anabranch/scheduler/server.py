@@ -542,7 +542,8 @@ class Scheduler:
         self._end_if_all_left()
         early, self._early = self._early, []
         for site, message in early:
-            self.hear(site, message)
+            if site in self._sessions:
+                self._hear(site, message)
 
     def _remember(self) -> None:
         """Write down what a restart needs, before any site hears of it."""
@@ -585,6 +586,9 @@ class Scheduler:
             self._sessions[site].acknowledged(message.count)
             return
         self._sessions[site].count()
+        self._hear(site, message)
+
+    def _hear(self, site: int, message: AnyMessage) -> None:
         if self._end.done():
             return  # nothing counts any more
         if self._standings is not None:
