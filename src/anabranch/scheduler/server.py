@@ -536,6 +536,9 @@ class Scheduler:
                 self._post(site, Abort("the scheduler was restarted; this site has to join again"))
                 self._sessions.setdefault(site, Session(None))
                 self._lose(site, f"{self.name(site)} did not come back to the scheduler", True)
+        for site, session in self._sessions.items():
+            if session.connection is None:  # it came back, and went again
+                self._miss(site, f"{self.name(site)} died {self._when}")
         for site in [*self._departed]:
             for channel in self.channels.awaiting(site):
                 self._go_on_without_departed(channel)
@@ -1020,9 +1023,13 @@ class Scheduler:
                 self._lose(site, died, died=True)
             else:
                 self.note(events.SiteCut(at_s=self._since_start_s(), site=site, detail=str(error)))
-                give_up = partial(self._lose, site, died, died=True)
-                timer = asyncio.get_running_loop().call_later(self._patience_s + _SLACK_S, give_up)
-                self._missing[site] = _Missing(timer, died)
+                self._miss(site, died)
+
+    def _miss(self, site: int, why: str) -> None:
+        """Give a site up that does not come back in time."""
+        give_up = partial(self._lose, site, why, died=True)
+        timer = asyncio.get_running_loop().call_later(self._patience_s + _SLACK_S, give_up)
+        self._missing[site] = _Missing(timer, why)
 
     def _let_go(self, site: int, error: Exception | None) -> None:
         """Go on waiting for all to join, this one too."""
