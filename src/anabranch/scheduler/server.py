@@ -11,8 +11,6 @@ from functools import partial
 from itertools import permutations, product
 from typing import Protocol
 
-from msgspec import structs
-
 from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch.net.addresses import show
@@ -28,7 +26,6 @@ from anabranch.net.frames import DISCARD, Limits, Sink
 from anabranch.net.messages import (
     Abort,
     Ack,
-    Admitted,
     Advance,
     AnyMessage,
     Auxiliary,
@@ -61,13 +58,11 @@ from anabranch.net.messages import (
     Resume,
     Resumed,
     Shutdown,
-    Standing,
     Start,
     SubgroupRequest,
     TimeReply,
     TimeRequest,
     Welcome,
-    decode,
 )
 from anabranch.net.network import Address, Connection, Listener, Network, Receiver
 from anabranch.net.refusals import RefusalLimit
@@ -86,7 +81,9 @@ from anabranch.scheduler.newcomers import Newcomers
 from anabranch.scheduler.pacing import Decision, PaceBook, events_of
 from anabranch.scheduler.patience import RoundTimes
 from anabranch.scheduler.policy import Replan
+from anabranch.scheduler.probes import Probes
 from anabranch.scheduler.replan_loop import ReplanLoop
+from anabranch.scheduler.restart import Returning
 from anabranch.scheduler.transfer import shares
 from anabranch.site.ranges import Ranges
 
@@ -102,8 +99,6 @@ _ELEMENT_BYTES = 4
 # they give up themselves.
 _CHANGE = 1.25
 _SLACK_S = 1.0
-# Between looks whether a link that was cut leads somewhere again.
-_FIRST_PROBE_S, _LONGEST_PROBE_S = 5.0, 300.0
 _MEASURABLE_BPS = 1.0, 1e15
 _LONGEST_S = 1e6
 
@@ -194,9 +189,7 @@ class Scheduler:
             plan = plans.loads(memory.plan_json)
         self._repairs = repairs
         self._losses = Losses()  # where there are repairs
-        self._probe_pauses_s: dict[frozenset[int], float] = {}  # of links that are cut, by ends
-        self._probed: dict[frozenset[int], dict[int, bool]] = {}  # whether each reaches the other
-        self._healing: dict[frozenset[int], set[int]] = {}  # which ends have lanes again
+        self._probes = Probes()  # of links that are cut
         self._departed: set[int] = set()  # sites that have left, and are members yet
         plan.check_fits(overlay)
         self._pacing = pacing
@@ -251,8 +244,7 @@ class Scheduler:
         self._reserved = 0  # exchange numbers
         self._began_at_s = 0.0  # by the journal's clock
         self._memory = memory
-        self._standings: dict[int, Standing] | None = None  # while it finds its group again
-        self._early: list[tuple[int, AnyMessage]] = []  # what was heard meanwhile
+        self._back: Returning | None = None  # while this finds its group again
         if memory is not None:
             self._remember_all(memory)
 
@@ -476,38 +468,25 @@ class Scheduler:
         self._began_at_s = memory.began_at_s
         self._started_s = self._now_s() - max(0.0, self._journal.now_s() - memory.began_at_s)
         self._reserved = memory.latest_exchange
-        self._standings = {}
+        self._back = Returning(self._founders - self.lost)
         if memory.elements:
             self._note_began(memory.elements)
-        awaited = sorted(self._awaited)
+        awaited = sorted(self._back.awaited)
         self.note(events.SchedulerRestarted(at_s=self._since_start_s(), awaited=awaited))
         self._give_up_absent = asyncio.get_running_loop().call_later(
             self._patience_s + _SLACK_S, self._go_on
         )
 
-    @property
-    def _awaited(self) -> set[int]:
-        """The sites that are in the run, as it was written down."""
-        return set(range(self.overlay.size)) - self.lost
-
-    def _hear_standing(self, site: int, message: AnyMessage) -> None:
-        assert self._standings is not None
-        if isinstance(message, Standing) and site not in self._standings:
-            self._standings[site] = message
-            if self._standings.keys() >= self._awaited:
-                self._go_on()
-        else:
-            self._early.append((site, message))
-
     def _go_on(self) -> None:
         """Go on with the calls as sites say they are, without those that have not come back."""
         assert self._memory is not None
-        assert self._standings is not None
+        assert self._back is not None
         if self._end.done():
             return
         self._give_up_absent.cancel()
-        standings, self._standings = _let_in_before(self._standings), None
-        absent = self._awaited - standings.keys()
+        back, self._back = self._back, None
+        standings = back.standings
+        absent = back.awaited - standings.keys()
         size = self.overlay.size
         if len(self._losses.members(size) - absent) < 1:
             self.abort("the scheduler was restarted, and no site came back to it")
@@ -543,14 +522,13 @@ class Scheduler:
             for channel in self.channels.awaiting(site):
                 self._go_on_without_departed(channel)
         self._end_if_all_left()
-        early, self._early = self._early, []
-        for site, message in early:
+        for site, message in back.early:
             if site in self._sessions:
                 self._hear(site, message)
 
     def _remember(self) -> None:
         """Write down what a restart needs, before any site hears of it."""
-        if self._journal is None or self._started_s is None or self._standings is not None:
+        if self._journal is None or self._started_s is None or self._back is not None:
             return
         if self.channels.latest_exchange + memories.RESERVED // 2 > self._reserved:
             self._reserved = self.channels.latest_exchange + memories.RESERVED
@@ -594,8 +572,9 @@ class Scheduler:
     def _hear(self, site: int, message: AnyMessage) -> None:
         if self._end.done():
             return  # nothing counts any more
-        if self._standings is not None:
-            self._hear_standing(site, message)
+        if self._back is not None:
+            if self._back.hear(site, message):
+                self._go_on()
             return
         if self._replan_loop is not None:
             self._replan_loop.look_in_time()
@@ -682,7 +661,7 @@ class Scheduler:
                 self._hear_probed(site, message)
             case RejoinAck() if message.site in self._newcomers:
                 self._met_newcomer(site, message)
-            case RejoinAck() if frozenset((site, message.site)) in self._healing:
+            case RejoinAck() if self._probes.is_healing(frozenset((site, message.site))):
                 self._healed(frozenset((site, message.site)), site)
             case RejoinAck() if 0 <= message.site < self.overlay.size:
                 if message.incarnation == self.members.incarnations[message.site]:
@@ -966,7 +945,7 @@ class Scheduler:
             expected = identity_of(self.overlay.sites[site].name)
             check_identity(connection.peer, connection.identity, expected)
         is_here = self.members.is_here(message, connection.challenge)
-        is_awaited = self._standings is not None and site in self._awaited
+        is_awaited = self._back is not None and site in self._back.awaited
         if is_here and is_awaited and site not in self._sessions:
             self._sessions[site] = Session(connection)
             connection.post(Restarted())
@@ -993,7 +972,7 @@ class Scheduler:
         if session is None or session.connection is not connection:
             return  # it goes on over another
         session.cut()
-        if self._standings is not None and not self._end.done():
+        if self._back is not None and not self._end.done():
             return  # it may come back, like all others
         when = self._when
         if self._end.done():
@@ -1083,8 +1062,7 @@ class Scheduler:
 
     def _probe_later(self, ends: frozenset[int]) -> None:
         """Look in a while whether links that were cut lead somewhere again; ever less often."""
-        pause_s = self._probe_pauses_s.get(ends, _FIRST_PROBE_S)
-        self._probe_pauses_s[ends] = min(2 * pause_s, _LONGEST_PROBE_S)
+        pause_s = self._probes.pause_s(ends)
         asyncio.get_running_loop().call_later(pause_s, self._probe, ends)
 
     def _probe(self, ends: frozenset[int]) -> None:
@@ -1092,20 +1070,18 @@ class Scheduler:
         is_there = ends <= self._sessions.keys() and not ends & self._left
         if self._end.done() or not is_there or (one, other) not in self._losses.cut:
             return
-        self._probed[ends] = {}
+        self._probes.ask(ends)
         self._post(one, LinkProbe(other))
         self._post(other, LinkProbe(one))
 
     def _hear_probed(self, site: int, message: LinkProbed) -> None:
         ends = frozenset((site, message.neighbour))
-        if ends not in self._probed:
+        if not self._probes.is_asked(ends):
             raise OutOfPlaceMessage(f"{self.name(site)} tells of a probe that was not asked for")
-        answers = self._probed[ends]
-        answers[site] = message.answers
-        if len(answers) < len(ends):
+        reach = self._probes.hear(ends, site, message.answers)
+        if reach is None:
             return
-        del self._probed[ends]
-        if not all(answers.values()):
+        if not reach:
             self._probe_later(ends)
             return
         if not ends <= self._sessions.keys():
@@ -1113,14 +1089,12 @@ class Scheduler:
         for here, there in permutations(ends, 2):
             incarnation, address = self.members.incarnations[there], self.members.addresses[there]
             self._post(here, Rejoined(there, incarnation, *address))
-        self._healing[ends] = set()
+        self._probes.heal(ends)
 
     def _healed(self, ends: frozenset[int], site: int) -> None:
         """Use links again to which one end, and perhaps both, have opened."""
-        self._healing[ends].add(site)
-        if self._healing[ends] != ends:
+        if not self._probes.healed(ends, site):
             return
-        del self._healing[ends]
         self._losses = self._losses.healed([*permutations(ends, 2)])
         plan = self._plan_for_the_rest()
         self.channels.issue(plan)
@@ -1316,32 +1290,6 @@ def _dispensable(plan: Plan, pacing: PaceBook | None) -> set[int]:
     for tree, site in product(range(len(plan.trees)), pacing.workers):
         needed.update(plan.way_up(tree, site)[1:], plan.way_down(tree, site)[:-1])
     return set(range(plan.size)) - needed
-
-
-def _let_in_before(standings: dict[int, Standing]) -> dict[int, Standing]:
-    """Return how far sites are, where some were let in and have not heard it.
-
-    Those that no member has heard of either are left out.
-    """
-    admissions = [
-        answer
-        for standing in standings.values()
-        for channel in standing.channels
-        if channel.channel == 0
-        for answer in map(decode, channel.answers)
-        if isinstance(answer, Admitted)
-    ]
-    found = {}
-    for site, standing in standings.items():
-        if standing.is_new:
-            told = [each for each in admissions if site in each.newcomers]
-            if not told:
-                continue
-            (first, *_) = standing.channels
-            counts = {"asked": told[-1].exchanges, "gathered": told[-1].number}
-            standing = Standing((structs.replace(first, **counts),), True)
-        found[site] = standing
-    return found
 
 
 def _plan_issued(replan: Replan, now_s: float) -> events.PlanIssued:

@@ -1,0 +1,61 @@
+"""When to look whether links that were cut lead somewhere again, and what the answers say. Pure."""
+
+from __future__ import annotations
+
+_FIRST_S, _LONGEST_S = 5.0, 300.0  # between looks
+
+Ends = frozenset[int]
+"""Two neighbours, both of whose links were cut."""
+
+
+class Probes:
+    """Looks at cut links: ever less often, until both ends reach each other and use lanes again."""
+
+    def __init__(self) -> None:
+        self._pauses_s: dict[Ends, float] = {}
+        self._answers: dict[Ends, dict[int, bool]] = {}  # by the end that said it
+        self._healing: dict[Ends, set[int]] = {}  # which ends have lanes again
+
+    def pause_s(self, ends: Ends) -> float:
+        """Return how long to wait for the next look; each time twice as long, up to five minutes.
+
+        >>> probes = Probes()
+        >>> [probes.pause_s(frozenset({0, 1})) for _ in range(3)]
+        [5.0, 10.0, 20.0]
+        """
+        pause_s = self._pauses_s.get(ends, _FIRST_S)
+        self._pauses_s[ends] = min(2 * pause_s, _LONGEST_S)
+        return pause_s
+
+    def ask(self, ends: Ends) -> None:
+        """Take note that both ends are asked whether they reach the other."""
+        self._answers[ends] = {}
+
+    def is_asked(self, ends: Ends) -> bool:
+        """Return whether answers are awaited."""
+        return ends in self._answers
+
+    def hear(self, ends: Ends, site: int, answers: bool) -> bool | None:
+        """Take an end's answer; return whether each reaches the other, None if one is awaited."""
+        said = self._answers[ends]
+        said[site] = answers
+        if len(said) < len(ends):
+            return None
+        del self._answers[ends]
+        return all(said.values())
+
+    def heal(self, ends: Ends) -> None:
+        """Take note that both ends are told to use lanes again."""
+        self._healing[ends] = set()
+
+    def is_healing(self, ends: Ends) -> bool:
+        """Return whether they are, and not both have said that they do."""
+        return ends in self._healing
+
+    def healed(self, ends: Ends, site: int) -> bool:
+        """Take note that an end does; return whether both do now."""
+        self._healing[ends].add(site)
+        if self._healing[ends] != ends:
+            return False
+        del self._healing[ends]
+        return True

@@ -1,0 +1,60 @@
+"""Sites that come back to a scheduler that was started again, and say how far they are. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from msgspec import structs
+
+from anabranch.net.messages import Admitted, AnyMessage, Standing, decode
+
+
+class Returning:
+    """Those that have come back, until all have, or no more are waited for.
+
+    Args:
+        awaited: sites that were in the run.
+
+    Attributes:
+        early: what else was heard meanwhile, and of whom.
+    """
+
+    def __init__(self, awaited: Collection[int]) -> None:
+        self.awaited = frozenset(awaited)
+        self.early: list[tuple[int, AnyMessage]] = []
+        self._standings: dict[int, Standing] = {}
+
+    def hear(self, site: int, message: AnyMessage) -> bool:
+        """Take what a site says; return whether all have said how far they are."""
+        if isinstance(message, Standing) and site not in self._standings:
+            self._standings[site] = message
+        else:
+            self.early.append((site, message))
+        return self._standings.keys() >= self.awaited
+
+    @property
+    def standings(self) -> dict[int, Standing]:
+        """How far each site is that has come back.
+
+        One that members have let in, and that has not heard it, is as far as they were then. One
+        that was written down as let in, where no member has heard of that, is left out.
+        """
+        admissions = [
+            answer
+            for standing in self._standings.values()
+            for channel in standing.channels
+            if channel.channel == 0
+            for answer in map(decode, channel.answers)
+            if isinstance(answer, Admitted)
+        ]
+        found = {}
+        for site, standing in self._standings.items():
+            if standing.is_new:
+                told = [each for each in admissions if site in each.newcomers]
+                if not told:
+                    continue
+                (first, *_) = standing.channels
+                counts = {"asked": told[-1].exchanges, "gathered": told[-1].number}
+                standing = Standing((structs.replace(first, **counts),), True)
+            found[site] = standing
+        return found

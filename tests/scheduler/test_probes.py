@@ -1,0 +1,35 @@
+"""When cut links are looked at, and when they count as healed."""
+
+from __future__ import annotations
+
+from anabranch.scheduler.probes import Probes
+
+ENDS = frozenset({2, 5})
+
+
+def test_looks_are_ever_less_often() -> None:
+    probes = Probes()
+    pauses_s = [probes.pause_s(ENDS) for _ in range(9)]
+    assert pauses_s == [5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0, 300.0, 300.0]
+    assert probes.pause_s(frozenset({2, 4})) == 5.0
+
+
+def test_both_ends_must_reach_the_other() -> None:
+    probes = Probes()
+    assert not probes.is_asked(ENDS)
+    for answers, reach in (((True, True), True), ((True, False), False), ((False, True), False)):
+        probes.ask(ENDS)
+        assert probes.is_asked(ENDS)
+        assert probes.hear(ENDS, 2, answers[0]) is None
+        assert probes.hear(ENDS, 5, answers[1]) is reach
+        assert not probes.is_asked(ENDS)
+
+
+def test_links_are_healed_once_both_ends_have_lanes_again() -> None:
+    probes = Probes()
+    probes.heal(ENDS)
+    assert probes.is_healing(ENDS)
+    assert not probes.healed(ENDS, 5)
+    assert not probes.healed(ENDS, 5)
+    assert probes.healed(ENDS, 2)
+    assert not probes.is_healing(ENDS)
