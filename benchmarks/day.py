@@ -35,7 +35,7 @@ from anabranch.emulate import Emulation, emulated
 from anabranch.overlay import load
 
 SITES = 9
-STEPS = 600
+STEPS = 300
 HIDDEN = 24
 BATCH = 32
 TOKEN = "day"
@@ -281,9 +281,8 @@ def account(sites: Sequence[Site], happened: Sequence[tuple[str, float]]) -> dic
     whole = all(results)
     steps = [line["at"] - line["began"] for line in lines]
     felt = []
-    for (what, at), (_, following) in zip(
-        happened, [*happened[1:], ("", float("inf"))], strict=True
-    ):
+    ends = [at for _, at in happened[1:]] + [float("inf")]
+    for (what, at), following in zip(happened, ends, strict=False):
         slowed = [
             line["at"] - line["began"]
             for line in lines

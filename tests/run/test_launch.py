@@ -31,11 +31,13 @@ OVERLAY = random_complete(3, 0, low_bps=50e6, high_bps=100e6, latency_s=0.001)
 
 @pytest.fixture
 def scenario(tmp_path: Path) -> Callable[..., Path]:
-    def write(rounds: int = 5, task: str = 'kind = "exchange"\nelements = 20_000') -> Path:
+    def write(
+        rounds: int = 5, task: str = 'kind = "exchange"\nelements = 20_000', top: str = ""
+    ) -> Path:
         (tmp_path / "overlay.toml").write_text(dumps(OVERLAY))
         path = tmp_path / "scenario.toml"
         path.write_text(
-            f'overlay = "overlay.toml"\nstop = {{rounds = {rounds}}}\nchunk_elements = 2048\n'
+            f'{top}overlay = "overlay.toml"\nstop = {{rounds = {rounds}}}\nchunk_elements = 2048\n'
             f'[route]\nkind = "fapt"\n[task]\n{task}\n'
         )
         return path
@@ -109,6 +111,22 @@ def test_training_reaches_its_target_and_all_sites_hold_one_model(
     assert run.best_accuracy is not None
     assert run.best_accuracy >= 0.85
     assert run.time_to_accuracy_s(0.85) is not None
+
+
+@pytest.mark.slow
+def test_the_others_go_on_without_a_process_that_is_killed_where_the_scenario_says_so(
+    scenario: Callable[..., Path], tmp_path: Path
+) -> None:
+    log = tmp_path / "run.db"
+    killer = Killer("site site1", log)
+    path = scenario(rounds=300, top='on_loss = "complete"\n')
+    run_locally(path, 0, OVERLAY, log, on_tick=killer.tick, on_started=killer.started)
+    assert killer.killed
+    assert not any(map(is_alive, killer.pids.values()))
+    run = summarise(event for _, event in read_events(log))
+    assert run.error is None
+    assert len(run.rounds) == 300
+    assert run.checksums_agree
 
 
 @pytest.mark.slow

@@ -542,6 +542,40 @@ def test_a_killed_site_ends_the_run_by_name(run: Simulate) -> None:
     assert {each.round for each in done.of(RoundDone)} == {1, 2}
 
 
+@pytest.mark.parametrize("victim", ["a", "c"])
+def test_the_others_go_on_where_the_scenario_says_so(victim: str, run: Simulate) -> None:
+    """Site a is the star's hub, evaluates, and would leave the weights."""
+    compute = "[compute]\nsamples_per_s = 320.0"
+    kill = fault("kill", site=victim, round=5)
+    top = 'on_loss = "complete"'
+    done = run(scenario(compute, kill, task=DIGITS, rounds=20, top=top))
+    assert done.end.error is None
+    (lost,) = done.of(SiteLost)
+    assert (TRIANGLE.sites[lost.site].name, lost.goes_on) == (victim, True)
+    assert {each.version for each in done.of(RoundDone) if each.round > 6} == {2}
+    left = {0, 1, 2} - {lost.site}
+    assert {each.site for each in done.of(RoundDone) if each.round > 6} == left
+    summary = summarise(done.events)
+    assert summary.checksums_agree
+    assert summary.best_accuracy is not None
+    assert summary.best_accuracy > 0.85
+    assert [each.round for each in done.of(Evaluated)] == list(range(2, 21, 2))
+    assert done.log.with_suffix(".safetensors").exists()
+
+
+def test_with_too_few_left_the_run_ends_all_the_same(run: Simulate) -> None:
+    top = 'on_loss = "complete"\nleast_sites = 3'
+    kill = fault("kill", site="c", round=2)
+    run(scenario(kill, rounds=9, top=top), aborted=r"site 2 \(c\) died in round")
+
+
+def test_a_site_does_not_come_back_to_an_all_reduce(run: Simulate) -> None:
+    top = 'on_loss = "complete"'
+    kill = fault("kill", site="c", round=2, for_s=1.0)
+    done = run(scenario(kill, rounds=20, top=top))
+    assert {each.site for each in done.of(RoundDone) if each.round > 4} == {0, 1}
+
+
 def test_the_site_whose_request_begins_the_round_may_be_the_one_that_dies_of_it(
     run: Simulate,
 ) -> None:

@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -21,9 +21,9 @@ from anabranch.net.errors import RunAborted
 from anabranch.net.network import Address, Network
 from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork
 from anabranch.net.tls import Credentials
-from anabranch.overlay import Overlay, OverlayError
+from anabranch.overlay import Overlay
 from anabranch.pace import AnyLoad, AnyPace, EqualBatches
-from anabranch.plan import AnyPlanner, Auxiliary, Packed, Plan, PlanError
+from anabranch.plan import AnyPlanner, Auxiliary, Packed, Plan
 from anabranch.record import events
 from anabranch.record.console import Console
 from anabranch.record.journal import Journal as FileJournal
@@ -31,6 +31,7 @@ from anabranch.record.log import EventLog, LogError
 from anabranch.scheduler.awareness import Awareness, Passive
 from anabranch.scheduler.chunking import LEAST_ELEMENTS, MOST_ELEMENTS, chunk_elements
 from anabranch.scheduler.dispatch import needed_window
+from anabranch.scheduler.losses import or_packed
 from anabranch.scheduler.memory import Journal
 from anabranch.scheduler.pacing import PaceBook
 from anabranch.scheduler.server import LIMITS, Abandoned, Log, Repairs, Scheduler
@@ -170,18 +171,7 @@ class Service:
         return self.on_loss == "complete" and self.pace is None
 
     def _repairs(self) -> Repairs:
-        return Repairs(self.plan_for_the_rest, self.least_sites, self.begin_with)
-
-    def plan_for_the_rest(self, rest: Overlay, version: int, previous: Plan | None) -> Plan:
-        """Return a plan for what is left of the network.
-
-        Where the planner needs a site that is lost, as a star its hub, trees are packed.
-        """
-        try:
-            return self.plan(rest, version, previous)
-        except (OverlayError, PlanError) as error:
-            found = Packed().plan(rest, version=version)
-            return replace(found, label=f"{found.label}, since {error}")
+        return Repairs(or_packed(self.plan), self.least_sites, self.begin_with)
 
     def _settings(self, may_be_restarted: bool) -> Settings:
         workers = tuple(range(self.overlay.size))

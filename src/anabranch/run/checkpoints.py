@@ -74,7 +74,7 @@ class Files:
 
     Args:
         data: where data sets are.
-        weights: the file for the final weights, the same at every site: site 0 writes it, or the
+        weights: the file for the final weights, the same at every site: one writes it, or the
             servers together; None leaves none.
         checkpoints: the folder to save checkpoints in.
         resume: the folder of the round that the run goes on after.

@@ -38,8 +38,9 @@ from anabranch.scheduler.awareness import Awareness, Search
 from anabranch.scheduler.channels import Chunking, Dispatching
 from anabranch.scheduler.chunking import chunk_elements
 from anabranch.scheduler.dispatch import needed_window
+from anabranch.scheduler.losses import or_packed
 from anabranch.scheduler.pacing import PaceBook
-from anabranch.scheduler.server import LIMITS, Scheduler
+from anabranch.scheduler.server import LIMITS, Repairs, Scheduler
 
 _ELEMENT_BYTES = 4
 _LARGE_ELEMENTS = 1 << 26  # taken for a buffer whose size is not known before sites are ready
@@ -370,8 +371,15 @@ def make_scheduler(
         awareness,
         _dispatching(scenario, believed, awareness, chunking),
         _pacing(scenario, overlay, recorder.plan),
+        repairs=_repairs(scenario),
     )
     return recorder.scheduler
+
+
+def _repairs(scenario: Scenario) -> Repairs | None:
+    if scenario.on_loss == "abort" or scenario.is_served:
+        return None
+    return Repairs(or_packed(partial(_plan, scenario)), scenario.least_sites)
 
 
 def _pacing(scenario: Scenario, overlay: Overlay, plan: Plan) -> PaceBook | None:

@@ -18,7 +18,7 @@ import msgspec
 from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch.learn.work import check_finite
-from anabranch.net.errors import PeerError
+from anabranch.net.errors import PeerError, RunAborted
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
 from anabranch.net.throughput import BusyPeriodEstimator, ChunkMeanEstimator
@@ -129,6 +129,11 @@ async def take_part(world: World, name: str, scheduler: Address, token: str, fil
     )
     try:
         welcome = await agent.join(scheduler, world.patience_s)
+        if welcome.is_new:
+            raise RunAborted(
+                f"the run goes on without {name}; sites join again where the model is served, and "
+                "in groups (anabranch.join)"
+            )
         job = msgspec.json.decode(welcome.work, type=Job)
         site = await _ready(world, agent, event_buffer, welcome, job, files)
         if job.scenario.is_served:
@@ -202,10 +207,10 @@ async def _ready(
                 why="the congestion control that suits the links may not be set here",
             )
         )
-    evaluates = site == (workers[0] if scenario.is_served else 0)
+    evaluator = workers[0] if scenario.is_served else 0
     weights = files.weights if assigned.learns else None
     return _Site(
-        world, agent, event_buffer, assigned, keeper, weights, partition, site, names, evaluates
+        world, agent, event_buffer, assigned, keeper, weights, partition, site, names, evaluator
     )
 
 
@@ -224,7 +229,7 @@ class _Step:
     compute_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Site:
     """A site that is ready, and the parts that its rounds are put together from.
 
@@ -241,7 +246,7 @@ class _Site:
     partition: HeldWeights | None  # where the model is served
     index: int
     names: list[str]  # of all sites
-    evaluates: bool  # one site does, since the model is the same everywhere
+    evaluator: int  # one site evaluates, since the model is the same everywhere
 
     async def local_step(self, step: int, samples: int) -> _Step:
         """Compute this site's contribution into the buffer.
@@ -279,7 +284,11 @@ class _Site:
         elements, wire = self.assigned.work.buffer, self.assigned.wire
         buffer = Sized(len(elements)) if wire == Wire.SIZES else Flat(elements)
         self.world.round_begins(round)
-        return await self.agent.exchange(buffer, Terms(Op.MEAN, wire, len(elements)), more=more)
+        terms = Terms(Op.MEAN, wire, len(elements))
+        done = await self.agent.exchange(buffer, terms, more=more)
+        if done.members:  # that are left
+            self.evaluator = done.members[0]
+        return done
 
     async def apply(self, round: int, done: Round) -> None:
         """Use the mean, and tell the scheduler what it made of the model.
@@ -313,7 +322,8 @@ class _Site:
     def evaluation_is_due(self, round: int, last: int | None = None) -> bool:
         """Return whether this site evaluates the model after a round; it does after the last."""
         every = self.assigned.evaluate_every
-        return self.evaluates and every is not None and (round % every == 0 or round == last)
+        is_asked = every is not None and (round % every == 0 or round == last)
+        return is_asked and self.index == self.evaluator
 
     async def evaluate(self, round: int) -> None:
         """Write down how good the model is after a round of this run."""
@@ -335,7 +345,7 @@ class _Site:
             return
         if partition is not None:
             await self._off_the_loop(partial(partition.leave, path))
-        elif self.index == 0:
+        elif self.index == self.evaluator:
             await self._off_the_loop(partial(leave_weights, self.assigned.work, path))
 
     async def gather_weights(self) -> None:

@@ -6,14 +6,27 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from anabranch import plan as plans
-from anabranch.overlay import Overlay
-from anabranch.plan import Plan, remainder
+from anabranch.overlay import Overlay, OverlayError
+from anabranch.plan import Packed, Plan, PlanError, remainder
 
 Planner = Callable[[Overlay, int, Plan | None], Plan]
 """Plans for what is left: called with its overlay, the plan's version, and the plan before, None
 where that was another network's."""
 
 Paths = Mapping[tuple[int, int], tuple[tuple[int, ...], ...]]
+
+
+def or_packed(planner: Planner) -> Planner:
+    """Return a planner that packs trees where another one needs a site that is lost, as a hub."""
+
+    def plan(overlay: Overlay, version: int, previous: Plan | None) -> Plan:
+        try:
+            return planner(overlay, version, previous)
+        except (OverlayError, PlanError) as error:
+            found = Packed().plan(overlay, version=version)
+            return replace(found, label=f"{found.label}, since {error}")
+
+    return plan
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,11 @@ def _check_served(scenario: Scenario) -> None:
                 "give [serve], or another pace than bsp"
             )
         return
+    if scenario.on_loss == "complete":
+        raise ScenarioError(
+            'on_loss: "complete" is for all-reduces; where the model is served, the others go on '
+            "without a worker in any case; leave it out"
+        )
     for key, value in (("awareness", scenario.awareness), ("deal", scenario.deal)):
         if value is not None:
             raise ScenarioError(
