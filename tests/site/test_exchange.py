@@ -254,7 +254,7 @@ def test_dispatch_may_go_on_during_an_exchange() -> None:
 # --- exchanges that may have to be repaired
 
 
-def test_until_a_chunk_is_whole_its_elements_are_the_site_s_own() -> None:
+def test_each_element_is_the_site_s_own_or_the_result_and_it_is_known_which() -> None:
     root, child = Site(0), Site(2)
     for site in (root, child):
         site.exchanges = Exchanges(site.site, ELEMENTS, are_repairable=True)
@@ -268,14 +268,18 @@ def test_until_a_chunk_is_whole_its_elements_are_the_site_s_own() -> None:
     for action in sends(child.now().reduction.sums.values()):  # type: ignore[arg-type]
         action.has_left = True
     receipt = child.exchanges.receive(Result(1, 5, 0, (1, 2), code), 16)
-    assert receipt.target is not None
-    receipt.target[:8] = np.full(2, 99.0, np.float32).data.cast("B")
-    assert child.buffers[1].tolist() == [3.0] * 8
-    receipt.target[:] = np.full(4, 7.0, np.float32).data.cast("B")
+    assert receipt.piece is not None
+    receipt.piece(0, np.full(2, 7.0, np.float32).data.cast("B"))
+    assert child.buffers[1].tolist() == [7.0] * 2 + [3.0] * 6
+    receipt.piece(8, np.full(2, 7.0, np.float32).data.cast("B"))
     assert receipt.owner is not None
     receipt.owner.received(receipt)
-    assert child.buffers[1].tolist() == [7.0] * 4 + [3.0] * 4
-    assert child.now().spread.held_ranges == [(0, 4)]
+    second = child.exchanges.receive(Result(1, 5, 1, (1, 2), code), 16)
+    assert second.piece is not None
+    second.piece(0, np.full(1, 7.0, np.float32).data.cast("B"))
+    assert child.now().spread.stop() == [(0, 4), (4, 5)]
+    second.piece(4, np.full(3, 7.0, np.float32).data.cast("B"))  # comes too late
+    assert child.buffers[1].tolist() == [7.0] * 5 + [3.0] * 3
 
 
 def test_what_comes_of_an_exchange_that_was_stopped_is_thrown_away() -> None:

@@ -276,7 +276,7 @@ class DataPlane:
         running = self._running.get(number)
         held: list[tuple[int, int]] = []
         if running is not None:
-            held = running.exchange.spread.held_ranges
+            held = running.exchange.spread.stop()
             if not running.ended.done():
                 running.ended.set_exception(Interrupted())
             for each in self._forks.values():

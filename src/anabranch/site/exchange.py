@@ -44,7 +44,7 @@ class Exchange:
     ) -> None:
         self.number = number
         self.reduction = Reduction(site, number, terms, room, overwrites=not is_repairable)
-        self.spread = Spread(site, number, terms, room, lands_apart=is_repairable)
+        self.spread = Spread(site, number, terms, room, lands_in_order=is_repairable)
         self.terms = terms
         self._site = site
         self._total = 0

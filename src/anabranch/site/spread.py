@@ -29,6 +29,27 @@ class _Early:
     payload: memoryview
 
 
+class _Landing:
+    """A result that goes into the buffer as it comes, from left to right."""
+
+    __slots__ = ("_is_open", "landed_bytes", "memory")
+
+    def __init__(self, memory: memoryview) -> None:
+        self.memory = memory
+        self.landed_bytes = 0
+        self._is_open = True
+
+    def take(self, offset_bytes: int, piece: memoryview) -> None:
+        """Put a piece where it belongs; none, once this is closed."""
+        if self._is_open:
+            self.landed_bytes = offset_bytes + len(piece)
+            self.memory[offset_bytes : self.landed_bytes] = piece
+
+    def close(self) -> None:
+        """Let what still comes be thrown away."""
+        self._is_open = False
+
+
 class Spread:
     """One site's part in one epoch of one exchange.
 
@@ -38,13 +59,12 @@ class Spread:
         terms: their code, see :class:`anabranch.site.terms.Terms`.
         room: for what comes before its chunk is dealt.
         epoch: how often the set of receivers had changed.
-        lands_apart: whether a result comes into the buffer only when all of it is there, so that
-            until then the buffer has what this site contributes.
+        lands_in_order: whether every element of the buffer must have, at any moment, either the
+            result or what this site contributes, and it is known which.
 
     Attributes:
         is_complete: whether all that is to pass here has.
         held: how many chunks have passed here, or are in this site's buffer.
-        held_ranges: the elements of those, in the order in which they came.
         held_by_tree: the same by tree.
         latest: the tree of the chunk that was last to get here, and the neighbour that sent it;
             None before the first, and where none did.
@@ -57,10 +77,11 @@ class Spread:
         terms: int,
         room: Room,
         epoch: int = 0,
-        lands_apart: bool = False,
+        lands_in_order: bool = False,
     ) -> None:
         self.exchange = exchange
-        self._lands_apart = lands_apart
+        self._lands_in_order = lands_in_order
+        self._landing: dict[int, _Landing] = {}  # by chunk, what comes just now
         self.epoch = epoch
         self.terms = terms
         self._site = site
@@ -80,7 +101,7 @@ class Spread:
         self._early_elements = 0  # of room taken: of those, and of what comes just now
         self.is_complete = False
         self.held = 0
-        self.held_ranges: list[tuple[int, int]] = []
+        self._held_ranges: list[tuple[int, int]] = []
         self.held_by_tree: list[int] = []
         self.latest: tuple[int, int | None] | None = None
 
@@ -205,13 +226,14 @@ class Spread:
             return Receipt(message, owner=self)
         item_bytes = self._arithmetic.item_bytes
         memory = None
-        if self._lands_apart:
-            pass
-        elif self._memory is not None:
+        if self._memory is not None:
             memory = self._memory[chunk.start * item_bytes : chunk.stop * item_bytes]
         elif self._receives:
             assert self._buffer is not None
             memory = self._buffer.memory(chunk.start, chunk.stop, self._arithmetic.wire)
+        if memory is not None and self._lands_in_order:
+            landing = self._landing[chunk.index] = _Landing(memory)
+            return Receipt(message, piece=landing.take, into=landing, owner=self)
         if memory is None:
             apart = self._room.scratch.take(-(-payload_bytes // 4))
             memory = apart.data.cast("B")[:payload_bytes]
@@ -240,6 +262,9 @@ class Spread:
         chunk = self._chunks[message.chunk]
         if not self._arithmetic.has_numbers:
             payload = self._arithmetic.encode(self._arithmetic.gather(chunk.elements).sum)
+        elif isinstance(receipt.into, _Landing):
+            del self._landing[chunk.index]
+            payload = receipt.into.memory
         elif receipt.into is None:
             assert receipt.target is not None
             payload = receipt.target
@@ -267,6 +292,8 @@ class Spread:
             return [Stray(message.path[0], str(error))]
         if receipt.target is not None:
             receipt.target[:] = payload
+        elif receipt.piece is not None:
+            receipt.piece(0, payload)
         return self.received(receipt)
 
     def _pass_on(self, chunk: Chunk, payload: Payload, sender: int | None) -> list[Action]:
@@ -279,7 +306,7 @@ class Spread:
             )
             actions.append(Send(message, payload))
         self.held += 1
-        self.held_ranges.append((chunk.start, chunk.stop))
+        self._held_ranges.append((chunk.start, chunk.stop))
         self.held_by_tree[chunk.tree] += 1
         self.latest = chunk.tree, sender
         if self.held >= self._due:
@@ -302,6 +329,18 @@ class Spread:
         elements = len(payload) // self._arithmetic.item_bytes
         self._room.left += elements
         self._early_elements -= elements
+
+    def stop(self) -> list[tuple[int, int]]:
+        """Put no more into the buffer; return the elements whose result is there, as they came."""
+        item_bytes = self._arithmetic.item_bytes
+        held = [*self._held_ranges]
+        for index, landing in self._landing.items():
+            landing.close()
+            if landed := landing.landed_bytes // item_bytes:
+                start = self._chunks[index].start
+                held.append((start, start + landed))
+        self._landing = {}
+        return held
 
     def release(self) -> None:
         """Give back the room that early data takes; nothing more comes of this exchange."""

@@ -1,0 +1,174 @@
+"""A site joins a group that trains: how fast the state comes, and what the others feel of it.
+
+    sudo python benchmarks/join.py                 # 61 M float32, 5 runs
+    sudo python benchmarks/join.py --elements 4000000 --runs 1 --dry
+
+Four sites are processes in network namespaces, joined by links that the kernel holds to RATE_BPS
+each way. Three of them all-reduce a gradient in a loop, and call `admit` before each round; the
+fourth joins, gets the state (as many float32 as the gradient has) from all three, and all-reduces
+with them. Compared are the seconds in which the state came with those that the links to the
+newcomer need for it at least; the longest round of the others with their median before; and their
+median rounds before and after.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+import common
+from anabranch.emulate import emulated
+from anabranch.overlay import Link, Overlay, Site, dumps
+
+SITES = 4
+RATE_BPS = 400e6
+ELEMENTS = 61_000_000
+ROUNDS = 4  # before the newcomer is started, and after it was let in
+START_S = 300.0
+TOKEN = "join"
+
+
+def overlay() -> Overlay:
+    sites = tuple(Site(f"site-{i}") for i in range(SITES))
+    links = tuple(Link(i, j, RATE_BPS) for i in range(SITES) for j in range(SITES) if i != j)
+    return Overlay("four sites", sites, links)
+
+
+def take_part(name: str, scheduler: str, address: str, elements: int) -> None:
+    """Be one site; print a line for each round."""
+    import anabranch
+
+    weights = np.zeros(elements, np.float32)
+    gradient = np.ones(elements, np.float32)
+    with anabranch.join(scheduler, name, host=address, insecure=True) as group:
+        after = 0
+        while after < ROUNDS:
+            began = time.monotonic()
+            state = group.admit(lambda: {"weights": weights})
+            admitted = time.monotonic()
+            if state is not None:
+                weights = state["weights"]
+            group.all_reduce(gradient)
+            ended = time.monotonic()
+            after += group.size == SITES
+            line = {"began": began, "admitted": admitted, "ended": ended, "sites": group.size}
+            print(json.dumps(line | {"got": state is not None}), flush=True)
+
+
+def run_once(elements: int) -> dict[str, Any]:
+    with ExitStack() as stack:
+        network = overlay()
+        wan = stack.enter_context(emulated(network))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        wan.begin()
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "ANABRANCH_TOKEN": TOKEN}
+        path = folder / "overlay.toml"
+        path.write_text(dumps(network))
+        command = [sys.executable, "-m", "anabranch", "scheduler", "--overlay", str(path)]
+        command += ["--listen", f"{wan.control_address}:0", "--insecure", "--begin-with", "3"]
+        stderr = stack.enter_context((folder / "scheduler").open("w"))
+        scheduler = wan.popen(
+            None, command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment
+        )
+        address = scheduler.stdout.readline().strip()
+        lines: list[list[dict[str, Any]]] = [[] for _ in range(SITES)]
+
+        def start(site: int) -> tuple[subprocess.Popen[str], threading.Thread]:
+            told = [f"site-{site}", address, wan.addresses[site], str(elements)]
+            process = wan.popen(
+                site,
+                [sys.executable, __file__, "--site", *told],
+                stdout=subprocess.PIPE,
+                text=True,
+                env=environment,
+            )
+
+            def follow() -> None:
+                for text in process.stdout:
+                    lines[site].append(json.loads(text))
+
+            thread = threading.Thread(target=follow, daemon=True)
+            thread.start()
+            return process, thread
+
+        started = [start(site) for site in range(SITES - 1)]
+        until = time.monotonic() + START_S
+        while min(map(len, lines[:-1])) < 1 + ROUNDS and time.monotonic() < until:
+            time.sleep(0.05)
+        started.append(start(SITES - 1))
+        for process, thread in started:
+            process.wait(START_S)
+            thread.join()
+    return account(lines, elements)
+
+
+def account(lines: list[list[dict[str, Any]]], elements: int) -> dict[str, Any]:
+    (first, *_) = lines[-1]  # the newcomer's
+    members = lines[0]
+    let_in = next(i for i, line in enumerate(members) if line["sites"] == SITES)
+    # All wait for the state from when the last member has called until each has it.
+    called = max(own[let_in]["began"] for own in lines[:-1])
+    transfer_s = first["admitted"] - called
+    before = [line["ended"] - line["admitted"] for line in members[1:let_in]]
+    after = [line["ended"] - line["admitted"] for line in members[let_in:]]
+    limit_s = 32 * elements / ((SITES - 1) * RATE_BPS)
+    longest_s = members[let_in]["ended"] - members[let_in]["began"]
+    return {
+        "transfer_s": round(transfer_s, 3),
+        "limit_s": round(limit_s, 3),
+        "share_of_limit": round(limit_s / transfer_s, 3),
+        "round_before_s": round(median(before), 3),
+        "round_after_s": round(median(after), 3),
+        "longest_s": round(longest_s, 3),
+        "rounds_it_cost": round((longest_s - median(after)) / median(before), 3),
+        "admit_without_newcomers_s": round(
+            median(line["admitted"] - line["began"] for line in members[1:let_in]), 4
+        ),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--elements", type=int, default=ELEMENTS)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--dry", action="store_true", help="write no file")
+    parser.add_argument("--site", nargs=4, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.site:
+        name, scheduler, address, elements = options.site
+        take_part(name, scheduler, address, int(elements))
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends what was started
+    runs = []
+    for _ in range(options.runs):
+        runs.append(run_once(options.elements))
+        print(json.dumps(runs[-1]), flush=True)
+    summary = {name: common.spread([run[name] for run in runs]) for name in runs[0]}
+    for name, found in summary.items():
+        print(f"{name}: {found['median']}")
+    if not options.dry:
+        common.write(
+            "join",
+            seed=0,
+            sites=SITES,
+            rate_bps=RATE_BPS,
+            elements=options.elements,
+            **summary,
+        )
+
+
+if __name__ == "__main__":
+    main()
