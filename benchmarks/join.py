@@ -57,7 +57,7 @@ def take_part(name: str, scheduler: str, address: str, elements: int) -> None:
         after = 0
         while after < ROUNDS:
             began = time.monotonic()
-            state = group.admit(lambda: {"weights": weights})
+            state = group.admit({"weights": weights})
             admitted = time.monotonic()
             if state is not None:
                 weights = state["weights"]

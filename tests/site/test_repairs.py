@@ -30,13 +30,15 @@ def plan_of(overlay: Overlay, version: int = 1, previous: Plan | None = None) ->
     return with_auxiliary(plan, Auxiliary(primary_busy_bound=1).paths(overlay, plan))
 
 
-async def begin(size: int, least_sites: int = 2) -> tuple[SimulatedNetwork, Cluster]:
+async def begin(
+    size: int, least_sites: int = 2, retries: bool = False
+) -> tuple[SimulatedNetwork, Cluster]:
     pairs = [(a, b) for a in range(size) for b in range(size) if a != b]
     links = tuple(Link(a, b, 1e6, latency_s=0.001) for a, b in pairs)
     overlay = Overlay("full", tuple(Site(f"s{site}") for site in range(size)), links)
     network = simulated(overlay)
     network.begin()
-    repairs = Repairs(plan_of, least_sites)
+    repairs = Repairs(plan_of, least_sites, retries=retries)
     return network, await Cluster.start(network, overlay, plan_of(overlay), repairs=repairs)
 
 
@@ -232,3 +234,37 @@ async def test_the_last_site_ends_the_run() -> None:
     network.kill(0)
     with pytest.raises(RunAborted, match="site 0"):
         await cluster.scheduler.finished()
+
+
+@pytest.mark.parametrize("at_s", [0.03, 0.1, 0.2, 0.3])
+def test_where_it_is_begun_again_a_result_has_the_contributions_of_one_set(at_s: float) -> None:
+    async def go() -> None:
+        network, cluster = await begin(4, retries=True)
+        calls = [call(cluster, site, 20_000) for site in range(4)]
+        await asyncio.sleep(at_s)
+        network.kill(3)
+        calls[3][1].cancel()
+        for buffer, task in calls[:3]:
+            done = await task
+            assert (done.members, done.contributions) == ((0, 1, 2), ())  # all members', no other's
+            assert (buffer == np.float32(7 / 3)).all()
+        (repaired,) = cluster.witness.of(events.ExchangeRepaired)
+        assert (repaired.reduced_elements, repaired.spread_elements) == (20_000, 0)
+
+    run_virtually(go())
+
+
+@virtually
+async def test_tensors_of_a_call_that_fails_are_as_they_were_where_it_may_be_begun_again() -> None:
+    network, cluster = await begin(4, retries=True)
+    calls = [call(cluster, site, 20_000) for site in (0, 1, 3)]
+    await asyncio.sleep(0.3)
+    network.kill(3)
+    calls[2][1].cancel()
+    await asyncio.sleep(2.0)
+    with pytest.raises(ExchangeError, match="77 elements"):
+        await all_reduce(cluster.agents[2], powers(2, 77))
+    for site, (buffer, task) in enumerate(calls[:2]):
+        with pytest.raises(ExchangeError, match="77 elements"):
+            await task
+        assert (buffer == powers(site, 20_000)).all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import typing
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from anabranch.group import Service
 
 _T = TypeVar("_T")
+OnLoss = typing.Literal["complete", "retry", "abort"]
 _UNKNOWN_BPS = 100e6  # taken for every link's rate until it is measured
 _PACES = {tag_of(pace): pace for pace in PACES}
 
@@ -87,7 +89,7 @@ def scheduler(
         str,
         typer.Option(
             help="What becomes of a group's exchanges when a site or link is lost: complete them "
-            "among those left, or abort."
+            "among those left, retry them from the beginning, or abort."
         ),
     ] = "complete",
     least_sites: Annotated[
@@ -133,17 +135,17 @@ def scheduler(
     credentials = _credentials(tls, SCHEDULER)
     if scenario is None:
         service = _service(overlay, sites, route, measure, pace, updates)
-        if on_loss not in ("complete", "abort"):
-            raise typer.BadParameter(f"--on-loss {on_loss}: give complete or abort")
+        if on_loss not in typing.get_args(OnLoss):
+            raise typer.BadParameter(f"--on-loss {on_loss}: give complete, retry or abort")
         service = replace(
             service,
-            on_loss="complete" if on_loss == "complete" else "abort",
+            on_loss=typing.cast("OnLoss", on_loss),
             least_sites=least_sites,
             begin_with=begin_with,
             silence_s=silence,
         )
         if journal is not None and not service.repairs:
-            raise typer.BadParameter("--journal is for a group with --on-loss complete, no --pace")
+            raise typer.BadParameter("--journal is not for a group with --on-loss abort or --pace")
         _serve_group(service, address, log, credentials, journal)
         return
     from anabranch.run.control import run_scheduler

@@ -58,8 +58,9 @@ class Service:
         under_way_bytes: of buffers whose exchanges may be under way at once.
         least_chunk_elements: chunks are no smaller than this.
         on_loss: what becomes of exchanges when a site or link is lost: they are ``complete``d among
-            those that still reach one another, or the group ends (``abort``). Where the model is
-            served, it ends.
+            those that still reach one another; or begun again (``retry``), so that a result has the
+            contributions of one set of sites, for which each keeps a copy of what it contributes;
+            or the group ends (``abort``). Where the model is served, it ends.
         least_sites: with fewer left than these it ends in any case.
         begin_with: how many sites it begins with, where exchanges are completed; None for all of
             the overlay. Others join when the members let them in.
@@ -79,7 +80,7 @@ class Service:
     batch_size: int = 1
     under_way_bytes: int = 1 << 30
     least_chunk_elements: int = LEAST_ELEMENTS
-    on_loss: Literal["complete", "abort"] = "complete"
+    on_loss: Literal["complete", "retry", "abort"] = "complete"
     least_sites: int = 2
     begin_with: int | None = None
     silence_s: float = 2.0
@@ -168,10 +169,11 @@ class Service:
     @property
     def repairs(self) -> bool:
         """Whether exchanges go on without what is lost."""
-        return self.on_loss == "complete" and self.pace is None
+        return self.on_loss != "abort" and self.pace is None
 
     def _repairs(self) -> Repairs:
-        return Repairs(or_packed(self.plan), self.least_sites, self.begin_with)
+        retries = self.on_loss == "retry"
+        return Repairs(or_packed(self.plan), self.least_sites, self.begin_with, retries)
 
     def _settings(self, may_be_restarted: bool) -> Settings:
         workers = tuple(range(self.overlay.size))

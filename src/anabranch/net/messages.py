@@ -274,6 +274,8 @@ class Welcome(Message, frozen=True):
         secret: the receiver's own, see :mod:`anabranch.net.identity`.
         lane_secrets: of its lanes to other sites, by their index; empty where no link leads.
         repairs: whether exchanges go on without a site or a link that is lost.
+        retries: whether all of an exchange that has lost something is reduced again, so that its
+            result has the contributions of one set of sites.
         is_new: whether the group goes on already, and its members have to let the receiver in.
     """
 
@@ -287,6 +289,7 @@ class Welcome(Message, frozen=True):
     secret: bytes = b""
     lane_secrets: tuple[bytes, ...] = ()
     repairs: bool = False
+    retries: bool = False
     is_new: bool = False
 
 

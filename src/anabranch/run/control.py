@@ -379,7 +379,8 @@ def make_scheduler(
 def _repairs(scenario: Scenario) -> Repairs | None:
     if scenario.on_loss == "abort" or scenario.is_served:
         return None
-    return Repairs(or_packed(partial(_plan, scenario)), scenario.least_sites)
+    planner, retries = or_packed(partial(_plan, scenario)), scenario.on_loss == "retry"
+    return Repairs(planner, scenario.least_sites, retries=retries)
 
 
 def _pacing(scenario: Scenario, overlay: Overlay, plan: Plan) -> PaceBook | None:

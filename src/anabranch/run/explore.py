@@ -97,6 +97,7 @@ class Case:
         seed: of the numbers.
         comes_s: when each site joins, seconds; those after 0 are not waited for.
         come_back: whether sites that are lost come back, as other processes.
+        retries: whether an exchange that loses something is begun again.
     """
 
     overlay: Overlay
@@ -109,6 +110,7 @@ class Case:
     seed: int
     comes_s: tuple[float, ...] = ()
     come_back: bool = False
+    retries: bool = False
 
     @property
     def founders(self) -> list[int]:
@@ -159,7 +161,7 @@ def make_case(seed: int) -> Case:
                 comes_s = ()  # they would not reach one another
     return Case(
         *(overlay, planner, chunk_elements, tuple(calls), pauses_s, tuple(leaves_after)),
-        *(faults, seed, comes_s, come_back),
+        *(faults, seed, comes_s, come_back, rng.random() < 0.25),
     )
 
 
@@ -315,7 +317,9 @@ async def _run(
                 "",
                 lambda plan, elements: case.chunk_elements,
                 log,
-                repairs=Repairs(_planner(case), _LEAST_SITES, len(case.founders)),
+                repairs=Repairs(
+                    _planner(case), _LEAST_SITES, len(case.founders), retries=case.retries
+                ),
                 journal=journal,
             )
         )
@@ -643,6 +647,8 @@ def _exactness(
         whose = (Contribution(0, call.elements, all_of),)
     covered = 0
     assert isinstance(found.result, np.ndarray)
+    if case.retries and call.source is None and len({each.sites for each in whose}) > 1:
+        yield f"{name} has contributions of more than one set of sites: {whose}"
     for each in whose:
         if each.start != covered:
             yield f"{name}: contributions do not cover the buffer: {whose}"

@@ -125,11 +125,14 @@ class Repairs:
         planner: plans for what is left.
         least_sites: with fewer than these the run ends.
         begin_with: how many sites it begins with; None for all. Others may join later.
+        retries: whether an exchange is begun again among those left; else what is there of its
+            result counts.
     """
 
     planner: Planner
     least_sites: int = 2
     begin_with: int | None = None
+    retries: bool = False
 
 
 class Scheduler:
@@ -449,6 +452,7 @@ class Scheduler:
             self.members.secret(site),
             self.members.lane_secrets(site),
             self._repairs is not None,
+            self._repairs is not None and self._repairs.retries,
             site in self._newcomers,
         )
 

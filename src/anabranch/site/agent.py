@@ -183,6 +183,7 @@ class _Call:
     exchange: int
     next: asyncio.Future[Settled | tuple[Repair, Plan]]  # what follows, in this generation
     generation: int = 0
+    own: Floats | None = None  # what this site contributes, where all may be reduced again
     held: Ranges = ()  # the elements whose result is here
     running: dict[int, Ranges] = field(default_factory=dict)  # what each exchange is to complete
 
@@ -197,6 +198,9 @@ class _Call:
             here = ranges.places(elements, ranges.union(plane.stop(exchange)))
             self.held = ranges.union(self.held, here)
         self.running = {}
+        if self.own is not None:
+            self.buffer.write(0, self.own)
+            self.held = ()
 
 
 @dataclass(slots=True)
@@ -485,6 +489,8 @@ class SiteAgent:
         try:
             if grant.settles:
                 state.calls[number] = call
+                if self.welcome.retries and terms.op != Op.COPY:
+                    call.own = buffer.read(0, buffer.elements).copy()
                 first = None if grant.is_interrupted or number in state.interrupted else whole
                 latest, settled = await self._until_settled(
                     channel, number, call, plan, first, grant, more

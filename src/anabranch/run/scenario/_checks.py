@@ -88,10 +88,10 @@ def _check_served(scenario: Scenario) -> None:
                 "give [serve], or another pace than bsp"
             )
         return
-    if scenario.on_loss == "complete":
+    if scenario.on_loss != "abort":
         raise ScenarioError(
-            'on_loss: "complete" is for all-reduces; where the model is served, the others go on '
-            "without a worker in any case; leave it out"
+            f'on_loss: "{scenario.on_loss}" is for all-reduces; where the model is served, the '
+            "others go on without a worker in any case; leave it out"
         )
     for key, value in (("awareness", scenario.awareness), ("deal", scenario.deal)):
         if value is not None:

@@ -113,7 +113,8 @@ class Scenario(Table, frozen=True, kw_only=True):
         serve: where the model is while workers push and pull; None all-reduces under ``bsp``, and
             lets all sites compute under other paces.
         on_loss: what becomes of all-reduces when a site or a link is lost: they are ``complete``d
-            among those that still reach one another, or the run ends (``abort``).
+            among those that still reach one another, or begun again among them (``retry``), or the
+            run ends (``abort``).
         least_sites: with fewer left than these it ends in any case.
         seed: of every random choice.
         chunk_elements: the most elements of a chunk; None for 262,144, and on packed trees for a
@@ -144,7 +145,7 @@ class Scenario(Table, frozen=True, kw_only=True):
     awareness: AnyAwareness | None = None
     auxiliary: Auxiliary | None = None
     serve: Serve | None = None
-    on_loss: Literal["complete", "abort"] = "abort"
+    on_loss: Literal["complete", "retry", "abort"] = "abort"
     least_sites: Positive = 2
     seed: Annotated[int, Meta(ge=0)] = 0
     chunk_elements: Annotated[int, Meta(ge=1, le=MOST_CHUNK_ELEMENTS)] | None = None
