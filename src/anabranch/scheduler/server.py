@@ -229,7 +229,6 @@ class Scheduler:
         self._newcomers = Newcomers()
         self._sessions: dict[int, Session] = {}  # with the sites that take part
         self._missing: dict[int, _Missing] = {}  # whose connections have broken
-        self._returning: dict[int, set[int]] = {}  # lost sites that are back, and who has to know
         self._told_epoch = 0  # of sums
         self._accused: set[int] = set()  # whose lanes have ended, as neighbours say
         self._times = RoundTimes()
@@ -364,9 +363,9 @@ class Scheduler:
             self._sessions[site].post(message)
 
     def _tell_members(self, message: Message) -> None:
-        """Tell all but those that come back and have not begun."""
+        """Tell all but those that have not begun."""
         for site, session in self._sessions.items():
-            if site not in self._returning:
+            if site not in self._newcomers:
                 session.post(message)
 
     def _write_joined(self, site: int, now_s: float) -> None:
@@ -403,12 +402,8 @@ class Scheduler:
             if self._repairs is not None and self._end.done():
                 raise OutOfPlaceMessage(f"site {message.name!r} joins, but the run is over")
         self._sessions[site] = Session(connection)
-        if self._repairs is not None and self._founders is not None:
+        if site in self.lost or (self._repairs is not None and self._founders is not None):
             self._newcomers.came(site)
-            self._sessions[site].post(self._welcome_to(site))
-            return site
-        if site in self.lost:
-            self._returning[site] = set()
             self._sessions[site].post(self._welcome_to(site))
             if self._pacing is not None and self._pacing.epoch:
                 self._sessions[site].post(self._epoch_changed(self._pacing))
@@ -453,7 +448,7 @@ class Scheduler:
             self.members.lane_secrets(site),
             self._repairs is not None,
             self._repairs is not None and self._repairs.retries,
-            site in self._newcomers,
+            self._repairs is not None and site in self._newcomers,
         )
 
     # --- after a restart
@@ -588,10 +583,6 @@ class Scheduler:
         match message:
             case Ready() if message.buffer_elements < 0:
                 raise MalformedMessage(f"buffers of {message.buffer_elements} elements")
-            case Ready() if site in self._returning and not self._returning[site]:
-                self._introduce(site, message.buffer_elements)
-            case Failed() if site in self._returning:
-                self._forget(site)
             case Ready() if site in (self._founders or ()) and site not in self._ready:
                 self._ready.add(site)
                 self._begin_if_all_ready(site, message.buffer_elements)
@@ -668,8 +659,7 @@ class Scheduler:
             case RejoinAck() if self._probes.is_healing(frozenset((site, message.site))):
                 self._healed(frozenset((site, message.site)), site)
             case RejoinAck() if 0 <= message.site < self.overlay.size:
-                if message.incarnation == self.members.incarnations[message.site]:
-                    self._met(message.site, site)
+                pass  # it need not be waited for any more
             case CutOff():
                 self._accuse(site, message)
             case Failed():
@@ -683,14 +673,7 @@ class Scheduler:
         """Act on a message of one that is no member yet; whatever it does, the others go on."""
         match message:
             case Ready() if not self._newcomers.is_introduced(site):
-                others = self._sessions.keys() - {site}
-                link = self.overlay.link
-                near = [each for each in others if link(site, each) and link(each, site)]
-                incarnation, address = self.members.incarnations[site], self.members.address(site)
-                for other in near:
-                    self._post(other, Rejoined(site, incarnation, *address))
-                if self._newcomers.introduce(site, near):
-                    self._start_newcomer(site)
+                self._introduce(site, message.buffer_elements)
             case RejoinAck() if message.site in self._newcomers:
                 self._met_newcomer(site, message)
             case Gather() if message.admits and self._newcomers.has_started(site):
@@ -713,9 +696,35 @@ class Scheduler:
         if is_now and self._newcomers.met(message.site, site):
             self._start_newcomer(message.site)
 
+    def _introduce(self, site: int, buffer_elements: int) -> None:
+        """Tell the neighbours of a newcomer where it is; it starts once they know."""
+        if self._pacing is not None and buffer_elements != self._buffer_elements:
+            self._sessions[site].post(
+                Abort(f"{buffer_elements} elements, where this run has {self._buffer_elements}")
+            )
+            self._forget_newcomer(site)
+            return
+        incarnation, address = self.members.incarnations[site], self.members.address(site)
+        others, link = self._sessions.keys() - {site}, self.overlay.link
+        near = [other for other in sorted(others) if link(site, other) or link(other, site)]
+        for other in near:
+            self._post(other, Rejoined(site, incarnation, *address))
+        if self._newcomers.introduce(site, near):
+            self._start_newcomer(site)
+
     def _start_newcomer(self, site: int) -> None:
+        """Let one begin: where the model is served, as a worker; else it has to be let in yet."""
+        now_s = self._since_start_s()
         self._post(site, Patience(self._patience_s))
-        self._post(site, Start(self._since_start_s()))
+        self._post(site, Start(now_s))
+        if self._pacing is not None:
+            self._newcomers.forget(site)
+            for past in (self.lost, self._accused, self._left):
+                past.discard(site)
+            self._write_joined(site, now_s)
+            self._act(self._pacing.joined(site, now_s), now_s)
+            if self._pacing.is_over:
+                self._post(site, PaceOver())
 
     def _forget_newcomer(self, site: int) -> None:
         self._newcomers.forget(site)
@@ -932,7 +941,8 @@ class Scheduler:
             self._missing.clear()
             for site, session in self._sessions.items():
                 late = Abort("the group has ended, and did not let this site in")
-                session.post(late if site in self._newcomers else Shutdown())
+                is_late = self._pacing is None and site in self._newcomers
+                session.post(late if is_late else Shutdown())
             self._end.set_result(None)
 
     # --- who is there
@@ -984,8 +994,6 @@ class Scheduler:
                 del self._sessions[site]
             if not self._sessions:
                 self._all_gone.set()
-        elif site in self._returning:
-            self._forget(site)
         elif site in self._newcomers:
             self._forget_newcomer(site)
         elif site in self.lost:  # it has left, and is let go
@@ -1194,9 +1202,13 @@ class Scheduler:
 
     def _lose(self, site: int, why: str, died: bool = False) -> None:
         """Go on without a site, or end the run."""
+        self._give_up(site, why, died)
+        for newcomer in self._newcomers.gone(site):  # which does not wait for it any more
+            if not self._end.done():
+                self._start_newcomer(newcomer)
+
+    def _give_up(self, site: int, why: str, died: bool) -> None:
         del self._sessions[site]
-        for other in self._newcomers.gone(site):
-            self._start_newcomer(other)
         if site in self._missing:
             self._missing.pop(site).timer.cancel()
         now_s = self._since_start_s()
@@ -1211,55 +1223,9 @@ class Scheduler:
         if self._pacing is not None and goes_on:
             self.lost.add(site)
             self._act(self._pacing.lost(site, now_s), now_s)
-            for returning in [*self._returning]:
-                self._met(returning, site)  # nobody waits for it
             self._end_if_all_left()
         else:
             self.abort(why)
-
-    # --- who comes back
-
-    def _introduce(self, site: int, buffer_elements: int) -> None:
-        """Tell the neighbours of a site that is back where it is; it begins once they know."""
-        if buffer_elements != self._buffer_elements:
-            self._sessions[site].post(
-                Abort(f"{buffer_elements} elements, where this run has {self._buffer_elements}")
-            )
-            self._forget(site)
-            return
-        incarnation, address = self.members.incarnations[site], self.members.addresses[site]
-        links = self.overlay.link
-        for other, session in self._sessions.items():
-            if other != site and (links(site, other) or links(other, site)):
-                self._returning[site].add(other)
-                session.post(Rejoined(site, incarnation, *address))
-        if not self._returning[site]:
-            self._take_back(site)
-
-    def _met(self, site: int, other: int) -> None:
-        """Take note that a site knows, or need not know, that another is back."""
-        waiting_for = self._returning.get(site, set())
-        if other in waiting_for:
-            waiting_for.remove(other)
-            if not waiting_for:
-                self._take_back(site)
-
-    def _take_back(self, site: int) -> None:
-        assert self._pacing is not None
-        del self._returning[site]
-        for past in (self.lost, self._accused, self._left):
-            past.discard(site)
-        now_s = self._since_start_s()
-        self._sessions[site].post(Patience(self._patience_s))
-        self._sessions[site].post(Start(now_s))
-        self._write_joined(site, now_s)
-        self._act(self._pacing.joined(site, now_s), now_s)
-        if self._pacing.is_over:
-            self._sessions[site].post(PaceOver())
-
-    def _forget(self, site: int) -> None:
-        """Let one that came back and has not begun go again: it is as lost as it was."""
-        del self._returning[site], self._sessions[site]
 
     def _tell_patience(self) -> None:
         """Tell sites how long they may try to connect again, when that has changed enough."""
