@@ -21,25 +21,30 @@ _CASES = 50  # that a process runs before it tells of them
 
 @app.command()
 def explore(
-    exchanges: Annotated[int, typer.Option(help="Stop after so many exchanges.", min=1)] = 10_000,
-    hours: Annotated[float, typer.Option(help="Stop after so long.", min=0.0)] = math.inf,
+    exchanges: Annotated[
+        int | None,
+        typer.Option(help="Stop after so many exchanges; 10,000 if --hours is not given.", min=1),
+    ] = None,
+    hours: Annotated[float | None, typer.Option(help="Stop after so long.", min=0.0)] = None,
     seed: Annotated[int, typer.Option(help="Of the first case.", min=0)] = 0,
     jobs: Annotated[
         int | None, typer.Option(help="Processes at once; one a core if not given.", min=1)
     ] = None,
 ) -> None:
-    """Lose sites and links at random moments, in virtual time, and check what exchanges come to.
+    """Lose sites and links, let sites come and the scheduler restart, in virtual time, and check.
 
     Whatever is lost: an exchange that ends has the same bits everywhere, is the exact result of the
     contributions that it names, which are those of all sites that stayed, and everything ends.
     """
     from anabranch.run.explore import make_case, minimised
 
+    longest_s = math.inf if hours is None else 3600 * hours
+    most = exchanges or (10_000 if hours is None else math.inf)
     began_s = time.monotonic()
     with ending_on_interrupt():
         for found in search(seed, jobs or os.cpu_count() or 1):
             took_s = time.monotonic() - began_s
-            done = found.exchanges >= exchanges or took_s >= 3600 * hours
+            done = found.exchanges >= most or took_s >= longest_s
             if found.violations or done:
                 break
     console.print(
