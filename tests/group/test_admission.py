@@ -169,10 +169,33 @@ def test_a_site_that_joins_later_calls_nothing_before_it_is_let_in() -> None:
 
 
 def test_states_that_differ_are_named() -> None:
+    service = anabranch.Service(_local._complete(3), awareness=None, adaptive=False, begin_with=2)
+    with _local._serving(service) as (address, token), ThreadPoolExecutor(3) as pool:
+        names = ["site0", "site1"]
+        founders = list(pool.map(lambda name: anabranch.join(address, name, token=token), names))
+        list(pool.map(lambda group: group.admit({"w": np.zeros(2)}), founders))
+        new = anabranch.join(address, "site2", token=token)
+        waiting = pool.submit(new.admit, None)
+
+        def admit(group: anabranch.Group) -> str:
+            for _ in range(200):
+                try:
+                    group.admit({"w": np.zeros(2 + group.rank)})
+                except anabranch.ExchangeError as error:
+                    return str(error)
+            return "no error"
+
+        said = [*pool.map(admit, founders)]
+        assert "the states of site0 and site1 differ in their tensors" in said[0]
+        assert said[0] == said[1] == str(waiting.exception())
+        list(pool.map(lambda group: group.close(), [*founders, new]))
+
+
+def test_a_subgroup_lets_no_site_in() -> None:
     with local(2) as groups, ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda group: group.admit(lambda: {"w": np.zeros(3)}), groups))
+        pair = [*pool.map(lambda group: group.subgroup(["site0", "site1"]), groups)]
         with pytest.raises(ValueError, match="a subgroup lets no site in"):
-            next(pool.map(lambda g: g.subgroup(["site0", "site1"]), groups)).admit(None)
+            pair[0].admit(None)
 
 
 def test_a_group_that_ends_with_a_loss_lets_no_site_in() -> None:
