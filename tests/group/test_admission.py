@@ -191,6 +191,35 @@ def test_states_that_differ_are_named() -> None:
         list(pool.map(lambda group: group.close(), [*founders, new]))
 
 
+def test_a_state_that_cannot_be_handed_on_is_named_everywhere_and_the_group_goes_on() -> None:
+    service = anabranch.Service(_local._complete(3), awareness=None, adaptive=False, begin_with=2)
+    with _local._serving(service) as (address, token), ThreadPoolExecutor(3) as pool:
+        names = ["site0", "site1"]
+        founders = list(pool.map(lambda name: anabranch.join(address, name, token=token), names))
+        list(pool.map(lambda group: group.admit({"w": np.zeros(2)}), founders))
+        new = anabranch.join(address, "site2", token=token)
+        waiting = pool.submit(new.admit, None)
+
+        def admit(group: anabranch.Group) -> str:
+            for _ in range(200):
+                try:
+                    group.admit({"w": np.zeros(2), "odd": object()} if group.rank else fine)
+                except (anabranch.ExchangeError, ValueError) as error:
+                    return str(error)
+            return "no error"
+
+        fine = {"w": np.zeros(2), "odd": 3}
+        said = [*pool.map(admit, founders)]
+        assert said[1].startswith("state['odd'] is a object")
+        assert said[0] == str(waiting.exception())
+        assert said[0].startswith("site1 cannot hand its state on: ValueError: state['odd'] is a")
+        found = [*pool.map(lambda group: group.admit(fine), [*founders, new])]
+        assert found[:2] == [None, None]
+        assert found[2] is not None
+        assert found[2]["odd"] == 3
+        list(pool.map(lambda group: group.close(), [*founders, new]))
+
+
 def test_a_subgroup_lets_no_site_in() -> None:
     with local(2) as groups, ThreadPoolExecutor(2) as pool:
         pair = [*pool.map(lambda group: group.subgroup(["site0", "site1"]), groups)]

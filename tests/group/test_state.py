@@ -74,6 +74,42 @@ def test_what_cannot_be_handed_on_is_named() -> None:
         Packed({(1, 2): 3})
     with pytest.raises(ValueError, match="of type str"):
         Packed(np.array(["text"]))
+    with pytest.raises(ValueError, match=r"state\['x'\] is a tensor that cannot be handed on"):
+        Packed({"x": torch.eye(3).to_sparse()})
+    with pytest.raises(ValueError, match="make tensors of long lists"):
+        Packed({"history": [0.5] * 200_000})
+    endless: list[Any] = []
+    endless.append(endless)
+    for each in (endless, "\ud800"):
+        with pytest.raises(ValueError, match="the state cannot be handed on"):
+            Packed(each)
+
+
+def test_numbers_of_any_kind_come_through() -> None:
+    found = through({"best": np.float64(0.25), "n": np.int32(7), "huge": -(1 << 90), "b": True})
+    assert found == {"best": 0.25, "n": 7, "huge": -(1 << 90), "b": True}
+    assert isinstance(found["best"], np.float64)
+    assert found["b"] is True
+    generator = np.random.default_rng(3)
+    state = generator.bit_generator.state
+    assert through(state) == state
+
+
+def test_other_byte_orders_and_conjugates_come_through_by_value() -> None:
+    assert through(np.arange(3, dtype=">f4")).tolist() == [0.0, 1.0, 2.0]
+    given = torch.tensor([1 + 2j, 3 - 1j]).conj()
+    assert torch.equal(through(given), given)
+
+
+def test_views_of_one_memory_are_copied() -> None:
+    flat = torch.arange(12, dtype=torch.float32)
+    found = through([flat[4:8], flat, flat[:4], flat[6:]])
+    assert [each.tolist() for each in found] == [
+        flat[4:8].tolist(),
+        flat.tolist(),
+        flat[:4].tolist(),
+        flat[6:].tolist(),
+    ]
 
 
 def test_only_tensors_count_where_states_are_compared() -> None:
@@ -81,6 +117,7 @@ def test_only_tensors_count_where_states_are_compared() -> None:
     assert one.shape == Packed({"w": np.ones(3), "loss": 0.7}).shape
     assert one.shape != Packed({"w": np.zeros(4), "loss": 0.5}).shape
     assert one.shape != Packed({"v": np.zeros(3), "loss": 0.5}).shape
+    assert one.shape == Packed({"w": np.zeros(3), "loss": [0.5, 0.7], "times": {"a": 1}}).shape
 
 
 @pytest.mark.parametrize("skeleton", [b"", b"\xc1", b"\x92\xa1#\x93\xa5numpy\xa3abc\x90"])

@@ -46,7 +46,7 @@ def test_two_schedulers_do_not_share_one(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     with Journal(path) as journal:
         journal.save(b"mine")
-        with pytest.raises(LogError, match="locked"):
+        with pytest.raises(LogError, match="another scheduler uses it"):
             Journal(path)
 
 

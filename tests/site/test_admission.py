@@ -252,3 +252,106 @@ async def test_a_group_waits_until_those_that_are_there_reach_one_another() -> N
     cluster = await starting
     assert {agent.welcome.is_new for agent in cluster.agents} == {False}
     assert await mean_of(cluster.agents) == {np.float32(7 / 3)}
+
+
+@virtually
+async def test_a_newcomer_that_all_holders_die_on_gets_no_state() -> None:
+    network, cluster = await begin(4, begin_with=2)
+    await let_in(cluster.agents)
+    new = [await cluster.join(site) for site in (2, 3)]
+    waiting = [asyncio.create_task(agent.admit()) for agent in new]
+    await asyncio.sleep(0.1)
+    told = await let_in(cluster.agents)
+    await asyncio.gather(*waiting)
+    receiving = [asyncio.create_task(hand_on([agent], told)) for agent in new]
+    await asyncio.sleep(0.01)
+    for site in (0, 1):
+        network.kill(site)
+        cluster.agents[site].close()
+    for task in receiving:
+        with pytest.raises(ExchangeError, match="no site is left that has"):
+            await task
+
+
+@virtually
+async def test_a_newcomer_with_links_of_one_way_gets_the_state_over_the_trees() -> None:
+    links = [Link(a, b, 1e6) for a, b in [(0, 1), (1, 0), (0, 2), (2, 1)]]
+    overlay = Overlay("ways", tuple(Site(f"s{site}") for site in range(3)), tuple(links))
+    network = simulated(overlay)
+    network.begin()
+    repairs = Repairs(plan_of, 2, 2)
+    cluster = await Cluster.start(
+        network, overlay, plan_of(overlay), repairs=repairs, joining=range(2)
+    )
+    await let_in(cluster.agents)
+    new = await cluster.join(2)
+    waiting = asyncio.create_task(new.admit())
+    await asyncio.sleep(0.1)
+    told = await let_in(cluster.agents)
+    await waiting
+    for buffer in await hand_on([*cluster.agents, new], told):
+        assert (buffer == np.arange(5000)).all()
+    assert await mean_of([*cluster.agents, new]) == {np.float32(7 / 3)}
+
+
+@pytest.mark.parametrize("call", ["exchange", "gather"])
+def test_a_newcomer_that_does_not_wait_harms_only_itself(call: str) -> None:
+    async def go() -> None:
+        _, cluster = await begin(4, begin_with=3)
+        new = await cluster.join(3)
+        given = powers(3)
+        doing = all_reduce(new, given) if call == "exchange" else new.gather(b"")
+        with pytest.raises(RunAborted, match="refused this site: a "):
+            await doing
+        assert await mean_of(cluster.agents) == {np.float32(7 / 3)}
+        assert (await let_in(cluster.agents)).members == (0, 1, 2)
+
+    run_virtually(go())
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_one_that_leaves_holds_no_newcomer_up_and_may_come_back(dies: bool) -> None:
+    async def go() -> None:
+        network, cluster = await begin(4, begin_with=3)
+        leaving = asyncio.create_task(cluster.agents[2].leave())
+        await asyncio.sleep(0.1)
+        if dies:
+            network.kill(2)
+            leaving.cancel()
+        else:
+            network.disconnect(2)  # so that it does not hear that it may go
+        assert await mean_of(cluster.agents[:2]) == {1.5}
+        new = await asyncio.wait_for(cluster.join(3), 20.0)
+        waiting = asyncio.create_task(new.admit())
+        await asyncio.sleep(0.1)
+        assert (await let_in(cluster.agents[:2])).members == (0, 1, 3)
+        await waiting
+        if dies:
+            network.revive(2)
+        else:
+            network.reconnect(2)
+            await leaving
+        again = await asyncio.wait_for(cluster.join(2), 20.0)
+        waiting = asyncio.create_task(again.admit())
+        await asyncio.sleep(0.1)
+        assert (await let_in([*cluster.agents[:2], new])).members == (0, 1, 2, 3)
+        await waiting
+
+    run_virtually(go())
+
+
+@virtually
+async def test_a_subgroup_may_be_asked_for_before_and_after_an_admission() -> None:
+    _, cluster = await begin(3, begin_with=2)
+    one, other = cluster.agents
+    new = await cluster.join(2)
+    waiting = asyncio.create_task(new.admit())
+    await asyncio.sleep(0.1)
+    first = await one.subgroup((0, 1))
+    await let_in(cluster.agents)
+    await waiting
+    assert await other.subgroup((0, 1)) == first
+
+
+def powers(site: int, elements: int = 100) -> Floats:
+    return np.full(elements, 2.0**site, np.float32)

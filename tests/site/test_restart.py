@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
-from anabranch.net.errors import RunAborted
+from anabranch.net.errors import LinkError, RunAborted
+from anabranch.net.messages import Restarted
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed, Plan
 from anabranch.record import LogError, events
+from anabranch.scheduler.memory import encode, read
 from anabranch.scheduler.server import Repairs, Scheduler
 from anabranch.sim.loop import run_virtually
 from anabranch.sim.network import SimulatedNetwork
@@ -307,3 +310,81 @@ async def test_what_is_said_while_sites_come_back_counts_once() -> None:
     assert await means_of(tasks) == {np.float32(7 / 3)}
     for _ in range(100):  # each side tells the other how much it has heard, now and then
         assert await means_of(calls_of(group.agents)) == {np.float32(7 / 3)}
+
+
+@virtually
+async def test_a_connection_may_break_before_a_site_is_asked_how_far_it_is() -> None:
+    group = await Restartable.begin(3)
+    tasks = calls_of(group.agents, 5_000)
+    await asyncio.sleep(0.1)
+    group.kill_scheduler()
+    await asyncio.sleep(0.1)
+    control = group.agents[1]._scheduler
+    hear, dropped = control.hear, []
+
+    def deaf(message: Any, connection: Any) -> None:
+        if isinstance(message, Restarted) and not dropped:
+            dropped.append(message)
+            connection.close()
+            control.lost(LinkError("broken"))
+            return
+        hear(message, connection)
+
+    control.hear = deaf  # type: ignore[method-assign]
+    await group.start_scheduler()
+    assert await means_of(tasks) == {np.float32(7 / 3)}
+    assert dropped
+    assert not group.scheduler.lost
+
+
+@virtually
+async def test_a_clock_that_was_set_back_blames_no_site() -> None:
+    group = await Restartable.begin(3)
+    tasks = calls_of(group.agents, 5_000)
+    await asyncio.sleep(5.0)
+    assert group.journal.data is not None
+    group.kill_scheduler()
+    began = structs.replace(read(group.journal.data), began_at_s=group.journal.now_s() + 3600.0)
+    group.journal.data = encode(began)
+    await group.start_scheduler()
+    assert await means_of(tasks) == {np.float32(7 / 3)}
+    assert await means_of(calls_of(group.agents)) == {np.float32(7 / 3)}
+
+
+@pytest.mark.parametrize("lie", ["op", "answer", "count"])
+def test_a_site_that_lies_about_its_calls_is_named(lie: str) -> None:
+    async def go() -> None:
+        group = await Restartable.begin(3)
+        tasks = calls_of(group.agents, 20_000)
+        await asyncio.sleep(0.1)
+        group.kill_scheduler()
+        agent = group.agents[2]
+        stand = agent._standing
+
+        def lying(channel: int) -> Any:
+            told = stand(channel)
+            (exchange,) = told.exchanges
+            signature = structs.replace(exchange.signature, op=99)
+            match lie:
+                case "op":
+                    exchange = structs.replace(exchange, signature=signature)
+                    return structs.replace(told, exchanges=(exchange,))
+                case "answer":
+                    return structs.replace(told, answers=(b"none",))
+                case _:
+                    return structs.replace(told, asked=-3)
+
+        agent._standing = lying  # type: ignore[method-assign]
+        await group.start_scheduler()
+        for task in tasks[:2]:
+            with pytest.raises(RunAborted, match=r"site 2 \(s2\) broke the protocol"):
+                await task
+        with pytest.raises(RunAborted, match="refused this site"):
+            await tasks[2]
+
+    run_virtually(go())
+
+
+def test_a_journal_of_another_release_is_refused() -> None:
+    with pytest.raises(LogError, match="not one of this release"):
+        read(b"{}")

@@ -144,6 +144,14 @@ def scheduler(
             begin_with=begin_with,
             silence_s=silence,
         )
+        if begin_with is not None and not service.repairs:
+            raise typer.BadParameter(
+                "--begin-with is not for a group with --on-loss abort or --pace"
+            )
+        if begin_with is not None and begin_with > service.overlay.size:
+            raise typer.BadParameter(
+                f"--begin-with {begin_with}: the overlay has {service.overlay.size} sites"
+            )
         if journal is not None and not service.repairs:
             raise typer.BadParameter("--journal is not for a group with --on-loss abort or --pace")
         _serve_group(service, address, log, credentials, journal)
@@ -153,6 +161,12 @@ def scheduler(
     for option, given in (("--overlay", overlay), ("--sites", sites), ("--pace", pace)):
         if given is not None:
             raise typer.BadParameter(f"{option} is for a group; the scenario says it itself")
+    for option, is_given in (
+        ("--begin-with", begin_with is not None),
+        ("--journal", journal is not None),
+    ):
+        if is_given:
+            raise typer.BadParameter(f"{option} is for a group, not for a scenario's run")
     if log is None:
         raise typer.BadParameter("--log is missing: the event log of the run")
     if route and not route.isdigit():

@@ -49,6 +49,7 @@ T = TypeVar("T")
 
 OPS = {"mean": Op.MEAN, "sum": Op.SUM, "max": Op.MAX}
 _NOT_IN = "this site joins a group that goes on; call group.admit(...) first"
+_MOST_TOLD = 2000  # characters of an error that others are told
 _REMEMBERED = 64  # exchanges of which `stats` tells
 
 
@@ -388,17 +389,23 @@ class Group:
             self._admissions += 1
             found = None
             if admitted.newcomers:
-                has_it = self._member.index in admitted.holders
-                packed = Packed(state() if callable(state) else state) if has_it else None
                 try:
-                    found = self._hand_on(packed, admitted)
+                    found = self._hand_on(state, admitted)
                 except _NoneHasIt:
                     continue  # the only site that had it is lost: another one's counts
             agent.holds_state = True
             return None if found is None else found.state()
 
-    def _hand_on(self, packed: Packed | None, admitted: Admitted) -> Unpacked | None:
+    def _hand_on(self, state: Any, admitted: Admitted) -> Unpacked | None:
         """Hand the state to those that have none of it; return what has come, if this is one."""
+        packed: Packed | None = None
+        if self._member.index in admitted.holders:
+            try:
+                packed = Packed(state() if callable(state) else state)
+            except Exception as error:
+                # The others must not wait for it: this call fails at all of them.
+                self.all_gather([b"", b"", f"{type(error).__name__}: {error}"[:_MOST_TOLD]])
+                raise
         skeleton = self._skeleton(packed, admitted.holders)
         unpacked = None if packed is not None else Unpacked(skeleton)
         arrays = (packed or unpacked).arrays  # type: ignore[union-attr]
@@ -426,14 +433,19 @@ class Group:
                 raise _NoneHasIt
             said = None
             if packed is not None:
-                said = packed.shape, packed.skeleton if first == self._member.index else b""
-            everyone = dict(zip(self._present, self.all_gather(said), strict=False))
-            shapes = {site: tuple(each) for site, each in everyone.items() if each is not None}
-            whole = [(site, skeleton) for site, (_, skeleton) in shapes.items() if skeleton]
+                is_first = first == self._member.index
+                said = [packed.shape, packed.skeleton if is_first else b"", ""]
+            gathered = self.all_gather(said)
+            everyone = dict(zip(self._present, gathered, strict=True))
+            shapes = {site: each for site, each in everyone.items() if each is not None}
+            for site, (_, _, wrong) in shapes.items():
+                if wrong:
+                    raise ExchangeError(f"{self._names[site]} cannot hand its state on: {wrong}")
+            whole = [(site, skeleton) for site, (_, skeleton, _) in shapes.items() if skeleton]
             if not whole:
                 continue  # it was lost meanwhile
             ((site, skeleton),) = whole
-            odd = [each for each, (shape, _) in shapes.items() if shape != shapes[site][0]]
+            odd = [each for each, (shape, _, _) in shapes.items() if shape != shapes[site][0]]
             if odd:
                 raise ExchangeError(
                     f"the states of {self._names[site]} and {self._names[odd[0]]} differ in their "

@@ -313,6 +313,9 @@ def serve(
     """
     with ExitStack() as stack:
         journal = None if journal_path is None else stack.enter_context(FileJournal(journal_path))
+        if log_path is not None and journal is not None and journal.load() is not None:
+            log_path = _next_free(log_path)  # the one before has its own, up to where it stopped
+            say(f"started again: events go to {log_path}")
         log = None if log_path is None else stack.enter_context(EventLog.create(log_path))
         asyncio.run(_serve(service, token, listen, log, listening, say, credentials, journal))
 
@@ -351,6 +354,15 @@ async def _serve(
         _forget(journal)
     finally:
         await scheduler.close()
+
+
+def _next_free(path: Path) -> Path:
+    """Return this path, or with the first number behind its name that no file has."""
+    number, free = 1, path
+    while free.exists():
+        number += 1
+        free = path.with_stem(f"{path.stem}-{number}")
+    return free
 
 
 def _forget(journal: FileJournal | None) -> None:

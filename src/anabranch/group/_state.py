@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from bisect import bisect
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from anabranch.scheduler.channels import MOST_GATHERED_BYTES
+
+_MOST_BYTES = MOST_GATHERED_BYTES - 256  # of a description, which is gathered
 _UNIT_BYTES = 4  # tensors travel as elements of so many bytes, whatever their own type is
 _PLAIN = (bool, int, float, str, bytes, type(None))
 _TYPES = frozenset(
@@ -52,14 +56,25 @@ class Packed:
 
     def __init__(self, state: Any) -> None:
         self.arrays: list[npt.NDArray[np.float32]] = []
-        self._seen: set[int] = set()  # addresses of tensors that are in ``arrays`` themselves
-        described = self._describe(state, "state")
-        self.skeleton = msgspec.msgpack.encode(described)
-        tensors = msgspec.msgpack.encode(_tensors_of(described))
+        self._spans: list[tuple[int, int]] = []  # addresses that are in ``arrays``, in order
+        try:
+            described = self._describe(state, "state")
+            self.skeleton = msgspec.msgpack.encode(described)
+        except (RecursionError, UnicodeEncodeError, OverflowError) as error:
+            raise ValueError(f"the state cannot be handed on: {error}") from None
+        if len(self.skeleton) > _MOST_BYTES:
+            raise ValueError(
+                f"what describes the state, and all in it that is no tensor, has "
+                f"{len(self.skeleton)} bytes, at most {_MOST_BYTES} are handed on; make tensors of "
+                "long lists"
+            )
+        tensors = msgspec.msgpack.encode([*_tensors_of(described, ())])
         self.shape = hashlib.blake2b(tensors, digest_size=16).digest()
 
     def _describe(self, value: Any, where: str) -> Any:
-        if isinstance(value, _PLAIN):
+        if isinstance(value, int) and not isinstance(value, bool) and not _fits(value):
+            return ["n", str(value)]
+        if isinstance(value, _PLAIN) and not isinstance(value, np.generic):
             return ["=", value]
         if isinstance(value, Mapping):
             parts = []
@@ -75,13 +90,13 @@ class Packed:
 
     def _describe_tensor(self, value: Any, where: str) -> Any:
         if isinstance(value, np.ndarray | np.generic):
-            kind, array, whose = value.dtype.name, np.asarray(value), "numpy"
+            kind, array = value.dtype.name, np.asarray(value)
+            if not array.dtype.isnative:
+                array = array.astype(array.dtype.newbyteorder("="))
+            whose = "numpy" if isinstance(value, np.ndarray) else "scalar"
         elif type(value).__module__.startswith("torch") and hasattr(value, "detach"):
-            import torch
-
-            kind, whose = str(value.dtype).removeprefix("torch."), "torch"
-            flat = value.detach().to("cpu").contiguous().view(-1)
-            array = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
+            kind, array = str(value.dtype).removeprefix("torch."), _bytes_of(value, where)
+            whose = "torch"
         else:
             raise ValueError(
                 f"{where} is a {type(value).__name__}; tensors, arrays, numbers, strings and bytes "
@@ -95,24 +110,49 @@ class Packed:
         return ["#", [whose, kind, list(value.shape)]]
 
     def _units(self, raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-        address = raw.ctypes.data
-        fits = raw.size % _UNIT_BYTES == 0 and address % _UNIT_BYTES == 0
-        if fits and raw.flags.writeable and address not in self._seen:
-            self._seen.add(address)
+        start = raw.ctypes.data
+        span = start, start + raw.size
+        fits = raw.size % _UNIT_BYTES == 0 and start % _UNIT_BYTES == 0
+        place = bisect(self._spans, span)
+        near = self._spans[max(0, place - 1) : place + 1]
+        is_apart = all(upto <= span[0] or span[1] <= begin for begin, upto in near)
+        if fits and raw.flags.writeable and is_apart:
+            self._spans.insert(place, span)
             return raw.view(np.float32)
         padded = np.zeros(-(-raw.size // _UNIT_BYTES) * _UNIT_BYTES, np.uint8)
         padded[: raw.size] = raw
         return padded.view(np.float32)
 
 
-def _tensors_of(described: Any) -> Any:
-    """Return a description without plain values."""
+def _fits(number: int) -> bool:
+    return -(1 << 63) <= number < 1 << 64
+
+
+def _bytes_of(tensor: Any, where: str) -> npt.NDArray[np.uint8]:
+    """Return a tensor's elements as bytes in the CPU's memory, without a copy where they are."""
+    import torch
+
+    try:
+        plain = tensor.detach().resolve_conj().resolve_neg()
+        flat = plain.to("cpu").contiguous().view(-1)
+        found: npt.NDArray[np.uint8]
+        found = flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)
+        return found
+    except (RuntimeError, NotImplementedError, TypeError) as error:
+        raise ValueError(f"{where} is a tensor that cannot be handed on: {error}") from None
+
+
+def _tensors_of(described: Any, path: tuple[Any, ...]) -> Iterator[Any]:
+    """Yield each tensor of a description: where it is, and its type and shape."""
     mark, value = described
     if mark == "{":
-        return [[key, _tensors_of(each)] for key, each in value]
-    if mark in "([":
-        return [_tensors_of(each) for each in value]
-    return value if mark == "#" else None
+        for key, each in value:
+            yield from _tensors_of(each, (*path, key))
+    elif mark in "([":
+        for index, each in enumerate(value):
+            yield from _tensors_of(each, (*path, index))
+    elif mark == "#":
+        yield path, value
 
 
 class Unpacked:
@@ -161,11 +201,15 @@ class Unpacked:
             return tuple(self._make(each, arrays) for each in value)
         if mark == "=":
             return value
+        if mark == "n":
+            return int(value)
         whose, kind, shape = value
         size = _size_bytes(value)
         raw = next(arrays).view(np.uint8)[:size] if size else np.empty(0, np.uint8)
         if whose == "numpy":
             return raw.view(kind).reshape(shape)
+        if whose == "scalar":
+            return raw.view(kind)[0]
         import torch
 
         dtype = getattr(torch, kind)
@@ -178,7 +222,7 @@ class Unpacked:
 
 def _size_bytes(value: Any) -> int:
     whose, kind, shape = value
-    if kind not in _TYPES or whose not in ("numpy", "torch"):
+    if kind not in _TYPES or whose not in ("numpy", "scalar", "torch"):
         raise ValueError(f"tensors of type {kind}")
     count = int(np.prod([int(length) for length in shape], dtype=np.int64))
     item = 2 if kind == "bfloat16" else 1 if kind.startswith("float8") else np.dtype(kind).itemsize

@@ -43,11 +43,19 @@ class Journal:
             self._connection.execute("PRAGMA synchronous = FULL")
             self._connection.executescript(_SCHEMA)
         except sqlite3.Error as error:
-            raise LogError(f"the journal {path} cannot be used: {error}") from None
+            why = "another scheduler uses it" if "locked" in str(error) else str(error)
+            raise LogError(f"the journal {path} cannot be used: {why}") from None
 
     def load(self) -> bytes | None:
-        """Return what was written last; None where there is nothing."""
-        row = self._connection.execute("SELECT data FROM memory").fetchone()
+        """Return what was written last; None where there is nothing.
+
+        Raises:
+            LogError: it cannot be read.
+        """
+        try:
+            row = self._connection.execute("SELECT data FROM memory").fetchone()
+        except sqlite3.Error as error:
+            raise LogError(f"the journal {self._path} cannot be read: {error}") from None
         return None if row is None else bytes(row[0])
 
     def save(self, data: bytes) -> None:

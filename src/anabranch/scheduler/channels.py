@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from anabranch import plan as plans
 from anabranch.net.errors import OutOfPlaceMessage, OversizedMessage
 from anabranch.net.messages import (
+    NO_MESSAGE,
     Admitted,
     ChannelStanding,
     Contribution,
@@ -67,6 +68,7 @@ Chunking = Callable[[Plan, int], int]
 """How finely buffers are cut: called with the plan and the elements of the buffer, returns the most
 elements of a chunk."""
 
+_ANSWERS = ExchangeFailed, Settled, Gathered, GatherFailed, Admitted
 MOST_GATHERED_BYTES = 1 << 20
 """The largest value that a site may have gathered."""
 
@@ -211,13 +213,7 @@ class Channels:
         """Answer a site's request for an exchange."""
         book = self._book(site, message.channel)
         signature = message.signature
-        if (
-            signature.elements < 1
-            or signature.op not in list(Op)
-            or signature.wire not in list(Wire)
-            or (signature.receivers and not self._may_be_transfer(book, signature))
-        ):
-            raise OutOfPlaceMessage(f"{self._name(site)} asks to exchange {signature}")
+        self._check(site, signature)
         answers = book.request(site, message.number, signature)
         outcome = Outcome()
         if answers is None:
@@ -322,11 +318,46 @@ class Channels:
             for source, elements, plan in found:
                 exchange, way = self._counter.next(), plans.dumps(plan)
                 parts.append(RepairPart(exchange, source, (receiver,), elements, way))
+            if not found:  # no holder reaches it and is reached: over the trees of all
+                everything, source = ((0, signature.elements),), min(holders)
+                part = RepairPart(self._counter.next(), source, (receiver,), everything)
+                parts.append(part)
         unsettled.begin((*parts,))
         begin = Repair(channel, number, 0, version, "", (*parts,))
         outcome.say += [(member, begin) for member in book.members]
 
-    def _may_be_transfer(self, book: ExchangeBook, signature: Signature) -> bool:
+    def _check(self, site: int, signature: Signature) -> None:
+        if (
+            signature.elements < 1
+            or signature.op not in list(Op)
+            or signature.wire not in list(Wire)
+            or (signature.receivers and not self._may_be_transfer(signature))
+        ):
+            raise OutOfPlaceMessage(f"{self._name(site)} asks to exchange {signature}")
+
+    def check(self, site: int, standing: Standing) -> None:
+        """Check what a site says of its calls after a restart.
+
+        Raises:
+            OutOfPlaceMessage: a call that cannot be, or what is no answer to one.
+        """
+        for channel in standing.channels:
+            counts: tuple[int, ...] = channel.asked, channel.gathered, channel.version
+            for exchange in channel.exchanges:
+                self._check(site, exchange.signature)
+                numbers = exchange.number, exchange.place, exchange.chunk_elements
+                counts = *counts, *numbers, exchange.generation, exchange.exchange
+            for encoded in channel.answers:
+                try:
+                    is_answer = isinstance(decode(encoded), _ANSWERS)
+                except NO_MESSAGE:
+                    is_answer = False
+                if not is_answer:
+                    raise OutOfPlaceMessage(f"{self._name(site)} tells of an answer that is none")
+            if min(counts) < 0:
+                raise OutOfPlaceMessage(f"{self._name(site)} says that it stands at {counts}")
+
+    def _may_be_transfer(self, signature: Signature) -> bool:
         receivers = signature.receivers
         fits = receivers == tuple(sorted({*receivers})) and receivers[0] >= 0
         return (
@@ -640,9 +671,25 @@ class Channels:
             book.admit(sites, plan)
             self._gone -= {*sites}
             self._lost -= {*sites}
-            # Subgroups that are asked for from now on have the new members.
-            self._subgroups.clear()
-            self._asked.clear()
+            # Subgroups that are asked for from now on may have the new members; one that some of
+            # its members have asked for, and others have not yet, is the same for these.
+            awaited = {
+                members
+                for members, channel in self._subgroups.items()
+                if any(
+                    members not in self._asked.get(site, ())
+                    for site in self._books[channel].members
+                )
+            }
+            self._subgroups = {
+                members: channel
+                for members, channel in self._subgroups.items()
+                if members in awaited
+            }
+            self._asked = {
+                site: [members for members in asked if members in awaited]
+                for site, asked in self._asked.items()
+            }
         admitted = Admitted(
             number,
             book.latest,

@@ -544,8 +544,9 @@ class ExchangeBook:
                     if odd:
                         answers.append(self._disagreement(number, 0, (site, signature), odd[0]))
                         continue
-                if number not in self._held and signature.source not in (None, *self.members):
-                    reason = f"site {signature.source}, which would broadcast, is lost"
+                without = self._lacks_source(signature)
+                if number not in self._held and without:
+                    reason = without
                     told = self._fail(number, 0, reason).told
                     answers += [Abandoned(who, number, 0, False, reason) for who in sorted(told)]
                     continue
@@ -554,6 +555,14 @@ class ExchangeBook:
                     continue
                 answers.append(self._answer(site, number, signature))
         return tuple(answers)
+
+    def _lacks_source(self, signature: Signature) -> str:
+        """Return which source is lost that an exchange would need; empty for none."""
+        if signature.source not in (None, *self.members):
+            return f"site {signature.source}, which would broadcast, is lost"
+        if signature.receivers and {*self.members} <= {*signature.receivers}:
+            return f"no site is left that has what sites {signature.receivers} would get"
+        return ""
 
     def _begin(self, site: int, number: int, signature: Signature) -> bool:
         size_bytes = _size_bytes(signature)

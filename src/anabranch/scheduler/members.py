@@ -45,7 +45,10 @@ class Members:
             raise UnauthorisedPeer(str(error)) from None
         if site in self._addresses:
             if site not in gone:
-                raise UnauthorisedPeer(f"site {join.name!r} has joined already")
+                raise UnauthorisedPeer(
+                    f"site {join.name!r} has joined already; if its process has died, try again in "
+                    "some seconds"
+                )
             self._incarnations[site] += 1
         self._addresses[site] = join.host, join.port
         return site

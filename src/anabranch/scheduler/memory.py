@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from anabranch.net.messages import Contribution
+from anabranch.record import LogError
 from anabranch.scheduler.channels import Subgroup
 from anabranch.scheduler.losses import Losses
 
@@ -69,7 +70,22 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 encode = msgspec.json.Encoder(order="deterministic").encode
-decode = msgspec.json.Decoder(Memory).decode
+_decode = msgspec.json.Decoder(Memory).decode
+
+
+def read(data: bytes) -> Memory:
+    """Return what was written down.
+
+    Raises:
+        LogError: it is of another release.
+    """
+    try:
+        return _decode(data)
+    except msgspec.DecodeError as error:
+        raise LogError(
+            f"the journal is not one of this release ({error}); end its group with the release "
+            "that began it, or give another journal for a new group"
+        ) from None
 
 
 class Journal(Protocol):

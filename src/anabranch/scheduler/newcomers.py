@@ -6,7 +6,7 @@ and *asks* to be let in. It is no member until then, and what becomes of it harm
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 
 class Newcomers:
@@ -22,6 +22,9 @@ class Newcomers:
 
     def __contains__(self, site: int) -> bool:
         return site in self._awaits
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._awaits)
 
     def came(self, site: int) -> None:
         """Take note that a site has joined."""

@@ -32,6 +32,10 @@ class Returning:
             self.early.append((site, message))
         return self._standings.keys() >= self.awaited
 
+    def awaits(self, site: int) -> bool:
+        """Return whether a site has to say yet how far it is."""
+        return site in self.awaited and site not in self._standings
+
     @property
     def standings(self) -> dict[int, Standing]:
         """How far each site is that has come back.

@@ -58,6 +58,7 @@ from anabranch.net.messages import (
     Resume,
     Resumed,
     Shutdown,
+    Standing,
     Start,
     SubgroupRequest,
     TimeReply,
@@ -182,7 +183,7 @@ class Scheduler:
     ) -> None:
         self._journal = journal
         self._written = b"" if journal is None else journal.load() or b""
-        memory = memories.decode(self._written) if self._written else None
+        memory = memories.read(self._written) if self._written else None
         if memory is not None:
             if memory.overlay_toml != overlays.dumps(overlay):
                 raise LogError(
@@ -247,6 +248,7 @@ class Scheduler:
         self._began_at_s = 0.0  # by the journal's clock
         self._memory = memory
         self._back: Returning | None = None  # while this finds its group again
+        self._is_first = memory is None  # the run had no scheduler before
         if memory is not None:
             self._remember_all(memory)
 
@@ -336,6 +338,14 @@ class Scheduler:
                 self._is_written = False
                 self.abort(str(error))
 
+    def is_newcomer(self, site: int) -> bool:
+        """Return whether a site has joined and is no member yet."""
+        return site in self._newcomers
+
+    def _is_connected(self, site: int) -> bool:
+        session = self._sessions.get(site)
+        return session is not None and session.connection is not None
+
     def refused(self, site: int | None, error: PeerError) -> None:
         """Take note that a message was refused."""
         reported = error if site is not None else self._refusals.admit(error, self._now_s())
@@ -393,7 +403,7 @@ class Scheduler:
         if self._end.done():
             raise OutOfPlaceMessage(f"site {message.name!r} joins, but the run is over")
         check_identity(connection.peer, connection.identity, identity_of(message.name))
-        gone = self.lost - self._sessions.keys()
+        gone = {site for site in self.lost if not self._is_connected(site)}
         can_lose = self._may_go_on_without if self._repairs is None else self._has_started
         gone |= {site for site in self._missing if can_lose(site)}
         site = self.members.admit(message, connection.challenge, gone)
@@ -572,6 +582,8 @@ class Scheduler:
         if self._end.done():
             return  # nothing counts any more
         if self._back is not None:
+            if isinstance(message, Standing):
+                self.channels.check(site, message)
             if self._back.hear(site, message):
                 self._go_on()
             return
@@ -705,7 +717,8 @@ class Scheduler:
             self._forget_newcomer(site)
             return
         incarnation, address = self.members.incarnations[site], self.members.address(site)
-        others, link = self._sessions.keys() - {site}, self.overlay.link
+        others = {*self._sessions} - {site} - (self.lost - {*self._newcomers})
+        link = self.overlay.link
         near = [other for other in sorted(others) if link(site, other) or link(other, site)]
         for other in near:
             self._post(other, Rejoined(site, incarnation, *address))
@@ -729,8 +742,7 @@ class Scheduler:
     def _forget_newcomer(self, site: int) -> None:
         self._newcomers.forget(site)
         self._sessions.pop(site, None)
-        for other in self._newcomers.gone(site):
-            self._start_newcomer(other)
+        self._need_not_know(site)
 
     def _let_in(self, number: int, holders: frozenset[int]) -> None:
         """Let in those that ask for it, as all members have said by a gathering."""
@@ -761,7 +773,9 @@ class Scheduler:
         return shares(believed, lost, cut, holders, receiver, elements, version)
 
     def _exchange_ended(self, site: int, message: ExchangeEnded) -> None:
-        if not 0 <= message.seconds <= self._since_start_s() + _SLACK_S:
+        # The clock by which a scheduler that was started again knows the beginning may have jumped.
+        longest_s = self._since_start_s() + _SLACK_S if self._is_first else _LONGEST_S
+        if not 0 <= message.seconds <= longest_s:
             raise MalformedMessage(
                 f"an exchange that took {message.seconds:g} s, in a run of "
                 f"{self._since_start_s():.3g} s"
@@ -959,11 +973,15 @@ class Scheduler:
             expected = identity_of(self.overlay.sites[site].name)
             check_identity(connection.peer, connection.identity, expected)
         is_here = self.members.is_here(message, connection.challenge)
-        is_awaited = self._back is not None and site in self._back.awaited
-        if is_here and is_awaited and site not in self._sessions:
+        if is_here and self._back is not None and self._back.awaits(site):
             self._sessions[site] = Session(connection)
             connection.post(Restarted())
             return site
+        if self._memory is not None and site not in self._sessions:
+            raise UnauthorisedPeer(
+                f"the scheduler was started again, and goes on without {connection.peer}, which "
+                f"says it is site {site}; join again"
+            )
         if not is_here or site not in self._sessions or self._founders is None:
             raise UnauthorisedPeer(
                 f"{connection.peer} says it is site {site} of this run, and does not prove it"
@@ -1167,6 +1185,7 @@ class Scheduler:
                 self._write_lost(site, reason, True, now_s)
                 self._post(site, Abort(reason))
                 self._sessions.pop(site, None)
+            self._need_not_know(site)
         plan = self._plan_for_the_rest()
         outcome = self.channels.lose(before.members(size) - losses.members(size), plan)
         self._remember()
@@ -1203,7 +1222,11 @@ class Scheduler:
     def _lose(self, site: int, why: str, died: bool = False) -> None:
         """Go on without a site, or end the run."""
         self._give_up(site, why, died)
-        for newcomer in self._newcomers.gone(site):  # which does not wait for it any more
+        self._need_not_know(site)
+
+    def _need_not_know(self, site: int) -> None:
+        """Let newcomers begin that wait for nothing but that this one knows of them."""
+        for newcomer in self._newcomers.gone(site):
             if not self._end.done():
                 self._start_newcomer(newcomer)
 
@@ -1351,6 +1374,8 @@ class _FromSite:
         self._connection.post(Refusal(type(error).__name__, str(error)))
         if self._site is None:
             self._connection.close()
+        elif self._scheduler.is_newcomer(self._site):
+            self._connection.close()  # which lets it go, and harms no other
         else:
             self._scheduler.abort(f"{self._scheduler.name(self._site)} broke the protocol: {error}")
 

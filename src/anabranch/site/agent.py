@@ -94,7 +94,6 @@ from anabranch.site.timekeeper import Timekeeper
 # How often, while as many chunks end as may be under way, a site tells the scheduler so.
 _REPORTS_A_WINDOW = 16
 _REMEMBERED = 1024  # exchanges of a channel that have ended
-_GATHERED = 4  # gatherings that have
 
 
 class ExchangeError(NetError):
@@ -219,7 +218,7 @@ class _Channel:
     repairs: dict[int, tuple[Repair, Plan]] = field(default_factory=dict)  # likewise: how
     # The latest calls that have ended here: the scheduler may forget what others have not heard.
     ended: deque[Message] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
-    gathered_last: deque[Message] = field(default_factory=lambda: deque(maxlen=_GATHERED))
+    gathered_last: Message | None = None
 
     @property
     def calls_made(self) -> int:
@@ -805,7 +804,7 @@ class SiteAgent:
                 self._subgroups[message.members].set_result(message.channel)
             case Gathered():
                 state = self._channels[message.channel]
-                state.gathered_last.append(message)
+                state.gathered_last = message
                 future = state.gathering.pop(message.number).answered
                 if not future.done():
                     future.set_result(message)
@@ -813,7 +812,7 @@ class SiteAgent:
                 self._admitted(message)
             case GatherFailed():
                 state = self._channels[message.channel]
-                state.gathered_last.append(message)
+                state.gathered_last = message
                 future = state.gathering.pop(message.number).answered
                 if not future.done():
                     future.set_exception(ExchangeError(message.reason))
@@ -866,7 +865,10 @@ class SiteAgent:
         state = self._channels[0]
         future = state.gathering.pop(0 if self._is_new else message.number).answered
         self._is_new = False
-        state.gathered_last.append(message)
+        for each in self._channels.values():  # all members' calls before this one have ended
+            each.ended.clear()
+            each.gathered_last = None
+        state.gathered_last = message
         state.number = state.asked = message.exchanges
         state.gathered = message.number
         if message.plan_json:
@@ -925,7 +927,8 @@ class SiteAgent:
             OpenGathering(number, gathering.place, gathering.value, gathering.admits)
             for number, gathering in state.gathering.items()
         )
-        answers = tuple(encode(message) for message in (*state.ended, *state.gathered_last))
+        last = () if state.gathered_last is None else (state.gathered_last,)
+        answers = tuple(encode(message) for message in (*state.ended, *last))
         counts = state.plan.version, state.asked, state.gathered
         return ChannelStanding(channel, *counts, (*exchanges,), gatherings, answers)
 
