@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -14,6 +16,8 @@ import pytest
 import anabranch
 from anabranch.group import _local
 from anabranch.group._local import local
+from anabranch.overlay import Link, Overlay, Site
+from anabranch.scheduler.awareness import Passive
 
 PROGRAM = """
 import sys
@@ -231,3 +235,26 @@ def test_a_group_that_ends_with_a_loss_lets_no_site_in() -> None:
     service = anabranch.Service(_local._complete(2), awareness=None, on_loss="abort")
     with local(service) as groups, pytest.raises(ValueError, match="lets no site in"):
         groups[0].admit(None)
+
+
+def test_plans_are_made_again_among_those_that_have_come() -> None:
+    slow, fast = 1e6, 1e8  # as is believed; what is slow is not, and is found to be so
+    links = [Link(a, b, slow if a + b == 1 else fast) for a, b in permutations(range(4), 2)]
+    overlay = Overlay("believed", tuple(Site(f"site{site}") for site in range(4)), tuple(links))
+    service = anabranch.Service(overlay, awareness=Passive(update_time_s=0.2), begin_with=3)
+    with _local._serving(service) as (address, token), ThreadPoolExecutor(3) as pool:
+        names = ["site0", "site1", "site2"]
+        groups = list(pool.map(lambda name: anabranch.join(address, name, token=token), names))
+        until_s = time.monotonic() + 30.0
+
+        def reduce(group: anabranch.Group) -> bool:
+            """Return whether a plan is used that was made while the group went on."""
+            while True:
+                group.all_reduce(np.ones(100_000, np.float32))
+                is_new = group.stats.rounds[-1].version > 2
+                if group.all_gather(is_new or time.monotonic() > until_s)[0]:
+                    return is_new
+
+        assert all(pool.map(reduce, groups))
+        list(pool.map(lambda group: group.all_reduce(np.ones(9, np.float32)), groups))
+        list(pool.map(lambda group: group.close(), groups))

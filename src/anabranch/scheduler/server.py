@@ -938,6 +938,9 @@ class Scheduler:
             self._started_s = self._now_s()
             self._began_at_s = 0.0 if self._journal is None else self._journal.now_s()
             if self._awareness is not None:
+                if self._repairs is not None and self.lost:  # those that have not come yet
+                    plan = self.channels.all.plan
+                    self._awareness.go_on(self._losses, plan, self._repairs.planner)
                 self._begin_to_look(_ELEMENT_BYTES * buffer_elements)
             if buffer_elements:
                 self._note_began(buffer_elements)
