@@ -862,3 +862,18 @@ def test_loops_of_several_threads_wait_for_their_own_connections() -> None:
     with ThreadPoolExecutor(4) as pool:
         for done in [pool.submit(asyncio.run, live(20)) for _ in range(4)]:
             done.result()
+
+
+def test_a_host_that_answers_nothing_is_given_up_as_one_that_falls_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def never(self: object, *arguments: object, **options: object) -> None:
+        await asyncio.Event().wait()
+
+    async def go() -> None:
+        network = TcpNetwork(LIMITS, shares_memory=False, least_silence_s=0.05)
+        with pytest.raises(LinkError, match=r"127.0.0.1:9: nothing answered in 0.1 s"):
+            await network.connect(("127.0.0.1", 9), Ear())
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "create_connection", never)
+    asyncio.run(go())

@@ -57,6 +57,8 @@ _LAST_DATA_RECV = struct.Struct("=52xI")
 _HANDSHAKE_S = 10.0  # of TLS
 # How long a caller waits for the greeting of who it calls, whose loop may be held up.
 _GREETING_S = 60.0
+# A connection may take so many times the least silence that counts: a lost first packet costs 1 s.
+_CONNECT_SILENCES = 2.0
 # Reads in one turn of the loop; more would let one fast peer keep the others waiting.
 _READS = 4
 # Inside a payload the loop is woken when what it waits for is there, or so much of it. Less than
@@ -632,7 +634,14 @@ class TcpNetwork:
                     partial(make, outgoing=ring), sock=called
                 )
             else:
-                _, connection = await loop.create_connection(make, *address, **self._secured())
+                # A host that answers nothing would else cost what the kernel takes, some 20 s.
+                longest_s = _CONNECT_SILENCES * self._least_silence_s
+                secured = self._secured()
+                try:
+                    async with asyncio.timeout(longest_s):
+                        _, connection = await loop.create_connection(make, *address, **secured)
+                except TimeoutError:
+                    raise LinkError(f"nothing answered in {longest_s:g} s") from None
             await connection.greeted()
         except (OSError, NetError) as error:
             kind = type(error) if isinstance(error, PeerError) else LinkError
