@@ -49,6 +49,14 @@ async def mean_of(agents: list[SiteAgent], elements: int = 300) -> set[float]:
     return {float(value) for buffer in buffers for value in buffer}
 
 
+async def asks(cluster: Cluster, site: int) -> tuple[SiteAgent, asyncio.Task[Admitted]]:
+    """Let a site join, and ask to be let in."""
+    new = await cluster.join(site)
+    waiting = asyncio.create_task(new.admit())
+    await asyncio.sleep(0.1)
+    return new, waiting
+
+
 async def let_in(agents: list[SiteAgent]) -> Admitted:
     told = await asyncio.gather(*(agent.admit() for agent in agents))
     assert all(each == told[0] for each in told)
@@ -116,9 +124,7 @@ async def test_a_site_that_died_comes_back_and_its_links_count_again() -> None:
     assert await mean_of(cluster.agents[:2]) == {1.5}
     assert cluster.scheduler.lost == {2}
     network.revive(2)
-    again = await cluster.join(2)
-    waiting = asyncio.create_task(again.admit())
-    await asyncio.sleep(0.1)
+    again, waiting = await asks(cluster, 2)
     await let_in(cluster.agents[:2])
     told = await waiting
     assert told.members == (0, 1, 2)
@@ -132,9 +138,7 @@ async def test_a_site_that_died_comes_back_and_its_links_count_again() -> None:
 @virtually
 async def test_a_newcomer_that_goes_before_it_is_let_in_harms_nothing() -> None:
     network, cluster = await begin(4, begin_with=3)
-    new = await cluster.join(3)
-    waiting = asyncio.create_task(new.admit())
-    await asyncio.sleep(0.1)
+    new, waiting = await asks(cluster, 3)
     network.kill(3)
     waiting.cancel()
     await asyncio.sleep(0.1)
@@ -146,9 +150,7 @@ async def test_a_newcomer_that_goes_before_it_is_let_in_harms_nothing() -> None:
 async def test_a_newcomer_that_dies_while_it_gets_the_state_is_left_out() -> None:
     network, cluster = await begin(4, begin_with=3)
     await let_in(cluster.agents)
-    new = await cluster.join(3)
-    waiting = asyncio.create_task(new.admit())
-    await asyncio.sleep(0.1)
+    new, waiting = await asks(cluster, 3)
     told = await let_in(cluster.agents)
     await waiting
     receiving = asyncio.create_task(hand_on([new], told, 200_000))
@@ -165,9 +167,7 @@ async def test_a_newcomer_that_dies_while_it_gets_the_state_is_left_out() -> Non
 async def test_a_holder_that_dies_while_it_hands_on_is_replaced_by_the_others() -> None:
     network, cluster = await begin(4, begin_with=3)
     await let_in(cluster.agents)
-    new = await cluster.join(3)
-    waiting = asyncio.create_task(new.admit())
-    await asyncio.sleep(0.1)
+    new, waiting = await asks(cluster, 3)
     told = await let_in(cluster.agents)
     await waiting
     going = asyncio.create_task(hand_on([*cluster.agents[:2], new], told, 200_000))
@@ -184,9 +184,7 @@ async def test_a_state_comes_over_all_of_the_newcomers_links_at_once() -> None:
     """A million bits a second over each of three links: 32 bits of 93 750 elements take 1 s."""
     _, cluster = await begin(4, begin_with=3)
     await let_in(cluster.agents)
-    new = await cluster.join(3)
-    waiting = asyncio.create_task(new.admit())
-    await asyncio.sleep(0.1)
+    new, waiting = await asks(cluster, 3)
     told = await let_in(cluster.agents)
     await waiting
     loop = asyncio.get_running_loop()
@@ -209,9 +207,7 @@ async def test_calls_of_two_kinds_in_one_place_are_named() -> None:
 async def test_subgroups_are_made_again_with_the_new_site() -> None:
     _, cluster = await begin(3, begin_with=2)
     old = await asyncio.gather(*(agent.subgroup((0, 1)) for agent in cluster.agents))
-    new = await cluster.join(2)
-    waiting = asyncio.create_task(new.admit())
-    await asyncio.sleep(0.1)
+    new, waiting = await asks(cluster, 2)
     await let_in(cluster.agents)
     await waiting
     everyone = [*cluster.agents, new]
@@ -230,9 +226,7 @@ async def test_subgroups_are_made_again_with_the_new_site() -> None:
 @virtually
 async def test_one_that_is_not_let_in_hears_that_the_group_has_ended() -> None:
     _, cluster = await begin(3, begin_with=2)
-    new = await cluster.join(2)
-    waiting = asyncio.create_task(new.admit())
-    await asyncio.sleep(0.1)
+    new, waiting = await asks(cluster, 2)
     await asyncio.gather(*(agent.leave() for agent in cluster.agents))
     with pytest.raises(RunAborted, match="the group has ended, and did not let this site in"):
         await waiting
@@ -284,9 +278,7 @@ async def test_a_newcomer_with_links_of_one_way_gets_the_state_over_the_trees() 
         network, overlay, plan_of(overlay), repairs=repairs, joining=range(2)
     )
     await let_in(cluster.agents)
-    new = await cluster.join(2)
-    waiting = asyncio.create_task(new.admit())
-    await asyncio.sleep(0.1)
+    new, waiting = await asks(cluster, 2)
     told = await let_in(cluster.agents)
     await waiting
     for buffer in await hand_on([*cluster.agents, new], told):
@@ -344,9 +336,7 @@ def test_one_that_leaves_holds_no_newcomer_up_and_may_come_back(dies: bool) -> N
 async def test_a_subgroup_may_be_asked_for_before_and_after_an_admission() -> None:
     _, cluster = await begin(3, begin_with=2)
     one, other = cluster.agents
-    new = await cluster.join(2)
-    waiting = asyncio.create_task(new.admit())
-    await asyncio.sleep(0.1)
+    new, waiting = await asks(cluster, 2)
     first = await one.subgroup((0, 1))
     await let_in(cluster.agents)
     await waiting
