@@ -138,7 +138,7 @@ async def test_a_site_that_died_comes_back_and_its_links_count_again() -> None:
 @virtually
 async def test_a_newcomer_that_goes_before_it_is_let_in_harms_nothing() -> None:
     network, cluster = await begin(4, begin_with=3)
-    new, waiting = await asks(cluster, 3)
+    _, waiting = await asks(cluster, 3)
     network.kill(3)
     waiting.cancel()
     await asyncio.sleep(0.1)
@@ -226,7 +226,7 @@ async def test_subgroups_are_made_again_with_the_new_site() -> None:
 @virtually
 async def test_one_that_is_not_let_in_hears_that_the_group_has_ended() -> None:
     _, cluster = await begin(3, begin_with=2)
-    new, waiting = await asks(cluster, 2)
+    _, waiting = await asks(cluster, 2)
     await asyncio.gather(*(agent.leave() for agent in cluster.agents))
     with pytest.raises(RunAborted, match="the group has ended, and did not let this site in"):
         await waiting
@@ -336,7 +336,7 @@ def test_one_that_leaves_holds_no_newcomer_up_and_may_come_back(dies: bool) -> N
 async def test_a_subgroup_may_be_asked_for_before_and_after_an_admission() -> None:
     _, cluster = await begin(3, begin_with=2)
     one, other = cluster.agents
-    new, waiting = await asks(cluster, 2)
+    _, waiting = await asks(cluster, 2)
     first = await one.subgroup((0, 1))
     await let_in(cluster.agents)
     await waiting
