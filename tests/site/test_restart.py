@@ -20,7 +20,7 @@ from anabranch.scheduler.server import Repairs, Scheduler
 from anabranch.sim.loop import run_virtually
 from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import ExchangeError, Round, SiteAgent
-from tests.site.cluster import TOKEN, Cluster, Floats, Witness, all_reduce, simulated
+from tests.site.cluster import TOKEN, Cluster, Floats, Witness, all_reduce, make_agent, simulated
 
 
 class Written:
@@ -388,3 +388,38 @@ def test_a_site_that_lies_about_its_calls_is_named(lie: str) -> None:
 def test_a_journal_of_another_release_is_refused() -> None:
     with pytest.raises(LogError, match="not one of this release"):
         read(b"{}")
+
+
+@virtually
+async def test_a_scheduler_may_be_started_again_before_all_have_joined() -> None:
+    links = tuple(Link(a, b, 1e6) for a, b in [(0, 1), (1, 0)])
+    overlay = Overlay("pair", (Site("s0"), Site("s1")), links)
+    network = simulated(overlay)
+    network.begin()
+
+    def scheduler() -> Scheduler:
+        control, plan = network.control(None), plan_of(overlay)
+        return Scheduler(control, overlay, plan, TOKEN, "", lambda plan, elements: 512, Witness())
+
+    first = scheduler()
+    address = await first.listen(("", 0))
+    agents = [make_agent(network, site, f"s{site}") for site in range(2)]
+    joining = [asyncio.create_task(agents[0].join(address, patience_s=30.0))]
+    await asyncio.sleep(1.0)
+    network.kill(None)
+    first.abandon()
+    await asyncio.sleep(5.0)
+    network.revive(None)
+    await scheduler().listen(("", address[1]))
+    joining.append(asyncio.create_task(agents[1].join(address, patience_s=30.0)))
+    assert [(await task).site for task in joining] == [0, 1]
+
+
+@virtually
+async def test_a_site_that_has_no_patience_hears_that_the_scheduler_is_gone() -> None:
+    group = await Restartable.begin(3, begin_with=2)
+    late = make_agent(group.network, 2, "s2")
+    network, address = group.network, group.cluster.address
+    network.disconnect(2)
+    with pytest.raises(LinkError):
+        await late.join(address)

@@ -313,9 +313,9 @@ def serve(
     """
     with ExitStack() as stack:
         journal = None if journal_path is None else stack.enter_context(FileJournal(journal_path))
-        if log_path is not None and journal is not None and journal.load() is not None:
+        if log_path is not None and journal is not None and log_path.exists():
             log_path = _next_free(log_path)  # the one before has its own, up to where it stopped
-            say(f"started again: events go to {log_path}")
+            say(f"events go to {log_path}")
         log = None if log_path is None else stack.enter_context(EventLog.create(log_path))
         asyncio.run(_serve(service, token, listen, log, listening, say, credentials, journal))
 

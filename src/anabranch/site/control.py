@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -96,6 +97,7 @@ class Control:
         self._session: Session | None = None
         self._patience_s = LEAST_PATIENCE_S  # as the scheduler last said
         self._least_patience_s = 0.0
+        self._joins_until_s = -math.inf
         self._resumed = asyncio.Event()
         self._reconnecting: asyncio.Task[None] | None = None  # while there is no connection
         self._closed = False
@@ -125,7 +127,8 @@ class Control:
         Args:
             scheduler: where it listens.
             join: what to say.
-            patience_s: how long to try where nothing answers.
+            patience_s: how long to try where nothing answers, or what did is gone before all have
+                joined.
 
         Raises:
             LinkError: the scheduler cannot be reached.
@@ -133,10 +136,22 @@ class Control:
             RunAborted: it refused this site, or the run ended before it began.
         """
         self._scheduler = scheduler
-        connection = await self._connect_first(scheduler, patience_s)
-        connection.post(proven(join, self._token.encode(), connection.challenge))
-        self._session = Session(connection)
-        welcome = await self.expect(Welcome)
+        self._joins_until_s = self._loop.time() + patience_s
+        gone: LinkError | None = None
+        while True:
+            left_s = max(0.0, self._joins_until_s - self._loop.time())
+            connection = await self._connect_first(scheduler, left_s)
+            connection.post(proven(join, self._token.encode(), connection.challenge))
+            self._session = Session(connection)
+            try:
+                welcome = await self.expect(Welcome)
+                break
+            except LinkError as error:
+                gone = error
+            self._answers.get_nowait()  # which was kept for whoever asks next
+            if self._loop.time() > self._joins_until_s:
+                raise RunAborted(f"the scheduler is gone: {gone}")
+            await asyncio.sleep(_LONGEST_PAUSE_S)
         self._site = welcome.site
         self._secret = welcome.secret
         self._incarnation = welcome.incarnations[welcome.site] if welcome.incarnations else 0
@@ -281,6 +296,10 @@ class Control:
             return
         if isinstance(error, PeerError):
             self._abort(RunAborted(f"the scheduler at {show(self._scheduler)}: {error}"))
+            return
+        may_join_again = self._loop.time() < self._joins_until_s
+        if self._site is None and isinstance(error, LinkError) and may_join_again:
+            self._answers.put_nowait(error)
             return
         if self._site is None or not isinstance(error, LinkError):
             self._abort(RunAborted(f"the scheduler is gone: {error}"))
