@@ -22,7 +22,8 @@ class Console:
 
     def listening(self) -> None:
         """Say who is awaited."""
-        self._say(f"waiting for {', '.join(self._missing)}")
+        if self._missing:
+            self._say(f"waiting for {', '.join(self._missing)}")
 
     def tell(self, event: events.Event) -> None:
         """Say what happened, if it is for people to know at once."""
@@ -49,6 +50,7 @@ class Console:
             case events.SiteResumed():
                 self._say(f"{self._names[event.site]} is connected again")
             case events.SchedulerRestarted():
+                self._missing.clear()
                 names = ", ".join(self._names[site] for site in event.awaited)
                 self._say(f"started again; waits for {names}")
             case events.PlanIssued():
