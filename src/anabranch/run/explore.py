@@ -556,7 +556,15 @@ def _oracle(
     case: Case, ended: dict[int, dict[int, _Ended]], lost: set[int], outcome: str
 ) -> Iterator[str]:
     """Yield what does not hold."""
-    yield from _early_end(case, lost, outcome)
+    # Where all others have made their calls and left, the group ends with the death of the last.
+    have_ended = all(
+        number in ended[site]
+        for site in ended
+        if site not in lost and not case.is_late(site)
+        for number in range(min(case.leaves_after[site], len(case.calls)))
+    )
+    if not (have_ended and (" died " in outcome or "did not come back" in outcome)):
+        yield from _early_end(case, lost, outcome)
     for number, call in enumerate(case.calls):
         came = {site: min(calls, default=len(case.calls)) for site, calls in ended.items()}
         there = [site for site in ended if number < case.leaves_after[site]]
