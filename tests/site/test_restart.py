@@ -23,6 +23,9 @@ from anabranch.site.agent import ExchangeError, Round, SiteAgent
 from tests.site.cluster import TOKEN, Cluster, Floats, Witness, all_reduce, make_agent, simulated
 
 
+_LATE_S = 9.0  # by then a site that died is given up
+
+
 class Written:
     """A journal in this process's memory, by virtual time."""
 
@@ -423,3 +426,18 @@ async def test_a_site_that_has_no_patience_hears_that_the_scheduler_is_gone() ->
     network.disconnect(2)
     with pytest.raises(LinkError):
         await late.join(address)
+
+
+@virtually
+async def test_what_was_interrupted_before_a_site_asked_for_it_may_be_forgotten() -> None:
+    """Only the site that died had begun the exchange, and the scheduler that knew it is gone."""
+    group = await Restartable.begin(3)
+    alone = asyncio.create_task(one_call(group.agents[2]))
+    await asyncio.sleep(0.1)
+    group.network.kill(2)
+    alone.cancel()
+    await asyncio.sleep(_LATE_S)
+    group.kill_scheduler()
+    await asyncio.sleep(1.0)
+    await group.start_scheduler()
+    assert await means_of(calls_of(group.agents[:2])) == {1.5}

@@ -886,6 +886,14 @@ class SiteAgent:
 
     def _stand(self) -> None:
         """Tell a scheduler that was restarted how far this site is, and say again what waits."""
+        for state in self._channels.values():
+            # Of what was not asked for here it will say anew what it still knows.
+            for number in [each for each in state.interrupted if each > state.asked]:
+                del state.interrupted[number]
+            for number in [each for each in state.repairs if each > state.asked]:
+                repair, _ = state.repairs.pop(number)
+                if self._plane is not None:
+                    _void(self._plane, repair)
         standings = [self._standing(number) for number in sorted(self._channels)]
         self._scheduler.post(Standing((*standings,), self._is_new))
         for members, future in self._subgroups.items():
