@@ -22,7 +22,6 @@ from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import ExchangeError, Round, SiteAgent
 from tests.site.cluster import TOKEN, Cluster, Floats, Witness, all_reduce, make_agent, simulated
 
-
 _LATE_S = 9.0  # by then a site that died is given up
 
 

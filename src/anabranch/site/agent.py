@@ -887,10 +887,11 @@ class SiteAgent:
     def _stand(self) -> None:
         """Tell a scheduler that was restarted how far this site is, and say again what waits."""
         for state in self._channels.values():
-            # Of what was not asked for here it will say anew what it still knows.
-            for number in [each for each in state.interrupted if each > state.asked]:
+            # Of what was not granted here it will say anew what it still knows.
+            granted = {number for number, asked in state.waiting.items() if asked.granted.done()}
+            for number in state.interrupted.keys() - granted:
                 del state.interrupted[number]
-            for number in [each for each in state.repairs if each > state.asked]:
+            for number in state.repairs.keys() - granted:
                 repair, _ = state.repairs.pop(number)
                 if self._plane is not None:
                     _void(self._plane, repair)
