@@ -147,7 +147,7 @@ def test_all_begin_with_the_state_of_the_first_and_may_hand_on_anything() -> Non
 
 
 def fail() -> None:
-    raise AssertionError("nobody needs the state")
+    raise AssertionError("no site needs the state")
 
 
 def test_a_site_that_joins_later_calls_nothing_before_it_is_let_in() -> None:

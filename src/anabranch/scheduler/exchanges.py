@@ -544,9 +544,7 @@ class ExchangeBook:
                     if odd:
                         answers.append(self._disagreement(number, 0, (site, signature), odd[0]))
                         continue
-                without = self._lacks_source(signature)
-                if number not in self._held and without:
-                    reason = without
+                if number not in self._held and (reason := self._lacks_source(signature)):
                     told = self._fail(number, 0, reason).told
                     answers += [Abandoned(who, number, 0, False, reason) for who in sorted(told)]
                     continue

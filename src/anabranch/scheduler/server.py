@@ -980,7 +980,7 @@ class Scheduler:
             self._sessions[site] = Session(connection)
             connection.post(Restarted())
             return site
-        if self._memory is not None and site not in self._sessions:
+        if not self._is_first and site not in self._sessions:
             raise UnauthorisedPeer(
                 f"the scheduler was started again, and goes on without {connection.peer}, which "
                 f"says it is site {site}; join again"

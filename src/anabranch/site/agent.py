@@ -923,8 +923,13 @@ class SiteAgent:
                 OpenExchange(number, asked.signature, asked.place, *granted, generation, running)
             )
         for number, call in state.calls.items():
-            if call.next.done() and isinstance(call.next.result(), Settled):
-                continue
+            follows = call.next
+            if follows.done() and (
+                follows.cancelled()
+                or follows.exception() is not None
+                or isinstance(follows.result(), Settled)
+            ):
+                continue  # it has ended, and has not gone on here yet
             running = (call.exchange, *call.running)
             exchanges.append(
                 OpenExchange(

@@ -148,7 +148,7 @@ class Control:
                 break
             except LinkError as error:
                 gone = error
-            self._answers.get_nowait()  # which was kept for whoever asks next
+            self._answers.get_nowait()  # ``expect`` keeps an error for the next call
             if self._loop.time() > self._joins_until_s:
                 raise RunAborted(f"the scheduler is gone: {gone}")
             await asyncio.sleep(_LONGEST_PAUSE_S)
