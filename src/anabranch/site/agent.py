@@ -7,7 +7,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any
 
 from anabranch import overlay as overlays
@@ -86,7 +85,7 @@ from anabranch.site.dataplane import DataPlane, DataPlaneConfig, Interrupted
 from anabranch.site.exchange import Exchange
 from anabranch.site.meter import Meter
 from anabranch.site.ranges import Bits, PartOf, Ranges
-from anabranch.site.reduction import LEAST_WEIGHT, MOST_WEIGHT
+from anabranch.site.reduction import weight_of
 from anabranch.site.serving import ServedModel, Serving
 from anabranch.site.terms import Op, Terms
 from anabranch.site.timekeeper import Timekeeper
@@ -420,7 +419,7 @@ class SiteAgent:
             self._during(self._epoch)
         for returned in self._returned:
             self._meet(self._plane, returned)
-        self._say(Ready(buffer_elements))
+        self._scheduler.say(Ready(buffer_elements))
         start = await self._scheduler.expect(Start, Shutdown)
         if isinstance(start, Shutdown):
             raise RoundsOver
@@ -558,7 +557,7 @@ class SiteAgent:
                     latest = latest if isinstance(each, BaseException) else each or latest
                 if generation == call.generation:
                     call.held = ((0, call.buffer.elements),)
-                    self._say(Holding(channel, number, generation, call.held))
+                    self._scheduler.say(Holding(channel, number, generation, call.held))
             awaited = call.next
             follows = await self._plane_of().unless_failed(awaited)
             if call.next is awaited:
@@ -648,7 +647,7 @@ class SiteAgent:
         """
         if members not in self._subgroups:
             self._subgroups[members] = self._loop.create_future()
-            self._say(SubgroupRequest(members))
+            self._scheduler.say(SubgroupRequest(members))
         return await asyncio.shield(self._subgroups[members])
 
     async def gather(self, value: bytes, channel: int = 0) -> Gathered:
@@ -667,7 +666,7 @@ class SiteAgent:
         state = self._channels[channel]
         future: asyncio.Future[Any] = self._loop.create_future()
         state.gathering[number] = _Gathering(state.calls_made, value, admits, future)
-        self._say(Gather(channel, number, value, admits))
+        self._scheduler.say(Gather(channel, number, value, admits))
         return future
 
     def wait_for_scheduler(self, patience_s: float) -> None:
@@ -738,7 +737,7 @@ class SiteAgent:
             done.waited_for,
             done.tree,
         )
-        self._say(ended)
+        self._scheduler.say(ended)
 
     def report(self, events: tuple[bytes, ...]) -> None:
         """Send encoded events to the run's log; does not wait."""
@@ -747,7 +746,7 @@ class SiteAgent:
     async def leave(self) -> None:
         """Say that this site has finished, wait until every site has, and close."""
         self._leaves = True
-        self._say(Leave())
+        self._scheduler.say(Leave())
         while not isinstance(await self._scheduler.expect(Shutdown, Proceed, PaceOver), Shutdown):
             pass  # said before the scheduler heard that this site leaves
         self.close()
@@ -1142,10 +1141,6 @@ class SiteAgent:
         if self._plane is not None:
             self._plane.fail(error)
 
-    def _say(self, message: Message) -> None:
-        self._scheduler.check()
-        self._scheduler.post(message)
-
 
 def _signature(terms: Terms) -> Signature:
     return Signature(terms.op, terms.wire, terms.elements, terms.source, terms.receivers)
@@ -1171,20 +1166,3 @@ class _Premature:
 
     def on_closed(self, error: Exception | None) -> None:
         pass
-
-
-def weight_of(given: Real | float) -> float:
-    """Return what a contribution is to weigh, as messages carry it.
-
-    Raises:
-        TypeError: it is no number.
-        ValueError: it is out of range.
-    """
-    if not isinstance(given, Real):
-        raise TypeError(f"weight is {given!r}, must be a number")
-    weight = float(given)
-    if not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
-        raise ValueError(
-            f"weight is {weight:g}, must be in {LEAST_WEIGHT:g}..{MOST_WEIGHT:g}; scale all weights"
-        )
-    return weight

@@ -175,6 +175,12 @@ class Control:
         assert self._session is not None, "join() comes first"
         self._session.post(message)
 
+    def say(self, message: Message) -> None:
+        """Say something soon; raise what ended the run early, if anything did."""
+        if self._aborted.done():
+            self._aborted.result()
+        self.post(message)
+
     async def expect(self, *kinds: type[M]) -> M:
         """Return the scheduler's next answer, which is of one of these kinds.
 
@@ -190,11 +196,6 @@ class Control:
                 return answer
         wanted = " or ".join(kind.__name__ for kind in kinds)
         raise RunAborted(f"the scheduler said {type(answer).__name__}, not {wanted}")
-
-    def check(self) -> None:
-        """Raise what ended the run early, if anything did."""
-        if self._aborted.done():
-            self._aborted.result()
 
     def fail_with(self, future: asyncio.Future[Any]) -> None:
         """Let a future fail by what ended the run early."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 from typing import Protocol, cast
 
 from anabranch.net.errors import DuplicateMessage, MalformedMessage, OutOfPlaceMessage
@@ -37,7 +38,7 @@ from anabranch.site.arithmetic import (
 from anabranch.site.terms import Op, op_of, wire_of
 
 # Weights multiply and divide float32 sums: beyond this they would vanish or overflow.
-LEAST_WEIGHT, MOST_WEIGHT = 1e-20, 1e20
+_LEAST_WEIGHT, _MOST_WEIGHT = 1e-20, 1e20
 # A child's weights are added up in the order in which they come, which may differ between chunks.
 _SAME_WEIGHT = 1e-9
 
@@ -260,7 +261,7 @@ class Reduction:
         """
         child, index = message.path[0], message.chunk
         item_bytes = self._arithmetic.item_bytes
-        if not LEAST_WEIGHT <= message.weight <= MOST_WEIGHT:
+        if not _LEAST_WEIGHT <= message.weight <= _MOST_WEIGHT:
             raise MalformedMessage(f"chunk {index} has weight {message.weight:g}, out of range")
         if index < 0 or payload_bytes == 0 or payload_bytes % item_bytes:
             raise MalformedMessage(
@@ -423,3 +424,21 @@ def other_size(chunk: Chunk, payload_bytes: int, item_bytes: int) -> OutOfPlaceM
         f"chunk {chunk.index} has {payload_bytes} bytes where the plan deals "
         f"{chunk.elements * item_bytes}"
     )
+
+
+def weight_of(given: Real | float) -> float:
+    """Return what a contribution is to weigh, as messages carry it.
+
+    Raises:
+        TypeError: it is no number.
+        ValueError: it is out of range.
+    """
+    if not isinstance(given, Real):
+        raise TypeError(f"weight is {given!r}, must be a number")
+    weight = float(given)
+    if not _LEAST_WEIGHT <= weight <= _MOST_WEIGHT:
+        raise ValueError(
+            f"weight is {weight:g}, must be in {_LEAST_WEIGHT:g}..{_MOST_WEIGHT:g}; "
+            "scale all weights"
+        )
+    return weight
