@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -46,7 +45,6 @@ from anabranch.net.messages import (
     LinkCut,
     LinkProbe,
     LinkProbed,
-    Measured,
     Message,
     NoMoreRounds,
     OpenExchange,
@@ -64,18 +62,15 @@ from anabranch.net.messages import (
     Settled,
     Shutdown,
     Signature,
-    Stamp,
     Standing,
     Start,
     Subgrouped,
     SubgroupRequest,
     TimeReply,
-    TimeRequest,
     Welcome,
     encode,
 )
 from anabranch.net.network import Address, Connection, Listener, Network, Receiver
-from anabranch.net.throughput import Arrival
 from anabranch.plan import Plan
 from anabranch.site import ranges
 from anabranch.site.actions import ModelHere, UpdateHere
@@ -83,12 +78,12 @@ from anabranch.site.arithmetic import Buffer, Floats
 from anabranch.site.control import Control, RoundsOver
 from anabranch.site.dataplane import DataPlane, DataPlaneConfig, Interrupted
 from anabranch.site.exchange import Exchange
+from anabranch.site.instruments import Instruments
 from anabranch.site.meter import Meter
 from anabranch.site.ranges import Bits, PartOf, Ranges
 from anabranch.site.reduction import weight_of
 from anabranch.site.serving import ServedModel, Serving
 from anabranch.site.terms import Op, Terms
-from anabranch.site.timekeeper import Timekeeper
 
 # How often, while as many chunks end as may be under way, a site tells the scheduler so.
 _REPORTS_A_WINDOW = 16
@@ -329,9 +324,7 @@ class SiteAgent:
         self._probes: set[asyncio.Task[None]] = set()
         self._round_trip_s = 0.0  # to the scheduler, as it last was
         self._serving: Serving | None = None  # in a run with servers
-        self._meter: Meter | None = None
-        self._heads_go_ahead = False  # on its lanes
-        self._timekeeper: Timekeeper | None = None
+        self._instruments: Instruments | None = None
         # As the scheduler last said, and of which plan version.
         self._auxiliary: tuple[int, Mapping[tuple[int, int], tuple[tuple[int, ...], ...]]] = 0, {}
         # What was heard after the welcome and before this site was ready.
@@ -399,9 +392,19 @@ class SiteAgent:
             incarnations=self.welcome.incarnations,
             repairs=self.welcome.repairs,
         )
-        self._meter = meter
-        self._heads_go_ahead = lanes.heads_go_ahead
         self._plane = DataPlane(lanes, config, self)
+        self._instruments = Instruments(
+            self.welcome.site,
+            self._clock,
+            meter,
+            lanes.heads_go_ahead,
+            self._scheduler,
+            self._plane.post,
+            lambda: self._channels[0].plan,
+        )
+        # Once a chunk: no call of the agent's stands in between.
+        self.stamp, self.arriving = self._instruments.stamp, self._instruments.arriving
+        self.tell_time, self.hear_time = self._instruments.tell_time, self._instruments.hear_time
         plan = self._channels[0].plan
         self._plane.use_auxiliary(plan.auxiliary)
         if served is not None:
@@ -425,9 +428,7 @@ class SiteAgent:
             raise RoundsOver
         assert isinstance(start, Start)
         self.began.set_result(self._loop.time() - start.since_s)
-        if meter is not None:
-            self._timekeeper = Timekeeper(self._clock, self._ask_the_time)
-            self._timekeeper.begin()
+        self._instruments.begin()
 
     async def exchange(
         self,
@@ -504,8 +505,8 @@ class SiteAgent:
         seconds = self._loop.time() - began_s
         if more:
             self._ask(channel, number + 1, terms)
-        if self._timekeeper is not None:
-            self._timekeeper.remember()  # links are idle now, so answers are quick
+        assert self._instruments is not None
+        self._instruments.remember()
         size_bytes = terms.wire.item_bytes * buffer.elements
         return Round(
             number,
@@ -833,7 +834,8 @@ class SiteAgent:
                     if message.version >= self._channels[0].plan.version:
                         self._plane.use_auxiliary(paths)
             case TimeReply():
-                self.hear_time(message)
+                if self._instruments is not None:
+                    self._instruments.hear_time(message)
             case Advance() if self._serving is not None:
                 self._serving.advance(message)
             case EpochChanged() if self._serving is not None:
@@ -1067,68 +1069,6 @@ class SiteAgent:
         """Take note that an update or a model is all here, where the model is served."""
         assert self._serving is not None
         self._serving.happened(what)
-
-    def stamp(self, backlogged: bool) -> Stamp:
-        """Return the stamp of a chunk that leaves now."""
-        offset_s = None if self._timekeeper is None else self._timekeeper.offset_s()
-        return Stamp(self._clock(), offset_s, backlogged)
-
-    def arriving(self, source: int, stamp: Stamp, size_bytes: int) -> Callable[[], None]:
-        """Measure the link that a chunk comes over, from now until what is returned is called."""
-        begun_s = self._clock() if self._heads_go_ahead else None
-        return lambda: self._arrived(source, stamp, size_bytes, begun_s)
-
-    def _arrived(self, source: int, stamp: Stamp, size_bytes: int, begun_s: float | None) -> None:
-        if self._meter is None:
-            return
-        if self._timekeeper is not None:
-            self._timekeeper.remember()
-        own_s = None if self._timekeeper is None else self._timekeeper.offset_s()
-        known = own_s is not None and stamp.offset_s is not None
-        # What each adds to its clock to have the scheduler's: the difference is the clocks'.
-        offset_s = (stamp.offset_s or 0.0) - (own_s or 0.0) if known else 0.0
-        arrival = Arrival(
-            stamp.sent_s, self._clock(), size_bytes, stamp.backlogged, offset_s, begun_s
-        )
-        if links := self._meter.arrived(source, arrival):
-            self._scheduler.post(Measured(links))
-
-    def tell_time(self, request: TimeRequest) -> TimeReply:
-        """Answer a child that asks for the time."""
-        now_s = self._clock()
-        offset_s = None if self._timekeeper is None else self._timekeeper.offset_s()
-        if self._timekeeper is None or offset_s is None:
-            return TimeReply(request.sent_s, now_s, now_s, math.inf)
-        now_s += offset_s
-        return TimeReply(request.sent_s, now_s, now_s, self._timekeeper.error_s())
-
-    def hear_time(self, reply: TimeReply) -> None:
-        """Take the answer of the scheduler, or of a parent."""
-        if self._timekeeper is not None:
-            self._timekeeper.hear(reply)
-
-    def _ask_the_time(self, request: TimeRequest) -> None:
-        """Ask the scheduler if this site is a root, else its parent in the heaviest tree.
-
-        A site that reaches none of its parents over a link of its own asks the scheduler too: a
-        relay may be farther from the root than itself.
-        """
-        if self._scheduler.is_over:
-            return
-        site, plan = self.welcome.site, self._channels[0].plan
-        parents = [
-            (tree.share, tree.up[site])
-            for tree in plan.trees
-            if tree.up[site] >= 0 and len(plan.path(site, tree.up[site])) == 2
-        ]
-        if any(tree.root == site for tree in plan.trees) or not parents:
-            if self._scheduler.is_connected:
-                self._scheduler.post(request)
-            elif self._timekeeper is not None:
-                self._timekeeper.unasked(request)  # a late answer would say nothing
-        else:
-            assert self._plane is not None
-            self._plane.post(max(parents)[1], request)
 
     # --- inside
 
