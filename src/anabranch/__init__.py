@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 if _TYPE_CHECKING:
     from anabranch.group import Group, Handle, Service, Stats, join, local, spawn
     from anabranch.net.errors import LinkError, NetError, RunAborted
-    from anabranch.site.agent import ExchangeError
+    from anabranch.site.collectives import ExchangeError
 
 _HOMES = {
-    "ExchangeError": "site.agent",
+    "ExchangeError": "site.collectives",
     "LinkError": "net.errors",
     "NetError": "net.errors",
     "RunAborted": "net.errors",

@@ -16,7 +16,7 @@ from anabranch.record import events
 from anabranch.scheduler.server import Repairs
 from anabranch.sim.loop import run_virtually
 from anabranch.sim.network import SimulatedNetwork
-from anabranch.site.agent import ExchangeError, Round
+from anabranch.site.collectives import ExchangeError, Round
 from tests.site.cluster import Cluster, Floats, all_reduce, simulated
 
 LINKS = tuple(Link(a, b, 1e6) for a in range(4) for b in range(4) if a != b)

@@ -23,8 +23,9 @@ from anabranch.scheduler.pacing import PaceBook
 from anabranch.scheduler.server import Repairs, Scheduler
 from anabranch.sim.loop import VirtualLoop
 from anabranch.sim.network import SimulatedNetwork
-from anabranch.site.agent import Round, SiteAgent, Transport
+from anabranch.site.agent import SiteAgent, Transport
 from anabranch.site.arithmetic import Flat
+from anabranch.site.collectives import Round
 from anabranch.site.dataplane import LIMITS
 from anabranch.site.meter import Meter
 from anabranch.site.serving import ServedModel

@@ -16,8 +16,9 @@ from anabranch.record import events
 from anabranch.scheduler.server import Repairs
 from anabranch.sim.loop import run_virtually
 from anabranch.sim.network import SimulatedNetwork
-from anabranch.site.agent import ExchangeError, SiteAgent
+from anabranch.site.agent import SiteAgent
 from anabranch.site.arithmetic import Flat
+from anabranch.site.collectives import ExchangeError
 from anabranch.site.terms import Op, Terms, Wire
 from tests.site.cluster import Cluster, Floats, all_reduce, simulated
 

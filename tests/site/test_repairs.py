@@ -18,7 +18,9 @@ from anabranch.record import events
 from anabranch.scheduler.server import Repairs
 from anabranch.sim.loop import run_virtually
 from anabranch.sim.network import SimulatedNetwork
-from anabranch.site.agent import ExchangeError, Round, SiteAgent
+from anabranch.site.agent import SiteAgent
+from anabranch.site.call import Call
+from anabranch.site.collectives import ExchangeError, Round
 from anabranch.site.terms import Op, Terms, Wire
 from tests.site.cluster import Cluster, Floats, all_reduce, simulated
 
@@ -107,25 +109,27 @@ async def test_an_exchange_may_be_interrupted_before_its_task_runs() -> None:
     network, cluster = await begin(4)
     agent = cluster.agents[0]
     heard = asyncio.Event()
-    hear, take_part = agent._during, agent._exchange_part
+    hear, take_part = agent._during, Call._take_part
 
     def during(message: Any) -> None:
         hear(message)
         if isinstance(message, Interrupt):
             heard.set()
 
-    async def take_part_later(*arguments: Any) -> Any:
-        await heard.wait()
-        return await take_part(*arguments)
+    async def take_part_later(each: Call, *arguments: Any) -> Any:
+        if each._plane is agent._plane:
+            await heard.wait()
+        return await take_part(each, *arguments)
 
     agent._scheduler._told = during
-    agent._exchange_part = take_part_later  # type: ignore[method-assign]
-    calls = [call(cluster, site, 2_000) for site in range(4)]
-    await asyncio.sleep(0.3)
-    network.kill(3)
-    calls[3][1].cancel()
-    for buffer, task in calls[:3]:
-        check(buffer, await task, 2_000)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Call, "_take_part", take_part_later)
+        calls = [call(cluster, site, 2_000) for site in range(4)]
+        await asyncio.sleep(0.3)
+        network.kill(3)
+        calls[3][1].cancel()
+        for buffer, task in calls[:3]:
+            check(buffer, await task, 2_000)
 
 
 @virtually
@@ -143,11 +147,12 @@ async def test_a_repair_may_fail_before_it_begins() -> None:
         with pytest.raises(ExchangeError, match="77 elements"):
             await task
     for agent in cluster.agents[:3]:
-        exchanges = agent._plane_of()._exchanges
+        assert agent._plane is not None
+        exchanges = agent._plane._exchanges
         assert exchanges.room.left == exchanges.room.elements
         assert not exchanges.active
-        assert not agent._channels[0].repairs
-        assert not agent._channels[0].interrupted
+        assert not agent._collectives._channels[0].repairs
+        assert not agent._collectives._channels[0].interrupted
 
 
 @pytest.mark.parametrize("own", [np.float16, np.float32])

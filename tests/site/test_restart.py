@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from anabranch.net.errors import LinkError, RunAborted
-from anabranch.net.messages import Restarted
+from anabranch.net.messages import Restarted, Standing
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed, Plan
 from anabranch.record import LogError, events
@@ -19,7 +19,8 @@ from anabranch.scheduler.memory import encode, read
 from anabranch.scheduler.server import Repairs, Scheduler
 from anabranch.sim.loop import run_virtually
 from anabranch.sim.network import SimulatedNetwork
-from anabranch.site.agent import ExchangeError, Round, SiteAgent
+from anabranch.site.agent import SiteAgent
+from anabranch.site.collectives import ExchangeError, Round
 from tests.site.cluster import TOKEN, Cluster, Floats, Witness, all_reduce, make_agent, simulated
 
 _LATE_S = 9.0  # by then a site that died is given up
@@ -361,10 +362,14 @@ def test_a_site_that_lies_about_its_calls_is_named(lie: str) -> None:
         await asyncio.sleep(0.1)
         group.kill_scheduler()
         agent = group.agents[2]
-        stand = agent._standing
+        post = agent._scheduler.post
 
-        def lying(channel: int) -> Any:
-            told = stand(channel)
+        def lying(message: Any) -> None:
+            if isinstance(message, Standing):
+                message = structs.replace(message, channels=(lie_about(*message.channels),))
+            post(message)
+
+        def lie_about(told: Any) -> Any:
             (exchange,) = told.exchanges
             signature = structs.replace(exchange.signature, op=99)
             match lie:
@@ -376,7 +381,7 @@ def test_a_site_that_lies_about_its_calls_is_named(lie: str) -> None:
                 case _:
                     return structs.replace(told, asked=-3)
 
-        agent._standing = lying  # type: ignore[method-assign]
+        agent._scheduler.post = lying  # type: ignore[method-assign]
         await group.start_scheduler()
         for task in tasks[:2]:
             with pytest.raises(RunAborted, match=r"site 2 \(s2\) broke the protocol"):

@@ -33,8 +33,9 @@ from anabranch.net.tcp import CONTROL_SILENCE_S, LANE_SILENCE_S, TcpNetwork, lan
 from anabranch.net.throughput import BusyPeriodEstimator
 from anabranch.net.tls import Credentials, identity_of
 from anabranch.scheduler.channels import MOST_GATHERED_BYTES
-from anabranch.site.agent import ExchangeError, Round, SiteAgent, Transport
+from anabranch.site.agent import SiteAgent, Transport
 from anabranch.site.arithmetic import Flat, Floats
+from anabranch.site.collectives import ExchangeError, Round
 from anabranch.site.control import RoundsOver
 from anabranch.site.dataplane import LIMITS as DATA_LIMITS
 from anabranch.site.meter import Meter

@@ -28,8 +28,9 @@ from anabranch.record import events
 from anabranch.scheduler.server import Abandoned, Repairs, Scheduler
 from anabranch.sim.loop import Deadlock, run_virtually
 from anabranch.sim.network import SimulatedNetwork
-from anabranch.site.agent import ExchangeError, SiteAgent, Transport
+from anabranch.site.agent import SiteAgent, Transport
 from anabranch.site.arithmetic import Flat
+from anabranch.site.collectives import ExchangeError
 from anabranch.site.terms import Op, Terms, Wire
 
 _TOKEN = "explored"

@@ -30,8 +30,9 @@ from anabranch.run.scenario import Scenario
 from anabranch.run.work import Assignment, make_work, servable
 from anabranch.scheduler.awareness import Passive
 from anabranch.scheduler.chunking import MOST_ELEMENTS
-from anabranch.site.agent import Round, SiteAgent, Transport
+from anabranch.site.agent import SiteAgent, Transport
 from anabranch.site.arithmetic import Flat, Sized
+from anabranch.site.collectives import Round
 from anabranch.site.control import RoundsOver
 from anabranch.site.meter import Meter
 from anabranch.site.partition import Rule

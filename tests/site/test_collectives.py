@@ -13,8 +13,8 @@ from anabranch.overlay import Overlay, internet2_9
 from anabranch.plan import Plan, fapt, restrict, star
 from anabranch.record import events
 from anabranch.sim.loop import run_virtually
-from anabranch.site.agent import ExchangeError
 from anabranch.site.arithmetic import Flat
+from anabranch.site.collectives import ExchangeError
 from anabranch.site.terms import Op, Terms, Wire
 
 from .cluster import Cluster, Floats, all_reduce, simulated

@@ -1,0 +1,111 @@
+"""What a site has asked for among the same members, and how far that is: state alone, no I/O."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from anabranch.net.messages import (
+    ChannelStanding,
+    Grant,
+    Message,
+    OpenExchange,
+    OpenGathering,
+    Repair,
+    Signature,
+    encode,
+)
+from anabranch.plan import Plan
+from anabranch.site.call import Call
+
+_REMEMBERED = 1024  # exchanges of a channel that have ended
+
+
+@dataclass(slots=True)
+class Asked:
+    """An exchange that was asked for."""
+
+    at_s: float
+    place: int  # among the channel's calls
+    signature: Signature
+    granted: asyncio.Future[tuple[Grant, Plan]]
+
+
+@dataclass(slots=True)
+class Gathering:
+    """A gathering that was begun."""
+
+    place: int
+    value: bytes
+    admits: bool
+    answered: asyncio.Future[Any]
+
+
+@dataclass(slots=True)
+class Channel:
+    """What a site exchanges with the same members, one after the other or at once."""
+
+    plan: Plan
+    number: int = 0  # of the latest exchange that began here
+    asked: int = 0  # the latest exchange that was asked for
+    gathered: int = 0  # gatherings begun here
+    waiting: dict[int, Asked] = field(default_factory=dict)
+    gathering: dict[int, Gathering] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)  # before they were asked for here
+    calls: dict[int, Call] = field(default_factory=dict)
+    # Of calls that have not begun here: in which generation they are, and what completes them.
+    interrupted: dict[int, int] = field(default_factory=dict)
+    repairs: dict[int, tuple[Repair, Plan]] = field(default_factory=dict)
+    # The latest calls that have ended here: the scheduler may forget what others have not heard.
+    ended: deque[Message] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    gathered_last: Message | None = None
+
+    @property
+    def calls_made(self) -> int:
+        """How many calls were asked for here, of whichever kind."""
+        return self.asked + self.gathered
+
+    def forget_interruptions(self) -> list[Repair]:
+        """Forget those of exchanges that were not granted here: the scheduler was restarted.
+
+        It will say anew what it still knows of them.
+
+        Returns:
+            The repairs that will not begin.
+        """
+        granted = {number for number, asked in self.waiting.items() if asked.granted.done()}
+        for number in self.interrupted.keys() - granted:
+            del self.interrupted[number]
+        return [self.repairs.pop(number)[0] for number in self.repairs.keys() - granted]
+
+    def standing(self, channel: int) -> ChannelStanding:
+        """Return how far this site is, for a scheduler that was restarted.
+
+        Args:
+            channel: this one's number.
+        """
+        exchanges = []
+        for number, asked in self.waiting.items():
+            grant = None
+            if asked.granted.done():
+                if asked.granted.cancelled() or asked.granted.exception() is not None:
+                    continue  # it has failed
+                grant, _ = asked.granted.result()
+            granted = (0, 0) if grant is None else (grant.exchange, grant.chunk_elements)
+            generation = self.interrupted.get(number, 0)
+            running = () if grant is None else (grant.exchange,)
+            exchanges.append(
+                OpenExchange(number, asked.signature, asked.place, *granted, generation, running)
+            )
+        begun = [call.standing() for call in self.calls.values()]
+        exchanges += [each for each in begun if each is not None]
+        gatherings = tuple(
+            OpenGathering(number, gathering.place, gathering.value, gathering.admits)
+            for number, gathering in self.gathering.items()
+        )
+        last = () if self.gathered_last is None else (self.gathered_last,)
+        answers = tuple(encode(message) for message in (*self.ended, *last))
+        counts = self.plan.version, self.asked, self.gathered
+        return ChannelStanding(channel, *counts, (*exchanges,), gatherings, answers)

@@ -1,0 +1,518 @@
+"""The calls that a site makes with others, and what the scheduler says of them.
+
+Members make the same calls in the same order: exchanges, gatherings of small values, and those that
+let further members in. The scheduler says under which plan an exchange runs, what completes it if
+something is lost, and when it has ended everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from anabranch import plan as plans
+from anabranch.net.errors import LinkError, NetError, OutOfPlaceMessage, PeerError, RunAborted
+from anabranch.net.messages import (
+    Admitted,
+    AnyMessage,
+    Contribution,
+    Dispatched,
+    ExchangeFailed,
+    ExchangeRequest,
+    Gather,
+    Gathered,
+    GatherFailed,
+    Grant,
+    Holding,
+    Interrupt,
+    NoMoreRounds,
+    Progress,
+    Repair,
+    Settled,
+    Standing,
+    Subgrouped,
+    SubgroupRequest,
+)
+from anabranch.plan import Plan
+from anabranch.site.arithmetic import Buffer
+from anabranch.site.call import Call, signature_of, void
+from anabranch.site.channel import Asked, Channel, Gathering
+from anabranch.site.control import Control, RoundsOver
+from anabranch.site.dataplane import DataPlane
+from anabranch.site.exchange import Exchange
+from anabranch.site.reduction import weight_of
+from anabranch.site.terms import Op, Terms
+
+# How often, while as many chunks end as may be under way, a site tells the scheduler so.
+_REPORTS_A_WINDOW = 16
+
+
+class ExchangeError(NetError):
+    """An exchange or gathering ended without a result, for every member; the group goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What a site knows of an exchange it took part in.
+
+    Args:
+        round: its number among those of its members, from 1.
+        version: of its plan.
+        seconds: from asking for it to its result.
+        tree: of the chunk that was finished last here; None where there was none.
+        waited_for: the neighbour that sent that chunk; None where none did.
+        channel: whose exchange it was; 0 where every site took part.
+        size_bytes: of the buffer, as it travels.
+        members: of the channel, once every one of them had the result; empty where a lost site
+            ends the run.
+        contributions: whose contributions are in which elements of the result, by the sites'
+            indices; together they cover it. Empty where all members' are in all.
+    """
+
+    round: int
+    version: int
+    seconds: float
+    tree: int | None = None
+    waited_for: int | None = None
+    channel: int = 0
+    size_bytes: int = 0
+    members: tuple[int, ...] = ()
+    contributions: tuple[Contribution, ...] = ()
+
+
+@dataclass(slots=True)
+class _Underway:
+    """An exchange that goes on here, and what the scheduler was told of it."""
+
+    channel: int
+    number: int
+    began_s: float
+    window: int  # chunks under way, where dispatch goes on during the exchange
+    more: Terms | None  # of the next one, if there will be one
+    told: int = 0  # chunks finished here when the scheduler was last told
+
+
+def is_time_to_ask(elapsed_s: float, done_share: float, round_trip_s: float) -> bool:
+    """Return whether to ask for the next round while this one still goes on.
+
+    The answer should be there when the round ends, and the question not much earlier, because the
+    first site to ask fixes the plan: so when what is left takes about two round trips.
+
+    Args:
+        elapsed_s: since the round began here.
+        done_share: the part of its chunks that are finished here, in [0, 1].
+        round_trip_s: to the scheduler and back.
+
+    >>> is_time_to_ask(9.0, 0.90, round_trip_s=0.1), is_time_to_ask(9.9, 0.99, round_trip_s=0.1)
+    (False, True)
+    """
+    if done_share <= 0.0:
+        return False
+    return elapsed_s * (1.0 - done_share) / done_share <= 2.0 * round_trip_s
+
+
+def is_time_to_report(held: int, told: int, dealt: int, window: int) -> bool:
+    """Return whether to tell the scheduler how many chunks are finished here: it then deals more.
+
+    Args:
+        held: chunks that are finished here.
+        told: how many were when it was last told.
+        dealt: chunks that have a tree: with nothing left to finish there would be no later report.
+        window: chunks that may be under way.
+
+    >>> [is_time_to_report(held, 10, 200, window=64) for held in (11, 13, 14)]
+    [False, False, True]
+    >>> is_time_to_report(11, 10, 11, window=64)
+    True
+    """
+    return held == dealt or held - told >= max(1, window // _REPORTS_A_WINDOW)
+
+
+class Collectives:
+    """One site's side of the calls that it makes with others.
+
+    Args:
+        scheduler: what the site says to it and hears from it.
+        planned: called with each new plan of all sites.
+
+    Attributes:
+        is_new: whether the group goes on, and its members have not let this site in yet.
+    """
+
+    def __init__(self, scheduler: Control, planned: Callable[[Plan], None]) -> None:
+        self._scheduler = scheduler
+        self._planned = planned
+        self._loop = asyncio.get_running_loop()
+        self._plane: DataPlane | None = None
+        self._retries = False
+        self._channels: dict[int, Channel] = {}
+        self._subgroups: dict[tuple[int, ...], asyncio.Future[int]] = {}
+        self._underway: dict[int, _Underway] = {}  # by exchange
+        self._over = False  # no further exchange is held
+        self._round_trip_s = 0.0  # to the scheduler, as it last was
+        self.is_new = False
+
+    def join(self, plan: Plan, is_new: bool) -> None:
+        """Begin, once this site has joined.
+
+        Args:
+            plan: of all sites.
+            is_new: whether the group goes on, and has to let this site in.
+        """
+        self._channels[0] = Channel(plan)
+        self.is_new = is_new
+
+    def start(self, plane: DataPlane, retries: bool) -> None:
+        """Let calls be made.
+
+        Args:
+            plane: moves their chunks.
+            retries: whether what loses something is reduced again, all of it.
+        """
+        self._plane = plane
+        self._retries = retries
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that all sites go by now."""
+        return self._channels[0].plan
+
+    async def exchange(
+        self,
+        buffer: Buffer,
+        terms: Terms,
+        weight: float = 1.0,
+        more: bool = False,
+        channel: int = 0,
+    ) -> Round:
+        """Take part in one exchange, to its end; several may go on at once.
+
+        Args:
+            buffer: what is contributed; holds the result afterwards.
+            terms: the same at every member.
+            weight: of this site's contribution, > 0.
+            more: whether another exchange of these terms will follow: it is then asked for before
+                this one ends, so that no site waits for its plan.
+            channel: whose exchange it is; 0 for all sites', others as ``subgroup`` returns them.
+
+        Raises:
+            ValueError: a buffer or weight that cannot be.
+            RoundsOver: there is no further exchange; the buffer is as it was.
+            ExchangeError: the members disagree on what to exchange, and names two of them; or one
+                has left.
+            RunAborted: the run ended early; names who or what caused it.
+        """
+        assert self._plane is not None, "start() comes first"
+        if not buffer.elements:
+            raise ValueError("the buffer is empty; an exchange without data would wait for no site")
+        weight = weight_of(weight)
+        began_s = self._loop.time()
+        state = self._channels[channel]
+        state.number += 1
+        number = state.number
+        self._ask(channel, number, terms)  # also if it has failed: requests are counted
+        asked = state.waiting[number]
+        if number in state.failed:
+            del state.waiting[number]
+            raise ExchangeError(state.failed.pop(number))
+        try:
+            grant, plan = await asked.granted
+        finally:
+            del state.waiting[number]
+        if number in state.failed:
+            raise ExchangeError(state.failed.pop(number))
+        exchange = grant.exchange
+        is_watched = more or grant.trees is not None
+        keeps_own = grant.settles and self._retries and terms.op != Op.COPY
+        call = Call(
+            self._plane,
+            self._scheduler.say,
+            grant,
+            asked.place,
+            buffer,
+            terms,
+            weight,
+            is_watched,
+            keeps_own,
+        )
+        window = len(grant.trees or ())
+        self._underway[exchange] = _Underway(
+            channel, number, began_s, window, terms if more else None
+        )
+        settled: Settled | None = None
+        try:
+            if grant.settles:
+                state.calls[number] = call
+                interrupted = state.interrupted.pop(number, None)
+                repair = state.repairs.pop(number, None)
+                latest, settled = await call.until_settled(plan, interrupted, repair)
+            else:
+                latest = await call.until_here(plan)
+        except (LinkError, PeerError, RunAborted) as error:
+            raise await self._scheduler.verdict(error) from error
+        finally:
+            del self._underway[exchange]
+            state.calls.pop(number, None)
+        tree, waited_for = (None, None) if latest is None else latest
+        seconds = self._loop.time() - began_s
+        if more:
+            self._ask(channel, number + 1, terms)
+        size_bytes = terms.wire.item_bytes * buffer.elements
+        return Round(
+            number,
+            grant.version,
+            seconds,
+            tree,
+            waited_for,
+            channel,
+            size_bytes,
+            () if settled is None else settled.members,
+            () if settled is None else settled.contributions,
+        )
+
+    def _ask(self, channel: int, number: int, terms: Terms) -> None:
+        """Ask for an exchange, unless that has been done."""
+        state = self._channels[channel]
+        if number <= state.asked:
+            return
+        state.asked = number
+        granted: asyncio.Future[tuple[Grant, Plan]] = self._loop.create_future()
+        signature = signature_of(terms)
+        state.waiting[number] = Asked(self._loop.time(), state.calls_made, signature, granted)
+        if self._over:
+            granted.set_exception(RoundsOver())
+            granted.exception()  # it may never be waited for
+        elif self._scheduler.is_over:
+            self._scheduler.fail_with(granted)
+        else:
+            self._scheduler.post(ExchangeRequest(channel, number, signature))
+
+    def advanced(self, exchange: Exchange) -> None:
+        """Tell the scheduler how far this site is, and ask for the next exchange in time."""
+        underway = self._underway.get(exchange.number)
+        if underway is None:
+            return
+        spread = exchange.spread
+        window, awaits_more = underway.window, underway.window and not exchange.all_dealt
+        if awaits_more and is_time_to_report(spread.held, underway.told, exchange.dealt, window):
+            underway.told = spread.held
+            self._scheduler.post(Progress(exchange.number, tuple(spread.held_by_tree)))
+        if underway.more is not None and not self._scheduler.is_over:
+            if underway.number < self._channels[underway.channel].asked:
+                return
+            elapsed_s = self._loop.time() - underway.began_s
+            if is_time_to_ask(elapsed_s, exchange.done_share, self._round_trip_s):
+                self._ask(underway.channel, underway.number + 1, underway.more)
+
+    async def subgroup(self, members: tuple[int, ...]) -> int:
+        """Return the channel of some sites, which all of them ask for; this one is among them.
+
+        Args:
+            members: in rising order.
+
+        Raises:
+            RunAborted: the run ended early.
+        """
+        if members not in self._subgroups:
+            self._subgroups[members] = self._loop.create_future()
+            self._scheduler.say(SubgroupRequest(members))
+        return await asyncio.shield(self._subgroups[members])
+
+    async def gather(self, value: bytes, channel: int = 0) -> Gathered:
+        """Return the small values of all members, in the order of their indices, and who they are.
+
+        Raises:
+            ExchangeError: a member exchanges instead, or has left; names it.
+            RunAborted: the run ended early.
+        """
+        state = self._channels[channel]
+        state.gathered += 1
+        found: Gathered = await self._gather(channel, state.gathered, value, admits=False)
+        return found
+
+    async def admit(self, holds_state: bool) -> Admitted:
+        """Let in those that wait, as all members do; or wait for the members to let this one in.
+
+        No call of this site may be under way.
+
+        Args:
+            holds_state: whether this site has the state of training.
+
+        Raises:
+            ExchangeError: a member makes another call instead; names it.
+            RunAborted: the run ended early.
+        """
+        state, number = self._channels[0], 0
+        if not self.is_new:
+            state.gathered += 1
+            number = state.gathered
+        has_it = b"state" if holds_state else b""
+        found: Admitted = await self._gather(0, number, has_it, admits=True)
+        return found
+
+    def _gather(self, channel: int, number: int, value: bytes, admits: bool) -> asyncio.Future[Any]:
+        state = self._channels[channel]
+        future: asyncio.Future[Any] = self._loop.create_future()
+        state.gathering[number] = Gathering(state.calls_made, value, admits, future)
+        self._scheduler.say(Gather(channel, number, value, admits))
+        return future
+
+    def fail_waiting(self, error: Exception) -> None:
+        """Let none wait for an answer of the scheduler's that will not come."""
+        futures: list[asyncio.Future[Any]] = [*self._subgroups.values()]
+        for state in self._channels.values():
+            futures += [asked.granted for asked in state.waiting.values()]
+            futures += [gathering.answered for gathering in state.gathering.values()]
+        for future in futures:
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # it may never be waited for
+
+    # --- what the scheduler says of calls
+
+    def stand(self) -> None:
+        """Tell a scheduler that was restarted how far this site is, and say again what waits."""
+        for state in self._channels.values():
+            for repair in state.forget_interruptions():
+                if self._plane is not None:
+                    void(self._plane, repair)
+        standings = [self._channels[number].standing(number) for number in sorted(self._channels)]
+        self._scheduler.post(Standing((*standings,), self.is_new))
+        for members, future in self._subgroups.items():
+            if not future.done():
+                self._scheduler.post(SubgroupRequest(members))
+
+    def hear(self, message: AnyMessage) -> None:
+        """Act on what the scheduler says.
+
+        Raises:
+            OutOfPlaceMessage: it is not of calls, or not now.
+        """
+        match message:
+            case Grant():
+                self._granted(message)
+            case Dispatched() if self._plane is not None:
+                self._plane.dispatched(message.exchange, message.trees)
+            case Interrupt() if self._plane is not None:
+                self._scheduler.post(self._interrupt(self._plane, message))
+            case Repair():
+                self._repair(message)
+            case Settled():
+                state = self._channels[message.channel]
+                state.ended.append(message)
+                if message.number in state.calls:
+                    state.calls[message.number].settle(message)
+            case ExchangeFailed():
+                self._exchange_failed(message)
+            case NoMoreRounds():
+                self._over = True
+                self.fail_waiting(RoundsOver())
+            case Subgrouped():
+                self._channel(message.channel).plan = plans.loads(message.plan_json)
+                self._subgroups[message.members].set_result(message.channel)
+            case Gathered() | GatherFailed():
+                self._gathered(message)
+            case Admitted():
+                self._admitted(message)
+            case _:
+                raise OutOfPlaceMessage(f"a {type(message).__name__}, which has no meaning here")
+
+    def _granted(self, grant: Grant) -> None:
+        state = self._channels.get(grant.channel)
+        asked = None if state is None else state.waiting.get(grant.number)
+        if state is None or asked is None or asked.granted.done():
+            raise OutOfPlaceMessage(
+                f"exchange {grant.number} of channel {grant.channel} is granted, unasked"
+            )
+        self._round_trip_s = self._loop.time() - asked.at_s
+        if grant.plan_json:
+            self._take_plan(grant.channel, grant.plan_json)
+        asked.granted.set_result((grant, state.plan))
+
+    def _interrupt(self, plane: DataPlane, message: Interrupt) -> Holding:
+        """Stop an exchange that has lost something; return what is here of its result."""
+        state = self._channel(message.channel)
+        call = state.calls.get(message.number)
+        if call is not None:
+            return call.interrupt(message)
+        for exchange in message.exchanges:
+            plane.stop(exchange)
+        state.interrupted[message.number] = message.generation
+        state.repairs.pop(message.number, None)
+        return Holding(message.channel, message.number, message.generation, ())
+
+    def _repair(self, message: Repair) -> None:
+        state = self._channel(message.channel)
+        if message.plan_json:
+            self._take_plan(message.channel, message.plan_json)
+        call = state.calls.get(message.number)
+        if call is None:
+            state.repairs[message.number] = message, state.plan
+        else:
+            call.repair(message, state.plan)
+
+    def _exchange_failed(self, message: ExchangeFailed) -> None:
+        state = self._channels[message.channel]
+        state.ended.append(message)
+        error = ExchangeError(message.reason)
+        call = state.calls.get(message.number)
+        if call is not None:
+            call.fail(error)
+            return
+        state.interrupted.pop(message.number, None)
+        repair, _ = state.repairs.pop(message.number, (None, None))
+        if self._plane is not None:
+            if repair is not None:
+                void(self._plane, repair)
+            if message.exchange:
+                self._plane.give_up(message.exchange, error)
+        if message.exchange in self._underway:
+            return
+        asked = state.waiting.get(message.number)
+        if asked is not None and not asked.granted.done():
+            asked.granted.set_exception(error)
+            asked.granted.exception()  # it may never be waited for
+        else:  # it is about to begin here, or will be asked for
+            state.failed[message.number] = message.reason
+
+    def _gathered(self, message: Gathered | GatherFailed) -> None:
+        state = self._channels[message.channel]
+        state.gathered_last = message
+        future = state.gathering.pop(message.number).answered
+        if future.done():
+            return
+        if isinstance(message, Gathered):
+            future.set_result(message)
+        else:
+            future.set_exception(ExchangeError(message.reason))
+
+    def _admitted(self, message: Admitted) -> None:
+        """Take note of how far the members are, and of those that are new."""
+        state = self._channels[0]
+        future = state.gathering.pop(0 if self.is_new else message.number).answered
+        self.is_new = False
+        for each in self._channels.values():  # all members' calls before this one have ended
+            each.ended.clear()
+            each.gathered_last = None
+        state.gathered_last = message
+        state.number = state.asked = message.exchanges
+        state.gathered = message.number
+        if message.plan_json:
+            self._take_plan(0, message.plan_json)
+            self._subgroups.clear()  # those of before have other members
+        if not future.done():
+            future.set_result(message)
+
+    def _channel(self, number: int) -> Channel:
+        """Return a channel, also one that this site has not asked for yet."""
+        if number not in self._channels:
+            self._channels[number] = Channel(self.plan)
+        return self._channels[number]
+
+    def _take_plan(self, channel: int, plan_json: str) -> None:
+        """Go by a plan from now on."""
+        plan = self._channels[channel].plan = plans.loads(plan_json)
+        if channel == 0:
+            self._planned(plan)
