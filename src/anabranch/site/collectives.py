@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from anabranch import plan as plans
@@ -155,22 +155,12 @@ class Collectives:
         self.is_new = False
 
     def join(self, plan: Plan, is_new: bool) -> None:
-        """Begin, once this site has joined.
-
-        Args:
-            plan: of all sites.
-            is_new: whether the group goes on, and has to let this site in.
-        """
+        """Take note of all sites' plan, and whether their group has yet to let this site in."""
         self._channels[0] = Channel(plan)
         self.is_new = is_new
 
     def start(self, plane: DataPlane, retries: bool) -> None:
-        """Let calls be made.
-
-        Args:
-            plane: moves their chunks.
-            retries: whether what loses something is reduced again, all of it.
-        """
+        """Let calls be made; with ``retries``, what loses something is all reduced again."""
         self._plane = plane
         self._retries = retries
 
@@ -260,17 +250,10 @@ class Collectives:
         if more:
             self._ask(channel, number + 1, terms)
         size_bytes = terms.wire.item_bytes * buffer.elements
-        return Round(
-            number,
-            grant.version,
-            seconds,
-            tree,
-            waited_for,
-            channel,
-            size_bytes,
-            () if settled is None else settled.members,
-            () if settled is None else settled.contributions,
-        )
+        done = Round(number, grant.version, seconds, tree, waited_for, channel, size_bytes)
+        if settled is None:
+            return done
+        return replace(done, members=settled.members, contributions=settled.contributions)
 
     def _ask(self, channel: int, number: int, terms: Terms) -> None:
         """Ask for an exchange, unless that has been done."""
