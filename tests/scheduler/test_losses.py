@@ -13,7 +13,7 @@ from anabranch.net.errors import RunAborted
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed, Plan, Star
 from anabranch.record import events
-from anabranch.scheduler.server import Repairs
+from anabranch.scheduler.losses import Repairs
 from anabranch.sim.loop import run_virtually
 from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.collectives import ExchangeError, Round

@@ -18,9 +18,10 @@ from anabranch.net.tcp import TcpNetwork
 from anabranch.overlay import Link, Overlay
 from anabranch.plan import Plan
 from anabranch.record import events
+from anabranch.scheduler.losses import Repairs
 from anabranch.scheduler.memory import Journal
 from anabranch.scheduler.pacing import PaceBook
-from anabranch.scheduler.server import Repairs, Scheduler
+from anabranch.scheduler.server import Scheduler
 from anabranch.sim.loop import VirtualLoop
 from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import SiteAgent, Transport

@@ -13,7 +13,7 @@ from anabranch.net.messages import Admitted
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed, Plan
 from anabranch.record import events
-from anabranch.scheduler.server import Repairs
+from anabranch.scheduler.losses import Repairs
 from anabranch.sim.loop import run_virtually
 from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import SiteAgent

@@ -11,7 +11,7 @@ import pytest
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed, Plan
 from anabranch.record import events
-from anabranch.scheduler.server import Repairs
+from anabranch.scheduler.losses import Repairs
 from anabranch.sim.loop import run_virtually
 from anabranch.site.agent import SiteAgent
 from anabranch.site.arithmetic import Flat

@@ -15,7 +15,7 @@ from anabranch.net.messages import ExchangeFailed, Interrupt, Repair
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Auxiliary, Packed, Plan, with_auxiliary
 from anabranch.record import events
-from anabranch.scheduler.server import Repairs
+from anabranch.scheduler.losses import Repairs
 from anabranch.sim.loop import run_virtually
 from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import SiteAgent

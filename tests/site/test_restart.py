@@ -15,8 +15,9 @@ from anabranch.net.messages import Restarted, Standing
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed, Plan
 from anabranch.record import LogError, events
+from anabranch.scheduler.losses import Repairs
 from anabranch.scheduler.memory import encode, read
-from anabranch.scheduler.server import Repairs, Scheduler
+from anabranch.scheduler.server import Scheduler
 from anabranch.sim.loop import run_virtually
 from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import SiteAgent

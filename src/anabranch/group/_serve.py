@@ -31,10 +31,10 @@ from anabranch.record.log import EventLog, LogError
 from anabranch.scheduler.awareness import Awareness, Passive
 from anabranch.scheduler.chunking import LEAST_ELEMENTS, MOST_ELEMENTS, chunk_elements
 from anabranch.scheduler.dispatch import needed_window
-from anabranch.scheduler.losses import or_packed
+from anabranch.scheduler.losses import Repairs, or_packed
 from anabranch.scheduler.memory import Journal
 from anabranch.scheduler.pacing import PaceBook
-from anabranch.scheduler.server import LIMITS, Abandoned, Log, Repairs, Scheduler
+from anabranch.scheduler.server import LIMITS, Abandoned, Log, Scheduler
 
 _ELEMENT_BYTES = 4
 _REPORTS_AN_UPDATE = 4  # how often sites report measurements while plans are looked at once

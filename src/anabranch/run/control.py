@@ -38,9 +38,9 @@ from anabranch.scheduler.awareness import Awareness, Search
 from anabranch.scheduler.channels import Chunking, Dispatching
 from anabranch.scheduler.chunking import chunk_elements
 from anabranch.scheduler.dispatch import needed_window
-from anabranch.scheduler.losses import or_packed
+from anabranch.scheduler.losses import Repairs, or_packed
 from anabranch.scheduler.pacing import PaceBook
-from anabranch.scheduler.server import LIMITS, Repairs, Scheduler
+from anabranch.scheduler.server import LIMITS, Scheduler
 
 _ELEMENT_BYTES = 4
 _LARGE_ELEMENTS = 1 << 26  # taken for a buffer whose size is not known before sites are ready

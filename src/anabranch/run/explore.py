@@ -25,7 +25,8 @@ from anabranch.net.messages import Admitted, Contribution
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import AnyPlanner, Balanced, Fapt, Packed, Spanning, Star
 from anabranch.record import events
-from anabranch.scheduler.server import Abandoned, Repairs, Scheduler
+from anabranch.scheduler.losses import Repairs
+from anabranch.scheduler.server import Abandoned, Scheduler
 from anabranch.sim.loop import Deadlock, run_virtually
 from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import SiteAgent, Transport

@@ -29,6 +29,24 @@ def or_packed(planner: Planner) -> Planner:
     return plan
 
 
+@dataclass(frozen=True, slots=True)
+class Repairs:
+    """How all-reduces go on without what is lost.
+
+    Args:
+        planner: plans for what is left.
+        least_sites: with fewer than these the run ends.
+        begin_with: how many sites it begins with; None for all. Others may join later.
+        retries: whether an exchange is begun again among those left; else what is there of its
+            result counts.
+    """
+
+    planner: Planner
+    least_sites: int = 2
+    begin_with: int | None = None
+    retries: bool = False
+
+
 @dataclass(frozen=True)
 class Losses:
     """Sites and links of an overlay that a group goes on without.

@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
+from anabranch import plan as plans
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.pace import Applied, Ledger, Load, Pace, Step, Update
+from anabranch.plan import Plan
 from anabranch.record import events
 from anabranch.scheduler.patience import RoundTimes
 
@@ -405,3 +408,15 @@ def events_of(decision: Decision, at_s: float) -> list[events.Event]:
             for went in decision.permissions
         ),
     ]
+
+
+def dispensable(plan: Plan, pacing: PaceBook) -> set[int]:
+    """Return the sites whose death leaves the others a way to every server and back."""
+    # What is at a relay of an auxiliary path when it dies is not sent again.
+    needed = {site for paths in plan.auxiliary.values() for path in paths for site in path[1:-1]}
+    if pacing.is_barrier:
+        return set(range(plan.size)) - plans.in_between(plan, pacing.workers) - needed
+    needed.update(tree.root for tree in plan.trees)
+    for tree, site in product(range(len(plan.trees)), pacing.workers):
+        needed.update(plan.way_up(tree, site)[1:], plan.way_down(tree, site)[:-1])
+    return set(range(plan.size)) - needed

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
-from itertools import permutations, product
+from itertools import permutations
 from typing import Protocol
 
 from anabranch import overlay as overlays
@@ -75,15 +75,16 @@ from anabranch.record import LogError, events
 from anabranch.scheduler import memory as memories
 from anabranch.scheduler.awareness import Awareness
 from anabranch.scheduler.channels import Channels, Chunking, Dispatching, Outcome
-from anabranch.scheduler.losses import Losses, Planner
+from anabranch.scheduler.losses import Losses, Repairs
 from anabranch.scheduler.members import Members
 from anabranch.scheduler.memory import Journal, Memory
 from anabranch.scheduler.newcomers import Newcomers
-from anabranch.scheduler.pacing import Decision, PaceBook, events_of
+from anabranch.scheduler.pacing import Decision, PaceBook, dispensable, events_of
 from anabranch.scheduler.patience import RoundTimes
 from anabranch.scheduler.policy import Replan
 from anabranch.scheduler.probes import Probes
 from anabranch.scheduler.replan_loop import ReplanLoop
+from anabranch.scheduler.reports import reported
 from anabranch.scheduler.restart import Returning
 from anabranch.scheduler.transfer import shares
 from anabranch.site.ranges import Ranges
@@ -116,24 +117,6 @@ class Log(Protocol):
 
     def write(self, *happened: events.Event) -> None:
         """Something has happened; times are seconds since the run began."""
-
-
-@dataclass(frozen=True, slots=True)
-class Repairs:
-    """How all-reduces go on without what is lost.
-
-    Args:
-        planner: plans for what is left.
-        least_sites: with fewer than these the run ends.
-        begin_with: how many sites it begins with; None for all. Others may join later.
-        retries: whether an exchange is begun again among those left; else what is there of its
-            result counts.
-    """
-
-    planner: Planner
-    least_sites: int = 2
-    begin_with: int | None = None
-    retries: bool = False
 
 
 class Scheduler:
@@ -199,7 +182,7 @@ class Scheduler:
         self._pacing = pacing
         self._servers = dict.fromkeys(tree.root for tree in plan.trees)
         self._look_at_pace: asyncio.TimerHandle | None = None
-        self._dispensable = set() if needs_all else _dispensable(plan, pacing)
+        self._dispensable = set() if needs_all or pacing is None else dispensable(plan, pacing)
         self.lost: set[int] = set()
         self._workers = frozenset(() if pacing is None else pacing.workers)
         self._awareness = awareness
@@ -645,7 +628,7 @@ class Scheduler:
                 now_s = self._now_s()
                 self._sessions[site].post(TimeReply(message.sent_s, now_s, now_s, 0.0))
             case Report():
-                self.note(*_reported(site, message.events))
+                self.note(*reported(site, message.events))
             case Leave() if site not in self._left and self._started_s is not None:
                 self._left.add(site)
                 if self._pacing is not None and not self._pacing.is_over:
@@ -1274,20 +1257,6 @@ class Scheduler:
         )
 
 
-def _dispensable(plan: Plan, pacing: PaceBook | None) -> set[int]:
-    """Return the sites whose death leaves the others a way to every server and back."""
-    if pacing is None:
-        return set()
-    # What is at a relay of an auxiliary path when it dies is not sent again.
-    needed = {site for path in _flat(plan) for site in path[1:-1]}
-    if pacing.is_barrier:
-        return set(range(plan.size)) - plans.in_between(plan, pacing.workers) - needed
-    needed.update(tree.root for tree in plan.trees)
-    for tree, site in product(range(len(plan.trees)), pacing.workers):
-        needed.update(plan.way_up(tree, site)[1:], plan.way_down(tree, site)[:-1])
-    return set(range(plan.size)) - needed
-
-
 def _plan_issued(replan: Replan, now_s: float) -> events.PlanIssued:
     return events.PlanIssued(
         at_s=now_s,
@@ -1306,37 +1275,6 @@ def _plan_issued(replan: Replan, now_s: float) -> events.PlanIssued:
         before_s=replan.before_s,
         after_s=replan.after_s,
     )
-
-
-def _reported(site: int, encoded: tuple[bytes, ...]) -> list[events.Event]:
-    """Return the events that a site has sent for the log.
-
-    Raises:
-        MalformedMessage: one is no event.
-        OutOfPlaceMessage: one is not for a site to tell, or happened at another.
-    """
-    known: list[events.Event] = []
-    for data in encoded:
-        try:
-            event = events.decode(data.decode())
-        except ValueError as error:
-            raise MalformedMessage(f"a report that is no event: {error}") from None
-        match event:
-            case (
-                events.StepDone()
-                | events.Evaluated()
-                | events.MessageRefused()
-                | events.TransportChosen()
-            ):
-                about: int | None = event.site
-            case events.LinkBytes():
-                about = event.source
-            case _:
-                raise OutOfPlaceMessage(f"a site cannot report {type(event).__name__}")
-        if about != site:
-            raise OutOfPlaceMessage(f"site {site} reports what happened at site {about}")
-        known.append(event)
-    return known
 
 
 def _flat(plan: Plan) -> tuple[Path, ...]:
