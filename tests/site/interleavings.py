@@ -170,7 +170,7 @@ async def play(seed: int) -> None:
         scheduler.channels.issue(plan)
         if rng.random() < 0.5:  # of another plan than some sites run under
             paths = tuple(path for each in plan.auxiliary.values() for path in each)
-            scheduler._broadcast(Auxiliary(version - int(rng.integers(2)), paths))
+            scheduler._run.broadcast(Auxiliary(version - int(rng.integers(2)), paths))
 
     async with asyncio.timeout(100_000.0):
         await asyncio.gather(*(live(site) for site in range(overlay.size)))

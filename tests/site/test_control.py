@@ -83,8 +83,8 @@ def test_a_site_is_as_patient_as_the_scheduler_says() -> None:
     async def scenario() -> None:
         ports = simulated(OVERLAY)
         cluster = await Cluster.start(ports, OVERLAY, PLAN)
-        cluster.scheduler._broadcast(Patience(60.0))
-        cluster.scheduler._patience_s = 60.0
+        cluster.scheduler._run.broadcast(Patience(60.0))
+        cluster.scheduler._run.patience_s = 60.0
         await asyncio.sleep(1.0)
         address, welcome = cluster.scheduler._listener.address, cluster.scheduler._welcome
         cluster.scheduler._listener.close()

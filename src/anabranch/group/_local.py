@@ -34,10 +34,10 @@ class Silent:
     """A log that writes nothing down."""
 
     def began(self, buffer_elements: int) -> None:
-        """See :class:`anabranch.scheduler.server.Log`."""
+        """See :class:`anabranch.scheduler.run.Log`."""
 
     def write(self, *happened: events.Event) -> None:
-        """See :class:`anabranch.scheduler.server.Log`."""
+        """See :class:`anabranch.scheduler.run.Log`."""
 
 
 def _complete(sites: int) -> Overlay:

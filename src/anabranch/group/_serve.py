@@ -34,7 +34,8 @@ from anabranch.scheduler.dispatch import needed_window
 from anabranch.scheduler.losses import Repairs, or_packed
 from anabranch.scheduler.memory import Journal
 from anabranch.scheduler.pacing import PaceBook
-from anabranch.scheduler.server import LIMITS, Abandoned, Log, Scheduler
+from anabranch.scheduler.run import Abandoned, Log
+from anabranch.scheduler.server import LIMITS, Scheduler
 
 _ELEMENT_BYTES = 4
 _REPORTS_AN_UPDATE = 4  # how often sites report measurements while plans are looked at once
@@ -223,7 +224,7 @@ class GroupLog:
         self._last_s = 0.0
 
     def began(self, buffer_elements: int) -> None:
-        """See :class:`anabranch.scheduler.server.Log`."""
+        """See :class:`anabranch.scheduler.run.Log`."""
         self._began = True
         overlay, size_bytes = self._service.overlay, _ELEMENT_BYTES * buffer_elements
         if self._log is None:
@@ -255,7 +256,7 @@ class GroupLog:
         self._log.append([started, *self._held])
 
     def write(self, *happened: events.Event) -> None:
-        """See :class:`anabranch.scheduler.server.Log`."""
+        """See :class:`anabranch.scheduler.run.Log`."""
         for event in happened:
             self._last_s = max(self._last_s, event.at_s)
             self._console.tell(event)

@@ -26,7 +26,8 @@ from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import AnyPlanner, Balanced, Fapt, Packed, Spanning, Star
 from anabranch.record import events
 from anabranch.scheduler.losses import Repairs
-from anabranch.scheduler.server import Abandoned, Scheduler
+from anabranch.scheduler.run import Abandoned
+from anabranch.scheduler.server import Scheduler
 from anabranch.sim.loop import Deadlock, run_virtually
 from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import SiteAgent, Transport
@@ -228,10 +229,10 @@ class _Log:
         self.lost: set[int] = set()
 
     def began(self, buffer_elements: int) -> None:
-        """See :class:`anabranch.scheduler.server.Log`."""
+        """See :class:`anabranch.scheduler.run.Log`."""
 
     def write(self, *happened: events.Event) -> None:
-        """See :class:`anabranch.scheduler.server.Log`."""
+        """See :class:`anabranch.scheduler.run.Log`."""
         for event in happened:
             if isinstance(event, events.ExchangeRepaired):
                 self.repaired += 1

@@ -11,7 +11,9 @@ from typing import Protocol
 
 import msgspec
 
+from anabranch import overlay as overlays
 from anabranch.net.messages import Contribution
+from anabranch.overlay import Overlay
 from anabranch.record import LogError
 from anabranch.scheduler.channels import Subgroup
 from anabranch.scheduler.losses import Losses
@@ -67,6 +69,18 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     def losses(self) -> Losses:
         """What the group goes on without."""
         return Losses(self.lost, self.cut, self.relays)
+
+    def check_fits(self, overlay: Overlay) -> None:
+        """Check that this is of a group with this overlay.
+
+        Raises:
+            LogError: it is of another.
+        """
+        if self.overlay_toml != overlays.dumps(overlay):
+            raise LogError(
+                "the journal is of a group with another overlay; give that one's, or another "
+                "journal for a new group"
+            )
 
 
 encode = msgspec.json.Encoder(order="deterministic").encode

@@ -1,0 +1,155 @@
+"""The conversation with newcomers: sites that join a run which goes on, until they are let in.
+
+They are introduced to their neighbours first. Where the model is served, they then are workers;
+where sites all-reduce, members let them in by a gathering. How far each is, is in
+:mod:`anabranch.scheduler.newcomers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from anabranch.net.errors import OutOfPlaceMessage
+from anabranch.net.messages import (
+    Abort,
+    AnyMessage,
+    CutOff,
+    Failed,
+    Gather,
+    Leave,
+    LinkProbed,
+    Measured,
+    Patience,
+    Ready,
+    RejoinAck,
+    Rejoined,
+    Report,
+    Shutdown,
+    Start,
+    TimeReply,
+    TimeRequest,
+)
+from anabranch.scheduler.channels import Outcome
+from anabranch.scheduler.planning import Planning
+from anabranch.scheduler.run import Run
+from anabranch.scheduler.served_pace import ServedPace
+
+
+class Admission:
+    """Introduces newcomers, lets them begin, and lets them in.
+
+    Args:
+        run: which they join.
+        planning: plans for those who are there.
+        pace: of the served model; None where sites all-reduce.
+        remember: writes down what a restart needs.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        planning: Planning,
+        pace: ServedPace | None,
+        remember: Callable[[], None],
+    ) -> None:
+        self._run = run
+        self._newcomers = run.newcomers
+        self._planning = planning
+        self._pace = pace
+        self._remember = remember
+
+    def hear(self, site: int, message: AnyMessage) -> None:
+        """Act on a message of one that is no member yet; whatever it does, the others go on."""
+        match message:
+            case Ready() if not self._newcomers.is_introduced(site):
+                self._introduce(site, message.buffer_elements)
+            case RejoinAck() if message.site in self._newcomers:
+                self.met(site, message)
+            case Gather() if message.admits and self._newcomers.has_started(site):
+                self._newcomers.asking.add(site)
+            case TimeRequest():
+                now_s = self._run.now_s()
+                self._run.post(site, TimeReply(message.sent_s, now_s, now_s, 0.0))
+            case Leave():
+                self._run.post(site, Shutdown())
+                self.forget(site)
+            case Failed() | Abort():
+                self.forget(site)
+            case Report() | Measured() | RejoinAck() | LinkProbed() | CutOff():
+                pass  # of no interest yet
+            case _:
+                raise OutOfPlaceMessage(f"a {type(message).__name__} from {self._run.name(site)}")
+
+    def met(self, site: int, message: RejoinAck) -> None:
+        """Hear that a site knows where a newcomer is."""
+        is_now = message.incarnation == self._run.members.incarnations[message.site]
+        if is_now and self._newcomers.met(message.site, site):
+            self._start(message.site)
+
+    def forget(self, site: int) -> None:
+        """Take note that a newcomer is gone."""
+        self._newcomers.forget(site)
+        self._run.sessions.pop(site, None)
+        self.need_not_know(site)
+
+    def need_not_know(self, site: int) -> None:
+        """Let newcomers begin that wait for nothing but that this one knows of them."""
+        for newcomer in self._newcomers.gone(site):
+            if not self._run.is_over:
+                self._start(newcomer)
+
+    def let_in(self, number: int, holders: frozenset[int]) -> Outcome:
+        """Let in those that ask for it, as all members have said by a gathering.
+
+        Args:
+            number: of the gathering.
+            holders: members that have the state of training; none at a group's first gathering.
+        """
+        run = self._run
+        holders = holders or frozenset({min(run.channels.members(0))})
+        losses = run.losses.returned(run.overlay, self._newcomers.asking)
+        sites = self._newcomers.asking - losses.lost
+        if not sites:
+            return run.channels.admit(number, (), holders, run.channels.all.plan)
+        now_s = run.since_start_s()
+        run.losses = losses
+        self._newcomers.forget(*sites)
+        for past in (run.lost, run.accused, run.left, run.departed):
+            past -= sites
+        for site in sorted(sites):
+            run.write_joined(site, now_s)
+        plan = self._planning.for_the_rest()
+        outcome = run.channels.admit(number, sites, holders, plan)
+        self._remember()
+        self._planning.use(plan, f"{', '.join(map(run.name, sorted(sites)))} joined")
+        return outcome
+
+    def _introduce(self, site: int, buffer_elements: int) -> None:
+        """Tell the neighbours of a newcomer where it is; it starts once they know."""
+        run = self._run
+        if self._pace is not None and buffer_elements != run.buffer_elements:
+            reason = f"{buffer_elements} elements, where this run has {run.buffer_elements}"
+            run.sessions[site].post(Abort(reason))
+            self.forget(site)
+            return
+        incarnation, address = run.members.incarnations[site], run.members.address(site)
+        others = {*run.sessions} - {site} - (run.lost - {*self._newcomers})
+        link = run.overlay.link
+        near = [other for other in sorted(others) if link(site, other) or link(other, site)]
+        for other in near:
+            run.post(other, Rejoined(site, incarnation, *address))
+        if self._newcomers.introduce(site, near):
+            self._start(site)
+
+    def _start(self, site: int) -> None:
+        """Let one begin: where the model is served, as a worker; else it has to be let in yet."""
+        run = self._run
+        now_s = run.since_start_s()
+        run.post(site, Patience(run.patience_s))
+        run.post(site, Start(now_s))
+        if self._pace is not None:
+            self._newcomers.forget(site)
+            for past in (run.lost, run.accused, run.left):
+                past.discard(site)
+            run.write_joined(site, now_s)
+            self._pace.joined(site, now_s)

@@ -1,0 +1,146 @@
+"""Links that are cut: who is to blame, when to look at them again, and how they come back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from itertools import permutations
+
+from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage
+from anabranch.net.messages import CutOff, LinkCut, LinkProbe, LinkProbed, RejoinAck, Rejoined
+from anabranch.scheduler.planning import Planning
+from anabranch.scheduler.probes import Ends, Probes
+from anabranch.scheduler.run import Run
+from anabranch.scheduler.survivors import Survivors
+
+BLAME_S = 0.5
+"""How long to wait for the cause of what a site complains of.
+
+A site that loses a neighbour's lane often hears of it before the scheduler hears that the neighbour
+died. Waiting this long lets the run's error name the cause and not the symptom."""
+
+
+class CutLinks:
+    """Judges lanes that have ended, and looks now and then whether cut links lead somewhere again.
+
+    Args:
+        run: whose links.
+        planning: plans with links that are healed.
+        survivors: go on without links that are cut.
+        remember: writes down what a restart needs.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        planning: Planning,
+        survivors: Survivors,
+        remember: Callable[[], None],
+    ) -> None:
+        self._run = run
+        self._planning = planning
+        self._survivors = survivors
+        self._remember = remember
+        self._probes = Probes()
+
+    # --- blame
+
+    def accuse(self, site: int, cut: CutOff) -> None:
+        """Hear that a lane has ended: if that neighbour's connection has ended too, it died."""
+        run = self._run
+        if not 0 <= cut.neighbour < run.overlay.size:
+            raise MalformedMessage(f"a lane to site {cut.neighbour}, which is not in the overlay")
+        if cut.incarnation < run.members.incarnations[cut.neighbour]:
+            return  # that one is known to have died
+        run.accused.add(cut.neighbour)
+        if cut.neighbour in run.missing:
+            self._survivors.lose(cut.neighbour, run.missing[cut.neighbour].why, died=True)
+        asyncio.get_running_loop().call_later(BLAME_S, self._judge, site, cut)
+
+    def _judge(self, site: int, cut: CutOff) -> None:
+        """Go on without a lane that ended, or end the run; unless an end of it died and may."""
+        run = self._run
+        gone = run.lost | (run.left - run.departed - run.losses.relays)
+        if (
+            run.is_over
+            or {site, cut.neighbour} & gone
+            or cut.incarnation != run.members.incarnations[cut.neighbour]
+        ):
+            return
+        pair = {(site, cut.neighbour), (cut.neighbour, site)}
+        is_known = pair <= run.losses.cut  # as the other end has said so
+        if not is_known and not self._survivors.go_on_without(cut.reason, links=pair):
+            run.abort(cut.reason)
+            return
+        # Both are there, so the link was to blame, and a connection that breaks later may come
+        # back; but silence may take a little longer to be noticed here than there.
+        forgive = partial(run.accused.difference_update, {site, cut.neighbour})
+        asyncio.get_running_loop().call_later(run.give_up_s, forgive)
+        if not is_known:
+            for here, there in pair:
+                run.post(here, LinkCut(there))
+            self._probe_later(frozenset((site, cut.neighbour)))
+
+    def tell_all(self) -> None:
+        """Tell sites of all links that are cut, and look at these now and then."""
+        cut = self._run.losses.cut
+        for here, there in cut:
+            self._run.post(here, LinkCut(there))
+        for ends in {frozenset(pair) for pair in cut}:
+            self._probe_later(ends)
+
+    # --- probes
+
+    def _probe_later(self, ends: Ends) -> None:
+        """Look in a while whether links that were cut lead somewhere again; ever less often."""
+        pause_s = self._probes.pause_s(ends)
+        asyncio.get_running_loop().call_later(pause_s, self._probe, ends)
+
+    def _probe(self, ends: Ends) -> None:
+        run = self._run
+        one, other = ends
+        is_there = ends <= run.sessions.keys() and not ends & run.left
+        if run.is_over or not is_there or (one, other) not in run.losses.cut:
+            return
+        self._probes.ask(ends)
+        run.post(one, LinkProbe(other))
+        run.post(other, LinkProbe(one))
+
+    def probed(self, site: int, message: LinkProbed) -> None:
+        """Hear whether a neighbour answers again."""
+        run = self._run
+        ends = frozenset((site, message.neighbour))
+        if not self._probes.is_asked(ends):
+            raise OutOfPlaceMessage(f"{run.name(site)} tells of a probe that was not asked for")
+        reach = self._probes.hear(ends, site, message.answers)
+        if reach is None:
+            return
+        if not reach:
+            self._probe_later(ends)
+            return
+        if not ends <= run.sessions.keys():
+            return
+        for here, there in permutations(ends, 2):
+            incarnation, address = run.members.incarnations[there], run.members.addresses[there]
+            run.post(here, Rejoined(there, incarnation, *address))
+        self._probes.heal(ends)
+
+    # --- links that come back
+
+    def is_healing(self, site: int, message: RejoinAck) -> bool:
+        """Return whether links between a site and the one that it tells of are being opened."""
+        return self._probes.is_healing(frozenset((site, message.site)))
+
+    def healed(self, site: int, message: RejoinAck) -> None:
+        """Use links again to which one end, and perhaps both, have opened."""
+        run = self._run
+        ends = frozenset((site, message.site))
+        if not self._probes.healed(ends, site):
+            return
+        run.losses = run.losses.healed([*permutations(ends, 2)])
+        plan = self._planning.for_the_rest()
+        run.channels.issue(plan)
+        self._remember()
+        names = " and ".join(map(run.name, sorted(ends)))
+        self._planning.use(plan, f"{names} reach each other again")

@@ -1,0 +1,252 @@
+"""Who is there: sites join, their connections break, and they go on over another or are lost."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from anabranch import overlay as overlays
+from anabranch import plan as plans
+from anabranch.net.errors import LinkError, OutOfPlaceMessage, PeerError, UnauthorisedPeer
+from anabranch.net.messages import Join, Restarted, Resume, Resumed, Shutdown, Welcome
+from anabranch.net.network import Connection
+from anabranch.net.session import Session
+from anabranch.net.tls import check_identity, identity_of
+from anabranch.plan import Plan
+from anabranch.record import events
+from anabranch.scheduler.admission import Admission
+from anabranch.scheduler.losses import Losses, Repairs
+from anabranch.scheduler.planning import Planning
+from anabranch.scheduler.run import Missing, Run
+from anabranch.scheduler.served_pace import ServedPace
+from anabranch.scheduler.survivors import Survivors
+
+
+class Presence:
+    """Takes sites in, and waits for those whose connections have broken.
+
+    Args:
+        run: whose sites.
+        plan: with which sites are welcomed, where there are no repairs.
+        work: handed to every site as it is.
+        repairs: how all-reduces go on without a site that is lost; None where they do not.
+        planning: plans for those with whom the run begins.
+        pace: of the served model; None where sites all-reduce.
+        admission: hears of newcomers that are gone.
+        survivors: go on without sites that are lost.
+        is_restart: whether the run had a scheduler before.
+
+    Attributes:
+        founders: with whom the run begins; None while others are awaited.
+        all_gone: set once no site is there, after the end.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        plan: Plan,
+        work: str,
+        repairs: Repairs | None,
+        planning: Planning,
+        pace: ServedPace | None,
+        admission: Admission,
+        survivors: Survivors,
+        is_restart: bool,
+    ) -> None:
+        self._run = run
+        self._plan = plan
+        self._work = work
+        self._repairs = repairs
+        self._planning = planning
+        self._pace = pace
+        self._admission = admission
+        self._survivors = survivors
+        self._is_restart = is_restart
+        everyone = frozenset(range(run.overlay.size))
+        self.founders: frozenset[int] | None = everyone if is_restart else None
+        self.all_gone = asyncio.Event()
+
+    # --- who comes
+
+    def join(self, message: Join, connection: Connection) -> int:
+        """Take a site in; once enough are here, tell them who is who.
+
+        Raises:
+            OutOfPlaceMessage: the run is over.
+            PeerError: see :meth:`anabranch.scheduler.members.Members.admit`.
+        """
+        run = self._run
+        if run.is_over:
+            raise OutOfPlaceMessage(f"site {message.name!r} joins, but the run is over")
+        check_identity(connection.peer, connection.identity, identity_of(message.name))
+        gone = {site for site in run.lost if not self._is_connected(site)}
+        gone |= {site for site in run.missing if self._survivors.may_be_replaced(site)}
+        site = run.members.admit(message, connection.challenge, gone)
+        if site in run.missing:  # another process of it is here, so that one died
+            self._survivors.lose(site, run.missing[site].why, died=True)
+            if self._repairs is not None and run.is_over:
+                raise OutOfPlaceMessage(f"site {message.name!r} joins, but the run is over")
+        run.sessions[site] = Session(connection)
+        if site in run.lost or (self._repairs is not None and self.founders is not None):
+            run.newcomers.came(site)
+            run.post(site, self._welcome(site))
+            if self._pace is not None and self._pace.book.epoch:
+                run.post(site, self._pace.epoch_changed)
+            if run.is_over:  # as one who died just now
+                run.post(site, Shutdown())
+            return site
+        run.write_joined(site, 0.0)
+        self._meet_if_enough()
+        return site
+
+    def _is_connected(self, site: int) -> bool:
+        session = self._run.sessions.get(site)
+        return session is not None and session.connection is not None
+
+    def _meet_if_enough(self) -> None:
+        """Tell all that are here who is who, once the run can begin with them."""
+        run, size = self._run, self._run.overlay.size
+        everyone, here = frozenset(range(size)), run.sessions.keys()
+        founders = everyone
+        if missing := everyone - here:
+            least = None if self._repairs is None else self._repairs.begin_with
+            losses = Losses().further(run.overlay, sites=missing)
+            founders = losses.members(size)
+            if least is None or len(here) < least or len(founders) < least:
+                return
+            run.losses = losses
+            run.lost |= losses.lost
+            plan = self._planning.for_the_rest()
+            run.channels.lose(losses.lost, plan)
+            self._planning.begin_with(plan)
+        self.founders = founders
+        for site in here - founders:
+            run.newcomers.came(site)
+        for site, session in run.sessions.items():
+            session.post(self._welcome(site))
+
+    def _welcome(self, site: int) -> Welcome:
+        run = self._run
+        return Welcome(
+            site,
+            overlays.dumps(run.overlay),
+            plans.dumps(self._plan if self._repairs is None else run.channels.all.plan),
+            run.members.addresses,
+            self._work,
+            run.members.incarnations,
+            0 if self._pace is None else self._pace.book.made(site),
+            run.members.secret(site),
+            run.members.lane_secrets(site),
+            self._repairs is not None,
+            self._repairs is not None and self._repairs.retries,
+            self._repairs is not None and site in run.newcomers,
+        )
+
+    def resume(self, message: Resume, connection: Connection) -> int:
+        """Go on with a site over another connection; return which.
+
+        Raises:
+            UnauthorisedPeer: not a site that takes part, or that does any more.
+            OutOfPlaceMessage: it cannot have heard so many messages.
+        """
+        run, site = self._run, message.site
+        if 0 <= site < run.overlay.size:
+            expected = identity_of(run.overlay.sites[site].name)
+            check_identity(connection.peer, connection.identity, expected)
+        is_here = run.members.is_here(message, connection.challenge)
+        if is_here and run.returning is not None and run.returning.awaits(site):
+            run.sessions[site] = Session(connection)
+            connection.post(Restarted())
+            return site
+        if self._is_restart and site not in run.sessions:
+            raise UnauthorisedPeer(
+                f"the scheduler was started again, and goes on without {connection.peer}, which "
+                f"says it is site {site}; join again"
+            )
+        if not is_here or site not in run.sessions or self.founders is None:
+            raise UnauthorisedPeer(
+                f"{connection.peer} says it is site {site} of this run, and does not prove it"
+            )
+        session = run.sessions[site]
+        session.acknowledged(message.heard)
+        if site in run.missing:
+            run.await_no_longer(site)
+        elif session.connection is not None:  # which it knows to be gone earlier than we do
+            session.connection.close()
+        connection.post(Resumed(session.heard))
+        session.go_on(connection, message.heard)
+        if not run.is_over:
+            run.note(events.SiteResumed(at_s=run.since_start_s(), site=site))
+        return site
+
+    # --- whose connection breaks
+
+    def closed(self, site: int, connection: Connection, error: Exception | None) -> None:
+        """Take note that a connection of a site has ended."""
+        run = self._run
+        session = run.sessions.get(site)
+        if session is None or session.connection is not connection:
+            return  # it goes on over another
+        session.cut()
+        if run.returning is not None and not run.is_over:
+            return  # it may come back, like all others
+        if run.is_over:
+            if session.all_heard or run.has_failed:
+                del run.sessions[site]
+            if not run.sessions:
+                self.all_gone.set()
+        elif site in run.newcomers:
+            self._admission.forget(site)
+        elif site in run.lost:  # it has left, and is let go
+            if session.all_heard:
+                del run.sessions[site]
+        elif self.founders is None:
+            self._let_go(site, error)
+        else:
+            self._broken(site, error)
+
+    def _broken(self, site: int, error: Exception | None) -> None:
+        """Lose a site whose connection has broken, or wait for it."""
+        run, name, when = self._run, self._run.name(site), self._when
+        if isinstance(error, PeerError):
+            self._survivors.lose(site, f"{name} broke the protocol {when}: {error}")
+        elif error is not None and not isinstance(error, LinkError):
+            what = f"{type(error).__name__}: {error}"
+            self._survivors.lose(
+                site, f"the scheduler failed on a message of {name} {when}: {what}"
+            )
+        else:
+            died = f"{name} died {when}: {error}"
+            if site in run.accused:
+                self._survivors.lose(site, died, died=True)
+            else:
+                run.note(events.SiteCut(at_s=run.since_start_s(), site=site, detail=str(error)))
+                self._miss(site, died)
+
+    def _let_go(self, site: int, error: Exception | None) -> None:
+        """Go on waiting for all to join, this one too."""
+        run = self._run
+        del run.sessions[site]
+        run.members.forget(site)
+        why = f"{run.name(site)} went before the run began: {error}"
+        run.write_lost(site, why, True, 0.0)
+
+    def miss_absent(self) -> None:
+        """Wait for sites that came back after a restart, and went again before the rest came."""
+        for site, session in self._run.sessions.items():
+            if session.connection is None:
+                self._miss(site, f"{self._run.name(site)} died {self._when}")
+
+    def _miss(self, site: int, why: str) -> None:
+        """Give a site up that does not come back in time."""
+        give_up = partial(self._survivors.lose, site, why, died=True)
+        timer = asyncio.get_running_loop().call_later(self._run.give_up_s, give_up)
+        self._run.missing[site] = Missing(timer, why)
+
+    @property
+    def _when(self) -> str:
+        """How far the run is, in words."""
+        if self._pace is not None and self._pace.book.under_way:
+            return f"in update {self._pace.book.under_way}"
+        latest = self._run.channels.all.latest
+        return f"in round {latest}" if latest else "before the first round"

@@ -1,0 +1,121 @@
+"""A scheduler that was started again with its journal: how it finds its group, and goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from anabranch.net.messages import Abort, AnyMessage, Patience, Standing
+from anabranch.net.session import Session
+from anabranch.record import events
+from anabranch.scheduler.channels import Outcome
+from anabranch.scheduler.cut_links import CutLinks
+from anabranch.scheduler.memory import Memory
+from anabranch.scheduler.planning import Planning
+from anabranch.scheduler.presence import Presence
+from anabranch.scheduler.restart import Returning
+from anabranch.scheduler.run import Run
+from anabranch.scheduler.survivors import Survivors
+
+
+class Resumption:
+    """Is where the scheduler before was, and goes on once sites have said how far their calls are.
+
+    Args:
+        run: which is found again; nothing has happened in it yet.
+        memory: what the scheduler before wrote down.
+        since_began_s: how long ago the run began.
+        planning: plans for those that come back.
+        survivors: go on without those that do not.
+        cut_links: tells of links that were cut.
+        presence: waits for those that come back and go again.
+        follow: says what follows from calls.
+        remember: writes down what a restart needs.
+        hear: acts on what sites said before all were back.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        memory: Memory,
+        since_began_s: float,
+        planning: Planning,
+        survivors: Survivors,
+        cut_links: CutLinks,
+        presence: Presence,
+        follow: Callable[[Outcome], None],
+        remember: Callable[[], None],
+        hear: Callable[[int, AnyMessage], None],
+    ) -> None:
+        self._run = run
+        self._memory = memory
+        self._planning = planning
+        self._survivors = survivors
+        self._cut_links = cut_links
+        self._presence = presence
+        self._follow = follow
+        self._remember = remember
+        self._hear = hear
+        run.members.restore(memory.addresses, memory.incarnations)
+        run.losses = memory.losses
+        run.lost |= memory.lost
+        run.left |= memory.left
+        run.departed |= memory.departed
+        run.buffer_elements = memory.elements
+        run.started_s = run.now_s() - since_began_s
+        self._returning = Returning(frozenset(range(run.overlay.size)) - run.lost)
+        run.returning = self._returning
+        if memory.elements:
+            run.note_began(memory.elements)
+        awaited = sorted(self._returning.awaited)
+        run.note(events.SchedulerRestarted(at_s=run.since_start_s(), awaited=awaited))
+        self._give_up_absent = asyncio.get_running_loop().call_later(run.give_up_s, self._go_on)
+
+    def hear(self, site: int, message: AnyMessage) -> None:
+        """Hear a site that has come back, before all have."""
+        if isinstance(message, Standing):
+            self._run.channels.check(site, message)
+        if self._returning.hear(site, message):
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Go on with the calls as sites say they are, without those that have not come back."""
+        run = self._run
+        if run.is_over:
+            return
+        self._give_up_absent.cancel()
+        run.returning = None
+        standings = self._returning.standings
+        absent = self._returning.awaited - standings.keys()
+        members = run.losses.members(run.overlay.size)
+        if len(members - absent) < 1:
+            run.abort("the scheduler was restarted, and no site came back to it")
+            return
+        outcome = run.channels.restore(
+            {site: each for site, each in standings.items() if site in members},
+            frozenset(range(run.overlay.size)) - members,
+            self._memory.subgroups,
+            self._memory.latest_exchange,
+            {(each.channel, each.number): each.contributions for each in self._memory.interrupted},
+        )
+        self._planning.begin_again()
+        plan = self._planning.for_the_rest()
+        run.channels.issue(plan)
+        self._remember()
+        run.broadcast(Patience(run.patience_s))
+        self._planning.use(plan, "the scheduler was restarted")
+        self._cut_links.tell_all()
+        self._follow(outcome)
+        for site in sorted(absent):
+            if not run.is_over and site not in run.lost:
+                run.post(site, Abort("the scheduler was restarted; this site has to join again"))
+                run.sessions.setdefault(site, Session(None))
+                why = f"{run.name(site)} did not come back to the scheduler"
+                self._survivors.lose(site, why, died=True)
+        self._presence.miss_absent()
+        for site in [*run.departed]:
+            self._survivors.do_without(site)
+        self._survivors.end_if_all_left()
+        for site, message in self._returning.early:
+            if site in run.sessions:
+                self._hear(site, message)

@@ -1,0 +1,219 @@
+"""What all parts of a control plane share: who is in the run, what is said and written, its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from anabranch.net.addresses import show
+from anabranch.net.errors import RunAborted
+from anabranch.net.messages import Abort, Message, Patience
+from anabranch.net.session import LEAST_PATIENCE_S, Session
+from anabranch.overlay import Overlay
+from anabranch.record import LogError, events
+from anabranch.scheduler.channels import Channels
+from anabranch.scheduler.losses import Losses
+from anabranch.scheduler.members import Members
+from anabranch.scheduler.newcomers import Newcomers
+from anabranch.scheduler.patience import RoundTimes
+from anabranch.scheduler.restart import Returning
+
+LONGEST_S = 1e6
+"""The longest time that a site may say something took."""
+
+# Sites hear of another patience when it has changed by so much, and are given up so much later than
+# they give up themselves.
+_CHANGE = 1.25
+_SLACK_S = 1.0
+
+
+class Abandoned(Exception):
+    """A scheduler has stopped, and its group waits for one that takes its place."""
+
+
+class Log(Protocol):
+    """Where a scheduler writes down what happens; LogError, where it cannot, ends the run."""
+
+    def began(self, buffer_elements: int) -> None:
+        """The run's clock has started; buffers have so many elements, or at least the first."""
+
+    def write(self, *happened: events.Event) -> None:
+        """Something has happened; times are seconds since the run began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A site whose connection has broken: what gives it up, and the account of its death then."""
+
+    timer: asyncio.TimerHandle
+    why: str
+
+
+class Run:
+    """A run as each part of its control plane sees it.
+
+    Args:
+        overlay: the sites and links of the run.
+        members: who has joined.
+        channels: what they exchange and gather.
+        log: where to write down what happens.
+        times: how long rounds, or iterations, take: so patient are sites and scheduler.
+
+    Attributes:
+        overlay, members, channels: see above.
+        sessions: with the sites that take part.
+        newcomers: those of them that are no members yet.
+        missing: those of them whose connections have broken.
+        accused: sites whose lanes have ended, as neighbours say.
+        losses: what the group goes on without, where there are repairs.
+        lost: sites that have died or cannot be reached, and without which the run goes on.
+        left: sites that make no further call.
+        departed: those of them that are members yet.
+        buffer_elements: of the first buffer; None before a site has said.
+        patience_s: how long a broken connection may take to come back, as sites know it.
+        started_s: when the run began, by the loop's clock; None before.
+        returning: who comes back, while a scheduler that was started again finds its group.
+        end: done once the run has ended, in whichever way.
+    """
+
+    def __init__(
+        self,
+        overlay: Overlay,
+        members: Members,
+        channels: Channels,
+        log: Log,
+        times: Sequence[RoundTimes],
+    ) -> None:
+        self.overlay = overlay
+        self.members = members
+        self.channels = channels
+        self._log = log
+        self._is_written = True  # until the log fails
+        self._times = times
+        self.sessions: dict[int, Session] = {}
+        self.newcomers = Newcomers()
+        self.missing: dict[int, Missing] = {}
+        self.accused: set[int] = set()
+        self.losses = Losses()
+        self.lost: set[int] = set()
+        self.left: set[int] = set()
+        self.departed: set[int] = set()
+        self.buffer_elements: int | None = None
+        self.patience_s = LEAST_PATIENCE_S
+        self.started_s: float | None = None
+        self.returning: Returning | None = None
+        self.end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def name(self, site: int) -> str:
+        """Return a site's index and name, for error messages."""
+        return f"site {site} ({self.overlay.sites[site].name})"
+
+    def now_s(self) -> float:
+        """Return seconds by the loop's clock."""
+        return asyncio.get_running_loop().time()
+
+    def since_start_s(self) -> float:
+        """Return seconds since the run began; 0 before."""
+        return 0.0 if self.started_s is None else self.now_s() - self.started_s
+
+    # --- how it ends
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended, in whichever way."""
+        return self.end.done()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the run has ended early."""
+        return self.end.done() and self.end.exception() is not None
+
+    def abort(self, reason: str) -> None:
+        """End the run everywhere; only the first reason counts."""
+        if not self.end.done():
+            for site, missing in self.missing.items():
+                missing.timer.cancel()
+                self.write_lost(site, missing.why, False, self.since_start_s())
+            self.missing.clear()
+            self.broadcast(Abort(reason))
+            self._fail(RunAborted(reason))
+
+    def abandon(self) -> None:
+        """Stop, and leave the group to a scheduler that is started again with the same journal."""
+        if not self.end.done():
+            for missing in self.missing.values():
+                missing.timer.cancel()
+            self._fail(Abandoned("the scheduler stops, and can be started again"))
+
+    def _fail(self, error: Exception) -> None:
+        self.end.set_exception(error)
+        self.end.exception()  # no one may be waiting for the end yet: no reason for a warning
+
+    # --- what is said
+
+    def post(self, site: int, message: Message) -> None:
+        """Say something to a site, if it is still there."""
+        if site in self.sessions:
+            self.sessions[site].post(message)
+
+    def broadcast(self, message: Message) -> None:
+        """Say something to all that take part."""
+        for session in self.sessions.values():
+            session.post(message)
+
+    def tell_members(self, message: Message) -> None:
+        """Tell all but those that have not begun."""
+        for site, session in self.sessions.items():
+            if site not in self.newcomers:
+                session.post(message)
+
+    # --- how long sites are waited for
+
+    @property
+    def give_up_s(self) -> float:
+        """How long to wait for a site: a little longer than it tries to connect again."""
+        return self.patience_s + _SLACK_S
+
+    def tell_patience(self) -> None:
+        """Tell sites how long they may try to connect again, when that has changed enough."""
+        now_s = max(each.patience_s for each in self._times)
+        if not 1 / _CHANGE < now_s / self.patience_s < _CHANGE:
+            self.patience_s = now_s
+            self.broadcast(Patience(now_s))
+
+    def await_no_longer(self, site: int) -> None:
+        """Stop the timer that gives a site up, if there is one."""
+        if site in self.missing:
+            self.missing.pop(site).timer.cancel()
+
+    # --- what is written down
+
+    def note(self, *happened: events.Event) -> None:
+        """Write down what happened; where that fails, the run ends and no more is written."""
+        self.write_down(partial(self._log.write, *happened))
+
+    def note_began(self, buffer_elements: int) -> None:
+        """Write down that the run has begun."""
+        self.write_down(partial(self._log.began, buffer_elements))
+
+    def write_down(self, write: Callable[[], None]) -> None:
+        """Write something, in the log or elsewhere; where that fails, as for ``note``."""
+        if self._is_written:
+            try:
+                write()
+            except LogError as error:
+                self._is_written = False
+                self.abort(str(error))
+
+    def write_joined(self, site: int, now_s: float) -> None:
+        """Write down that a site takes part."""
+        address = show(self.members.address(site))
+        name = self.overlay.sites[site].name
+        self.note(events.SiteJoined(at_s=now_s, site=site, name=name, address=address))
+
+    def write_lost(self, site: int, why: str, goes_on: bool, now_s: float) -> None:
+        """Write down that a site is lost, and whether the run goes on without it."""
+        self.note(events.SiteLost(at_s=now_s, site=site, detail=why, goes_on=goes_on))

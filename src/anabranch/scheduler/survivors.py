@@ -1,0 +1,172 @@
+"""How a run goes on without sites that are lost or have left, and without links that are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from anabranch.net.messages import Abort, Shutdown
+from anabranch.record import events
+from anabranch.scheduler.admission import Admission
+from anabranch.scheduler.channels import Outcome
+from anabranch.scheduler.losses import Repairs
+from anabranch.scheduler.planning import Planning
+from anabranch.scheduler.run import Run
+from anabranch.scheduler.served_pace import ServedPace
+
+
+class Survivors:
+    """Completes what is under way among those that are left; ends the run if they are too few.
+
+    Args:
+        run: whose sites.
+        repairs: how all-reduces go on; None where they do not.
+        planning: plans for what is left.
+        pace: of the served model; None where sites all-reduce.
+        admission: hears of sites that newcomers need not wait for.
+        follow: says what follows from calls that end.
+        remember: writes down what a restart needs.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        repairs: Repairs | None,
+        planning: Planning,
+        pace: ServedPace | None,
+        admission: Admission,
+        follow: Callable[[Outcome], None],
+        remember: Callable[[], None],
+    ) -> None:
+        self._run = run
+        self._repairs = repairs
+        self._planning = planning
+        self._pace = pace
+        self._admission = admission
+        self._follow = follow
+        self._remember = remember
+
+    # --- sites that are lost
+
+    def may_be_replaced(self, site: int) -> bool:
+        """Return whether another process of a site that is missing may take its place."""
+        if self._repairs is None:
+            return self._pace is not None and self._pace.may_go_on_without(site)
+        return self._run.started_s is not None and site not in self._run.newcomers
+
+    def lose(self, site: int, why: str, died: bool = False) -> None:
+        """Go on without a site, or end the run."""
+        self._give_up(site, why, died)
+        self._admission.need_not_know(site)
+
+    def _give_up(self, site: int, why: str, died: bool) -> None:
+        run = self._run
+        del run.sessions[site]
+        run.await_no_longer(site)
+        now_s = run.since_start_s()
+        if self._repairs is not None and self._pace is None and not run.is_over:
+            goes_on = self.go_on_without(why, sites={site})
+            run.write_lost(site, why, goes_on, now_s)
+            if not goes_on:
+                run.abort(why)
+            return
+        goes_on = died and self._pace is not None and self._pace.may_go_on_without(site)
+        run.write_lost(site, why, goes_on, now_s)
+        if self._pace is not None and goes_on:
+            run.lost.add(site)
+            self._pace.lost(site, now_s)
+            self.end_if_all_left()
+        else:
+            run.abort(why)
+
+    def go_on_without(
+        self,
+        why: str,
+        sites: Collection[int] = (),
+        links: Collection[tuple[int, int]] = (),
+        departed: Collection[int] = (),
+    ) -> bool:
+        """Plan without what is lost, and complete what is under way among those that are left.
+
+        Returns:
+            False where too few sites reach one another, or the run is not to go on.
+        """
+        run, size = self._run, self._run.overlay.size
+        if self._repairs is None:
+            return False
+        losses = run.losses.further(run.overlay, sites, links, departed)
+        if run.started_s is None or len(losses.members(size)) < self._repairs.least_sites:
+            return False
+        before, run.losses = run.losses, losses
+        run.lost |= losses.lost
+        for site in sorted(losses.lost - before.lost - {*sites}):
+            self._let_go(site, why)
+        plan = self._planning.for_the_rest()
+        outcome = run.channels.lose(before.members(size) - losses.members(size), plan)
+        self._remember()
+        self._planning.use(plan, why)
+        self._follow(outcome)
+        self.end_if_all_left()
+        return True
+
+    def _let_go(self, site: int, why: str) -> None:
+        """Tell a site that the others do without, since they do not reach it any more."""
+        run, now_s = self._run, self._run.since_start_s()
+        run.await_no_longer(site)
+        if site in run.left:  # it may have to connect again to hear that
+            run.note(events.SiteLeft(at_s=now_s, site=site))
+            run.post(site, Shutdown())
+        else:
+            reason = f"{run.name(site)} reaches the others no more: {why}"
+            run.write_lost(site, reason, True, now_s)
+            run.post(site, Abort(reason))
+            run.sessions.pop(site, None)
+        self._admission.need_not_know(site)
+
+    # --- sites that leave
+
+    def leave(self, site: int) -> None:
+        """Hear that a site makes no further call."""
+        run = self._run
+        run.left.add(site)
+        if self._pace is not None and not self._pace.book.is_over:
+            run.abort(
+                f"{run.name(site)} left before the run was over, and others may wait for "
+                "its updates; a worker goes on until there is no further one"
+            )
+            return
+        if self._repairs is None:
+            self._follow(run.channels.leave(site))
+        else:
+            run.departed.add(site)
+            self._remember()
+            self.do_without(site)
+        self.end_if_all_left()
+
+    def do_without(self, departed: int) -> None:
+        """Go on without a site that has left, where a member has made a call that it has not."""
+        for channel in self._run.channels.awaiting(departed):
+            self.go_on_without_departed(channel)
+
+    def go_on_without_departed(self, channel: int) -> None:
+        """Go on without sites that have left, as a member of their channel makes another call."""
+        run = self._run
+        departed = run.departed & {*run.channels.members(channel)}
+        if not departed or self._repairs is None:
+            return
+        run.departed -= departed
+        names = ", ".join(map(run.name, sorted(departed)))
+        if not self.go_on_without(f"{names} left", departed=departed):
+            for site in departed:
+                self._follow(run.channels.leave(site))
+
+    def end_if_all_left(self) -> None:
+        """End the run in good order, once no site is to make a further call."""
+        run = self._run
+        if len(run.left | run.lost) == run.overlay.size and not run.is_over:
+            for site in [*run.missing]:
+                run.await_no_longer(site)
+            for site, session in run.sessions.items():
+                late = Abort("the group has ended, and did not let this site in")
+                is_late = self._pace is None and site in run.newcomers
+                session.post(late if is_late else Shutdown())
+            run.end.set_result(None)
