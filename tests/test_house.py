@@ -87,6 +87,7 @@ PURE = [
     "scheduler/pacing.py",
     "scheduler/policy.py",
     "scheduler/rate_forecast.py",
+    "scheduler/reports.py",
     "sim/faults.py",
     "sim/fluid.py",
     "site/actions.py",
