@@ -85,7 +85,7 @@ class Client:
         connection = await TcpNetwork(LIMITS).connect(address, self)
         name = self._overlay.sites[self._site].name
         join = Join(b"", name, "127.0.0.1", 1 + self._site)
-        connection.post(proven(join, self._token.encode(), connection.challenge))
+        connection.post(proven(join, self._token.encode(), connection.their_challenge))
         welcome = await self.heard.get()
         assert isinstance(welcome, Welcome)
         trees = len(loads(welcome.plan_json).trees)

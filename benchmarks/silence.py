@@ -36,7 +36,7 @@ class Peer:
         until_s = self.now_s + seconds
         while self._looked_s + HEARTBEAT_S <= until_s:
             self._looked_s += HEARTBEAT_S
-            if (silent_s := self._silence.look(self._looked_s)) is not None:
+            if (silent_s := self._silence.look(self._looked_s)) > self._silence.most_s:
                 self.now_s = self._looked_s
                 return silent_s
         self.now_s = until_s

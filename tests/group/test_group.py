@@ -736,6 +736,27 @@ def test_sites_are_found_where_they_say() -> None:
         assert list(pool.map(take_part, ("s0", "s1"))) == [0.5, 0.5]
 
 
+def test_sites_that_nobody_can_connect_to_exchange_through_one_that_takes_connections() -> None:
+    service = anabranch.Service(overlay_of(3), awareness=None, adaptive=False)
+
+    def take_part(name: str) -> list[float]:
+        with anabranch.join(address, name, token=token, outbound_only=name != "s1") as group:
+            results = []
+            for call in range(3):
+                array = np.full(100_000, float(call * group.rank), np.float32)
+                group.all_reduce(array)
+                results.append(float(array[-1]))
+            return results
+
+    with _serving(service) as (address, token), ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(take_part, ("s0", "s1", "s2"))) == [[0.0, 1.0, 2.0]] * 3
+
+
+def test_a_site_that_takes_no_connections_says_nothing_of_where_it_does() -> None:
+    with pytest.raises(ValueError, match="give no host, port or advertise"):
+        anabranch.join("127.0.0.1:1", "paris", token="t", outbound_only=True, port=7)
+
+
 CERTIFICATES = Path(__file__).parent.parent / "net" / "certs" / "ours"
 
 
@@ -751,7 +772,10 @@ def test_a_group_over_tls_exchanges_and_a_site_speaks_only_as_itself(tmp_path: P
     credentials = Credentials(CERTIFICATES, SCHEDULER)
 
     def take_part(name: str) -> torch.Tensor:
-        with anabranch.join(address, name, token="t", tls=CERTIFICATES) as group:
+        behind_nat = name == "b"
+        with anabranch.join(
+            address, name, token="t", tls=CERTIFICATES, outbound_only=behind_nat
+        ) as group:
             tensor = torch.full((300_000,), float(group.rank))
             group.all_reduce(tensor)
             return tensor

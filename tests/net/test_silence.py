@@ -17,11 +17,11 @@ def missed_after_s(gaps_s: list[float], least_s: float = 5.0) -> float:
         heard_s += gap_s
         while looked_s + HEARTBEAT_S <= heard_s:
             looked_s += HEARTBEAT_S
-            assert silence.look(looked_s) is None
+            assert silence.look(looked_s) <= silence.most_s
         silence.heard(heard_s)
     while True:
         looked_s += HEARTBEAT_S
-        if silence.look(looked_s) is not None:
+        if silence.look(looked_s) > silence.most_s:
             return looked_s - heard_s
 
 
@@ -54,7 +54,20 @@ def test_who_stood_still_itself_does_not_blame_the_other() -> None:
     silence = Silence(5.0, 0.0)
     for second in range(1, 20):
         silence.heard(float(second))
-        assert silence.look(float(second)) is None
-    assert silence.look(60.0) is None  # it looks late: the peer's words may wait to be read
-    assert silence.look(61.0) is None
-    assert silence.look(65.5) is None or silence.look(66.5) is not None
+        assert silence.look(float(second)) == 0.0
+    assert silence.look(60.0) == 0.0  # it looks late: the peer's words may wait to be read
+    assert silence.look(60.5) == pytest.approx(0.5)
+
+
+def test_two_minutes_are_remembered_and_of_their_gaps_the_longest_but_one_counts() -> None:
+    rng, silence = random.Random(1), Silence(0.0, 0.0)
+    gaps_s, now_s = list[float](), 0.0
+    for _ in range(3000):
+        gap_s = rng.choice([0.1, 0.2, 0.25, 0.3]) * rng.random()
+        now_s += gap_s
+        silence.heard(now_s)
+        silence.look(now_s)
+        gaps_s = [*gaps_s[-399:], gap_s]
+        usual_s = sorted(gaps_s)[-2] if len(gaps_s) > 1 else 0.0
+        assert silence.most_s == pytest.approx(6.0 * usual_s)
+        assert silence.unusual_s == pytest.approx(max(1.2, 3.0 * usual_s))

@@ -134,7 +134,7 @@ async def raw_server(receiver: Ear) -> AsyncIterator[tuple[Connection, socket.so
             await read(peer, len(GREETING))
             await loop.sock_sendall(peer, GREETING)
             connection = await connecting
-            assert connection.challenge == CHALLENGE
+            assert connection.their_challenge == CHALLENGE
             yield connection, peer
     connection.close()
     await asyncio.wait({receiver.closed})
@@ -666,14 +666,13 @@ def test_who_is_called_and_is_nobody_to_talk_to_is_named_and_the_receiver_hears_
 
 @both_ways
 def test_a_peer_that_stands_still_is_given_up_and_one_that_has_nothing_to_say_is_not(
-    shares_memory: bool, monkeypatch: pytest.MonkeyPatch
+    shares_memory: bool,
 ) -> None:
-    monkeypatch.setattr("anabranch.net.tcp.HEARTBEAT_S", 0.05)
-    monkeypatch.setattr("anabranch.net.silence.HEARTBEAT_S", 0.05)
-
     async def play() -> None:
         called, caller = Ear(), Ear()
-        network = TcpNetwork(LIMITS, shares_memory=shares_memory, least_silence_s=0.5)
+        network = TcpNetwork(
+            LIMITS, shares_memory=shares_memory, least_silence_s=0.5, heartbeat_s=0.05
+        )
         listener = await network.listen(("127.0.0.1", 0), called.welcome)
         connection = await network.connect(listener.address, caller)
         await asyncio.sleep(1.5)
@@ -690,16 +689,34 @@ def test_a_peer_that_stands_still_is_given_up_and_one_that_has_nothing_to_say_is
     on_loop(play)
 
 
-def test_who_is_slow_in_the_middle_of_a_payload_is_not_silent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@both_ways
+def test_an_unusual_silence_is_told_and_that_it_is_over(shares_memory: bool) -> None:
+    async def play() -> None:
+        called, caller, told = Ear(), Ear(), asyncio.Queue[bool]()
+        network = TcpNetwork(
+            LIMITS, shares_memory=shares_memory, least_silence_s=60.0, heartbeat_s=0.05
+        )
+        listener = await network.listen(("127.0.0.1", 0), called.welcome)
+        connection = await network.connect(listener.address, caller)
+        connection.tell_silence(told.put_nowait)
+        await asyncio.sleep(0.5)
+        called.connection._heartbeat.cancel()  # type: ignore[attr-defined]
+        assert await told.get()
+        called.connection.post(Start())
+        assert not await told.get()
+        connection.close()
+        await called.closed
+        listener.close()
+
+    on_loop(play)
+
+
+def test_who_is_slow_in_the_middle_of_a_payload_is_not_silent() -> None:
     """The loop is not woken for less than what it waits for; the kernel knows that data comes."""
-    monkeypatch.setattr("anabranch.net.tcp.HEARTBEAT_S", 0.05)
-    monkeypatch.setattr("anabranch.net.silence.HEARTBEAT_S", 0.05)
 
     async def play() -> None:
-        ear = Ear()
-        network = TcpNetwork(LIMITS, least_silence_s=0.5)
+        ear, told = Ear(), list[bool]()
+        network = TcpNetwork(LIMITS, least_silence_s=0.5, heartbeat_s=0.05)
         listener = await network.listen(("127.0.0.1", 0), ear.welcome)
         loop, payload = asyncio.get_running_loop(), LARGE[: 1 << 20]
         with socket.create_connection(listener.address) as peer:
@@ -708,9 +725,11 @@ def test_who_is_slow_in_the_middle_of_a_payload_is_not_silent(
             for start in range(0, 1 << 16, 1 << 10):
                 await loop.sock_sendall(peer, payload[start : start + 1024])
                 await asyncio.sleep(0.02)
+                ear.connection.tell_silence(told.append)
             await loop.sock_sendall(peer, payload[1 << 16 :])
             await ear.hears(Start())
             assert ear.heard[0][1] == payload
+            assert not told
             ear.connection.close()
             await ear.closed
         listener.close()

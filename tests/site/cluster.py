@@ -74,10 +74,11 @@ def make_agent(
     token: str = TOKEN,
     refused: Callable[[int | None, PeerError], None] = lambda sender, error: None,
     moved: Callable[[int, Address], None] = lambda site, address: None,
+    takes_calls: bool = True,
 ) -> SiteAgent:
     """Return an agent in the running loop, at a site's ports and under a name."""
     control, data = ports.control(site), ports.lanes(site)
-    listen = ("127.0.0.1", 0)
+    listen = ("127.0.0.1", 0) if takes_calls else None
     return SiteAgent(control, data, name, token, listen, lambda: None, refused, moved=moved)
 
 
@@ -156,6 +157,7 @@ class Cluster:
         witness: Witness,
         begin: Callable[[SiteAgent, Network], Awaitable[None]],
         shaped: bool,
+        outbound_only: Collection[int],
     ) -> None:
         self.ports = ports
         self.scheduler = scheduler
@@ -165,6 +167,7 @@ class Cluster:
         self.refusals: list[PeerError] = []
         self._begin = begin
         self._shaped = shaped
+        self._outbound_only = outbound_only
 
     async def join(self, site: int) -> SiteAgent:
         """Let a site, or another process of it, join the run."""
@@ -179,7 +182,10 @@ class Cluster:
             self.refusals.append(error)
 
         name = overlay.sites[site].name
-        agent = make_agent(self.ports, site, name, refused=refused, moved=moved)
+        takes_calls = site not in self._outbound_only
+        agent = make_agent(
+            self.ports, site, name, refused=refused, moved=moved, takes_calls=takes_calls
+        )
         await agent.join(self.address)
         for other, address in enumerate(agent.welcome.addresses):
             moved(other, address)
@@ -206,10 +212,12 @@ class Cluster:
         repairs: Repairs | None = None,
         joining: Collection[int] | None = None,
         journal: Journal | None = None,
+        outbound_only: Collection[int] = (),
     ) -> Cluster:
         """Start a run; ``shaped`` holds its lanes to the overlay's rates and latencies.
 
-        Where not all sites are ``joining``, it begins without the others.
+        Where not all sites are ``joining``, it begins without the others. Those that are
+        ``outbound_only`` take no connections.
         """
         witness = Witness()
         scheduler = Scheduler(
@@ -234,7 +242,7 @@ class Cluster:
                 None if served is None else served(agent.welcome.site),
             )
 
-        cluster = cls(ports, scheduler, address, witness, begin, shaped)
+        cluster = cls(ports, scheduler, address, witness, begin, shaped, outbound_only)
         sites = range(overlay.size) if joining is None else joining
         cluster.agents = list(await asyncio.gather(*map(cluster.join, sites)))
         return cluster

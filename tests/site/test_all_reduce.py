@@ -398,7 +398,7 @@ def test_who_is_not_the_neighbour_it_says_it_is_cannot_take_its_place(
         if lane is not None:
             secret = members.lane_secrets(lane[0])[lane[1]]
         connection = await TcpNetwork(LIMITS).connect(members.addresses[0], told)
-        await connection.send(proven(hello, secret, connection.challenge))
+        await connection.send(proven(hello, secret, connection.their_challenge))
         await told.closed.wait()
         assert [type(message) for message in told.messages] == [Refusal]
 
@@ -411,7 +411,12 @@ def test_a_lane_is_refused_to_whom_its_certificate_calls_somebody_else() -> None
         plane = cluster.agents[0]._plane
         assert plane is not None
         hello = proven(Hello(b"", 1, 0, 1, 2), cluster.scheduler.members.lane_secrets(1)[0], b"")
-        here: Any = SimpleNamespace(peer="10.0.0.1:1", identity=identity_of("c"), challenge=b"")
+        here: Any = SimpleNamespace(
+            peer="10.0.0.1:1",
+            identity=identity_of("c"),
+            own_challenge=b"",
+            tell_silence=lambda told: None,
+        )
         with pytest.raises(UnauthorisedPeer, match="certificate of site-c, not of site-b"):
             plane.admit(hello, here)
         here.identity = identity_of("b")
@@ -426,7 +431,7 @@ def test_what_a_neighbour_proved_on_one_connection_proves_nothing_on_another() -
         secret = members.lane_secrets(1)[0]
         network = TcpNetwork(LIMITS)
         first = await network.connect(members.addresses[0], Told())
-        overheard = proven(Hello(b"", 1, 0, 1, 2), secret, first.challenge)
+        overheard = proven(Hello(b"", 1, 0, 1, 2), secret, first.their_challenge)
         again = await network.connect(members.addresses[0], told)
         await again.send(overheard)
         await told.closed.wait()

@@ -203,6 +203,50 @@ async def test_those_who_are_left_make_subgroups() -> None:
 
 
 @virtually
+async def test_links_that_both_ends_call_silent_are_gone_round_at_once_and_used_again() -> None:
+    network, cluster = await begin(3)
+    await cluster.all_reduce([powers(site) for site in range(3)])
+    calls = [call(cluster, site, 20_000) for site in range(3)]
+    await asyncio.sleep(0.1)
+    network.hush(0, 1, are_silent=True)
+    for buffer, task in calls:
+        done = await asyncio.wait_for(task, 2.0)  # connections stay for longer
+        assert done.members == (0, 1, 2)
+        check(buffer, done, 20_000)
+    assert cluster.witness.of(events.PlanIssued)[-1].why == (
+        "nothing crosses the links between site 0 (s0) and site 1 (s1)"
+    )
+    network.hush(0, 1, are_silent=False)
+    await asyncio.sleep(60.0)
+    assert "reach each other again" in cluster.witness.of(events.PlanIssued)[-1].why
+    await cluster.all_reduce([powers(site) for site in range(3)])
+
+
+@virtually
+async def test_links_are_not_gone_round_where_that_would_leave_a_site_out() -> None:
+    network, cluster = await begin(2)
+    calls = [call(cluster, site, 20_000) for site in range(2)]
+    await asyncio.sleep(0.1)
+    network.hush(0, 1, are_silent=True)
+    await asyncio.sleep(1.0)
+    network.hush(0, 1, are_silent=False)
+    for buffer, task in calls:
+        check(buffer, await task, 20_000)
+    assert not cluster.witness.of(events.ExchangeRepaired)
+
+
+@virtually
+async def test_what_one_end_alone_calls_silent_is_not_gone_round() -> None:
+    _, cluster = await begin(3)
+    for site in range(3):
+        cluster.agents[0].silent(1, 0, site != 1)
+    cluster.agents[0].silent(1, 0, False)
+    cluster.agents[1].silent(0, 0, True)
+    await cluster.all_reduce([powers(site) for site in range(3)])
+    assert not cluster.witness.of(events.PlanIssued)
+
+
+@virtually
 async def test_a_pair_that_was_cut_may_lose_the_scheduler_for_a_moment_later() -> None:
     network, cluster = await begin(3)
     await cluster.all_reduce([powers(site) for site in range(3)])

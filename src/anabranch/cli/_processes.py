@@ -293,6 +293,14 @@ def site(
         str | None,
         typer.Option(help="The host, by name or number, at which others reach it; --host if not."),
     ] = None,
+    outbound_only: Annotated[
+        bool,
+        typer.Option(
+            "--outbound-only",
+            help="No other site can connect to this one, as behind NAT: it makes all connections "
+            "itself.",
+        ),
+    ] = False,
     patience: Annotated[
         float, typer.Option(help="Seconds to try where no scheduler answers yet.", min=0.0)
     ] = 60.0,
@@ -324,10 +332,14 @@ def site(
     address = _address(scheduler, insecure)
     for each in (host, advertise or host):
         _check_host(each, insecure)
+    if outbound_only and (host, port, advertise) != ("127.0.0.1", 0, None):
+        raise typer.BadParameter(
+            "--outbound-only takes no connections, so give no --host, --port or --advertise"
+        )
     if advertise is None and is_wildcard(host):
         raise typer.BadParameter(f"--host {host} is all addresses; say by --advertise which one")
     files = Files(data=data_dir, weights=weights, checkpoints=checkpoints, resume=resume)
-    listen = host, port
+    listen = None if outbound_only else (host, port)
     run_site(
         *(name, address, _token(), listen, files, threads, stop_with_stdin, advertise, patience),
         _credentials(tls, identity_of(name)),

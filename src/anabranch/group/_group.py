@@ -29,6 +29,7 @@ from anabranch.net import addresses
 from anabranch.net.errors import PeerError, RunAborted
 from anabranch.net.messages import Admitted, Proceed
 from anabranch.net.network import Address
+from anabranch.net.silence import LANE_HEARTBEAT_S
 from anabranch.net.tcp import CONTROL_SILENCE_S, LANE_SILENCE_S, TcpNetwork, lane_network
 from anabranch.net.throughput import BusyPeriodEstimator
 from anabranch.net.tls import Credentials, identity_of
@@ -559,7 +560,7 @@ class _Member:
         scheduler: Address,
         name: str,
         token: str,
-        listen: Address,
+        listen: Address | None,
         advertise: str | None,
         patience_s: float,
         credentials: Credentials | None,
@@ -583,7 +584,7 @@ class _Member:
         scheduler: Address,
         name: str,
         token: str,
-        listen: Address,
+        listen: Address | None,
         advertise: str | None,
         patience_s: float,
     ) -> None:
@@ -595,7 +596,11 @@ class _Member:
                 least_silence_s=CONTROL_SILENCE_S,
                 credentials=self._credentials,
             ),
-            TcpNetwork(DATA_LIMITS, credentials=self._credentials),
+            TcpNetwork(
+                DATA_LIMITS,
+                credentials=self._credentials,
+                heartbeat_s=LANE_HEARTBEAT_S,
+            ),
             name,
             token,
             listen,
@@ -830,6 +835,7 @@ def join(
     host: str = "127.0.0.1",
     port: int = 0,
     advertise: str | None = None,
+    outbound_only: bool = False,
     tls: str | Path | None = None,
     insecure: bool = False,
     patience_s: float = 60.0,
@@ -846,6 +852,8 @@ def join(
         host: where this site takes connections of other sites; ``"0.0.0.0"`` for all its addresses.
         port: likewise; 0 takes a free one.
         advertise: the host, by name or number, at which others reach it; ``host`` if not given.
+        outbound_only: no other site can connect to this one, as behind NAT: it makes all
+            connections itself, and they carry data both ways. Instead of the three above.
         tls: the folder of this site's certificate and key, as ``anabranch certs`` makes them; then
             all traffic is encrypted, and every other process proves by its own who it is.
         insecure: allow addresses off this machine without that.
@@ -871,6 +879,10 @@ def join(
         raise ValueError(f"scheduler: {error}") from None
     if not where[1]:
         raise ValueError(f"scheduler is {address!r}; give the port that it printed")
+    if outbound_only and (host, port, advertise) != ("127.0.0.1", 0, None):
+        raise ValueError(
+            "outbound_only: this site takes no connections, so give no host, port or advertise"
+        )
     if advertise is None and addresses.is_wildcard(host):
         raise ValueError(f"host is {host!r}, all addresses; say by advertise= where others find it")
     for each in (where[0], host, advertise):
@@ -886,7 +898,8 @@ def join(
         credentials.check()
     if switch_interval_s is not None:
         sys.setswitchinterval(switch_interval_s)
-    member = _Member(where, name, secret, (host, port), advertise, patience_s, credentials)
+    listen = None if outbound_only else (host, port)
+    member = _Member(where, name, secret, listen, advertise, patience_s, credentials)
     return Group(member, 0, sorted(member.first_plan.members))
 
 

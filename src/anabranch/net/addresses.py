@@ -6,6 +6,9 @@ import ipaddress
 
 from anabranch.net.network import Address
 
+OUTBOUND_ONLY = "-"
+"""In place of the host of a site that takes no connections; the port is the site's index then."""
+
 _MOST_PORT = (1 << 16) - 1
 
 
@@ -35,7 +38,18 @@ def show(address: Address) -> str:
     ('10.0.0.1:7700', '[::1]:7700')
     """
     host, port = address
+    if host == OUTBOUND_ONLY:
+        return "outbound only"
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def takes_calls(address: Address) -> bool:
+    """Return whether a site of this address has joined, and can be connected to.
+
+    >>> takes_calls(("10.0.0.1", 7700)), takes_calls((OUTBOUND_ONLY, 3)), takes_calls(("", 0))
+    (True, False, False)
+    """
+    return address[0] not in ("", OUTBOUND_ONLY)
 
 
 def is_loopback(host: str) -> bool:

@@ -18,11 +18,11 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from anabranch.net.messages import Hello, Join, Resume, encode
+from anabranch.net.messages import Hello, Join, Offer, Resume, encode
 
 CHALLENGE_BYTES = 16
 _PROOF_BYTES = 16
-_Proven = TypeVar("_Proven", Hello, Join, Resume)
+_Proven = TypeVar("_Proven", bound=Hello | Join | Offer | Resume)
 
 
 def derive(secret: bytes, site: int) -> bytes:
@@ -36,7 +36,7 @@ def proven(message: _Proven, secret: bytes, challenge: bytes) -> _Proven:
     Args:
         message: what to say; its own proof, if it has one, is replaced.
         secret: what the other end knows, too.
-        challenge: see :attr:`anabranch.net.network.Connection.challenge`.
+        challenge: the other end's, see :class:`anabranch.net.network.Connection`.
     """
     said = challenge + encode(replace(message, proof=b""))
     return replace(message, proof=hmac.digest(secret, said, hashlib.sha256)[:_PROOF_BYTES])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 5
+WIRE_VERSION = 6
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -28,6 +28,20 @@ class Hello(Message, frozen=True):
         strand: the connection's place among those of the same lane, from 0.
         strands: how many connections the lane has.
         incarnation: which process of the source speaks, see :class:`Welcome`.
+    """
+
+    proof: bytes
+    source: int
+    target: int
+    strand: int = 0
+    strands: int = 1
+    incarnation: int = 0
+
+
+class Offer(Message, frozen=True):
+    """First on a connection from a site that takes none: the target may send to it on this one.
+
+    The attributes are those of :class:`Hello`, which the target then says to the source.
     """
 
     proof: bytes
@@ -141,7 +155,11 @@ class Refusal(Message, frozen=True):
 
 
 class Join(Message, frozen=True):
-    """A site asks to take part, and says where its peers reach it."""
+    """A site asks to take part, and says where its peers reach it.
+
+    A site that takes no connections has no host; the scheduler tells others an address that nobody
+    can call, see :data:`anabranch.net.addresses.OUTBOUND_ONLY`.
+    """
 
     proof: bytes
     name: str
@@ -691,6 +709,23 @@ class CutOff(Message, frozen=True):
     incarnation: int = 0
 
 
+class Silent(Message, frozen=True):
+    """From a site: a neighbour says nothing for unusually long on a lane to or from it; or it does
+    again.
+
+    Where both ends say so, the links between them are gone round, if that leaves no site out.
+
+    Attributes:
+        neighbour: which.
+        incarnation: of the neighbour, see :class:`Welcome`.
+        is_silent: whether it is, or speaks again.
+    """
+
+    neighbour: int
+    incarnation: int
+    is_silent: bool
+
+
 class Rejoined(Message, frozen=True):
     """To the neighbours of a site that died: another process of it is here, and where.
 
@@ -721,6 +756,7 @@ class Abort(Message, frozen=True):
 
 AnyMessage = (
     Hello
+    | Offer
     | PartialSum
     | Result
     | TimeRequest
@@ -767,6 +803,7 @@ AnyMessage = (
     | Failed
     | Shutdown
     | CutOff
+    | Silent
     | LinkCut
     | LinkProbe
     | LinkProbed

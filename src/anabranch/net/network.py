@@ -39,18 +39,22 @@ class Connection(Protocol):
     """A stream of messages to one peer, in order.
 
     Attributes:
-        challenge: what the end that was called asks the caller to prove its identity by, see
+        own_challenge: what this end asks the other to prove its identity by, see
             :mod:`anabranch.net.identity`; never the same again.
         identity: who the other end is by its certificate, see :mod:`anabranch.net.tls`; None where
             it has shown none.
     """
 
-    challenge: bytes
+    own_challenge: bytes
     identity: str | None
 
     @property
     def peer(self) -> str:
         """The other end's address, for error messages."""
+
+    @property
+    def their_challenge(self) -> bytes:
+        """What the other end asks this one to prove its identity by; empty until it has spoken."""
 
     async def send(
         self, message: Message, payload: Payload = b"", head_first: bool = False
@@ -69,6 +73,12 @@ class Connection(Protocol):
 
     def post(self, message: Message) -> None:
         """Send a message without payload soon, after a send in progress; never waits."""
+
+    def tell_silence(self, told: Callable[[bool], None]) -> None:
+        """Call back when the peer is silent for unusually long, and when it no longer is.
+
+        It may speak again; if it is silent for too long, the receiver hears that it is gone.
+        """
 
     def trust(self) -> None:
         """Take messages of full size from now on; until then a caller may send only small ones."""
@@ -105,6 +115,9 @@ class Network(Protocol):
             LinkError: nobody answers there.
             PeerError: who answers does not speak this protocol, or another version of it.
         """
+
+    def adopt(self, connection: Connection, address: Address) -> Connection:
+        """Return a connection that a peer has made, as if it had been made to its address."""
 
     async def listen(self, address: Address, welcome: Callable[[Connection], Receiver]) -> Listener:
         """Listen; ``welcome`` is called with each new connection and returns its receiver."""

@@ -13,7 +13,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from anabranch.net.errors import PeerError
+from anabranch.net.errors import LinkError, PeerError
 from anabranch.net.frames import DISCARD, Sink, encode_frame
 from anabranch.net.messages import AnyMessage, Message
 from anabranch.net.network import Address, Connection, Listener, Network, Payload, Receiver, frozen
@@ -86,7 +86,9 @@ class ShapedConnection:
         self, connection: Connection, link: Link, latency: Latency, began_s: float
     ) -> None:
         self._connection = connection
-        self.challenge, self.identity = connection.challenge, connection.identity
+        self.own_challenge = connection.own_challenge
+        self.their_challenge = connection.their_challenge
+        self.identity = connection.identity
         self._latency = latency
         self._bucket = TokenBucket(link)
         self._began_s = began_s
@@ -135,6 +137,10 @@ class ShapedConnection:
     def post(self, message: Message) -> None:
         """See :class:`anabranch.net.network.Connection`; no site posts on a lane of its own."""
         self._connection.post(message)
+
+    def tell_silence(self, told: Callable[[bool], None]) -> None:
+        """See :class:`anabranch.net.network.Connection`."""
+        self._connection.tell_silence(told)
 
     def trust(self) -> None:
         """See :class:`anabranch.net.network.Connection`."""
@@ -208,6 +214,14 @@ class ShapedNetwork:
         from_afar = _FromAfar(receiver, (back or there).latency_s)
         connection = await self._network.connect(address, from_afar)
         return ShapedConnection(connection, there, Latency(there, self._seed), began_s)
+
+    def adopt(self, connection: Connection, address: Address) -> Connection:
+        """See :meth:`anabranch.net.network.Network.adopt`; here sites take connections.
+
+        Raises:
+            LinkError: always.
+        """
+        raise LinkError(f"{connection.peer} takes no connections, where links are shaped")
 
     async def listen(self, address: Address, welcome: Callable[[Connection], Receiver]) -> Listener:
         """See :meth:`anabranch.net.network.Network.listen`; what comes in is not held back."""

@@ -40,7 +40,7 @@ from anabranch.net.identity import CHALLENGE_BYTES
 from anabranch.net.messages import Message
 from anabranch.net.network import Address, Connection, Payload, Receiver
 from anabranch.net.rings import PIECE_BYTES, IncomingRing, OutgoingRing
-from anabranch.net.silence import HEARTBEAT_S, Silence
+from anabranch.net.silence import HEARTBEAT_S, LANE_HEARTBEAT_S, Silence
 from anabranch.overlay import Link, Overlay
 
 # What a caller may send before it has said who it is, how soon it has to, and how many such callers
@@ -118,6 +118,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
         congestion_control: str | None = None,
         outgoing: OutgoingRing | None = None,
         least_silence_s: float = LANE_SILENCE_S,
+        heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
         self._outgoing = outgoing  # where the other end, on this machine, reads payloads
         self._incoming: IncomingRing | None = None
@@ -142,11 +143,14 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._awaited_bytes = 1  # that must be there before the kernel wakes the loop
         self._failure: Exception | None = None
         self._closing = False
-        self._silence = Silence(least_silence_s, self._loop.time())
+        self._silence = Silence(least_silence_s, self._loop.time(), heartbeat_s)
+        self._tell_silence: Callable[[bool], None] | None = None  # whether it is unusual
+        self._is_silent = False  # as was told
+        self._heartbeat_s = heartbeat_s
         self._has_written = False  # since the last heartbeat
         self._heartbeat: asyncio.TimerHandle
         self.identity: str | None = None
-        self.challenge = secrets.token_bytes(CHALLENGE_BYTES)  # the other end's, where it was made
+        self.own_challenge = secrets.token_bytes(CHALLENGE_BYTES)
         # Whether the end that was called has answered; it has nothing to wait for itself.
         self._greeted: asyncio.Future[None] = self._loop.create_future()
         if listener is not None:
@@ -171,10 +175,8 @@ class _TcpConnection(asyncio.BufferedProtocol):
         else:
             self.peer = show((transport.get_extra_info("peername") or ("?", 0))[:2])
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._congestion_control is not None and not _is_here(own):
-                set_congestion_control(own, self._congestion_control)
-                # What waits here can still be overtaken, what the kernel holds cannot.
-                own.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, _UNSENT_BYTES)
+            if self._congestion_control is not None:
+                self.send_by(self._congestion_control)
             if certificate is None:  # else only the transport can read and write
                 self._socket = own.dup()
                 self._socket.setblocking(False)
@@ -192,10 +194,17 @@ class _TcpConnection(asyncio.BufferedProtocol):
         if own.family == socket.AF_UNIX and self._incoming is None and self._outgoing is None:
             transport.abort()  # no memory to share: the caller takes the end for that, and uses TCP
         else:
-            transport.write(encode_greeting(self.challenge))
-        self._heartbeat = self._loop.call_later(HEARTBEAT_S, self._beat)
+            transport.write(encode_greeting(self.own_challenge))
+        self._heartbeat = self._loop.call_later(self._heartbeat_s, self._beat)
         if self._listener is not None:
             self._listener.accepted(self)
+
+    def send_by(self, congestion_control: str) -> None:
+        """Send by this congestion control from now on, unless the other end is on this machine."""
+        if self._own.family != socket.AF_UNIX and not _is_here(self._own):
+            set_congestion_control(self._own, congestion_control)
+            # What waits here can still be overtaken, what the kernel holds cannot.
+            self._own.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, _UNSENT_BYTES)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.buffer
@@ -203,6 +212,8 @@ class _TcpConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         reader = self._reader
         self._silence.heard(self._loop.time())
+        if self._is_silent:
+            self._watch(False)
         for reads_left in reversed(range(_READS)):
             room = len(reader.buffer)
             try:
@@ -214,7 +225,6 @@ class _TcpConnection(asyncio.BufferedProtocol):
             if self._closing:
                 return
             if reader.challenge is not None and not self._greeted.done():
-                self.challenge = reader.challenge
                 self._greeted.set_result(None)
             if nbytes < room or reads_left == 0 or self._socket is None:
                 break  # that was all there is, or all that is this connection's turn
@@ -242,18 +252,29 @@ class _TcpConnection(asyncio.BufferedProtocol):
     def _beat(self) -> None:
         """Say that this side lives, if it has said nothing for a while; see that the peer does."""
         now_s = self._loop.time()
-        self._heartbeat = self._loop.call_later(HEARTBEAT_S, self._beat)
+        self._heartbeat = self._loop.call_later(self._heartbeat_s, self._beat)
         if not self._has_written and not self._sending:
             self._post(encode_alive())
         self._has_written = False
         silent_s = self._silence.look(now_s)
-        if silent_s is not None:
+        if silent_s > self._silence.unusual_s:
             # Inside a payload the loop is not woken for every byte.
             silent_s = min(silent_s, self._kernel_silent_s())
             self._silence.heard(now_s - silent_s)
-            if silent_s > self._silence.most_s:
-                self._failure = LinkError(f"{self.peer} has said nothing for {silent_s:.1f} s")
-                self._transport.abort()
+        if silent_s > self._silence.most_s:
+            self._failure = LinkError(f"{self.peer} has said nothing for {silent_s:.1f} s")
+            self._transport.abort()
+        elif (is_silent := silent_s > self._silence.unusual_s) != self._is_silent:
+            self._watch(is_silent)
+
+    def _watch(self, is_silent: bool) -> None:
+        self._is_silent = is_silent
+        if self._tell_silence is not None and not self._closing:
+            self._tell_silence(is_silent)
+
+    def tell_silence(self, told: Callable[[bool], None]) -> None:
+        """See :meth:`anabranch.net.network.Connection.tell_silence`."""
+        self._tell_silence = told
 
     def _kernel_silent_s(self) -> float:
         """Return how long ago data came, as the kernel knows; infinite where it does not say."""
@@ -295,6 +316,11 @@ class _TcpConnection(asyncio.BufferedProtocol):
             self._greeted.set_exception(self._failure or LinkError(f"{self.peer} is gone"))
         elif not self._greeted.cancelled():
             self._receiver.on_closed(self._failure)
+
+    @property
+    def their_challenge(self) -> bytes:
+        """See :class:`anabranch.net.network.Connection`."""
+        return self._reader.challenge or b""
 
     def is_in(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Return whether this end lives in that loop."""
@@ -595,6 +621,7 @@ class TcpNetwork:
             machine's loopback, and has offered it.
         least_silence_s: no peer is given up that is silent for less; see
             :mod:`anabranch.net.silence`.
+        heartbeat_s: how often each end says something; the same at both.
         credentials: for TLS; None for none. With it nothing goes through shared memory.
     """
 
@@ -607,8 +634,10 @@ class TcpNetwork:
         shares_memory: bool = True,
         least_silence_s: float = LANE_SILENCE_S,
         credentials: tls.Credentials | None = None,
+        heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
         self._credentials = credentials
+        self._heartbeat_s = heartbeat_s
         shares_memory = shares_memory and credentials is None
         self._limits = limits
         self._least_silence_s = least_silence_s
@@ -624,6 +653,7 @@ class TcpNetwork:
             self._limits,
             congestion_control=self._congestion_control.get(address),
             least_silence_s=self._least_silence_s,
+            heartbeat_s=self._heartbeat_s,
         )
         is_near = self._shares_memory and is_loopback(address[0])
         here = await shared_memory.call(address) if is_near else None
@@ -654,6 +684,13 @@ class TcpNetwork:
         context = self._credentials.context(ssl.Purpose.SERVER_AUTH)
         return {"ssl": context, "server_hostname": "", "ssl_handshake_timeout": _HANDSHAKE_S}
 
+    def adopt(self, connection: Connection, address: Address) -> Connection:
+        """See :meth:`anabranch.net.network.Network.adopt`."""
+        control = self._congestion_control.get(address)
+        if control is not None and isinstance(connection, _TcpConnection):
+            connection.send_by(control)
+        return connection
+
     async def listen(
         self, address: Address, welcome: Callable[[Connection], Receiver]
     ) -> _TcpListener:
@@ -667,6 +704,7 @@ class TcpNetwork:
                     self._limits,
                     listener,
                     least_silence_s=self._least_silence_s,
+                    heartbeat_s=self._heartbeat_s,
                 ),
                 address,
                 self._shares_memory,
@@ -724,5 +762,10 @@ def lane_network(
         for target, address in enumerate(addresses)
         if (link := overlay.link(site, target)) is not None
     }
-    network = TcpNetwork(limits, controls, least_silence_s=least_silence_s, credentials=credentials)
+    network = TcpNetwork(
+        *(limits, controls),
+        least_silence_s=least_silence_s,
+        credentials=credentials,
+        heartbeat_s=LANE_HEARTBEAT_S,
+    )
     return network, strands_of(controls.values())

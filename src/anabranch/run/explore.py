@@ -43,6 +43,8 @@ _LEAST_SITES = 2
 _MOST_LIVES = 3  # processes of a site
 _ONLY_HOLDER_LOST = "has the state", "is lost, and with it", "would broadcast, is lost"
 _AWAY_S = 60.0  # that sites wait for a scheduler
+_KINDS = (*("kill", "sever", "hush", "restart") * 2, "unplug", "pause")
+_HUSHED_S = 2.0  # until silent connections are given up
 _COMES_BACK_S = 1.0  # after a site was told that the others go on without it
 
 
@@ -70,8 +72,8 @@ class Fault:
     """What goes wrong.
 
     Args:
-        kind: ``kill`` a site; or, for a while, ``sever`` the links between two, ``unplug`` a site
-            from the scheduler, ``pause`` one, ``restart`` the scheduler.
+        kind: ``kill`` a site; or, for a while, ``sever`` or ``hush`` the links between two,
+            ``unplug`` a site from the scheduler, ``pause`` one, ``restart`` the scheduler.
         at_s: when, after all are ready.
         site, other: which.
         for_s: how long, of what ends; how long one that is killed stays away, where sites come
@@ -184,7 +186,7 @@ def _overlay(rng: random.Random, size: int) -> Overlay:
 
 
 def _fault(rng: random.Random, size: int, length_s: float) -> Fault:
-    kind = rng.choice(["kill", "kill", "sever", "sever", "unplug", "pause", "restart", "restart"])
+    kind = rng.choice(_KINDS)
     site, other = rng.sample(range(size), 2)
     return Fault(kind, rng.random() * length_s, site, other, rng.choice([0.01, 0.3, 2.0, 20.0]))
 
@@ -543,6 +545,8 @@ async def _script(
                 network.sever(fault.site, fault.other)
                 await asyncio.sleep(fault.for_s)
                 network.join(fault.site, fault.other)
+            case "hush":
+                await _hush(network, fault)
             case "unplug":
                 network.disconnect(fault.site)
                 await asyncio.sleep(fault.for_s)
@@ -553,6 +557,17 @@ async def _script(
                 host.wake()
 
     await asyncio.gather(*(act(fault) for fault in case.faults))
+
+
+async def _hush(network: SimulatedNetwork, fault: Fault) -> None:
+    """Let the links between two sites be silent, and break in the end; meanwhile, both are told."""
+    network.hush(fault.site, fault.other, are_silent=True)
+    await asyncio.sleep(min(fault.for_s, _HUSHED_S))
+    network.hush(fault.site, fault.other, are_silent=False)
+    if fault.for_s > _HUSHED_S:
+        network.sever(fault.site, fault.other)
+        await asyncio.sleep(fault.for_s - _HUSHED_S)
+        network.join(fault.site, fault.other)
 
 
 def _oracle(
@@ -629,7 +644,7 @@ def _may_be_apart(case: Case, gone: set[int]) -> bool:
     cut = {
         ends
         for fault in case.faults
-        if fault.kind == "sever"
+        if fault.kind == "sever" or (fault.kind == "hush" and fault.for_s >= _HUSHED_S)
         for ends in ((fault.site, fault.other), (fault.other, fault.site))
     }
     left = case.overlay.size - len(gone)

@@ -320,7 +320,7 @@ class _SimulatedWorld:
         self.control: Network
         self.data: Network
         self._plug_in(network)
-        self.listen: Address = self._host.name, 0
+        self.listen: Address | None = self._host.name, 0
         self.advertise: str | None = None
         self.patience_s = 0.0
         self.strands = 1

@@ -52,7 +52,7 @@ class World(Protocol):
     Attributes:
         control: the network to the scheduler.
         data: the network on which other sites reach this one.
-        listen: where they do.
+        listen: where they do; None where they cannot.
         advertise: the host at which they find it; that of ``listen`` where None.
         patience_s: how long to try where no scheduler answers.
         strands: how many connections a lane takes.
@@ -60,7 +60,7 @@ class World(Protocol):
 
     control: Network
     data: Network
-    listen: Address
+    listen: Address | None
     advertise: str | None
     patience_s: float
     strands: int

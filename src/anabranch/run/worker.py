@@ -14,6 +14,7 @@ from anabranch.net.errors import RunAborted
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
 from anabranch.net.shaping import ShapedNetwork
+from anabranch.net.silence import LANE_HEARTBEAT_S
 from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork, strands_of, suits
 from anabranch.net.tls import Credentials
 from anabranch.overlay import Link, Overlay
@@ -35,7 +36,7 @@ def run_site(
     name: str,
     scheduler: Address,
     token: str,
-    listen: Address,
+    listen: Address | None,
     files: Files,
     threads: int | None = None,
     stop_with_stdin: bool = False,
@@ -49,7 +50,8 @@ def run_site(
         name: this site's name in the run's overlay.
         scheduler: where to join.
         token: the run's shared secret.
-        listen: where this site takes connections of other sites; port 0 takes a free one.
+        listen: where this site takes connections of other sites; port 0 takes a free one. None
+            where no other site can connect to this one.
         files: where this site reads and writes.
         threads: for torch; None for its own choice.
         stop_with_stdin: end when standard input closes, so that it cannot outlive the process that
@@ -84,7 +86,7 @@ async def _run(
     token: str,
     files: Files,
     stop_with_stdin: bool,
-    listen: Address,
+    listen: Address | None,
     advertise: str | None,
     patience_s: float,
     credentials: Credentials | None,
@@ -101,7 +103,7 @@ class _RealWorld:
 
     def __init__(
         self,
-        listen: Address,
+        listen: Address | None,
         advertise: str | None,
         patience_s: float,
         credentials: Credentials | None,
@@ -110,7 +112,9 @@ class _RealWorld:
         self.control: Network = TcpNetwork(
             CONTROL_LIMITS, least_silence_s=CONTROL_SILENCE_S, credentials=credentials
         )
-        self.data: Network = TcpNetwork(DATA_LIMITS, credentials=credentials)
+        self.data: Network = TcpNetwork(
+            DATA_LIMITS, credentials=credentials, heartbeat_s=LANE_HEARTBEAT_S
+        )
         self.listen = listen
         self.advertise = advertise
         self.patience_s = patience_s
@@ -136,10 +140,19 @@ class _RealWorld:
         self._scenario, self._overlay = scenario, overlay
         for site, address in enumerate(welcome.addresses):
             self.moved(site, address)
+        if scenario.shaped and self.listen is None:
+            raise RunAborted(
+                "--outbound-only is for sites on machines of their own, and this run holds links "
+                "to their rates on one; say shaped = false in the scenario"
+            )
         if scenario.shaped:
             return ShapedNetwork(self.data, self._links, scenario.seed, began)
         self.strands = strands_of(self._controls.values())
-        return TcpNetwork(DATA_LIMITS, self._controls, credentials=self._credentials)
+        return TcpNetwork(
+            *(DATA_LIMITS, self._controls),
+            credentials=self._credentials,
+            heartbeat_s=LANE_HEARTBEAT_S,
+        )
 
     def moved(self, site: int, address: Address) -> None:
         link = self._overlay.link(self._site, site)

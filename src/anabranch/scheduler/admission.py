@@ -25,6 +25,7 @@ from anabranch.net.messages import (
     Rejoined,
     Report,
     Shutdown,
+    Silent,
     Start,
     TimeReply,
     TimeRequest,
@@ -75,7 +76,7 @@ class Admission:
                 self.forget(site)
             case Failed() | Abort():
                 self.forget(site)
-            case Report() | Measured() | RejoinAck() | LinkProbed() | CutOff():
+            case Report() | Measured() | RejoinAck() | LinkProbed() | CutOff() | Silent():
                 pass  # of no interest yet
             case _:
                 raise OutOfPlaceMessage(f"a {type(message).__name__} from {self._run.name(site)}")
@@ -108,6 +109,7 @@ class Admission:
         run = self._run
         holders = holders or frozenset({min(run.channels.members(0))})
         losses = run.losses.returned(run.overlay, self._newcomers.asking)
+        losses = losses.further(run.overlay, links=run.members.out_of_reach)
         sites = self._newcomers.asking - losses.lost
         if not sites:
             return run.channels.admit(number, (), holders, run.channels.all.plan)

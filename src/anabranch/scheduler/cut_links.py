@@ -1,4 +1,4 @@
-"""Links that are cut: who is to blame, when to look at them again, and how they come back."""
+"""Links that are cut or silent: who is to blame, when to look at them again, how they come back."""
 
 from __future__ import annotations
 
@@ -8,9 +8,17 @@ from functools import partial
 from itertools import permutations
 
 from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage
-from anabranch.net.messages import CutOff, LinkCut, LinkProbe, LinkProbed, RejoinAck, Rejoined
+from anabranch.net.messages import (
+    CutOff,
+    LinkCut,
+    LinkProbe,
+    LinkProbed,
+    RejoinAck,
+    Rejoined,
+    Silent,
+)
 from anabranch.scheduler.planning import Planning
-from anabranch.scheduler.probes import Ends, Probes
+from anabranch.scheduler.probes import Ends, Probes, Silences
 from anabranch.scheduler.run import Run
 from anabranch.scheduler.survivors import Survivors
 
@@ -43,14 +51,14 @@ class CutLinks:
         self._survivors = survivors
         self._remember = remember
         self._probes = Probes()
+        self._silences = Silences()
 
     # --- blame
 
     def accuse(self, site: int, cut: CutOff) -> None:
         """Hear that a lane has ended: if that neighbour's connection has ended too, it died."""
         run = self._run
-        if not 0 <= cut.neighbour < run.overlay.size:
-            raise MalformedMessage(f"a lane to site {cut.neighbour}, which is not in the overlay")
+        self._check(cut.neighbour)
         if cut.incarnation < run.members.incarnations[cut.neighbour]:
             return  # that one is known to have died
         run.accused.add(cut.neighbour)
@@ -78,9 +86,37 @@ class CutLinks:
         forgive = partial(run.accused.difference_update, {site, cut.neighbour})
         asyncio.get_running_loop().call_later(run.give_up_s, forgive)
         if not is_known:
-            for here, there in pair:
-                run.post(here, LinkCut(there))
-            self._probe_later(frozenset((site, cut.neighbour)))
+            self._close(frozenset((site, cut.neighbour)))
+
+    def silent(self, site: int, message: Silent) -> None:
+        """Go round links that are silent at both ends, where that leaves no site out.
+
+        Else they are given up when their connections are, and no sooner.
+        """
+        run, neighbour, size = self._run, message.neighbour, self._run.overlay.size
+        self._check(neighbour)
+        here = site, run.members.incarnations[site]
+        there = neighbour, message.incarnation
+        if not self._silences.hear(here, there, message.is_silent):
+            return
+        pair = {(site, neighbour), (neighbour, site)}
+        members = run.losses.further(run.overlay, links=pair).members(size)
+        if pair <= run.losses.cut or members != run.losses.members(size):
+            return
+        ends = frozenset((site, neighbour))
+        why = f"nothing crosses the links between {' and '.join(map(run.name, sorted(ends)))}"
+        if self._survivors.go_on_without(why, links=pair):
+            self._close(ends)
+
+    def _check(self, neighbour: int) -> None:
+        if not 0 <= neighbour < self._run.overlay.size:
+            raise MalformedMessage(f"a lane to site {neighbour}, which is not in the overlay")
+
+    def _close(self, ends: Ends) -> None:
+        """Let both ends of links take them for cut, and look later whether they are."""
+        for here, there in permutations(ends, 2):
+            self._run.post(here, LinkCut(there))
+        self._probe_later(ends)
 
     def tell_all(self) -> None:
         """Tell sites of all links that are cut, and look at these now and then."""

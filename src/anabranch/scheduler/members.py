@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import permutations
 
+from anabranch.net.addresses import OUTBOUND_ONLY
 from anabranch.net.errors import UnauthorisedPeer
 from anabranch.net.identity import derive, is_proven
 from anabranch.net.messages import Join, Resume
@@ -50,7 +52,8 @@ class Members:
                     "some seconds"
                 )
             self._incarnations[site] += 1
-        self._addresses[site] = join.host, join.port
+        takes_calls = bool(join.host)
+        self._addresses[site] = (join.host, join.port) if takes_calls else (OUTBOUND_ONLY, site)
         return site
 
     def restore(self, addresses: Sequence[tuple[str, int]], incarnations: Sequence[int]) -> None:
@@ -90,6 +93,12 @@ class Members:
     def address(self, site: int) -> tuple[str, int]:
         """Return where a site takes lanes that has joined."""
         return self._addresses[site]
+
+    @property
+    def out_of_reach(self) -> frozenset[tuple[int, int]]:
+        """The links between sites that have joined, neither of which takes connections."""
+        callers = [i for i, address in self._addresses.items() if address[0] == OUTBOUND_ONLY]
+        return frozenset(pair for pair in permutations(callers, 2) if self._overlay.link(*pair))
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from functools import partial
 
 from anabranch import overlay as overlays
@@ -81,7 +82,7 @@ class Presence:
         check_identity(connection.peer, connection.identity, identity_of(message.name))
         gone = {site for site in run.lost if not self._is_connected(site)}
         gone |= {site for site in run.missing if self._survivors.may_be_replaced(site)}
-        site = run.members.admit(message, connection.challenge, gone)
+        site = run.members.admit(message, connection.own_challenge, gone)
         if site in run.missing:  # another process of it is here, so that one died
             self._survivors.lose(site, run.missing[site].why, died=True)
             if self._repairs is not None and run.is_over:
@@ -107,12 +108,18 @@ class Presence:
         """Tell all that are here who is who, once the run can begin with them."""
         run, size = self._run, self._run.overlay.size
         everyone, here = frozenset(range(size)), run.sessions.keys()
-        founders = everyone
-        if missing := everyone - here:
-            least = None if self._repairs is None else self._repairs.begin_with
-            losses = Losses().further(run.overlay, sites=missing)
+        founders, missing = everyone, everyone - here
+        out_of_reach = run.members.out_of_reach
+        least = None if self._repairs is None else self._repairs.begin_with
+        if missing and (least is None or len(here) < least):
+            return
+        if missing or out_of_reach:
+            losses = Losses().further(run.overlay, sites=missing, links=out_of_reach)
             founders = losses.members(size)
-            if least is None or len(here) < least or len(founders) < least:
+            if out_of_reach and (self._repairs is None or (least is None and founders < everyone)):
+                run.abort(self._explain(out_of_reach))
+                return
+            if least is not None and len(founders) < least:
                 return
             run.losses = losses
             run.lost |= losses.lost
@@ -124,6 +131,13 @@ class Presence:
             run.newcomers.came(site)
         for site, session in run.sessions.items():
             session.post(self._welcome(site))
+
+    def _explain(self, out_of_reach: Collection[tuple[int, int]]) -> str:
+        names = " and ".join(map(self._run.name, min(out_of_reach)))
+        return (
+            f"{names} are linked, and neither takes connections; leave links between such sites "
+            "out of the overlay, and see that others join them"
+        )
 
     def _welcome(self, site: int) -> Welcome:
         run = self._run
@@ -153,7 +167,7 @@ class Presence:
         if 0 <= site < run.overlay.size:
             expected = identity_of(run.overlay.sites[site].name)
             check_identity(connection.peer, connection.identity, expected)
-        is_here = run.members.is_here(message, connection.challenge)
+        is_here = run.members.is_here(message, connection.own_challenge)
         if is_here and run.returning is not None and run.returning.awaits(site):
             run.sessions[site] = Session(connection)
             connection.post(Restarted())

@@ -1,4 +1,4 @@
-"""When to look whether links that were cut lead somewhere again, and what the answers say. Pure."""
+"""Which links nothing crosses, and when to look whether cut ones lead somewhere again. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ _FIRST_S, _LONGEST_S = 5.0, 300.0  # between looks
 
 Ends = frozenset[int]
 """Two neighbours, both of whose links were cut."""
+
+Process = tuple[int, int]
+"""A site, and which of its incarnations."""
 
 
 class Probes:
@@ -59,3 +62,32 @@ class Probes:
             return False
         del self._healing[ends]
         return True
+
+
+class Silences:
+    """Which neighbours say that they hear nothing of each other.
+
+    One that stands still hears nothing either, and says nothing of it; so where both say so, it is
+    the links between them that nothing crosses.
+    """
+
+    def __init__(self) -> None:
+        self._silent: set[tuple[Process, Process]] = set()  # who says it, of whom
+
+    def hear(self, site: Process, neighbour: Process, is_silent: bool) -> bool:
+        """Take note of what a site says of a neighbour; return, once, whether both say it now.
+
+        >>> silences = Silences()
+        >>> silences.hear((0, 0), (1, 0), is_silent=True)
+        False
+        >>> silences.hear((1, 0), (0, 0), is_silent=True)
+        True
+        """
+        if not is_silent:
+            self._silent.discard((site, neighbour))
+            return False
+        if (neighbour, site) in self._silent:
+            self._silent.remove((neighbour, site))
+            return True
+        self._silent.add((site, neighbour))
+        return False

@@ -35,6 +35,7 @@ from anabranch.net.messages import (
     RejoinAck,
     Report,
     Resume,
+    Silent,
     Start,
     SubgroupRequest,
     TimeReply,
@@ -381,6 +382,8 @@ class Scheduler:
                 pass  # it need not be waited for any more
             case CutOff():
                 self._cut_links.accuse(site, message)
+            case Silent() if self._repairs is not None:
+                self._cut_links.silent(site, message)
             case Failed():
                 run.abort(f"{run.name(site)} failed: {message.reason}")
             case Abort():

@@ -250,6 +250,18 @@ class SimulatedNetwork:
         """Let new connections between two hosts be made again."""
         self._severed -= {(one, other), (other, one)}
 
+    def hush(self, one: int, other: int, are_silent: bool) -> None:
+        """Let nothing cross the links between two hosts, or let it again what has waited.
+
+        Connections stay; what is made of that silence at their ends is told at once.
+        """
+        pairs = [pair for pair in ((one, other), (other, one)) if pair in self._ways]
+        for pair in pairs:
+            self.scale(pair, 0.0 if are_silent else 1.0)
+        ways = [self._ways[pair] for pair in pairs]
+        for end in [end for end in self._ends if end.way in ways]:
+            end.host.act(end.notice, are_silent)
+
     # --- flows
 
     def carry(self, end: _End, resources: tuple[int, ...], size_bytes: int) -> Flow[_End]:
@@ -351,6 +363,10 @@ class Port:
         """See :meth:`anabranch.net.network.Network.connect`."""
         return self._network.connect(self, address, receiver)
 
+    def adopt(self, connection: Connection, address: Address) -> Connection:
+        """See :meth:`anabranch.net.network.Network.adopt`."""
+        return connection
+
     async def listen(
         self, address: Address, welcome: Callable[[Connection], Receiver]
     ) -> _Listener:
@@ -372,7 +388,7 @@ class _End:
 
     other: _End
     receiver: Receiver
-    challenge = b""  # nobody listens in
+    own_challenge = their_challenge = b""  # nobody listens in
     identity: str | None = None
 
     def __init__(
@@ -394,6 +410,7 @@ class _End:
         self._one_at_a_time = asyncio.Lock()
         self._posted: list[Message] = []  # waits for the end of the send in progress
         self._arrives_s = 0.0  # of what was sent last: nothing overtakes it
+        self._tell_silence: Callable[[bool], None] | None = None
 
     @property
     def peer(self) -> str:
@@ -401,6 +418,14 @@ class _End:
 
     def trust(self) -> None:
         """Everybody in a simulation is trusted."""
+
+    def tell_silence(self, told: Callable[[bool], None]) -> None:
+        self._tell_silence = told
+
+    def notice(self, is_silent: bool) -> None:
+        """Take note that nothing comes from the other end, or that something does again."""
+        if self._open and self._tell_silence is not None:
+            self._tell_silence(is_silent)
 
     async def send(
         self, message: Message, payload: Payload = b"", head_first: bool = False

@@ -39,6 +39,7 @@ from anabranch.net.messages import (
     Report,
     Restarted,
     Shutdown,
+    Silent,
     Start,
     TimeReply,
     Welcome,
@@ -85,7 +86,8 @@ class SiteAgent:
         data: the network on which other sites reach this one.
         name: this site's name in the overlay.
         token: the run's shared secret.
-        listen: where to take other sites' lanes; port 0 takes a free one.
+        listen: where to take other sites' lanes; port 0 takes a free one. None where no other site
+            can connect to this one, as behind NAT: it opens lanes in both directions itself.
         progressed: the site calls this with each message that it has sent to another; or None.
         refused: told of each message from another site that was refused: (site or None, error).
         clock: this site's clock, seconds; the loop's time if not given. Links are measured by it.
@@ -103,7 +105,7 @@ class SiteAgent:
         data: Network,
         name: str,
         token: str,
-        listen: Address,
+        listen: Address | None,
         progressed: Callable[[], None] | None,
         refused: Callable[[int | None, PeerError], None],
         clock: Callable[[], float] | None = None,
@@ -152,8 +154,10 @@ class SiteAgent:
             LinkError: the scheduler cannot be reached.
             RunAborted: it refused this site, or the run ended before it began.
         """
-        self._listener = await self._data.listen(self._listen, self._on_lane)
-        host, port = self._listener.address
+        host, port = "", 0
+        if self._listen is not None:
+            self._listener = await self._data.listen(self._listen, self._on_lane)
+            host, port = self._listener.address
         join = Join(b"", self._name, self._advertise or host, port)
         self.welcome = await self._scheduler.join(scheduler, join, patience_s)
         self._collectives.join(plans.loads(self.welcome.plan_json), self.welcome.is_new)
@@ -234,6 +238,7 @@ class SiteAgent:
         assert isinstance(start, Start)
         self.began.set_result(self._loop.time() - start.since_s)
         self._instruments.begin()
+        self._plane.offer_all()
 
     async def exchange(
         self,
@@ -426,6 +431,11 @@ class SiteAgent:
         """Tell the scheduler, which knows whether the neighbour is to blame."""
         if self._scheduler.is_open:
             self._scheduler.post(CutOff(neighbour, str(error), incarnation))
+
+    def silent(self, neighbour: int, incarnation: int, is_silent: bool) -> None:
+        """Tell the scheduler, which knows whether there is a way round."""
+        if self.welcome.repairs and self._scheduler.is_open:
+            self._scheduler.post(Silent(neighbour, incarnation, is_silent))
 
     def happened(self, what: UpdateHere | ModelHere) -> None:
         """Take note that an update or a model is all here, where the model is served."""

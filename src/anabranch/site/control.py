@@ -141,7 +141,7 @@ class Control:
         while True:
             left_s = max(0.0, self._joins_until_s - self._loop.time())
             connection = await self._connect_first(scheduler, left_s)
-            connection.post(proven(join, self._token.encode(), connection.challenge))
+            connection.post(proven(join, self._token.encode(), connection.their_challenge))
             self._session = Session(connection)
             try:
                 welcome = await self.expect(Welcome)
@@ -339,7 +339,7 @@ class Control:
         except NetError:
             return False
         resume = Resume(b"", self._site, self._session.heard, self._incarnation)
-        connection.post(proven(resume, self._secret, connection.challenge))
+        connection.post(proven(resume, self._secret, connection.their_challenge))
         either: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(self._resumed.wait()),
             asyncio.ensure_future(receiver.closed.wait()),

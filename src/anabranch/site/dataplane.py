@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from anabranch.net.addresses import takes_calls
 from anabranch.net.errors import (
     DuplicateMessage,
     LinkError,
@@ -29,6 +30,7 @@ from anabranch.net.messages import (
     Credit,
     Hello,
     Message,
+    Offer,
     PartialSum,
     Refusal,
     Stamp,
@@ -45,6 +47,7 @@ from anabranch.site.arithmetic import Buffer
 from anabranch.site.exchange import Exchange, Exchanges
 from anabranch.site.lane import Lane, Path, relay_window
 from anabranch.site.multipath import Fork
+from anabranch.site.offers import Offers
 from anabranch.site.served import Served
 from anabranch.site.terms import Op, Terms, op_of
 
@@ -64,7 +67,8 @@ class DataPlaneConfig:
     Args:
         site: this site's index.
         overlay: sites and links; only along its links do sites connect.
-        addresses: (host, port) of every site, by index.
+        addresses: (host, port) of every site, by index; those of sites that take no connections
+            say so, see :mod:`anabranch.net.addresses`.
         incarnations: of every site, by index, see :class:`anabranch.net.messages.Welcome`; all 0
             where left out.
         secret: this site's own, see :mod:`anabranch.net.identity`.
@@ -124,6 +128,9 @@ class Owner(Protocol):
 
     def cut_off(self, neighbour: int, incarnation: int, error: Exception) -> None:
         """A lane to or from an incarnation of a neighbour has ended; it may be that it died."""
+
+    def silent(self, neighbour: int, incarnation: int, is_silent: bool) -> None:
+        """An incarnation of a neighbour is silent for unusually long; or speaks again."""
 
     def advanced(self, exchange: Exchange) -> None:
         """One more chunk of an exchange is finished here."""
@@ -191,6 +198,11 @@ class DataPlane:
         self._relaying: Counter[tuple[Path, int]] = Counter()  # by route and sender's incarnation
         self._served: Served | None = None  # where the model is
         self._lost: set[int] = set()  # neighbours whose lanes have ended
+        self._silent: dict[int, set[Connection]] = {}  # by neighbour: those that say nothing
+        self._offers = Offers()  # of neighbours that take no connections
+        # Where this site takes none: what it has offered each neighbour, or is about to.
+        self._offering: dict[int, list[asyncio.Task[None]]] = {}
+        self._offered: dict[int, list[Connection]] = {}
         self._addresses = [*config.addresses]
         self._incarnations = [*(config.incarnations or [0] * config.overlay.size)]
         self._sent_bytes: Counter[int] = Counter()  # to earlier incarnations of each neighbour
@@ -460,26 +472,53 @@ class DataPlane:
             return  # another process is there now
         if neighbour not in self._lost and not self._failure.done():
             self._lost.add(neighbour)
+            self._silent.pop(neighbour, None)
+            self._offers.drop(neighbour)
             if self._served is None and not self.config.repairs:
                 self._set_failure(error)
             elif neighbour in self._lanes:
                 self._lanes[neighbour].drop()
             self.owner.cut_off(neighbour, incarnation, error)
 
+    def _watch(self, connection: Connection, neighbour: int, incarnation: int) -> None:
+        """Let the owner know when a neighbour is silent on any connection of a lane."""
+
+        def told(is_silent: bool) -> None:
+            if neighbour in self._lost or incarnation < self._incarnations[neighbour]:
+                return
+            silent = self._silent.setdefault(neighbour, set())
+            was_silent = bool(silent)
+            if is_silent:
+                silent.add(connection)
+            else:
+                silent.discard(connection)
+            if bool(silent) != was_silent:
+                self.owner.silent(neighbour, incarnation, is_silent)
+
+        connection.tell_silence(told)
+
     def cut(self, neighbour: int) -> None:
         """Send nothing to a neighbour any more, and take nothing from it."""
         self._lost.add(neighbour)
+        self._silent.pop(neighbour, None)
         if neighbour in self._lanes:
             self._lanes[neighbour].drop()
         for connection in self._inbound.get(neighbour, {}).values():
             connection.close()
+        self._offers.drop(neighbour)
+        self._withdraw_offers(neighbour)
 
     def lost_neighbours(self) -> list[tuple[int, int]]:
         """Return the neighbours whose lanes have ended, and in which incarnation."""
         return [(site, self._incarnations[site]) for site in sorted(self._lost)]
 
     async def answers(self, neighbour: int) -> bool:
-        """Return whether a neighbour answers on a connection that is made for that."""
+        """Return whether a neighbour answers on a connection that is made for that.
+
+        One that takes no connections will say itself whether this one answers, if it can.
+        """
+        if not takes_calls(self._addresses[neighbour]):
+            return takes_calls(self._addresses[self.config.site])
         try:
             async with asyncio.timeout(_PROBE_S):
                 receiver = _Probing()
@@ -491,7 +530,10 @@ class DataPlane:
 
     def returned(self, neighbour: int, incarnation: int, address: Address) -> None:
         """Lead lanes to another process of a neighbour that died, and take its."""
+        if incarnation != self._incarnations[neighbour]:
+            self._offers.drop(neighbour)
         self._incarnations[neighbour], self._addresses[neighbour] = incarnation, address
+        self._silent.pop(neighbour, None)
         self._lost.add(neighbour)  # while what waits for the old one is dropped
         lane = self._lanes.pop(neighbour, None)
         if lane is not None:
@@ -499,7 +541,9 @@ class DataPlane:
             lane.drop()
         for connection in self._inbound.pop(neighbour, {}).values():
             connection.close()
+        self._withdraw_offers(neighbour)
         self._lost.discard(neighbour)
+        self._offer(neighbour)
 
     def _lane_error(self, target: int, error: Exception) -> Exception:
         return LinkError(
@@ -508,16 +552,66 @@ class DataPlane:
         )
 
     async def _connect(self, target: int, incarnation: int, strand: int) -> Connection:
-        site = self.config.site
-        receiver = _Outbound(self, target, incarnation)
+        address = self._addresses[target]
+        if takes_calls(address):
+            connection = await self._call(target, _Outbound(self, target, incarnation))
+        else:
+            offered = await self._offers.take(target, strand)
+            connection = self._network.adopt(offered, address)
+        await self._introduce(connection, Hello, target, strand)
+        self._watch(connection, target, incarnation)
+        return connection
+
+    async def _call(self, target: int, receiver: Receiver) -> Connection:
         connection = await self._network.connect(self._addresses[target], receiver)
         name = self.config.overlay.sites[target].name
         check_identity(connection.peer, connection.identity, identity_of(name))
-        strands, incarnation = self.config.strands, self._incarnations[site]
-        hello = Hello(b"", site, target, strand, strands, incarnation)
-        secret = self.config.lane_secrets[target]
-        await connection.send(proven(hello, secret, connection.challenge))
         return connection
+
+    async def _introduce(
+        self, connection: Connection, how: type[Hello | Offer], target: int, strand: int
+    ) -> None:
+        """Say, first of all, who this site is."""
+        site = self.config.site
+        strands, incarnation = self.config.strands, self._incarnations[site]
+        said = how(b"", site, target, strand, strands, incarnation)
+        secret = self.config.lane_secrets[target]
+        await connection.send(proven(said, secret, connection.their_challenge))
+
+    # --- where this site takes no connections
+
+    def offer_all(self) -> None:
+        """Connect to the neighbours that send to this site, which they cannot connect to."""
+        for neighbour in range(self.config.overlay.size):
+            self._offer(neighbour)
+
+    def _offer(self, neighbour: int) -> None:
+        site, overlay = self.config.site, self.config.overlay
+        is_known = takes_calls(self._addresses[neighbour]) and neighbour not in self._lost
+        if takes_calls(self._addresses[site]) or not is_known:
+            return
+        if overlay.link(neighbour, site) is not None:
+            self._offering[neighbour] = [
+                self._loop.create_task(
+                    self._offer_strand(neighbour, self._incarnations[neighbour], strand)
+                )
+                for strand in range(self.config.strands)
+            ]
+
+    async def _offer_strand(self, neighbour: int, incarnation: int, strand: int) -> None:
+        receiver = _Inbound(self, called=neighbour, called_incarnation=incarnation)
+        try:
+            connection = receiver.connection = await self._call(neighbour, receiver)
+            self._offered.setdefault(neighbour, []).append(connection)
+            await self._introduce(connection, Offer, neighbour, strand)
+        except Exception as error:
+            self.lost(neighbour, incarnation, error)
+
+    def _withdraw_offers(self, neighbour: int) -> None:
+        for task in self._offering.pop(neighbour, ()):
+            task.cancel()
+        for connection in self._offered.pop(neighbour, ()):
+            connection.close()
 
     def post(self, target: int, message: Message) -> None:
         """Send a message without payload to a neighbour, beside the queue; opens its lane."""
@@ -542,11 +636,35 @@ class DataPlane:
         Raises:
             UnauthorisedPeer: not a neighbour of this site, or not on one of its lane's connections.
         """
+        self._check(hello, connection)
+        strands = self._inbound.setdefault(hello.source, {})
+        if hello.strand in strands:
+            raise _not_a_strand(hello, connection)
+        strands[hello.strand] = connection
+        self._watch(connection, hello.source, hello.incarnation)
+        return hello.source
+
+    def offered(self, offer: Offer, connection: Connection) -> Receiver:
+        """Check an offer; return what hears the answers on this site's lane from now on.
+
+        Raises:
+            UnauthorisedPeer: not a neighbour of this site, or it has offered that already.
+        """
+        self._check(offer, connection)
+        if not self._offers.add(offer.source, offer.strand, connection):
+            raise _not_a_strand(offer, connection)
+        return _Outbound(self, offer.source, offer.incarnation)
+
+    def withdrawn(self, neighbour: int, connection: Connection) -> None:
+        """Take note that an offered connection has ended."""
+        self._offers.forget(neighbour, connection)
+
+    def _check(self, hello: Hello | Offer, connection: Connection) -> None:
         config = self.config
         if 0 <= hello.source < config.overlay.size:
             expected = identity_of(config.overlay.sites[hello.source].name)
             check_identity(connection.peer, connection.identity, expected)
-        if not is_proven(hello, derive(config.secret, hello.source), connection.challenge):
+        if not is_proven(hello, derive(config.secret, hello.source), connection.own_challenge):
             raise UnauthorisedPeer(
                 f"{connection.peer} says it is site {hello.source} of this run, and does not prove "
                 "it"
@@ -564,14 +682,8 @@ class DataPlane:
                 f"{connection.peer} says it is incarnation {hello.incarnation} of site "
                 f"{hello.source}, which is in incarnation {self._incarnations[hello.source]}"
             )
-        strands = self._inbound.setdefault(hello.source, {})
-        if hello.strand in strands or not 0 <= hello.strand < hello.strands <= MOST_STRANDS:
-            raise UnauthorisedPeer(
-                f"{connection.peer} says it is strand {hello.strand} of {hello.strands} of site "
-                f"{hello.source}, which is connected already or cannot be"
-            )
-        strands[hello.strand] = connection
-        return hello.source
+        if not 0 <= hello.strand < hello.strands <= MOST_STRANDS:
+            raise _not_a_strand(hello, connection)
 
     def on_chunk(self, sender: int, message: ChunkMessage, payload_bytes: int) -> Sink:
         """Return where a chunk from a neighbour goes: into an exchange, or on to the next hop."""
@@ -721,6 +833,16 @@ class DataPlane:
         for strands in self._inbound.values():
             for connection in strands.values():
                 connection.close()
+        self._offers.close()
+        for neighbour in {*self._offering, *self._offered}:
+            self._withdraw_offers(neighbour)
+
+
+def _not_a_strand(hello: Hello | Offer, connection: Connection) -> UnauthorisedPeer:
+    return UnauthorisedPeer(
+        f"{connection.peer} says it is strand {hello.strand} of {hello.strands} of site "
+        f"{hello.source}, which is connected already or cannot be"
+    )
 
 
 def _next_chunks(
@@ -756,46 +878,83 @@ class _Probing:
 
 
 class _Inbound:
-    """Receives what a neighbour sends on its lane to this site."""
+    """Receives what a neighbour sends on its lane to this site.
 
-    def __init__(self, plane: DataPlane, connection: Connection) -> None:
+    Args:
+        plane: this site's.
+        connection: which; where this site makes it, as soon as it is made.
+        called: the neighbour to which this site offers it; None where it came in.
+        called_incarnation: of that neighbour.
+    """
+
+    def __init__(
+        self,
+        plane: DataPlane,
+        connection: Connection | None = None,
+        called: int | None = None,
+        called_incarnation: int = 0,
+    ) -> None:
         self._plane = plane
-        self._connection = connection
+        self.connection = connection
+        self._called = called
         self._sender: int | None = None  # until a valid Hello
-        self._incarnation = 0
+        self._incarnation = called_incarnation
+        # Where the neighbour has offered the connection for this site's lane to it: who, and what
+        # hears its answers.
+        self._offer: tuple[int, Receiver] | None = None
 
     def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
+        assert self.connection is not None
+        if self._offer is not None:
+            return self._offer[1].on_message(message, payload_bytes)
         if self._sender is None:
-            if not isinstance(message, Hello):
-                raise UnauthorisedPeer(f"{self._connection.peer} did not say Hello")
-            self._sender = self._plane.admit(message, self._connection)
-            self._incarnation = message.incarnation
-            self._connection.trust()
+            if isinstance(message, Offer) and self._called is None:
+                self._offer = message.source, self._plane.offered(message, self.connection)
+            elif isinstance(message, Hello) and self._called in (None, message.source):
+                self._sender = self._plane.admit(message, self.connection)
+                self._incarnation = message.incarnation
+            elif isinstance(message, Refusal) and self._called is not None:
+                self._plane.on_refusal(self._called, message)
+                return DISCARD
+            else:
+                raise UnauthorisedPeer(f"{self.connection.peer} did not say Hello")
+            self.connection.trust()
             return DISCARD
         if isinstance(message, ChunkMessage):
             return self._plane.on_chunk(self._sender, message, payload_bytes)
         if isinstance(message, TimeRequest):
-            self._connection.post(self._plane.owner.tell_time(message))
+            self.connection.post(self._plane.owner.tell_time(message))
             return DISCARD
         raise OutOfPlaceMessage(f"a {type(message).__name__} on a lane")
 
     def on_refused(self, message: AnyMessage, error: PeerError) -> None:
+        assert self.connection is not None
+        if self._offer is not None:
+            self._offer[1].on_refused(message, error)
+            return
         self._plane.refuse(self._sender, error)
         about = None
         if isinstance(message, ChunkMessage):
             about = message.exchange, message.version, message.chunk
-        self._connection.post(Refusal(type(error).__name__, str(error), about))
+        self.connection.post(Refusal(type(error).__name__, str(error), about))
         if self._sender is None:
-            self._connection.close()
+            self.connection.close()
         elif isinstance(message, ChunkMessage) and isinstance(error, DuplicateMessage):
             self._plane.repeated(self._sender, message)
 
     def on_closed(self, error: Exception | None) -> None:
-        if self._sender is None:
+        if self._offer is not None:
+            assert self.connection is not None
+            self._plane.withdrawn(self._offer[0], self.connection)
+            self._offer[1].on_closed(error)
+        elif self._sender is None and self._called is None:
             if isinstance(error, PeerError):
-                self._plane.refuse(None, type(error)(f"{self._connection.peer}: {error}"))
+                assert self.connection is not None
+                self._plane.refuse(None, type(error)(f"{self.connection.peer}: {error}"))
         elif error is not None:
-            self._plane.lost(self._sender, self._incarnation, error)
+            sender = self._sender if self._sender is not None else self._called
+            assert sender is not None
+            self._plane.lost(sender, self._incarnation, error)
 
 
 class _Outbound:
