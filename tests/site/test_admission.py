@@ -91,6 +91,29 @@ def virtually(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
 
 
 @virtually
+async def test_newcomers_are_let_in_once_members_reach_them_however_many_they_are() -> None:
+    pairs = [(a, b) for a in range(6) for b in ((a + 1) % 6, (a - 1) % 6)]
+    links = tuple(Link(a, b, 1e6, latency_s=0.001) for a, b in pairs)
+    overlay = Overlay("ring", tuple(Site(f"s{site}") for site in range(6)), links)
+    network = simulated(overlay)
+    network.begin()
+    plan = plan_of(overlay)
+    repairs = Repairs(plan_of, 2, 2)
+    cluster = await Cluster.start(network, overlay, plan, repairs=repairs, joining=(2, 3))
+    await let_in(cluster.agents)
+    waiting = [await asks(cluster, site) for site in (5, 0)]
+    assert (await let_in(cluster.agents)).newcomers == ()
+    assert await mean_of(cluster.agents) == {(4 + 8) / 2}
+    waiting.append(await asks(cluster, 1))
+    told = await let_in(cluster.agents)
+    assert told.newcomers == (0, 1, 5)
+    everyone = [*cluster.agents, *(new for new, _ in waiting)]
+    assert [await each for _, each in waiting] == [told] * 3
+    await hand_on(everyone, told)
+    assert await mean_of(everyone) == {np.float32((1 + 2 + 4 + 8 + 32) / 5)}
+
+
+@virtually
 async def test_a_newcomer_is_let_in_and_gets_the_state_of_all_who_have_it() -> None:
     _, cluster = await begin(4, begin_with=3)
     assert await mean_of(cluster.agents) == {np.float32(7 / 3)}

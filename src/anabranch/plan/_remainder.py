@@ -93,6 +93,7 @@ def remainder(
     overlay: Overlay,
     lost: Collection[int],
     cut: Collection[tuple[int, int]] = (),
+    around: int | None = None,
 ) -> Remainder:
     """Return the largest part of a network whose sites still reach one another, both ways.
 
@@ -100,6 +101,7 @@ def remainder(
         overlay: the whole.
         lost: sites that are gone.
         cut: links that are, as (source, target).
+        around: return the part of this site instead, which is not lost.
 
     Of parts of one size, that with the lowest index is the one. One site at least must be left.
     """
@@ -115,6 +117,8 @@ def remainder(
         sources[link.target].append(link.source)
     best: set[int] = set()
     waiting = {site for site in range(overlay.size) if site not in lost}
+    if around is not None:
+        waiting = {around}
     while waiting:
         first = min(waiting)
         part = _reached(first, targets) & _reached(first, sources)

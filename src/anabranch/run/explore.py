@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,7 @@ class Case:
         comes_s: when each site joins, seconds; those after 0 are not waited for.
         come_back: whether sites that are lost come back, as other processes.
         retries: whether an exchange that loses something is begun again.
+        outbound_only: sites that take no connections.
     """
 
     overlay: Overlay
@@ -116,6 +118,12 @@ class Case:
     comes_s: tuple[float, ...] = ()
     come_back: bool = False
     retries: bool = False
+    outbound_only: frozenset[int] = frozenset()
+
+    @property
+    def out_of_reach(self) -> set[tuple[int, int]]:
+        """Pairs of sites neither of which takes connections."""
+        return {*permutations(self.outbound_only, 2)}
 
     @property
     def founders(self) -> list[int]:
@@ -164,10 +172,18 @@ def make_case(seed: int) -> Case:
             founders = [site for site in range(size) if site not in late]
             if len(plans.remainder(overlay, late).sites) < len(founders):
                 comes_s = ()  # they would not reach one another
-    return Case(
+    case = Case(
         *(overlay, planner, chunk_elements, tuple(calls), pauses_s, tuple(leaves_after)),
         *(faults, seed, comes_s, come_back, rng.random() < 0.25),
     )
+    if rng.random() < 0.3:
+        callers = frozenset(rng.sample(range(size), rng.randint(1, size - 1)))
+        behind_nat = replace(case, outbound_only=callers)
+        late = [site for site in range(size) if case.is_late(site)]
+        rest = plans.remainder(overlay, late, behind_nat.out_of_reach)
+        if len(rest.sites) == len(case.founders):
+            return behind_nat
+    return case
 
 
 def _overlay(rng: random.Random, size: int) -> Overlay:
@@ -343,7 +359,8 @@ async def _run(
         nonlocal how_many
         control, data = network.control(site), network.lanes(site)
         name = case.overlay.sites[site].name
-        agent = SiteAgent(control, data, name, _TOKEN, _LISTEN, None, partial(refused, site))
+        listen = None if site in case.outbound_only else _LISTEN
+        agent = SiteAgent(control, data, name, _TOKEN, listen, None, partial(refused, site))
         agent.wait_for_scheduler(_AWAY_S)
         first = 0
         try:
@@ -647,6 +664,7 @@ def _may_be_apart(case: Case, gone: set[int]) -> bool:
         if fault.kind == "sever" or (fault.kind == "hush" and fault.for_s >= _HUSHED_S)
         for ends in ((fault.site, fault.other), (fault.other, fault.site))
     }
+    cut |= case.out_of_reach
     left = case.overlay.size - len(gone)
     if left < _LEAST_SITES:
         return True

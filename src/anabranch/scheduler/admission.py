@@ -108,8 +108,8 @@ class Admission:
         """
         run = self._run
         holders = holders or frozenset({min(run.channels.members(0))})
-        losses = run.losses.returned(run.overlay, self._newcomers.asking)
-        losses = losses.further(run.overlay, links=run.members.out_of_reach)
+        asking, out_of_reach = self._newcomers.asking, run.members.out_of_reach
+        losses = run.losses.returned(run.overlay, asking, out_of_reach)
         sites = self._newcomers.asking - losses.lost
         if not sites:
             return run.channels.admit(number, (), holders, run.channels.all.plan)

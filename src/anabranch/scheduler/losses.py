@@ -103,11 +103,29 @@ class Losses:
         """Return these losses without some links."""
         return replace(self, cut=self.cut - {*links})
 
-    def returned(self, overlay: Overlay, sites: Collection[int]) -> Losses:
-        """Return these losses without some sites, as far as the others reach them."""
+    def returned(
+        self, overlay: Overlay, sites: Collection[int], links: Collection[tuple[int, int]] = ()
+    ) -> Losses:
+        """Return these losses without some sites, as far as the others reach them.
+
+        Args:
+            overlay: the whole network.
+            sites: that are there again.
+            links: that are cut nevertheless.
+
+        >>> from anabranch.overlay import Link, Site
+        >>> links = [Link(a, b, 1e6) for a, b in [(0, 1), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2)]]
+        >>> chain = Overlay("chain", tuple(Site(name) for name in "abcd"), tuple(links))
+        >>> without_c = Losses(lost=frozenset({0, 1, 2})).returned(chain, {0, 1})
+        >>> sorted(without_c.lost), sorted(without_c.returned(chain, {0, 1, 2}).lost)
+        ([0, 1, 2], [])
+        """
         back = {*sites}
-        cut = {ends for ends in self.cut if not back & {*ends}}
-        return replace(self, lost=self.lost - back, cut=frozenset(cut)).further(overlay)
+        cut = frozenset(ends for ends in self.cut if not back & {*ends}) | {*links}
+        everyone = frozenset(range(overlay.size))
+        here = everyone - self.lost
+        reached = {*remainder(overlay, self.lost - back, cut, around=min(here)).sites}
+        return Losses(everyone - reached, cut, self.relays & reached).further(overlay)
 
     def members(self, size: int) -> frozenset[int]:
         """Return the sites that exchange, of an overlay of this size."""

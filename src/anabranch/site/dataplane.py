@@ -272,11 +272,10 @@ class DataPlane:
         return exchange.spread.latest
 
     def give_up(self, number: int, error: Exception) -> None:
-        """End an exchange with an error; whatever comes of it from now on is refused."""
+        """End an exchange with an error, as it ends everywhere; what still comes is thrown away."""
+        self._exchanges.stop(number)
         running = self._running.get(number)
-        if running is None:
-            self._exchanges.end(number)
-        elif not running.ended.done():
+        if running is not None and not running.ended.done():
             running.ended.set_exception(error)
 
     def stop(self, number: int) -> list[tuple[int, int]]:
