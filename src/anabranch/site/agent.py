@@ -238,7 +238,7 @@ class SiteAgent:
         assert isinstance(start, Start)
         self.began.set_result(self._loop.time() - start.since_s)
         self._instruments.begin()
-        self._plane.offer_all()
+        self._plane.begin()
 
     async def exchange(
         self,

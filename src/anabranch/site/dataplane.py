@@ -201,6 +201,7 @@ class DataPlane:
         self._silent: dict[int, set[Connection]] = {}  # by neighbour: those that say nothing
         self._offers = Offers()  # of neighbours that take no connections
         # Where this site takes none: what it has offered each neighbour, or is about to.
+        self._offers_due: set[int] | None = set()  # None once all are ready
         self._offering: dict[int, list[asyncio.Task[None]]] = {}
         self._offered: dict[int, list[Connection]] = {}
         self._addresses = [*config.addresses]
@@ -246,6 +247,9 @@ class DataPlane:
             self._failure.result()
         for target in plan.next_hops[self.config.site]:
             self._lane(target)
+        for source, targets in enumerate(plan.next_hops):
+            if self.config.site in targets:
+                self._offer(source)
         cuts: tuple[tuple[int, int], ...] = ()
         chunks: Sequence[Chunk]
         if trees is None:
@@ -347,8 +351,11 @@ class DataPlane:
             running.ended.set_result(None)
 
     def serve(self, served: Served) -> None:
-        """Take part in push and pull."""
+        """Take part in push and pull, with all neighbours."""
         self._served = served
+        for neighbour, address in enumerate(self._addresses):
+            if takes_calls(address) and self.config.overlay.link(neighbour, self.config.site):
+                self._offer(neighbour)
 
     def act(self, actions: Sequence[Action]) -> None:
         """Do what follows from a push or a step of a served model."""
@@ -432,6 +439,11 @@ class DataPlane:
                 self._forks[source, target] = Fork(
                     config.primary_busy_bound, config.auxiliary_queue_length
                 )
+        for hop in {
+            hop for several in paths.values() for path in several for hop in pairwise(path)
+        }:
+            if hop[1] == config.site:
+                self._offer(hop[0])
         for ends, fork in self._forks.items():
             self._put_all(fork.use(paths.get(ends, ())))
 
@@ -473,6 +485,7 @@ class DataPlane:
             self._lost.add(neighbour)
             self._silent.pop(neighbour, None)
             self._offers.drop(neighbour)
+            self._withdraw_offers(neighbour)
             if self._served is None and not self.config.repairs:
                 self._set_failure(error)
             elif neighbour in self._lanes:
@@ -542,7 +555,8 @@ class DataPlane:
             connection.close()
         self._withdraw_offers(neighbour)
         self._lost.discard(neighbour)
-        self._offer(neighbour)
+        if self._served is not None:
+            self._offer(neighbour)
 
     def _lane_error(self, target: int, error: Exception) -> Exception:
         return LinkError(
@@ -579,17 +593,20 @@ class DataPlane:
 
     # --- where this site takes no connections
 
-    def offer_all(self) -> None:
-        """Connect to the neighbours that send to this site, which they cannot connect to."""
-        for neighbour in range(self.config.overlay.size):
+    def begin(self) -> None:
+        """Take note that all sites are ready for lanes."""
+        due, self._offers_due = self._offers_due or set(), None
+        for neighbour in sorted(due):
             self._offer(neighbour)
 
     def _offer(self, neighbour: int) -> None:
-        site, overlay = self.config.site, self.config.overlay
-        is_known = takes_calls(self._addresses[neighbour]) and neighbour not in self._lost
-        if takes_calls(self._addresses[site]) or not is_known:
+        """Connect to a neighbour that will send to this site, unless it can or that is done."""
+        is_done = neighbour in self._offering or neighbour in self._lost
+        if is_done or takes_calls(self._addresses[self.config.site]):
             return
-        if overlay.link(neighbour, site) is not None:
+        if self._offers_due is not None:
+            self._offers_due.add(neighbour)
+        else:
             self._offering[neighbour] = [
                 self._loop.create_task(
                     self._offer_strand(neighbour, self._incarnations[neighbour], strand)
