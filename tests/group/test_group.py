@@ -533,8 +533,11 @@ def test_after_its_end_a_group_says_so() -> None:
         groups[1].all_reduce(torch.ones(2))
 
 
+@pytest.mark.parametrize("behind_nat", [None, "s0", "s2"])
 @pytest.mark.parametrize("pace", [Bsp(), Asp()], ids=["bsp", "asp"])
-def test_a_served_model_begins_as_rank_0_has_it_and_ends_alike_everywhere(pace: AnyPace) -> None:
+def test_a_served_model_begins_as_rank_0_has_it_and_ends_alike_everywhere(
+    pace: AnyPace, behind_nat: str | None
+) -> None:
     service = anabranch.Service(overlay_of(3), awareness=None, adaptive=False, pace=pace, updates=5)
 
     def train(group: Group) -> torch.Tensor:
@@ -545,8 +548,12 @@ def test_a_served_model_begins_as_rank_0_has_it_and_ends_alike_everywhere(pace: 
         assert not group.pull()
         return parameter
 
-    with anabranch.local(service) as groups, ThreadPoolExecutor(3) as pool:
-        ends = list(pool.map(train, groups))
+    def join_and_train(name: str) -> torch.Tensor:
+        with anabranch.join(address, name, token=token, outbound_only=name == behind_nat) as group:
+            return train(group)
+
+    with _serving(service) as (address, token), ThreadPoolExecutor(3) as pool:
+        ends = list(pool.map(join_and_train, ("s0", "s1", "s2")))
     assert all(torch.equal(end, ends[0]) for end in ends)
     if isinstance(pace, Bsp):
         expected = torch.ones(1000)

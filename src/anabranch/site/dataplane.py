@@ -47,7 +47,7 @@ from anabranch.site.arithmetic import Buffer
 from anabranch.site.exchange import Exchange, Exchanges
 from anabranch.site.lane import Lane, Path, relay_window
 from anabranch.site.multipath import Fork
-from anabranch.site.offers import Offers
+from anabranch.site.offers import Offering, Offers
 from anabranch.site.served import Served
 from anabranch.site.terms import Op, Terms, op_of
 
@@ -200,10 +200,8 @@ class DataPlane:
         self._lost: set[int] = set()  # neighbours whose lanes have ended
         self._silent: dict[int, set[Connection]] = {}  # by neighbour: those that say nothing
         self._offers = Offers()  # of neighbours that take no connections
-        # Where this site takes none: what it has offered each neighbour, or is about to.
-        self._offers_due: set[int] | None = set()  # None once all are ready
-        self._offering: dict[int, list[asyncio.Task[None]]] = {}
-        self._offered: dict[int, list[Connection]] = {}
+        self._offering = Offering()  # where this site takes none
+        self._has_begun = False
         self._addresses = [*config.addresses]
         self._incarnations = [*(config.incarnations or [0] * config.overlay.size)]
         self._sent_bytes: Counter[int] = Counter()  # to earlier incarnations of each neighbour
@@ -247,9 +245,6 @@ class DataPlane:
             self._failure.result()
         for target in plan.next_hops[self.config.site]:
             self._lane(target)
-        for source, targets in enumerate(plan.next_hops):
-            if self.config.site in targets:
-                self._offer(source)
         cuts: tuple[tuple[int, int], ...] = ()
         chunks: Sequence[Chunk]
         if trees is None:
@@ -351,11 +346,8 @@ class DataPlane:
             running.ended.set_result(None)
 
     def serve(self, served: Served) -> None:
-        """Take part in push and pull, with all neighbours."""
+        """Take part in push and pull."""
         self._served = served
-        for neighbour, address in enumerate(self._addresses):
-            if takes_calls(address) and self.config.overlay.link(neighbour, self.config.site):
-                self._offer(neighbour)
 
     def act(self, actions: Sequence[Action]) -> None:
         """Do what follows from a push or a step of a served model."""
@@ -439,11 +431,6 @@ class DataPlane:
                 self._forks[source, target] = Fork(
                     config.primary_busy_bound, config.auxiliary_queue_length
                 )
-        for hop in {
-            hop for several in paths.values() for path in several for hop in pairwise(path)
-        }:
-            if hop[1] == config.site:
-                self._offer(hop[0])
         for ends, fork in self._forks.items():
             self._put_all(fork.use(paths.get(ends, ())))
 
@@ -485,7 +472,7 @@ class DataPlane:
             self._lost.add(neighbour)
             self._silent.pop(neighbour, None)
             self._offers.drop(neighbour)
-            self._withdraw_offers(neighbour)
+            self._offering.withdraw(neighbour)
             if self._served is None and not self.config.repairs:
                 self._set_failure(error)
             elif neighbour in self._lanes:
@@ -518,7 +505,7 @@ class DataPlane:
         for connection in self._inbound.get(neighbour, {}).values():
             connection.close()
         self._offers.drop(neighbour)
-        self._withdraw_offers(neighbour)
+        self._offering.withdraw(neighbour)
 
     def lost_neighbours(self) -> list[tuple[int, int]]:
         """Return the neighbours whose lanes have ended, and in which incarnation."""
@@ -553,10 +540,9 @@ class DataPlane:
             lane.drop()
         for connection in self._inbound.pop(neighbour, {}).values():
             connection.close()
-        self._withdraw_offers(neighbour)
+        self._offering.withdraw(neighbour)
         self._lost.discard(neighbour)
-        if self._served is not None:
-            self._offer(neighbour)
+        self._offer(neighbour)
 
     def _lane_error(self, target: int, error: Exception) -> Exception:
         return LinkError(
@@ -595,39 +581,27 @@ class DataPlane:
 
     def begin(self) -> None:
         """Take note that all sites are ready for lanes."""
-        due, self._offers_due = self._offers_due or set(), None
-        for neighbour in sorted(due):
+        self._has_begun = True
+        for neighbour in range(self.config.overlay.size):
             self._offer(neighbour)
 
     def _offer(self, neighbour: int) -> None:
-        """Connect to a neighbour that will send to this site, unless it can or that is done."""
-        is_done = neighbour in self._offering or neighbour in self._lost
-        if is_done or takes_calls(self._addresses[self.config.site]):
-            return
-        if self._offers_due is not None:
-            self._offers_due.add(neighbour)
-        else:
-            self._offering[neighbour] = [
-                self._loop.create_task(
-                    self._offer_strand(neighbour, self._incarnations[neighbour], strand)
-                )
-                for strand in range(self.config.strands)
-            ]
+        """Offer a neighbour connections, if it can neither do without nor make them."""
+        config = self.config
+        needs_them = self._has_begun and not takes_calls(self._addresses[config.site])
+        is_there = takes_calls(self._addresses[neighbour]) and neighbour not in self._lost
+        if needs_them and is_there and config.overlay.link(neighbour, config.site) is not None:
+            strands = range(config.strands)
+            offers = (partial(self._offer_strand, neighbour, strand) for strand in strands)
+            self._offering.keep(neighbour, *offers)
 
-    async def _offer_strand(self, neighbour: int, incarnation: int, strand: int) -> None:
-        receiver = _Inbound(self, called=neighbour, called_incarnation=incarnation)
-        try:
-            connection = receiver.connection = await self._call(neighbour, receiver)
-            self._offered.setdefault(neighbour, []).append(connection)
-            await self._introduce(connection, Offer, neighbour, strand)
-        except Exception as error:
-            self.lost(neighbour, incarnation, error)
-
-    def _withdraw_offers(self, neighbour: int) -> None:
-        for task in self._offering.pop(neighbour, ()):
-            task.cancel()
-        for connection in self._offered.pop(neighbour, ()):
-            connection.close()
+    async def _offer_strand(
+        self, neighbour: int, strand: int
+    ) -> tuple[Connection, asyncio.Future[bool]]:
+        receiver = _Inbound(self, called=neighbour)
+        connection = receiver.connection = await self._call(neighbour, receiver)
+        await self._introduce(connection, Offer, neighbour, strand)
+        return connection, receiver.taken
 
     def post(self, target: int, message: Message) -> None:
         """Send a message without payload to a neighbour, beside the queue; opens its lane."""
@@ -671,9 +645,9 @@ class DataPlane:
             raise _not_a_strand(offer, connection)
         return _Outbound(self, offer.source, offer.incarnation)
 
-    def withdrawn(self, neighbour: int, connection: Connection) -> None:
-        """Take note that an offered connection has ended."""
-        self._offers.forget(neighbour, connection)
+    def withdrawn(self, neighbour: int, connection: Connection) -> bool:
+        """Take note that a connection has ended; return whether it was offered, and not taken."""
+        return self._offers.forget(neighbour, connection)
 
     def _check(self, hello: Hello | Offer, connection: Connection) -> None:
         config = self.config
@@ -850,8 +824,7 @@ class DataPlane:
             for connection in strands.values():
                 connection.close()
         self._offers.close()
-        for neighbour in {*self._offering, *self._offered}:
-            self._withdraw_offers(neighbour)
+        self._offering.close()
 
 
 def _not_a_strand(hello: Hello | Offer, connection: Connection) -> UnauthorisedPeer:
@@ -900,7 +873,9 @@ class _Inbound:
         plane: this site's.
         connection: which; where this site makes it, as soon as it is made.
         called: the neighbour to which this site offers it; None where it came in.
-        called_incarnation: of that neighbour.
+
+    Attributes:
+        taken: whether a neighbour's lane has taken the connection that this site offers it.
     """
 
     def __init__(
@@ -908,13 +883,13 @@ class _Inbound:
         plane: DataPlane,
         connection: Connection | None = None,
         called: int | None = None,
-        called_incarnation: int = 0,
     ) -> None:
         self._plane = plane
         self.connection = connection
         self._called = called
+        self.taken: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._sender: int | None = None  # until a valid Hello
-        self._incarnation = called_incarnation
+        self._incarnation = 0
         # Where the neighbour has offered the connection for this site's lane to it: who, and what
         # hears its answers.
         self._offer: tuple[int, Receiver] | None = None
@@ -929,9 +904,9 @@ class _Inbound:
             elif isinstance(message, Hello) and self._called in (None, message.source):
                 self._sender = self._plane.admit(message, self.connection)
                 self._incarnation = message.incarnation
+                self.taken.set_result(True)
             elif isinstance(message, Refusal) and self._called is not None:
-                self._plane.on_refusal(self._called, message)
-                return DISCARD
+                return DISCARD  # it closes the connection, and may take the next
             else:
                 raise UnauthorisedPeer(f"{self.connection.peer} did not say Hello")
             self.connection.trust()
@@ -959,18 +934,18 @@ class _Inbound:
             self._plane.repeated(self._sender, message)
 
     def on_closed(self, error: Exception | None) -> None:
+        if not self.taken.done():
+            self.taken.set_result(False)
         if self._offer is not None:
             assert self.connection is not None
-            self._plane.withdrawn(self._offer[0], self.connection)
-            self._offer[1].on_closed(error)
-        elif self._sender is None and self._called is None:
-            if isinstance(error, PeerError):
-                assert self.connection is not None
-                self._plane.refuse(None, type(error)(f"{self.connection.peer}: {error}"))
-        elif error is not None:
-            sender = self._sender if self._sender is not None else self._called
-            assert sender is not None
-            self._plane.lost(sender, self._incarnation, error)
+            if not self._plane.withdrawn(self._offer[0], self.connection):
+                self._offer[1].on_closed(error)
+        elif self._sender is not None:
+            if error is not None:
+                self._plane.lost(self._sender, self._incarnation, error)
+        elif isinstance(error, PeerError) and self._called is None:
+            assert self.connection is not None
+            self._plane.refuse(None, type(error)(f"{self.connection.peer}: {error}"))
 
 
 class _Outbound:
