@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.scheduler.probes import Probes
+from anabranch.scheduler.probes import Probes, Silences
 
 ENDS = frozenset({2, 5})
 
@@ -33,3 +33,25 @@ def test_links_are_healed_once_both_ends_have_lanes_again() -> None:
     assert not probes.healed(ENDS, 5)
     assert probes.healed(ENDS, 2)
     assert not probes.is_healing(ENDS)
+
+
+def test_silence_is_mutual_between_two_processes_until_one_hears_the_other() -> None:
+    silences, one, other = Silences(), (2, 0), (5, 1)
+    for site, neighbour in ((one, other), (other, one)):
+        assert not silences.are_mutual(one, other)
+        silences.hear(site, neighbour, is_silent=True)
+    assert silences.are_mutual(one, other)
+    assert silences.are_mutual(other, one)
+    assert not silences.are_mutual((2, 1), other)  # another process
+    silences.hear(other, one, is_silent=False)
+    assert not silences.are_mutual(one, other)
+
+
+def test_silence_is_forgotten_with_the_connections_it_was_on() -> None:
+    silences = Silences()
+    for one, other in (((2, 0), (5, 0)), ((2, 0), (4, 0))):
+        silences.hear(one, other, is_silent=True)
+        silences.hear(other, one, is_silent=True)
+    silences.forget(ENDS)
+    assert not silences.are_mutual((2, 0), (5, 0))
+    assert silences.are_mutual((2, 0), (4, 0))

@@ -64,7 +64,11 @@ class CutLinks:
         run.accused.add(cut.neighbour)
         if cut.neighbour in run.missing:
             self._survivors.lose(cut.neighbour, run.missing[cut.neighbour].why, died=True)
-        asyncio.get_running_loop().call_later(BLAME_S, self._judge, site, cut)
+        here = site, run.members.incarnations[site]
+        if self._silences.are_mutual(here, (cut.neighbour, cut.incarnation)):
+            self._judge(site, cut)  # neither has died, as both say something
+        else:
+            asyncio.get_running_loop().call_later(BLAME_S, self._judge, site, cut)
 
     def _judge(self, site: int, cut: CutOff) -> None:
         """Go on without a lane that ended, or end the run; unless an end of it died and may."""
@@ -97,7 +101,8 @@ class CutLinks:
         self._check(neighbour)
         here = site, run.members.incarnations[site]
         there = neighbour, message.incarnation
-        if not self._silences.hear(here, there, message.is_silent):
+        self._silences.hear(here, there, message.is_silent)
+        if not self._silences.are_mutual(here, there):
             return
         pair = {(site, neighbour), (neighbour, site)}
         members = run.losses.further(run.overlay, links=pair).members(size)
@@ -174,6 +179,7 @@ class CutLinks:
         ends = frozenset((site, message.site))
         if not self._probes.healed(ends, site):
             return
+        self._silences.forget(ends)
         run.losses = run.losses.healed([*permutations(ends, 2)])
         plan = self._planning.for_the_rest()
         run.channels.issue(plan)

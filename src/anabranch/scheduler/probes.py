@@ -74,20 +74,27 @@ class Silences:
     def __init__(self) -> None:
         self._silent: set[tuple[Process, Process]] = set()  # who says it, of whom
 
-    def hear(self, site: Process, neighbour: Process, is_silent: bool) -> bool:
-        """Take note of what a site says of a neighbour; return, once, whether both say it now.
+    def hear(self, site: Process, neighbour: Process, is_silent: bool) -> None:
+        """Take note of what a site says of a neighbour: that it is silent, or speaks again.
 
         >>> silences = Silences()
         >>> silences.hear((0, 0), (1, 0), is_silent=True)
+        >>> silences.are_mutual((0, 0), (1, 0))
         False
         >>> silences.hear((1, 0), (0, 0), is_silent=True)
+        >>> silences.are_mutual((0, 0), (1, 0))
         True
         """
-        if not is_silent:
+        if is_silent:
+            self._silent.add((site, neighbour))
+        else:
             self._silent.discard((site, neighbour))
-            return False
-        if (neighbour, site) in self._silent:
-            self._silent.remove((neighbour, site))
-            return True
-        self._silent.add((site, neighbour))
-        return False
+
+    def are_mutual(self, one: Process, other: Process) -> bool:
+        """Return whether each says that it hears nothing of the other."""
+        return {(one, other), (other, one)} <= self._silent
+
+    def forget(self, ends: Ends) -> None:
+        """Take note that the links between two sites were cut, and are opened anew."""
+        between = {pair for pair in self._silent if {site for site, _ in pair} == ends}
+        self._silent -= between
