@@ -33,6 +33,29 @@ def test_an_update_counts_once_every_server_has_it_and_its_worker_has_asked() ->
     assert decision.permissions == (Permission(0, 2, 32, True),)
 
 
+def tuned_batches(pace: Asp | Bsp) -> list[int]:
+    """Return the batches of two workers alike, when pushing has taken one of them 2 s longer."""
+    load = Tuned(100, 1000)
+    book = begun(PaceBook(pace, load, (0, 1), (2,), 99))
+    now_s = 0.0
+    for update in range(1, 60):
+        for worker, push_s in ((0, 1.0), (1, 3.0)):
+            book.asked(worker, update, load.samples(worker), 1.0, now_s + 1.0)
+            book.came(2, worker, update, now_s + 1.0 + push_s)
+        now_s += 4.0
+    return [load.samples(worker) for worker in (0, 1)]
+
+
+def test_tuned_batches_leave_a_worker_time_to_push() -> None:
+    fast, slow = tuned_batches(Asp())
+    assert slow == 100
+    assert fast > 200  # 2 s more to compute in, at 1 s for what it has
+
+
+def test_pushing_does_not_count_where_updates_come_added_up_with_the_slowest() -> None:
+    assert tuned_batches(Bsp()) == [100, 100]
+
+
 def test_what_each_update_had_missed_is_told() -> None:
     book = begun(PaceBook(Asp(), Equal(1), (0, 1), (2,), 9))
     for update in (1, 2, 3):

@@ -20,7 +20,8 @@ class Load(Protocol):
             worker: whose.
             samples: of its batch.
             compute_s: how long it computed.
-            iteration_s: from when it was let go on until all of its update had come.
+            iteration_s: from when it was let go on until all of its update had come; until its
+                computing ended where updates come added up, or it computes on while it pushes.
         """
 
     def leave(self, worker: int) -> None:

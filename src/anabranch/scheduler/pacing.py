@@ -69,7 +69,9 @@ class _Coming:
 
     servers: set[int]
     asked: bool = False
+    samples: int = 0
     compute_s: float = 0.0
+    began_s: float = 0.0  # when it could be begun
 
 
 class PaceBook:
@@ -109,6 +111,8 @@ class PaceBook:
         self._is_barrier = pace.barrier and not ahead
         self._rule = pace.rule()
         self._load = load
+        # A sum comes with its slowest part, and one that computes ahead does so while it pushes.
+        self._counts_pushing = not self._is_barrier and not ahead
         self._ahead = ahead
         self._ledger = Ledger(pace, ahead)
         self._workers = dict.fromkeys(workers)  # that take part
@@ -191,10 +195,13 @@ class PaceBook:
         coming = self._expected(worker, update)
         if coming.asked:
             raise OutOfPlaceMessage(f"site {worker} asks to proceed twice, after update {update}")
-        iteration_s = now_s - self._began_s.pop((worker, update))
-        coming.asked, coming.compute_s = True, min(compute_s, iteration_s)
+        coming.began_s = self._began_s.pop((worker, update))
+        iteration_s = now_s - coming.began_s
+        coming.asked, coming.samples = True, samples
+        coming.compute_s = min(compute_s, iteration_s)
         self.times.add((worker, update), iteration_s)
-        self._load.measured(worker, samples, coming.compute_s, iteration_s)
+        if not self._counts_pushing:
+            self._load.measured(worker, samples, coming.compute_s, iteration_s)
         if (worker, update + 1) in self._began_s:
             self._began_s[worker, update + 1] = now_s
         return self._push_if_all_here(worker, update, now_s)
@@ -235,6 +242,10 @@ class PaceBook:
     def _push_if_all_here(self, worker: int, update: int, now_s: float) -> tuple[Decision, ...]:
         if not self._is_all_here((worker, update)):
             return ()
+        if self._counts_pushing:
+            coming = self._coming[worker, update]
+            iteration_s = now_s - coming.began_s
+            self._load.measured(worker, coming.samples, coming.compute_s, iteration_s)
         came = Decision((), (), (), self._ledger.version, came=(worker, update))
         return (came, *self._tell(now_s))
 
