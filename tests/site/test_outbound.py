@@ -101,6 +101,20 @@ def test_over_tcp_it_relays_between_sites_that_have_no_link() -> None:
     asyncio.run(go())
 
 
+def test_over_tcp_links_may_lead_one_way() -> None:
+    async def go() -> None:
+        links = [Link(0, 1, 1e8), Link(1, 2, 1e8), Link(2, 0, 1e8)]
+        overlay = Overlay("round", tuple(Site(name) for name in "abc"), tuple(links))
+        plan = Star(hub="a").plan(overlay)
+        cluster = await Cluster.start(Tcp(), overlay, plan, outbound_only={1})
+        await check(cluster, 3)
+        assert not cluster.refusals
+        await cluster.leave()
+        await wait_closed()
+
+    asyncio.run(go())
+
+
 @virtually
 async def test_a_cut_pair_of_which_one_takes_no_connections_heals() -> None:
     overlay = complete(3)

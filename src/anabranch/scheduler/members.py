@@ -78,10 +78,13 @@ class Members:
         return derive(self._secret, site)
 
     def lane_secrets(self, site: int) -> tuple[bytes, ...]:
-        """Return the secrets of a site's lanes to others, by their index; empty without a link."""
-        others = range(self._overlay.size)
+        """Return the secrets by which a site speaks to others, by their index.
+
+        They are empty where no link leads there or back.
+        """
+        link, others = self._overlay.link, range(self._overlay.size)
         return tuple(
-            b"" if self._overlay.link(site, other) is None else derive(self.secret(other), site)
+            derive(self.secret(other), site) if link(site, other) or link(other, site) else b""
             for other in others
         )
 

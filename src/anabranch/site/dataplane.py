@@ -626,7 +626,7 @@ class DataPlane:
         Raises:
             UnauthorisedPeer: not a neighbour of this site, or not on one of its lane's connections.
         """
-        self._check(hello, connection)
+        self._check(hello, connection, (hello.source, self.config.site))
         strands = self._inbound.setdefault(hello.source, {})
         if hello.strand in strands:
             raise _not_a_strand(hello, connection)
@@ -640,7 +640,7 @@ class DataPlane:
         Raises:
             UnauthorisedPeer: not a neighbour of this site, or it has offered that already.
         """
-        self._check(offer, connection)
+        self._check(offer, connection, (self.config.site, offer.source))
         if not self._offers.add(offer.source, offer.strand, connection):
             raise _not_a_strand(offer, connection)
         return _Outbound(self, offer.source, offer.incarnation)
@@ -649,7 +649,8 @@ class DataPlane:
         """Take note that a connection has ended; return whether it was offered, and not taken."""
         return self._offers.forget(neighbour, connection)
 
-    def _check(self, hello: Hello | Offer, connection: Connection) -> None:
+    def _check(self, hello: Hello | Offer, connection: Connection, link: tuple[int, int]) -> None:
+        """Check who speaks, and that the link is there that the connection is to stand for."""
         config = self.config
         if 0 <= hello.source < config.overlay.size:
             expected = identity_of(config.overlay.sites[hello.source].name)
@@ -663,7 +664,7 @@ class DataPlane:
             raise UnauthorisedPeer(
                 f"{connection.peer} looks for site {hello.target}, this is site {config.site}"
             )
-        if config.overlay.link(hello.source, config.site) is None:
+        if config.overlay.link(*link) is None:
             raise UnauthorisedPeer(
                 f"{connection.peer} says it is site {hello.source}, which has no link to this one"
             )
