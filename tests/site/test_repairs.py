@@ -223,6 +223,29 @@ async def test_links_that_both_ends_call_silent_are_gone_round_at_once_and_used_
 
 
 @virtually
+async def test_a_site_is_lost_at_once_that_neither_a_neighbour_nor_the_scheduler_hears() -> None:
+    network, cluster = await begin(3)
+    await cluster.all_reduce([powers(site) for site in range(3)])
+    loop, run = asyncio.get_running_loop(), cluster.scheduler._run
+    for end in [*network._ends]:
+        if end.host is network.scheduler and end.peer_host is network.sites[2]:
+            end.notice(is_silent=True)
+    assert run.silent == {2}
+    calls = [call(cluster, site, 2_000) for site in range(2)]
+    began_s = loop.time()
+    network.sever(0, 2)
+    for buffer, task in calls:
+        done = await task
+        assert done.members == (0, 1)
+        check(buffer, done, 2_000)
+    assert loop.time() - began_s < 0.5  # less than other causes are waited for
+    why = "site 2 (s2) died: neither site 0 (s0) nor the scheduler hears of it"
+    assert [lost.detail for lost in cluster.witness.of(events.SiteLost)] == [why]
+    with pytest.raises(RunAborted):
+        await all_reduce(cluster.agents[2], powers(2))
+
+
+@virtually
 async def test_links_are_not_gone_round_where_that_would_leave_a_site_out() -> None:
     network, cluster = await begin(2)
     calls = [call(cluster, site, 20_000) for site in range(2)]

@@ -64,6 +64,8 @@ class CutLinks:
         run.accused.add(cut.neighbour)
         if cut.neighbour in run.missing:
             self._survivors.lose(cut.neighbour, run.missing[cut.neighbour].why, died=True)
+        elif cut.neighbour in run.silent and run.started_s is not None:
+            self._lose_silent(cut.neighbour, site)
         here = site, run.members.incarnations[site]
         if self._silences.are_mutual(here, (cut.neighbour, cut.incarnation)):
             self._judge(site, cut)  # neither has died, as both say something
@@ -91,6 +93,17 @@ class CutLinks:
         asyncio.get_running_loop().call_later(run.give_up_s, forgive)
         if not is_known:
             self._close(frozenset((site, cut.neighbour)))
+
+    def _lose_silent(self, site: int, accuser: int) -> None:
+        """Go on without a site that says nothing to a neighbour for too long, nor to us."""
+        run = self._run
+        session = run.sessions.get(site)
+        if session is None or site in run.newcomers:
+            return
+        if session.connection is not None:
+            session.connection.close()
+        why = f"{run.name(site)} died: neither {run.name(accuser)} nor the scheduler hears of it"
+        self._survivors.lose(site, why, died=True)
 
     def silent(self, site: int, message: Silent) -> None:
         """Go round links that are silent at both ends, where that leaves no site out.

@@ -88,6 +88,7 @@ class Presence:
             if self._repairs is not None and run.is_over:
                 raise OutOfPlaceMessage(f"site {message.name!r} joins, but the run is over")
         run.sessions[site] = Session(connection)
+        self._watch(site, connection)
         if site in run.lost or (self._repairs is not None and self.founders is not None):
             run.newcomers.came(site)
             run.post(site, self._welcome(site))
@@ -170,6 +171,7 @@ class Presence:
         is_here = run.members.is_here(message, connection.own_challenge)
         if is_here and run.returning is not None and run.returning.awaits(site):
             run.sessions[site] = Session(connection)
+            self._watch(site, connection)
             connection.post(Restarted())
             return site
         if self._is_restart and site not in run.sessions:
@@ -189,9 +191,26 @@ class Presence:
             session.connection.close()
         connection.post(Resumed(session.heard))
         session.go_on(connection, message.heard)
+        self._watch(site, connection)
         if not run.is_over:
             run.note(events.SiteResumed(at_s=run.since_start_s(), site=site))
         return site
+
+    def _watch(self, site: int, connection: Connection) -> None:
+        """Know when a site is silent, on its present connection."""
+        silent = self._run.silent
+        silent.discard(site)
+
+        def told(is_silent: bool) -> None:
+            session = self._run.sessions.get(site)
+            if session is None or session.connection is not connection:
+                return
+            if is_silent:
+                silent.add(site)
+            else:
+                silent.discard(site)
+
+        connection.tell_silence(told)
 
     # --- whose connection breaks
 

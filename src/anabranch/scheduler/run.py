@@ -68,6 +68,7 @@ class Run:
         newcomers: those of them that are no members yet.
         missing: those of them whose connections have broken.
         accused: sites whose lanes have ended, as neighbours say.
+        silent: sites that have said nothing for unusually long.
         losses: what the group goes on without, where there are repairs.
         lost: sites that have died or cannot be reached, and without which the run goes on.
         left: sites that make no further call.
@@ -97,6 +98,7 @@ class Run:
         self.newcomers = Newcomers()
         self.missing: dict[int, Missing] = {}
         self.accused: set[int] = set()
+        self.silent: set[int] = set()
         self.losses = Losses()
         self.lost: set[int] = set()
         self.left: set[int] = set()
