@@ -72,16 +72,14 @@ def test_a_site_goes_on_only_as_itself() -> None:
 
 
 def test_a_lane_s_secret_is_known_at_both_its_ends_and_nowhere_else() -> None:
-    links = (*PAIR.links, Link(1, 2, 1e6), Link(2, 0, 1e6))
-    circle = Overlay("circle", (*PAIR.sites, Site("c")), links)
+    links = tuple(Link(site, (site + 1) % 4, 1e6) for site in range(4))
+    circle = Overlay("circle", tuple(Site(name) for name in "abcd"), links)
     members = Members(circle, "secret", b"of this run")
-    assert members.lane_secrets(0) == (b"", derive(members.secret(1), 0), b"")
-    assert members.lane_secrets(1) == (
-        derive(members.secret(0), 1),
-        b"",
-        derive(members.secret(2), 1),
-    )
-    assert members.lane_secrets(2) == (derive(members.secret(0), 2), b"", b"")
-    known = [secret for site in range(3) for secret in members.lane_secrets(site) if secret]
-    assert len({*known, *map(members.secret, range(3))}) == 7
+    for site in range(4):  # also where the link leads back alone: it may offer a connection
+        near = {(site + 1) % 4, (site - 1) % 4}
+        assert members.lane_secrets(site) == tuple(
+            derive(members.secret(other), site) if other in near else b"" for other in range(4)
+        )
+    known = [secret for site in range(4) for secret in members.lane_secrets(site) if secret]
+    assert len({*known, *map(members.secret, range(4))}) == 12
     assert Members(circle, "secret", b"of another").secret(0) != members.secret(0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from anabranch.scheduler.probes import Probes, Silences
 
 ENDS = frozenset({2, 5})
@@ -9,9 +11,23 @@ ENDS = frozenset({2, 5})
 
 def test_looks_are_ever_less_often() -> None:
     probes = Probes()
-    pauses_s = [probes.pause_s(ENDS) for _ in range(9)]
+    pauses_s = [probes.pause_s(ENDS, 0.0) for _ in range(9)]
     assert pauses_s == [5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0, 300.0, 300.0]
-    assert probes.pause_s(frozenset({2, 4})) == 5.0
+    assert probes.pause_s(frozenset({2, 4}), 0.0) == 5.0
+
+
+@pytest.mark.parametrize(("whole_s", "pause_s"), [(19.0, 20.0), (21.0, 5.0)])
+def test_links_that_were_whole_for_long_are_looked_at_soon_again(
+    whole_s: float, pause_s: float
+) -> None:
+    probes = Probes()
+    for _ in range(2):
+        probes.pause_s(ENDS, 0.0)
+    probes.heal(ENDS)
+    assert not probes.healed(ENDS, 2, 100.0)
+    assert probes.healed(ENDS, 5, 100.0)
+    assert probes.pause_s(ENDS, 100.0 + whole_s) == pause_s
+    assert probes.pause_s(ENDS, 100.0 + whole_s) == 2 * pause_s
 
 
 def test_both_ends_must_reach_the_other() -> None:
@@ -29,9 +45,9 @@ def test_links_are_healed_once_both_ends_have_lanes_again() -> None:
     probes = Probes()
     probes.heal(ENDS)
     assert probes.is_healing(ENDS)
-    assert not probes.healed(ENDS, 5)
-    assert not probes.healed(ENDS, 5)
-    assert probes.healed(ENDS, 2)
+    assert not probes.healed(ENDS, 5, 9.0)
+    assert not probes.healed(ENDS, 5, 9.0)
+    assert probes.healed(ENDS, 2, 9.0)
     assert not probes.is_healing(ENDS)
 
 

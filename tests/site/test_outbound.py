@@ -196,8 +196,23 @@ async def test_where_nothing_is_repaired_two_that_take_no_connections_must_not_b
     network = simulated(overlay)
     network.begin()
     plan = Star(hub="s0").plan(overlay)
-    with pytest.raises(RunAborted, match=r"s1.*s2.* are linked, and neither takes connections"):
+    with pytest.raises(RunAborted, match=r"takes no connections, and neither does 's[12]'"):
         await Cluster.start(network, overlay, plan, outbound_only={1, 2})
+
+
+@pytest.mark.parametrize("begin_with", [None, 2, 3])
+def test_sites_that_reach_one_another_nowhere_are_told_so(begin_with: int | None) -> None:
+    async def go() -> None:
+        overlay = complete(3)
+        network = simulated(overlay)
+        network.begin()
+        repairs = Repairs(planned, 2, begin_with)
+        with pytest.raises(RunAborted, match="too few sites reach one another: neither of site 0"):
+            await Cluster.start(
+                network, overlay, planned(overlay), repairs=repairs, outbound_only={0, 1, 2}
+            )
+
+    run_virtually(go())
 
 
 def test_an_offer_must_be_proven_and_is_taken_once() -> None:

@@ -58,7 +58,9 @@ class CutLinks:
     def accuse(self, site: int, cut: CutOff) -> None:
         """Hear that a lane has ended: if that neighbour's connection has ended too, it died."""
         run = self._run
-        self._check(cut.neighbour)
+        self._check(site, cut.neighbour)
+        if {(site, cut.neighbour), (cut.neighbour, site)} <= run.losses.cut:
+            return  # as is known
         if cut.incarnation < run.members.incarnations[cut.neighbour]:
             return  # that one is known to have died
         run.accused.add(cut.neighbour)
@@ -111,7 +113,7 @@ class CutLinks:
         Else they are given up when their connections are, and no sooner.
         """
         run, neighbour, size = self._run, message.neighbour, self._run.overlay.size
-        self._check(neighbour)
+        self._check(site, neighbour)
         here = site, run.members.incarnations[site]
         there = neighbour, message.incarnation
         self._silences.hear(here, there, message.is_silent)
@@ -126,9 +128,9 @@ class CutLinks:
         if self._survivors.go_on_without(why, links=pair):
             self._close(ends)
 
-    def _check(self, neighbour: int) -> None:
-        if not 0 <= neighbour < self._run.overlay.size:
-            raise MalformedMessage(f"a lane to site {neighbour}, which is not in the overlay")
+    def _check(self, site: int, neighbour: int) -> None:
+        if not 0 <= neighbour < self._run.overlay.size or neighbour == site:
+            raise MalformedMessage(f"a lane from {self._run.name(site)} to site {neighbour}")
 
     def _close(self, ends: Ends) -> None:
         """Let both ends of links take them for cut, and look later whether they are."""
@@ -148,7 +150,7 @@ class CutLinks:
 
     def _probe_later(self, ends: Ends) -> None:
         """Look in a while whether links that were cut lead somewhere again; ever less often."""
-        pause_s = self._probes.pause_s(ends)
+        pause_s = self._probes.pause_s(ends, self._run.now_s())
         asyncio.get_running_loop().call_later(pause_s, self._probe, ends)
 
     def _probe(self, ends: Ends) -> None:
@@ -190,7 +192,7 @@ class CutLinks:
         """Use links again to which one end, and perhaps both, have opened."""
         run = self._run
         ends = frozenset((site, message.site))
-        if not self._probes.healed(ends, site):
+        if not self._probes.healed(ends, site, run.now_s()):
             return
         self._silences.forget(ends)
         run.losses = run.losses.healed([*permutations(ends, 2)])

@@ -28,16 +28,24 @@ class Members:
         self._addresses: dict[int, tuple[str, int]] = {}
         self._incarnations = [0] * overlay.size
 
-    def admit(self, join: Join, challenge: bytes, gone: Collection[int] = ()) -> int:
+    def admit(
+        self,
+        join: Join,
+        challenge: bytes,
+        gone: Collection[int] = (),
+        goes_round: bool = True,
+    ) -> int:
         """Take a site in; return its index.
 
         Args:
             join: what it says.
             challenge: of the connection on which it says so.
             gone: sites that have joined and are no longer there: each may join again.
+            goes_round: whether links are gone round whose two sites take no connections.
 
         Raises:
-            UnauthorisedPeer: a wrong token, an unknown name, or one that has joined already.
+            UnauthorisedPeer: a wrong token, an unknown name, or one that has joined already; or
+                one that no neighbour could send to.
         """
         if not is_proven(join, self._token, challenge):
             raise UnauthorisedPeer(f"site {join.name!r} does not know the run's token")
@@ -45,6 +53,13 @@ class Members:
             site = self._overlay.index(join.name)
         except OverlayError as error:
             raise UnauthorisedPeer(str(error)) from None
+        near = [each for each in self._callers if self._are_linked(each, site)]
+        if near and not join.host and not goes_round:
+            other = self._overlay.sites[near[0]].name
+            raise UnauthorisedPeer(
+                f"site {join.name!r} takes no connections, and neither does {other!r}; leave the "
+                "links between them out of the overlay, or let one take connections"
+            )
         if site in self._addresses:
             if site not in gone:
                 raise UnauthorisedPeer(
@@ -100,8 +115,16 @@ class Members:
     @property
     def out_of_reach(self) -> frozenset[tuple[int, int]]:
         """The links between sites that have joined, neither of which takes connections."""
-        callers = [i for i, address in self._addresses.items() if address[0] == OUTBOUND_ONLY]
-        return frozenset(pair for pair in permutations(callers, 2) if self._overlay.link(*pair))
+        pairs = permutations(self._callers, 2)
+        return frozenset(pair for pair in pairs if self._overlay.link(*pair))
+
+    @property
+    def _callers(self) -> list[int]:
+        return [i for i, address in self._addresses.items() if address[0] == OUTBOUND_ONLY]
+
+    def _are_linked(self, one: int, other: int) -> bool:
+        link = self._overlay.link
+        return link(one, other) is not None or link(other, one) is not None
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:

@@ -100,9 +100,9 @@ class Planning:
     def begin(self, elements: int) -> None:
         """Plan again from the run's beginning on, where buffers have so many elements."""
         if self._awareness is not None:
-            if self._planner is not None and self._run.lost:  # those that have not come yet
-                plan = self._run.channels.all.plan
-                self._awareness.go_on(self._run.losses, plan, self._planner)
+            losses = self._run.losses
+            if self._planner is not None and (losses.lost or losses.cut):
+                self._awareness.go_on(losses, self._run.channels.all.plan, self._planner)
             self._begin_to_look(self._awareness, _ELEMENT_BYTES * elements)
 
     def begin_again(self) -> None:

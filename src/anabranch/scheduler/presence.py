@@ -82,7 +82,8 @@ class Presence:
         check_identity(connection.peer, connection.identity, identity_of(message.name))
         gone = {site for site in run.lost if not self._is_connected(site)}
         gone |= {site for site in run.missing if self._survivors.may_be_replaced(site)}
-        site = run.members.admit(message, connection.own_challenge, gone)
+        goes_round = self._repairs is not None and self._pace is None
+        site = run.members.admit(message, connection.own_challenge, gone, goes_round)
         if site in run.missing:  # another process of it is here, so that one died
             self._survivors.lose(site, run.missing[site].why, died=True)
             if self._repairs is not None and run.is_over:
@@ -117,10 +118,9 @@ class Presence:
         if missing or out_of_reach:
             losses = Losses().further(run.overlay, sites=missing, links=out_of_reach)
             founders = losses.members(size)
-            if out_of_reach and (self._repairs is None or (least is None and founders < everyone)):
-                run.abort(self._explain(out_of_reach))
-                return
-            if least is not None and len(founders) < least:
+            if len(founders) < (len(everyone) if least is None else least):
+                if not missing:
+                    run.abort(self._explain(out_of_reach))
                 return
             run.losses = losses
             run.lost |= losses.lost
@@ -136,8 +136,8 @@ class Presence:
     def _explain(self, out_of_reach: Collection[tuple[int, int]]) -> str:
         names = " and ".join(map(self._run.name, min(out_of_reach)))
         return (
-            f"{names} are linked, and neither takes connections; leave links between such sites "
-            "out of the overlay, and see that others join them"
+            f"too few sites reach one another: neither of {names} takes connections; let one of "
+            "such sites do, or link them with others"
         )
 
     def _welcome(self, site: int) -> Welcome:

@@ -18,15 +18,20 @@ class Probes:
         self._pauses_s: dict[Ends, float] = {}
         self._answers: dict[Ends, dict[int, bool]] = {}  # by the end that said it
         self._healing: dict[Ends, set[int]] = {}  # which ends have lanes again
+        self._healed_s: dict[Ends, float] = {}  # when both had
 
-    def pause_s(self, ends: Ends) -> float:
+    def pause_s(self, ends: Ends, now_s: float) -> float:
         """Return how long to wait for the next look; each time twice as long, up to five minutes.
 
+        Links that then were whole for longer than the last pause begin anew.
+
         >>> probes = Probes()
-        >>> [probes.pause_s(frozenset({0, 1})) for _ in range(3)]
+        >>> [probes.pause_s(frozenset({0, 1}), 0.0) for _ in range(3)]
         [5.0, 10.0, 20.0]
         """
         pause_s = self._pauses_s.get(ends, _FIRST_S)
+        if now_s - self._healed_s.pop(ends, now_s) > pause_s:
+            pause_s = _FIRST_S
         self._pauses_s[ends] = min(2 * pause_s, _LONGEST_S)
         return pause_s
 
@@ -55,12 +60,13 @@ class Probes:
         """Return whether they are, and not both have said that they do."""
         return ends in self._healing
 
-    def healed(self, ends: Ends, site: int) -> bool:
+    def healed(self, ends: Ends, site: int, now_s: float) -> bool:
         """Take note that an end does; return whether both do now."""
         self._healing[ends].add(site)
         if self._healing[ends] != ends:
             return False
         del self._healing[ends]
+        self._healed_s[ends] = now_s
         return True
 
 

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from anabranch.net.errors import LinkError, NetError
 from anabranch.net.network import Connection
+from anabranch.net.tls import TlsError
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 1.0  # before an offer is made again
 _AWAITED_S = 5.0  # a neighbour that can be reached has made its offer by then
@@ -38,8 +39,8 @@ class Offering:
         while True:
             try:
                 connection, taken = await offer()
-            except NetError:
-                pass  # it cannot be reached now
+            except (NetError, TlsError):
+                pass  # it cannot be reached now, or this site's certificate is being renewed
             else:
                 try:
                     if await taken:
