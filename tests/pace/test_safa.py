@@ -59,6 +59,29 @@ def test_a_round_does_not_wait_for_ever_for_workers_that_hang() -> None:
     assert rule.push(2, 9.0) == ()  # one round late, which is tolerated
 
 
+def test_when_a_round_ends_who_is_too_late_by_then_abandons_its_update() -> None:
+    rule = begun(Safa(fraction=0.5, lag_tolerance=1), 4)
+    rule.push(0, 1.0)
+    assert rule.push(1, 2.0) == (Step(((0, 1), (1, 1)), (0, 1)),)
+    rule.push(2, 3.0)
+    rule.push(0, 3.5)
+    assert rule.look(5.0) == (Step(((0, 2), (2, 1)), (2, 0), abandon=(3,)),)  # 1 is a round late
+    rule.push(0, 6.0)
+    rule.push(1, 6.5)
+    assert rule.look(8.5) == (Step(((0, 3), (1, 2)), (0, 1)),)  # 3 has been told
+    assert rule.push(3, 9.0) == (Step(proceed=(3,), discard=((3, 1),)),)
+
+
+def test_who_abandons_at_once_has_its_slow_updates_discarded_as_rounds_end() -> None:
+    def takes(worker: int, iteration: int) -> float:
+        return 1000.0 if worker == 3 else 1.0
+
+    story = live(Safa(fraction=0.5, lag_tolerance=1), takes, [(0.0, worker) for worker in range(4)])
+    ends_s = [at_s for at_s, step in story.steps if step.apply]
+    assert story.went[3][1:] == ends_s[1::2]
+    assert {worker for worker, _ in story.discarded} == {3}
+
+
 def test_one_that_is_too_late_is_discarded_and_goes_on_at_once() -> None:
     def takes(worker: int, iteration: int) -> float:
         return 7.5 if worker == 3 else 1.0

@@ -83,6 +83,9 @@ def live(
                 iteration = pushed.get(worker, 0) + 1
                 if (seconds := takes(worker, iteration)) < float("inf"):
                     plan(now_s + seconds, "push", worker, lives[worker])
+            for worker in step.abandon:
+                lives[worker] += 1
+                plan(now_s, "push", worker, lives[worker])
 
     while True:
         next_s = events[0][0] if events else float("inf")

@@ -29,6 +29,7 @@ from anabranch.run.replay import ReplayError, replay
 from anabranch.run.scenario import load as load_scenario
 from anabranch.run.simulate import simulate
 
+HUNG = 'fault = [{kind = "slow", site = "dc2", at_s = 1.0, factor = 9.0}]'
 UNEVEN = (
     'load = {kind = "tuned", most = 300}\n'
     'fault = [{kind = "kill", site = "dc2", at_s = 2.0, for_s = 1.5}, '
@@ -52,9 +53,10 @@ def log_of(text: str, folder: Path, workers: list[str], server: str) -> Path:
     return log
 
 
-def simulated(pace: str, more: str, folder: Path) -> Path:
+def simulated(pace: str, more: str, folder: Path, ahead: str = "false") -> Path:
     """Return the log of eight sites under a pace, with a server of its own where all are alike."""
     text = scenario(pace, '{kind = "star", hub = "dc9"}', more)
+    text = text.replace('only = ["dc9"]', f'only = ["dc9"], ahead = {ahead}')
     text = text.replace('overlay = "internet2-9"', 'overlay = "hub.toml"')
     text = text.replace(
         "samples_per_s = 100}",
@@ -78,8 +80,19 @@ def test_a_simulated_run_decides_alike_again(pace: str, more: str, tmp_path: Pat
     assert counted(log, SiteJoined) == (10 if more else 9)
 
 
+@pytest.mark.parametrize("more", [HUNG, UNEVEN])
+@pytest.mark.parametrize("ahead", ["false", "true"])
+def test_a_run_whose_workers_abandon_updates_decides_alike_again(
+    ahead: str, more: str, tmp_path: Path
+) -> None:
+    log = simulated('{kind = "safa", lag_tolerance = 0}', more, tmp_path, ahead)
+    replay(read_events(log))
+    assert counted(log, UpdateDiscarded) > 8
+    assert counted(log, UpdateApplied) + counted(log, UpdateDiscarded) == 8 * 12
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("pace", ['{kind = "r2sp"}'])
+@pytest.mark.parametrize("pace", ['{kind = "r2sp"}', '{kind = "safa", lag_tolerance = 0}'])
 def test_a_real_run_decides_alike_again(pace: str, tmp_path: Path) -> None:
     hub(tmp_path, "server", "abc", 1e8)
     text = exchange(pace, "compute = {samples_per_s = 200}\n")

@@ -143,6 +143,40 @@ def test_who_computes_ahead_hides_what_travels(pace: str, tmp_path: Path) -> Non
     assert second == [0.0] * 16
 
 
+def slow_worker(lag_tolerance: int, folder: Path) -> tuple[float, float, int]:
+    """Return when a run with one slow worker ended, what that pushed, and how often it counted."""
+    hub(folder, "server", "abcd", 1e8)
+    text = (
+        'overlay = "hub.toml"\nroute = {kind = "star", hub = "server"}\nstop = {rounds = 12}\n'
+        'serve = {only = ["server"]}\n'
+        f'pace = {{kind = "safa", lag_tolerance = {lag_tolerance}}}\n'
+        'task = {kind = "exchange", elements = 50_000, batch_size = 20}\n'
+        "compute = {samples_per_s = 20}\n"
+        'fault = [{kind = "slow", site = "d", at_s = 0.0, factor = 10.0}]\n'
+    )
+    happened = simulated(text, folder)
+    replay(read_events(folder / "run.db"))
+    settled = [e for e in happened if isinstance(e, UpdateApplied | UpdateDiscarded)]
+    assert Counter(event.site for event in settled) == dict.fromkeys(range(4), 12)
+    links = [event for event in happened if isinstance(event, LinkBytes)]
+    pushed_bytes = sum(event.payload_bytes for event in links if event.source == 3)
+    applied = sum(isinstance(event, UpdateApplied) and event.site == 3 for event in settled)
+    return happened[-1].at_s, pushed_bytes, applied
+
+
+def test_who_is_too_late_neither_computes_to_the_end_nor_pushes(tmp_path: Path) -> None:
+    for name in ("strict", "tolerant"):
+        (tmp_path / name).mkdir()
+    strict_s, pushed_bytes, applied = slow_worker(2, tmp_path / "strict")
+    assert applied < 12
+    assert pushed_bytes == applied * 50_000 * 4
+    tolerant_s, pushed_bytes, applied = slow_worker(100, tmp_path / "tolerant")
+    assert (applied, pushed_bytes) == (12, 12 * 50_000 * 4)
+    assert 10.0 * applied < tolerant_s < 10.0 * applied + 2.0
+    # An update that it gives up costs it the rounds until then, and no computing beyond.
+    assert strict_s < 0.9 * tolerant_s
+
+
 def test_with_auxiliary_paths_and_tuned_batches_it_is_one_line_each(tmp_path: Path) -> None:
     more = 'auxiliary = {}\nload = {kind = "tuned", most = 200}'
     happened = simulated(scenario('{kind = "r2sp"}', '{kind = "fapt"}', more), tmp_path)

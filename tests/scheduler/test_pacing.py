@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.net.errors import OutOfPlaceMessage
-from anabranch.pace import Asp, Bsp, Equal, R2sp, Ssp, Tuned
+from anabranch.pace import Asp, Bsp, Equal, R2sp, Safa, Ssp, Tuned
 from anabranch.scheduler.pacing import Decision, PaceBook, Permission
 
 
@@ -239,3 +239,85 @@ def test_under_a_barrier_nobody_joins_for_an_iteration_that_is_not_wanted() -> N
     _, decision, *_ = push(book, 0, 1, 3.0)
     assert (decision.permissions, decision.finished) == ((), (0,))
     assert (book.epoch, book.is_over) == (1, True)
+
+
+class Measured(Equal):
+    """Keeps whose iterations were measured."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.of: list[tuple[int, float]] = []
+
+    def measured(self, worker: int, samples: int, compute_s: float, iteration_s: float) -> None:
+        self.of.append((worker, iteration_s))
+
+
+def late(load: Measured, updates: int = 9, ahead: int = 0) -> PaceBook:
+    """Return a book whose worker 1 is too late as soon as worker 0's update is in."""
+    pace = Safa(fraction=0.5, lag_tolerance=0)
+    return begun(PaceBook(pace, load, (0, 1), (2,), updates, ahead))
+
+
+def test_a_worker_whose_model_is_too_old_abandons_its_update_and_begins_anew() -> None:
+    load = Measured()
+    book = late(load)
+    _, decision = push(book, 0, 1, 1.0)
+    assert [each.update for each in decision.applied] == [(0, 1)]
+    assert decision.abandoned == ((1, 1),)
+    assert decision.discarded == ()
+    assert book.came(2, 1, 1, 1.1) == ()  # had been sent before it heard
+    (decision,) = book.asked(1, 1, 1, 0.1, 1.5)
+    assert decision.came is None
+    assert decision.discarded == ((1, 1),)
+    assert decision.permissions == (Permission(1, 2, 1, True),)
+    assert book.came(2, 1, 1, 1.6) == ()
+    assert load.of == [(0, 1.0)]
+    _, decision = push(book, 1, 2, 2.0)
+    assert [(each.update, each.missed) for each in decision.applied] == [((1, 2), 0)]
+    assert decision.abandoned == ((0, 2),)
+
+
+def test_who_is_still_pushing_when_it_is_too_late_goes_on_at_once() -> None:
+    book = late(Measured())
+    assert book.asked(1, 1, 1, 0.1, 0.5) == ()
+    _, ends, begins = push(book, 0, 1, 1.0)
+    assert ends.abandoned == ((1, 1),)
+    assert begins.discarded == ((1, 1),)
+    assert begins.permissions == (Permission(1, 2, 1, True),)
+
+
+def test_who_abandons_its_last_update_has_finished() -> None:
+    book = late(Measured(), updates=1)
+    push(book, 0, 1, 1.0)
+    assert book.workers == (1,)
+    (decision,) = book.asked(1, 1, 1, 0.1, 1.5)
+    assert (decision.discarded, decision.permissions) == (((1, 1),), ())
+    assert decision.finished == (1,)
+    assert book.is_over
+
+
+def test_who_dies_before_it_hears_is_forgotten_with_what_it_was_to_abandon() -> None:
+    book = late(Measured())
+    push(book, 0, 1, 1.0)
+    first, *_ = book.lost(1, 2.0)
+    assert first.discarded == ((1, 1),)
+    (decision,) = book.joined(1, 3.0)
+    assert decision.permissions == (Permission(1, 2, 1, True),)
+
+
+def test_who_computes_ahead_abandons_all_that_it_was_let_compute() -> None:
+    book = late(Measured(), updates=99, ahead=1)
+    _, decision = push(book, 0, 1, 1.0)
+    assert decision.abandoned == ((1, 2),)
+    now_s = 1.0
+    for update in range(2, 20):  # while the other hangs
+        push(book, 0, update, now_s)
+        now_s = book.due_s
+        (decision,) = book.look(now_s)
+        assert [each.update for each in decision.applied] == [(0, update)]
+    assert book.asked(1, 1, 1, 0.1, now_s) == ()
+    (decision,) = book.asked(1, 2, 1, 0.0, now_s)
+    assert decision.discarded == ((1, 1), (1, 2))
+    assert decision.permissions == (Permission(1, 3, 1, True), Permission(1, 4, 1, False))
+    _, decision = push(book, 1, 3, now_s + 1.0)
+    assert [(each.update, each.missed) for each in decision.applied] == [((1, 3), 0)]

@@ -491,6 +491,8 @@ class Group:
     def push(self, gradients: Iterable[Any], *, samples: int = 0, weight: float = 1.0) -> None:
         """Send this worker's update to the servers; returns at once.
 
+        It is not sent if it would come too late for the pace (SAFA).
+
         Args:
             gradients: float32, in the order of the parameters that are served; copied.
             samples: of its batch, for paces that tune batches.

@@ -594,6 +594,15 @@ class Proceed(Message, frozen=True):
     pulls: bool
 
 
+class Abandon(Message, frozen=True):
+    """To a worker: its updates up to this one would come too late.
+
+    It computes them no further and pushes none of them, but asks to proceed after each.
+    """
+
+    update: int
+
+
 class Came(Message, frozen=True):
     """From a server: all of its part of a worker's update has come.
 
@@ -792,6 +801,7 @@ AnyMessage = (
     | Measured
     | ProceedRequest
     | Proceed
+    | Abandon
     | Came
     | Advance
     | EpochChanged

@@ -29,11 +29,14 @@ class Step:
             stays as it is.
         proceed: workers that may pull the model as it then is, and compute.
         discard: updates that will never become part of the model.
+        abandon: workers that compute on a model so old that their update will be discarded whenever
+            it comes: they stop, push nothing, and ask to go on, which the rule is told as a push.
     """
 
     apply: tuple[Update, ...] = ()
     proceed: tuple[int, ...] = ()
     discard: tuple[Update, ...] = ()
+    abandon: tuple[int, ...] = ()
 
 
 class Pace(Protocol):

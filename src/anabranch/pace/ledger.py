@@ -95,9 +95,8 @@ class Ledger:
         self._updates += len(step.apply)
         for worker in step.proceed:
             seen = _Seen(self._updates, self._own.get(worker, 0), self._left)
-            first = worker not in self._pulled
             pulled = self._pulled.setdefault(worker, deque())
-            pulled.extend([seen] * (1 + self._ahead if first else 1))
+            pulled.extend([seen] * (1 + self._ahead - len(pulled)))
         return tuple(applied)
 
     def _bound(self, workers: int) -> int | None:

@@ -26,8 +26,9 @@ class Safa(Table, frozen=True, kw_only=True, tag_field="kind", tag="safa"):
     become part of the model in the next round's step. All workers whose updates are in go on then.
 
     **Lag tolerance.** Stragglers are not waited for. An update that comes ``lag_tolerance`` rounds
-    late or less takes part in the round that it comes in; a later one is *deprecated*: discarded,
-    and its worker goes on with the present model at once.
+    late or less takes part in the round that it comes in. When a round ends, the workers whose
+    update would be later are *deprecated*: they abandon it, wherever it is, and go on with the
+    present model at once.
 
     The paper's server keeps the last model of each client and takes the mean of all. With updates
     in place of models that is their sum, each counted once.
@@ -132,12 +133,20 @@ class _Rule:
         step = Step(
             self._undrafted + tuple(self._in[worker] for worker in sorted(picked)),
             self._let_go(tuple(self._in)),
+            abandon=self._newly_deprecated(),
         )
         self._undrafted = tuple(self._in[worker] for worker in self._in if worker not in picked)
         self._picked, self._in = frozenset(picked), {}
         self._usual_s = _smoothed(self._usual_s, now_s - self._began_s)
         self._began_s = now_s
         return step
+
+    def _newly_deprecated(self) -> tuple[int, ...]:
+        """Return the workers that were late enough until this round."""
+        pulled = self._round - self._lag_tolerance - 1
+        return tuple(
+            worker for worker in sorted(self._workers.computing) if self._pulled[worker] == pulled
+        )
 
     def _let_go(self, workers: tuple[int, ...]) -> tuple[int, ...]:
         for worker in workers:

@@ -25,7 +25,7 @@ from anabranch.run.checkpoints import Course, Files, checkpoints_of, plan_course
 from anabranch.run.control import RunLog, conduct, first_plan, make_scheduler
 from anabranch.run.scenario import Scenario, check_simulable, compute_model
 from anabranch.run.scenario.tasks import Exchange
-from anabranch.run.site import take_part
+from anabranch.run.site import Passing, take_part
 from anabranch.sim.faults import (
     ClockStep,
     ComputeFactor,
@@ -352,11 +352,12 @@ class _SimulatedWorld:
         tensors = scenario.simulation.tensors
         return tensors == "sizes" or (tensors is None and isinstance(scenario.task, Exchange))
 
-    async def compute(self, step: int, samples: int, do: Callable[[], T]) -> T:
+    async def compute(self, step: int, samples: int, do: Callable[[], T], passing: Passing) -> T:
         done = do()
         if self._model is not None:
-            await self.machine.work(self._model.work_s(self._site, step, samples))
-            await asyncio.sleep(self._model.added_s(self._site, step))
+            async with passing:
+                await self.machine.work(self._model.work_s(self._site, step, samples))
+                await asyncio.sleep(self._model.added_s(self._site, step))
         await self._host.awake()
         return done
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -40,6 +41,8 @@ from anabranch.site.serving import ServedModel
 from anabranch.site.terms import Op, Terms, Wire
 
 T = TypeVar("T")
+
+Passing = AbstractAsyncContextManager[None]  # a wait in its body may be cut short
 
 _ELEMENT_BYTES = 4
 # How often measurements are sent while the scheduler looks at plans once.
@@ -91,13 +94,14 @@ class World(Protocol):
     def round_begins(self, round: int) -> None:
         """Hear that this site begins to exchange."""
 
-    async def compute(self, step: int, samples: int, do: Callable[[], T]) -> T:
+    async def compute(self, step: int, samples: int, do: Callable[[], T], passing: Passing) -> T:
         """Do a step's computing, and let the time pass that it takes.
 
         Args:
             step: counted from 0.
             samples: the step's batch.
             do: what there is to compute.
+            passing: in which the time passes; may end it early.
         """
 
 
@@ -249,12 +253,13 @@ class _Site:
     names: list[str]  # of all sites
     evaluator: int  # one site evaluates, since the model is the same everywhere
 
-    async def local_step(self, step: int, samples: int) -> _Step:
+    async def local_step(self, step: int, samples: int, passing: Passing) -> _Step:
         """Compute this site's contribution into the buffer.
 
         Args:
             step: counted from 0.
             samples: of the batch.
+            passing: see :meth:`World.compute`.
 
         Raises:
             DivergedError: what it computed is not finite: it would spoil everybody's.
@@ -269,7 +274,7 @@ class _Site:
                 check_finite(work.buffer, step)
             return loss
 
-        loss = await self.world.compute(step, samples, do)
+        loss = await self.world.compute(step, samples, do, passing)
         return _Step(loss, samples, loop.time() - began_s)
 
     async def exchange(self, round: int, more: bool) -> Round:
@@ -364,7 +369,7 @@ async def _rounds(site: _Site, job: Job) -> None:
     last = job.scenario.stop.rounds
     try:
         for round in range(job.course.after_round + 1, last + 1):
-            step = await site.local_step(round - 1, site.assigned.samples)
+            step = await site.local_step(round - 1, site.assigned.samples, nullcontext())
             done = await site.exchange(round, more=round < last)
             await site.apply(round, done)
             site.stepped(done.round, step)
@@ -386,12 +391,14 @@ async def _iterate(site: _Site) -> None:
         update, samples = permission.update, permission.samples
         if update > 1 and site.evaluation_is_due(update - 1):
             await site.evaluate(update - 1)
-        step = await site.local_step(update - 1, samples)
+        passing = site.agent.unless_abandoned(permission)
+        step = await site.local_step(update - 1, samples, passing)
         site.world.round_begins(update)
         usual = site.assigned.samples
         weight = samples / usual if usual else 1.0
-        site.agent.push(permission, site.assigned.work.buffer, weight, samples, step.compute_s)
-        site.stepped(update, step)
+        buffer = site.assigned.work.buffer
+        if site.agent.push(permission, buffer, weight, samples, step.compute_s):
+            site.stepped(update, step)
 
 
 def _transport(scenario: Scenario, elements: int, strands: int) -> Transport:

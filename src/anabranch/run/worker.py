@@ -20,7 +20,7 @@ from anabranch.net.tls import Credentials
 from anabranch.overlay import Link, Overlay
 from anabranch.run.checkpoints import Files
 from anabranch.run.scenario import Scenario, compute_model
-from anabranch.run.site import take_part
+from anabranch.run.site import Passing, take_part
 from anabranch.run.stdin import at_end_of_stdin
 from anabranch.scheduler.server import LIMITS as CONTROL_LIMITS
 from anabranch.site.dataplane import LIMITS as DATA_LIMITS
@@ -166,11 +166,12 @@ class _RealWorld:
     def round_begins(self, round: int) -> None:
         pass
 
-    async def compute(self, step: int, samples: int, do: Callable[[], T]) -> T:
+    async def compute(self, step: int, samples: int, do: Callable[[], T], passing: Passing) -> T:
         start_s = self._loop.time()
         done = await self._loop.run_in_executor(None, do)
         if self._model is not None:
             began_s = await self._began
             takes_s = self._model.step_s(self._site, step, samples, start_s - began_s)
-            await asyncio.sleep(start_s + takes_s - self._loop.time())
+            async with passing:
+                await asyncio.sleep(start_s + takes_s - self._loop.time())
         return done

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, product
 
 from anabranch import plan as plans
 from anabranch.net.errors import OutOfPlaceMessage
@@ -50,6 +50,8 @@ class Decision:
             settled.
         came: the update that is all here now, and has its worker wait; under a barrier it may come
             again, if a loss voids it.
+        abandoned: for each worker that is to compute and push nothing before it goes on anew, the
+            last of its updates that are given up.
     """
 
     applied: tuple[Applied, ...]
@@ -58,6 +60,7 @@ class Decision:
     version: int
     finished: tuple[int, ...] = ()
     came: Update | None = None
+    abandoned: tuple[Update, ...] = ()
 
 
 _NOTHING = -1  # the version of the model that a new process of a site has
@@ -84,6 +87,10 @@ class PaceBook:
     it, and its name with the update: it goes on with its next, and makes what is left of as many as
     were asked of each. Under a barrier all make the same update at a time, so it waits for the end
     of the one under way, and goes on with everybody's next.
+
+    **A worker whose model is too old abandons its updates**, where the pace says so: all that it
+    was let compute, wherever they are. It asks to proceed after each, but pushes none that it has
+    not pushed yet. Then they are discarded by name, and it begins anew with its next.
 
     Args:
         pace: the pace.
@@ -122,15 +129,14 @@ class PaceBook:
         self._updates = updates
         self._made: dict[int, int] = {}  # updates that each worker was let compute
         self._settled: dict[int, int] = {}  # the latest that the pace was told of, or that was lost
-        self._fresh: set[int] = set()  # workers that were let compute nothing since they joined
         self._computing: set[int] = set()  # as the pace knows it
         self._began_s: dict[Update, float] = {}  # when it could be begun
         self._pulled: dict[int, int] = {}  # which version of the model each has, or will
         self._coming: dict[Update, _Coming] = {}
-        self._forgotten: set[Update] = set()  # with their workers
+        self._forgotten: set[Update] = set()  # with their workers, or abandoned by them
         # A pace counts what it is told of; not every update that was begun has come.
         self._told: Counter[int] = Counter()
-        self._names: dict[Update, Update] = {}  # ours, by the pace's
+        self._names: dict[Update, tuple[Update, ...]] = {}  # ours, by the pace's
         self._closed = False
         self.times = RoundTimes()
         self.epoch = 0
@@ -173,7 +179,6 @@ class PaceBook:
 
     def _join(self, worker: int, now_s: float) -> tuple[Step, ...]:
         self._workers[worker] = None
-        self._fresh.add(worker)
         self._ledger.joined()
         return self._rule.join(worker, now_s)
 
@@ -199,11 +204,13 @@ class PaceBook:
         iteration_s = now_s - coming.began_s
         coming.asked, coming.samples = True, samples
         coming.compute_s = min(compute_s, iteration_s)
+        if (worker, update + 1) in self._began_s:
+            self._began_s[worker, update + 1] = now_s
+        if (worker, update) in self._forgotten:  # its time is not that of an iteration
+            return tuple(self._tell(now_s))
         self.times.add((worker, update), iteration_s)
         if not self._counts_pushing:
             self._load.measured(worker, samples, coming.compute_s, iteration_s)
-        if (worker, update + 1) in self._began_s:
-            self._began_s[worker, update + 1] = now_s
         return self._push_if_all_here(worker, update, now_s)
 
     def is_void(self, epoch: int) -> bool:
@@ -226,7 +233,7 @@ class PaceBook:
         if server not in self._servers:
             raise OutOfPlaceMessage(f"site {server} has an update, but serves no part of the model")
         if worker not in self._workers or (worker, update) in self._forgotten:
-            return ()  # it was lost meanwhile
+            return ()  # it was lost meanwhile, or has abandoned it
         coming = self._expected(worker, update)
         if server in coming.servers:
             raise OutOfPlaceMessage(f"site {server} has update {update} of site {worker} twice")
@@ -260,15 +267,18 @@ class PaceBook:
         while waiting:
             worker = waiting.pop(0)
             update = worker, self._settled.get(worker, 0) + 1
-            if worker not in self._computing or not self._is_all_here(update):
+            updates = self._under_way(worker) if update in self._forgotten else (update,)
+            if worker not in self._computing or not all(map(self._is_all_here, updates)):
                 continue
-            coming = self._coming.pop(update)
-            self._settled[worker] = update[1]
+            compute_s = self._coming[update].compute_s
+            for each in updates:
+                del self._coming[each]
+                self._ledger.pushed(each)
+            self._settled[worker] = updates[-1][1]
             self._computing.remove(worker)
-            self._ledger.pushed(update)
             self._told[worker] += 1
-            self._names[worker, self._told[worker]] = update
-            steps: Sequence[Step] = self._rule.push(worker, now_s, coming.compute_s)
+            self._names[worker, self._told[worker]] = updates
+            steps: Sequence[Step] = self._rule.push(worker, now_s, compute_s)
             if self.is_barrier and steps:
                 steps = self._with_returning(steps, now_s)
             decisions += self._book(steps, now_s)
@@ -277,8 +287,15 @@ class PaceBook:
         return decisions
 
     def _is_all_here(self, update: Update) -> bool:
+        """Return whether nothing of an update is awaited: none of one that is abandoned is."""
         coming = self._coming.get(update)
-        return coming is not None and coming.asked and coming.servers == self._servers
+        has_come = coming is not None and coming.servers == self._servers
+        return coming is not None and coming.asked and (has_come or update in self._forgotten)
+
+    def _under_way(self, worker: int) -> tuple[Update, ...]:
+        """Return the updates that a worker was let compute, and that are not settled."""
+        first = self._settled.get(worker, 0) + 1
+        return tuple((worker, update) for update in range(first, self.made(worker) + 1))
 
     def look(self, now_s: float) -> tuple[Decision, ...]:
         """Decide what has become due; harmless at any time."""
@@ -293,9 +310,8 @@ class PaceBook:
             self.epoch += 1
             for coming in self._coming.values():
                 coming.servers.clear()
-        settled, made = self._settled.get(worker, 0), self.made(worker)
-        under_way = tuple((worker, update) for update in range(settled + 1, made + 1))
-        self._settled[worker] = made
+        under_way = self._under_way(worker)
+        self._settled[worker] = self.made(worker)
         self._forgotten.update(under_way)
         self._pulled[worker] = _NOTHING
         decisions = (*self._leave(worker, now_s), *self._tell(now_s))
@@ -361,6 +377,11 @@ class PaceBook:
                 if self.made(worker) == self._settled.get(worker, 0):
                     finished.append(worker)
             leaving += finished
+            abandoned: list[Update] = []
+            for worker in step.abandon:
+                under_way = self._under_way(worker)
+                self._forgotten.update(under_way)
+                abandoned += under_way[-1:]
             decisions.append(
                 Decision(
                     applied,
@@ -368,6 +389,7 @@ class PaceBook:
                     tuple(permissions),
                     self._ledger.version,
                     tuple(finished),
+                    abandoned=tuple(abandoned),
                 )
             )
         for worker in leaving:
@@ -377,9 +399,8 @@ class PaceBook:
     def _permit(self, worker: int, now_s: float) -> list[Permission]:
         """Let a worker compute what it may, after a step of the model."""
         made = self.made(worker)
-        more = 1 + self._ahead if worker in self._fresh else 1
-        self._fresh.discard(worker)
-        until = made if self._closed else min(self._updates, made + more)
+        most = self._settled.get(worker, 0) + 1 + self._ahead
+        until = made if self._closed else min(self._updates, most)
         permissions = []
         for update in range(made + 1, until + 1):
             pulls = self._pulled.get(worker, 0) < self._ledger.version
@@ -390,9 +411,9 @@ class PaceBook:
         return permissions
 
     def _in_our_names(self, step: Step) -> Step:
-        apply = tuple(self._names.pop(update) for update in step.apply)
-        discard = tuple(self._names.pop(update) for update in step.discard)
-        return replace(step, apply=apply, discard=discard)
+        apply = chain.from_iterable(self._names.pop(update) for update in step.apply)
+        discard = chain.from_iterable(self._names.pop(update) for update in step.discard)
+        return replace(step, apply=tuple(apply), discard=tuple(discard))
 
 
 def events_of(decision: Decision, at_s: float) -> list[events.Event]:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 
 from anabranch.net.errors import MalformedMessage
 from anabranch.net.messages import (
+    Abandon,
     Advance,
     Came,
     EpochChanged,
@@ -118,6 +119,8 @@ class ServedPace:
             if advance.apply or advance.discard or advance.pulls:
                 for server in self._servers:
                     self._run.post(server, advance)
+            for worker, update in decision.abandoned:
+                self._run.post(worker, Abandon(update))
             for each in decision.permissions:
                 self._run.post(each.worker, Proceed(each.update, each.samples, each.pulls))
         if decisions and self.book.is_over:

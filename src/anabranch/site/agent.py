@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from anabranch import overlay as overlays
@@ -16,6 +17,7 @@ from anabranch import plan as plans
 from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage, PeerError
 from anabranch.net.frames import Sink
 from anabranch.net.messages import (
+    Abandon,
     Abort,
     Admitted,
     Advance,
@@ -286,11 +288,15 @@ class SiteAgent:
         """See :meth:`anabranch.site.serving.Serving.permission`."""
         return await self._served().permission()
 
+    def unless_abandoned(self, permission: Proceed) -> AbstractAsyncContextManager[None]:
+        """See :meth:`anabranch.site.serving.Serving.unless_abandoned`."""
+        return self._served().unless_abandoned(permission)
+
     def push(
         self, permission: Proceed, gradients: Floats, weight: float, samples: int, compute_s: float
-    ) -> None:
+    ) -> bool:
         """See :meth:`anabranch.site.serving.Serving.push`."""
-        self._served().push(permission, gradients, weight, samples, compute_s)
+        return self._served().push(permission, gradients, weight, samples, compute_s)
 
     def reload(self) -> None:
         """Serve the model as it is in this site's memory now; before the first push."""
@@ -380,6 +386,8 @@ class SiteAgent:
             case TimeReply():
                 if self._instruments is not None:
                     self._instruments.hear_time(message)
+            case Abandon() if self._serving is not None:
+                self._serving.abandon(message)
             case Advance() if self._serving is not None:
                 self._serving.advance(message)
             case EpochChanged() if self._serving is not None:

@@ -12,6 +12,7 @@ from anabranch.net.errors import LinkError, NetError, OutOfPlaceMessage, PeerErr
 from anabranch.net.frames import DISCARD, Sink
 from anabranch.net.identity import proven
 from anabranch.net.messages import (
+    Abandon,
     Abort,
     Ack,
     Admitted,
@@ -251,7 +252,8 @@ class Control:
         self._session.count()
         match message:
             case (
-                Admitted()
+                Abandon()
+                | Admitted()
                 | Advance()
                 | Auxiliary()
                 | Dispatched()

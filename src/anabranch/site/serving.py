@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
 from anabranch.net.errors import LinkError, OutOfPlaceMessage, PeerError, RunAborted
 from anabranch.net.messages import (
+    Abandon,
     Advance,
     Came,
     EpochChanged,
@@ -80,6 +82,8 @@ class Serving:
         self._wire = served.wire
         self._models_here: dict[int, asyncio.Event] = {}  # by the update that is computed on each
         self._back: asyncio.Event | None = None  # the first model of one that has come back
+        self._abandoned = 0  # this worker's updates up to this one are given up
+        self._passing: asyncio.Timeout | None = None  # while this worker lets time pass
         self._rooms: list[tuple[Floats, Floats]] = []  # for pulls and pushes that are under way
         if served.ahead and served.make_rule is not None:
             self._rooms = [
@@ -137,6 +141,11 @@ class Serving:
             RoundsOver: no worker goes on any more.
             RunAborted: the run ended early; names who or what caused it.
         """
+        while (permission := await self._permission()).update <= self._abandoned:
+            self._ask(permission, permission.samples, 0.0)  # the model came too late
+        return permission
+
+    async def _permission(self) -> Proceed:
         answer = await self._scheduler.expect(Proceed, PaceOver)
         if isinstance(answer, PaceOver):
             raise RoundsOver
@@ -157,9 +166,31 @@ class Serving:
             self._model[:] = self._room(answer.update, 0, self._model)
         return answer
 
+    def abandon(self, message: Abandon) -> None:
+        """Give up this worker's updates up to one, as far as they are not pushed."""
+        self._abandoned = message.update
+        if self._passing is not None:
+            self._passing.reschedule(0.0)
+
+    @asynccontextmanager
+    async def unless_abandoned(self, permission: Proceed) -> AsyncIterator[None]:
+        """Let the time pass that an update takes to compute; no longer than it is wanted.
+
+        The body ends early, without an error, when the update is abandoned. It may only wait.
+        """
+        is_abandoned = permission.update <= self._abandoned
+        try:
+            async with asyncio.timeout(0.0 if is_abandoned else None) as self._passing:
+                yield
+        except TimeoutError:
+            if self._passing is None or not self._passing.expired():
+                raise
+        finally:
+            self._passing = None
+
     def push(
         self, permission: Proceed, gradients: Floats, weight: float, samples: int, compute_s: float
-    ) -> None:
+    ) -> bool:
         """Send the update that this worker was permitted to compute, and ask to go on.
 
         Args:
@@ -169,16 +200,27 @@ class Serving:
             weight: what the update counts, > 0.
             samples: of its batch.
             compute_s: how long it took to compute.
+
+        Returns:
+            Whether it is on its way: the request alone is sent where the update is abandoned.
         """
-        update, then = permission.update, permission.update + 1 + self._ahead
-        self._scheduler.post(ProceedRequest(update, samples, compute_s))
+        update = permission.update
+        self._ask(permission, samples, compute_s)
+        if update <= self._abandoned:
+            return False
         if self._rooms:
             room = self._room(update, 1, gradients)
             room[:] = gradients
             gradients = room
+        self._plane.act(self._served.push(update, self._memory(gradients), weight))
+        return True
+
+    def _ask(self, permission: Proceed, samples: int, compute_s: float) -> None:
+        """Ask to go on, and expect the model to go on with."""
+        then = permission.update + 1 + self._ahead
+        self._scheduler.post(ProceedRequest(permission.update, samples, compute_s))
         self._models_here[then] = asyncio.Event()
         self._served.expect(then, self._memory(self._room(then, 0, self._model)))
-        self._plane.act(self._served.push(update, self._memory(gradients), weight))
 
     def advance(self, message: Advance) -> None:
         """Take a step of the model, and send it to whom it says.
