@@ -54,20 +54,31 @@ def test_links_are_healed_once_both_ends_have_lanes_again() -> None:
 def test_silence_is_mutual_between_two_processes_until_one_hears_the_other() -> None:
     silences, one, other = Silences(), (2, 0), (5, 1)
     for site, neighbour in ((one, other), (other, one)):
-        assert not silences.are_mutual(one, other)
-        silences.hear(site, neighbour, is_silent=True)
-    assert silences.are_mutual(one, other)
-    assert silences.are_mutual(other, one)
-    assert not silences.are_mutual((2, 1), other)  # another process
-    silences.hear(other, one, is_silent=False)
-    assert not silences.are_mutual(one, other)
+        assert not silences.are_mutual(one, other, 1.0)
+        silences.hear(site, neighbour, True, 1.0)
+    assert silences.are_mutual(one, other, 1.2)
+    assert silences.are_alone(other, one, 1.2)
+    assert not silences.are_mutual((2, 1), other, 1.2)  # another process
+    silences.hear(other, one, False, 1.2)
+    assert not silences.are_mutual(one, other, 1.2)
 
 
-def test_silence_is_forgotten_with_the_connections_it_was_on() -> None:
-    silences = Silences()
-    for one, other in (((2, 0), (5, 0)), ((2, 0), (4, 0))):
-        silences.hear(one, other, is_silent=True)
-        silences.hear(other, one, is_silent=True)
-    silences.forget(ENDS)
-    assert not silences.are_mutual((2, 0), (5, 0))
-    assert silences.are_mutual((2, 0), (4, 0))
+def test_what_was_said_before_a_site_stood_still_does_not_count() -> None:
+    silences, one, other = Silences(), (2, 0), (5, 0)
+    silences.hear(one, other, True, 1.0)
+    silences.hear(other, one, True, 1.5)
+    assert not silences.are_mutual(one, other, 1.5)
+    assert not silences.are_alone(one, other, 1.5)
+    silences.hear(one, other, True, 1.6)
+    assert silences.are_alone(one, other, 1.6)
+
+
+def test_a_site_that_hears_none_of_its_neighbours_has_no_link_to_blame() -> None:
+    silences, hub, leaves = Silences(), (0, 0), [(1, 0), (2, 0)]
+    for leaf in leaves:
+        silences.hear(leaf, hub, True, 1.0)
+    silences.hear(hub, leaves[0], True, 1.0)
+    assert silences.are_mutual(hub, leaves[0], 1.0)
+    assert not silences.are_alone(hub, leaves[0], 1.0)
+    silences.hear(leaves[1], hub, False, 1.1)
+    assert silences.are_alone(hub, leaves[0], 1.1)

@@ -1,7 +1,8 @@
 """Proofs of identity: a message that only a holder of a secret can have written, and only now.
 
-A caller's first message carries a proof: the HMAC-SHA256, under a secret, of the challenge of the
-end that was called and of the message. So the secret is never sent, nobody else can change the
+A first message carries a proof: the HMAC-SHA256, under a secret, of the other end's challenge and
+of the message. Callers prove who they are, and so does a site that sends on a connection that was
+offered to it. So the secret is never sent, nobody else can change the
 message, and it means nothing on any other connection.
 
 The run's token is the secret of those who may join. From a secret of its own that the scheduler

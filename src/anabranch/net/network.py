@@ -77,7 +77,8 @@ class Connection(Protocol):
     def tell_silence(self, told: Callable[[bool], None]) -> None:
         """Call back when the peer is silent for unusually long, and when it no longer is.
 
-        It may speak again; if it is silent for too long, the receiver hears that it is gone.
+        While it is, the callback comes with every heartbeat. It may speak again; if it is silent
+        for too long, the receiver hears that it is gone.
         """
 
     def trust(self) -> None:

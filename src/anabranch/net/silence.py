@@ -31,7 +31,7 @@ class Silence:
     unusual: enough to look for a way round, if that costs nothing but the looking.
 
     Args:
-        least_s: no silence of less is too long.
+        least_s: no silence of less is too long; may be changed.
         now_s: the time.
         heartbeat_s: the longest that a peer says nothing unless something is wrong; how often
             ``look`` is called.
@@ -45,7 +45,7 @@ class Silence:
     """
 
     def __init__(self, least_s: float, now_s: float, heartbeat_s: float = HEARTBEAT_S) -> None:
-        self._least_s = least_s
+        self.least_s = least_s
         self._heartbeat_s = heartbeat_s
         self._heard_s = self._looked_s = now_s
         self._gap_s = 0.0  # the longest since the last look
@@ -57,6 +57,10 @@ class Silence:
         """Take note that something has come."""
         self._gap_s = max(self._gap_s, now_s - self._heard_s)
         self._heard_s = now_s
+
+    def flowed(self, until_s: float) -> None:
+        """Take note that data came until then without a gap, though it was not looked at."""
+        self._heard_s = max(self._heard_s, until_s)
 
     def look(self, now_s: float) -> float:
         """Return how long the peer has been silent; to be called once a heartbeat.
@@ -84,7 +88,7 @@ class Silence:
     @property
     def most_s(self) -> float:
         """The longest that it may be silent."""
-        return max(self._least_s, _TIMES * self._usual_s)
+        return max(self.least_s, _TIMES * self._usual_s)
 
     @property
     def unusual_s(self) -> float:

@@ -199,6 +199,10 @@ class _TcpConnection(asyncio.BufferedProtocol):
         if self._listener is not None:
             self._listener.accepted(self)
 
+    def give_up_after(self, least_silence_s: float) -> None:
+        """Give the peer up after a silence of so much, at least."""
+        self._silence.least_s = least_silence_s
+
     def send_by(self, congestion_control: str) -> None:
         """Send by this congestion control from now on, unless the other end is on this machine."""
         if self._own.family != socket.AF_UNIX and not _is_here(self._own):
@@ -257,14 +261,14 @@ class _TcpConnection(asyncio.BufferedProtocol):
             self._post(encode_alive())
         self._has_written = False
         silent_s = self._silence.look(now_s)
-        if silent_s > self._silence.unusual_s:
+        if silent_s > 2 * self._heartbeat_s:
             # Inside a payload the loop is not woken for every byte.
             silent_s = min(silent_s, self._kernel_silent_s())
-            self._silence.heard(now_s - silent_s)
+            self._silence.flowed(now_s - silent_s)
         if silent_s > self._silence.most_s:
             self._failure = LinkError(f"{self.peer} has said nothing for {silent_s:.1f} s")
             self._transport.abort()
-        elif (is_silent := silent_s > self._silence.unusual_s) != self._is_silent:
+        elif (is_silent := silent_s > self._silence.unusual_s) or self._is_silent:
             self._watch(is_silent)
 
     def _watch(self, is_silent: bool) -> None:
@@ -278,8 +282,10 @@ class _TcpConnection(asyncio.BufferedProtocol):
 
     def _kernel_silent_s(self) -> float:
         """Return how long ago data came, as the kernel knows; infinite where it does not say."""
-        if self._socket is None or not hasattr(socket, "TCP_INFO"):
+        is_tcp = self._socket is not None and self._own.family != socket.AF_UNIX
+        if not is_tcp or not hasattr(socket, "TCP_INFO"):
             return math.inf
+        assert self._socket is not None
         size = _LAST_DATA_RECV.size
         told = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size)
         return _LAST_DATA_RECV.unpack(told)[0] / 1e3 if len(told) == size else math.inf
@@ -686,8 +692,10 @@ class TcpNetwork:
 
     def adopt(self, connection: Connection, address: Address) -> Connection:
         """See :meth:`anabranch.net.network.Network.adopt`."""
+        assert isinstance(connection, _TcpConnection)
+        connection.give_up_after(self._least_silence_s)
         control = self._congestion_control.get(address)
-        if control is not None and isinstance(connection, _TcpConnection):
+        if control is not None:
             connection.send_by(control)
         return connection
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import permutations
 
-from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage
+from anabranch.net.errors import MalformedMessage
 from anabranch.net.messages import (
     CutOff,
     LinkCut,
@@ -69,7 +69,7 @@ class CutLinks:
         elif cut.neighbour in run.silent and run.started_s is not None:
             self._lose_silent(cut.neighbour, site)
         here = site, run.members.incarnations[site]
-        if self._silences.are_mutual(here, (cut.neighbour, cut.incarnation)):
+        if self._silences.are_mutual(here, (cut.neighbour, cut.incarnation), run.now_s()):
             self._judge(site, cut)  # neither has died, as both say something
         else:
             asyncio.get_running_loop().call_later(BLAME_S, self._judge, site, cut)
@@ -108,16 +108,19 @@ class CutLinks:
         self._survivors.lose(site, why, died=True)
 
     def silent(self, site: int, message: Silent) -> None:
-        """Go round links that are silent at both ends, where that leaves no site out.
+        """Go round links that alone are silent, at both ends, where that leaves no site out.
 
-        Else they are given up when their connections are, and no sooner.
+        Else they are given up when their connections are, and no sooner: where a site hears nothing
+        of several, its own way to all of them may be held up for a moment.
         """
         run, neighbour, size = self._run, message.neighbour, self._run.overlay.size
         self._check(site, neighbour)
         here = site, run.members.incarnations[site]
         there = neighbour, message.incarnation
-        self._silences.hear(here, there, message.is_silent)
-        if not self._silences.are_mutual(here, there):
+        if message.incarnation != run.members.incarnations[neighbour]:
+            return
+        self._silences.hear(here, there, message.is_silent, run.now_s())
+        if not self._silences.are_alone(here, there, run.now_s()):
             return
         pair = {(site, neighbour), (neighbour, site)}
         members = run.losses.further(run.overlay, links=pair).members(size)
@@ -168,7 +171,7 @@ class CutLinks:
         run = self._run
         ends = frozenset((site, message.neighbour))
         if not self._probes.is_asked(ends):
-            raise OutOfPlaceMessage(f"{run.name(site)} tells of a probe that was not asked for")
+            return  # a scheduler before this one asked
         reach = self._probes.hear(ends, site, message.answers)
         if reach is None:
             return
@@ -194,7 +197,6 @@ class CutLinks:
         ends = frozenset((site, message.site))
         if not self._probes.healed(ends, site, run.now_s()):
             return
-        self._silences.forget(ends)
         run.losses = run.losses.healed([*permutations(ends, 2)])
         plan = self._planning.for_the_rest()
         run.channels.issue(plan)

@@ -89,6 +89,8 @@ class Presence:
             if self._repairs is not None and run.is_over:
                 raise OutOfPlaceMessage(f"site {message.name!r} joins, but the run is over")
         run.sessions[site] = Session(connection)
+        if run.returning is not None:
+            run.returning.forget(site)
         self._watch(site, connection)
         if site in run.lost or (self._repairs is not None and self.founders is not None):
             run.newcomers.came(site)

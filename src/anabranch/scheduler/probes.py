@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 _FIRST_S, _LONGEST_S = 5.0, 300.0  # between looks
+_FRESH_S = 0.35  # that what is said of a silence counts: it is said again after a third of that
 
 Ends = frozenset[int]
 """Two neighbours, both of whose links were cut."""
@@ -73,34 +74,40 @@ class Probes:
 class Silences:
     """Which neighbours say that they hear nothing of each other.
 
-    One that stands still hears nothing either, and says nothing of it; so where both say so, it is
-    the links between them that nothing crosses.
+    While a site hears nothing of a neighbour it says so again and again; what it said a while ago
+    does not count, as it may stand still itself since then. Where both say so, and neither hears
+    nothing of others or is unheard by others, it is the links between them that nothing crosses.
     """
 
     def __init__(self) -> None:
-        self._silent: set[tuple[Process, Process]] = set()  # who says it, of whom
+        self._silent_s: dict[tuple[Process, Process], float] = {}  # who says it, of whom, and when
 
-    def hear(self, site: Process, neighbour: Process, is_silent: bool) -> None:
-        """Take note of what a site says of a neighbour: that it is silent, or speaks again.
+    def hear(self, site: Process, neighbour: Process, is_silent: bool, now_s: float) -> None:
+        """Take note of what a site says of a neighbour: that it is silent, or speaks again."""
+        old = [pair for pair, at_s in self._silent_s.items() if now_s - at_s > _FRESH_S]
+        for pair in old:
+            del self._silent_s[pair]
+        if is_silent:
+            self._silent_s[site, neighbour] = now_s
+        else:
+            self._silent_s.pop((site, neighbour), None)
+
+    def are_mutual(self, one: Process, other: Process, now_s: float) -> bool:
+        """Return whether each says that it hears nothing of the other.
 
         >>> silences = Silences()
-        >>> silences.hear((0, 0), (1, 0), is_silent=True)
-        >>> silences.are_mutual((0, 0), (1, 0))
+        >>> silences.hear((0, 0), (1, 0), is_silent=True, now_s=0.0)
+        >>> silences.are_mutual((0, 0), (1, 0), now_s=0.1)
         False
-        >>> silences.hear((1, 0), (0, 0), is_silent=True)
-        >>> silences.are_mutual((0, 0), (1, 0))
-        True
+        >>> silences.hear((1, 0), (0, 0), is_silent=True, now_s=0.2)
+        >>> [silences.are_mutual((0, 0), (1, 0), now_s) for now_s in (0.2, 2.0)]
+        [True, False]
         """
-        if is_silent:
-            self._silent.add((site, neighbour))
-        else:
-            self._silent.discard((site, neighbour))
+        said_s = (self._silent_s.get(pair, -_FRESH_S) for pair in ((one, other), (other, one)))
+        return all(now_s - at_s <= _FRESH_S for at_s in said_s)
 
-    def are_mutual(self, one: Process, other: Process) -> bool:
-        """Return whether each says that it hears nothing of the other."""
-        return {(one, other), (other, one)} <= self._silent
-
-    def forget(self, ends: Ends) -> None:
-        """Take note that the links between two sites were cut, and are opened anew."""
-        between = {pair for pair in self._silent if {site for site, _ in pair} == ends}
-        self._silent -= between
+    def are_alone(self, one: Process, other: Process, now_s: float) -> bool:
+        """Return whether it is so between these two, and nothing is said of either beside that."""
+        fresh = {pair for pair, at_s in self._silent_s.items() if now_s - at_s <= _FRESH_S}
+        about = {pair for pair in fresh if {one, other} & {*pair}}
+        return about == {(one, other), (other, one)}

@@ -32,6 +32,10 @@ class Returning:
             self.early.append((site, message))
         return self._standings.keys() >= self.awaited
 
+    def forget(self, site: int) -> None:
+        """Take note that another process of a site is here: what was heard before was not its."""
+        self.early = [each for each in self.early if each[0] != site]
+
     def awaits(self, site: int) -> bool:
         """Return whether a site has to say yet how far it is."""
         return site in self.awaited and site not in self._standings

@@ -50,7 +50,7 @@ from anabranch.net.messages import (
 )
 from anabranch.net.network import Address, Connection, Network
 from anabranch.net.session import LEAST_PATIENCE_S, Session
-from anabranch.net.tls import SCHEDULER, check_identity
+from anabranch.net.tls import SCHEDULER, TlsError, check_identity
 
 M = TypeVar("M", bound=Message)
 
@@ -338,8 +338,8 @@ class Control:
                 self._scheduler, receiver
             )
             check_identity(connection.peer, connection.identity, SCHEDULER)
-        except NetError:
-            return False
+        except (NetError, TlsError):
+            return False  # it may be there later, or this site's certificate is being renewed
         resume = Resume(b"", self._site, self._session.heard, self._incarnation)
         connection.post(proven(resume, self._secret, connection.their_challenge))
         either: list[asyncio.Future[Any]] = [

@@ -39,7 +39,7 @@ from anabranch.net.messages import (
 )
 from anabranch.net.network import Address, Connection, Network, Receiver
 from anabranch.net.refusals import RefusalLimit
-from anabranch.net.tls import check_identity, identity_of
+from anabranch.net.tls import TlsError, check_identity, identity_of
 from anabranch.overlay import Overlay
 from anabranch.plan import Chunk, Plan, cut, deal
 from anabranch.site.actions import Action, Held, ModelHere, Receipt, Send, Stray, UpdateHere
@@ -491,7 +491,7 @@ class DataPlane:
                 silent.add(connection)
             else:
                 silent.discard(connection)
-            if bool(silent) != was_silent:
+            if silent or was_silent:
                 self.owner.silent(neighbour, incarnation, is_silent)
 
         connection.tell_silence(told)
@@ -522,7 +522,7 @@ class DataPlane:
             async with asyncio.timeout(_PROBE_S):
                 receiver = _Probing()
                 connection = await self._network.connect(self._addresses[neighbour], receiver)
-        except (NetError, TimeoutError):
+        except (NetError, TlsError, TimeoutError):
             return False
         connection.close()
         return True
@@ -564,7 +564,11 @@ class DataPlane:
     async def _call(self, target: int, receiver: Receiver) -> Connection:
         connection = await self._network.connect(self._addresses[target], receiver)
         name = self.config.overlay.sites[target].name
-        check_identity(connection.peer, connection.identity, identity_of(name))
+        try:
+            check_identity(connection.peer, connection.identity, identity_of(name))
+        except PeerError:
+            connection.close()
+            raise
         return connection
 
     async def _introduce(

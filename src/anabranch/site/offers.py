@@ -15,7 +15,7 @@ from anabranch.net.errors import LinkError, NetError
 from anabranch.net.network import Connection
 from anabranch.net.tls import TlsError
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 1.0  # before an offer is made again
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 60.0  # before an offer is made again
 _AWAITED_S = 5.0  # a neighbour that can be reached has made its offer by then
 
 Offer = Callable[[], Awaitable[tuple[Connection, asyncio.Future[bool]]]]
@@ -94,6 +94,10 @@ class Offers:
         try:
             async with asyncio.timeout(_AWAITED_S if strand == 0 else None):
                 return await awaited
+        except asyncio.CancelledError:
+            if awaited.done() and not awaited.cancelled():  # in the same moment
+                self._offered[neighbour][strand] = awaited.result()
+            raise
         except TimeoutError:
             why = f"site {neighbour} takes no connections, and made none in {_AWAITED_S:g} s"
             raise LinkError(why) from None
