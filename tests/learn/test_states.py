@@ -54,6 +54,7 @@ STATES: dict[str, Any] = {
         "t": {"$tensor": 1},
         "s": {"$map": {"$array": 2}},
     },
+    "empty": {"velocity": np.zeros(0, np.float32), "rows": torch.zeros(0, 3), "a": np.ones(1)},
     "one name for two": {"a.b": np.ones(1), "a": {"b": np.zeros(2)}},
     "types": {
         str(dtype): torch.ones(2, 3, dtype=dtype)

@@ -132,7 +132,8 @@ def _digest(tensors: Mapping[str, torch.Tensor], texts: Mapping[str, str]) -> st
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        if tensor.numel():  # nothing has no bytes, and torch refuses to look at them
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
