@@ -46,7 +46,8 @@ class Compute(Table, frozen=True, kw_only=True):
 
     Args:
         samples_per_s: samples each site takes a second; the mean of all sites where ``gini`` > 0.
-        gini: how uneven the sites' speeds are, see `uneven_samples_per_s`; 0 is all alike.
+        gini: how uneven the sites' speeds are, and the seconds that a sample takes them; see
+            `uneven_samples_per_s`. 0 is all alike.
         fixed_s: seconds of work in each step, whatever the batch.
         jitter: how a step's work varies around its mean; None for not at all.
         added_delay: a wait after each step; None for none.
