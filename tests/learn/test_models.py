@@ -10,6 +10,7 @@ SHAPES = {
     "softmax": (1, 8, 8),
     "mlp": (1, 8, 8),
     "cnn": (1, 8, 8),
+    "cnn-6": (3, 8, 8),
     "lenet-5": (1, 28, 28),
     "alexnet": (1, 8, 8),
     "vgg-16": (3, 32, 32),
@@ -34,6 +35,7 @@ def flatten(model):
         ("mlp", (1, 8, 8), 64 * 128 + 128 + 128 * 10 + 10),
         ("cnn", (1, 28, 28), 1_663_370),
         ("cnn", (3, 32, 32), 2_156_490),
+        ("cnn-6", (3, 32, 32), 896 + 9_248 + 18_496 + 36_928 + 2_097_664 + 5_130),
         ("lenet-5", (1, 28, 28), 61_706),
         ("vgg-16", (3, 32, 32), 14_728_266),
         ("resnet-20", (3, 32, 32), 269_722),
@@ -114,7 +116,8 @@ def test_initial_weights_have_variance_two_over_fan_in_and_biases_are_zero():
 
 
 @pytest.mark.parametrize(
-    ("name", "smallest"), [("cnn", 4), ("lenet-5", 12), ("alexnet", 7), ("vgg-16", 32)]
+    ("name", "smallest"),
+    [("cnn", 4), ("cnn-6", 4), ("lenet-5", 12), ("alexnet", 7), ("vgg-16", 32)],
 )
 def test_images_down_to_the_stated_size_work_and_smaller_ones_are_refused(name, smallest):
     model = build_model(name, (1, smallest, smallest), 10, seed=0)

@@ -42,6 +42,27 @@ def cnn(shape: tuple[int, int, int], classes: int) -> nn.Module:
     )
 
 
+def cnn_6(shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """Return ``cnn-6``."""
+    channels, height, width = shape
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(32, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(64, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * (height // 4) * (width // 4), 512),
+        nn.ReLU(),
+        nn.Linear(512, classes),
+    )
+
+
 def lenet_5(shape: tuple[int, int, int], classes: int) -> nn.Module:
     """Return ``lenet-5``."""
     channels, height, width = shape

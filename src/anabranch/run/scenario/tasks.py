@@ -16,9 +16,9 @@ class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
     Args:
         data: ``digits``, ``mnist``, ``fashion-mnist``, ``cifar-10``; ``cifar-10-part``, which needs
             only four of its files; or tokens: ``pairs``, ``translation``.
-        model: ``softmax``, ``mlp``, ``cnn``, ``lenet-5``, ``alexnet``, ``vgg-16``, ``resnet-20`` or
-            ``resnet-32``; for ``pairs``, ``bert`` or ``bert-tiny``; for ``translation``,
-            ``t5-small`` or ``t5-tiny``.
+        model: ``softmax``, ``mlp``, ``cnn``, ``cnn-6``, ``lenet-5``, ``alexnet``, ``vgg-16``,
+            ``resnet-20`` or ``resnet-32``; for ``pairs``, ``bert`` or ``bert-tiny``; for
+            ``translation``, ``t5-small`` or ``t5-tiny``.
         hidden: widths of the mlp's hidden layers; its own choice if empty.
         optimiser: ``sgd`` or ``adam``.
         learning_rate: step size.
@@ -41,6 +41,7 @@ class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
         "softmax",
         "mlp",
         "cnn",
+        "cnn-6",
         "lenet-5",
         "alexnet",
         "vgg-16",
