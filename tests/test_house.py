@@ -66,6 +66,7 @@ PURE = [
     "overlay",
     "plan",
     "pace",
+    "merge",
     "fleet",
     "net/frames.py",
     "net/clocks.py",

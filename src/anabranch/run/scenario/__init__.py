@@ -7,6 +7,7 @@ where that is done:
 - who may proceed when, and how much work each has: paces and loads, in `pace`;
 - how the scheduler learns of the network: `scheduler.awareness`;
 - how long computing takes: `fleet`; what goes wrong: `sim.faults`;
+- what an update weighs: `merge`;
 - what the sites do: `tasks`, here.
 """
 

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from anabranch._typed_toml import LONGEST_S, Positive, Seconds, Table
 from anabranch.fleet import Compute, ComputeModel
+from anabranch.merge import Mean
 from anabranch.overlay import Overlay
 from anabranch.pace import AnyLoad, AnyPace, Bsp, EqualBatches
 from anabranch.plan import AnyPlanner, Auxiliary, Packed
@@ -21,10 +22,6 @@ from anabranch.site.dataplane import MOST_CHUNK_ELEMENTS
 
 class EveryStep(Table, frozen=True, kw_only=True, tag_field="kind", tag="every-step"):
     """Synchronise after every step."""
-
-
-class Mean(Table, frozen=True, kw_only=True, tag_field="kind", tag="mean"):
-    """Every site's update weighs the same."""
 
 
 class Shuffled(Table, frozen=True, kw_only=True, tag_field="kind", tag="shuffled"):

@@ -1,0 +1,47 @@
+"""Several rules at once (HAAF, eq. 10: data size, fairness and staleness)."""
+
+from __future__ import annotations
+
+import math
+
+from anabranch._typed_toml import Table
+from anabranch.merge._merge import UpdateFacts
+from anabranch.merge.data_size import DataSize
+from anabranch.merge.fairness import Fairness
+from anabranch.merge.mean import Mean
+from anabranch.merge.staleness import Staleness
+
+Factor = Mean | DataSize | Staleness | Fairness
+
+
+class Product(Table, frozen=True, kw_only=True, tag_field="kind", tag="product"):
+    """An update weighs the product of what several rules say.
+
+    Args:
+        of: the rules, at least one; their order changes no bit.
+
+    Raises:
+        ValueError: there is none.
+    """
+
+    of: tuple[Factor, ...]
+
+    def __post_init__(self) -> None:
+        if not self.of:
+            raise ValueError('a product of no rules; give one or more, or take kind = "mean"')
+
+    def weight(self, facts: UpdateFacts) -> float:
+        """Return the product.
+
+        Raises:
+            ValueError: one of the rules cannot weigh this update.
+
+        >>> facts = UpdateFacts(
+        ...     staleness=3, samples=300, all_samples=1200, mean_loss=2.0, squared_norm=50.0
+        ... )
+        >>> haaf = Product(of=(DataSize(), Fairness(q=1.0, lipschitz=100.0), Staleness(a=0.5)))
+        >>> haaf.weight(facts)
+        0.1
+        """
+        # sorted, because floating-point products depend on their order
+        return math.prod(sorted(rule.weight(facts) for rule in self.of))
