@@ -68,6 +68,7 @@ PURE = [
     "pace",
     "merge",
     "fleet",
+    "learn/sampling.py",
     "net/frames.py",
     "net/clocks.py",
     "net/messages.py",

@@ -53,6 +53,9 @@ def test_what_a_run_without_training_needs_loads_no_torch():
     code = """
 import sys
 import anabranch.learn.checksum, anabranch.learn.partition, anabranch.learn.profiles
+import anabranch.learn.sampling
 print({"torch", "asyncio", "sklearn", "pooch"} & set(sys.modules))
+import anabranch.run.scenario
+print({"torch", "sklearn", "pooch"} & set(sys.modules))
 """
-    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\nset()\n"

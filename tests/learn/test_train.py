@@ -10,12 +10,15 @@ from anabranch.learn.checksum import checksum
 from anabranch.learn.models import build_model
 from anabranch.learn.optimisers import Adam, Sgd
 from anabranch.learn.partition import partition_evenly
+from anabranch.learn.sampling import Resampled, Shuffled
 from anabranch.learn.tasks import load_task
 from anabranch.learn.train import Trainer
 from anabranch.learn.work import DivergedError
 
+SHUFFLED = Shuffled()
 
-def make(task, shard=None, *, optimiser=None, batch_size=32, seed=0, model=None):
+
+def make(task, shard=None, *, optimiser=None, batch_size=32, seed=0, model=None, sampling=SHUFFLED):
     return Trainer(
         task,
         build_model("mlp", task.shape, task.classes, seed=1) if model is None else model,
@@ -23,6 +26,7 @@ def make(task, shard=None, *, optimiser=None, batch_size=32, seed=0, model=None)
         Adam(1e-3) if optimiser is None else optimiser,
         batch_size,
         seed,
+        sampling,
     )
 
 
@@ -234,6 +238,29 @@ def test_a_trainer_goes_on_from_a_state_bit_for_bit(digits, optimiser):
     losses = [[take_step(trainer) for _ in range(60)] for trainer in (first, second)]
     assert losses[0] == losses[1]  # over more than an epoch
     assert checksum(first.flat.parameters) == checksum(second.flat.parameters)
+
+
+def test_a_trainer_that_resamples_goes_on_from_a_state_bit_for_bit(digits):
+    first, second = (make(digits, seed=seed, sampling=Resampled(beta=0.9)) for seed in (0, 1))
+    for _ in range(3):
+        take_step(first)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    losses = [[take_step(trainer) for _ in range(10)] for trainer in (first, second)]
+    assert losses[0] == losses[1]
+    assert checksum(first.flat.parameters) == checksum(second.flat.parameters)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_state_of_another_sampling_is_refused(digits, order):
+    one, other = [make(digits), make(digits, sampling=Resampled(beta=0.9))][::order]
+    with pytest.raises(ValueError, match="the state is of another sampling"):
+        one.load_state_dict(other.state_dict())
+
+
+def test_labels_of_tokens_cannot_be_resampled_by():
+    task = load_task("translation")
+    with pytest.raises(ValueError, match=r"cannot resample by labels of shape \(3, \d+\)"):
+        make(task, np.arange(3), model=nn.Linear(2, 2), batch_size=1, sampling=Resampled())
 
 
 def test_a_state_of_another_model_or_optimiser_is_refused(digits):

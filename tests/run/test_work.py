@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 
+from anabranch.learn.sampling import Resampled
 from anabranch.learn.work import Work
 from anabranch.net.errors import RunAborted
 from anabranch.plan import Fapt
@@ -96,6 +98,19 @@ def test_the_seed_decides_what_is_drawn() -> None:
         return work.buffer.tobytes()
 
     assert first_gradients(1) == first_gradients(1) != first_gradients(2)
+
+
+def test_a_site_draws_as_the_scenario_says() -> None:
+    def first_gradients(given: Scenario) -> bytes:
+        work = make_work(given, 0, NAMES, None, False).work
+        work.local_step(16)
+        return work.buffer.tobytes()
+
+    shuffled = scenario(SOFTMAX)
+    weakly, strongly = (
+        structs.replace(shuffled, sampling=Resampled(beta=beta)) for beta in (0.0, 0.999)
+    )
+    assert len({first_gradients(given) for given in (shuffled, weakly, strongly)}) == 3
 
 
 @pytest.mark.parametrize(

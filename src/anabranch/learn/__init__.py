@@ -1,12 +1,14 @@
 """What is learnt: tasks, models, how data is split, and training steps. Synchronous, no network.
 
-Import the module you need; `profiles`, `partition` and `checksum` come without torch:
+Import the module you need; `profiles`, `partition`, `sampling` and `checksum` come without torch:
 
 - `tasks`: named data sets as tensors;
 - `models`: networks of images and of tokens, the same at every site;
 - `profiles`: a model's parameter shapes alone, for runs that communicate without training, and how
   fast machines compute;
 - `partition`: which samples each site holds;
+- `sampling`: which of them it draws for each batch; `resampling`: rare labels more often, also as a
+  torch sampler for a loader of one's own;
 - `flat`: a model's parameters and gradients as two flat buffers;
 - `checksum`: tells whether two buffers are the same, bit for bit;
 - `optimisers`: updates that give the same bits on every machine;

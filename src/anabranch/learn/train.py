@@ -24,10 +24,12 @@ from torch.nn import functional
 
 from anabranch.learn.flat import FlatModel
 from anabranch.learn.optimisers import Optimiser
+from anabranch.learn.sampling import Sampling, Shuffled
 from anabranch.learn.tasks import Task
 from anabranch.learn.work import DivergedError, State
 
 _EVALUATION_BATCH = 256
+_SHUFFLED = Shuffled()
 
 
 class Trainer:
@@ -40,14 +42,16 @@ class Trainer:
         optimiser: the same at every site.
         batch_size: samples a step, in [1, n]. The same at every site, or the plain mean of
             gradients is not the gradient of all samples.
-        seed: of this site's shuffling and dropout, >= 0; give each site its own.
+        seed: of this site's draws and dropout, >= 0; give each site its own.
+        sampling: which of the shard's samples come next.
 
     Attributes:
         flat: the model and its buffers.
         steps: how many are done.
 
     Raises:
-        ValueError: a shard with indices the task has not got, or a batch larger than the shard.
+        ValueError: a shard with indices the task has not got, a batch larger than the shard, or
+            labels that the sampling cannot draw by.
     """
 
     flat: FlatModel
@@ -61,6 +65,7 @@ class Trainer:
         optimiser: Optimiser,
         batch_size: int,
         seed: int,
+        sampling: Sampling = _SHUFFLED,
     ) -> None:
         known = len(task.train_labels)
         if shard.ndim != 1 or not shard.size or shard.min() < 0 or shard.max() >= known:
@@ -73,13 +78,11 @@ class Trainer:
                 f"batch_size is {batch_size}, which must be in 1..{shard.size}, the samples of "
                 "this shard"
             )
-        sampling, self._dropout = np.random.default_rng(seed).spawn(2)
+        drawing, self._dropout = np.random.default_rng(seed).spawn(2)
         self.flat = FlatModel(model)
         self.steps = 0
         self._task = task
-        self._shard = shard
-        self._waiting = shard[:0]  # of the epoch in progress
-        self._sampling = sampling
+        self._draws = sampling.start(shard, task.train_labels[shard].numpy(), drawing)
         self._batch_size = batch_size
         self._update = optimiser.start(self.flat.parameters.size)
 
@@ -93,7 +96,7 @@ class Trainer:
         Raises:
             DivergedError: the loss is not finite; there is nothing to exchange.
         """
-        chosen = torch.from_numpy(self._draw(batch_size or self._batch_size))
+        chosen = torch.from_numpy(self._draws.draw(batch_size or self._batch_size))
         self.flat.module.train()
         self.flat.zero_gradients()
         with torch.random.fork_rng(devices=[]):
@@ -109,14 +112,6 @@ class Trainer:
             torch.autograd.backward(mean_loss)
         return loss
 
-    def _draw(self, count: int) -> npt.NDArray[np.int64]:
-        """Return the next samples: epochs, newly shuffled, are strung together."""
-        while self._waiting.size < count:
-            again = self._sampling.permutation(self._shard)
-            self._waiting = np.concatenate([self._waiting, again])
-        drawn, self._waiting = self._waiting[:count], self._waiting[count:]
-        return drawn
-
     def update(self) -> None:
         """Apply ``flat.gradients`` to ``flat.parameters`` and count the step."""
         self._update(self.flat.parameters, self.flat.gradients)
@@ -128,8 +123,7 @@ class Trainer:
             "model": self.flat.module.state_dict(),
             "optimiser": self._update.state_dict(),
             "steps": self.steps,
-            "waiting": self._waiting,
-            "sampling": self._sampling.bit_generator.state,
+            **self._draws.state_dict(),
             "dropout": self._dropout.bit_generator.state,
         }
 
@@ -137,15 +131,15 @@ class Trainer:
         """Go on from a state of a trainer that was made alike; the next steps are the same bits.
 
         Raises:
-            ValueError: it is of another model or optimiser.
+            ValueError: it is of another model, optimiser or sampling.
         """
         try:
             self.flat.module.load_state_dict(state["model"])
         except RuntimeError as error:
             raise ValueError(f"the state is of another model: {error}") from None
         self._update.load_state_dict(state["optimiser"])
-        self.steps, self._waiting = state["steps"], state["waiting"]
-        self._sampling.bit_generator.state = state["sampling"]
+        self._draws.load_state_dict(state)
+        self.steps = state["steps"]
         self._dropout.bit_generator.state = state["dropout"]
 
     def accuracy(self, samples: int | None = None) -> float:

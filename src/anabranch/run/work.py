@@ -154,6 +154,7 @@ class _Training:
             optimiser,
             task.batch_size,
             seed=scenario.seed * sites + site,
+            sampling=scenario.sampling,
         )
         self.buffer = self._trainer.flat.gradients
         self.model = self._trainer.flat.parameters

@@ -64,6 +64,21 @@ def test_a_scenario_is_read_with_its_defaults() -> None:
             r"stop\.at_target: there is no target",
         ),
         ("rounds = 3", "rounds = ", "not TOML: .*line 3"),
+        (
+            "= 0.1",
+            "= 0.1\ndata = 'translation'\n[sampling]\nkind = 'resampled'",
+            r'sampling\.kind: "resampled" goes by the one label of each sample, and translation',
+        ),
+        (
+            "= 0.1",
+            "= 0.1\n[sampling]\nkind = 'resampled'\nbeta = 1",
+            r"sampling\.beta: must be a number < 1, not 1",
+        ),
+        (
+            'kind = "train"\nlearning_rate = 0.1',
+            'kind = "exchange"\nelements = 9\n[sampling]\nkind = "resampled"',
+            r'sampling\.kind: "resampled" is for task\.kind = "train"; .*; leave it out',
+        ),
         ('"fapt"\nroots = 9', '"file"', r"route\.path: this key is required"),
         (
             "stop.rounds",

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import re
 
+from anabranch._typed_toml import tag_of
 from anabranch.fleet import ComputeError
 from anabranch.learn.profiles import load_profile
+from anabranch.learn.sampling import Shuffled
 from anabranch.overlay import Overlay, OverlayError
 from anabranch.pace import TunedBatches
 from anabranch.plan import PlanError
 from anabranch.run.scenario._model import Scenario, compute_model
-from anabranch.run.scenario.tasks import Exchange, Own
+from anabranch.run.scenario.tasks import Exchange, Own, Train
 from anabranch.scheduler.awareness import Passive
 from anabranch.sim.faults import FaultError, script
 
@@ -39,6 +41,7 @@ def check_keys(scenario: Scenario) -> None:
         _check_own(task)
     elif task.optimiser == "adam" and task.momentum:
         raise ScenarioError("task.momentum: adam has none; leave it out")
+    _check_data(scenario)
     if scenario.stop.at_target and task.target_accuracy is None:
         raise ScenarioError(
             "stop.at_target: there is no target; give task.target_accuracy, or leave it out"
@@ -52,6 +55,22 @@ def check_keys(scenario: Scenario) -> None:
     _check_served(scenario)
     if not scenario.routes:
         raise ScenarioError("route: there is none; give at least one")
+
+
+def _check_data(scenario: Scenario) -> None:
+    task, sampling = scenario.task, scenario.sampling
+    if not isinstance(task, Train):
+        if not isinstance(sampling, Shuffled):
+            raise ScenarioError(
+                f'sampling.kind: "{tag_of(sampling)}" is for task.kind = "train"; code of your own '
+                "draws its samples itself, and an exchange draws none; leave it out"
+            )
+        return
+    if sampling.by_label and task.data == "translation":
+        raise ScenarioError(
+            f'sampling.kind: "{tag_of(sampling)}" goes by the one label of each sample, and '
+            "translation has one for each token; leave it out, or take other data"
+        )
 
 
 def _check_own(task: Own) -> None:

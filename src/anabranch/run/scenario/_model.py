@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from anabranch._typed_toml import LONGEST_S, Positive, Seconds, Table
 from anabranch.fleet import Compute, ComputeModel
+from anabranch.learn.sampling import AnySampling, Shuffled
 from anabranch.merge import Mean
 from anabranch.overlay import Overlay
 from anabranch.pace import AnyLoad, AnyPace, Bsp, EqualBatches
@@ -22,10 +23,6 @@ from anabranch.site.dataplane import MOST_CHUNK_ELEMENTS
 
 class EveryStep(Table, frozen=True, kw_only=True, tag_field="kind", tag="every-step"):
     """Synchronise after every step."""
-
-
-class Shuffled(Table, frozen=True, kw_only=True, tag_field="kind", tag="shuffled"):
-    """Samples are dealt evenly to the sites, and every site shuffles its own each epoch."""
 
 
 class ByShare(Table, frozen=True, kw_only=True, tag_field="kind", tag="by-share"):
@@ -95,7 +92,7 @@ class Scenario(Table, frozen=True, kw_only=True):
         period: how often they talk.
         merge: what an update weighs.
         load: how much work each does.
-        sampling: which samples each draws.
+        sampling: which of its samples each draws.
         task: what the sites do.
         stop: when the run ends.
         compute: how long computing takes. In simulation that is all it takes; with real
@@ -132,7 +129,7 @@ class Scenario(Table, frozen=True, kw_only=True):
     period: EveryStep = EveryStep()
     merge: Mean = Mean()
     load: AnyLoad = EqualBatches()
-    sampling: Shuffled = Shuffled()
+    sampling: AnySampling = Shuffled()
     task: Task
     stop: Stop
     compute: Compute | None = None
