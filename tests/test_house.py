@@ -68,6 +68,7 @@ PURE = [
     "pace",
     "merge",
     "fleet",
+    "learn/partition.py",
     "learn/sampling.py",
     "net/frames.py",
     "net/clocks.py",

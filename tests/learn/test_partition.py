@@ -1,9 +1,18 @@
+from typing import get_args
+
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from anabranch.learn.partition import partition_evenly
+from anabranch.learn.partition import (
+    AnyPartition,
+    Dirichlet,
+    Even,
+    Quantity,
+    Shards,
+    partition_evenly,
+)
 
 
 @settings(deadline=None)
@@ -31,3 +40,141 @@ def test_samples_are_shuffled_before_they_are_dealt():
 def test_no_site_or_more_sites_than_samples_is_refused(sites):
     with pytest.raises(ValueError, match=f"5 samples to {sites} sites"):
         partition_evenly(5, sites, seed=0)
+
+
+def labels_of(counts, seed=0):
+    """Return so many labels of each class, mixed."""
+    labels = np.repeat(np.arange(len(counts)), counts)
+    return np.random.default_rng(seed).permutation(labels)
+
+
+TEN = labels_of([100] * 10)
+EACH = [Even(), Dirichlet(alpha=2.0), Shards(per_site=2), Quantity(alpha=2.0)]
+each = pytest.mark.parametrize("partition", EACH, ids=str)
+
+
+def counts_of(labels, shards):
+    """Return how many of each class each site has."""
+    classes = np.unique(labels)
+    return np.array([[(labels[shard] == label).sum() for shard in shards] for label in classes])
+
+
+def test_no_partition_is_left_out():
+    assert {type(partition) for partition in EACH} == set(get_args(AnyPartition))
+
+
+@each
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=5), st.integers(1, 5), st.integers(0, 2**32)
+)
+def test_every_sample_goes_to_one_site_and_every_site_has_enough(partition, counts, sites, seed):
+    labels = labels_of(counts, seed)
+    assume(len(labels) >= 10 * sites)
+    shards = partition.deal(labels, sites, seed)
+    assert len(shards) == sites
+    assert min(shard.size for shard in shards) >= 1
+    assert {shard.dtype for shard in shards} == {np.dtype(np.int64)}
+    np.testing.assert_array_equal(np.sort(np.concatenate(shards)), np.arange(len(labels)))
+
+
+@each
+def test_the_seed_alone_decides_who_holds_what(partition):
+    first, again, other = (
+        [shard.tolist() for shard in partition.deal(TEN, 4, seed)] for seed in (7, 7, 8)
+    )
+    assert first == again != other
+
+
+@each
+def test_each_site_has_as_many_samples_as_are_asked_for(partition):
+    for seed in range(20):
+        assert min(shard.size for shard in partition.deal(TEN, 4, seed, least=100)) >= 100
+
+
+@each
+def test_more_samples_than_there_are_cannot_be_asked_for(partition):
+    with pytest.raises(ValueError, match="sites"):
+        partition.deal(TEN, 4, seed=0, least=251)
+    with pytest.raises(ValueError, match="1000 samples to 0 sites"):
+        partition.deal(TEN, 0, seed=0)
+
+
+@each
+def test_one_site_gets_everything(partition):
+    [shard] = partition.deal(TEN, 1, seed=0)
+    np.testing.assert_array_equal(np.sort(shard), np.arange(1000))
+
+
+def test_even_deals_as_ever():
+    for mine, before in zip(Even().deal(TEN, 3, 5), partition_evenly(1000, 3, 5), strict=True):
+        np.testing.assert_array_equal(mine, before)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 1.0, 10.0])
+def test_shares_of_a_class_have_the_spread_of_the_dirichlet_distribution(alpha):
+    """The variance of one of N shares is (N - 1) / (N² (N alpha + 1))."""
+    labels, sites = labels_of([200] * 10), 6
+    shares = [
+        counts_of(labels, Dirichlet(alpha=alpha).deal(labels, sites, seed)) / 200
+        for seed in range(40)
+    ]
+    expected = (sites - 1) / (sites**2 * (sites * alpha + 1))
+    assert np.mean(shares) == pytest.approx(1 / sites)
+    assert np.var(shares) == pytest.approx(expected, rel=0.15)
+
+
+def test_classes_are_dealt_independently_and_their_samples_mixed():
+    labels = np.repeat(np.arange(2), 500)
+    shards = Dirichlet(alpha=1.0).deal(labels, 2, seed=0)
+    first, second = counts_of(labels, shards)
+    assert first.tolist() != second.tolist()
+    zeros = np.concatenate([shard[labels[shard] == 0] for shard in shards])
+    assert zeros.tolist() != sorted(zeros)
+
+
+def test_a_large_concentration_deals_every_class_evenly():
+    shards = Dirichlet(alpha=1e9).deal(TEN, 4, seed=0)
+    assert set(counts_of(TEN, shards).ravel()) == {25}
+
+
+def test_a_concentration_that_starves_a_site_is_refused_with_the_fix():
+    with pytest.raises(ValueError, match=r"alpha is 1e-06, .* raise alpha, or lower batch_size"):
+        Dirichlet(alpha=1e-6).deal(labels_of([50, 50]), 3, seed=0)
+
+
+@pytest.mark.parametrize("per_site", [1, 2, 5])
+def test_a_site_with_a_few_shards_has_hardly_more_labels_and_as_many_samples(per_site):
+    for seed in range(20):
+        shards = Shards(per_site=per_site).deal(TEN, 10, seed)
+        counts = counts_of(TEN, shards)
+        assert {shard.size for shard in shards} == {100}
+        assert ((counts > 0).sum(axis=0) <= per_site).all()  # here no shard has two labels
+
+
+def test_shards_that_cut_through_labels_add_one_at_most():
+    labels = labels_of([37, 20, 43])
+    for shard in Shards(per_site=1).deal(labels, 7, seed=0):
+        assert len(set(labels[shard])) <= 2
+
+
+def test_quantity_skews_sizes_and_mixes_labels():
+    shards = Quantity(alpha=1.0).deal(TEN, 3, seed=1)
+    sizes = sorted(shard.size for shard in shards)
+    assert sizes[-1] > 2 * sizes[0]
+    shares = counts_of(TEN, shards)[:, np.argmax([shard.size for shard in shards])] / sizes[-1]
+    assert shares.max() < 0.2
+
+
+@pytest.mark.parametrize("partition", [Dirichlet(alpha=1.0), Shards()], ids=str)
+def test_samples_with_several_labels_cannot_be_dealt_by_them(partition):
+    with pytest.raises(ValueError, match=r"labels have shape \(9, 4\), not one for each"):
+        partition.deal(np.zeros((9, 4), np.int64), 2, seed=0)
+    assert partition.by_label
+
+
+@pytest.mark.parametrize("partition", [Even(), Quantity(alpha=1.0)], ids=str)
+def test_samples_with_several_labels_are_dealt_without(partition):
+    shards = partition.deal(np.zeros((9, 4), np.int64), 2, seed=0)
+    np.testing.assert_array_equal(np.sort(np.concatenate(shards)), np.arange(9))
+    assert not partition.by_label

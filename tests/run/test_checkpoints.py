@@ -41,6 +41,8 @@ TASKS = {
     "momentum": 'data = "digits"\nmodel = "softmax"\nlearning_rate = 0.3\nmomentum = 0.9',
     "adam": 'data = "digits"\nmodel = "mlp"\nhidden = [8]\n'
     'optimiser = "adam"\nlearning_rate = 0.01',
+    "resampled": 'data = "digits"\nmodel = "softmax"\nlearning_rate = 0.3\n'
+    'partition = {kind = "dirichlet", alpha = 0.5}',
 }
 # In a chain a site adds up two contributions, and sums of more depend on which comes first.
 CHAIN = 'route = {kind = "balanced", arity = 1}'
@@ -87,10 +89,11 @@ def scenario(
     what = f'kind = "own"\nfactory = "{module}:Work"'
     if task != "own":
         what = f'kind = "train"\n{TASKS[task]}'
+    sampling = 'sampling = {kind = "resampled", beta = 0.9}\n' if task == "resampled" else ""
     path = folder / "scenario.toml"
     path.write_text(
         f'overlay = "overlay.toml"\n{route}\nstop = {{rounds = {rounds}}}\nchunk_elements = 64\n'
-        f"compute = {{samples_per_s = 400}}\n[task]\n{what}\nbatch_size = 16\n"
+        f"{sampling}compute = {{samples_per_s = 400}}\n[task]\n{what}\nbatch_size = 16\n"
         f"evaluate_every = 3\n{fault}"
     )
     return path

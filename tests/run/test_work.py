@@ -9,7 +9,12 @@ import pytest
 import torch
 from msgspec import structs
 
+from anabranch.learn.models import build_model
+from anabranch.learn.optimisers import Sgd
+from anabranch.learn.partition import Dirichlet, Quantity
 from anabranch.learn.sampling import Resampled
+from anabranch.learn.tasks import load_task
+from anabranch.learn.train import Trainer
 from anabranch.learn.work import Work
 from anabranch.net.errors import RunAborted
 from anabranch.plan import Fapt
@@ -100,17 +105,29 @@ def test_the_seed_decides_what_is_drawn() -> None:
     assert first_gradients(1) == first_gradients(1) != first_gradients(2)
 
 
-def test_a_site_draws_as_the_scenario_says() -> None:
-    def first_gradients(given: Scenario) -> bytes:
-        work = make_work(given, 0, NAMES, None, False).work
-        work.local_step(16)
-        return work.buffer.tobytes()
+def test_uneven_data_is_dealt_and_drawn_as_the_scenario_says() -> None:
+    task = structs.replace(SOFTMAX, partition=Dirichlet(alpha=0.5))
+    given = structs.replace(scenario(task, seed=3), sampling=Resampled(beta=0.99))
+    sites = [make_work(given, site, NAMES, None, False).work for site in range(SITES)]
+    labels = load_task("digits").train_labels.numpy()
+    shards = Dirichlet(alpha=0.5).deal(labels, SITES, seed=3, least=16)
+    data = load_task("digits")
+    for site, (work, shard) in enumerate(zip(sites, shards, strict=True)):
+        model = build_model("softmax", data.shape, data.classes, seed=3)
+        trainer = Trainer(
+            *(data, model, shard, Sgd(0.5), 16),
+            seed=3 * SITES + site,
+            sampling=Resampled(beta=0.99),
+        )
+        for _ in range(3):
+            assert work.local_step(16) == trainer.compute_gradients()
+            assert work.buffer.tobytes() == trainer.flat.gradients.tobytes()
 
-    shuffled = scenario(SOFTMAX)
-    weakly, strongly = (
-        structs.replace(shuffled, sampling=Resampled(beta=beta)) for beta in (0.0, 0.999)
-    )
-    assert len({first_gradients(given) for given in (shuffled, weakly, strongly)}) == 3
+
+def test_a_partition_that_leaves_a_site_no_batch_names_the_key() -> None:
+    task = structs.replace(SOFTMAX, partition=Quantity(alpha=1e-3))
+    with pytest.raises(ValueError, match=r"^task\.partition: alpha is 0\.001.* fewer than 16 sam"):
+        works(task)
 
 
 @pytest.mark.parametrize(

@@ -139,18 +139,22 @@ class _Training:
         self, scenario: Scenario, task: Train, site: int, sites: int, data_dir: Path | None
     ) -> None:
         from anabranch.learn.optimisers import Adam, Optimiser, Sgd
-        from anabranch.learn.partition import partition_evenly
         from anabranch.learn.train import Trainer
 
         data = _load_task(task.data, data_dir)
         model = _build_model(task, data, scenario.seed)
+        labels = data.train_labels.numpy()
+        try:
+            shards = task.partition.deal(labels, sites, scenario.seed, least=task.batch_size)
+        except ValueError as error:
+            raise ValueError(f"task.partition: {error}") from None
         rate = task.learning_rate
         optimiser: Optimiser
         optimiser = Adam(rate) if task.optimiser == "adam" else Sgd(rate, task.momentum)
         self._trainer = Trainer(
             data,
             model,
-            partition_evenly(len(data.train_labels), sites, scenario.seed)[site],
+            shards[site],
             optimiser,
             task.batch_size,
             seed=scenario.seed * sites + site,

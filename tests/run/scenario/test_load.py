@@ -66,6 +66,17 @@ def test_a_scenario_is_read_with_its_defaults() -> None:
         ("rounds = 3", "rounds = ", "not TOML: .*line 3"),
         (
             "= 0.1",
+            "= 0.1\npartition = {kind = 'dirichlet', alpha = 0}",
+            r"task\.partition\.alpha: must be a number > 0",
+        ),
+        ("= 0.1", "= 0.1\npartition.kind = 'shard'", r"task\.partition\.kind: .*mean 'shards'"),
+        (
+            "= 0.1",
+            "= 0.1\ndata = 'translation'\npartition.kind = 'shards'",
+            r'task\.partition\.kind: "shards" goes by the one label of each sample, and trans',
+        ),
+        (
+            "= 0.1",
             "= 0.1\ndata = 'translation'\n[sampling]\nkind = 'resampled'",
             r'sampling\.kind: "resampled" goes by the one label of each sample, and translation',
         ),

@@ -8,7 +8,7 @@ where that is done:
 - how the scheduler learns of the network: `scheduler.awareness`;
 - how long computing takes: `fleet`; what goes wrong: `sim.faults`;
 - what an update weighs: `merge`;
-- which samples a site draws: `learn.sampling`;
+- which samples a site draws: `learn.sampling`, and which it holds: `learn.partition`;
 - what the sites do: `tasks`, here.
 """
 

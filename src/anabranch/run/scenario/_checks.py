@@ -66,11 +66,12 @@ def _check_data(scenario: Scenario) -> None:
                 "draws its samples itself, and an exchange draws none; leave it out"
             )
         return
-    if sampling.by_label and task.data == "translation":
-        raise ScenarioError(
-            f'sampling.kind: "{tag_of(sampling)}" goes by the one label of each sample, and '
-            "translation has one for each token; leave it out, or take other data"
-        )
+    for key, answer in (("task.partition", task.partition), ("sampling", sampling)):
+        if answer.by_label and task.data == "translation":
+            raise ScenarioError(
+                f'{key}.kind: "{tag_of(answer)}" goes by the one label of each sample, and '
+                "translation has one for each token; leave it out, or take other data"
+            )
 
 
 def _check_own(task: Own) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta, field
 
 from anabranch._typed_toml import Positive, Table
+from anabranch.learn.partition import AnyPartition, Even
 from anabranch.learn.profiles import load_profile
 
 
@@ -16,6 +17,7 @@ class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
     Args:
         data: ``digits``, ``mnist``, ``fashion-mnist``, ``cifar-10``; ``cifar-10-part``, which needs
             only four of its files; or tokens: ``pairs``, ``translation``.
+        partition: which samples each site holds.
         model: ``softmax``, ``mlp``, ``cnn``, ``cnn-6``, ``lenet-5``, ``alexnet``, ``vgg-16``,
             ``resnet-20`` or ``resnet-32``; for ``pairs``, ``bert`` or ``bert-tiny``; for
             ``translation``, ``t5-small`` or ``t5-tiny``.
@@ -37,6 +39,7 @@ class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
         "pairs",
         "translation",
     ] = "digits"
+    partition: AnyPartition = Even()
     model: Literal[
         "softmax",
         "mlp",
