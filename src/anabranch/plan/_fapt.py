@@ -22,6 +22,7 @@ from anabranch._typed_toml import Table
 from anabranch.overlay import Overlay
 from anabranch.plan._model import NO_PARENT, Plan, PlanError, Tree
 from anabranch.plan._planner import CHUNK_ELEMENTS
+from anabranch.plan._shortest import shortest_paths
 
 
 class Fapt(Table, frozen=True, kw_only=True, tag_field="kind", tag="fapt"):
@@ -78,28 +79,18 @@ class FastestPaths:
 def fastest_paths(overlay: Overlay) -> FastestPaths:
     """Find the fastest paths between all pairs of sites (Algorithm 1, line 7).
 
-    Floyd-Warshall in both directions, O(n^3). Equal paths: the one whose highest-numbered relay
-    is lowest, a direct link before all others, so equal overlays give equal trees.
+    Of equal paths, see :func:`anabranch.plan._shortest.shortest_paths`.
     """
     if overlay.size == 1:
         alone = np.full((1, 1), NO_PARENT, dtype=np.int32)
         return FastestPaths(alone, alone, np.full(1, np.inf))
     goodput_bps = overlay.goodput_matrix_bps()
-    # Delays relative to the fastest link's, since scipy takes values near 1e-8 for "no edge".
     fastest_bps = goodput_bps.max()
     with np.errstate(divide="ignore"):
-        w_trans = fastest_bps / goodput_bps  # inf where there is no link
-    np.fill_diagonal(w_trans, 0.0)
-    from scipy.sparse import csgraph  # here, because it takes half a second to import
-
-    down, down_parent = csgraph.floyd_warshall(w_trans, return_predecessors=True)
-    # A copy, since scipy's compiled loop swallows its own error on an array that is not C-ordered.
-    backward = np.ascontiguousarray(w_trans.T)
-    up, up_parent = csgraph.floyd_warshall(backward, return_predecessors=True)
-    for parents in (up_parent, down_parent):
-        np.fill_diagonal(parents, NO_PARENT)
-    quality_bps = fastest_bps / (up.max(axis=1) + down.max(axis=1))
-    return FastestPaths(up_parent, down_parent, quality_bps)
+        w_trans = fastest_bps / goodput_bps  # relative; inf where there is no link
+    paths = shortest_paths(w_trans)
+    quality_bps = fastest_bps / (paths.up.max(axis=1) + paths.down.max(axis=1))
+    return FastestPaths(paths.up_parent, paths.down_parent, quality_bps)
 
 
 def fapt(overlay: Overlay, *, roots: int | Sequence[int] = 1, version: int = 1) -> Plan:
