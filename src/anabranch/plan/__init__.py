@@ -11,6 +11,8 @@ from anabranch.plan._balanced import Balanced, balanced
 from anabranch.plan._delay import down_delays_s_per_bit, up_delays_s_per_bit
 from anabranch.plan._fapt import Fapt, fapt
 from anabranch.plan._files import FromFile, dumps, loads
+from anabranch.plan._forest_cycle import Cycle, cycle
+from anabranch.plan._forest_problem import ForestProblem
 from anabranch.plan._limit import limit_rate_bps, limit_s, share_of_limit
 from anabranch.plan._load import Port, link_load, port_bps, port_load, steady_rate_bps
 from anabranch.plan._model import ABSENT, NO_PARENT, Chunk, Plan, PlanError, Tree, deal
@@ -42,7 +44,9 @@ __all__ = [
     "Auxiliary",
     "Balanced",
     "Chunk",
+    "Cycle",
     "Fapt",
+    "ForestProblem",
     "FromFile",
     "Packed",
     "Place",
@@ -59,6 +63,7 @@ __all__ = [
     "balanced",
     "children_towards",
     "cut",
+    "cycle",
     "deal",
     "disjoint_paths",
     "down_delays_s_per_bit",
