@@ -11,6 +11,7 @@ from anabranch.plan._balanced import Balanced, balanced
 from anabranch.plan._delay import down_delays_s_per_bit, up_delays_s_per_bit
 from anabranch.plan._fapt import Fapt, fapt
 from anabranch.plan._files import FromFile, dumps, loads
+from anabranch.plan._forest import AggregationTree, Forest, forest
 from anabranch.plan._forest_cycle import Cycle, cycle
 from anabranch.plan._forest_problem import ForestProblem
 from anabranch.plan._limit import limit_rate_bps, limit_s, share_of_limit
@@ -40,12 +41,14 @@ __all__ = [
     "ABSENT",
     "NO_PARENT",
     "PLANNERS",
+    "AggregationTree",
     "AnyPlanner",
     "Auxiliary",
     "Balanced",
     "Chunk",
     "Cycle",
     "Fapt",
+    "Forest",
     "ForestProblem",
     "FromFile",
     "Packed",
@@ -69,6 +72,7 @@ __all__ = [
     "down_delays_s_per_bit",
     "dumps",
     "fapt",
+    "forest",
     "in_between",
     "interleave",
     "limit_rate_bps",
