@@ -19,6 +19,7 @@ from msgspec import Meta, inspect
 
 T = TypeVar("T")
 Positive = Annotated[int, Meta(ge=1)]
+Part = Annotated[float, Meta(gt=0, le=1)]
 # At the first use of a type msgspec looks at its fields; two threads that do so at once crash.
 _one_at_a_time = threading.RLock()
 LONGEST_S = 1e9  # thirty years; TOML has inf and nan, and a bound keeps both out

@@ -13,6 +13,9 @@ from anabranch.plan._fapt import Fapt, fapt
 from anabranch.plan._files import FromFile, dumps, loads
 from anabranch.plan._forest import AggregationTree, Forest, forest
 from anabranch.plan._forest_cycle import Cycle, cycle
+from anabranch.plan._forest_eda import EdaForest
+from anabranch.plan._forest_exact import ExactForest
+from anabranch.plan._forest_local import LocalForest
 from anabranch.plan._forest_problem import ForestProblem
 from anabranch.plan._limit import limit_rate_bps, limit_s, share_of_limit
 from anabranch.plan._load import Port, link_load, port_bps, port_load, steady_rate_bps
@@ -36,21 +39,26 @@ from anabranch.plan._stream import cut, interleave
 
 AnyPlanner = Star | Balanced | Spanning | Fapt | Packed | FromFile
 PLANNERS: tuple[type[AnyPlanner], ...] = _get_args(AnyPlanner)
+AnyForestSearch = EdaForest | LocalForest | ExactForest
 
 __all__ = [
     "ABSENT",
     "NO_PARENT",
     "PLANNERS",
     "AggregationTree",
+    "AnyForestSearch",
     "AnyPlanner",
     "Auxiliary",
     "Balanced",
     "Chunk",
     "Cycle",
+    "EdaForest",
+    "ExactForest",
     "Fapt",
     "Forest",
     "ForestProblem",
     "FromFile",
+    "LocalForest",
     "Packed",
     "Place",
     "Plan",
