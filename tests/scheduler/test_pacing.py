@@ -321,3 +321,36 @@ def test_who_computes_ahead_abandons_all_that_it_was_let_compute() -> None:
     assert decision.permissions == (Permission(1, 3, 1, True), Permission(1, 4, 1, False))
     _, decision = push(book, 1, 3, now_s + 1.0)
     assert [(each.update, each.missed) for each in decision.applied] == [((1, 3), 0)]
+
+
+def test_who_computes_ahead_and_stood_still_has_its_second_update_discarded_like_its_first() -> (
+    None
+):
+    book = begun(PaceBook(R2sp(relaxation=0.0), Equal(1), (0, 1, 2), (3,), 99, ahead=1))
+    now_s, latest = 0.0, {0: 0, 1: 0, 2: 0}
+    decisions: list[Decision] = []
+
+    def push(worker: int) -> None:
+        latest[worker] += 1
+        decisions.extend(book.asked(worker, latest[worker], 1, 1.0, now_s))
+        decisions.extend(book.came(3, worker, latest[worker], now_s))
+
+    def pass_s(seconds: float) -> None:
+        nonlocal now_s
+        until_s = now_s + seconds
+        while book.due_s <= until_s:
+            now_s = book.due_s
+            decisions.extend(book.look(now_s))
+        now_s = until_s
+
+    for round in range(40):
+        pass_s(1.0)
+        for worker in (0, 1, 2):
+            if (worker != 2 or not 10 <= round < 30) and latest[worker] < book.made(worker):
+                push(worker)
+    discarded = [update for each in decisions for update in each.discarded if update[0] == 2]
+    assert len(discarded) == 2
+    assert discarded[1] == (2, discarded[0][1] + 1)
+    applied = [each.update for decision in decisions for each in decision.applied]
+    assert applied[-1][0] in latest
+    assert max(update for worker, update in applied if worker == 2) > discarded[1][1]

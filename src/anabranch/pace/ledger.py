@@ -81,9 +81,7 @@ class Ledger:
             self.version += 1
         for update in step.apply:
             seen = self._settle(update)
-            of_own = self._own.get(update[0], 0) - seen.own
-            missed = self._updates - seen.updates - of_own
-            bound = self._bound(self._joined - seen.left)
+            missed, bound = self._missed(update[0], seen), self._bound(self._joined - seen.left)
             assert bound is None or missed <= bound, (
                 f"update {update} missed {missed} of others, the staleness bound is {bound}"
             )
@@ -98,6 +96,16 @@ class Ledger:
             pulled = self._pulled.setdefault(worker, deque())
             pulled.extend([seen] * (1 + self._ahead - len(pulled)))
         return tuple(applied)
+
+    def is_late(self, update: Update) -> bool:
+        """Return whether an update that waits has missed more than the bound by now."""
+        seen = self._waiting[update]
+        bound = self._bound(self._joined - seen.left)
+        return bound is not None and self._missed(update[0], seen) > bound
+
+    def _missed(self, worker: int, seen: _Seen) -> int:
+        """Return how many updates of others became part of the model since a worker went on."""
+        return self._updates - seen.updates - (self._own.get(worker, 0) - seen.own)
 
     def _bound(self, workers: int) -> int | None:
         """Return how many updates of others one may have missed."""

@@ -369,6 +369,8 @@ class PaceBook:
         leaving: list[int] = []
         for told in steps:
             step = self._in_our_names(told)
+            if self._ahead:
+                step = self._without_late(step)
             applied = self._ledger.enter(step)
             permissions, finished = [], []
             for worker in step.proceed:
@@ -395,6 +397,15 @@ class PaceBook:
         for worker in leaving:
             decisions += self._leave(worker, now_s)
         return tuple(decisions)
+
+    def _without_late(self, step: Step) -> Step:
+        """Discard what comes after an update that was discarded, on a model as old.
+
+        A pace takes its worker to have gone on with a new one.
+        """
+        late = tuple(update for update in step.apply if self._ledger.is_late(update))
+        apply = tuple(update for update in step.apply if update not in late)
+        return replace(step, apply=apply, discard=(*step.discard, *late))
 
     def _permit(self, worker: int, now_s: float) -> list[Permission]:
         """Let a worker compute what it may, after a step of the model."""
