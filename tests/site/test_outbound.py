@@ -18,6 +18,7 @@ from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed, Plan, Star
 from anabranch.scheduler.server import Repairs
 from anabranch.sim.loop import run_virtually
+from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.dataplane import LIMITS
 from tests.net.test_tcp import Ear
 from tests.site.cluster import Cluster, Floats, Tcp, simulated
@@ -37,6 +38,20 @@ def planned(overlay: Overlay, version: int = 1, previous: Plan | None = None) ->
 
 def powers(size: int) -> list[Floats]:
     return [np.full(5000, 2.0**site, np.float32) for site in range(size)]
+
+
+async def begin(
+    size: int, outbound_only: set[int], begin_with: int | None = None
+) -> tuple[SimulatedNetwork, Cluster]:
+    overlay = complete(size)
+    network = simulated(overlay)
+    network.begin()
+    repairs = Repairs(planned, 2, begin_with)
+    plan = planned(overlay)
+    cluster = await Cluster.start(
+        network, overlay, plan, repairs=repairs, outbound_only=outbound_only
+    )
+    return network, cluster
 
 
 async def check(cluster: Cluster, size: int) -> None:
@@ -117,12 +132,7 @@ def test_over_tcp_links_may_lead_one_way() -> None:
 
 @virtually
 async def test_a_cut_pair_of_which_one_takes_no_connections_heals() -> None:
-    overlay = complete(3)
-    network = simulated(overlay)
-    network.begin()
-    cluster = await Cluster.start(
-        network, overlay, planned(overlay), repairs=Repairs(planned), outbound_only={2}
-    )
+    network, cluster = await begin(3, outbound_only={2})
     await check(cluster, 3)
     for other in (0, 1):
         network.sever(2, other)
@@ -139,12 +149,7 @@ async def test_a_cut_pair_of_which_one_takes_no_connections_heals() -> None:
 
 @virtually
 async def test_one_that_takes_no_connections_dies_and_comes_back() -> None:
-    overlay = complete(3)
-    network = simulated(overlay)
-    network.begin()
-    cluster = await Cluster.start(
-        network, overlay, planned(overlay), repairs=Repairs(planned), outbound_only={2}
-    )
+    network, cluster = await begin(3, outbound_only={2})
     await check(cluster, 3)
     network.kill(2)
     cluster.agents[2].close()
@@ -156,12 +161,7 @@ async def test_one_that_takes_no_connections_dies_and_comes_back() -> None:
 
 @virtually
 async def test_a_neighbour_of_one_that_takes_no_connections_comes_back() -> None:
-    overlay = complete(3)
-    network = simulated(overlay)
-    network.begin()
-    cluster = await Cluster.start(
-        network, overlay, planned(overlay), repairs=Repairs(planned), outbound_only={2}
-    )
+    network, cluster = await begin(3, outbound_only={2})
     await check(cluster, 3)
     network.kill(0)
     cluster.agents[0].close()
@@ -173,12 +173,7 @@ async def test_a_neighbour_of_one_that_takes_no_connections_comes_back() -> None
 
 @virtually
 async def test_two_that_take_no_connections_reach_each_other_through_a_third() -> None:
-    overlay = complete(4)
-    network = simulated(overlay)
-    network.begin()
-    cluster = await Cluster.start(
-        network, overlay, planned(overlay), repairs=Repairs(planned), outbound_only={1, 2}
-    )
+    network, cluster = await begin(4, outbound_only={1, 2})
     await check(cluster, 4)
     assert 2 not in cluster.agents[1].sent_bytes()
     network.kill(2)
@@ -203,14 +198,8 @@ async def test_where_nothing_is_repaired_two_that_take_no_connections_must_not_b
 @pytest.mark.parametrize("begin_with", [None, 2, 3])
 def test_sites_that_reach_one_another_nowhere_are_told_so(begin_with: int | None) -> None:
     async def go() -> None:
-        overlay = complete(3)
-        network = simulated(overlay)
-        network.begin()
-        repairs = Repairs(planned, 2, begin_with)
         with pytest.raises(RunAborted, match="too few sites reach one another: neither of site 0"):
-            await Cluster.start(
-                network, overlay, planned(overlay), repairs=repairs, outbound_only={0, 1, 2}
-            )
+            await begin(3, {0, 1, 2}, begin_with)
 
     run_virtually(go())
 
