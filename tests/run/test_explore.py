@@ -20,6 +20,14 @@ def test_no_fault_breaks_a_promise(first: int) -> None:
     assert found.repaired > 3
 
 
+def test_what_broke_a_promise_once_does_so_no_more() -> None:
+    lost_answers, late_chunks = [60003372], [60108617, 60187030]
+    still_cut = [60015310, 60025397, 60031160, 60122343, 60036244]
+    all_gone = [60005973, 60013512]
+    seeds = [*lost_answers, *late_chunks, *still_cut, *all_gone]
+    assert explore.explore_seeds(seeds).violations == {}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(10_000, 10_800, 100))
 def test_no_fault_breaks_a_promise_in_a_minute(first: int) -> None:

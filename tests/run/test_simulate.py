@@ -860,7 +860,7 @@ def test_a_cut_link_carries_no_credit_either(run: Simulate) -> None:
     )
     task = f'kind = "exchange"\nelements = {20 * ELEMENTS}'
     top = f"chunk_elements = {ELEMENTS}"
-    cut = fault("cut", link=["b", "c"], for_s=60.0, at_s=0.0)
+    cut = fault("cut", link=["b", "c"], for_s=60.0, at_s=0.01)
     whole, held = (run(scenario(*f, task=task, top=top, rounds=1), line) for f in ((), (cut,)))
     # c sends its twenty sums through b; three may be at b before the first credit is back.
     sent = {

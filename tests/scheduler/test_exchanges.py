@@ -303,7 +303,7 @@ def test_a_gathering_that_waits_for_a_lost_member_alone_is_whole() -> None:
     book = book_of([0, 1, 2], replace(FIRST, trees=(Tree(0, 1.0, (-1, 0, 0), (-1, 0, 0)),)))
     for site in (0, 2):
         assert book.gather(site, 1, b"%d" % site) == ()
-    assert book.lose(1) == (Whole(1, (b"0", b"2"), admits=False),)
+    assert book.lose(1) == (Whole(1, (b"0", b"2"), admits=False, heard=0),)
 
 
 def test_a_broadcast_from_a_lost_member_is_given_up() -> None:
@@ -335,4 +335,4 @@ def test_several_may_be_lost_at_once() -> None:
     book = book_of([0, 1, 2, 3])
     for site in (0, 1, 3):
         assert book.gather(site, 1, b"%d" % site) == ()
-    assert book.lose(2, 3) == (Whole(1, (b"0", b"1"), admits=False),)
+    assert book.lose(2, 3) == (Whole(1, (b"0", b"1"), admits=False, heard=0),)

@@ -12,11 +12,11 @@ ENDS = frozenset({2, 5})
 def test_looks_are_ever_less_often() -> None:
     probes = Probes()
     pauses_s = [probes.pause_s(ENDS, 0.0) for _ in range(9)]
-    assert pauses_s == [5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0, 300.0, 300.0]
-    assert probes.pause_s(frozenset({2, 4}), 0.0) == 5.0
+    assert pauses_s == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0]
+    assert probes.pause_s(frozenset({2, 4}), 0.0) == 0.5
 
 
-@pytest.mark.parametrize(("whole_s", "pause_s"), [(19.0, 20.0), (21.0, 5.0)])
+@pytest.mark.parametrize(("whole_s", "pause_s"), [(1.9, 2.0), (2.1, 0.5)])
 def test_links_that_were_whole_for_long_are_looked_at_soon_again(
     whole_s: float, pause_s: float
 ) -> None:

@@ -55,11 +55,12 @@ def test_gatherings_and_the_latest_answers_are_told() -> None:
         channel.gathering[2] = Gathering(3, b"value", False, answered)
         settled, gathered = Settled(0, 1, (0, 1), ()), Gathered(0, 1, (b"a", b"b"))
         channel.ended.append(settled)
-        channel.gathered_last = gathered
+        channel.answers[1] = gathered
         told = channel.standing(0)
         assert told.gatherings == (OpenGathering(2, 3, b"value", False),)
         assert told.answers == (encode(settled), encode(gathered))
         assert channel.calls_made == 3
+        assert channel.heard == 1
 
     run_virtually(play())
 

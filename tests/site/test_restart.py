@@ -446,3 +446,25 @@ async def test_what_was_interrupted_before_a_site_asked_for_it_may_be_forgotten(
     await asyncio.sleep(1.0)
     await group.start_scheduler()
     assert await means_of(calls_of(group.agents[:2])) == {1.5}
+
+
+def test_what_a_site_did_not_hear_of_several_gatherings_at_once_is_known_after_a_restart() -> None:
+    async def play() -> None:
+        group = await Restartable.begin(3)
+        one, two, other = group.agents
+        calls = [asyncio.create_task(other.gather(b"2%d" % number)) for number in range(2)]
+        await asyncio.sleep(0.1)
+        group.network.disconnect(2)
+        for number in range(2):
+            await asyncio.gather(*(agent.gather(b"%d" % number) for agent in (one, two)))
+        group.kill_scheduler()
+        await asyncio.sleep(0.1)
+        group.network.reconnect(2)
+        await group.start_scheduler()
+        values = [found.values for found in await asyncio.gather(*calls)]
+        assert values == [(b"0", b"0", b"20"), (b"1", b"1", b"21")]
+        for number in range(3):  # and what all have heard is forgotten
+            await asyncio.gather(*(agent.gather(b"") for agent in group.agents))
+        assert all(len(agent._collectives._channels[0].answers) == 1 for agent in group.agents)
+
+    run_virtually(play())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 6
+WIRE_VERSION = 7
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -486,22 +486,28 @@ class Gather(Message, frozen=True):
 
     ``number`` counts the channel's gatherings from 1; ``value`` is encoded by who asked. Where it
     ``admits``, the sites that wait to join are let in once all members have said so, and the answer
-    is :class:`Admitted`; one of those that wait says it with number 0.
+    is :class:`Admitted`; one of those that wait says it with number 0. The site has ``heard`` the
+    answers to all gatherings up to that one.
     """
 
     channel: int
     number: int
     value: bytes
     admits: bool = False
+    heard: int = 0
 
 
 class Gathered(Message, frozen=True):
-    """The values of all members, in the order of their indices; who they are, if that changes."""
+    """The values of all members, in the order of their indices; who they are, if that changes.
+
+    All members have ``heard`` the answers up to that one: none need be remembered for the others.
+    """
 
     channel: int
     number: int
     values: tuple[bytes, ...]
     members: tuple[int, ...] = ()
+    heard: int = 0
 
 
 class Admitted(Message, frozen=True):

@@ -661,7 +661,7 @@ def _may_be_apart(case: Case, gone: set[int]) -> bool:
     cut = {
         ends
         for fault in case.faults
-        if fault.kind == "sever" or (fault.kind == "hush" and fault.for_s >= _HUSHED_S)
+        if fault.kind in ("sever", "hush")  # a silent link is cut until it is seen to be whole
         for ends in ((fault.site, fault.other), (fault.other, fault.site))
     }
     cut |= case.out_of_reach
@@ -676,6 +676,9 @@ def _early_end(case: Case, lost: set[int], outcome: str) -> Iterator[str]:
     left = {site for site, calls in enumerate(case.leaves_after) if calls < len(case.calls)}
     late = {site for site in range(case.overlay.size) if case.is_late(site)}
     several = lost, lost | left, lost | late, lost | left | late
+    away = {fault.site for fault in case.faults if fault.kind in ("kill", "unplug")}
+    if "no site came back" in outcome and away | left | late == {*range(case.overlay.size)}:
+        return
     if outcome and not any(_may_be_apart(case, gone) for gone in several):
         yield f"the group ended: {outcome}"
     if any(each in outcome for each in ("broke the protocol", "failed", "refused")):

@@ -253,7 +253,7 @@ class Channels:
                 outcome.admission = answer.number, holders
             elif isinstance(answer, Whole):
                 members = book.members if self._repairs else ()
-                gathered = Gathered(channel, answer.number, answer.values, members)
+                gathered = Gathered(channel, answer.number, answer.values, members, answer.heard)
                 outcome.say += [(member, gathered) for member in book.members]
             else:
                 self._grant(channel, book, answer, outcome)
@@ -771,7 +771,7 @@ class Channels:
         outcome = Outcome()
         if message.admits and (book is not self.all or not self._repairs):
             raise OutOfPlaceMessage(f"{self._name(site)} lets others in where none can be")
-        answers = book.gather(site, message.number, message.value, message.admits)
+        answers = book.gather(site, message.number, message.value, message.admits, message.heard)
         self._answer(message.channel, book, answers, outcome)
         return outcome
 

@@ -110,11 +110,13 @@ class Whole:
         number: of the gathering.
         values: the members' small values, in their order.
         admits: whether they let further members in.
+        heard: the latest gathering up to which every member has heard the values.
     """
 
     number: int
     values: tuple[bytes, ...]
     admits: bool
+    heard: int
 
 
 Answer = Granted | Disagreement | Mixed | Abandoned | Whole
@@ -202,6 +204,7 @@ class ExchangeBook:
         self._failed: dict[int, _Failed] = {}  # by number
         self._informed = set(self.members) if is_known else set()  # who knows of the channel
         self._gathered = dict.fromkeys(self.members, 0)  # the latest gathering of each site
+        self._heard = dict.fromkeys(self.members, 0)  # up to which gathering each site knows all
         self._values: dict[int, dict[int, bytes]] = {}  # of gatherings not all have joined, by site
         self._calls = dict.fromkeys(self.members, 0)  # exchanges and gatherings of each site
         # By its place among the calls, which site made a call first, and of what kind it is.
@@ -281,9 +284,9 @@ class ExchangeBook:
         return also or self.grant()
 
     def gather(
-        self, site: int, number: int, value: bytes, admits: bool = False
+        self, site: int, number: int, value: bytes, admits: bool = False, heard: int = 0
     ) -> tuple[Answer, ...]:
-        """Take a member's small value.
+        """Take a member's small value, who has heard the values of gatherings up to one.
 
         Raises:
             OutOfPlaceMessage: the site does not gather as the one after its last.
@@ -292,6 +295,7 @@ class ExchangeBook:
             raise OutOfPlaceMessage(f"site {site} gathers {number} after {self._gathered[site]}")
         mixed = self._count(site, Kind.ADMIT if admits else Kind.GATHER)
         self._gathered[site] = number
+        self._heard[site] = min(heard, number - 1)
         if admits:
             self._admissions.add(number)
         also = () if mixed is None else (mixed,)
@@ -306,7 +310,8 @@ class ExchangeBook:
     def _whole(self, number: int) -> Whole:
         values, admits = self._values.pop(number), number in self._admissions
         self._admissions.discard(number)
-        return Whole(number, tuple(values[member] for member in self.members), admits)
+        of_all = tuple(values[member] for member in self.members)
+        return Whole(number, of_all, admits, min(self._heard.values()))
 
     def _count(self, site: int, kind: Kind) -> Mixed | None:
         """Count a site's call; return what is wrong with its kind."""
@@ -326,7 +331,8 @@ class ExchangeBook:
         """Go on without some members, all at once; return what follows for the others."""
         self.members = tuple(member for member in self.members if member not in sites)
         for site in sites:
-            for per_site in (self._asked, self._known, self._gathered, self._calls):
+            counts = self._asked, self._known, self._gathered, self._heard, self._calls
+            for per_site in counts:
                 per_site.pop(site)
         self._informed.difference_update(sites)
         self._waiting = deque(each for each in self._waiting if each[0] not in sites)
@@ -375,7 +381,9 @@ class ExchangeBook:
             self._known[site] = each.version
             self._asked[site], self._gathered[site] = each.asked, each.gathered
             self._calls[site] = each.asked + each.gathered
-        for counts in (self._asked, self._gathered, self._calls):
+            lacking = (gathering.number for gathering in each.gatherings if gathering.number)
+            self._heard[site] = min(lacking, default=each.gathered + 1) - 1
+        for counts in (self._asked, self._gathered, self._heard, self._calls):
             least = min((counts[site] for site in standings), default=0)
             counts |= dict.fromkeys(set(self.members) - standings.keys(), least)
         answers: list[Answer] = []
@@ -455,7 +463,7 @@ class ExchangeBook:
     def admit(self, sites: Iterable[int], plan: Plan) -> None:
         """Let sites take part from here on, while it is level; all have this plan."""
         self.issue(plan)
-        for counts in (self._asked, self._gathered, self._calls):
+        for counts in (self._asked, self._gathered, self._heard, self._calls):
             counts |= dict.fromkeys(sites, max(counts.values()))
         self.members = tuple(sorted(self._calls))
         self._informed.update(self.members)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_FIRST_S, _LONGEST_S = 5.0, 300.0  # between looks
+_FIRST_S, _LONGEST_S = 0.5, 300.0  # between looks
 _FRESH_S = 0.35  # that what is said of a silence counts: it is said again after a third of that
 
 Ends = frozenset[int]
@@ -28,7 +28,7 @@ class Probes:
 
         >>> probes = Probes()
         >>> [probes.pause_s(frozenset({0, 1}), 0.0) for _ in range(3)]
-        [5.0, 10.0, 20.0]
+        [0.5, 1.0, 2.0]
         """
         pause_s = self._pauses_s.get(ends, _FIRST_S)
         if now_s - self._healed_s.pop(ends, now_s) > pause_s:

@@ -3,7 +3,8 @@
 What a lane sends becomes a flow over its link, and over its two sites' ports where the overlay
 caps them; flows share by max-min fairness (:mod:`anabranch.sim.fluid`), at a link's goodput
 ``rate * (1 - loss)`` times what faults leave of it. ``send`` returns when the last byte has left;
-the message arrives one latency later, whole and in order. A connection takes no time to make.
+the message arrives one latency later, whole and in order. A connection takes no time to make; over a
+cut link none is made.
 
 Left out: what is posted (credits, refusals) needs the latency its link has at the start, but no
 bandwidth, and so does all that passes between sites and the scheduler. A cut link holds posts, and
@@ -20,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 
 from anabranch.net.errors import LinkError, PeerError
@@ -29,6 +31,8 @@ from anabranch.net.network import Address, Connection, Payload, Receiver, frozen
 from anabranch.overlay import Latency, Overlay
 from anabranch.sim.fluid import Flow, Fluid
 from anabranch.sim.loop import VirtualLoop
+
+_CONNECT_S = 4.0  # after which the real networks give up, where nothing answers
 
 Pair = tuple[int, int]
 
@@ -297,6 +301,22 @@ class SimulatedNetwork:
 
     # --- connections
 
+    async def until_whole(self, port: Port, address: Address) -> None:
+        """Wait while nothing crosses the links to where a connection is to lead, but not long."""
+        host, _ = self._listeners.get(address, (None, None))
+        if host is None:
+            return
+        for way in self._way(port.site, host):
+            if way.cut:
+                whole: asyncio.Future[None] = self.loop.create_future()
+                way.when_whole(partial(_settle, whole))
+                await asyncio.wait({whole}, timeout=_CONNECT_S)
+            if way.cut:
+                raise LinkError(
+                    f"cannot connect to {address[0]}:{address[1]}: nothing answered in "
+                    f"{_CONNECT_S:g} s"
+                )
+
     def connect(self, port: Port, address: Address, receiver: Receiver) -> _End:
         """Make a connection from a port; see :class:`Port`."""
         if address not in self._listeners:
@@ -361,6 +381,7 @@ class Port:
 
     async def connect(self, address: Address, receiver: Receiver) -> Connection:
         """See :meth:`anabranch.net.network.Network.connect`."""
+        await self._network.until_whole(self, address)
         return self._network.connect(self, address, receiver)
 
     def adopt(self, connection: Connection, address: Address) -> Connection:

@@ -60,12 +60,18 @@ class Channel:
     repairs: dict[int, tuple[Repair, Plan]] = field(default_factory=dict)
     # The latest calls that have ended here: the scheduler may forget what others have not heard.
     ended: deque[Message] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
-    gathered_last: Message | None = None
+    # And what was gathered, by number, as far as some member may not have heard it.
+    answers: dict[int, Message] = field(default_factory=dict)
 
     @property
     def calls_made(self) -> int:
         """How many calls were asked for here, of whichever kind."""
         return self.asked + self.gathered
+
+    @property
+    def heard(self) -> int:
+        """The latest gathering up to which all have ended here."""
+        return min(self.gathering, default=self.gathered + 1) - 1
 
     def forget_interruptions(self) -> list[Repair]:
         """Forget those of exchanges that were not granted here: the scheduler was restarted.
@@ -105,7 +111,6 @@ class Channel:
             OpenGathering(number, gathering.place, gathering.value, gathering.admits)
             for number, gathering in self.gathering.items()
         )
-        last = () if self.gathered_last is None else (self.gathered_last,)
-        answers = tuple(encode(message) for message in (*self.ended, *last))
+        answers = tuple(encode(message) for message in (*self.ended, *self.answers.values()))
         counts = self.plan.version, self.asked, self.gathered
         return ChannelStanding(channel, *counts, (*exchanges,), gatherings, answers)

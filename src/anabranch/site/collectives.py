@@ -339,7 +339,8 @@ class Collectives:
         state = self._channels[channel]
         future: asyncio.Future[Any] = self._loop.create_future()
         state.gathering[number] = Gathering(state.calls_made, value, admits, future)
-        self._scheduler.say(Gather(channel, number, value, admits))
+        heard = 0 if self.is_new else state.heard
+        self._scheduler.say(Gather(channel, number, value, admits, heard))
         return future
 
     def fail_waiting(self, error: Exception) -> None:
@@ -462,7 +463,10 @@ class Collectives:
 
     def _gathered(self, message: Gathered | GatherFailed) -> None:
         state = self._channels[message.channel]
-        state.gathered_last = message
+        state.answers[message.number] = message
+        if isinstance(message, Gathered):
+            for number in [number for number in state.answers if number <= message.heard]:
+                del state.answers[number]
         future = state.gathering.pop(message.number).answered
         if future.done():
             return
@@ -478,8 +482,8 @@ class Collectives:
         self.is_new = False
         for each in self._channels.values():  # all members' calls before this one have ended
             each.ended.clear()
-            each.gathered_last = None
-        state.gathered_last = message
+            each.answers.clear()
+        state.answers[message.number] = message
         state.number = state.asked = message.exchanges
         state.gathered = message.number
         if message.plan_json:

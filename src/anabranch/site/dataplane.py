@@ -265,6 +265,9 @@ class DataPlane:
             raise
         try:
             await self.unless_failed(running.ended)
+        except BaseException:
+            self._exchanges.stop(number)  # neighbours that have not heard of it may still send
+            raise
         finally:
             del self._running[number]
             self._exchanges.end(number)
