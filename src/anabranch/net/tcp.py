@@ -57,6 +57,7 @@ _LAST_DATA_RECV = struct.Struct("=52xI")
 _HANDSHAKE_S = 10.0  # of TLS
 # How long a caller waits for the greeting of who it calls, whose loop may be held up.
 _GREETING_S = 60.0
+_HEARD_S = 0.01  # what comes sooner after what came before tells the detector nothing
 # A connection may take so many times the least silence that counts: a lost first packet costs 1 s.
 _CONNECT_SILENCES = 2.0
 # Reads in one turn of the loop; more would let one fast peer keep the others waiting.
@@ -144,6 +145,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._failure: Exception | None = None
         self._closing = False
         self._silence = Silence(least_silence_s, self._loop.time(), heartbeat_s)
+        self._heard_s = -math.inf  # when the detector was last told that something came
         self._tell_silence: Callable[[bool], None] | None = None  # whether it is unusual
         self._is_silent = False  # as was told
         self._heartbeat_s = heartbeat_s
@@ -215,9 +217,12 @@ class _TcpConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         reader = self._reader
-        self._silence.heard(self._loop.time())
-        if self._is_silent:
-            self._watch(False)
+        now_s = self._loop.time()
+        if now_s - self._heard_s > _HEARD_S:
+            self._heard_s = now_s
+            self._silence.heard(now_s)
+            if self._is_silent:
+                self._watch(False)
         for reads_left in reversed(range(_READS)):
             room = len(reader.buffer)
             try:

@@ -143,6 +143,7 @@ class Reduction:
         self._is_lone = False  # there is one contributor
         self._awaits_own = False  # this site contributes, and has not yet
         self._own: tuple[Buffer, float] | None = None
+        self._own_bytes: memoryview | None = None  # as they travel, if they lie so in one piece
         self._weights: dict[tuple[int, int], float] = {}  # of sums, by (tree, child)
 
     @property
@@ -199,6 +200,8 @@ class Reduction:
             weight: > 0.
         """
         self._own, self._awaits_own = (buffer, weight), False
+        payload = self._arithmetic.own_payload(buffer, 0, buffer.elements, self._factor(weight))
+        self._own_bytes = payload if isinstance(payload, memoryview) else None
         actions: list[Action] = []
         for chunk in self._chunks:
             actions += self._join_own(chunk, self._partials.get(self._key(chunk)))
@@ -360,9 +363,16 @@ class Reduction:
             if act.op == Op.SUM and weight != 1.0:
                 own = own * own.dtype.type(weight)
             return self._root.take(Total(chunk, own, weight, 1.0, None))
-        factor = 1.0 if self._is_lone else weight
-        payload = act.own_payload(buffer, chunk.start, chunk.stop, factor)
+        payload: Payload
+        if self._own_bytes is not None:
+            bytes_each = act.wire.item_bytes
+            payload = self._own_bytes[bytes_each * chunk.start : bytes_each * chunk.stop]
+        else:
+            payload = act.own_payload(buffer, chunk.start, chunk.stop, self._factor(weight))
         return [self._send(chunk, place, payload, weight)]
+
+    def _factor(self, weight: float) -> float:
+        return 1.0 if self._is_lone else weight
 
     def _send(self, chunk: Chunk, place: Place, payload: Payload, weight: float) -> Send:
         assert self._plan is not None
