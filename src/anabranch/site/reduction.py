@@ -202,6 +202,7 @@ class Reduction:
         self._own, self._awaits_own = (buffer, weight), False
         payload = self._arithmetic.own_payload(buffer, 0, buffer.elements, self._factor(weight))
         self._own_bytes = payload if isinstance(payload, memoryview) else None
+        self._item_bytes = self._arithmetic.wire.item_bytes
         actions: list[Action] = []
         for chunk in self._chunks:
             actions += self._join_own(chunk, self._partials.get(self._key(chunk)))
@@ -365,8 +366,8 @@ class Reduction:
             return self._root.take(Total(chunk, own, weight, 1.0, None))
         payload: Payload
         if self._own_bytes is not None:
-            bytes_each = act.wire.item_bytes
-            payload = self._own_bytes[bytes_each * chunk.start : bytes_each * chunk.stop]
+            each = self._item_bytes
+            payload = self._own_bytes[each * chunk.start : each * chunk.stop]
         else:
             payload = act.own_payload(buffer, chunk.start, chunk.stop, self._factor(weight))
         return [self._send(chunk, place, payload, weight)]
