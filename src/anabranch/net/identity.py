@@ -2,8 +2,8 @@
 
 A first message carries a proof: the HMAC-SHA256, under a secret, of the other end's challenge and
 of the message. Callers prove who they are, and so does a site that sends on a connection that was
-offered to it. So the secret is never sent, nobody else can change the
-message, and it means nothing on any other connection.
+offered to it. So the secret is never sent, a message that was changed on its way does not match its
+proof, and a proof means nothing on any other connection.
 
 The run's token is the secret of those who may join. From a secret of its own that the scheduler
 makes for each run, it derives one for each site, with which that site resumes its conversation, and

@@ -157,8 +157,8 @@ class Refusal(Message, frozen=True):
 class Join(Message, frozen=True):
     """A site asks to take part, and says where its peers reach it.
 
-    A site that takes no connections has no host; the scheduler tells others an address that nobody
-    can call, see :data:`anabranch.net.addresses.OUTBOUND_ONLY`.
+    A site that takes no connections has no host; the scheduler tells its neighbours an address that
+    says so, see :data:`anabranch.net.addresses.OUTBOUND_ONLY`.
     """
 
     proof: bytes

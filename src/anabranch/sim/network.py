@@ -409,7 +409,7 @@ class _End:
 
     other: _End
     receiver: Receiver
-    own_challenge = their_challenge = b""  # nobody listens in
+    own_challenge = their_challenge = b""  # no peer has to prove who it is
     identity: str | None = None
 
     def __init__(
