@@ -104,7 +104,7 @@ def test_the_others_go_on_without_a_worker_that_has_died() -> None:
     assert decisions[0].discarded == ((1, 1),)  # servers forget what has come of it
     assert decisions[1].permissions == (Permission(0, 2, 1, True),)
     assert book.came(2, 1, 1, 2.1) == ()  # what was on its way still comes
-    assert book.epoch == 0
+    assert book.epochs == {0: 0, 1: 0}
 
 
 def test_under_a_barrier_the_pace_hears_of_nobody_before_everybody_is_here() -> None:
@@ -127,8 +127,8 @@ def test_under_a_barrier_a_loss_voids_what_has_come_of_the_others() -> None:
         book.came(2, worker, 1, 1.1)
         book.came(3, worker, 1, 1.1)
     decisions = book.lost(1, 2.0)
-    assert (book.epoch, book.workers, book.under_way) == (1, (0, 4), 1)
-    assert [book.is_void(epoch) for epoch in (0, 1)] == [True, False]
+    assert (book.epochs, book.sums_of(0)) == ({0: 1}, ((0, 4), 1))
+    assert [book.is_void(0, epoch) for epoch in (0, 1)] == [True, False]
     assert not any(decision.applied for decision in decisions)
     assert book.asked(4, 1, 1, 0.1, 2.1) == ()
     for worker in (0, 4):
@@ -137,8 +137,8 @@ def test_under_a_barrier_a_loss_voids_what_has_come_of_the_others() -> None:
     assert came.came == (0, 1)  # again
     decisions = book.came(3, 4, 1, 2.3)
     assert [each.update for each in decisions[-1].applied] == [(0, 1), (4, 1)]
-    with pytest.raises(OutOfPlaceMessage, match="a sum of epoch 2, where 1 is the latest"):
-        book.is_void(2)
+    with pytest.raises(OutOfPlaceMessage, match="epoch 2 with an update of site 0, where 1 is the"):
+        book.is_void(0, 2)
 
 
 def test_a_tuned_batch_rides_on_the_permission() -> None:
@@ -210,14 +210,14 @@ def test_under_a_barrier_a_worker_that_joins_again_waits_for_the_end_of_the_iter
         for worker in (0, 1):
             push(book, worker, update, update)
     book.lost(1, 2.5)
-    assert (book.epoch, book.workers) == (1, (0,))
+    assert (book.epochs, book.workers) == ({0: 1}, (0,))
     push(book, 0, 3, 3.0)
     assert book.joined(1, 3.5) == ()
-    assert (book.epoch, book.workers) == (1, (0,))
+    assert (book.epochs, book.workers) == ({0: 1}, (0,))
     _, decision = push(book, 0, 4, 4.0)
     assert [each.update for each in decision.applied] == [(0, 4)]
     assert decision.permissions == (Permission(0, 5, 1, True), Permission(1, 5, 1, True))
-    assert (book.epoch, book.workers, book.under_way) == (2, (0, 1), 5)
+    assert (book.epochs, book.sums_of(0)) == ({0: 2}, ((0, 1), 5))
     push(book, 1, 5, 5.0)
     _, decision = push(book, 0, 5, 5.0)
     assert [each.update for each in decision.applied] == [(0, 5), (1, 5)]
@@ -229,7 +229,7 @@ def test_under_a_barrier_who_is_back_goes_on_alone_if_everybody_else_dies() -> N
     book.joined(1, 2.0)
     decisions = book.lost(0, 3.0)
     assert [each for d in decisions for each in d.permissions] == [Permission(1, 2, 1, True)]
-    assert (book.epoch, book.workers, book.is_over) == (3, (1,), False)
+    assert (book.epochs, book.workers, book.is_over) == ({0: 3}, (1,), False)
 
 
 def test_under_a_barrier_nobody_joins_for_an_iteration_that_is_not_wanted() -> None:
@@ -238,7 +238,7 @@ def test_under_a_barrier_nobody_joins_for_an_iteration_that_is_not_wanted() -> N
     book.joined(1, 2.0)
     _, decision, *_ = push(book, 0, 1, 3.0)
     assert (decision.permissions, decision.finished) == ((), (0,))
-    assert (book.epoch, book.is_over) == (1, True)
+    assert (book.epochs, book.is_over) == ({0: 1}, True)
 
 
 class Measured(Equal):

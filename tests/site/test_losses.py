@@ -77,7 +77,7 @@ class Run:
                 self.models[site],
                 Sgd(0.1).start,
                 len(WORKERS),
-                added_up=WORKERS if self.pace().barrier else (),
+                groups=(WORKERS,) if self.pace().barrier else (),
             ),
         )
 
@@ -233,7 +233,7 @@ def test_a_sum_out_of_place_is_refused_and_the_run_goes_on() -> None:
         await asyncio.gather(run.live(), misuse())
         named = [str(refusal) for refusal in run.cluster.refusals]
         assert len(named) == 4  # each is told to its sender, too
-        for part in ("update 99", "exchange 98 runs under plan version 1, not 7"):
+        for part in ("update 99", "plan version 7, where [1]"):
             assert sum(part in name for name in named) == 2
         run.cluster.refusals.clear()
         run.check()

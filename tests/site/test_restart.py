@@ -463,7 +463,7 @@ def test_what_a_site_did_not_hear_of_several_gatherings_at_once_is_known_after_a
         await group.start_scheduler()
         values = [found.values for found in await asyncio.gather(*calls)]
         assert values == [(b"0", b"0", b"20"), (b"1", b"1", b"21")]
-        for number in range(3):  # and what all have heard is forgotten
+        for _ in range(3):  # and what all have heard is forgotten
             await asyncio.gather(*(agent.gather(b"") for agent in group.agents))
         assert all(len(agent._collectives._channels[0].answers) == 1 for agent in group.agents)
 

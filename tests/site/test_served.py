@@ -58,6 +58,7 @@ class Sites:
         self.whole: list[tuple[int, int]] = []  # site and update of each model that is here
         self.sent: list[Send] = []
         self.sites: list[Served] = []
+        self.partitions: dict[int, ServerPartition] = {}
         for site in range(plan.size):
             partition = None
             if site in self.roots:
@@ -67,6 +68,7 @@ class Sites:
                     Sgd(1.0).start(ELEMENTS),
                     max(1, len(added_up)),
                 )
+                self.partitions[site] = partition
             self.sites.append(Served(site, plan, chunks, TERMS, partition, added_up))
 
     def push(self, site: int, update: int, gradients: Floats) -> None:
@@ -75,7 +77,8 @@ class Sites:
     def advance(self, apply: Sequence[Update], pulls: Sequence[Update]) -> None:
         """Let every server take the same step."""
         for root in self.roots:
-            self.carry(root, self.sites[root].advance(apply, (), pulls))
+            self.partitions[root].apply(apply)
+            self.carry(root, self.sites[root].serve(pulls))
 
     def carry(self, site: int, actions: Sequence[Action]) -> None:
         happening = deque((site, action) for action in actions)
@@ -311,7 +314,9 @@ def test_an_update_counts_once_and_not_after_its_worker_was_given_up() -> None:
     first = server.receive(up(2, there, plan.version), size)
     with pytest.raises(DuplicateMessage, match=f"chunk 0 of exchange 2 from site {site}"):
         server.receive(up(2, there, plan.version), size)
-    server.advance([(site, 1)], [(site, 2)], ())
+    sites.partitions[hub].apply([(site, 1)])
+    sites.partitions[hub].discard([(site, 2)])
+    server.discard([(site, 2)])
     fill(first, memoryview(bytes(size)))
     assert server.received(first) == []  # it was on its way
     late = server.receive(up(2, there, plan.version), size)
@@ -730,5 +735,5 @@ def test_without_numbers_the_same_is_sent() -> None:
     assert here == [UpdateHere(1, 1), UpdateHere(2, 1)]
     [(updates, total)] = took
     assert (updates, total.chunk, total.weight) == (((1, 1), (2, 1)), chunks[0], 3.0)
-    [model] = sends(root.advance([(1, 1), (2, 1)], (), [(1, 2), (2, 2)]))
+    [model] = sends(root.serve([(1, 2), (2, 2)]))
     assert (model.message.path, len(bytes_of(model))) == ((0, 1), 4 * FEW)

@@ -705,9 +705,8 @@ class _Member:
         rule: Optimiser
         rule = Adam(learning_rate) if optimizer == "adam" else Sgd(learning_rate, momentum)
         held = _Served(parameters)
-        served = ServedModel(
-            held.model, rule.start, settings.workers, settings.added_up, settings.ahead
-        )
+        groups = (settings.added_up,) if settings.added_up else ()
+        served = ServedModel(held.model, rule.start, settings.workers, groups, settings.ahead)
         what = [optimizer, learning_rate, momentum, len(held.model)]
         self.thread.run(_ending(self._serve(served, what)))
         self._served = held

@@ -61,7 +61,25 @@ class UpdateFacts:
 
 
 class Merge(Protocol):
-    """What does an update weigh? The parameters, a frozen value."""
+    """What does an update weigh? The parameters, a frozen value.
+
+    Attributes:
+        weighs_data: whether a site counts by its samples. Then its gradient does so too where it is
+            added to others' on the way (HAAF, eq. 4 to 6); else all sites count alike.
+        asks_loss, asks_norm: which facts have to come with an update, beside those always there.
+    """
+
+    @property
+    def weighs_data(self) -> bool:
+        """See above."""
+
+    @property
+    def asks_loss(self) -> bool:
+        """See above."""
+
+    @property
+    def asks_norm(self) -> bool:
+        """See above."""
 
     def weight(self, facts: UpdateFacts) -> float:
         """Return an update's weight, in [0, 1].

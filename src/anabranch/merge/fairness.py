@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from anabranch._typed_toml import Table
 from anabranch.merge._merge import UpdateFacts
@@ -35,6 +36,17 @@ class Fairness(Table, frozen=True, kw_only=True, tag_field="kind", tag="fairness
 
     q: float = 1.0
     lipschitz: float = 100.0
+    weighs_data: ClassVar[bool] = False
+
+    @property
+    def asks_loss(self) -> bool:
+        """See :class:`anabranch.merge.Merge`."""
+        return self.q > 0
+
+    @property
+    def asks_norm(self) -> bool:
+        """See :class:`anabranch.merge.Merge`."""
+        return self.q > 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.q < math.inf:

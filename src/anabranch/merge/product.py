@@ -30,6 +30,21 @@ class Product(Table, frozen=True, kw_only=True, tag_field="kind", tag="product")
         if not self.of:
             raise ValueError('a product of no rules; give one or more, or take kind = "mean"')
 
+    @property
+    def weighs_data(self) -> bool:
+        """See :class:`anabranch.merge.Merge`."""
+        return any(rule.weighs_data for rule in self.of)
+
+    @property
+    def asks_loss(self) -> bool:
+        """See :class:`anabranch.merge.Merge`."""
+        return any(rule.asks_loss for rule in self.of)
+
+    @property
+    def asks_norm(self) -> bool:
+        """See :class:`anabranch.merge.Merge`."""
+        return any(rule.asks_norm for rule in self.of)
+
     def weight(self, facts: UpdateFacts) -> float:
         """Return the product.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from anabranch._typed_toml import Table
 from anabranch.merge._merge import UpdateFacts
@@ -19,6 +20,9 @@ class Staleness(Table, frozen=True, kw_only=True, tag_field="kind", tag="stalene
     """
 
     a: float = 0.8
+    weighs_data: ClassVar[bool] = False
+    asks_loss: ClassVar[bool] = False
+    asks_norm: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.a < math.inf:

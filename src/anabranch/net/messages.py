@@ -312,9 +312,13 @@ class Welcome(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """A site can begin; its exchanges have at most this many elements, 0 if it cannot say."""
+    """A site can begin; its exchanges have at most this many elements, 0 if it cannot say.
+
+    It holds so many ``samples`` of the data to train on, 0 if it does not say.
+    """
 
     buffer_elements: int
+    samples: int = 0
 
 
 class Start(Message, frozen=True):
@@ -581,11 +585,13 @@ class ProceedRequest(Message, frozen=True):
         update: which, from 1.
         samples: of its batch.
         compute_s: how long the worker computed.
+        loss: of its batch; None if there is none.
     """
 
     update: int
     samples: int
     compute_s: float
+    loss: float | None = None
 
 
 class Proceed(Message, frozen=True):
@@ -612,12 +618,15 @@ class Abandon(Message, frozen=True):
 class Came(Message, frozen=True):
     """From a server: all of its part of a worker's update has come.
 
-    ``epoch`` is that of the sum that it has come in, where updates are added up on their way.
+    ``epoch`` is that of the sum that it has come in, where updates are added up on their way;
+    ``squared_norm`` is of this part of the update, or of the mean of those that it was added up
+    with, and None where no rule asks for it.
     """
 
     worker: int
     update: int
     epoch: int = 0
+    squared_norm: float | None = None
 
 
 class Advance(Message, frozen=True):
@@ -627,11 +636,13 @@ class Advance(Message, frozen=True):
         apply: updates that become part of the model, as (worker, update), in this order.
         discard: updates that never will.
         pulls: who gets the model as it then is, as (worker, the update it will compute).
+        factors: for each update that is applied, what its step is multiplied by; empty for 1.
     """
 
     apply: tuple[tuple[int, int], ...]
     discard: tuple[tuple[int, int], ...]
     pulls: tuple[tuple[int, int], ...]
+    factors: tuple[float, ...] = ()
 
 
 class EpochChanged(Message, frozen=True):
@@ -641,11 +652,13 @@ class EpochChanged(Message, frozen=True):
         epoch: how many times that has changed.
         workers: who takes part, all of them.
         round: which update of every worker is under way; who has pushed that one pushes it again.
+        group: of whose updates, by its place in the plan's groups; 0 where there are none.
     """
 
     epoch: int
     workers: tuple[int, ...]
     round: int
+    group: int = 0
 
 
 class NoMoreRounds(Message, frozen=True):

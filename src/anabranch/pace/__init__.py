@@ -6,7 +6,7 @@ list, :data:`AnyPace`, by which scenario files and tests know them.
 
 from typing import get_args as _get_args
 
-from anabranch.pace._pace import Pace, Rule, Step, Update
+from anabranch.pace._pace import Pace, Rule, Step, Update, added_up
 from anabranch.pace.asp import Asp
 from anabranch.pace.bsp import Bsp
 from anabranch.pace.ledger import Applied, Ledger
@@ -40,4 +40,5 @@ __all__ = [
     "TunedBatches",
     "Update",
     "Waves",
+    "added_up",
 ]

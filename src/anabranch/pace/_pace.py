@@ -13,6 +13,7 @@ follows one run.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -61,6 +62,22 @@ class Pace(Protocol):
         Args:
             workers: how many take part.
         """
+
+
+def added_up(
+    pace: Pace, workers: Sequence[int], groups: Sequence[tuple[int, ...]] = (), ahead: int = 0
+) -> tuple[tuple[int, ...], ...]:
+    """Return the groups of workers whose updates are added up on their way; none where each alone.
+
+    Args:
+        pace: under a barrier all workers' updates become part of the model together.
+        workers: who computes.
+        groups: the trees of a forest, if it is one.
+        ahead: how many updates a worker computes ahead: one that does so pushes alone.
+    """
+    if groups:
+        return tuple(groups)
+    return (tuple(workers),) if pace.barrier and not ahead else ()
 
 
 class Rule(Protocol):

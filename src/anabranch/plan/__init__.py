@@ -19,7 +19,16 @@ from anabranch.plan._forest_local import LocalForest
 from anabranch.plan._forest_problem import ForestProblem
 from anabranch.plan._limit import limit_rate_bps, limit_s, share_of_limit
 from anabranch.plan._load import Port, link_load, port_bps, port_load, steady_rate_bps
-from anabranch.plan._model import ABSENT, NO_PARENT, Chunk, Plan, PlanError, Tree, deal
+from anabranch.plan._model import (
+    ABSENT,
+    NO_PARENT,
+    Chunk,
+    Group,
+    Plan,
+    PlanError,
+    Tree,
+    deal,
+)
 from anabranch.plan._packed import Packed, packed
 from anabranch.plan._planner import Planner
 from anabranch.plan._predict import Prediction, predict
@@ -58,6 +67,7 @@ __all__ = [
     "Forest",
     "ForestProblem",
     "FromFile",
+    "Group",
     "LocalForest",
     "Packed",
     "Place",

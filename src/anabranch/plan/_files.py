@@ -4,7 +4,8 @@
  "trees": [{"root": 0, "share": 1.0, "up": [-1, 0, 0], "down": [-1, 0, 0]}],
  "auxiliary": [[1, 2, 0]]}
 
-Auxiliary paths stand fastest first for each pair; a plan without any leaves the key out.
+Auxiliary paths stand fastest first for each pair; a plan without any leaves the key out, as one
+without groups does: "groups": [{"workers": [1, 2], "plan": {...}}].
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import msgspec
 
 from anabranch._typed_toml import Table
 from anabranch.overlay import Overlay
-from anabranch.plan._model import Plan, PlanError, Tree
+from anabranch.plan._model import Group, Plan, PlanError, Tree
 from anabranch.plan._planner import CHUNK_ELEMENTS
 
 
@@ -67,6 +68,12 @@ class _PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     trees: tuple[_TreeFile, ...]
     routes: tuple[tuple[int, ...], ...]
     auxiliary: tuple[tuple[int, ...], ...] = ()
+    groups: tuple[_GroupFile, ...] = ()
+
+
+class _GroupFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    workers: tuple[int, ...]
+    plan: _PlanFile
 
 
 _decoder = msgspec.json.Decoder(_PlanFile)
@@ -78,14 +85,18 @@ def dumps(plan: Plan) -> str:
     >>> dumps(Plan(1, (Tree(0, 1.0, (-1,), (-1,)),), label="alone"))
     '{"version":1,"label":"alone","trees":[{"root":0,"share":1.0,"up":[-1],"down":[-1]}],"routes":[]}'
     """
-    file = _PlanFile(
+    return msgspec.json.encode(_file_of(plan)).decode()
+
+
+def _file_of(plan: Plan) -> _PlanFile:
+    return _PlanFile(
         plan.version,
         plan.label,
         tuple(_TreeFile(tree.root, tree.share, tree.up, tree.down) for tree in plan.trees),
         tuple(plan.routes.values()),
         tuple(path for paths in plan.auxiliary.values() for path in paths),
+        tuple(_GroupFile(group.workers, _file_of(group.plan)) for group in plan.groups),
     )
-    return msgspec.json.encode(file).decode()
 
 
 def loads(text: str | bytes) -> Plan:
@@ -104,6 +115,10 @@ def _read(text: str | bytes) -> Plan:
         file = _decoder.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PlanError(f"this text is no plan: {error}") from None
+    return _plan_of(file)
+
+
+def _plan_of(file: _PlanFile) -> Plan:
     trees = tuple(Tree(tree.root, tree.share, tree.up, tree.down) for tree in file.trees)
     routes: dict[tuple[int, int], tuple[int, ...]] = {}
     for path in file.routes:
@@ -119,5 +134,10 @@ def _read(text: str | bytes) -> Plan:
         pair = (path[0], path[-1])
         auxiliary[pair] = (*auxiliary.get(pair, ()), path)
     return Plan(
-        file.version, trees, MappingProxyType(routes), file.label, MappingProxyType(auxiliary)
+        file.version,
+        trees,
+        MappingProxyType(routes),
+        file.label,
+        MappingProxyType(auxiliary),
+        tuple(Group(group.workers, _plan_of(group.plan)) for group in file.groups),
     )

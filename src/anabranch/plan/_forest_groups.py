@@ -6,10 +6,11 @@ times add up along fastest ways and eq. 11 and 12 unroll to
     d(r) = max over v of ( T_start(v) + t_v + up(v, r) ) + up(r, server),
     T_start(v) = down(server, r) + down(r, v),
 
-over the sites v of the group: a site's term does not depend on the other members. A site sends after all below it, so the first
-to send (eq. 13) is a leaf: a site through which no other member sends to r. Which sites are leaves
-is all that depends on the group as a whole. So for each root and site we keep the set of sites
-whose way up passes it, as bits: a site is a leaf where that set and the group have none in common.
+over the sites v of the group: a site's term does not depend on the other members. A site sends
+after all below it, so the first to send (eq. 13) is a leaf: a site through which no other member
+sends to r. Which sites are leaves is all that depends on the group as a whole. So for each root and
+site we keep the set of sites whose way up passes it, as bits: a site is a leaf where that set and
+the group have none in common.
 
 Groups are rows of booleans over the sites that train, in order of index ("places"), and their
 costs are functions of the set alone: :meth:`GroupCosts.costs` remembers them. A local search asks

@@ -80,6 +80,30 @@ def _check_reaches_root(root: int, parents: tuple[int, ...], way: str) -> None:
 
 
 @dataclass(frozen=True)
+class Group:
+    """Workers whose updates are added up on their way to the servers of a model.
+
+    Args:
+        workers: by index, in rising order; at least one.
+        plan: that their updates and their model follow; it spans them and the servers.
+
+    Raises:
+        PlanError: there is no worker, or the plan does not span one.
+    """
+
+    workers: tuple[int, ...]
+    plan: Plan
+
+    def __post_init__(self) -> None:
+        outside = {*self.workers} - self.plan.members
+        if not self.workers or outside or [*self.workers] != sorted({*self.workers}):
+            raise PlanError(
+                f"a group of workers {list(self.workers)}, whose plan spans "
+                f"{sorted(self.plan.members)}: give workers of the plan, in rising order"
+            )
+
+
+@dataclass(frozen=True)
 class Plan:
     """A version and the trees that one round's data follows.
 
@@ -96,6 +120,10 @@ class Plan:
             one to the other may take beside :meth:`path`, fastest first: over relays, or the
             direct link where the primary path is a route. No round needs them, so neither
             `hops` nor `next_hops` counts them.
+        groups: where a model is served and workers move in groups, each at its own pace (HAAF):
+            each worker is in one. Their plans have versions of their own, and deal the model's
+            chunks to the same servers as this one, which spans all sites. None where all move by
+            this plan.
 
     Raises:
         PlanError: no tree, trees of different sizes, shares that do not sum to 1, a route that
@@ -108,6 +136,7 @@ class Plan:
     routes: Mapping[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
     label: str = ""
     auxiliary: Mapping[tuple[int, int], tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    groups: tuple[Group, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.trees:
@@ -128,6 +157,21 @@ class Plan:
             self._check_simple("route", path)
         for (source, target), paths in self.auxiliary.items():
             self._check_auxiliary(source, target, paths)
+        self._check_groups()
+
+    def _check_groups(self) -> None:
+        workers = [worker for group in self.groups for worker in group.workers]
+        if len({*workers}) < len(workers):
+            raise PlanError(f"groups hold workers {sorted(workers)}: each worker is in one")
+        versions = {self.version, *(group.plan.version for group in self.groups)}
+        if len(versions) <= len(self.groups):
+            raise PlanError(f"the plans of groups need versions of their own, not {versions}")
+        dealt = {
+            tuple((tree.root, tree.share) for tree in plan.trees)
+            for plan in (self, *(group.plan for group in self.groups))
+        }
+        if len(dealt) > 1:
+            raise PlanError(f"the plans of groups have other roots or shares: {sorted(dealt)}")
 
     def _check_simple(self, kind: str, path: tuple[int, ...]) -> None:
         name = f"{kind} {path[0]}->{path[-1]}"
@@ -257,6 +301,8 @@ class Plan:
             raise PlanError(f"the plan spans {self.size} sites, the overlay {overlay.size}")
         for _, hop in self.hops():
             link_of(overlay, *hop)
+        for group in self.groups:
+            group.plan.check_fits(overlay)
         for paths in self.auxiliary.values():
             for path in paths:
                 for hop in pairwise(path):

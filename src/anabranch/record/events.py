@@ -157,6 +157,14 @@ class ProceedAsked(_Event, frozen=True, kw_only=True):
     update: int  # which of the worker's updates, from 1
     samples: int  # of its batch
     compute_s: float
+    loss: float | None = None  # of its batch
+
+
+class SamplesHeld(_Event, frozen=True, kw_only=True):
+    """How many samples a worker trains on, by which its updates are weighed."""
+
+    site: int
+    samples: int
 
 
 class WorkerWent(_Event, frozen=True, kw_only=True):
@@ -172,6 +180,7 @@ class UpdateCame(_Event, frozen=True, kw_only=True):
 
     site: int
     update: int
+    squared_norm: float | None = None  # of what came, where updates are weighed by it
 
 
 class UpdateApplied(_Event, frozen=True, kw_only=True):
@@ -181,6 +190,7 @@ class UpdateApplied(_Event, frozen=True, kw_only=True):
     update: int
     version: int  # of the model since; steps count from 1, and may hold several updates
     missed: int  # its staleness: how many updates of others it missed
+    factor: float | None = None  # what its step was multiplied by, where a rule weighs updates
 
 
 class UpdateDiscarded(_Event, frozen=True, kw_only=True):
@@ -296,6 +306,7 @@ Event = (
     | LinkMeasured
     | PlanIssued
     | ProceedAsked
+    | SamplesHeld
     | WorkerWent
     | UpdateCame
     | UpdateApplied

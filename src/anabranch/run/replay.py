@@ -17,6 +17,7 @@ import msgspec
 
 from anabranch import plan as plans
 from anabranch._typed_toml import tag_of
+from anabranch.merge import AnyMerge, Mean
 from anabranch.net.errors import PeerError
 from anabranch.overlay import Overlay
 from anabranch.pace import AnyLoad, AnyPace
@@ -28,6 +29,7 @@ from anabranch.record.events import (
     RunEnded,
     RunStarted,
     RunStopping,
+    SamplesHeld,
     SiteJoined,
     SiteLost,
     UnknownEvent,
@@ -56,6 +58,7 @@ class _Pacing(msgspec.Struct, frozen=True, kw_only=True):
     batch_size: int
     workers: list[int]
     ahead: bool = False
+    merge: AnyMerge = Mean()
 
 
 def encode(scenario: Scenario, overlay: Overlay) -> str:
@@ -66,6 +69,7 @@ def encode(scenario: Scenario, overlay: Overlay) -> str:
         batch_size=scenario.task.batch_size,
         workers=scenario.workers(overlay),
         ahead=scenario.computes_ahead,
+        merge=scenario.merge,
     )
     return msgspec.json.encode(pacing).decode()
 
@@ -75,7 +79,7 @@ def make_book(pacing_json: str, plan: Plan, updates: int) -> PaceBook:
 
     Args:
         pacing_json: as ``encode`` wrote it.
-        plan: its roots are the servers.
+        plan: its roots are the servers; its groups are those of the workers, if it has any.
         updates: how many each worker makes.
 
     Raises:
@@ -89,6 +93,8 @@ def make_book(pacing_json: str, plan: Plan, updates: int) -> PaceBook:
         [tree.root for tree in plan.trees],
         updates,
         int(pacing.ahead),
+        [group.workers for group in plan.groups],
+        pacing.merge,
     )
 
 
@@ -155,6 +161,8 @@ class _Player:
                     f"event {number}, {event.kind}, is of another release, and the pace may have "
                     "heard of it; replay the log with the release that wrote it"
                 )
+            case SamplesHeld():
+                self._book.holds(event.site, event.samples)
             case SiteLost(goes_on=False):
                 pass  # the run ends for it; the pace never heard of it
             case SiteJoined() if not self._begun:
@@ -194,12 +202,18 @@ class _Player:
         match event:
             case ProceedAsked():
                 return book.asked(
-                    event.site, event.update, event.samples, event.compute_s, event.at_s
+                    *(event.site, event.update, event.samples),
+                    *(event.compute_s, event.at_s, event.loss),
                 )
             case UpdateCame():  # with the last server; the pace hears of none before
+                norms = dict.fromkeys(sorted(self._servers), 0.0)
+                norms[min(norms)] = event.squared_norm or 0.0
                 answers = [
-                    book.came(server, event.site, event.update, event.at_s)
-                    for server in self._servers
+                    book.came(
+                        *(server, event.site, event.update, event.at_s),
+                        None if event.squared_norm is None else norm,
+                    )
+                    for server, norm in norms.items()
                 ]
                 return chain(*answers)
             case PaceLooked():

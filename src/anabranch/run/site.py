@@ -24,6 +24,7 @@ from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
 from anabranch.net.throughput import BusyPeriodEstimator, ChunkMeanEstimator
 from anabranch.overlay import Overlay
+from anabranch.pace import added_up
 from anabranch.record import events
 from anabranch.run.checkpoints import Files, Job, Keeper, leave_weights
 from anabranch.run.held_weights import HeldWeights
@@ -191,17 +192,26 @@ async def _ready(
     served, partition = None, None
     if scenario.is_served:
         ahead = scenario.computes_ahead
-        added_up = tuple(workers) if scenario.pace.barrier and not ahead else ()
+        plan = plans.loads(welcome.plan_json)
+        forest = [group.workers for group in plan.groups]
+        groups = added_up(scenario.pace, workers, forest, int(ahead))
         held = servable(work, scenario)
         make_rule: Callable[[int], Rule] | None = None
         if held.make_rule is not None:
-            plan = plans.loads(welcome.plan_json)
             partition = HeldWeights(held, plan, chunk_elements, site)
             make_rule = partition.make_rule
         served = ServedModel(
-            held.model, make_rule, len(workers), added_up, int(ahead), assigned.wire
+            held.model,
+            make_rule,
+            len(workers),
+            groups,
+            int(ahead),
+            assigned.wire,
+            scenario.merge.asks_norm,
         )
-    await agent.start(transport, lanes, meter, served, elements)
+    own_share = assigned.share_of(site, workers) if scenario.merge.weighs_data else 1.0
+    held_samples = assigned.held[site] if assigned.held else 0
+    await agent.start(transport, lanes, meter, served, elements, held_samples)
     event_buffer.begin(agent, site, scenario.sample_every_s)
     if world.strands > 1:
         event_buffer.write(
@@ -215,7 +225,8 @@ async def _ready(
     evaluator = workers[0] if scenario.is_served else 0
     weights = files.weights if assigned.learns else None
     return _Site(
-        world, agent, event_buffer, assigned, keeper, weights, partition, site, names, evaluator
+        *(world, agent, event_buffer, assigned, keeper, weights, partition, site, names, evaluator),
+        own_share,
     )
 
 
@@ -252,6 +263,7 @@ class _Site:
     index: int
     names: list[str]  # of all sites
     evaluator: int  # one site evaluates, since the model is the same everywhere
+    share: float  # what its gradient weighs beside others'; 1 on the mean
 
     async def local_step(self, step: int, samples: int, passing: Passing) -> _Step:
         """Compute this site's contribution into the buffer.
@@ -291,7 +303,7 @@ class _Site:
         buffer = Sized(len(elements)) if wire == Wire.SIZES else Flat(elements)
         self.world.round_begins(round)
         terms = Terms(Op.MEAN, wire, len(elements))
-        done = await self.agent.exchange(buffer, terms, more=more)
+        done = await self.agent.exchange(buffer, terms, self.share, more)
         if done.members:  # that are left
             self.evaluator = done.members[0]
         return done
@@ -395,9 +407,9 @@ async def _iterate(site: _Site) -> None:
         step = await site.local_step(update - 1, samples, passing)
         site.world.round_begins(update)
         usual = site.assigned.samples
-        weight = samples / usual if usual else 1.0
+        weight = site.share * (samples / usual if usual else 1.0)
         buffer = site.assigned.work.buffer
-        if site.agent.push(permission, buffer, weight, samples, step.compute_s):
+        if site.agent.push(permission, buffer, weight, samples, step.compute_s, step.loss):
             site.stepped(update, step)
 
 

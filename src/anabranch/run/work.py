@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -36,12 +36,29 @@ class Assignment:
         wire: how the elements of its buffer travel.
         samples: how many a step takes, where the pace does not say otherwise.
         evaluate_every: rounds between two evaluations; None where nothing is learnt.
+        held: how many samples each site trains on, by index; empty where that is not known.
     """
 
     work: Work
     wire: Wire
     samples: int
     evaluate_every: int | None = None
+    held: tuple[int, ...] = ()
+
+    def share_of(self, site: int, workers: Sequence[int]) -> float:
+        """Return what a site weighs by its samples: 1 on the mean of those that compute.
+
+        Raises:
+            RunAborted: it is not known how many samples each site has.
+        """
+        if not self.held:
+            raise RunAborted(
+                'merge.kind: weights by "data-size" need to know how many samples each site has; '
+                'only task.kind = "train" says so'
+            )
+        if site not in workers:
+            return 1.0
+        return self.held[site] * len(workers) / sum(self.held[worker] for worker in workers)
 
     @property
     def learns(self) -> bool:
@@ -75,7 +92,8 @@ def make_work(
         work = _Training(scenario, task, site, len(names), data_dir)
     else:
         work = _make_own(scenario, task, site, names, data_dir)
-    return Assignment(work, Wire.FLOAT32, task.batch_size, task.evaluate_every)
+    held = work.held if isinstance(work, _Training) else ()
+    return Assignment(work, Wire.FLOAT32, task.batch_size, task.evaluate_every, held)
 
 
 def buffer_elements(scenario: Scenario, names: tuple[str, ...], data_dir: Path | None) -> int:
@@ -148,6 +166,7 @@ class _Training:
             shards = task.partition.deal(labels, sites, scenario.seed, least=task.batch_size)
         except ValueError as error:
             raise ValueError(f"task.partition: {error}") from None
+        self.held = tuple(map(len, shards))
         rate = task.learning_rate
         optimiser: Optimiser
         optimiser = Adam(rate) if task.optimiser == "adam" else Sgd(rate, task.momentum)

@@ -7,14 +7,16 @@ orders to the servers and permissions to workers. Pure: times are handed in.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, product
 
 from anabranch import plan as plans
+from anabranch.merge import AnyMerge, Mean, UpdateFacts
 from anabranch.net.errors import OutOfPlaceMessage
-from anabranch.pace import Applied, Ledger, Load, Pace, Step, Update
+from anabranch.pace import Ledger, Load, Pace, Step, Update, added_up
 from anabranch.plan import Plan
 from anabranch.record import events
 from anabranch.scheduler.patience import RoundTimes
@@ -38,6 +40,23 @@ class Permission:
 
 
 @dataclass(frozen=True, slots=True)
+class Merged:
+    """An update that becomes part of the model.
+
+    Args:
+        update: which.
+        version: of the model since; steps that change it are counted from 1.
+        missed: how many updates of other groups it missed.
+        factor: what its step is multiplied by; None where no rule weighs updates.
+    """
+
+    update: Update
+    version: int
+    missed: int
+    factor: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """A step of the model and what follows from it.
 
@@ -48,18 +67,20 @@ class Decision:
         version: of the model from then on.
         finished: workers that have computed all they were to, and the last of whose updates is
             settled.
-        came: the update that is all here now, and has its worker wait; under a barrier it may come
-            again, if a loss voids it.
+        came: the update that is all here now, and has its worker wait; where updates are added up
+            it may come again, if a loss voids it.
+        squared_norm: of what came, if the servers told.
         abandoned: for each worker that is to compute and push nothing before it goes on anew, the
             last of its updates that are given up.
     """
 
-    applied: tuple[Applied, ...]
+    applied: tuple[Merged, ...]
     discarded: tuple[Update, ...]
     permissions: tuple[Permission, ...]
     version: int
     finished: tuple[int, ...] = ()
     came: Update | None = None
+    squared_norm: float | None = None
     abandoned: tuple[Update, ...] = ()
 
 
@@ -68,25 +89,40 @@ _NOTHING = -1  # the version of the model that a new process of a site has
 
 @dataclass(slots=True)
 class _Coming:
-    """An update that is not all here: which servers have it, and whether its worker has asked."""
+    """An update that is not all here: what each server said of it, and whether its worker asked."""
 
-    servers: set[int]
+    servers: dict[int, float | None]  # the squared norm of each one's part, if it told
     asked: bool = False
     samples: int = 0
     compute_s: float = 0.0
+    loss: float | None = None
     began_s: float = 0.0  # when it could be begun
+
+
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """An update of a group that is all here."""
+
+    workers: tuple[int, ...]  # whose it is
+    based_on: int  # which version of the model it was computed on
+    mean_loss: float | None
+    squared_norm: float | None
 
 
 class PaceBook:
     """Keeps a run's pace.
 
-    Where the pace is a barrier, updates come added up: the loss of a worker voids what has come of
-    the others' too, so the pace is told of none before everybody's is there.
+    Workers move in *groups*: under a barrier all together, in a forest those of each tree, else
+    each alone. A group's updates become part of the model in one step, and its workers go on
+    together. So the pace knows a group as one worker, by the name of its first.
+
+    Where a group's updates come added up, the loss of a worker voids what has come of the others'
+    too, so the pace is told of none before all of the group's are there.
 
     **A worker that was lost may join again.** The update that it was let compute last is lost with
     it, and its name with the update: it goes on with its next, and makes what is left of as many as
-    were asked of each. Under a barrier all make the same update at a time, so it waits for the end
-    of the one under way, and goes on with everybody's next.
+    were asked of each. In a group that adds up, all make the same update at a time, so it waits for
+    the end of the one under way, and goes on with the group's next.
 
     **A worker whose model is too old abandons its updates**, where the pace says so: all that it
     was let compute, wherever they are. It asks to proceed after each, but pushes none that it has
@@ -100,10 +136,14 @@ class PaceBook:
         updates: how many each worker makes.
         ahead: how many updates a worker may compute before the model comes that has its last one
             in, 0 or 1: it computes while that one and the model are on their way.
+        groups: of the workers, where they move in such; their updates are added up on their way.
+        merge: what an update weighs.
 
     Attributes:
         times: of iterations, each from going on to asking to go on.
-        epoch: how many times it has changed who takes part in sums; 0 where the pace is no barrier.
+        adds_up: whether a group's updates are added up on their way.
+        merge: see above.
+        epochs: by each group's first, how many times it has changed who takes part in its sums.
     """
 
     def __init__(
@@ -114,42 +154,64 @@ class PaceBook:
         servers: Iterable[int],
         updates: int,
         ahead: int = 0,
+        groups: Sequence[tuple[int, ...]] = (),
+        merge: AnyMerge | None = None,
     ) -> None:
-        self._is_barrier = pace.barrier and not ahead
+        workers = tuple(workers)
+        together = added_up(pace, workers, groups, ahead)
+        self.adds_up = bool(together)
+        self.merge = Mean() if merge is None else merge
         self._rule = pace.rule()
         self._load = load
         # A sum comes with its slowest part, and one that computes ahead does so while it pushes.
-        self._counts_pushing = not self._is_barrier and not ahead
+        self._counts_pushing = not together and not ahead
         self._ahead = ahead
         self._ledger = Ledger(pace, ahead)
-        self._workers = dict.fromkeys(workers)  # that take part
+        of = [(min(group), sorted(group)) for group in together or [(each,) for each in workers]]
+        self._groups = {lead: dict.fromkeys(group) for lead, group in of}  # who takes part
+        self._lead = {worker: lead for lead, group in of for worker in group}
+        self._workers = dict.fromkeys(sorted(self._lead))  # that take part
         self._all = frozenset(self._workers)
         self._returning: dict[int, None] = {}  # who waits for the end of an iteration
         self._servers = frozenset(servers)
         self._updates = updates
         self._made: dict[int, int] = {}  # updates that each worker was let compute
         self._settled: dict[int, int] = {}  # the latest that the pace was told of, or that was lost
-        self._computing: set[int] = set()  # as the pace knows it
+        self._computing: set[int] = set()  # groups, as the pace knows it
         self._began_s: dict[Update, float] = {}  # when it could be begun
         self._pulled: dict[int, int] = {}  # which version of the model each has, or will
+        self._based_on: dict[Update, int] = {}  # which version an update is computed on
+        self._samples = dict.fromkeys(self._all, 1)  # that each worker holds
         self._coming: dict[Update, _Coming] = {}
+        self._here: dict[Update, _Here] = {}  # of groups, until they are settled
         self._forgotten: set[Update] = set()  # with their workers, or abandoned by them
         # A pace counts what it is told of; not every update that was begun has come.
         self._told: Counter[int] = Counter()
         self._names: dict[Update, tuple[Update, ...]] = {}  # ours, by the pace's
         self._closed = False
         self.times = RoundTimes()
-        self.epoch = 0
+        self.epochs = dict.fromkeys(self._groups, 0)
 
     @property
-    def is_barrier(self) -> bool:
-        """Whether updates come added up."""
-        return self._is_barrier
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """The workers of each group that still take part, by groups; some may have none."""
+        return tuple(tuple(group) for group in self._groups.values())
 
     @property
     def under_way(self) -> int:
-        """The latest update that a worker was let compute; under a barrier that of all."""
+        """The latest update that a worker was let compute."""
         return max(self._made.values(), default=0)
+
+    def sums_of(self, lead: int) -> tuple[tuple[int, ...], int]:
+        """Return who takes part in a group's sums now, and of which of their updates these are.
+
+        Args:
+            lead: the group's first worker.
+        """
+        workers = tuple(self._groups[lead])
+        made = max(self.made(worker) for worker, first in self._lead.items() if first == lead)
+        is_next = all(self._settled.get(worker, 0) == made for worker in workers)
+        return workers, made + is_next
 
     def made(self, worker: int) -> int:
         """Return how many updates a worker was let compute."""
@@ -170,20 +232,30 @@ class PaceBook:
         """Whether no worker takes part any more."""
         return not self._workers
 
+    def holds(self, worker: int, samples: int) -> None:
+        """Take note of how many samples a worker trains on, before the run begins."""
+        self._samples[worker] = samples
+
     def begin(self, now_s: float) -> tuple[Decision, ...]:
         """Let all workers join."""
         decisions: list[Decision] = []
-        for worker in self._workers:
-            decisions += self._book(self._join(worker, now_s), now_s)
+        for lead in self._groups:
+            decisions += self._book(self._join(lead, now_s), now_s)
         return tuple(decisions)
 
-    def _join(self, worker: int, now_s: float) -> tuple[Step, ...]:
-        self._workers[worker] = None
+    def _join(self, lead: int, now_s: float) -> tuple[Step, ...]:
+        self._workers |= self._groups[lead]
         self._ledger.joined()
-        return self._rule.join(worker, now_s)
+        return self._rule.join(lead, now_s)
 
     def asked(
-        self, worker: int, update: int, samples: int, compute_s: float, now_s: float
+        self,
+        worker: int,
+        update: int,
+        samples: int,
+        compute_s: float,
+        now_s: float,
+        loss: float | None = None,
     ) -> tuple[Decision, ...]:
         """Take a worker's request to proceed: its update is on its way.
 
@@ -193,6 +265,7 @@ class PaceBook:
             samples: of its batch.
             compute_s: how long it computed.
             now_s: the time.
+            loss: of its batch; None if there is none.
 
         Raises:
             OutOfPlaceMessage: it has asked before, or was not let compute that update.
@@ -202,7 +275,7 @@ class PaceBook:
             raise OutOfPlaceMessage(f"site {worker} asks to proceed twice, after update {update}")
         coming.began_s = self._began_s.pop((worker, update))
         iteration_s = now_s - coming.began_s
-        coming.asked, coming.samples = True, samples
+        coming.asked, coming.samples, coming.loss = True, samples, loss
         coming.compute_s = min(compute_s, iteration_s)
         if (worker, update + 1) in self._began_s:
             self._began_s[worker, update + 1] = now_s
@@ -213,17 +286,28 @@ class PaceBook:
             self._load.measured(worker, samples, coming.compute_s, iteration_s)
         return self._push_if_all_here(worker, update, now_s)
 
-    def is_void(self, epoch: int) -> bool:
-        """Return whether a sum that came under this epoch counts no more.
+    def is_void(self, worker: int, epoch: int) -> bool:
+        """Return whether a sum with an update of a worker that came under an epoch counts no more.
 
         Raises:
-            OutOfPlaceMessage: there was no such epoch yet.
+            OutOfPlaceMessage: there was no such epoch yet, or the site computes nothing.
         """
-        if not 0 <= epoch <= self.epoch:
-            raise OutOfPlaceMessage(f"a sum of epoch {epoch}, where {self.epoch} is the latest")
-        return epoch < self.epoch
+        latest = self.epochs.get(self._lead.get(worker, -1), -1)
+        if not 0 <= epoch <= latest:
+            raise OutOfPlaceMessage(
+                f"a sum of epoch {epoch} with an update of site {worker}, where {latest} is the "
+                "latest"
+            )
+        return epoch < latest
 
-    def came(self, server: int, worker: int, update: int, now_s: float) -> tuple[Decision, ...]:
+    def came(
+        self,
+        server: int,
+        worker: int,
+        update: int,
+        now_s: float,
+        squared_norm: float | None = None,
+    ) -> tuple[Decision, ...]:
         """Take note that all of a server's part of an update has come, in no void sum.
 
         Raises:
@@ -237,59 +321,73 @@ class PaceBook:
         coming = self._expected(worker, update)
         if server in coming.servers:
             raise OutOfPlaceMessage(f"site {server} has update {update} of site {worker} twice")
-        coming.servers.add(server)
+        coming.servers[server] = squared_norm
         return self._push_if_all_here(worker, update, now_s)
 
     def _expected(self, worker: int, update: int) -> _Coming:
         due = self._settled.get(worker, 0) < update <= self.made(worker)
         if worker not in self._workers or not due:
             raise OutOfPlaceMessage(f"update {update} of site {worker}, which is not awaited")
-        return self._coming.setdefault((worker, update), _Coming(set()))
+        return self._coming.setdefault((worker, update), _Coming({}))
 
     def _push_if_all_here(self, worker: int, update: int, now_s: float) -> tuple[Decision, ...]:
         if not self._is_all_here((worker, update)):
             return ()
+        coming = self._coming[worker, update]
         if self._counts_pushing:
-            coming = self._coming[worker, update]
             iteration_s = now_s - coming.began_s
             self._load.measured(worker, coming.samples, coming.compute_s, iteration_s)
-        came = Decision((), (), (), self._ledger.version, came=(worker, update))
+        came = Decision(
+            *((), (), (), self._ledger.version),
+            came=(worker, update),
+            squared_norm=_sum([coming.servers[server] for server in sorted(coming.servers)]),
+        )
         return (came, *self._tell(now_s))
 
     def _tell(self, now_s: float) -> list[Decision]:
         """Tell the pace of all updates that are here and that it can hear of."""
-        if self.is_barrier:
-            together = [(each, self.made(each)) for each in self._workers]
-            if not all(map(self._is_all_here, together)):
-                return []  # a loss may yet void them
         decisions: list[Decision] = []
-        waiting = list(self._workers)
+        waiting = list(self._groups)
         while waiting:
-            worker = waiting.pop(0)
-            update = worker, self._settled.get(worker, 0) + 1
-            updates = self._under_way(worker) if update in self._forgotten else (update,)
-            if worker not in self._computing or not all(map(self._is_all_here, updates)):
+            lead = waiting.pop(0)
+            workers = tuple(self._groups[lead])
+            if lead not in self._computing or not workers:
                 continue
-            compute_s = self._coming[update].compute_s
-            for each in updates:
-                del self._coming[each]
-                self._ledger.pushed(each)
-            self._settled[worker] = updates[-1][1]
-            self._computing.remove(worker)
-            self._told[worker] += 1
-            self._names[worker, self._told[worker]] = updates
-            steps: Sequence[Step] = self._rule.push(worker, now_s, compute_s)
-            if self.is_barrier and steps:
-                steps = self._with_returning(steps, now_s)
-            decisions += self._book(steps, now_s)
-            if not self.is_barrier:  # whoever goes on may have its next update here already
-                waiting = list(self._workers)
+            first = self._settled.get(workers[0], 0) + 1
+            is_abandoned = (workers[0], first) in self._forgotten
+            last = self.made(workers[0]) if is_abandoned else first
+            updates = [*product(workers, range(first, last + 1))]
+            if not all(map(self._is_all_here, updates)):
+                continue  # a loss may yet void what is here
+            compute_s = max(self._coming[worker, first].compute_s for worker in workers)
+            for number in range(first, last + 1):
+                self._here[lead, number] = self._of_group(workers, number)
+                self._ledger.pushed((lead, number))
+            for worker in workers:
+                self._settled[worker] = last
+            if is_abandoned and self.adds_up:
+                self.epochs[lead] += 1  # its sums are never whole
+            self._computing.remove(lead)
+            self._told[lead] += 1
+            names = tuple((lead, number) for number in range(first, last + 1))
+            self._names[lead, self._told[lead]] = names
+            decisions += self._book(self._rule.push(lead, now_s, compute_s), now_s)
+            waiting = list(self._groups)  # whoever goes on may have its next update here already
         return decisions
+
+    def _of_group(self, workers: tuple[int, ...], number: int) -> _Here:
+        """Return what is known of an update of a group, whose parts are awaited no more."""
+        parts = [self._coming.pop((worker, number)) for worker in workers]
+        bases = [self._based_on.pop((worker, number)) for worker in workers]
+        loss = _sum([part.loss for part in parts])
+        # Added up, they came as their mean, and each says how large that was.
+        norm = _sum([parts[0].servers[server] for server in sorted(parts[0].servers)])
+        return _Here(workers, min(bases), None if loss is None else loss / len(parts), norm)
 
     def _is_all_here(self, update: Update) -> bool:
         """Return whether nothing of an update is awaited: none of one that is abandoned is."""
         coming = self._coming.get(update)
-        has_come = coming is not None and coming.servers == self._servers
+        has_come = coming is not None and coming.servers.keys() == self._servers
         return coming is not None and coming.asked and (has_come or update in self._forgotten)
 
     def _under_way(self, worker: int) -> tuple[Update, ...]:
@@ -306,17 +404,19 @@ class PaceBook:
         self._returning.pop(worker, None)
         if worker not in self._workers:
             return ()
-        if self.is_barrier:
-            self.epoch += 1
-            for coming in self._coming.values():
-                coming.servers.clear()
+        lead = self._lead[worker]
+        if self.adds_up:
+            self.epochs[lead] += 1
+            for (other, _), coming in self._coming.items():
+                if self._lead[other] == lead:
+                    coming.servers.clear()
         under_way = self._under_way(worker)
         self._settled[worker] = self.made(worker)
         self._forgotten.update(under_way)
         self._pulled[worker] = _NOTHING
         decisions = (*self._leave(worker, now_s), *self._tell(now_s))
-        if not self._workers and self._returning:  # no iteration is under way any more
-            decisions += self._book(self._with_returning((Step(),), now_s), now_s)
+        if not self._groups[lead]:  # no iteration is under way any more
+            decisions += self._begin_anew(lead, now_s)
         if not under_way:
             return decisions  # it was all here: the pace has discarded it now, or it counts
         forgotten = Decision((), under_way, (), self._ledger.version)
@@ -327,42 +427,51 @@ class PaceBook:
         assert worker not in self._workers
         if worker not in self._all or self.is_over or self._closed:
             return ()
-        if self.is_barrier:
+        lead = self._lead[worker]
+        if self.adds_up:
             self._returning[worker] = None
-            return ()
+            return () if self._groups[lead] else self._begin_anew(lead, now_s)
         if self.made(worker) == self._updates:
             return ()
-        return (*self._book(self._join(worker, now_s), now_s), *self._tell(now_s))
+        self._groups[lead][worker] = None
+        return (*self._book(self._join(lead, now_s), now_s), *self._tell(now_s))
 
-    def _with_returning(self, steps: Sequence[Step], now_s: float) -> Sequence[Step]:
-        """Let those go on with the others who wait for the end of an iteration, which this is."""
-        update = self.under_way
-        if self._closed or update == self._updates:
-            return steps
-        (step,) = steps  # at a barrier
-        proceed = [*step.proceed]
-        for worker in self._returning:
+    def _let_back(self, lead: int) -> None:
+        """Let those go on with their group who wait for the end of an iteration, which this is."""
+        back = [worker for worker in self._returning if self._lead[worker] == lead]
+        update = max(self.made(worker) for worker in self._all if self._lead[worker] == lead)
+        if not back or self._closed or update == self._updates:
+            return
+        self.epochs[lead] += 1
+        for worker in back:
+            del self._returning[worker]
             self._made[worker] = self._settled[worker] = update
-            for joined in self._join(worker, now_s):
-                proceed += joined.proceed
-        self.epoch += bool(self._returning)
-        self._returning.clear()
-        return (replace(step, proceed=tuple(proceed)),)
+            self._workers[worker] = self._groups[lead][worker] = None
+
+    def _begin_anew(self, lead: int, now_s: float) -> tuple[Decision, ...]:
+        """Let a group take part again of whom all were lost and some are back."""
+        self._let_back(lead)
+        return self._book(self._join(lead, now_s), now_s) if self._groups[lead] else ()
 
     def close(self) -> None:
         """Let nobody go on any more."""
         self._closed = True
 
     def _leave(self, worker: int, now_s: float) -> tuple[Decision, ...]:
-        del self._workers[worker]
+        lead = self._lead[worker]
+        del self._workers[worker], self._groups[lead][worker]
         self._load.leave(worker)
         for update in [update for update in self._coming if update[0] == worker]:
             del self._coming[update]
         for update in [update for update in self._began_s if update[0] == worker]:
             del self._began_s[update]
-        self._computing.discard(worker)
-        self._ledger.left(worker)
-        return self._book(self._rule.leave(worker, now_s), now_s)
+        for update in [update for update in self._based_on if update[0] == worker]:
+            del self._based_on[update]
+        if self._groups[lead]:
+            return ()
+        self._computing.discard(lead)
+        self._ledger.left(lead)
+        return self._book(self._rule.leave(lead, now_s), now_s)
 
     def _book(self, steps: Sequence[Step], now_s: float) -> tuple[Decision, ...]:
         decisions: list[Decision] = []
@@ -371,23 +480,37 @@ class PaceBook:
             step = self._in_our_names(told)
             if self._ahead:
                 step = self._without_late(step)
-            applied = self._ledger.enter(step)
+            before = self._ledger.version
+            applied: list[Merged] = []
+            for each in self._ledger.enter(step):
+                here = self._here.pop(each.update)
+                factor = self._factor(here, before)
+                for worker in here.workers:
+                    update = worker, each.update[1]
+                    applied.append(Merged(update, each.version, each.missed, factor))
+            discarded = [
+                (worker, number)
+                for lead, number in step.discard
+                for worker in self._here.pop((lead, number)).workers
+            ]
             permissions, finished = [], []
-            for worker in step.proceed:
-                self._computing.add(worker)
-                permissions += self._permit(worker, now_s)
-                if self.made(worker) == self._settled.get(worker, 0):
-                    finished.append(worker)
+            for lead in step.proceed:
+                self._computing.add(lead)
+                self._let_back(lead)
+                for worker in self._groups[lead]:
+                    permissions += self._permit(worker, now_s)
+                    if self.made(worker) == self._settled.get(worker, 0):
+                        finished.append(worker)
             leaving += finished
             abandoned: list[Update] = []
-            for worker in step.abandon:
+            for worker in chain.from_iterable(self._groups[lead] for lead in step.abandon):
                 under_way = self._under_way(worker)
                 self._forgotten.update(under_way)
                 abandoned += under_way[-1:]
             decisions.append(
                 Decision(
-                    applied,
-                    step.discard,
+                    tuple(applied),
+                    tuple(discarded),
                     tuple(permissions),
                     self._ledger.version,
                     tuple(finished),
@@ -397,6 +520,20 @@ class PaceBook:
         for worker in leaving:
             decisions += self._leave(worker, now_s)
         return tuple(decisions)
+
+    def _factor(self, here: _Here, version: int) -> float | None:
+        """Return what a group's step is multiplied by, which is to change this version."""
+        if isinstance(self.merge, Mean):
+            return None
+        samples = sum(self._samples[worker] for worker in here.workers)
+        all_samples = sum(self._samples.values())
+        weight = self.merge.weight(
+            UpdateFacts(
+                version - here.based_on, samples, all_samples, here.mean_loss, here.squared_norm
+            )
+        )
+        # By its data it weighs already: workers push with that weight.
+        return weight / (samples / all_samples) if self.merge.weighs_data else weight
 
     def _without_late(self, step: Step) -> Step:
         """Discard what comes after an update that was discarded, on a model as old.
@@ -415,7 +552,7 @@ class PaceBook:
         permissions = []
         for update in range(made + 1, until + 1):
             pulls = self._pulled.get(worker, 0) < self._ledger.version
-            self._pulled[worker] = self._ledger.version
+            self._pulled[worker] = self._based_on[worker, update] = self._ledger.version
             self._began_s[worker, update] = now_s
             permissions.append(Permission(worker, update, self._load.samples(worker), pulls))
         self._made[worker] = until
@@ -427,11 +564,22 @@ class PaceBook:
         return replace(step, apply=tuple(apply), discard=tuple(discard))
 
 
+def _sum(numbers: Sequence[float | None]) -> float | None:
+    """Return the sum of numbers; None where one is missing."""
+    known = [number for number in numbers if number is not None]
+    return math.fsum(known) if len(known) == len(numbers) and known else None
+
+
 def events_of(decision: Decision, at_s: float) -> list[events.Event]:
     """Return what the log says of a decision."""
     came = [] if decision.came is None else [decision.came]
     return [
-        *(events.UpdateCame(at_s=at_s, site=worker, update=update) for worker, update in came),
+        *(
+            events.UpdateCame(
+                at_s=at_s, site=worker, update=update, squared_norm=decision.squared_norm
+            )
+            for worker, update in came
+        ),
         *(
             events.UpdateApplied(
                 at_s=at_s,
@@ -439,6 +587,7 @@ def events_of(decision: Decision, at_s: float) -> list[events.Event]:
                 update=each.update[1],
                 version=each.version,
                 missed=each.missed,
+                factor=each.factor,
             )
             for each in decision.applied
         ),
@@ -457,8 +606,11 @@ def dispensable(plan: Plan, pacing: PaceBook) -> set[int]:
     """Return the sites whose death leaves the others a way to every server and back."""
     # What is at a relay of an auxiliary path when it dies is not sent again.
     needed = {site for paths in plan.auxiliary.values() for path in paths for site in path[1:-1]}
-    if pacing.is_barrier:
-        return set(range(plan.size)) - plans.in_between(plan, pacing.workers) - needed
+    if pacing.adds_up:
+        ways = [group.plan for group in plan.groups] or [plan]
+        for way, group in zip(ways, pacing.groups, strict=True):
+            needed |= plans.in_between(way, group)
+        return set(range(plan.size)) - needed
     needed.update(tree.root for tree in plan.trees)
     for tree, site in product(range(len(plan.trees)), pacing.workers):
         needed.update(plan.way_up(tree, site)[1:], plan.way_down(tree, site)[:-1])

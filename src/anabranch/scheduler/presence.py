@@ -95,8 +95,9 @@ class Presence:
         if site in run.lost or (self._repairs is not None and self.founders is not None):
             run.newcomers.came(site)
             run.post(site, self._welcome(site))
-            if self._pace is not None and self._pace.book.epoch:
-                run.post(site, self._pace.epoch_changed)
+            if self._pace is not None:
+                for changed in self._pace.epochs_changed(dict.fromkeys(self._pace.book.epochs, 0)):
+                    run.post(site, changed)
             if run.is_over:  # as one who died just now
                 run.post(site, Shutdown())
             return site

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from anabranch.net.errors import MalformedMessage
 from anabranch.net.messages import (
@@ -19,6 +19,8 @@ from anabranch.net.messages import (
 from anabranch.record import events
 from anabranch.scheduler.pacing import Decision, PaceBook, events_of
 from anabranch.scheduler.run import LONGEST_S, Run
+
+_MOST_SAMPLES = 1 << 50  # that a site may say it holds
 
 
 class ServedPace:
@@ -42,17 +44,41 @@ class ServedPace:
         self._servers = tuple(servers)
         self._dispensable = dispensable
         self._workers = frozenset(book.workers)
-        self._told_epoch = 0  # of sums
+        self._told_epochs = dict.fromkeys(book.epochs, 0)  # of groups' sums
+        self._held: dict[int, int] = {}  # samples, by worker, where they count
         self._timer: asyncio.TimerHandle | None = None  # to look at the pace
 
-    @property
-    def epoch_changed(self) -> EpochChanged:
-        """Who takes part in sums now, as sites are told."""
-        return EpochChanged(self.book.epoch, self.book.workers, self.book.under_way)
+    def epochs_changed(self, told: Mapping[int, int]) -> list[EpochChanged]:
+        """Return who takes part in groups' sums now, as sites are told that know of some epochs.
+
+        Args:
+            told: the latest epoch of each group that is known.
+        """
+        return [
+            EpochChanged(epoch, *self.book.sums_of(lead), number)
+            for number, (lead, epoch) in enumerate(self.book.epochs.items())
+            if epoch > told[lead]
+        ]
+
+    def holds(self, site: int, samples: int) -> None:
+        """Hear how many samples a site trains on, before the run begins."""
+        if not 0 <= samples <= _MOST_SAMPLES:
+            raise MalformedMessage(f"{samples} samples held")
+        if site in self._workers and self.book.merge.weighs_data:
+            self._held[site] = samples
 
     def begin(self) -> None:
         """Let workers proceed for the first time."""
         now_s = self._run.since_start_s()
+        for site, samples in sorted(self._held.items()):
+            if not samples:
+                self._run.abort(
+                    f"{self._run.name(site)} does not say how many samples it holds, which "
+                    "merge.kind weighs its updates by; let its work have samples_held"
+                )
+                return
+            self.book.holds(site, samples)
+            self._run.note(events.SamplesHeld(at_s=now_s, site=site, samples=samples))
         self._act(self.book.begin(now_s), now_s)
 
     def asked(self, site: int, message: ProceedRequest) -> None:
@@ -60,15 +86,20 @@ class ServedPace:
         seconds = message.compute_s
         if message.samples < 0 or not 0 <= seconds <= LONGEST_S:
             raise MalformedMessage(f"{message.samples} samples computed in {seconds} s")
+        loss = message.loss if self.book.merge.asks_loss else None
+        if loss is not None and not math.isfinite(loss):
+            raise MalformedMessage(f"a loss of {loss}")
         now_s = self._run.since_start_s()
-        decisions = self.book.asked(site, message.update, message.samples, seconds, now_s)
+        update, samples = message.update, message.samples
+        decisions = self._ask(lambda: self.book.asked(site, update, samples, seconds, now_s, loss))
         self._run.note(
             events.ProceedAsked(
                 at_s=now_s,
                 site=site,
-                update=message.update,
-                samples=message.samples,
+                update=update,
+                samples=samples,
                 compute_s=seconds,
+                loss=loss,
             )
         )
         self._run.tell_patience()
@@ -76,9 +107,21 @@ class ServedPace:
 
     def came(self, site: int, message: Came) -> None:
         """Hear that a server has its part of an update."""
-        if not self.book.is_void(message.epoch):
+        norm = message.squared_norm
+        if norm is not None and not 0 <= norm < math.inf:
+            raise MalformedMessage(f"an update whose squared norm is {norm}")
+        if not self.book.is_void(message.worker, message.epoch):
             now_s = self._run.since_start_s()
-            self._act(self.book.came(site, message.worker, message.update, now_s), now_s)
+            worker, update = message.worker, message.update
+            self._act(self._ask(lambda: self.book.came(site, worker, update, now_s, norm)), now_s)
+
+    def _ask(self, decide: Callable[[], tuple[Decision, ...]]) -> tuple[Decision, ...]:
+        """Return what the book decides; where a rule cannot weigh an update, the run ends."""
+        try:
+            return decide()
+        except ValueError as error:
+            self._run.abort(f"merge: {error}")
+            return ()
 
     def joined(self, site: int, now_s: float) -> None:
         """Let a site that has joined again take part."""
@@ -106,15 +149,16 @@ class ServedPace:
             self._timer = None
 
     def _act(self, decisions: tuple[Decision, ...], now_s: float) -> None:
-        if self.book.epoch > self._told_epoch:
-            self._told_epoch = self.book.epoch
-            self._run.broadcast(self.epoch_changed)
+        for changed in self.epochs_changed(self._told_epochs):
+            self._run.broadcast(changed)
+        self._told_epochs = dict(self.book.epochs)
         for decision in decisions:
             self._run.note(*events_of(decision, now_s))
             advance = Advance(
                 tuple(each.update for each in decision.applied),
                 decision.discarded,
                 tuple((each.worker, each.update) for each in decision.permissions if each.pulls),
+                tuple(each.factor for each in decision.applied if each.factor is not None),
             )
             if advance.apply or advance.discard or advance.pulls:
                 for server in self._servers:

@@ -338,6 +338,8 @@ class Scheduler:
                 raise MalformedMessage(f"buffers of {message.buffer_elements} elements")
             case Ready() if site in (self._presence.founders or ()) and site not in self._ready:
                 self._ready.add(site)
+                if self._pace is not None:
+                    self._pace.holds(site, message.samples)
                 self._begin_if_all_ready(site, message.buffer_elements)
             case ExchangeRequest() if run.started_s is not None:
                 self._survivors.go_on_without_departed(message.channel)

@@ -3,8 +3,8 @@
 What a lane sends becomes a flow over its link, and over its two sites' ports where the overlay
 caps them; flows share by max-min fairness (:mod:`anabranch.sim.fluid`), at a link's goodput
 ``rate * (1 - loss)`` times what faults leave of it. ``send`` returns when the last byte has left;
-the message arrives one latency later, whole and in order. A connection takes no time to make; over a
-cut link none is made.
+the message arrives one latency later, whole and in order. A connection takes no time to make, and
+over a cut link none is made.
 
 Left out: what is posted (credits, refusals) needs the latency its link has at the start, but no
 bandwidth, and so does all that passes between sites and the scheduler. A cut link holds posts, and

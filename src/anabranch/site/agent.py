@@ -172,6 +172,7 @@ class SiteAgent:
         meter: Meter | None = None,
         served: ServedModel | None = None,
         buffer_elements: int = 0,
+        samples: int = 0,
     ) -> None:
         """Say that this site is ready, and wait until every site is.
 
@@ -182,6 +183,7 @@ class SiteAgent:
             served: the model, where it is served; None where sites all-reduce.
             buffer_elements: of the largest buffer that will be exchanged; 0 where that is not
                 known.
+            samples: that this site trains on; 0 where it does not say.
 
         Raises:
             RunAborted: the run ended early; names who or what caused it.
@@ -233,7 +235,7 @@ class SiteAgent:
             self._during(self._epoch)
         for returned in self._returned:
             self._meet(self._plane, returned)
-        self._scheduler.say(Ready(buffer_elements))
+        self._scheduler.say(Ready(buffer_elements, samples))
         start = await self._scheduler.expect(Start, Shutdown)
         if isinstance(start, Shutdown):
             raise RoundsOver
@@ -293,10 +295,16 @@ class SiteAgent:
         return self._served().unless_abandoned(permission)
 
     def push(
-        self, permission: Proceed, gradients: Floats, weight: float, samples: int, compute_s: float
+        self,
+        permission: Proceed,
+        gradients: Floats,
+        weight: float,
+        samples: int,
+        compute_s: float,
+        loss: float | None = None,
     ) -> bool:
         """See :meth:`anabranch.site.serving.Serving.push`."""
-        return self._served().push(permission, gradients, weight, samples, compute_s)
+        return self._served().push(permission, gradients, weight, samples, compute_s, loss)
 
     def reload(self) -> None:
         """Serve the model as it is in this site's memory now; before the first push."""

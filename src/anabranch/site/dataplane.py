@@ -196,7 +196,7 @@ class DataPlane:
         self._exchanges = Exchanges(config.site, config.room_elements, config.repairs)
         self._running: dict[int, _Running] = {}
         self._relaying: Counter[tuple[Path, int]] = Counter()  # by route and sender's incarnation
-        self._served: Served | None = None  # where the model is
+        self._served: dict[int, Served] = {}  # where the model is, by the plan's version
         self._lost: set[int] = set()  # neighbours whose lanes have ended
         self._silent: dict[int, set[Connection]] = {}  # by neighbour: those that say nothing
         self._offers = Offers()  # of neighbours that take no connections
@@ -348,8 +348,8 @@ class DataPlane:
         if spread.is_complete and reduction.is_complete and not running.ended.done():
             running.ended.set_result(None)
 
-    def serve(self, served: Served) -> None:
-        """Take part in push and pull."""
+    def serve(self, served: dict[int, Served]) -> None:
+        """Take part in push and pull, under plans of these versions."""
         self._served = served
 
     def act(self, actions: Sequence[Action]) -> None:
@@ -476,7 +476,7 @@ class DataPlane:
             self._silent.pop(neighbour, None)
             self._offers.drop(neighbour)
             self._offering.withdraw(neighbour)
-            if self._served is None and not self.config.repairs:
+            if not self._served and not self.config.repairs:
                 self._set_failure(error)
             elif neighbour in self._lanes:
                 self._lanes[neighbour].drop()
@@ -711,11 +711,18 @@ class DataPlane:
             receipt = half.receive(message, payload_bytes)  # type: ignore[arg-type]
         elif op_of(message.terms) != Op.STEP:
             receipt = self._exchanges.receive(message, payload_bytes)
-        elif self._served is None:
+        elif not self._served:
             raise OutOfPlaceMessage("an update or a model, which nothing serves here")
         else:
-            receipt = self._served.receive(message, payload_bytes)
-            return Sink(receipt.target, receipt.piece, partial(self._served_received, receipt))
+            served = self._served.get(message.version)
+            if served is None:
+                raise OutOfPlaceMessage(
+                    f"an update or a model under plan version {message.version}, where "
+                    f"{sorted(self._served)} are in use"
+                )
+            receipt = served.receive(message, payload_bytes)
+            done = partial(self._served_received, served, receipt)
+            return Sink(receipt.target, receipt.piece, done)
         return Sink(receipt.target, receipt.piece, partial(self._received, receipt))
 
     def _received(self, receipt: Receipt) -> None:
@@ -724,9 +731,8 @@ class DataPlane:
             assert receipt.owner is not None
             self._act(receipt.owner.received(receipt), self._running.get(number))
 
-    def _served_received(self, receipt: Receipt) -> None:
-        assert self._served is not None
-        self._act(self._served.received(receipt))
+    def _served_received(self, served: Served, receipt: Receipt) -> None:
+        self._act(served.received(receipt))
 
     def _relay(self, sender: int, message: ChunkMessage, payload_bytes: int, to: int) -> Sink:
         config = self.config

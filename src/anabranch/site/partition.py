@@ -116,31 +116,40 @@ class ServerPartition:
                 np.divide(total.values, np.float32(total.divisor), out=place)
         return updates if self.is_here(updates) else ()
 
-    def apply(self, updates: Sequence[Update]) -> None:
+    def squared_norm(self, update: Update) -> float:
+        """Return the squared norm of what came of an update, or of the mean that it came in."""
+        (sum_,) = (each for each in self._incoming if update in each)
+        mean = self._incoming[sum_].mean
+        return float(np.dot(mean, mean))
+
+    def apply(self, updates: Sequence[Update], factors: Sequence[float] = ()) -> None:
         """Take one step with these updates, which are all here.
 
         The gradients are averaged by weight, and the step is as long as the weights' part of the
         workers: all with weight 1 take a full step together, and one alone the N-th part of one.
+
+        Args:
+            updates: those that came in one sum together, in one step.
+            factors: what each one's weight is multiplied by; none for 1. Of a sum, the first one's
+                counts.
 
         Raises:
             OutOfPlaceMessage: one is not here, or they are a part of a sum.
         """
         if not updates:
             return
-        together = [each for each in self._incoming if set(each) == set(updates)]
-        sums = together or [(update,) for update in updates]
-        for each in sums:
-            if not self.is_here(each):
-                raise OutOfPlaceMessage(
-                    f"a step with updates {list(updates)}, of which {list(each)} is not here by "
-                    "itself, or not all of it"
-                )
+        sums = self._sums_of(updates)
         self.version += 1
         # Chunks may differ in the last bits, having been added up in different orders.
         weights = [_weight(self._incoming[each]) for each in sums]
+        if factors:
+            by_update = dict(zip(updates, factors, strict=True))
+            weights = [
+                weight * by_update[each[0]] for each, weight in zip(sums, weights, strict=True)
+            ]
         if self._rule is not None:
             gradients = self._incoming[sums[0]].mean
-            if len(sums) > 1:
+            if len(sums) > 1 and any(weights):
                 gradients *= np.float32(weights[0])
                 for each, weight in zip(sums[1:], weights[1:], strict=True):
                     gradients += np.float32(weight) * self._incoming[each].mean
@@ -151,12 +160,31 @@ class ServerPartition:
         for update in updates:
             self._settle(update)
 
+    def _sums_of(self, updates: Sequence[Update]) -> list[tuple[Update, ...]]:
+        """Return the sums that updates have come in, in the order of their first ones."""
+        left, sums = dict.fromkeys(updates), []
+        for update in updates:
+            if update not in left:
+                continue
+            found = [each for each in self._incoming if update in each]
+            each = found[0] if found else (update,)
+            if not self.is_here(each) or not left.keys() >= {*each}:
+                raise OutOfPlaceMessage(
+                    f"a step with updates {list(updates)}, of which {[update]} is not here by "
+                    "itself, or not all of it"
+                )
+            for together in each:
+                del left[together]
+            sums.append(each)
+        return sums
+
     def discard(self, updates: Sequence[Update]) -> None:
         """Forget these updates, whole or not."""
         for update in updates:
             if not self.is_here((update,)):
                 self._forgotten.add(update)
-            self._incoming.pop((update,), None)
+            for each in [each for each in self._incoming if update in each]:
+                del self._incoming[each]
             self._settle(update)
 
     def _settle(self, update: Update) -> None:

@@ -218,29 +218,19 @@ class Served:
         spread.deal(self._chunks)
         return spread
 
-    def advance(
-        self,
-        apply: Sequence[tuple[int, int]],
-        discard: Sequence[tuple[int, int]],
-        pulls: Sequence[tuple[int, int]],
-    ) -> list[Action]:
-        """Take a step of this site's part of the model, and send it to whom it says.
+    def discard(self, updates: Sequence[tuple[int, int]]) -> None:
+        """Expect no more of updates, as (worker, which), that will never be part of the model."""
+        for update in updates:
+            self._lone.pop(update, None)
+
+    def serve(self, pulls: Sequence[tuple[int, int]]) -> list[Action]:
+        """Send this site's part of the model, as it is now.
 
         Args:
-            apply, discard: updates, as (worker, which), that become part of it, or never will.
-            pulls: (worker, which of its updates it will compute on the model).
-
-        Raises:
-            OutOfPlaceMessage: an update is not here.
+            pulls: to whom: (worker, which of its updates it will compute on it).
         """
-        assert self._partition is not None
-        self._partition.apply(apply)
-        self._partition.discard(discard)
-        for update in discard:
-            self._lone.pop(update, None)
-        return self._serve(self._partition, pulls)
-
-    def _serve(self, partition: ServerPartition, pulls: Sequence[tuple[int, int]]) -> list[Action]:
+        partition = self._partition
+        assert partition is not None
         if not pulls:
             return []
         if self._is_barrier:

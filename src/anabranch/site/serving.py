@@ -39,19 +39,21 @@ class ServedModel:
         make_rule: makes what changes a part of the model of so many elements by gradients; None
             leaves the numbers out.
         workers: how many sites push updates.
-        added_up: those sites, where the pace is a barrier: their updates are added up on the way.
-            None where each travels alone.
+        groups: of those sites, whose updates are added up on the way: all in one where the pace is
+            a barrier, or those of the plan's groups. None where each travels alone.
         ahead: how many updates a worker may compute before the model comes that has its last one
             in. Pulls and pushes then have memory of their own: twice ``1 + ahead`` models more.
         wire: how elements travel.
+        asks_norm: whether servers tell of each update how large it is.
     """
 
     model: Floats
     make_rule: Callable[[int], Rule] | None
     workers: int
-    added_up: tuple[int, ...] = ()
+    groups: tuple[tuple[int, ...], ...] = ()
     ahead: int = 0
     wire: Wire = Wire.FLOAT32
+    asks_norm: bool = False
 
 
 class Serving:
@@ -61,7 +63,7 @@ class Serving:
         scheduler: what the site says to it and hears from it.
         plane: the site's data plane, which has exchanged nothing yet.
         welcome: says who this site is, and whether it has come back.
-        plan: the one plan of the run.
+        plan: of the run; its groups have plans of their own.
         served: see there.
         chunk_elements: the most elements of a chunk.
     """
@@ -77,6 +79,7 @@ class Serving:
     ) -> None:
         self._scheduler = scheduler
         self._plane = plane
+        self._site = welcome.site
         self._model = served.model
         self._ahead = served.ahead
         self._wire = served.wire
@@ -98,13 +101,27 @@ class Serving:
             elements = sum(chunk.elements for chunk in own)
             rule = None if served.make_rule is None else served.make_rule(elements)
             self._partition = ServerPartition(own, served.model, rule, served.workers)
+        self._asks_norm = served.asks_norm
         terms = Terms(Op.STEP, served.wire, len(served.model))
-        self._served = Served(welcome.site, plan, chunks, terms, self._partition, served.added_up)
-        plane.serve(self._served)
+        ways = [group.plan for group in plan.groups] or [plan]
+        self._parts: dict[int, Served] = {}  # by group; where this site is on none's trees, none
+        self._group_of: dict[int, int] = {}  # by worker
+        for number, (way, group) in enumerate(zip(ways, served.groups or ((),), strict=True)):
+            self._group_of |= dict.fromkeys(group, number)
+            if welcome.site in way.members:
+                self._parts[number] = Served(
+                    welcome.site, way, chunks, terms, self._partition, group
+                )
+        plane.serve({ways[number].version: part for number, part in self._parts.items()})
         if welcome.updates:
             first = welcome.updates + 1
             self._back = asyncio.Event()
-            self._served.come_back(first, self._memory(self._room(first, 0, served.model)))
+            self._own_part.come_back(first, self._memory(self._room(first, 0, served.model)))
+
+    @property
+    def _own_part(self) -> Served:
+        """What this worker takes part in."""
+        return self._parts[self._group_of.get(self._site, 0)]
 
     def reload(self) -> None:
         """Serve the model as it is in this site's memory now; before the first push."""
@@ -128,7 +145,11 @@ class Serving:
     def happened(self, what: UpdateHere | ModelHere) -> None:
         """Take note that an update or a model is all here."""
         if isinstance(what, UpdateHere):
-            self._scheduler.post(Came(what.worker, what.update, self._served.epoch))
+            epoch = self._parts[self._group_of.get(what.worker, 0)].epoch
+            norm: float | None = None
+            if self._asks_norm and self._partition is not None:
+                norm = self._partition.squared_norm((what.worker, what.update))
+            self._scheduler.post(Came(what.worker, what.update, epoch, norm))
         elif what.update in self._models_here:
             self._models_here[what.update].set()
         elif self._back is not None:
@@ -189,7 +210,13 @@ class Serving:
             self._passing = None
 
     def push(
-        self, permission: Proceed, gradients: Floats, weight: float, samples: int, compute_s: float
+        self,
+        permission: Proceed,
+        gradients: Floats,
+        weight: float,
+        samples: int,
+        compute_s: float,
+        loss: float | None = None,
     ) -> bool:
         """Send the update that this worker was permitted to compute, and ask to go on.
 
@@ -200,27 +227,30 @@ class Serving:
             weight: what the update counts, > 0.
             samples: of its batch.
             compute_s: how long it took to compute.
+            loss: of its batch, if there is one.
 
         Returns:
             Whether it is on its way: the request alone is sent where the update is abandoned.
         """
         update = permission.update
-        self._ask(permission, samples, compute_s)
+        self._ask(permission, samples, compute_s, loss)
         if update <= self._abandoned:
             return False
         if self._rooms:
             room = self._room(update, 1, gradients)
             room[:] = gradients
             gradients = room
-        self._plane.act(self._served.push(update, self._memory(gradients), weight))
+        self._plane.act(self._own_part.push(update, self._memory(gradients), weight))
         return True
 
-    def _ask(self, permission: Proceed, samples: int, compute_s: float) -> None:
+    def _ask(
+        self, permission: Proceed, samples: int, compute_s: float, loss: float | None = None
+    ) -> None:
         """Ask to go on, and expect the model to go on with."""
         then = permission.update + 1 + self._ahead
-        self._scheduler.post(ProceedRequest(permission.update, samples, compute_s))
+        self._scheduler.post(ProceedRequest(permission.update, samples, compute_s, loss))
         self._models_here[then] = asyncio.Event()
-        self._served.expect(then, self._memory(self._room(then, 0, self._model)))
+        self._own_part.expect(then, self._memory(self._room(then, 0, self._model)))
 
     def advance(self, message: Advance) -> None:
         """Take a step of the model, and send it to whom it says.
@@ -230,8 +260,15 @@ class Serving:
         """
         if self._partition is None:
             raise OutOfPlaceMessage("a step of the model, of which this site serves no part")
-        self._plane.act(self._served.advance(message.apply, message.discard, message.pulls))
+        self._partition.apply(message.apply, message.factors)
+        self._partition.discard(message.discard)
+        for number, part in self._parts.items():
+            part.discard(message.discard)
+            pulls = [each for each in message.pulls if self._group_of.get(each[0], 0) == number]
+            self._plane.act(part.serve(pulls))
 
     def change_epoch(self, message: EpochChanged) -> None:
         """See :meth:`anabranch.site.served.Served.change_epoch`."""
-        self._plane.act(self._served.change_epoch(message.epoch, message.workers, message.round))
+        part = self._parts.get(message.group)
+        if part is not None:
+            self._plane.act(part.change_epoch(message.epoch, message.workers, message.round))

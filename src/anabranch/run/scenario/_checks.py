@@ -9,6 +9,7 @@ from anabranch._typed_toml import tag_of
 from anabranch.fleet import ComputeError
 from anabranch.learn.profiles import load_profile
 from anabranch.learn.sampling import Shuffled
+from anabranch.merge import DataSize, Mean
 from anabranch.overlay import Overlay, OverlayError
 from anabranch.pace import TunedBatches
 from anabranch.plan import PlanError
@@ -52,6 +53,7 @@ def check_keys(scenario: Scenario) -> None:
             "them out"
         )
     _check_probes(scenario)
+    _check_merge(scenario)
     _check_served(scenario)
     if not scenario.routes:
         raise ScenarioError("route: there is none; give at least one")
@@ -123,6 +125,32 @@ def _check_served(scenario: Scenario) -> None:
         raise ScenarioError(
             f"load.most: {load.most} samples where task.batch_size is {task.batch_size}; "
             "give a batch_size of 1 or more, and no smaller most"
+        )
+
+
+def _check_merge(scenario: Scenario) -> None:
+    merge, task = scenario.merge, scenario.task
+    if merge.weighs_data and not isinstance(task, Train):
+        raise ScenarioError(
+            'merge.kind: "data-size" is for task.kind = "train"; it is not known how many samples '
+            "sites have elsewhere; leave it out"
+        )
+    if isinstance(merge, Mean | DataSize):
+        return
+    kind = tag_of(merge)
+    if not scenario.is_served:
+        raise ScenarioError(
+            f'merge.kind: "{kind}" weighs updates that come one by one, and an all-reduce has '
+            'none; give [serve], or "mean" or "data-size"'
+        )
+    if merge.asks_loss and scenario.simulation.tensors == "sizes":
+        raise ScenarioError(
+            f'merge.kind: "{kind}" weighs by losses, and there are none where simulation.tensors '
+            "is sizes; leave one of them out"
+        )
+    if merge.asks_loss and isinstance(task, Exchange):
+        raise ScenarioError(
+            f'merge.kind: "{kind}" weighs by losses, and an exchange has none; train a model'
         )
 
 

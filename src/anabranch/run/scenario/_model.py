@@ -10,7 +10,7 @@ from msgspec import Meta
 from anabranch._typed_toml import LONGEST_S, Positive, Seconds, Table
 from anabranch.fleet import Compute, ComputeModel
 from anabranch.learn.sampling import AnySampling, Shuffled
-from anabranch.merge import Mean
+from anabranch.merge import AnyMerge, Mean
 from anabranch.overlay import Overlay
 from anabranch.pace import AnyLoad, AnyPace, Bsp, EqualBatches
 from anabranch.plan import AnyPlanner, Auxiliary, Packed
@@ -127,7 +127,7 @@ class Scenario(Table, frozen=True, kw_only=True):
     route: AnyPlanner | tuple[AnyPlanner, ...] = Packed()
     pace: AnyPace = Bsp()
     period: EveryStep = EveryStep()
-    merge: Mean = Mean()
+    merge: AnyMerge = Mean()
     load: AnyLoad = EqualBatches()
     sampling: AnySampling = Shuffled()
     task: Task
