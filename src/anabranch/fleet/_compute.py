@@ -128,6 +128,11 @@ class ComputeModel:
             return work_s
         return work_s * own.jitter.quantile(drawn_share("jitter", self._seed, site, step))
 
+    def mean_s(self, site: int, samples: int) -> float:
+        """Return how long a step takes at a site, without jitter, delay and slowdowns, seconds."""
+        own = self._sites[site]
+        return own.fixed_s + samples / own.samples_per_s
+
     def added_s(self, site: int, step: int) -> float:
         """Return the delay added after a step's work, s, which no slowdown stretches."""
         delay = self._sites[site].added_delay

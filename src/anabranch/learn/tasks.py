@@ -164,6 +164,31 @@ TASKS = ("digits", *_IDX_TASKS, *_cifar.CIFAR_TASKS, *_TOKEN_TASKS)
 """The names `load_task` knows."""
 
 
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """What a model has to know of a task; see :class:`Task`."""
+
+    shape: tuple[int, ...]
+    classes: int
+    vocabulary: int | None = None
+
+
+def looks_of(name: str) -> Looks:
+    """Return what a task looks like, without its data.
+
+    Raises:
+        ValueError: no task of this name.
+    """
+    if name not in TASKS:
+        raise ValueError(unknown("task", name, TASKS))
+    if name in _TOKEN_TASKS:
+        drawn = _drawn(name)
+        return Looks(drawn.shape, drawn.classes, drawn.vocabulary)
+    if name in _cifar.CIFAR_TASKS:
+        return Looks((3, 32, 32), _cifar.CLASSES)
+    return Looks((1, 8, 8) if name == "digits" else (1, 28, 28), 10)
+
+
 def load_task(name: str, data_dir: Path | None = None, *, download: bool = True) -> Task:
     """Return a task, the same tensors at every site.
 

@@ -17,6 +17,7 @@ from anabranch.plan._forest_eda import EdaForest
 from anabranch.plan._forest_exact import ExactForest
 from anabranch.plan._forest_local import LocalForest
 from anabranch.plan._forest_problem import ForestProblem
+from anabranch.plan._forest_route import AnyForestSearch, ForestRoute
 from anabranch.plan._limit import limit_rate_bps, limit_s, share_of_limit
 from anabranch.plan._load import Port, link_load, port_bps, port_load, steady_rate_bps
 from anabranch.plan._model import (
@@ -46,9 +47,8 @@ from anabranch.plan._spanning import Spanning, spanning
 from anabranch.plan._star import Star, star
 from anabranch.plan._stream import cut, interleave
 
-AnyPlanner = Star | Balanced | Spanning | Fapt | Packed | FromFile
+AnyPlanner = Star | Balanced | Spanning | Fapt | Packed | ForestRoute | FromFile
 PLANNERS: tuple[type[AnyPlanner], ...] = _get_args(AnyPlanner)
-AnyForestSearch = EdaForest | LocalForest | ExactForest
 
 __all__ = [
     "ABSENT",
@@ -66,6 +66,7 @@ __all__ = [
     "Fapt",
     "Forest",
     "ForestProblem",
+    "ForestRoute",
     "FromFile",
     "Group",
     "LocalForest",

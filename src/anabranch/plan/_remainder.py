@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from anabranch.overlay import Overlay
-from anabranch.plan._model import ABSENT, Plan, Tree
+from anabranch.plan._model import ABSENT, Group, Plan, Tree
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,9 @@ class Remainder:
                 self._ends(ends): tuple(self._path(path) for path in paths)
                 for ends, paths in plan.auxiliary.items()
             },
+            tuple(
+                Group(self._path(group.workers), self.widen(group.plan)) for group in plan.groups
+            ),
         )
 
     def narrow(self, plan: Plan) -> Plan:
@@ -74,6 +77,7 @@ class Remainder:
                 (place[a], place[b]): tuple(path(way) for way in ways)
                 for (a, b), ways in plan.auxiliary.items()
             },
+            tuple(Group(path(group.workers), self.narrow(group.plan)) for group in plan.groups),
         )
 
     def _widen_parents(self, parents: tuple[int, ...]) -> tuple[int, ...]:

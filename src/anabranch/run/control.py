@@ -24,16 +24,16 @@ from anabranch.net.network import Address, Network
 from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork
 from anabranch.net.tls import Credentials
 from anabranch.overlay import Overlay
-from anabranch.plan import Plan
+from anabranch.plan import ForestRoute, Plan
 from anabranch.record import events
 from anabranch.record.console import Console
 from anabranch.record.log import EventLog, LogError
 from anabranch.run import replay
 from anabranch.run.checkpoints import WHOLE, Course, Job, check_course
-from anabranch.run.scenario import Scenario, check_real
+from anabranch.run.scenario import Scenario, check_real, with_compute_times
 from anabranch.run.scenario.tasks import Exchange
 from anabranch.run.stdin import at_end_of_stdin
-from anabranch.run.work import describe
+from anabranch.run.work import buffer_elements, describe
 from anabranch.scheduler.awareness import Awareness, Search
 from anabranch.scheduler.channels import Chunking, Dispatching
 from anabranch.scheduler.chunking import chunk_elements
@@ -310,9 +310,13 @@ def _plan(
     scenario: Scenario, believed: Overlay, version: int = 1, previous: Plan | None = None
 ) -> Plan:
     """Return the plan that a scenario asks for, with its auxiliary paths."""
-    task = scenario.task
+    task, route = scenario.task, scenario.routes[0]
     elements = task.buffer_elements if isinstance(task, Exchange) else None
-    plan = scenario.routes[0].plan(
+    if isinstance(route, ForestRoute):
+        names = tuple(site.name for site in believed.sites)
+        elements = buffer_elements(scenario, names, None)
+        route = with_compute_times(route, scenario, believed)
+    plan = route.plan(
         believed,
         version=version,
         previous=previous,

@@ -103,8 +103,18 @@ def buffer_elements(scenario: Scenario, names: tuple[str, ...], data_dir: Path |
         return task.buffer_elements
     if isinstance(task, Own):
         return len(_make_own(scenario, task, 0, names, data_dir).buffer)
-    data = _load_task(task.data, data_dir)
-    model = _build_model(task, data, seed=0)
+    from anabranch.learn.models import build_model
+    from anabranch.learn.tasks import looks_of
+
+    looks = looks_of(task.data)
+    model = build_model(
+        task.model,
+        looks.shape,
+        looks.classes,
+        seed=0,
+        hidden=task.hidden or None,
+        vocabulary=looks.vocabulary,
+    )
     return sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -27,6 +27,7 @@ from anabranch.run.scenario._model import (
     Stop,
     compute_model,
     encode,
+    with_compute_times,
 )
 
 __all__ = [
@@ -43,4 +44,5 @@ __all__ = [
     "encode",
     "load",
     "loads",
+    "with_compute_times",
 ]

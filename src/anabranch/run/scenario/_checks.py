@@ -12,8 +12,8 @@ from anabranch.learn.sampling import Shuffled
 from anabranch.merge import DataSize, Mean
 from anabranch.overlay import Overlay, OverlayError
 from anabranch.pace import TunedBatches
-from anabranch.plan import PlanError
-from anabranch.run.scenario._model import Scenario, compute_model
+from anabranch.plan import ForestRoute, PlanError
+from anabranch.run.scenario._model import Scenario, compute_model, with_compute_times
 from anabranch.run.scenario.tasks import Exchange, Own, Train
 from anabranch.scheduler.awareness import Passive
 from anabranch.sim.faults import FaultError, script
@@ -194,9 +194,35 @@ def check(scenario: Scenario, overlay: Overlay) -> None:
     for index, route in enumerate(scenario.routes):
         key = f"route[{index}]" if isinstance(scenario.route, tuple) else "route"
         try:
-            route.plan(overlay)
+            if isinstance(route, ForestRoute):
+                _check_forest(route, scenario, overlay)
+            else:
+                route.plan(overlay)
         except (OverlayError, PlanError) as error:
             raise ScenarioError(f"{key}: {error}") from None
+
+
+def _check_forest(route: ForestRoute, scenario: Scenario, overlay: Overlay) -> None:
+    if not scenario.is_served:
+        raise PlanError(
+            "a forest's trees push to a model that one site serves, each at its own pace; give "
+            'pace = {kind = "asp"} or another than bsp, or [serve]'
+        )
+    if scenario.computes_ahead:
+        raise PlanError(
+            "a forest adds updates up on their way, so no worker can compute ahead; leave "
+            "serve.ahead out"
+        )
+    if scenario.auxiliary is not None:
+        raise PlanError("a forest's trees have no auxiliary paths; leave [auxiliary] out")
+    informed = with_compute_times(route, scenario, overlay)
+    computing = {overlay.sites[site].name for site in scenario.workers(overlay)}
+    if {*(informed.compute_s or ())} != computing:
+        raise PlanError(
+            f"compute_s names {sorted(informed.compute_s or ())}, and {sorted(computing)} compute; "
+            "name the same sites, those of serve.only left out, or leave compute_s out"
+        )
+    informed.plan(overlay)
 
 
 def check_real(scenario: Scenario, overlay: Overlay, emulated: bool = False) -> None:

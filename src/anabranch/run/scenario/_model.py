@@ -13,7 +13,7 @@ from anabranch.learn.sampling import AnySampling, Shuffled
 from anabranch.merge import AnyMerge, Mean
 from anabranch.overlay import Overlay
 from anabranch.pace import AnyLoad, AnyPace, Bsp, EqualBatches
-from anabranch.plan import AnyPlanner, Auxiliary, Packed
+from anabranch.plan import AnyPlanner, Auxiliary, ForestRoute, Packed
 from anabranch.run.scenario.tasks import Task
 from anabranch.scheduler.awareness import AnyAwareness
 from anabranch.scheduler.chunking import filling_elements
@@ -200,6 +200,18 @@ def compute_model(scenario: Scenario, overlay: Overlay) -> ComputeModel | None:
     if scenario.compute is None:
         return None
     return ComputeModel(scenario.compute, [site.name for site in overlay.sites], scenario.seed)
+
+
+def with_compute_times(route: ForestRoute, scenario: Scenario, overlay: Overlay) -> ForestRoute:
+    """Return a forest that knows how long a scenario's workers compute, unless it says itself."""
+    if route.compute_s is not None:
+        return route
+    model, samples = compute_model(scenario, overlay), scenario.task.batch_size
+    times = {
+        overlay.sites[site].name: 1.0 if model is None else model.mean_s(site, samples)
+        for site in scenario.workers(overlay)
+    }
+    return msgspec.structs.replace(route, compute_s=times)
 
 
 def encode(scenario: Scenario) -> str:

@@ -1,0 +1,126 @@
+"""The forest as a route: groups of workers, each with a tree to one server (HAAF, section 3.4)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import ClassVar
+
+from anabranch._typed_toml import Seconds, Table
+from anabranch.overlay import Overlay
+from anabranch.plan._fapt import fastest_paths
+from anabranch.plan._forest import fastest_tree
+from anabranch.plan._forest_eda import EdaForest
+from anabranch.plan._forest_exact import ExactForest
+from anabranch.plan._forest_local import LocalForest
+from anabranch.plan._forest_problem import ForestProblem
+from anabranch.plan._model import NO_PARENT, Group, Plan, Tree
+from anabranch.plan._planner import CHUNK_ELEMENTS, named_or_kept
+
+AnyForestSearch = EdaForest | LocalForest | ExactForest
+
+_ELEMENT_BYTES = 4
+_SOME_ELEMENTS = 1 << 20
+
+
+class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="forest"):
+    """A forest of aggregation trees (HAAF): for a model that one site serves.
+
+    Workers that compute for about as long, and are near one another, are a group. Their updates are
+    added up on a tree of fastest ways, whose root sends the sum to the server.
+
+    Args:
+        server: the site that holds the model; None for the one that fastest paths lead to.
+        search: how the groups are found: the paper's ``eda``, ``local`` or ``exact``.
+        latency_weight, spread_weight: lambda_1 and lambda_2 of eq. 14.
+        compute_s: seconds that workers compute an update, by name; other sites only relay. Where
+            none is given, a scenario takes them from its [compute], and else all sites but the
+            server are alike.
+
+    Raises:
+        ValueError: a weight that is negative or not finite.
+    """
+
+    server: str | None = None
+    search: AnyForestSearch = LocalForest()
+    latency_weight: float = 0.5
+    spread_weight: float = 0.1
+    compute_s: dict[str, Seconds] | None = None
+    deep: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for name in ("latency_weight", "spread_weight"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(
+                    f"{name} is {getattr(self, name):g}, which must be finite and 0 or more"
+                )
+
+    def plan(
+        self,
+        overlay: Overlay,
+        *,
+        version: int = 1,
+        previous: Plan | None = None,
+        elements: int | None = None,
+        chunk_elements: int = CHUNK_ELEMENTS,
+    ) -> Plan:
+        """See :class:`anabranch.plan.Planner`.
+
+        The plan's own tree is that of fastest ways between the server and all sites. Without
+        ``elements``, transfers count as those of a model of a million.
+        """
+        server = named_or_kept(overlay, self.server, previous)
+        if server is None:
+            server = fastest_paths(overlay).best_root
+        given = self.compute_s or {}
+        compute_s = {overlay.index(name): seconds for name, seconds in given.items()}
+        if not compute_s:
+            compute_s = {site: 0.0 for site in range(overlay.size) if site != server}
+        compute_s = compute_s or {server: 0.0}  # it is alone
+        problem = ForestProblem(
+            overlay,
+            server,
+            compute_s,
+            _ELEMENT_BYTES * (elements or _SOME_ELEMENTS),
+            self.latency_weight,
+            self.spread_weight,
+        )
+        found = self.search.search(problem)
+        groups = tuple(
+            Group(tuple(sorted(tree.plan.members)), to_server(problem, tree.plan, version + number))
+            for number, tree in enumerate(found.trees, 1)
+        )
+        plural = "s" if len(groups) > 1 else ""
+        label = f"forest of {len(groups)} tree{plural} to {overlay.sites[server].name}"
+        base = fastest_tree(problem, server, range(overlay.size))
+        return replace(base, version=version, label=label, groups=groups)
+
+
+def to_server(problem: ForestProblem, plan: Plan, version: int) -> Plan:
+    """Return the plan of a group's tree with the server above its root.
+
+    Where the server is one of the group, Algorithm 1's tree at the server itself.
+    """
+    server, overlay = problem.server, problem.overlay
+    if server in plan.members:
+        return replace(fastest_tree(problem, server, plan.members), version=version)
+    (tree,) = plan.trees
+    root = tree.root
+    up, down = [*tree.up], [*tree.down]
+    up[root] = down[root] = server
+    up[server] = down[server] = NO_PARENT
+    routes = dict(plan.routes)
+    ways = (
+        _way(problem.paths.up_parent[server].tolist(), root),
+        _way(problem.paths.down_parent[server].tolist(), root)[::-1],
+    )
+    routes |= {(way[0], way[-1]): way for way in ways if len(way) > 2}
+    label = f"aggregation tree at {overlay.sites[root].name}"
+    return Plan(version, (Tree(server, 1.0, tuple(up), tuple(down)),), routes, label)
+
+
+def _way(parents: list[int], site: int) -> tuple[int, ...]:
+    way = [site]
+    while parents[way[-1]] >= 0:
+        way.append(parents[way[-1]])
+    return tuple(way)
