@@ -15,6 +15,7 @@ from anabranch.plan import (
     EdaForest,
     ExactForest,
     ForestProblem,
+    GivenForest,
     LocalForest,
     PlanError,
     forest,
@@ -26,7 +27,7 @@ from anabranch.plan._forest_moves import Neighbourhood
 
 from .forests import random_problem
 
-SEARCHES = get_args(AnyForestSearch)
+SEARCHES = [kind for kind in get_args(AnyForestSearch) if kind is not GivenForest]
 SMALL_EDA = EdaForest(most_trees=4, fine_generations=20, fine_population=60)
 
 

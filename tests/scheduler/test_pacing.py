@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from anabranch.merge import DataSize, Fairness, Product, Staleness
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.pace import Asp, Bsp, Equal, R2sp, Safa, Ssp, Tuned
 from anabranch.scheduler.pacing import Decision, PaceBook, Permission
@@ -354,3 +355,62 @@ def test_who_computes_ahead_and_stood_still_has_its_second_update_discarded_like
     applied = [each.update for decision in decisions for each in decision.applied]
     assert applied[-1][0] in latest
     assert max(update for worker, update in applied if worker == 2) > discarded[1][1]
+
+
+def test_a_forest_weighs_a_tree_by_its_samples_its_mean_loss_and_its_norm() -> None:
+    haaf = Product(of=(DataSize(), Fairness(q=1.0, lipschitz=100.0), Staleness(a=0.5)))
+    groups = [(0, 1), (4,)]
+    book = PaceBook(Asp(), Equal(8), (0, 1, 4), (2, 3), 9, groups=groups, merge=haaf)
+    for worker, samples in ((0, 100), (1, 300), (4, 400)):
+        book.holds(worker, samples)
+    begun(book)
+    for update in (1, 2, 3):  # the small tree takes three steps meanwhile
+        book.asked(4, update, 8, 0.1, update, loss=1.0)
+        for server in (2, 3):
+            book.came(server, 4, update, update, squared_norm=0.0)
+    for worker, loss in ((0, 1.0), (1, 3.0)):
+        book.asked(worker, 1, 8, 0.1, 4.0, loss=loss)
+    decisions = [
+        decision
+        for server in (2, 3)
+        for worker in (0, 1)
+        for decision in book.came(server, worker, 1, 4.0, squared_norm=25.0)
+    ]
+    [step] = [decision for decision in decisions if decision.applied]
+    assert [each.update for each in step.applied] == [(0, 1), (1, 1)]
+    # P = 400 / 800 is in what workers push with; a loss of 2 and a squared norm of 50 give
+    # 1 / (1 + 50 / (100 * 2)) = 0.8, and three versions of staleness 4 ** -0.5.
+    assert {each.factor for each in step.applied} == {0.8 * 0.5}
+    assert {each.missed for each in step.applied} == {3}
+    assert [went.worker for went in step.permissions] == [0, 1]
+
+
+def test_a_loss_voids_the_sums_of_its_tree_alone() -> None:
+    groups = [(0, 1), (4, 5)]
+    book = begun(PaceBook(Asp(), Equal(1), (0, 1, 4, 5), (2,), 9, groups=groups))
+    for worker in (0, 1, 4):
+        book.asked(worker, 1, 1, 0.1, 1.0)
+    book.came(2, 4, 1, 1.0)
+    assert book.lost(1, 2.0)[0].discarded == ((1, 1),)
+    assert book.epochs == {0: 1, 4: 0}
+    assert (book.sums_of(0), book.sums_of(4)) == (((0,), 1), ((4, 5), 1))
+    assert book.is_void(0, 0)
+    assert not book.is_void(4, 0)
+    *_, step = book.came(2, 0, 1, 3.0)
+    assert [each.update for each in step.applied] == [(0, 1)]
+    book.asked(5, 1, 1, 0.1, 4.0)
+    *_, step = book.came(2, 5, 1, 4.0)
+    assert [each.update for each in step.applied] == [(4, 1), (5, 1)]
+
+
+def test_a_tree_that_waits_for_others_pushes_nothing_again_when_it_loses_a_worker() -> None:
+    groups = [(0, 1), (4,)]
+    book = begun(PaceBook(Ssp(lead=0), Equal(1), (0, 1, 4), (2,), 9, groups=groups))
+    for worker in (0, 1):
+        book.asked(worker, 1, 1, 0.1, 1.0)
+        book.came(2, worker, 1, 1.0)
+    book.lost(1, 2.0)
+    assert book.sums_of(0) == ((0,), 2)  # its first is settled
+    book.asked(4, 1, 1, 0.1, 3.0)
+    *_, step = book.came(2, 4, 1, 3.0)
+    assert [went.worker for went in step.permissions] == [0, 4]

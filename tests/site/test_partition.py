@@ -199,3 +199,27 @@ def test_without_numbers_the_books_are_the_same() -> None:
     partition.apply([(0, 1)])
     assert partition.version == 1
     assert [len(held) for held in partition.snapshot().values()] == [CHUNK, CHUNK]
+
+
+def test_sums_of_several_trees_are_one_step_by_their_weights_and_factors() -> None:
+    partition = make(Sgd(1.0), workers=4)
+    one, other = model(1), model(2)
+    assert take(partition, ((0, 1), (3, 1)), one, 3.0, 3.0) == ((0, 1), (3, 1))
+    assert take(partition, ((5, 7),), other, 1.0, 1.0) == ((5, 7),)
+    assert partition.squared_norm((3, 1)) == pytest.approx(float(np.sum((one[OWN] / 3) ** 2)))
+    with pytest.raises(OutOfPlaceMessage):
+        partition.apply([(0, 1), (5, 7)])  # a part of a sum
+    partition.apply([(0, 1), (3, 1), (5, 7)], [0.5, 0.5, 0.25])
+    # Weights 3 and 1 of 4 workers, times the factors.
+    expected = model()[OWN] - 1.5 / 4 * one[OWN] / 3 - 0.25 / 4 * other[OWN]
+    np.testing.assert_allclose(parameters(partition), expected, rtol=1e-5, atol=1e-6)
+    assert partition.version == 1
+
+
+def test_an_update_that_weighs_nothing_changes_nothing() -> None:
+    partition = make(Sgd(1.0))
+    for worker in (0, 1):
+        push(partition, worker, 1, model(worker))
+    before = parameters(partition)
+    partition.apply([(0, 1), (1, 1)], [0.0, 0.0])
+    np.testing.assert_array_equal(parameters(partition), before)

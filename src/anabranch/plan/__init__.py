@@ -15,6 +15,7 @@ from anabranch.plan._forest import AggregationTree, Forest, forest
 from anabranch.plan._forest_cycle import Cycle, cycle
 from anabranch.plan._forest_eda import EdaForest
 from anabranch.plan._forest_exact import ExactForest
+from anabranch.plan._forest_given import GivenForest
 from anabranch.plan._forest_local import LocalForest
 from anabranch.plan._forest_problem import ForestProblem
 from anabranch.plan._forest_route import AnyForestSearch, ForestRoute
@@ -68,6 +69,7 @@ __all__ = [
     "ForestProblem",
     "ForestRoute",
     "FromFile",
+    "GivenForest",
     "Group",
     "LocalForest",
     "Packed",

@@ -12,12 +12,13 @@ from anabranch.plan._fapt import fastest_paths
 from anabranch.plan._forest import fastest_tree
 from anabranch.plan._forest_eda import EdaForest
 from anabranch.plan._forest_exact import ExactForest
+from anabranch.plan._forest_given import GivenForest
 from anabranch.plan._forest_local import LocalForest
 from anabranch.plan._forest_problem import ForestProblem
 from anabranch.plan._model import NO_PARENT, Group, Plan, Tree
 from anabranch.plan._planner import CHUNK_ELEMENTS, named_or_kept
 
-AnyForestSearch = EdaForest | LocalForest | ExactForest
+AnyForestSearch = EdaForest | LocalForest | ExactForest | GivenForest
 
 _ELEMENT_BYTES = 4
 _SOME_ELEMENTS = 1 << 20
@@ -31,7 +32,7 @@ class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="fores
 
     Args:
         server: the site that holds the model; None for the one that fastest paths lead to.
-        search: how the groups are found: the paper's ``eda``, ``local`` or ``exact``.
+        search: how the groups are found: the paper's ``eda``, ``local`` or ``exact``; or ``given``.
         latency_weight, spread_weight: lambda_1 and lambda_2 of eq. 14.
         compute_s: seconds that workers compute an update, by name; other sites only relay. Where
             none is given, a scenario takes them from its [compute], and else all sites but the

@@ -1,0 +1,27 @@
+"""A forest whose groups are known."""
+
+from __future__ import annotations
+
+from anabranch._typed_toml import Table
+from anabranch.plan._forest import Forest, forest
+from anabranch.plan._forest_problem import ForestProblem
+
+
+class GivenForest(Table, frozen=True, kw_only=True, tag_field="kind", tag="given"):
+    """Groups as they are given; of each, the tree that Algorithm 2 chooses.
+
+    Args:
+        groups: names of sites; each that trains in exactly one.
+    """
+
+    groups: tuple[tuple[str, ...], ...]
+
+    def search(self, problem: ForestProblem) -> Forest:
+        """Return the forest of these groups.
+
+        Raises:
+            OverlayError: a name is not a site's.
+            PlanError: an empty group, or a site that is in none, in several, or does not train.
+        """
+        index = problem.overlay.index
+        return forest(problem, [[index(name) for name in group] for group in self.groups])

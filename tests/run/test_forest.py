@@ -1,0 +1,224 @@
+"""Forests in runs: trees that add up, each at its own pace, to one server."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from anabranch import plan as plans
+from anabranch.record import (
+    Event,
+    MessageRefused,
+    RunEnded,
+    RunStarted,
+    SiteJoined,
+    SiteLost,
+    StepDone,
+    UpdateApplied,
+    UpdateDiscarded,
+    WorkerWent,
+    read_events,
+)
+from anabranch.run.replay import replay
+from anabranch.run.scenario import ScenarioError
+from anabranch.run.scenario import load as load_scenario
+from anabranch.run.simulate import simulate
+
+from ..seeds import seeds
+from .test_served import PACES, two_levels
+
+LEFT, RIGHT = ("dc1", "dc3", "dc4", "dc5"), ("dc2", "dc6", "dc7", "dc8")
+UPDATES = 12
+
+
+def forest(*groups: tuple[str, ...]) -> str:
+    listed = ", ".join("[" + ", ".join(f'"{name}"' for name in group) + "]" for group in groups)
+    return f'{{kind = "forest", server = "dc9", search = {{kind = "given", groups = [{listed}]}}}}'
+
+
+def events(
+    folder: Path,
+    pace: str = '{kind = "asp"}',
+    route: str = forest(LEFT, RIGHT),
+    more: str = "",
+    name: str = "run",
+    speed: float = 100.0,
+) -> list[Event]:
+    """Simulate a run over two levels of sites, at whose top is the server."""
+    two_levels(folder)
+    path, log = folder / f"{name}.toml", folder / f"{name}.db"
+    path.write_text(
+        f'overlay = "two-levels.toml"\nstop = {{rounds = {UPDATES}}}\n'
+        f'serve = {{only = ["dc9"]}}\npace = {pace}\nroute = {route}\n{more}\n'
+        'task = {kind = "train", data = "digits", model = "softmax", learning_rate = 0.5}\n'
+        f"[compute]\nsamples_per_s = {speed}\n[compute.sites.dc8]\nsamples_per_s = 40\n"
+    )
+    simulate(*load_scenario(path), log)
+    happened = [event for _, event in read_events(log)]
+    assert replay(read_events(log)).decided
+    assert not any(isinstance(event, MessageRefused) for event in happened)
+    return happened
+
+
+def plan_of(happened: list[Event]) -> plans.Plan:
+    started = happened[0]
+    assert isinstance(started, RunStarted)
+    return plans.loads(started.plan_json)
+
+
+def groups_of(happened: list[Event]) -> list[tuple[int, ...]]:
+    return [group.workers for group in plan_of(happened).groups]
+
+
+def check_that_groups_step_together(happened: list[Event], lost: int | None = None) -> None:
+    """Check that every update is settled once, with those of the same number of its group."""
+    steps: dict[tuple[int, int, int], list[int]] = {}  # by group, version and update
+    for event in happened:
+        if isinstance(event, UpdateApplied):
+            (group,) = (
+                number for number, each in enumerate(groups_of(happened)) if event.site in each
+            )
+            steps.setdefault((group, event.version, event.update), []).append(event.site)
+    for (group, _, _), step in steps.items():
+        assert {*groups_of(happened)[group]} - {*step} <= {lost}
+    settled = [(site, update) for (_, _, update), step in steps.items() for site in step]
+    settled += [(e.site, e.update) for e in happened if isinstance(e, UpdateDiscarded)]
+    assert len({*settled}) == len(settled)
+
+
+@pytest.mark.parametrize("pace", PACES)
+def test_every_pace_moves_trees(pace: str, tmp_path: Path) -> None:
+    happened = events(tmp_path, pace)
+    assert sorted(groups_of(happened)) == [(0, 2, 3, 4), (1, 5, 6, 7)]
+    check_that_groups_step_together(happened)
+    went = Counter(event.site for event in happened if isinstance(event, WorkerWent))
+    assert went == dict.fromkeys(range(8), UPDATES)
+    done_s = {e.site: e.at_s for e in happened if isinstance(e, WorkerWent)}
+    if pace == '{kind = "asp"}':  # dc8 is slow, and with it its tree alone
+        assert done_s[0] < 0.7 * done_s[1]
+    end = happened[-1]
+    assert isinstance(end, RunEnded)
+    assert end.error is None
+
+
+def losses(happened: list[Event]) -> list[tuple[int, int, float | None]]:
+    return sorted((e.site, e.round, e.loss) for e in happened if isinstance(e, StepDone))
+
+
+def test_one_tree_is_the_synchronous_run_to_the_last_bit(tmp_path: Path) -> None:
+    one = events(tmp_path, route=forest(LEFT + RIGHT), name="one")
+    [group] = plan_of(one).groups
+    (tmp_path / "plan.json").write_text(plans.dumps(group.plan))
+    same = '{kind = "file", path = "plan.json"}'
+    together = events(tmp_path, '{kind = "bsp"}', same, name="together")
+    assert len(losses(one)) == 8 * UPDATES
+    assert losses(one) == losses(together)
+
+
+@pytest.mark.parametrize("pace", ['{kind = "asp"}', '{kind = "ssp", lead = 1}'])
+def test_rules_at_their_limits_weigh_nothing_to_the_last_bit(pace: str, tmp_path: Path) -> None:
+    limits = (
+        '{kind = "product", of = [{kind = "staleness", a = 0.0}, {kind = "fairness", q = 0.0}]}'
+    )
+    plain = events(tmp_path, pace, name="plain")
+    weighed = events(tmp_path, pace, more=f"merge = {limits}", name="weighed")
+    assert losses(plain) == losses(weighed)
+    factors = {event.factor for event in weighed if isinstance(event, UpdateApplied)}
+    assert factors == {1.0}
+
+
+def test_a_stale_tree_counts_less(tmp_path: Path) -> None:
+    happened = events(tmp_path, more='merge = {kind = "staleness", a = 0.5}')
+    version = 0  # of the model, as each tree has it, from which staleness follows
+    has = {0: 0, 1: 0}
+    seen = 0
+    for event in happened:
+        if not isinstance(event, UpdateApplied) or event.site not in has:
+            continue
+        staleness = event.version - 1 - has[event.site]
+        assert event.factor == pytest.approx((staleness + 1) ** -0.5, rel=1e-12)
+        seen += staleness > 0
+        version = event.version
+        has[event.site] = version
+    assert seen > 3
+
+
+@pytest.mark.parametrize("route", [forest(LEFT, RIGHT), '{kind = "star", hub = "dc9"}'])
+@pytest.mark.parametrize("pace", ['{kind = "r2sp"}', '{kind = "safa", fraction = 0.5}'])
+def test_rules_go_with_every_pace_and_route(pace: str, route: str, tmp_path: Path) -> None:
+    haaf = (
+        'merge = {kind = "product", of = [{kind = "data-size"}, {kind = "staleness"}, '
+        '{kind = "fairness"}]}'
+    )
+    happened = events(tmp_path, pace, route, haaf)
+    factors = [event.factor for event in happened if isinstance(event, UpdateApplied)]
+    assert factors
+    assert all(factor is not None and 0 < factor <= 1 for factor in factors)
+    found = [loss for _, _, loss in losses(happened) if loss is not None]
+    assert np.mean(found[-8:]) < np.mean(found[:8])
+
+
+@seeds(12, 60)
+def test_the_other_trees_train_on_when_a_leaf_dies_and_comes_back(
+    seed: int, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(seed)
+    pace, victim = PACES[seed % len(PACES)], int(rng.integers(2, 7))  # dc8, slow, is a root
+    at_s, for_s = rng.uniform(0, 4.0), rng.choice([0.02, 0.3, 1.0, 30.0])
+    fault = f'kind = "kill", site = "dc{victim + 1}", at_s = {at_s:.3f}, for_s = {for_s}'
+    happened = events(tmp_path, pace, more=f"fault = [{{{fault}}}]")
+    end = happened[-1]
+    assert isinstance(end, RunEnded)
+    assert end.error is None
+    assert [event.site for event in happened if isinstance(event, SiteLost)] == [victim]
+    check_that_groups_step_together(happened, victim)
+    went = Counter(event.site for event in happened if isinstance(event, WorkerWent))
+    assert all(went[site] == UPDATES for site in range(8) if site != victim)
+    back = [event.site for event in happened if isinstance(event, SiteJoined) and event.at_s > 0]
+    assert back in ([], [victim])
+
+
+def test_a_tree_of_which_all_died_takes_part_again(tmp_path: Path) -> None:
+    route = forest(LEFT, ("dc2", "dc6", "dc7"), ("dc8",))
+    fault = 'fault = [{kind = "kill", site = "dc8", at_s = 2.0, for_s = 0.5}]'
+    happened = events(tmp_path, route=route, more=fault)
+    check_that_groups_step_together(happened)
+    made = [event.update for event in happened if isinstance(event, WorkerWent) and event.site == 7]
+    assert max(made) == UPDATES
+
+
+def test_without_a_site_that_a_tree_needs_the_run_ends_by_name(tmp_path: Path) -> None:
+    fault = 'fault = [{kind = "kill", site = "dc1", at_s = 1.0}]'
+    with pytest.raises(Exception, match="site 0 \\(dc1\\) died"):
+        events(tmp_path, more=fault)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ('pace = {kind = "asp"}', 'pace = {kind = "bsp"}\n#', "route: a forest's trees push to"),
+        ('["dc9"]}', '["dc9"], ahead = true}', "route: a forest adds updates up on their way"),
+        ('"dc8"]', '"dc7"]', "route: groups hold sites"),
+        ('server = "dc9"', 'server = "dc9", compute_s = {dc1 = 1.0}', "route: compute_s names"),
+        ('server = "dc9"', 'server = "dc9", spread_weight = -1.0', "spread_weight is -1"),
+    ],
+)
+def test_what_does_not_go_with_a_forest_is_named(
+    old: str, new: str, named: str, tmp_path: Path
+) -> None:
+    two_levels(tmp_path)
+    path = tmp_path / "scenario.toml"
+    text = (
+        'overlay = "two-levels.toml"\nstop = {rounds = 3}\npace = {kind = "asp"}\n'
+        f'serve = {{only = ["dc9"]}}\nroute = {forest(LEFT, RIGHT)}\n'
+        'task = {kind = "train", data = "digits", model = "softmax", learning_rate = 0.5}\n'
+    )
+    if "bsp" in new:
+        text = text.replace('serve = {only = ["dc9"]}\n', "")
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(ScenarioError, match=named):
+        load_scenario(path)
