@@ -21,7 +21,9 @@ from anabranch.scheduler.server import Scheduler
 from anabranch.sim.loop import run_virtually
 from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import SiteAgent
+from anabranch.site.arithmetic import Flat
 from anabranch.site.collectives import ExchangeError, Round
+from anabranch.site.terms import Op, Terms, Wire
 from tests.site.cluster import TOKEN, Cluster, Floats, Witness, all_reduce, make_agent, simulated
 
 _LATE_S = 9.0  # by then a site that died is given up
@@ -466,5 +468,29 @@ def test_what_a_site_did_not_hear_of_several_gatherings_at_once_is_known_after_a
         for _ in range(3):  # and what all have heard is forgotten
             await asyncio.gather(*(agent.gather(b"") for agent in group.agents))
         assert all(len(agent._collectives._channels[0].answers) == 1 for agent in group.agents)
+
+    run_virtually(play())
+
+
+def test_a_broadcast_that_failed_before_a_restart_fails_for_who_asks_for_it_later() -> None:
+    async def play() -> None:
+        group = await Restartable.begin(4)
+        group.network.kill(3)
+        one, two, late = group.agents[:3]
+        await asyncio.sleep(_LATE_S)
+
+        async def broadcast(agent: SiteAgent) -> str:
+            terms = Terms(Op.COPY, Wire.FLOAT32, 8, source=3)
+            with pytest.raises(ExchangeError, match="site 3, which would broadcast, is lost") as no:
+                await agent.exchange(Flat(np.zeros(8, np.float32)), terms)
+            return str(no.value)
+
+        group.network.disconnect(2)
+        await asyncio.gather(*map(broadcast, (one, two)))
+        group.kill_scheduler()
+        group.network.reconnect(2)
+        await asyncio.sleep(0.1)
+        await group.start_scheduler()
+        await asyncio.wait_for(broadcast(late), 30.0)
 
     run_virtually(play())

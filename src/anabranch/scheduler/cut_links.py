@@ -178,8 +178,9 @@ class CutLinks:
         if not reach:
             self._probe_later(ends)
             return
-        if not ends <= run.sessions.keys():
-            return
+        is_cut = (site, message.neighbour) in run.losses.cut
+        if not is_cut or not ends <= run.sessions.keys():
+            return  # an end is back as another process, and lanes to it are in use
         for here, there in permutations(ends, 2):
             incarnation, address = run.members.incarnations[there], run.members.addresses[there]
             run.post(here, Rejoined(there, incarnation, *address))

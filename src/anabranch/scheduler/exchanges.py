@@ -412,7 +412,8 @@ class ExchangeBook:
         lowest = min(self._calls.values())
         self._firsts = {place: who for place, who in self._firsts.items() if place > lowest}
         for number, reason in failed.items():
-            self._failed[number] = _Failed(0, reason, frozenset(self.members))
+            told = frozenset(site for site, each in standings.items() if each.asked >= number)
+            self._failed[number] = _Failed(0, reason, told)  # the others will ask for it
         self._waiting = deque(sorted(self._waiting, key=lambda each: each[1]))
         whole = [number for number, said in self._values.items() if said.keys() >= {*self.members}]
         answers += [self._whole(number) for number in sorted(whole)]
