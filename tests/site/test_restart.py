@@ -491,6 +491,7 @@ def test_a_broadcast_that_failed_before_a_restart_fails_for_who_asks_for_it_late
         group.network.reconnect(2)
         await asyncio.sleep(0.1)
         await group.start_scheduler()
+        await asyncio.sleep(1.0)  # it is back, and has not asked yet
         await asyncio.wait_for(broadcast(late), 30.0)
 
     run_virtually(play())
