@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 from anabranch.cli._app import app, console, ending_on_interrupt
-from anabranch.cli._runs import EmulateOption, new_folder
+from anabranch.cli._runs import DataOption, EmulateOption, new_folder
 
 
 @app.command()
@@ -38,6 +38,7 @@ def reproduce(
         int | None, typer.Option(help="Simulations at once; one a core if not given.", min=1)
     ] = None,
     emulate: EmulateOption = False,
+    data_dir: DataOption = None,
 ) -> None:
     """Make a paper's table or figure again, beside the paper's numbers; in simulation."""
     from anabranch import experiments
@@ -65,6 +66,7 @@ def reproduce(
             seed=seed,
             jobs=jobs or os.cpu_count() or 1,
             emulate=emulate,
+            data_dir=data_dir,
             on_trial=lambda ended, of: status.update(f"{ended} of {of} runs"),
         )
         for each in wanted:

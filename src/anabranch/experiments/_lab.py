@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
@@ -77,6 +78,7 @@ class Outcome:
         reached_s, reached_updates: of a run with servers that trains to a target accuracy: when it
             was first seen, seconds since the run began, and how many updates each worker had then
             in the model, on average; None where it never was.
+        accuracy: that was last seen; None where there is none.
     """
 
     labels: Mapping[str, Label]
@@ -92,6 +94,7 @@ class Outcome:
     workers: Mapping[str, WorkerOutcome] = field(default_factory=dict)
     reached_s: float | None = None
     reached_updates: float | None = None
+    accuracy: float | None = None
 
 
 class Lab:
@@ -103,6 +106,7 @@ class Lab:
         seed: the first of the seeds that networks are drawn with.
         jobs: how many simulations run at once, each in a process of its own.
         emulate: run real processes between network namespaces instead, one trial after another.
+        data_dir: where data sets are.
         on_trial: called before trials run and as they end, with how many have ended, of how many.
 
     Raises:
@@ -117,6 +121,7 @@ class Lab:
         seed: int = 0,
         jobs: int = 1,
         emulate: bool = False,
+        data_dir: Path | None = None,
         on_trial: Callable[[int, int], None] = lambda ended, of: None,
     ) -> None:
         if jobs < 1:
@@ -125,6 +130,7 @@ class Lab:
         self.quick = quick
         self.seed = seed
         self.emulate = emulate
+        self._data_dir = data_dir
         self._jobs = jobs
         self._on_trial = on_trial
         self._known: dict[tuple[str, Overlay], Outcome] = {}
@@ -153,7 +159,7 @@ class Lab:
         return [replace(self._known[_what(trial)], labels=trial.labels) for trial in trials]
 
     def _run(self, trials: Sequence[Trial], files: Sequence[Path]) -> Iterator[Outcome]:
-        execute = _emulated if self.emulate else _simulated
+        execute = partial(_emulated if self.emulate else _simulated, data_dir=self._data_dir)
         if self.emulate or self._jobs == 1 or len(trials) < 2:
             yield from map(execute, trials, files)
             return
@@ -216,7 +222,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, Mapping):
         items = (f"{key} = {_toml(each)}" for key, each in value.items() if each is not None)
         return f"{{ {', '.join(items)} }}"
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
     return json.dumps(value, ensure_ascii=False)  # numbers, booleans and our names are alike
 
@@ -234,17 +240,17 @@ def _write_new(folder: Path, name: str, text: str) -> Path:
     return path
 
 
-def _simulated(trial: Trial, file: Path) -> Outcome:
+def _simulated(trial: Trial, file: Path, data_dir: Path | None) -> Outcome:
     # The log is not kept: the same scenario gives the same one again, byte for byte.
     with tempfile.TemporaryDirectory(prefix="anabranch-") as folder:
         log = Path(folder, "run.db")
-        simulate(trial.scenario, trial.overlay, log)
+        simulate(trial.scenario, trial.overlay, log, data_dir)
         return _outcome(trial, file, log)
 
 
-def _emulated(trial: Trial, file: Path) -> Outcome:
+def _emulated(trial: Trial, file: Path, data_dir: Path | None) -> Outcome:
     log = file.with_suffix(".db")
-    run_locally(file, 0, trial.overlay, log, emulate=True, seed=trial.scenario.seed)
+    run_locally(file, 0, trial.overlay, log, data_dir, emulate=True, seed=trial.scenario.seed)
     return _outcome(trial, file, log)
 
 
@@ -262,6 +268,7 @@ def _outcome(trial: Trial, file: Path, log: Path) -> Outcome:
                 for site, series in run.pace.iterations.items()
             },
             *_reached(trial, run, events),
+            run.final_accuracy,
         )
     rounds, total_s = len(run.rounds), run.rounds[-1].at_s
     fills_time = trial.scenario.stop.after_s is not None

@@ -1,0 +1,183 @@
+"""What HAAF's figures have in common (section 6.1): network, fleet, task, and the schemes.
+
+12 sites train and one serves; each two are joined by links of 1 to 10 Gbit/s and 10 to 50 ms. The
+paper says neither how long a batch takes nor how long it trains. Here a site of mean speed takes a
+second for a batch of 128. The learning rate is ten times the paper's 0.01, with which LeNet-5 would
+need ten times as many updates; the other parameters are the paper's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from anabranch.experiments._lab import Lab, Label, Outcome, Trial
+from anabranch.fleet import Compute
+from anabranch.learn.partition import Dirichlet
+from anabranch.learn.sampling import Resampled
+from anabranch.merge import AnyMerge, DataSize, Fairness, Product, Staleness
+from anabranch.overlay import Overlay, random_complete
+from anabranch.pace import AnyPace, Asp, Bsp
+from anabranch.plan import AnyPlanner, Balanced, EdaForest, Fapt, ForestRoute, Star
+from anabranch.run.scenario import Scenario, Serve, Stop
+from anabranch.run.scenario.tasks import Train
+
+WORKERS = 12
+BATCH = 128
+TARGET = 0.7
+HORIZON_S = 120.0
+_LONGEST_S = 600.0  # that is waited for the target
+_QUICK_S = 60.0
+_MANY = 100_000  # updates, more than there is time for
+NOTE = (
+    f"{WORKERS} workers and a server, links of 1 to 10 Gbit/s and 10 to 50 ms, LeNet-5 on "
+    f"Fashion-MNIST, Dirichlet alpha = 1, beta = 0.999, batches of {BATCH}, plain SGD with a rate "
+    "of 0.1 (the paper: 0.01), L = 100; a batch takes a site of mean speed 1 s. The server's model "
+    "is looked at by the first worker after every fifth update of its own. Networks, fleets, data "
+    "and models are drawn anew with each seed; medians, the least to the most in parentheses."
+)
+_QUICK_NOTE = (
+    f"Quick: one seed, a perceptron on 8 x 8 digits, batches of 16, {_QUICK_S:g} s at most; says "
+    "that it runs, and nothing of the paper."
+)
+
+
+_BY_DATA = DataSize()
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """How sites synchronise.
+
+    Args:
+        route, pace, merge: see :class:`anabranch.run.scenario.Scenario`.
+    """
+
+    route: AnyPlanner
+    pace: AnyPace
+    merge: AnyMerge = _BY_DATA
+
+
+def haaf(a: float = 0.8, q: float = 1.0) -> Scheme:
+    """Return the paper's scheme with its search, and weights of eq. 10."""
+    merge = Product(of=(DataSize(), Fairness(q=q), Staleness(a=a)))
+    return Scheme(ForestRoute(server=_server(), search=EdaForest()), Asp(), merge)
+
+
+def _server() -> str:
+    return f"site{WORKERS}"
+
+
+SCHEMES: Mapping[str, Scheme] = {
+    "PS": Scheme(Star(hub=_server()), Bsp()),
+    "AVL": Scheme(Balanced(root=_server()), Bsp()),
+    "FAT": Scheme(Fapt(roots=(_server(),)), Bsp()),
+    "HAAF": haaf(),
+}
+ASYNCHRONOUS_PS = Scheme(Star(hub=_server()), Asp())
+
+
+def seeds(lab: Lab, count: int) -> range:
+    """Return the seeds of a figure: one where it is to be quick."""
+    return range(lab.seed, lab.seed + (1 if lab.quick else count))
+
+
+def network(seed: int, workers: int = WORKERS) -> Overlay:
+    """Return the links between so many workers and the server, which comes last."""
+    drawn = random_complete(
+        workers + 1, seed, low_bps=1e9, high_bps=10e9, latency_s=(0.01, 0.05), loss=0.0
+    )
+    return replace(drawn, name=f"haaf-{workers}-{seed}")
+
+
+def trial(
+    lab: Lab,
+    how: Scheme,
+    gini: float,
+    seed: int,
+    alpha: float = 1.0,
+    beta: float = 0.999,
+    to_target: bool = True,
+    **labels: Label,
+) -> Trial:
+    """Return a run of a scheme, to the target accuracy or until the time is over.
+
+    Args:
+        lab: where it runs; quick runs train a perceptron on digits that come with scikit-learn.
+        how: sites synchronise.
+        gini: how uneven the workers' speeds are.
+        seed: of network, fleet, data and model.
+        alpha: of the Dirichlet distribution by which labels are dealt.
+        beta: of resampling.
+        to_target: whether it ends with the target.
+        labels: what sets it apart.
+    """
+    scenario = Scenario(
+        overlay="haaf",
+        route=how.route,
+        pace=how.pace,
+        merge=how.merge,
+        serve=Serve(only=(_server(),)),
+        sampling=Resampled(beta=beta),
+        task=Train(
+            data="digits" if lab.quick else "fashion-mnist",
+            model="mlp" if lab.quick else "lenet-5",
+            learning_rate=0.1,
+            batch_size=16 if lab.quick else BATCH,
+            partition=Dirichlet(alpha=alpha),
+            evaluate_every=5,
+            target_accuracy=TARGET,
+        ),
+        stop=Stop(
+            rounds=_MANY,
+            after_s=_QUICK_S if lab.quick else (_LONGEST_S if to_target else HORIZON_S),
+            at_target=to_target,
+        ),
+        compute=Compute(samples_per_s=16.0 if lab.quick else float(BATCH), gini=gini),
+        sample_every_s=1e6,
+        seed=seed,
+    )
+    about = {"gini": gini, "alpha": alpha, "beta": beta, "seed": seed}
+    return Trial({**labels, **about}, scenario, network(seed))
+
+
+def of(outcomes: Iterable[Outcome], **labels: Label) -> list[Outcome]:
+    """Return the runs with these labels, in order of their seeds."""
+    found = [each for each in outcomes if labels.items() <= each.labels.items()]
+    return sorted(found, key=lambda each: each.labels["seed"])
+
+
+def spread(numbers: Sequence[float], form: str) -> str:
+    """Return the median of numbers, and the least to the most in parentheses.
+
+    >>> spread([3.0, 1.0, 2.0], ".1f")
+    '2.0 (1.0 to 3.0)'
+    """
+    middle, low, high = (format(each, form) for each in _three(numbers))
+    return middle if len(numbers) == 1 else f"{middle} ({low} to {high})"
+
+
+def _three(numbers: Sequence[float]) -> tuple[float, float, float]:
+    return median(numbers), min(numbers), max(numbers)
+
+
+def to_target(runs: Sequence[Outcome]) -> str:
+    """Return how long runs took to the target, and how many of them reached it."""
+    reached = [each.reached_s for each in runs if each.reached_s is not None]
+    if len(reached) == len(runs):
+        return f"{spread(reached, '.0f')} s"
+    return f"{len(reached)} of {len(runs)} reach it"
+
+
+def at_end(runs: Sequence[Outcome]) -> str:
+    """Return how good the models of runs were in the end."""
+    seen = [100 * each.accuracy for each in runs if each.accuracy is not None]
+    if len(seen) < len(runs):
+        return f"{len(runs) - len(seen)} of {len(runs)} were never looked at"
+    return f"{spread(seen, '.1f')} %"
+
+
+def notes(lab: Lab, *more: str) -> tuple[str, ...]:
+    """Return what holds for all rows of a figure."""
+    return (_QUICK_NOTE if lab.quick else NOTE, *more)

@@ -1,0 +1,55 @@
+"""HAAF, Fig. 9: time to accuracy of four schemes, as computing is more and more uneven."""
+
+from __future__ import annotations
+
+from anabranch.experiments._experiment import Experiment
+from anabranch.experiments._lab import Lab
+from anabranch.experiments._result import Result, Row
+from anabranch.experiments.haaf import _setting as setting
+from anabranch.experiments.haaf._setting import SCHEMES
+
+_GINIS = (0.1, 0.3, 0.6)
+_PAPER = {0.1: "all alike", 0.3: "HAAF less (drawn only)", 0.6: "about 40 % less than the others"}
+
+
+def _make(lab: Lab) -> Result:
+    seeds = setting.seeds(lab, 5)
+    outcomes = lab.measure(
+        [
+            setting.trial(lab, scheme, gini, seed, scheme=name)
+            for gini in _GINIS
+            for name, scheme in SCHEMES.items()
+            for seed in seeds
+        ]
+    )
+    rows = []
+    for gini in _GINIS:
+        by_name = {name: setting.of(outcomes, scheme=name, gini=gini) for name in SCHEMES}
+        for name, runs in by_name.items():
+            paper = _PAPER[gini] if name == "HAAF" else ""
+            rows.append(
+                Row(f"Gini {gini:g}: to the target, {name}", paper, setting.to_target(runs))
+            )
+        for name, runs in by_name.items():
+            if name == "HAAF":
+                continue
+            pairs = zip(by_name["HAAF"], runs, strict=True)
+            ratios = [
+                ours.reached_s / theirs.reached_s
+                for ours, theirs in pairs
+                if ours.reached_s is not None and theirs.reached_s is not None
+            ]
+            if ratios:
+                fewer = "" if len(ratios) == len(runs) else f", {len(ratios)} of {len(runs)} seeds"
+                rows.append(
+                    Row(
+                        f"Gini {gini:g}: HAAF's time over {name}'s, seed by seed",
+                        "0.6" if gini == _GINIS[-1] else "",
+                        setting.spread(ratios, ".2f") + fewer,
+                    )
+                )
+    target = f"The target is {setting.TARGET:.0%} of held-out samples."
+    return Result(tuple(rows), tuple(outcomes), setting.notes(lab, target))
+
+
+EXPERIMENT = Experiment("haaf/fig09", "time to accuracy as computing is more uneven", _make)
