@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 
 from anabranch import plan as plans
+from anabranch.overlay import load as load_overlay
 from anabranch.record import (
     Event,
     MessageRefused,
@@ -22,13 +25,14 @@ from anabranch.record import (
     WorkerWent,
     read_events,
 )
+from anabranch.run.launch import run_locally
 from anabranch.run.replay import replay
 from anabranch.run.scenario import ScenarioError
 from anabranch.run.scenario import load as load_scenario
 from anabranch.run.simulate import simulate
 
 from ..seeds import seeds
-from .test_served import PACES, two_levels
+from .test_served import PACES, two_levels, write_overlay
 
 LEFT, RIGHT = ("dc1", "dc3", "dc4", "dc5"), ("dc2", "dc6", "dc7", "dc8")
 UPDATES = 12
@@ -222,3 +226,41 @@ def test_what_does_not_go_with_a_forest_is_named(
     path.write_text(text.replace(old, new))
     with pytest.raises(ScenarioError, match=named):
         load_scenario(path)
+
+
+@pytest.mark.slow
+def test_twelve_real_workers_train_on_when_a_leaf_is_killed(tmp_path: Path) -> None:
+    below = {"a": ("a1", "a2", "a3"), "b": ("b1", "b2", "b3"), "c": ("c1", "c2", "c3")}
+    edges = [("server", top) for top in below]
+    edges += [(top, leaf) for top, leaves in below.items() for leaf in leaves]
+    write_overlay(tmp_path, "three-trees", edges, 1e8)
+    route = forest(*((top, *leaves) for top, leaves in below.items()))
+    path, log = tmp_path / "scenario.toml", tmp_path / "run.db"
+    path.write_text(
+        f'overlay = "three-trees.toml"\nstop = {{rounds = {UPDATES}}}\npace = {{kind = "asp"}}\n'
+        f'serve = {{only = ["server"]}}\nroute = {route.replace("dc9", "server")}\n'
+        'merge = {kind = "staleness"}\n'
+        'task = {kind = "train", data = "digits", model = "softmax", learning_rate = 0.5}\n'
+        "compute = {samples_per_s = 60}\n"
+    )
+    pids: dict[str, int] = {}
+
+    def kill_in_time() -> None:
+        if "site b2" in pids and log.exists():
+            done = sum(isinstance(event, UpdateApplied) for _, event in read_events(log))
+            if done >= 30:
+                os.kill(pids.pop("site b2"), signal.SIGKILL)
+
+    overlay = load_overlay(str(tmp_path / "three-trees.toml"))
+    run_locally(path, 0, overlay, log, on_tick=kill_in_time, on_started=pids.update)
+    happened = [event for _, event in read_events(log)]
+    victim = overlay.index("b2")
+    assert [event.site for event in happened if isinstance(event, SiteLost)] == [victim]
+    check_that_groups_step_together(happened, victim)
+    went = Counter(event.site for event in happened if isinstance(event, WorkerWent))
+    workers = [site for site in range(overlay.size) if overlay.sites[site].name != "server"]
+    assert all(went[site] == UPDATES for site in workers if site != victim)
+    assert len(workers) == 12
+    found = [loss for _, _, loss in losses(happened) if loss is not None]
+    assert np.mean(found[-8:]) < np.mean(found[:8])
+    assert replay(read_events(log)).decided
