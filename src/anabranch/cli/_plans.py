@@ -15,7 +15,7 @@ from anabranch import plan as plans
 from anabranch._typed_toml import listed, nearest, tag_of
 from anabranch.cli._app import app, console
 from anabranch.overlay import Overlay, UniformRates
-from anabranch.plan import PLANNERS, AnyPlanner, Fapt, FromFile, Plan, Prediction
+from anabranch.plan import PLANNERS, AnyPlanner, Fapt, ForestRoute, FromFile, Plan, Prediction
 from anabranch.record import units
 
 _ALEXNET_MB = 244.403
@@ -65,7 +65,11 @@ def plan(
         near = nearest(route, ROUTES) or f"give one of {listed(ROUTES)}"
         raise typer.BadParameter(f"--route {route}: no such route; {near}")
     planners = list(_planners(network.size if roots is None else roots))
-    planned = [each.plan(network) for each in planners]
+    elements = round(size_mb * 1e6 / 4)  # whose transfers a forest weighs; others plan for any
+    planned = [
+        each.plan(network, elements=elements if isinstance(each, ForestRoute) else None)
+        for each in planners
+    ]
     by_kind = {tag_of(each): found for each, found in zip(planners, planned, strict=True)}
     chosen = by_kind[route]
     size_bytes = size_mb * 1e6
@@ -74,13 +78,16 @@ def plan(
         f"{network.name}: {network.size} sites, {len(network.links)} directed links; "
         f"{units.size(size_bytes)} in chunks of {units.size(4 * chunk_elements)}"
     )
-    console.print(_predictions(network, planned, size_bytes, 4 * chunk_elements, limit_s))
+    # A forest holds no rounds of all sites.
+    of_all = [each for each in planned if not each.groups]
+    console.print(_predictions(network, of_all, size_bytes, 4 * chunk_elements, limit_s))
     console.print(
         f"physical limit: {units.seconds(limit_s)} a round, no plan on these links is faster"
     )
     console.print(f"{chosen.label}:")
-    for tree in _draw(network, chosen):
-        console.print(tree)
+    for plan in [group.plan for group in chosen.groups] or [chosen]:
+        for tree in _draw(network, plan):
+            console.print(tree)
     if save is not None:
         save.write_text(f"{plans.dumps(chosen)}\n", encoding="utf-8")
         console.print(f"saved: {save}", soft_wrap=True)

@@ -23,6 +23,7 @@ from anabranch.net.network import Address
 from anabranch.net.tls import SCHEDULER, Credentials, TlsError, identity_of
 from anabranch.overlay import Overlay
 from anabranch.pace import PACES
+from anabranch.plan import ForestRoute
 from anabranch.run import scenario as scenarios
 from anabranch.run.checkpoints import Course, Files
 from anabranch.run.launch import BEGAN, TOKEN_VARIABLE
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 OnLoss = typing.Literal["complete", "retry", "abort"]
 _UNKNOWN_BPS = 100e6  # taken for every link's rate until it is measured
+_GROUP_ROUTES = {kind: each for kind, each in ROUTES.items() if each is not ForestRoute}
 _PACES = {tag_of(pace): pace for pace in PACES}
 
 
@@ -67,8 +69,8 @@ def scheduler(
     route: Annotated[
         str,
         typer.Option(
-            help=f"For a group: where aggregates travel, {listed(ROUTES)}; packed if not given. "
-            "With parameters, as fapt,roots=3. With a scenario: which of its routes, from 0."
+            help=f"For a group: where aggregates travel, {listed(_GROUP_ROUTES)}; packed if not "
+            "given. With parameters, as fapt,roots=3. With a scenario: which of its routes, from 0."
         ),
     ] = "",
     measure: Annotated[
@@ -212,7 +214,7 @@ def _service(
     else:
         assert overlay is not None
         network = overlays.load(overlay, unknown_rate_bps=_UNKNOWN_BPS if measure else None)
-    planner = _value("--route", route or "packed", ROUTES)
+    planner = _value("--route", route or "packed", _GROUP_ROUTES)
     if pace is not None:
         rule = _value("--pace", pace, _PACES)
         return Service(network, planner, None, adaptive=False, pace=rule, updates=updates)

@@ -23,7 +23,7 @@ from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork
 from anabranch.net.tls import Credentials
 from anabranch.overlay import Overlay
 from anabranch.pace import AnyLoad, AnyPace, EqualBatches
-from anabranch.plan import AnyPlanner, Auxiliary, Packed, Plan
+from anabranch.plan import AnyPlanner, Auxiliary, ForestRoute, Packed, Plan
 from anabranch.record import events
 from anabranch.record.console import Console
 from anabranch.record.journal import Journal as FileJournal
@@ -68,6 +68,9 @@ class Service:
         silence_s: where exchanges are completed, no site or link counts as lost that is silent for
             less; nor for less than six times what is usual with it.
         away_s: where the scheduler has a journal, sites wait so long for it to be started again.
+
+    Raises:
+        ValueError: a planner whose plans only a scenario can use.
     """
 
     overlay: Overlay
@@ -86,6 +89,12 @@ class Service:
     begin_with: int | None = None
     silence_s: float = 2.0
     away_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.planner, ForestRoute):
+            raise ValueError(
+                "a forest's workers and their server are named by a scenario; give another planner"
+            )
 
     def believed(self) -> Overlay:
         """Return what is believed of the network before anything is measured."""
