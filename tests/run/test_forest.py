@@ -24,7 +24,10 @@ from anabranch.record import (
     UpdateDiscarded,
     WorkerWent,
     read_events,
+    tables,
+    write_report,
 )
+from anabranch.record.runs import Run
 from anabranch.run.launch import run_locally
 from anabranch.run.replay import replay
 from anabranch.run.scenario import ScenarioError
@@ -226,6 +229,20 @@ def test_what_does_not_go_with_a_forest_is_named(
     path.write_text(text.replace(old, new))
     with pytest.raises(ScenarioError, match=named):
         load_scenario(path)
+
+
+def test_a_report_shows_each_tree_and_what_its_steps_weighed(tmp_path: Path) -> None:
+    happened = events(tmp_path, more='merge = {kind = "staleness", a = 0.5}')
+    run = Run.of(happened, tmp_path / "run.db")
+    table = tables.forests([run])
+    assert list(table.headings) == ["tree at", "workers", "period", "updates", "missed", "factor"]
+    assert sorted(row[1] for row in table.rows) == [", ".join(LEFT), ", ".join(RIGHT)]
+    assert [row[3] for row in table.rows] == [f"{UPDATES}"] * 2
+    (slow,) = (row for row in table.rows if "dc8" in row[1])
+    assert slow[0] == "dc8"  # the slowest waits for nobody there
+    page = tmp_path / "report.html"
+    write_report([tmp_path / "run.db"], page)
+    assert "Which tree moved the model when" in page.read_text()
 
 
 @pytest.mark.slow

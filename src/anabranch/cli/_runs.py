@@ -235,7 +235,7 @@ def _report(runs: Sequence[_Run], folder: Path) -> list[Path]:
 
 def print_results(logs: Sequence[Path]) -> None:
     runs = name_apart([read_run(log) for log in logs])
-    for table in (tables.paces(runs), tables.results(runs)):
+    for table in (tables.paces(runs), tables.forests(runs), tables.results(runs)):
         if table.rows:
             console.print(table.for_terminal())
 

@@ -15,6 +15,7 @@ from anabranch.record._style import (
     COLOURS,
     GREY,
     SECONDS,
+    dots,
     finish,
     heatmap,
     line,
@@ -35,9 +36,11 @@ def _pace(run: RunSummary) -> PaceSummary:
     return run.pace
 
 
-def phases(run: RunSummary) -> go.Figure:
-    """Draw the first iterations of each worker as bars: pull, compute, push, wait."""
-    workers = list(_pace(run).iterations.items())[:_MOST_WORKERS]
+def phases(run: RunSummary, plan: Plan) -> go.Figure:
+    """Draw the first iterations of each worker as bars: pull, compute, push, wait; by trees."""
+    trees = {w: index for index, group in enumerate(plan.groups) for w in group.workers}
+    by_tree = sorted(_pace(run).iterations.items(), key=lambda each: trees.get(each[0], 0))
+    workers = by_tree[:_MOST_WORKERS]
     shown: list[tuple[str, Iteration]] = [
         (html.escape(run.sites[site]), each)
         for site, series in workers
@@ -106,6 +109,31 @@ def gaps(run: RunSummary) -> go.Figure:
     figure.update_xaxes(title="seconds between an update and the one before", rangemode="tozero")
     figure.update_yaxes(title="% of updates", range=[0, 101])
     finish(figure, height=280)
+    return figure
+
+
+def steps(run: RunSummary, plan: Plan) -> go.Figure:
+    """Draw when each tree of a forest moved the model, and by what factor."""
+    figure = go.Figure()
+    for index, group in enumerate(plan.groups):
+        made = [each for each in _pace(run).applied if each.site == group.workers[0]]
+        names = html.escape(", ".join(run.sites[worker] for worker in group.workers))
+        factors = [1.0 if each.factor is None else each.factor for each in made]
+        texts = [
+            f"{names}: update {each.update}, missed {each.missed}, factor {factor:.3g}"
+            for each, factor in zip(made, factors, strict=True)
+        ]
+        dots(
+            *(figure, [each.at_s for each in made], factors, texts),
+            name=names,
+            color=COLOURS[index % len(COLOURS)],
+            size=6,
+        )
+    figure.update_layout(showlegend=True)
+    figure.update_xaxes(title=SECONDS)
+    figure.update_yaxes(title="factor", rangemode="tozero")
+    finish(figure, height=320)
+    mark_faults(figure, run.faults)
     return figure
 
 

@@ -64,6 +64,7 @@ class PaceSummary:
     gaps_s: tuple[float, ...]
     missed: Mapping[int, int]  # how many updates missed how many of others
     discarded: int  # how many updates were
+    applied: Sequence[UpdateApplied] = ()  # in order
 
     @property
     def updates(self) -> int:
@@ -122,7 +123,7 @@ def summarise_pace(events: Iterable[Event | UnknownEvent]) -> PaceSummary | None
     went: defaultdict[int, dict[int, WorkerWent]] = defaultdict(dict)
     asked: dict[tuple[int, int], ProceedAsked] = {}
     came: dict[tuple[int, int], UpdateCame] = {}
-    applied_s: list[float] = []
+    applied: list[UpdateApplied] = []
     missed: Counter[int] = Counter()
     discarded = 0
     deaths: set[tuple[int, int]] = set()  # worker, and which update it had gone on to last
@@ -135,7 +136,7 @@ def summarise_pace(events: Iterable[Event | UnknownEvent]) -> PaceSummary | None
             case UpdateCame():
                 came[event.site, event.update] = event
             case UpdateApplied():
-                applied_s.append(event.at_s)
+                applied.append(event)
                 missed[event.missed] += 1
             case UpdateDiscarded():
                 discarded += 1
@@ -171,5 +172,5 @@ def summarise_pace(events: Iterable[Event | UnknownEvent]) -> PaceSummary | None
         )
         for site, by_update in sorted(went.items())
     }
-    gaps_s = tuple(after_s - before_s for before_s, after_s in pairwise(applied_s))
-    return PaceSummary(iterations, gaps_s, dict(sorted(missed.items())), discarded)
+    gaps_s = tuple(after.at_s - before.at_s for before, after in pairwise(applied))
+    return PaceSummary(iterations, gaps_s, dict(sorted(missed.items())), discarded, applied)

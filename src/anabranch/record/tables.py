@@ -15,10 +15,11 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as TerminalTable
 
 from anabranch.overlay import Overlay
-from anabranch.plan import NO_PARENT, Plan, steady_rate_bps
+from anabranch.plan import NO_PARENT, Group, Plan, steady_rate_bps
 from anabranch.record import units
 from anabranch.record.awareness import blockers, tree_change
-from anabranch.record.pacing import PaceSummary
+from anabranch.record.events import UpdateApplied
+from anabranch.record.pacing import Iteration, PaceSummary
 from anabranch.record.ports import WAYS, mean_use
 from anabranch.record.runs import Run, Twin, bottleneck
 from anabranch.record.twin import AGREEMENT, TwinRow, median_error, worst_row
@@ -163,6 +164,74 @@ def paces(runs: Sequence[Run]) -> Table:
         *_OUTCOME,
     )
     return Table.of(columns, [run for run in runs if run.summary.pace is not None])
+
+
+@dataclass(frozen=True)
+class _Tree:
+    """A tree of a run's forest, and the iterations and steps of its first worker."""
+
+    run: Run
+    group: Group
+    series: Sequence[Iteration]
+    steps: Sequence[UpdateApplied]
+
+    @property
+    def root(self) -> int:
+        """The worker that sends to the server."""
+        (tree,) = self.group.plan.trees
+        (root,) = tree.children(tree.up)[tree.root] or [tree.root]
+        return root
+
+    def name(self, site: int) -> str:
+        """Return a site's name."""
+        return self.run.overlay.sites[site].name
+
+
+def forests(runs: Sequence[Run]) -> Table:
+    """Return the trees of runs whose workers move in groups.
+
+    ``period`` is the mean time from one permission of a tree's first worker to its next, ``missed``
+    how many updates of other trees one of its updates missed, on average, and ``factor`` what its
+    steps were multiplied by, the least to the most, where a rule weighs updates.
+    """
+    rows = []
+    for run in runs:
+        pace = run.summary.pace
+        for group in () if pace is None else run.plan.groups:
+            assert pace is not None
+            first = group.workers[0]
+            steps = [each for each in pace.applied if each.site == first]
+            rows.append(_Tree(run, group, pace.iterations.get(first, ()), steps))
+
+    def workers(tree: _Tree) -> str:
+        return ", ".join(map(tree.name, tree.group.workers))
+
+    def period_s(tree: _Tree) -> float | None:
+        lasted = [each.next_s - each.went_s for each in tree.series if each.next_s is not None]
+        return fmean(lasted) if lasted else None
+
+    def missed(tree: _Tree) -> str:
+        return f"{fmean(each.missed for each in tree.steps):.1f}" if tree.steps else units.NONE
+
+    def factor(tree: _Tree) -> str:
+        found = [each.factor for each in tree.steps if each.factor is not None]
+        return f"{min(found):.3g} to {max(found):.3g}" if found else units.NONE
+
+    columns: tuple[Column[_Tree], ...] = (
+        Column("tree at", lambda tree: tree.name(tree.root), brief=True, number=False),
+        Column("route", lambda tree: tree.run.name if len(runs) > 1 else units.NONE, number=False),
+        Column(
+            "workers",
+            lambda tree: ", ".join(map(tree.name, tree.group.workers)),
+            True,
+            number=False,
+        ),
+        Column("period", lambda tree: units.seconds(period_s(tree)), brief=True),
+        Column("updates", lambda tree: str(len(tree.steps)), brief=True),
+        Column("missed", missed, brief=True),
+        Column("factor", factor, brief=True),
+    )
+    return Table.of(columns, rows)
 
 
 def _predicted(run: Run) -> str:
