@@ -80,7 +80,7 @@ def groups_of(happened: list[Event]) -> list[tuple[int, ...]]:
     return [group.workers for group in plan_of(happened).groups]
 
 
-def check_that_groups_step_together(happened: list[Event], lost: int | None = None) -> None:
+def check_that_groups_step_together(happened: list[Event], *lost: int) -> None:
     """Check that every update is settled once, with those of the same number of its group."""
     steps: dict[tuple[int, int, int], list[int]] = {}  # by group, version and update
     for event in happened:
@@ -90,7 +90,7 @@ def check_that_groups_step_together(happened: list[Event], lost: int | None = No
             )
             steps.setdefault((group, event.version, event.update), []).append(event.site)
     for (group, _, _), step in steps.items():
-        assert {*groups_of(happened)[group]} - {*step} <= {lost}
+        assert {*groups_of(happened)[group]} - {*step} <= {*lost}
     settled = [(site, update) for (_, _, update), step in steps.items() for site in step]
     settled += [(e.site, e.update) for e in happened if isinstance(e, UpdateDiscarded)]
     assert len({*settled}) == len(settled)
@@ -209,7 +209,11 @@ def test_without_a_site_that_a_tree_needs_the_run_ends_by_name(tmp_path: Path) -
         ('pace = {kind = "asp"}', 'pace = {kind = "bsp"}\n#', "route: a forest's trees push to"),
         ('["dc9"]}', '["dc9"], ahead = true}', "route: a forest adds updates up on their way"),
         ('"dc8"]', '"dc7"]', "route: groups hold sites"),
-        ('server = "dc9"', 'server = "dc9", compute_s = {dc1 = 1.0}', "route: compute_s names"),
+        (
+            'server = "dc9"',
+            'server = "dc9", compute_s = {dc1 = 1.0}',
+            "route: groups hold sites",
+        ),
         ('server = "dc9"', 'server = "dc9", spread_weight = -1.0', "spread_weight is -1"),
     ],
 )
@@ -243,6 +247,40 @@ def test_a_report_shows_each_tree_and_what_its_steps_weighed(tmp_path: Path) -> 
     page = tmp_path / "report.html"
     write_report([tmp_path / "run.db"], page)
     assert "Which tree moved the model when" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("serve", "named"),
+    [
+        ('only = ["dc9", "dc8"]', r"route: .*'dc8'\] are in trees, and .* compute"),
+        ('only = ["dc9"], ahead = true', "route: a forest adds updates up on their way"),
+    ],
+)
+def test_a_forest_from_a_file_is_held_to_the_same(serve: str, named: str, tmp_path: Path) -> None:
+    happened = events(tmp_path)
+    (tmp_path / "plan.json").write_text(plans.dumps(plan_of(happened)))
+    text = (
+        (tmp_path / "run.toml")
+        .read_text()
+        .replace(forest(LEFT, RIGHT), '{kind = "file", path = "plan.json"}')
+    )
+    path = tmp_path / "file.toml"
+    path.write_text(text)
+    load_scenario(path)
+    path.write_text(text.replace('only = ["dc9"]', serve))
+    with pytest.raises(ScenarioError, match=named):
+        load_scenario(path)
+
+
+def test_workers_of_two_trees_that_died_come_back_to_their_epochs(tmp_path: Path) -> None:
+    groups = ("dc3", "dc6"), ("dc4", "dc7"), ("dc1", "dc2", "dc5", "dc8")
+    for at_s in np.arange(1.0, 1.3, 0.02):
+        faults = (
+            'fault = [{kind = "kill", site = "dc7", at_s = 0.1, for_s = 0.3}, '
+            f'{{kind = "kill", site = "dc6", at_s = {at_s:.2f}, for_s = 0.002}}]'
+        )
+        happened = events(tmp_path, route=forest(*groups), more=faults, name=f"{at_s:.2f}")
+        check_that_groups_step_together(happened, 5, 6)
 
 
 @pytest.mark.slow

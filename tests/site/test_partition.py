@@ -223,3 +223,11 @@ def test_an_update_that_weighs_nothing_changes_nothing() -> None:
     before = parameters(partition)
     partition.apply([(0, 1), (1, 1)], [0.0, 0.0])
     np.testing.assert_array_equal(parameters(partition), before)
+
+
+def test_weights_that_float32_cannot_hold_leave_the_model_finite() -> None:
+    partition = make(Sgd(1.0))
+    for worker in (0, 1):
+        push(partition, worker, 1, model(worker))
+    partition.apply([(0, 1), (1, 1)], [1e-300, 3e-300])
+    np.testing.assert_array_equal(parameters(partition), model()[OWN])

@@ -161,7 +161,7 @@ class RunLog:
             self._stop(f"accuracy {target:g} was reached after round {seen.round}")
 
     def _stop(self, reason: str) -> None:
-        if self.scheduler.stopped is None:
+        if self.scheduler.stopped is None and not self.has_ended:
             self.scheduler.note(events.RunStopping(at_s=self.at_s(), reason=reason))
             self.scheduler.stop(reason)
 

@@ -139,7 +139,7 @@ class SiteAgent:
         self._auxiliary: tuple[int, Mapping[tuple[int, int], tuple[tuple[int, ...], ...]]] = 0, {}
         # What was heard after the welcome and before this site was ready.
         self._returned: list[Rejoined] = []
-        self._epoch: EpochChanged | None = None
+        self._epochs: dict[int, EpochChanged] = {}  # by group
         self.welcome: Welcome
 
     async def join(self, scheduler: Address, patience_s: float = 0.0) -> Welcome:
@@ -231,8 +231,8 @@ class SiteAgent:
             )
         if self._auxiliary[0] >= plan.version:
             self._plane.use_auxiliary(self._auxiliary[1])
-        if self._epoch is not None:
-            self._during(self._epoch)
+        for changed in self._epochs.values():
+            self._during(changed)
         for returned in self._returned:
             self._meet(self._plane, returned)
         self._scheduler.say(Ready(buffer_elements, samples))
@@ -401,7 +401,7 @@ class SiteAgent:
             case EpochChanged() if self._serving is not None:
                 self._serving.change_epoch(message)
             case EpochChanged() if self._plane is None:
-                self._epoch = message
+                self._epochs[message.group] = message
             case Rejoined() if self._plane is not None:
                 self._meet(self._plane, message)
             case Rejoined():

@@ -150,10 +150,11 @@ class ServerPartition:
         if self._rule is not None:
             gradients = self._incoming[sums[0]].mean
             if len(sums) > 1 and any(weights):
-                gradients *= np.float32(weights[0])
-                for each, weight in zip(sums[1:], weights[1:], strict=True):
-                    gradients += np.float32(weight) * self._incoming[each].mean
-                gradients /= np.float32(sum(weights))
+                parts = [weight / max(weights) for weight in weights]  # which float32 can hold
+                gradients *= np.float32(parts[0])
+                for each, part in zip(sums[1:], parts[1:], strict=True):
+                    gradients += np.float32(part) * self._incoming[each].mean
+                gradients /= np.float32(sum(parts))
             self._rule(self._parameters, gradients, sum(weights) / self._workers)
         for each in sums:
             del self._incoming[each]

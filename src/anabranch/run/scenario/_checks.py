@@ -9,10 +9,10 @@ from anabranch._typed_toml import tag_of
 from anabranch.fleet import ComputeError
 from anabranch.learn.profiles import load_profile
 from anabranch.learn.sampling import Shuffled
-from anabranch.merge import DataSize, Mean
+from anabranch.merge import DataSize, Mean, Product
 from anabranch.overlay import Overlay, OverlayError
 from anabranch.pace import TunedBatches
-from anabranch.plan import ForestRoute, PlanError
+from anabranch.plan import ForestRoute, Plan, PlanError
 from anabranch.run.scenario._model import Scenario, compute_model, with_compute_times
 from anabranch.run.scenario.tasks import Exchange, Own, Train
 from anabranch.scheduler.awareness import Passive
@@ -135,7 +135,13 @@ def _check_merge(scenario: Scenario) -> None:
             'merge.kind: "data-size" is for task.kind = "train"; it is not known how many samples '
             "sites have elsewhere; leave it out"
         )
-    if isinstance(merge, Mean | DataSize):
+    if merge.weighs_data and scenario.simulation.tensors == "sizes":
+        raise ScenarioError(
+            'merge.kind: "data-size" needs data, and there is none where simulation.tensors is '
+            "sizes; leave one of them out"
+        )
+    rules = merge.of if isinstance(merge, Product) else (merge,)
+    if all(isinstance(rule, Mean | DataSize) for rule in rules):
         return
     kind = tag_of(merge)
     if not scenario.is_served:
@@ -195,14 +201,17 @@ def check(scenario: Scenario, overlay: Overlay) -> None:
         key = f"route[{index}]" if isinstance(scenario.route, tuple) else "route"
         try:
             if isinstance(route, ForestRoute):
-                _check_forest(route, scenario, overlay)
-            else:
-                route.plan(overlay)
+                _check_forest(scenario)
+                route = with_compute_times(route, scenario, overlay)
+            plan = route.plan(overlay)
+            if plan.groups:  # a file may have them too
+                _check_forest(scenario)
+                _check_groups(plan, scenario, overlay)
         except (OverlayError, PlanError) as error:
             raise ScenarioError(f"{key}: {error}") from None
 
 
-def _check_forest(route: ForestRoute, scenario: Scenario, overlay: Overlay) -> None:
+def _check_forest(scenario: Scenario) -> None:
     if not scenario.is_served:
         raise PlanError(
             "a forest's trees push to a model that one site serves, each at its own pace; give "
@@ -215,14 +224,19 @@ def _check_forest(route: ForestRoute, scenario: Scenario, overlay: Overlay) -> N
         )
     if scenario.auxiliary is not None:
         raise PlanError("a forest's trees have no auxiliary paths; leave [auxiliary] out")
-    informed = with_compute_times(route, scenario, overlay)
-    computing = {overlay.sites[site].name for site in scenario.workers(overlay)}
-    if {*(informed.compute_s or ())} != computing:
+
+
+def _check_groups(plan: Plan, scenario: Scenario, overlay: Overlay) -> None:
+    if any(group.plan.groups for group in plan.groups):
+        raise PlanError("the plan of a group has groups itself; leave them out")
+    in_trees = {worker for group in plan.groups for worker in group.workers}
+    computing = {*scenario.workers(overlay)}
+    if in_trees != computing:
+        names = [[overlay.sites[k].name for k in sorted(each)] for each in (in_trees, computing)]
         raise PlanError(
-            f"compute_s names {sorted(informed.compute_s or ())}, and {sorted(computing)} compute; "
-            "name the same sites, those of serve.only left out, or leave compute_s out"
+            f"{names[0]} are in trees, and {names[1]} compute; they must be the same sites: see "
+            "serve.only, and compute_s or groups if they are given"
         )
-    informed.plan(overlay)
 
 
 def check_real(scenario: Scenario, overlay: Overlay, emulated: bool = False) -> None:
