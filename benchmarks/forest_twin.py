@@ -24,7 +24,7 @@ from anabranch.run.scenario import load
 from anabranch.run.simulate import simulate
 
 WORKERS, ELEMENTS, BATCH = 12, 500_000, 64
-UPDATES = 14
+UPDATES, SAMPLES_PER_S = 8, 5 * BATCH
 
 
 def networks(seed: int) -> dict[str, Overlay]:
@@ -50,7 +50,7 @@ def periods_s(log: Path) -> dict[int, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=2)
     options = parser.parse_args()
     rows: list[dict[str, object]] = []
     ratios: list[float] = []
@@ -67,7 +67,7 @@ def main() -> None:
                         f'serve.only = ["{server}"]\n'
                         f'task = {{kind = "exchange", elements = {ELEMENTS}, '
                         f"batch_size = {BATCH}}}\n"
-                        f"compute = {{samples_per_s = {BATCH}, gini = {gini}}}\n"
+                        f"compute = {{samples_per_s = {SAMPLES_PER_S}, gini = {gini}}}\n"
                     )
                     real, simulated = Path(folder, "real.db"), Path(folder, "simulated.db")
                     run_locally(path, 0, overlay, real)
