@@ -24,7 +24,7 @@ def test_what_broke_a_promise_once_does_so_no_more() -> None:
     lost_answers, late_chunks = [60003372, 80028246], [60108617, 60187030]
     not_cut_any_more = [80035686]
     still_cut = [60015310, 60025397, 60031160, 60122343, 60036244]
-    all_gone = [60005973, 60013512]
+    all_gone = [60005973, 60013512, 90093647, 90142728]
     seeds = [*lost_answers, *late_chunks, *not_cut_any_more, *still_cut, *all_gone]
     assert explore.explore_seeds(seeds).violations == {}
 

@@ -676,7 +676,7 @@ def _early_end(case: Case, lost: set[int], outcome: str) -> Iterator[str]:
     left = {site for site, calls in enumerate(case.leaves_after) if calls < len(case.calls)}
     late = {site for site in range(case.overlay.size) if case.is_late(site)}
     several = lost, lost | left, lost | late, lost | left | late
-    away = {fault.site for fault in case.faults if fault.kind in ("kill", "unplug")}
+    away = {fault.site for fault in case.faults if fault.kind in ("kill", "unplug", "pause")}
     if "no site came back" in outcome and away | left | late == {*range(case.overlay.size)}:
         return
     if outcome and not any(_may_be_apart(case, gone) for gone in several):
