@@ -243,7 +243,7 @@ def test_a_report_shows_each_tree_and_what_its_steps_weighed(tmp_path: Path) -> 
     assert sorted(row[1] for row in table.rows) == [", ".join(LEFT), ", ".join(RIGHT)]
     assert [row[3] for row in table.rows] == [f"{UPDATES}"] * 2
     (slow,) = (row for row in table.rows if "dc8" in row[1])
-    assert slow[0] == "dc8"  # the slowest waits for nobody there
+    assert slow[0] == "dc8"  # as the root, the slowest worker does not hold up a child
     page = tmp_path / "report.html"
     write_report([tmp_path / "run.db"], page)
     assert "Which tree moved the model when" in page.read_text()
@@ -281,6 +281,20 @@ def test_workers_of_two_trees_that_died_come_back_to_their_epochs(tmp_path: Path
         )
         happened = events(tmp_path, route=forest(*groups), more=faults, name=f"{at_s:.2f}")
         check_that_groups_step_together(happened, 5, 6)
+
+
+def test_a_server_that_computes_is_the_root_of_its_tree(tmp_path: Path) -> None:
+    two_levels(tmp_path)
+    path, log = tmp_path / "scenario.toml", tmp_path / "run.db"
+    path.write_text(
+        'overlay = "two-levels.toml"\nstop = {rounds = 3}\npace = {kind = "asp"}\n'
+        f"serve = {{}}\nroute = {forest((*LEFT, 'dc9'), RIGHT)}\n"
+        'task = {kind = "exchange", elements = 1000, batch_size = 10}\n'
+        "compute = {samples_per_s = 100}\n"
+    )
+    simulate(*load_scenario(path), log)
+    rows = tables.forests([Run.of((event for _, event in read_events(log)), log)]).rows
+    assert {row[0]: row[1] for row in rows if "dc9" in row[1]} == {"dc9": ", ".join((*LEFT, "dc9"))}
 
 
 @pytest.mark.slow

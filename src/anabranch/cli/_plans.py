@@ -85,8 +85,8 @@ def plan(
         f"physical limit: {units.seconds(limit_s)} a round, no plan on these links is faster"
     )
     console.print(f"{chosen.label}:")
-    for plan in [group.plan for group in chosen.groups] or [chosen]:
-        for tree in _draw(network, plan):
+    for way in [group.plan for group in chosen.groups] or [chosen]:
+        for tree in _draw(network, way):
             console.print(tree)
     if save is not None:
         save.write_text(f"{plans.dumps(chosen)}\n", encoding="utf-8")

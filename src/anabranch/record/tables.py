@@ -177,10 +177,10 @@ class _Tree:
 
     @property
     def root(self) -> int:
-        """The worker that sends to the server."""
-        (tree,) = self.group.plan.trees
-        (root,) = tree.children(tree.up)[tree.root] or [tree.root]
-        return root
+        """The worker that sends to the server; the server where it is one of them."""
+        tree = self.group.plan.trees[0]
+        server = tree.root
+        return server if server in self.group.workers else tree.children(tree.up)[server][0]
 
     def name(self, site: int) -> str:
         """Return a site's name."""
@@ -220,12 +220,7 @@ def forests(runs: Sequence[Run]) -> Table:
     columns: tuple[Column[_Tree], ...] = (
         Column("tree at", lambda tree: tree.name(tree.root), brief=True, number=False),
         Column("route", lambda tree: tree.run.name if len(runs) > 1 else units.NONE, number=False),
-        Column(
-            "workers",
-            lambda tree: ", ".join(map(tree.name, tree.group.workers)),
-            True,
-            number=False,
-        ),
+        Column("workers", workers, brief=True, number=False),
         Column("period", lambda tree: units.seconds(period_s(tree)), brief=True),
         Column("updates", lambda tree: str(len(tree.steps)), brief=True),
         Column("missed", missed, brief=True),

@@ -372,7 +372,7 @@ class PaceBook:
             names = tuple((lead, number) for number in range(first, last + 1))
             self._names[lead, self._told[lead]] = names
             decisions += self._book(self._rule.push(lead, now_s, compute_s), now_s)
-            waiting = list(self._groups)  # whoever goes on may have its next update here already
+            waiting = list(self._groups)  # a worker's next update may be here already
         return decisions
 
     def _of_group(self, workers: tuple[int, ...], number: int) -> _Here:

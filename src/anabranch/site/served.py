@@ -3,14 +3,15 @@
 The roots of a plan's trees are its servers: each holds the chunks dealt to its trees
 (:mod:`anabranch.site.partition`). A push is a reduction whose root is a server's step, and a pull
 is a spread from there. Where each worker moves by itself, both have one contributor and one
-receiver; under a barrier all workers contribute to one reduction and receive from one spread.
+receiver; under a barrier all workers contribute to one reduction and receive from one spread, and
+in a forest those of one tree, which has a :class:`Served` of its own.
 
-**Workers that die, under a barrier.** With each loss that the scheduler tells of, an *epoch* of
-contributors ends: all sums of the update under way are void, and every worker that is left pushes
-its update again. Time is lost, and in every whole sum each update of that epoch's workers is there
-once. A site that hears of an epoch from a neighbour first keeps such sums, and passes none on
-before it knows who contributes. A worker that comes back does so between two updates, and then
-nothing is void.
+**Workers that die, under a barrier or in a tree.** With each loss that the scheduler tells of, an
+*epoch* of contributors ends: all sums of the update under way are void, and every worker that is
+left pushes its update again. Time is lost, and in every whole sum each update of that epoch's
+workers is there once. A site that hears of an epoch from a neighbour first keeps such sums, and
+passes none on before it knows who contributes. A worker that comes back does so between two
+updates, and then nothing is void.
 
 One update of all is under way at a time: a worker pushes the next only once it has the model that
 the last whole sums made, and no sum is whole before it has passed here.

@@ -34,8 +34,9 @@ NOTE = (
     f"{WORKERS} workers and a server, links of 1 to 10 Gbit/s and 10 to 50 ms, LeNet-5 on "
     f"Fashion-MNIST, Dirichlet alpha = 1, beta = 0.999, batches of {BATCH}, plain SGD with a rate "
     "of 0.1 (the paper: 0.01), L = 100; a batch takes a site of mean speed 1 s. The server's model "
-    "is looked at by the first worker after every fifth update of its own. Networks, fleets, data "
-    "and models are drawn anew with each seed; medians, the least to the most in parentheses."
+    "is looked at by the first worker after every fifth update of its own. Networks, data and "
+    "models are drawn anew with each seed, and the same speeds are dealt to other sites; medians, "
+    "the least to the most in parentheses."
 )
 _QUICK_NOTE = (
     f"Quick: one seed, a perceptron on 8 x 8 digits, batches of 16, {_QUICK_S:g} s at most; says "
