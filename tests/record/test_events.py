@@ -11,6 +11,7 @@ from anabranch.record import (
     Event,
     ExchangeRepaired,
     FaultInjected,
+    GroupsFormed,
     LinkBytes,
     LinkChanged,
     LinkMeasured,
@@ -77,6 +78,7 @@ ONE_OF_EACH: list[Event] = [
     Evaluated(at_s=2.0, site=0, round=0, accuracy=0.5),
     LinkBytes(at_s=2.0, source=0, target=1, seconds=0.5, payload_bytes=1024),
     LinkMeasured(at_s=2.0, site=1, source=0, target=1, rate_bps=1e6, latency_s=None, chunks=8),
+    GroupsFormed(at_s=1.0, version=5),
     PlanIssued(
         at_s=2.5,
         version=3,

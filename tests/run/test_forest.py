@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from anabranch import plan as plans
+from anabranch.overlay import Overlay, dumps, random_complete
 from anabranch.overlay import load as load_overlay
 from anabranch.record import (
     Event,
+    GroupsFormed,
     MessageRefused,
+    PlanIssued,
     RunEnded,
     RunStarted,
     SiteJoined,
@@ -235,6 +239,101 @@ def test_what_does_not_go_with_a_forest_is_named(
         load_scenario(path)
 
 
+def meshed(
+    folder: Path, faults: Sequence[str], pace: str = PACES[0], more: str = "", network: int = 0
+) -> list[Event]:
+    """Simulate a forest that is searched for, of eight workers that are all joined."""
+    overlay = random_complete(
+        9, network, low_bps=20e6, high_bps=200e6, latency_s=(0.005, 0.02), loss=0.0
+    )
+    (folder / "mesh.toml").write_text(dumps(overlay))
+    path, log = folder / "run.toml", folder / "run.db"
+    path.write_text(
+        f'overlay = "mesh.toml"\nstop = {{rounds = {UPDATES}}}\nserve = {{only = ["site8"]}}\n'
+        f'pace = {pace}\nroute = {{kind = "forest", server = "site8"}}\n{more}\n'
+        f"fault = [{', '.join(f'{{{fault}}}' for fault in faults)}]\n"
+        'task = {kind = "train", data = "digits", model = "softmax", learning_rate = 0.5}\n'
+        "[compute]\nsamples_per_s = 100.0\ngini = 0.3\n"
+    )
+    simulate(*load_scenario(path), log)
+    happened = [event for _, event in read_events(log)]
+    assert replay(read_events(log)).decided
+    assert not any(isinstance(event, MessageRefused) for event in happened)
+    settled = [
+        (event.site, event.update)
+        for event in happened
+        if isinstance(event, UpdateApplied | UpdateDiscarded)
+    ]
+    assert len({*settled}) == len(settled)
+    end = happened[-1]
+    assert isinstance(end, RunEnded)
+    assert end.error is None
+    return happened
+
+
+def formed(happened: list[Event]) -> list[tuple[float, plans.Plan]]:
+    """Return when workers moved in other groups, and the plans of these."""
+    issued = {e.version: plans.loads(e.plan_json) for e in happened if isinstance(e, PlanIssued)}
+    return [(e.at_s, issued[e.version]) for e in happened if isinstance(e, GroupsFormed)]
+
+
+def test_a_tree_whose_root_dies_is_formed_anew_and_again_when_it_is_back(tmp_path: Path) -> None:
+    happened = meshed(tmp_path, ['kind = "kill", site = "site2", at_s = 3.0, for_s = 1.0'])
+    before = groups_of(happened)
+    (without_s, without), (again_s, again) = formed(happened)
+    assert 3.0 < without_s < 4.0 < again_s
+    assert {w for group in without.groups for w in group.workers} == {*range(8)} - {2}
+    assert [group.workers for group in again.groups] == before
+    kept = {group.workers for group in without.groups} & {*before}
+    changed = {worker for group in before if group not in kept for worker in group}
+    assert kept  # one tree at least goes on as if nothing had been
+    given_up = {e.site for e in happened if isinstance(e, UpdateDiscarded) and e.at_s < without_s}
+    assert 2 in given_up <= changed
+    (other,) = (each for each in kept if len(each) > 1)
+    steps_s = [e.at_s for e in happened if isinstance(e, UpdateApplied) and e.site == other[0]]
+    assert max(np.diff(steps_s)) < 2 * np.median(np.diff(steps_s))
+
+
+@seeds(6, 40)
+def test_trees_are_formed_anew_whatever_dies_comes_back_or_becomes_slow(
+    seed: int, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(seed)
+    faults = [
+        f'kind = "kill", site = "site{victim}", at_s = {rng.uniform(0, 6):.3f}, '
+        f"for_s = {rng.choice([0.02, 0.3, 1.0, 3.0, 30.0])}"
+        for victim in rng.choice(8, int(rng.integers(1, 4)), replace=False)
+    ]
+    if rng.random() < 0.6:
+        faults.append(
+            f'kind = "slow", site = "site{rng.integers(0, 8)}", at_s = {rng.uniform(0, 5):.3f}, '
+            f"for_s = {rng.choice([1.0, 4.0, 20.0])}, factor = {rng.choice([1.5, 3.0, 6.0])}"
+        )
+    aware = 'awareness = {kind = "passive", update_time_s = 2.0}' if rng.random() < 0.5 else ""
+    pace, network = PACES[seed % len(PACES)], int(rng.integers(0, 50))
+    happened = meshed(tmp_path, faults, pace, aware, network)
+    assert 1 <= len([event for event in happened if isinstance(event, SiteLost)]) <= 3
+
+
+def test_a_worker_that_becomes_slow_no_longer_holds_up_its_tree(tmp_path: Path) -> None:
+    slow = ['kind = "slow", site = "site7", at_s = 1.0, factor = 6.0']
+    aware = 'awareness = {kind = "passive"}'
+    happened = meshed(tmp_path, slow, more=aware)
+    (before,) = (group for group in groups_of(happened) if 7 in group)
+    at_s, plan = formed(happened)[0]
+    assert all({*group.workers} & {*before} != {*before} for group in plan.groups)
+    issued = next(event for event in happened if isinstance(event, PlanIssued))
+    assert "site7 computes for" in issued.why
+    assert at_s < 9.0
+    table = tables.forests([Run.of(happened, tmp_path / "run.db")])
+    assert "formed" in table.headings
+    page = tmp_path / "report.html"
+    write_report([tmp_path / "run.db"], page)
+    assert "site7 computes for" in page.read_text()
+    (tmp_path / "still").mkdir()
+    assert not formed(meshed(tmp_path / "still", slow))  # unless asked for
+
+
 def test_a_report_shows_each_tree_and_what_its_steps_weighed(tmp_path: Path) -> None:
     happened = events(tmp_path, more='merge = {kind = "staleness", a = 0.5}')
     run = Run.of(happened, tmp_path / "run.db")
@@ -297,6 +396,44 @@ def test_a_server_that_computes_is_the_root_of_its_tree(tmp_path: Path) -> None:
     assert {row[0]: row[1] for row in rows if "dc9" in row[1]} == {"dc9": ", ".join((*LEFT, "dc9"))}
 
 
+def killed_in_reality(
+    scenario: Path, overlay: Overlay, log: Path, victim: str, updates: int
+) -> list[Event]:
+    """Run a scenario with real processes, and kill a site once so many updates are applied."""
+    pids: dict[str, int] = {}
+
+    def kill_in_time() -> None:
+        if f"site {victim}" in pids and log.exists():
+            done = sum(isinstance(event, UpdateApplied) for _, event in read_events(log))
+            if done >= updates:
+                os.kill(pids.pop(f"site {victim}"), signal.SIGKILL)
+
+    run_locally(scenario, 0, overlay, log, on_tick=kill_in_time, on_started=pids.update)
+    return [event for _, event in read_events(log)]
+
+
+@pytest.mark.slow
+def test_eight_real_workers_form_other_trees_when_a_root_is_killed(tmp_path: Path) -> None:
+    overlay = random_complete(9, 0, low_bps=50e6, high_bps=200e6, latency_s=0.001, loss=0.0)
+    (tmp_path / "mesh.toml").write_text(dumps(overlay))
+    path, log = tmp_path / "scenario.toml", tmp_path / "run.db"
+    groups = '[["site0", "site1", "site2"], ["site3", "site4", "site5"], ["site6", "site7"]]'
+    path.write_text(
+        f'overlay = "mesh.toml"\nstop = {{rounds = {UPDATES}}}\npace = {{kind = "asp"}}\n'
+        'serve = {only = ["site8"]}\nroute = {kind = "forest", server = "site8", '
+        f'search = {{kind = "given", groups = {groups}}}}}\n'
+        'task = {kind = "train", data = "digits", model = "softmax", learning_rate = 0.5}\n'
+        "compute = {samples_per_s = 60}\n"
+    )
+    happened = killed_in_reality(path, overlay, log, "site3", updates=24)
+    [(_, plan)] = formed(happened)
+    assert sorted(group.workers for group in plan.groups) == [(0, 1, 2), (4, 5), (6, 7)]
+    went = Counter(event.site for event in happened if isinstance(event, WorkerWent))
+    assert all(went[site] == UPDATES for site in (0, 1, 2, 6, 7))
+    assert min(went[4], went[5]) >= UPDATES - 1
+    assert replay(read_events(log)).decided
+
+
 @pytest.mark.slow
 def test_twelve_real_workers_train_on_when_a_leaf_is_killed(tmp_path: Path) -> None:
     below = {"a": ("a1", "a2", "a3"), "b": ("b1", "b2", "b3"), "c": ("c1", "c2", "c3")}
@@ -312,17 +449,8 @@ def test_twelve_real_workers_train_on_when_a_leaf_is_killed(tmp_path: Path) -> N
         'task = {kind = "train", data = "digits", model = "softmax", learning_rate = 0.5}\n'
         "compute = {samples_per_s = 60}\n"
     )
-    pids: dict[str, int] = {}
-
-    def kill_in_time() -> None:
-        if "site b2" in pids and log.exists():
-            done = sum(isinstance(event, UpdateApplied) for _, event in read_events(log))
-            if done >= 30:
-                os.kill(pids.pop("site b2"), signal.SIGKILL)
-
     overlay = load_overlay(str(tmp_path / "three-trees.toml"))
-    run_locally(path, 0, overlay, log, on_tick=kill_in_time, on_started=pids.update)
-    happened = [event for _, event in read_events(log)]
+    happened = killed_in_reality(path, overlay, log, "b2", updates=30)
     victim = overlay.index("b2")
     assert [event.site for event in happened if isinstance(event, SiteLost)] == [victim]
     check_that_groups_step_together(happened, victim)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 
 from anabranch.merge import DataSize, Fairness, Product, Staleness
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.pace import Asp, Bsp, Equal, R2sp, Safa, Ssp, Tuned
-from anabranch.scheduler.pacing import Decision, PaceBook, Permission
+from anabranch.plan import Group, Plan, Tree
+from anabranch.scheduler.pacing import Decision, PaceBook, Permission, led_through
 
 
 def begun(book: PaceBook, now_s: float = 0.0) -> PaceBook:
@@ -414,3 +418,139 @@ def test_a_tree_that_waits_for_others_pushes_nothing_again_when_it_loses_a_worke
     book.asked(4, 1, 1, 0.1, 3.0)
     *_, step = book.came(2, 4, 1, 3.0)
     assert [went.worker for went in step.permissions] == [0, 4]
+
+
+def all_of(book: PaceBook, group: tuple[int, ...], update: int, now_s: float) -> list[Decision]:
+    """Let a group's workers ask, and the one server have what they made."""
+    found: list[Decision] = []
+    for worker in group:
+        found += book.asked(worker, update, 1, 0.1, now_s)
+        found += book.came(2, worker, update, now_s)
+    return found
+
+
+def went(decisions: Sequence[Decision]) -> list[tuple[int, int]]:
+    return [(each.worker, each.update) for step in decisions for each in step.permissions]
+
+
+def three_groups(pace: Asp | Ssp | None = None) -> PaceBook:
+    groups = [(0, 1), (4, 5), (6,)]
+    return begun(PaceBook(pace or Asp(), Equal(1), (0, 1, 4, 5, 6), (2,), 9, groups=groups))
+
+
+def test_groups_that_change_come_to_rest_at_the_end_of_their_iterations_and_others_go_on() -> None:
+    book = three_groups()
+    all_of(book, (4, 5), 1, 1.0)
+    book.reform([(0, 4), (1, 5), (6,)], kept=[6])
+    assert not book.is_at_rest
+    decisions = all_of(book, (4, 5), 2, 2.0)
+    assert [each.update for step in decisions for each in step.applied] == [(4, 2), (5, 2)]
+    assert went(decisions) == []  # it counts, and they wait
+    assert went(all_of(book, (6,), 1, 3.0)) == [(6, 2)]
+    assert not book.is_at_rest
+    assert went(all_of(book, (0, 1), 1, 4.0)) == []
+    assert book.is_at_rest
+    assert (book.next_update((0, 4)), book.next_update((1, 5))) == (3, 3)
+    assert went(book.formed(5.0)) == [(0, 3), (4, 3), (1, 3), (5, 3)]
+    assert sorted(book.groups) == [(0, 4), (1, 5), (6,)]
+    assert book.epochs == {0: 0, 1: 0, 6: 0}
+    assert went(all_of(book, (1, 5), 3, 6.0)) == [(1, 4), (5, 4)]
+
+
+def test_groups_that_wait_for_one_another_come_to_rest() -> None:
+    """The one ahead waits for the one behind, which leaves the pace: then it rests as well."""
+    book = three_groups(Ssp(lead=1))
+    all_of(book, (0, 1), 1, 1.0)
+    assert went(all_of(book, (0, 1), 2, 2.0)) == []  # two ahead of the others
+    book.reform([(0, 1, 4, 5), (6,)], kept=[6])
+    all_of(book, (4, 5), 1, 3.0)
+    assert not book.is_at_rest
+    all_of(book, (6,), 1, 3.0)
+    assert book.is_at_rest
+    assert went(book.formed(4.0)) == [(0, 3), (1, 3), (4, 3), (5, 3)]
+
+
+def test_a_group_whose_way_is_broken_gives_up_what_is_under_way_and_no_other_does() -> None:
+    book = three_groups()
+    book.asked(1, 1, 1, 0.1, 1.0)
+    decisions = book.lost(0, 2.0, broken=[0])
+    [given_up] = [step for step in decisions if step.is_broken]
+    assert given_up.discarded == ((0, 1), (1, 1))
+    assert given_up.abandoned == ((0, 1), (1, 1))
+    assert decisions == (given_up,)
+    book.reform([(1, 4), (5,), (6,)], kept=[6])
+    assert book.came(2, 1, 1, 2.5) == ()  # a server had it all the same
+    assert went(all_of(book, (4, 5), 1, 3.0)) == []
+    assert book.is_at_rest
+    assert went(book.formed(4.0)) == [(1, 2), (4, 2), (5, 2)]
+
+
+def test_a_group_that_gives_up_is_at_rest_once_all_its_workers_have_asked() -> None:
+    book = three_groups()
+    book.lost(6, 1.0, broken=[4])
+    book.reform([(0, 1), (4,), (5,)], kept=[0])
+    assert book.asked(4, 1, 1, 0.1, 2.0) == ()
+    assert not book.is_at_rest
+    book.asked(5, 1, 1, 0.1, 3.0)
+    assert book.is_at_rest
+    assert book.is_given_up(4, 1)
+    assert went(book.formed(4.0)) == [(4, 2), (5, 2)]
+
+
+def test_an_update_that_is_all_here_counts_though_the_way_broke_after_it() -> None:
+    """Under a lead of 0 it waits for the others', and is given up for nothing."""
+    book = three_groups(Ssp(lead=0))
+    [*_, step] = all_of(book, (0, 1), 1, 1.0)
+    assert step.applied
+    assert book.lost(0, 2.0, broken=[0]) == ()
+    assert not book.is_given_up(1, 1)
+
+
+def test_who_dies_while_groups_are_formed_is_not_in_their_first_sums() -> None:
+    book = three_groups()
+    book.reform([(0, 1, 4, 5), (6,)], kept=[6])
+    all_of(book, (0, 1), 1, 1.0)
+    all_of(book, (4, 5), 1, 1.0)
+    book.lost(5, 2.0)
+    assert book.is_at_rest
+    assert went(book.formed(3.0)) == [(0, 2), (1, 2), (4, 2)]
+    assert (book.epochs[0], book.sums_of(0)) == (1, ((0, 1, 4), 2))
+    book.joined(5, 4.0)
+    assert went(all_of(book, (0, 1, 4), 2, 5.0)) == [(0, 3), (1, 3), (4, 3), (5, 3)]
+
+
+def test_who_comes_back_to_a_group_that_is_no_more_is_homeless_until_groups_are_formed() -> None:
+    book = three_groups()
+    book.lost(5, 1.0)
+    book.reform([(0, 1), (4, 6)], kept=[0])
+    all_of(book, (4,), 1, 2.0)
+    all_of(book, (6,), 1, 2.0)
+    book.joined(5, 2.5)
+    book.formed(3.0)
+    assert [*book.homeless] == [5]
+    book.reform([(0, 1), (4, 5), (6,)], kept=[0])
+    all_of(book, (4, 6), 2, 4.0)
+    assert went(book.formed(5.0)) == [(4, 3), (5, 3), (6, 3)]
+    assert not book.homeless
+
+
+def test_a_group_that_is_to_change_and_then_not_goes_on_as_it_is() -> None:
+    book = three_groups()
+    book.reform([(0, 1, 4, 5), (6,)], kept=[6])
+    all_of(book, (0, 1), 1, 1.0)
+    book.reform([(0, 1), (4,), (5,), (6,)], kept=[0, 6])
+    all_of(book, (4, 5), 1, 2.0)
+    assert went(book.formed(3.0)) == [(0, 2), (1, 2), (4, 2), (5, 2)]
+
+
+def test_groups_whose_way_leads_through_a_site_are_named() -> None:
+    def tree(*parents: int) -> Plan:
+        return Plan(1, (Tree(2, 1.0, parents, parents),))
+
+    chain = replace(tree(1, 2, -1, -2), version=2)
+    book = begun(PaceBook(Asp(), Equal(1), (0, 1, 3), (2,), 9, groups=[(0, 1), (3,)]))
+    groups = (Group((0, 1), chain), Group((3,), replace(tree(-2, -2, -1, 2), version=3)))
+    plan = replace(tree(2, 2, -1, 2), groups=groups)
+    assert [led_through(plan, book, site) for site in range(4)] == [(), (0,), (0, 3), ()]
+    book.lost(0, 1.0)
+    assert led_through(plan, book, 1) == ()  # nobody is left behind it

@@ -27,7 +27,7 @@ from anabranch.plan import (
     in_between,
     star,
 )
-from anabranch.site.actions import Action, ModelHere, Receipt, Send, Stray, Total, UpdateHere
+from anabranch.site.actions import Action, ModelHere, Quiet, Receipt, Send, Stray, Total, UpdateHere
 from anabranch.site.arithmetic import Flat, Floats, Sized
 from anabranch.site.partition import ServerPartition, Update
 from anabranch.site.served import Served
@@ -269,6 +269,46 @@ def test_a_worker_that_is_back_awaits_its_next_update_and_throws_earlier_models_
     assert worker.receive(down(4, way, plan.version), size).target is not None
     with pytest.raises(OutOfPlaceMessage, match="update 5, where 4 is awaited"):
         worker.receive(down(5, way, plan.version), size)
+
+
+def test_a_part_that_is_retired_throws_away_what_comes_and_is_quiet_once_all_has_come() -> None:
+    plan = star(OVERLAY, hub=0)
+    chunks = deal(plan, ELEMENTS, 500)
+    part = Served(1, plan, chunks, TERMS, None, (1, 2))
+    model = np.zeros(ELEMENTS, np.float32)
+    part.expect(2, Flat(model))
+    half = part.receive(down(2, (0, 1)), 2000)
+    part.retire()
+    assert not part.is_quiet  # the payload may still be written into the model
+    assert part.receive(Result(2, 1, 1, (0, 1), TERMS.code), 2000).target is None
+    assert part.received(half) == [Quiet()]
+    assert part.is_quiet
+    assert part.receive(up(1, (2, 1)), 2000).target is None
+
+
+def test_a_part_that_is_retired_waits_for_no_neighbour_that_is_gone() -> None:
+    part = Served(1, star(OVERLAY, hub=0), deal(star(OVERLAY, hub=0), ELEMENTS, 500), TERMS, None)
+    part.expect(1, Flat(np.zeros(ELEMENTS, np.float32)))
+    part.receive(down(1, (0, 1)), 2000)
+    assert part.gone(0) == []
+    part.receive(Result(1, 1, 1, (0, 1), TERMS.code), 2000)
+    part.retire()
+    assert part.gone(0) == [Quiet()]
+
+
+def test_a_group_that_is_formed_later_begins_with_the_update_that_its_workers_go_on_with() -> None:
+    plan = star(OVERLAY, hub=0)
+    chunks = deal(plan, ELEMENTS, 1000)
+    partition = ServerPartition(chunks, np.zeros(ELEMENTS, np.float32), None, 2)
+    server = Served(0, plan, chunks, TERMS, partition, (1, 2), first=7)
+    with pytest.raises(OutOfPlaceMessage, match="where update 6 is under way"):
+        server.receive(up(8, (1, 0)), 4000)
+    with pytest.raises(DuplicateMessage):
+        server.receive(up(5, (1, 0)), 4000)
+    for worker in (1, 2):
+        receipt = server.receive(up(7, (worker, 0)), 4000)
+        actions = server.received(receipt)
+    assert actions == [UpdateHere(1, 7), UpdateHere(2, 7)]
 
 
 def test_what_is_not_awaited_is_refused() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 7
+WIRE_VERSION = 8
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -610,9 +610,14 @@ class Abandon(Message, frozen=True):
     """To a worker: its updates up to this one would come too late.
 
     It computes them no further and pushes none of them, but asks to proceed after each.
+
+    Attributes:
+        update: the last of them.
+        model_comes: whether the models that they are computed on come nevertheless.
     """
 
     update: int
+    model_comes: bool = True
 
 
 class Came(Message, frozen=True):
@@ -652,13 +657,33 @@ class EpochChanged(Message, frozen=True):
         epoch: how many times that has changed.
         workers: who takes part, all of them.
         round: which update of every worker is under way; who has pushed that one pushes it again.
-        group: of whose updates, by its place in the plan's groups; 0 where there are none.
+        version: of the plan that these updates follow.
     """
 
     epoch: int
     workers: tuple[int, ...]
     round: int
-    group: int = 0
+    version: int
+
+
+class Reform(Message, frozen=True):
+    """To all: where workers move in groups, these are formed anew. Answered by Reformed.
+
+    Nothing of a group that is not there any more is under way, or counts.
+
+    Attributes:
+        plan_json: with the new groups; those that stay have the plans that they had.
+        updates: of each group, which update its workers go on with.
+    """
+
+    plan_json: str
+    updates: tuple[int, ...]
+
+
+class Reformed(Message, frozen=True):
+    """From a site: it knows of the groups of a plan, and nothing comes here of those before."""
+
+    version: int
 
 
 class NoMoreRounds(Message, frozen=True):
@@ -824,6 +849,8 @@ AnyMessage = (
     | Came
     | Advance
     | EpochChanged
+    | Reform
+    | Reformed
     | NoMoreRounds
     | PaceOver
     | ExchangeEnded

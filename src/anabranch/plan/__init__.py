@@ -18,7 +18,12 @@ from anabranch.plan._forest_exact import ExactForest
 from anabranch.plan._forest_given import GivenForest
 from anabranch.plan._forest_local import LocalForest
 from anabranch.plan._forest_problem import ForestProblem
-from anabranch.plan._forest_route import AnyForestSearch, ForestRoute
+from anabranch.plan._forest_route import (
+    AnyForestSearch,
+    ForestRoute,
+    forest_objective,
+    with_kept_groups,
+)
 from anabranch.plan._limit import limit_rate_bps, limit_s, share_of_limit
 from anabranch.plan._load import Port, link_load, port_bps, port_load, steady_rate_bps
 from anabranch.plan._model import (
@@ -94,6 +99,7 @@ __all__ = [
     "dumps",
     "fapt",
     "forest",
+    "forest_objective",
     "in_between",
     "interleave",
     "limit_rate_bps",
@@ -115,4 +121,5 @@ __all__ = [
     "steady_rate_bps",
     "up_delays_s_per_bit",
     "with_auxiliary",
+    "with_kept_groups",
 ]

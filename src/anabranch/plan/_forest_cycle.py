@@ -48,7 +48,7 @@ def cycle(problem: ForestProblem, plan: Plan) -> Cycle:
         problem: network, server, compute times and size.
         plan: one tree over sites that train. Parameters pass its way down and gradients its way
             up; what an edge takes is the sum over its route's links. Between root and server the
-            fastest way is taken.
+            fastest way is taken, unless the server is the tree's root.
 
     Raises:
         PlanError: several trees, a site in the tree that does not train, or a missing link.
@@ -66,7 +66,9 @@ def cycle(problem: ForestProblem, plan: Plan) -> Cycle:
     """
     if len(plan.trees) != 1:
         raise PlanError(f"a cycle is one tree's, the plan has {len(plan.trees)}; give a plan each")
-    if idle := plan.members - problem.compute_s.keys():
+    (tree,) = plan.trees
+    is_served = tree.root == problem.server and tree.root not in problem.compute_s
+    if idle := plan.members - problem.compute_s.keys() - ({tree.root} if is_served else set()):
         raise PlanError(
             f"site {min(idle)} of the tree does not train; leave it out, or give its compute time"
         )
@@ -77,20 +79,22 @@ def cycle(problem: ForestProblem, plan: Plan) -> Cycle:
             link_of(problem.overlay, *hop)
         return float(sum(problem.hop_s[hop] for hop in hops))
 
-    (tree,) = plan.trees
     start_s = {tree.root: float(problem.paths.down[problem.server, tree.root])}
     for site in root_first(tree, tree.down)[1:]:
         parent = tree.down[site]
         start_s[site] = start_s[parent] + edge_s(parent, site)
     receive_s: dict[int, float] = {}
     send_s: dict[int, float] = {}
-    for site in reversed(root_first(tree, tree.up)):
+    for site in reversed(root_first(tree, tree.up)[is_served:]):
         done_s = problem.compute_s[site] + start_s[site]
         send_s[site] = max(done_s, receive_s.get(site, done_s))
         parent = tree.up[site]
         if parent != NO_PARENT:
             came_s = send_s[site] + edge_s(site, parent)
             receive_s[parent] = max(came_s, receive_s.get(parent, came_s))
-    period_s = send_s[tree.root] + float(problem.paths.up[problem.server, tree.root])
+    if is_served:
+        period_s = receive_s[tree.root]
+    else:
+        period_s = send_s[tree.root] + float(problem.paths.up[problem.server, tree.root])
     latency_s = period_s - min(send_s.values())
     return Cycle(start_s, receive_s, send_s, period_s, latency_s)

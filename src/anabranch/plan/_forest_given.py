@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from anabranch._typed_toml import Table
 from anabranch.plan._forest import Forest, forest
 from anabranch.plan._forest_problem import ForestProblem
@@ -15,6 +17,11 @@ class GivenForest(Table, frozen=True, kw_only=True, tag_field="kind", tag="given
     """
 
     groups: tuple[tuple[str, ...], ...]
+
+    def among(self, names: Collection[str]) -> GivenForest:
+        """Return these groups without sites that are not named."""
+        left = (tuple(name for name in group if name in names) for group in self.groups)
+        return GivenForest(groups=tuple(group for group in left if group))
 
     def search(self, problem: ForestProblem) -> Forest:
         """Return the forest of these groups.

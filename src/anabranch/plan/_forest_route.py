@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import ClassVar
+
+import numpy as np
 
 from anabranch._typed_toml import Seconds, Table
 from anabranch.overlay import Overlay
 from anabranch.plan._fapt import fastest_paths
-from anabranch.plan._forest import fastest_tree
+from anabranch.plan._forest import fastest_tree, objective
+from anabranch.plan._forest_cycle import cycle
 from anabranch.plan._forest_eda import EdaForest
 from anabranch.plan._forest_exact import ExactForest
 from anabranch.plan._forest_given import GivenForest
@@ -17,6 +21,7 @@ from anabranch.plan._forest_local import LocalForest
 from anabranch.plan._forest_problem import ForestProblem
 from anabranch.plan._model import NO_PARENT, Group, Plan, Tree
 from anabranch.plan._planner import CHUNK_ELEMENTS, named_or_kept
+from anabranch.plan._reach import restrict
 
 AnyForestSearch = EdaForest | LocalForest | ExactForest | GivenForest
 
@@ -78,7 +83,29 @@ class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="fores
         if not compute_s:
             compute_s = {site: 0.0 for site in range(overlay.size) if site != server}
         compute_s = compute_s or {server: 0.0}  # it is alone
-        problem = ForestProblem(
+        return self.formed(self.problem(overlay, server, compute_s, elements), version)
+
+    def among(self, names: Collection[str]) -> ForestRoute:
+        """Return how a forest of some sites alone is found: of given groups, what is left."""
+        if not isinstance(self.search, GivenForest):
+            return self
+        return ForestRoute(
+            server=self.server,
+            search=self.search.among(names),
+            latency_weight=self.latency_weight,
+            spread_weight=self.spread_weight,
+            compute_s=self.compute_s,
+        )
+
+    def problem(
+        self,
+        overlay: Overlay,
+        server: int,
+        compute_s: Mapping[int, float],
+        elements: int | None = None,
+    ) -> ForestProblem:
+        """Return what a forest is to be planned for: see :class:`ForestProblem`."""
+        return ForestProblem(
             overlay,
             server,
             compute_s,
@@ -86,6 +113,15 @@ class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="fores
             self.latency_weight,
             self.spread_weight,
         )
+
+    def formed(self, problem: ForestProblem, version: int) -> Plan:
+        """Return the plan of the forest that is found for a problem.
+
+        Args:
+            problem: see ``problem``.
+            version: the plan's; those of its groups follow it.
+        """
+        overlay, server = problem.overlay, problem.server
         found = self.search.search(problem)
         groups = tuple(
             Group(tuple(sorted(tree.plan.members)), to_server(problem, tree.plan, version + number))
@@ -125,3 +161,35 @@ def _way(parents: list[int], site: int) -> tuple[int, ...]:
     while parents[way[-1]] >= 0:
         way.append(parents[way[-1]])
     return tuple(way)
+
+
+def forest_objective(problem: ForestProblem, plan: Plan) -> float:
+    """Return eq. 14 of a plan's groups, seconds, along the ways that they have.
+
+    Args:
+        problem: which of their workers train now, and over which network.
+        plan: whose groups have the server at their roots.
+    """
+    cycles = []
+    for group in plan.groups:
+        here = {worker for worker in group.workers if worker in problem.compute_s}
+        if here:
+            there = here | {problem.server}
+            way = group.plan if here == {*group.workers} else restrict(group.plan, there)
+            cycles.append(cycle(problem, way))
+    latency_s = np.array([each.latency_s for each in cycles])
+    return float(objective(problem, latency_s, np.array([each.period_s for each in cycles])))
+
+
+def with_kept_groups(plan: Plan, previous: Plan) -> Plan:
+    """Return a plan of which the groups that another one has too have that one's plans.
+
+    Who is in such a group need not hear of the change.
+    """
+    known = {_way_of(group): group for group in previous.groups}
+    return replace(plan, groups=tuple(known.get(_way_of(each), each) for each in plan.groups))
+
+
+def _way_of(group: Group) -> tuple[object, ...]:
+    routes = tuple(sorted(group.plan.routes.items()))
+    return group.workers, group.plan.trees, routes

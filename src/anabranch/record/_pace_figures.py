@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections import Counter
+from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
@@ -24,6 +25,7 @@ from anabranch.record._style import (
 )
 from anabranch.record.pacing import Iteration, PaceSummary
 from anabranch.record.ports import server_ports
+from anabranch.record.runs import TreeSpan
 from anabranch.record.summary import RunSummary
 
 _MOST_WORKERS = 32  # rows of more would be too thin to read
@@ -112,11 +114,12 @@ def gaps(run: RunSummary) -> go.Figure:
     return figure
 
 
-def steps(run: RunSummary, plan: Plan) -> go.Figure:
+def steps(run: RunSummary, trees: Sequence[TreeSpan]) -> go.Figure:
     """Draw when each tree of a forest moved the model, and by what factor."""
     figure = go.Figure()
-    for index, group in enumerate(plan.groups):
-        made = [each for each in _pace(run).applied if each.site == group.workers[0]]
+    for index, span in enumerate(trees):
+        group = span.group
+        made = _pace(run).steps_of(group.workers[0], span.from_s, span.until_s)
         names = html.escape(", ".join(run.sites[worker] for worker in group.workers))
         factors = [1.0 if each.factor is None else each.factor for each in made]
         texts = [

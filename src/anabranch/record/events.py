@@ -139,6 +139,12 @@ class PlanIssued(_Event, frozen=True, kw_only=True):
     after_s: float | None
 
 
+class GroupsFormed(_Event, frozen=True, kw_only=True):
+    """Workers move in the groups of a plan issued before: all of its sites know of it."""
+
+    version: int  # of the plan
+
+
 class RoundBegan(_Event, frozen=True, kw_only=True):
     """The scheduler fixed the plan that a round runs under, at the round's first request."""
 
@@ -305,6 +311,7 @@ Event = (
     | LinkBytes
     | LinkMeasured
     | PlanIssued
+    | GroupsFormed
     | ProceedAsked
     | SamplesHeld
     | WorkerWent

@@ -71,6 +71,12 @@ class PaceSummary:
         """How many updates are part of the model."""
         return sum(self.missed.values())
 
+    def steps_of(self, worker: int, from_s: float, until_s: float) -> list[UpdateApplied]:
+        """Return a worker's updates that became part of the model within some time, in order."""
+        return [
+            each for each in self.applied if each.site == worker and from_s <= each.at_s < until_s
+        ]
+
     @property
     def whole(self) -> list[Iteration]:
         """The iterations whose worker was let go on."""

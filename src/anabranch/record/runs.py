@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -9,13 +10,22 @@ from pathlib import Path
 
 from anabranch.overlay import Overlay
 from anabranch.overlay import loads as load_overlay
-from anabranch.plan import NO_PARENT, Plan, link_load, port_bps, port_load
+from anabranch.plan import NO_PARENT, Group, Plan, link_load, port_bps, port_load
 from anabranch.plan import loads as load_plan
 from anabranch.record import units
 from anabranch.record.events import Event, UnknownEvent
 from anabranch.record.log import LogError, read_events
 from anabranch.record.summary import RunSummary, summarise
 from anabranch.record.twin import TwinRow, compare
+
+
+@dataclass(frozen=True)
+class TreeSpan:
+    """A tree of a forest, and while it was one: seconds since the run began."""
+
+    group: Group
+    from_s: float
+    until_s: float  # infinite where it was one to the end
 
 
 @dataclass(frozen=True)
@@ -61,6 +71,21 @@ class Run:
     def measured_network(self) -> bool:
         """Whether it measured links, or planned again."""
         return bool(self.summary.measured or self.summary.plans)
+
+    @property
+    def trees(self) -> list[TreeSpan]:
+        """The trees that workers moved in, those that were formed first before the others."""
+        plans = {plan.version: plan for plan in (self.plan, *self.issued)}
+        eras = [(0.0, self.plan)]
+        eras += [(each.at_s, plans[each.version]) for each in self.summary.formed]
+        spans: dict[int, TreeSpan] = {}  # by the version of the tree's own plan
+        ends_s = [*(at_s for at_s, _ in eras[1:]), math.inf]
+        for (from_s, plan), until_s in zip(eras, ends_s, strict=True):
+            for group in plan.groups:
+                before = spans.get(group.plan.version)
+                since_s = from_s if before is None else before.from_s
+                spans[group.plan.version] = TreeSpan(group, since_s, until_s)
+        return list(spans.values())
 
     @property
     def bottleneck(self) -> Bottleneck | None:

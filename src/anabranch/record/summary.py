@@ -16,6 +16,7 @@ from anabranch.record.events import (
     Evaluated,
     Event,
     FaultInjected,
+    GroupsFormed,
     LinkBytes,
     LinkMeasured,
     MessageRefused,
@@ -110,6 +111,7 @@ class RunSummary:
     # Each link's estimates, by (source, target), in order of time.
     measured: Mapping[tuple[int, int], tuple[LinkMeasured, ...]]
     plans: tuple[PlanIssued, ...]  # those issued after the first, in order
+    formed: tuple[GroupsFormed, ...]  # which of them have groups that workers moved in, in order
     # The chain of waiting of each completed round, in order; empty where no site said which
     # neighbour it waited for.
     waits: tuple[Wait, ...]
@@ -290,6 +292,7 @@ def summarise(events: Iterable[Event | UnknownEvent]) -> RunSummary:
         links=_by_link(of(LinkBytes)),
         measured=_by_link(of(LinkMeasured)),
         plans=tuple(of(PlanIssued)),
+        formed=tuple(of(GroupsFormed)),
         waits=(
             tuple(_wait(number, done[number]) for number in completed)
             if any(each.waited_for is not None for each in of(RoundDone))

@@ -15,13 +15,13 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as TerminalTable
 
 from anabranch.overlay import Overlay
-from anabranch.plan import NO_PARENT, Group, Plan, steady_rate_bps
+from anabranch.plan import NO_PARENT, Plan, steady_rate_bps
 from anabranch.record import units
 from anabranch.record.awareness import blockers, tree_change
 from anabranch.record.events import UpdateApplied
 from anabranch.record.pacing import Iteration, PaceSummary
 from anabranch.record.ports import WAYS, mean_use
-from anabranch.record.runs import Run, Twin, bottleneck
+from anabranch.record.runs import Run, TreeSpan, Twin, bottleneck
 from anabranch.record.twin import AGREEMENT, TwinRow, median_error, worst_row
 
 Row = TypeVar("Row")
@@ -171,16 +171,17 @@ class _Tree:
     """A tree of a run's forest, and the iterations and steps of its first worker."""
 
     run: Run
-    group: Group
+    span: TreeSpan
     series: Sequence[Iteration]
     steps: Sequence[UpdateApplied]
 
     @property
     def root(self) -> int:
         """The worker that sends to the server; the server where it is one of them."""
-        tree = self.group.plan.trees[0]
+        group = self.span.group
+        tree = group.plan.trees[0]
         server = tree.root
-        return server if server in self.group.workers else tree.children(tree.up)[server][0]
+        return server if server in group.workers else tree.children(tree.up)[server][0]
 
     def name(self, site: int) -> str:
         """Return a site's name."""
@@ -197,14 +198,23 @@ def forests(runs: Sequence[Run]) -> Table:
     rows = []
     for run in runs:
         pace = run.summary.pace
-        for group in () if pace is None else run.plan.groups:
+        for span in () if pace is None else run.trees:
             assert pace is not None
-            first = group.workers[0]
-            steps = [each for each in pace.applied if each.site == first]
-            rows.append(_Tree(run, group, pace.iterations.get(first, ()), steps))
+            first = span.group.workers[0]
+            steps = pace.steps_of(first, span.from_s, span.until_s)
+            series = [
+                each
+                for each in pace.iterations.get(first, ())
+                if span.from_s <= each.went_s < span.until_s
+            ]
+            rows.append(_Tree(run, span, series, steps))
+    changed = any(len({row.span.from_s for row in rows if row.run is run}) > 1 for run in runs)
 
     def workers(tree: _Tree) -> str:
-        return ", ".join(map(tree.name, tree.group.workers))
+        return ", ".join(map(tree.name, tree.span.group.workers))
+
+    def formed(tree: _Tree) -> str:
+        return units.seconds(tree.span.from_s) if changed else units.NONE
 
     def period_s(tree: _Tree) -> float | None:
         lasted = [each.next_s - each.went_s for each in tree.series if each.next_s is not None]
@@ -221,6 +231,7 @@ def forests(runs: Sequence[Run]) -> Table:
         Column("tree at", lambda tree: tree.name(tree.root), brief=True, number=False),
         Column("route", lambda tree: tree.run.name if len(runs) > 1 else units.NONE, number=False),
         Column("workers", workers, brief=True, number=False),
+        Column("formed", formed, brief=True),
         Column("period", lambda tree: units.seconds(period_s(tree)), brief=True),
         Column("updates", lambda tree: str(len(tree.steps)), brief=True),
         Column("missed", missed, brief=True),
@@ -410,7 +421,10 @@ def plans_issued(runs: Sequence[Run]) -> Table:
                 if event.before_s is None or event.after_s is None
                 else f"{units.seconds(event.before_s)} → {units.seconds(event.after_s)}"
             )
-            listed.append((plan, event.at_s, event.why, predicted, str(tree_change(before, plan))))
+            trees = str(tree_change(before, plan))
+            if plan.groups:
+                trees = f"a forest of {len(plan.groups)}"
+            listed.append((plan, event.at_s, event.why, predicted, trees))
         for plan, at_s, *words in listed[: 1 + _LISTED_PLANS]:
             took_s = [done.seconds for done in run.summary.rounds if done.version == plan.version]
             ran = str(len(took_s)), units.seconds(median(took_s) if took_s else None)

@@ -40,6 +40,7 @@ from anabranch.scheduler.chunking import chunk_elements
 from anabranch.scheduler.dispatch import needed_window
 from anabranch.scheduler.losses import Repairs, or_packed
 from anabranch.scheduler.pacing import PaceBook
+from anabranch.scheduler.reforming import LEAST_CHANGE, LEAST_GAIN, Reforming
 from anabranch.scheduler.server import LIMITS, Scheduler
 
 _ELEMENT_BYTES = 4
@@ -313,8 +314,7 @@ def _plan(
     task, route = scenario.task, scenario.routes[0]
     elements = task.buffer_elements if isinstance(task, Exchange) else None
     if isinstance(route, ForestRoute):
-        names = tuple(site.name for site in believed.sites)
-        elements = buffer_elements(scenario, names, None)
+        elements = _forest_elements(scenario, believed)
         route = with_compute_times(route, scenario, believed)
     plan = route.plan(
         believed,
@@ -324,6 +324,11 @@ def _plan(
         chunk_elements=scenario.chunk_elements_of(elements or _LARGE_ELEMENTS),
     )
     return plans.with_auxiliary(plan, _search(scenario)(believed, plan))
+
+
+def _forest_elements(scenario: Scenario, overlay: Overlay) -> int:
+    """Return how many elements the model has that a forest is planned for."""
+    return buffer_elements(scenario, tuple(site.name for site in overlay.sites), None)
 
 
 def _believed(scenario: Scenario, overlay: Overlay) -> Overlay:
@@ -355,8 +360,9 @@ def make_scheduler(
         sites_a_core: how many real sites share a core, so that chunks are no smaller than pays;
             None where computing costs nothing.
     """
-    awareness = _awareness(scenario, overlay, recorder.plan)
     believed = _believed(scenario, overlay)
+    reforming = _reforming(scenario, believed, recorder.plan)
+    awareness = _awareness(scenario, overlay, recorder.plan, reforming)
 
     def chunking(plan: Plan, elements: int) -> int:
         if scenario.chunk_elements is not None or sites_a_core is None:
@@ -376,6 +382,7 @@ def make_scheduler(
         _dispatching(scenario, believed, awareness, chunking),
         _pacing(scenario, overlay, recorder.plan),
         repairs=_repairs(scenario),
+        reforming=reforming,
     )
     return recorder.scheduler
 
@@ -393,12 +400,31 @@ def _pacing(scenario: Scenario, overlay: Overlay, plan: Plan) -> PaceBook | None
     return replay.make_book(replay.encode(scenario, overlay), plan, scenario.stop.rounds)
 
 
-def _awareness(scenario: Scenario, overlay: Overlay, plan: Plan) -> Awareness | None:
+def _reforming(scenario: Scenario, believed: Overlay, plan: Plan) -> Reforming | None:
+    route, asked = scenario.routes[0], scenario.awareness
+    if not isinstance(route, ForestRoute):
+        return None
+    times = with_compute_times(route, scenario, believed).compute_s or {}
+    return Reforming(
+        route,
+        plan,
+        believed.at(0.0),
+        {believed.index(name): seconds for name, seconds in times.items()},
+        _forest_elements(scenario, believed),
+        LEAST_CHANGE if asked is None or asked.update_rate is None else asked.update_rate,
+        LEAST_GAIN if asked is None or asked.least_gain is None else asked.least_gain,
+    )
+
+
+def _awareness(
+    scenario: Scenario, overlay: Overlay, plan: Plan, reforming: Reforming | None
+) -> Awareness | None:
     asked = scenario.awareness
     if asked is None:
         return None
     return asked.awareness(
-        plan, partial(_plan, scenario), _search(scenario), scenario.chunk_elements_of, overlay
+        *(plan, partial(_plan, scenario), _search(scenario)),
+        *(scenario.chunk_elements_of, overlay, reforming),
     )
 
 

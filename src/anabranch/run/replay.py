@@ -24,7 +24,9 @@ from anabranch.pace import AnyLoad, AnyPace
 from anabranch.plan import Plan
 from anabranch.record.events import (
     Event,
+    GroupsFormed,
     PaceLooked,
+    PlanIssued,
     ProceedAsked,
     RunEnded,
     RunStarted,
@@ -40,9 +42,18 @@ from anabranch.record.events import (
     kind_of,
 )
 from anabranch.run.scenario import Scenario
-from anabranch.scheduler.pacing import Decision, PaceBook, events_of
+from anabranch.scheduler.pacing import Decision, PaceBook, events_of, groups_of, led_through
 
-_Told = ProceedAsked | UpdateCame | PaceLooked | SiteLost | SiteJoined | RunStopping
+_Told = (
+    ProceedAsked
+    | UpdateCame
+    | PaceLooked
+    | SiteLost
+    | SiteJoined
+    | PlanIssued
+    | GroupsFormed
+    | RunStopping
+)
 _Decided = UpdateCame | UpdateApplied | UpdateDiscarded | WorkerWent
 
 
@@ -137,7 +148,7 @@ def replay(numbered: Iterable[tuple[int, Event | UnknownEvent]]) -> Replayed:
         book = make_book(started.pacing_json, plan, started.rounds)
     except ValueError as error:
         raise ReplayError(f"the log's pace or plan makes no sense here: {error}") from error
-    player = _Player(book, {tree.root for tree in plan.trees})
+    player = _Player(book, plan)
     for number, event in numbered:
         player.take(number, event)
     pace = msgspec.json.decode(started.pacing_json, type=_Pacing).pace
@@ -147,9 +158,10 @@ def replay(numbered: Iterable[tuple[int, Event | UnknownEvent]]) -> Replayed:
 class _Player:
     """Holds a log's events against what a book says; the book has begun nothing yet."""
 
-    def __init__(self, book: PaceBook, servers: set[int]) -> None:
+    def __init__(self, book: PaceBook, plan: Plan) -> None:
         self._book = book
-        self._servers = servers
+        self._plan = self._next = plan  # in force, and to be
+        self._servers = {tree.root for tree in plan.trees}
         self._begun = False
         self._due: deque[_Decided] = deque()  # decided, and not met in the log yet
         self.told = self.decided = 0
@@ -173,6 +185,8 @@ class _Player:
                 | PaceLooked()
                 | SiteLost()
                 | SiteJoined()
+                | PlanIssued()
+                | GroupsFormed()
                 | RunStopping()
             ):
                 self._expect_nothing(number, event)
@@ -221,7 +235,15 @@ class _Player:
                     raise ValueError(f"it is to look at {book.due_s!r} s, not before")
                 return book.look(event.at_s)
             case SiteLost():
-                return book.lost(event.site, event.at_s)
+                broken = led_through(self._plan, book, event.site)
+                return book.lost(event.site, event.at_s, broken)
+            case PlanIssued():
+                self._next = plans.loads(event.plan_json)
+                book.reform(*groups_of(self._next, self._plan))
+                return ()
+            case GroupsFormed():
+                self._plan = self._next
+                return book.formed(event.at_s)
             case SiteJoined():
                 return book.joined(event.site, event.at_s)
             case RunStopping():

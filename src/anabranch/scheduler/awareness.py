@@ -23,6 +23,7 @@ from anabranch.scheduler.collector import Collector, equal_rates
 from anabranch.scheduler.losses import Losses
 from anabranch.scheduler.policy import Planner, Policy, Replan
 from anabranch.scheduler.rate_forecast import RateForecast
+from anabranch.scheduler.reforming import Reforming
 
 _ELEMENT_BYTES = 4
 _SAMPLE_S = 5.0  # how far apart, at least, are the looks that the forecast is learnt from
@@ -46,7 +47,7 @@ class Awareness:
     def __init__(
         self,
         update_time_s: float,
-        policy: Policy,
+        policy: Policy | Reforming,
         search: Search,
         chunk_elements_of: Callable[[int], int],
         collector: Collector | None,
@@ -69,6 +70,7 @@ class Awareness:
             plan: the one in force from now on.
             planner: plans for what is left alone.
         """
+        assert isinstance(self._policy, Policy)  # a forest's follows losses by itself
         search = self._whole_search
         self._search = lambda overlay, plan: losses.search(overlay, plan, search)
         self._policy = self._policy.go_on(
@@ -128,15 +130,30 @@ class Awareness:
         return tuple(path for paths in found.values() for path in paths)
 
 
-class Passive(Table, frozen=True, kw_only=True, tag_field="kind", tag="passive"):
+class _Looks(Table, frozen=True, kw_only=True):
+    """How often plans are looked at, and which change counts."""
+
+    update_time_s: Seconds = 1.0
+    update_rate: Annotated[float, Meta(ge=0, le=1e6)] | None = None
+    least_gain: Annotated[float, Meta(ge=0, lt=1)] | None = None
+
+    def _policy(self, plan: Plan, made_for: Overlay, planner: Planner) -> Policy:
+        update_rate = 0.0 if self.update_rate is None else self.update_rate
+        least_gain = 0.02 if self.least_gain is None else self.least_gain
+        return Policy(plan, made_for, planner, update_rate=update_rate, least_gain=least_gain)
+
+
+class Passive(_Looks, frozen=True, kw_only=True, tag_field="kind", tag="passive"):
     """Measure links by the chunks that cross them anyway, and plan again as they change.
 
     Args:
         update_time_s: how often plans are looked at, seconds (UPDATE_TIME; the paper's is 5).
             Where a look takes long, the pause after it is at least twenty times that. How long
             rates last is learnt from looks at least 5 s apart.
-        update_rate: how much a link's rate must have changed to count, relative (UPDATE_RATE).
-        least_gain: how much shorter a round must get, relative, for a new plan to be taken.
+        update_rate: how much a link's rate must have changed to count, relative (UPDATE_RATE); in a
+            forest, or a site's time to compute. If not given 0, and in a forest 0.1.
+        least_gain: how much shorter a round must get, relative, for a new plan to be taken; in a
+            forest, how much less eq. 14 of HAAF must be. If not given 0.02, and in a forest 0.1.
         start: what is believed of links before they are measured: what the overlay says, or that
             all are ``equal``.
         estimator: ``busy-period`` tells the rate from latency and queueing; ``chunk-mean`` is the
@@ -146,9 +163,6 @@ class Passive(Table, frozen=True, kw_only=True, tag_field="kind", tag="passive")
         probe_chunks: for ``chunk-mean``: how many chunks an estimate is made of (PROBE_CHUNK_NUM).
     """
 
-    update_time_s: Seconds = 1.0
-    update_rate: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
-    least_gain: Annotated[float, Meta(ge=0, lt=1)] = 0.02
     start: Literal["overlay", "equal"] = "overlay"
     estimator: Literal["busy-period", "chunk-mean"] = "busy-period"
     probe_chunk_elements: Positive | None = None
@@ -165,6 +179,7 @@ class Passive(Table, frozen=True, kw_only=True, tag_field="kind", tag="passive")
         search: Search,
         chunk_elements_of: Callable[[int], int],
         overlay: Overlay,
+        reforming: Reforming | None = None,
     ) -> Awareness:
         """Return what follows one run.
 
@@ -174,15 +189,13 @@ class Passive(Table, frozen=True, kw_only=True, tag_field="kind", tag="passive")
             search: finds a plan's auxiliary paths.
             chunk_elements_of: the most elements of a chunk, by the elements of the buffer.
             overlay: the network; traced links have their rate of time 0 before the run.
+            reforming: plans again instead, where sites form a forest.
         """
         believed = self.believed(overlay).at(0.0)
         since_s = 0.0 if self.start == "overlay" else -math.inf
-        policy = Policy(
-            plan, believed, planner, update_rate=self.update_rate, least_gain=self.least_gain
-        )
         return Awareness(
             self.update_time_s,
-            policy,
+            reforming or self._policy(plan, believed, planner),
             search,
             chunk_elements_of,
             Collector(believed, since_s=since_s),
@@ -190,16 +203,12 @@ class Passive(Table, frozen=True, kw_only=True, tag_field="kind", tag="passive")
         )
 
 
-class Oracle(Table, frozen=True, kw_only=True, tag_field="kind", tag="oracle"):
+class Oracle(_Looks, frozen=True, kw_only=True, tag_field="kind", tag="oracle"):
     """Know every link's true rate at every moment: what awareness can be compared with.
 
     Args:
         update_time_s, update_rate, least_gain: as for ``passive``.
     """
-
-    update_time_s: Seconds = 1.0
-    update_rate: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
-    least_gain: Annotated[float, Meta(ge=0, lt=1)] = 0.02
 
     def believed(self, overlay: Overlay) -> Overlay:
         """Return what is believed of the network before a run."""
@@ -212,6 +221,7 @@ class Oracle(Table, frozen=True, kw_only=True, tag_field="kind", tag="oracle"):
         search: Search,
         chunk_elements_of: Callable[[int], int],
         overlay: Overlay,
+        reforming: Reforming | None = None,
     ) -> Awareness:
         """Return what follows one run.
 
@@ -221,10 +231,9 @@ class Oracle(Table, frozen=True, kw_only=True, tag_field="kind", tag="oracle"):
             search: finds a plan's auxiliary paths.
             chunk_elements_of: the most elements of a chunk, by the elements of the buffer.
             overlay: the network; traced links have their rate of time 0 before the run.
+            reforming: plans again instead, where sites form a forest.
         """
-        policy = Policy(
-            plan, overlay.at(0.0), planner, update_rate=self.update_rate, least_gain=self.least_gain
-        )
+        policy = reforming or self._policy(plan, overlay.at(0.0), planner)
         return Awareness(self.update_time_s, policy, search, chunk_elements_of, None, overlay)
 
 

@@ -72,6 +72,7 @@ class Decision:
         squared_norm: of what came, if the servers told.
         abandoned: for each worker that is to compute and push nothing before it goes on anew, the
             last of its updates that are given up.
+        is_broken: whether the way is broken over which the models for these would come.
     """
 
     applied: tuple[Merged, ...]
@@ -82,6 +83,7 @@ class Decision:
     came: Update | None = None
     squared_norm: float | None = None
     abandoned: tuple[Update, ...] = ()
+    is_broken: bool = False
 
 
 _NOTHING = -1  # the version of the model that a new process of a site has
@@ -128,6 +130,13 @@ class PaceBook:
     was let compute, wherever they are. It asks to proceed after each, but pushes none that it has
     not pushed yet. Then they are discarded by name, and it begins anew with its next.
 
+    **Groups may be formed anew.** Those that are to change come to rest first: each leaves the pace
+    when that would let it go on, so its updates are settled. The others notice nothing. Once all
+    who take part know of the new groups, these join the pace, and go on with the update after the
+    latest that one of theirs has made. A group whose way to the server led through a site that was
+    lost cannot end its iteration: its updates under way are discarded, and it is at rest when all
+    its workers have asked to proceed.
+
     Args:
         pace: the pace.
         load: sizes the batches; a fresh one.
@@ -144,6 +153,7 @@ class PaceBook:
         adds_up: whether a group's updates are added up on their way.
         merge: see above.
         epochs: by each group's first, how many times it has changed who takes part in its sums.
+        homeless: workers that are back, and in no group.
     """
 
     def __init__(
@@ -189,6 +199,11 @@ class PaceBook:
         self._told: Counter[int] = Counter()
         self._names: dict[Update, tuple[Update, ...]] = {}  # ours, by the pace's
         self._closed = False
+        self._next: tuple[tuple[int, ...], ...] | None = None  # the groups that there are to be
+        self._draining: set[int] = set()  # groups that are to change
+        self._giving_up: set[int] = set()  # of those, whose workers give up what is under way
+        self._resting: set[int] = set()  # groups of which nothing is under way, out of the pace
+        self.homeless: dict[int, None] = {}
         self.times = RoundTimes()
         self.epochs = dict.fromkeys(self._groups, 0)
 
@@ -196,6 +211,10 @@ class PaceBook:
     def groups(self) -> tuple[tuple[int, ...], ...]:
         """The workers of each group that still take part, by groups; some may have none."""
         return tuple(tuple(group) for group in self._groups.values())
+
+    def left_of(self, group: Iterable[int]) -> tuple[int, ...]:
+        """Return those of some workers that still take part."""
+        return tuple(worker for worker in group if worker in self._workers)
 
     @property
     def under_way(self) -> int:
@@ -216,6 +235,10 @@ class PaceBook:
     def made(self, worker: int) -> int:
         """Return how many updates a worker was let compute."""
         return self._made.get(worker, 0)
+
+    def is_given_up(self, worker: int, update: int) -> bool:
+        """Return whether an update of a worker was given up before it was all here."""
+        return (worker, update) in self._forgotten
 
     @property
     def due_s(self) -> float:
@@ -280,6 +303,7 @@ class PaceBook:
         if (worker, update + 1) in self._began_s:
             self._began_s[worker, update + 1] = now_s
         if (worker, update) in self._forgotten:  # its time is not that of an iteration
+            self._rest_if_all_asked(self._lead[worker])
             return tuple(self._tell(now_s))
         self.times.add((worker, update), iteration_s)
         if not self._counts_pushing:
@@ -399,9 +423,21 @@ class PaceBook:
         """Decide what has become due; harmless at any time."""
         return (*self._book(self._rule.look(now_s), now_s), *self._tell(now_s))
 
-    def lost(self, worker: int, now_s: float) -> tuple[Decision, ...]:
-        """Go on without a worker that has died; servers forget what of its update has come."""
+    def lost(self, site: int, now_s: float, broken: Iterable[int] = ()) -> tuple[Decision, ...]:
+        """Go on without a site that has died; servers forget what of its update has come.
+
+        Args:
+            site: which; it may compute nothing.
+            now_s: the time.
+            broken: the firsts of groups whose way to the server led through it. They are to be
+                formed anew.
+        """
+        given_up = [self._give_up(lead, now_s) for lead in broken]
+        return (*chain.from_iterable(given_up), *self._lost(site, now_s))
+
+    def _lost(self, worker: int, now_s: float) -> tuple[Decision, ...]:
         self._returning.pop(worker, None)
+        self.homeless.pop(worker, None)
         if worker not in self._workers:
             return ()
         lead = self._lead[worker]
@@ -411,13 +447,14 @@ class PaceBook:
                 if self._lead[other] == lead:
                     coming.servers.clear()
         under_way = self._under_way(worker)
+        is_known = lead in self._giving_up
         self._settled[worker] = self.made(worker)
         self._forgotten.update(under_way)
         self._pulled[worker] = _NOTHING
         decisions = (*self._leave(worker, now_s), *self._tell(now_s))
         if not self._groups[lead]:  # no iteration is under way any more
             decisions += self._begin_anew(lead, now_s)
-        if not under_way:
+        if not under_way or is_known:
             return decisions  # it was all here: the pace has discarded it now, or it counts
         forgotten = Decision((), under_way, (), self._ledger.version)
         return (forgotten, *decisions)
@@ -426,6 +463,9 @@ class PaceBook:
         """Let a site that was lost take part again, if it computes and anything is left to do."""
         assert worker not in self._workers
         if worker not in self._all or self.is_over or self._closed:
+            return ()
+        if worker not in self._lead:
+            self.homeless[worker] = None
             return ()
         lead = self._lead[worker]
         if self.adds_up:
@@ -438,8 +478,8 @@ class PaceBook:
 
     def _let_back(self, lead: int) -> None:
         """Let those go on with their group who wait for the end of an iteration, which this is."""
-        back = [worker for worker in self._returning if self._lead[worker] == lead]
-        update = max(self.made(worker) for worker in self._all if self._lead[worker] == lead)
+        back = [worker for worker in self._returning if self._lead.get(worker) == lead]
+        update = max(self.made(worker) for worker, first in self._lead.items() if first == lead)
         if not back or self._closed or update == self._updates:
             return
         self.epochs[lead] += 1
@@ -450,6 +490,8 @@ class PaceBook:
 
     def _begin_anew(self, lead: int, now_s: float) -> tuple[Decision, ...]:
         """Let a group take part again of whom all were lost and some are back."""
+        if lead in self._draining:
+            return ()
         self._let_back(lead)
         return self._book(self._join(lead, now_s), now_s) if self._groups[lead] else ()
 
@@ -468,14 +510,114 @@ class PaceBook:
         for update in [update for update in self._based_on if update[0] == worker]:
             del self._based_on[update]
         if self._groups[lead]:
+            self._rest_if_all_asked(lead)
             return ()
+        if lead in self._giving_up or lead in self._resting:
+            self._giving_up.discard(lead)
+            self._resting.discard(lead)
+            return ()
+        return self._leave_pace(lead, now_s)
+
+    def _leave_pace(self, lead: int, now_s: float) -> tuple[Decision, ...]:
         self._computing.discard(lead)
         self._ledger.left(lead)
         return self._book(self._rule.leave(lead, now_s), now_s)
 
+    # --- groups that are formed anew
+
+    def reform(self, groups: Sequence[tuple[int, ...]], kept: Iterable[int]) -> None:
+        """Let groups that are to change come to rest, each when it would go on.
+
+        Args:
+            groups: those that there are to be, in rising order each; workers in none take part no
+                more.
+            kept: the firsts of groups that stay as they are.
+        """
+        self._next = tuple(groups)
+        self._draining = self._groups.keys() - {*kept}
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether new groups can be formed: of all that are to change nothing is under way."""
+        awaited = [lead for lead in self._draining if self._groups[lead]]
+        return self._next is not None and all(lead in self._resting for lead in awaited)
+
+    def next_update(self, group: Iterable[int]) -> int:
+        """Return the update that workers at rest go on with as a group."""
+        return 1 + max(map(self.made, group))
+
+    def formed(self, now_s: float) -> tuple[Decision, ...]:
+        """Let the new groups begin, of which all who take part know."""
+        assert self._next is not None
+        assert self.is_at_rest
+        begins = [lead for lead in self._resting if lead not in self._draining]  # they stay
+        for lead in self._draining:
+            del self._groups[lead], self.epochs[lead]
+        self._lead = {each: lead for each, lead in self._lead.items() if lead in self._groups}
+        for group in self._next:
+            if group[0] not in self._groups:
+                self._form(group)
+                begins.append(group[0])
+        for worker in [each for each in self._returning if each not in self._lead]:
+            del self._returning[worker]
+            self.homeless[worker] = None
+        self._next = None
+        self._draining = set()
+        self._resting.clear()
+        decisions: list[Decision] = []
+        for lead in begins:
+            if self._groups[lead]:
+                decisions += self._book(self._join(lead, now_s), now_s)
+        return (*decisions, *self._tell(now_s))
+
+    def _form(self, group: tuple[int, ...]) -> None:
+        lead, update = group[0], self.next_update(group) - 1
+        back = self._returning.keys() | self.homeless.keys()
+        here = [worker for worker in group if worker in self._workers or worker in back]
+        for worker in here:
+            self._returning.pop(worker, None)
+            self.homeless.pop(worker, None)
+            self._made[worker] = self._settled[worker] = update
+            self._pulled[worker] = _NOTHING
+        self._groups[lead] = dict.fromkeys(here)
+        self._workers |= self._groups[lead]
+        self._lead |= dict.fromkeys(group, lead)
+        self.epochs[lead] = int(len(here) < len(group))  # sites take all to be there
+
+    def _give_up(self, lead: int, now_s: float) -> tuple[Decision, ...]:
+        """Let a group whose way to the server is broken leave the pace; it is to be formed anew."""
+        self._draining.add(lead)
+        if lead not in self._computing:
+            return ()  # what it has made is here
+        self._giving_up.add(lead)
+        of_each = [self._under_way(worker) for worker in self._groups[lead]]
+        under_way = tuple(chain.from_iterable(of_each))
+        self._forgotten.update(under_way)
+        abandoned = tuple(each[-1] for each in of_each)
+        version = self._ledger.version
+        given_up = Decision((), under_way, (), version, abandoned=abandoned, is_broken=True)
+        decisions = (given_up, *self._leave_pace(lead, now_s))
+        self._rest_if_all_asked(lead)
+        return decisions
+
+    def _rest_if_all_asked(self, lead: int) -> None:
+        """Take note of the moment when a group that gives up what is under way is at rest."""
+        if lead not in self._giving_up:
+            return
+        under_way = [*chain.from_iterable(map(self._under_way, self._groups[lead]))]
+        if not all(each in self._coming and self._coming[each].asked for each in under_way):
+            return
+        for each in under_way:
+            del self._coming[each], self._based_on[each]
+        for worker in self._groups[lead]:
+            self._settled[worker] = self.made(worker)
+        self._giving_up.remove(lead)
+        self._resting.add(lead)
+
     def _book(self, steps: Sequence[Step], now_s: float) -> tuple[Decision, ...]:
         decisions: list[Decision] = []
         leaving: list[int] = []
+        resting: list[int] = []
         for told in steps:
             step = self._in_our_names(told)
             if self._ahead:
@@ -495,6 +637,10 @@ class PaceBook:
             ]
             permissions, finished = [], []
             for lead in step.proceed:
+                if self._is_to_rest(lead):
+                    self._resting.add(lead)
+                    resting.append(lead)
+                    continue
                 self._computing.add(lead)
                 self._let_back(lead)
                 for worker in self._groups[lead]:
@@ -519,7 +665,14 @@ class PaceBook:
             )
         for worker in leaving:
             decisions += self._leave(worker, now_s)
+        for lead in resting:
+            decisions += self._leave_pace(lead, now_s)
         return tuple(decisions)
+
+    def _is_to_rest(self, lead: int) -> bool:
+        """Return whether a group that may go on is to change instead; not if it has made all."""
+        made = max(map(self.made, self._groups[lead]))
+        return lead in self._draining and not self._closed and made < self._updates
 
     def _factor(self, here: _Here, version: int) -> float | None:
         """Return what a group's step is multiplied by, which is to change this version."""
@@ -602,15 +755,30 @@ def events_of(decision: Decision, at_s: float) -> list[events.Event]:
     ]
 
 
+def groups_of(plan: Plan, before: Plan) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Return a plan's groups, and the firsts of those that the one before has as well."""
+    versions = {group.plan.version for group in before.groups}
+    kept = [group.workers[0] for group in plan.groups if group.plan.version in versions]
+    return [group.workers for group in plan.groups], kept
+
+
+def led_through(plan: Plan, pacing: PaceBook, site: int) -> tuple[int, ...]:
+    """Return the firsts of a plan's groups whose updates or model pass a site on their way."""
+    return tuple(
+        group.workers[0]
+        for group in plan.groups
+        if (left := pacing.left_of(group.workers)) and site in plans.in_between(group.plan, left)
+    )
+
+
 def dispensable(plan: Plan, pacing: PaceBook) -> set[int]:
     """Return the sites whose death leaves the others a way to every server and back."""
     # What is at a relay of an auxiliary path when it dies is not sent again.
     needed = {site for paths in plan.auxiliary.values() for path in paths for site in path[1:-1]}
+    if plan.groups:
+        return {site for site in range(plan.size) if not led_through(plan, pacing, site)}
     if pacing.adds_up:
-        ways = [group.plan for group in plan.groups] or [plan]
-        for way, group in zip(ways, pacing.groups, strict=True):
-            needed |= plans.in_between(way, group)
-        return set(range(plan.size)) - needed
+        return set(range(plan.size)) - needed - plans.in_between(plan, pacing.workers)
     needed.update(tree.root for tree in plan.trees)
     for tree, site in product(range(len(plan.trees)), pacing.workers):
         needed.update(plan.way_up(tree, site)[1:], plan.way_down(tree, site)[:-1])

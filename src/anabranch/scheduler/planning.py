@@ -12,7 +12,7 @@ from anabranch.plan import Plan
 from anabranch.record import events
 from anabranch.scheduler.awareness import Awareness
 from anabranch.scheduler.losses import Planner
-from anabranch.scheduler.policy import Replan
+from anabranch.scheduler.policy import Replan, event_of
 from anabranch.scheduler.replan_loop import ReplanLoop
 from anabranch.scheduler.run import LONGEST_S, Run
 from anabranch.scheduler.transfer import shares
@@ -33,6 +33,7 @@ class Planning:
         awareness: plans again for what is measured; None leaves that.
         planner: plans for what is left where something is lost; None where the run then ends.
         remember: writes down what a restart needs.
+        form_groups: called with plans whose groups are others, where workers move in groups.
     """
 
     def __init__(
@@ -42,7 +43,9 @@ class Planning:
         awareness: Awareness | None,
         planner: Planner | None,
         remember: Callable[[], None],
+        form_groups: Callable[[Replan], None] | None = None,
     ) -> None:
+        self._form_groups = form_groups
         self._run = run
         self._awareness = awareness
         self._planner = planner
@@ -160,10 +163,12 @@ class Planning:
         """Go on with what a look at plans has found."""
         if self._run.is_over:
             return
-        if replan is not None:
+        if replan is not None and self._form_groups is not None:
+            self._form_groups(replan)
+        elif replan is not None:
             self._run.channels.issue(replan.plan)
             self._remember()
-            self._run.note(_plan_issued(replan, self._run.since_start_s()))
+            self._run.note(event_of(replan, self._run.since_start_s()))
             self._auxiliary = replan.plan.version, _flat(replan.plan)  # they come with the plan
         in_force = self._run.channels.all.plan
         if (in_force.version, paths) != self._auxiliary:
@@ -173,23 +178,3 @@ class Planning:
 
 def _flat(plan: Plan) -> tuple[Path, ...]:
     return tuple(path for paths in plan.auxiliary.values() for path in paths)
-
-
-def _plan_issued(replan: Replan, now_s: float) -> events.PlanIssued:
-    return events.PlanIssued(
-        at_s=now_s,
-        version=replan.plan.version,
-        plan_json=plans.dumps(replan.plan),
-        why=replan.why,
-        changed=[
-            events.LinkChanged(
-                source=change.source,
-                target=change.target,
-                was_bps=change.was_bps,
-                now_bps=change.now_bps,
-            )
-            for change in replan.changed
-        ],
-        before_s=replan.before_s,
-        after_s=replan.after_s,
-    )

@@ -6,8 +6,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from anabranch import plan as plans
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan, predict, steady_rate_bps
+from anabranch.record import events
 
 Planner = Callable[[Overlay, int, Plan], Plan]
 """Called with the network as believed, the new plan's version, and the plan before it."""
@@ -40,14 +42,15 @@ class Replan:
         why: the reason in words, for logs and reports.
         changed: the links that moved it, those that changed most in ratio first.
         before_s, after_s: predicted time of a round under the old and under the new plan, on the
-            network as believed now, seconds.
+            network as believed now, seconds; of a forest, eq. 14. None where the old one cannot be
+            used any more.
     """
 
     plan: Plan
     why: str
     changed: tuple[LinkChange, ...]
-    before_s: float
-    after_s: float
+    before_s: float | None
+    after_s: float | None
 
 
 class Policy:
@@ -176,6 +179,13 @@ def changes(was: Overlay, now: Overlay, update_rate: float) -> tuple[LinkChange,
 
 def _why(belief: Overlay, changed: tuple[LinkChange, ...], before_s: float, after_s: float) -> str:
     """Say it in words: ``dc3->dc4 fell from 127 to 22 Mbit/s; a round should take ...``."""
+    parts = named_changes(belief, changed)
+    parts.append(f"a round should take {after_s:.3g} s instead of {before_s:.3g} s")
+    return "; ".join(parts)
+
+
+def named_changes(belief: Overlay, changed: tuple[LinkChange, ...]) -> list[str]:
+    """Return what changed in words, those that come first by name."""
     parts = []
     for change in changed[:_NAMED]:
         source, target = (belief.sites[i].name for i in (change.source, change.target))
@@ -185,5 +195,25 @@ def _why(belief: Overlay, changed: tuple[LinkChange, ...], before_s: float, afte
     more = len(changed) - len(parts)
     if more > 0:
         parts.append(f"{more} more link{'s' if more > 1 else ''} changed")
-    parts.append(f"a round should take {after_s:.3g} s instead of {before_s:.3g} s")
-    return "; ".join(parts)
+    return parts
+
+
+def event_of(replan: Replan, at_s: float) -> events.PlanIssued:
+    """Return what the log says of a new plan."""
+    return events.PlanIssued(
+        at_s=at_s,
+        version=replan.plan.version,
+        plan_json=plans.dumps(replan.plan),
+        why=replan.why,
+        changed=[
+            events.LinkChanged(
+                source=change.source,
+                target=change.target,
+                was_bps=change.was_bps,
+                now_bps=change.now_bps,
+            )
+            for change in replan.changed
+        ],
+        before_s=replan.before_s,
+        after_s=replan.after_s,
+    )

@@ -13,7 +13,6 @@ from anabranch.net.messages import Join, Restarted, Resume, Resumed, Shutdown, W
 from anabranch.net.network import Connection
 from anabranch.net.session import Session
 from anabranch.net.tls import check_identity, identity_of
-from anabranch.plan import Plan
 from anabranch.record import events
 from anabranch.scheduler.admission import Admission
 from anabranch.scheduler.losses import Losses, Repairs
@@ -28,7 +27,6 @@ class Presence:
 
     Args:
         run: whose sites.
-        plan: with which sites are welcomed, where there are no repairs.
         work: handed to every site as it is.
         repairs: how all-reduces go on without a site that is lost; None where they do not.
         planning: plans for those with whom the run begins.
@@ -45,7 +43,6 @@ class Presence:
     def __init__(
         self,
         run: Run,
-        plan: Plan,
         work: str,
         repairs: Repairs | None,
         planning: Planning,
@@ -55,7 +52,6 @@ class Presence:
         is_restart: bool,
     ) -> None:
         self._run = run
-        self._plan = plan
         self._work = work
         self._repairs = repairs
         self._planning = planning
@@ -148,7 +144,7 @@ class Presence:
         return Welcome(
             site,
             overlays.dumps(run.overlay),
-            plans.dumps(self._plan if self._repairs is None else run.channels.all.plan),
+            plans.dumps(run.channels.all.plan if self._pace is None else self._pace.plan),
             run.members.addresses,
             self._work,
             run.members.incarnations,

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from anabranch import plan as plans
 from anabranch.net.errors import MalformedMessage
 from anabranch.net.messages import (
     Abandon,
@@ -15,9 +16,14 @@ from anabranch.net.messages import (
     PaceOver,
     Proceed,
     ProceedRequest,
+    Reform,
+    Reformed,
 )
+from anabranch.plan import Plan
 from anabranch.record import events
-from anabranch.scheduler.pacing import Decision, PaceBook, events_of
+from anabranch.scheduler.pacing import Decision, PaceBook, events_of, groups_of, led_through
+from anabranch.scheduler.policy import Replan, event_of
+from anabranch.scheduler.reforming import Reforming
 from anabranch.scheduler.run import LONGEST_S, Run
 
 _MOST_SAMPLES = 1 << 50  # that a site may say it holds
@@ -31,21 +37,35 @@ class ServedPace:
         book: decides who may proceed.
         servers: sites that hold the model, in the order in which they are told.
         dispensable: sites without which the run can go on.
+        plan: the one that it begins with.
+        reforming: finds other groups; None where they stay as they are.
 
     Attributes:
         book: see above.
+        plan: that sites know of.
     """
 
     def __init__(
-        self, run: Run, book: PaceBook, servers: Iterable[int], dispensable: Collection[int]
+        self,
+        run: Run,
+        book: PaceBook,
+        servers: Iterable[int],
+        dispensable: Collection[int],
+        plan: Plan,
+        reforming: Reforming | None = None,
     ) -> None:
         self._run = run
         self.book = book
+        self.plan = self._in_force = plan
+        self._wanted: Plan | None = None  # while groups come to rest for it
+        self._awaited: set[int] = set()  # who is to say that it knows of the plan
+        self._reforming = reforming
         self._servers = tuple(servers)
         self._dispensable = dispensable
         self._workers = frozenset(book.workers)
         self._told_epochs = dict.fromkeys(book.epochs, 0)  # of groups' sums
         self._held: dict[int, int] = {}  # samples, by worker, where they count
+        self._is_over_told = False
         self._timer: asyncio.TimerHandle | None = None  # to look at the pace
 
     def epochs_changed(self, told: Mapping[int, int]) -> list[EpochChanged]:
@@ -54,10 +74,13 @@ class ServedPace:
         Args:
             told: the latest epoch of each group that is known.
         """
+        versions = {group.workers[0]: group.plan.version for group in self._in_force.groups}
         return [
-            EpochChanged(epoch, *self.book.sums_of(lead), number)
-            for number, (lead, epoch) in enumerate(self.book.epochs.items())
-            if epoch > told[lead]
+            EpochChanged(
+                epoch, *self.book.sums_of(lead), versions.get(lead, self._in_force.version)
+            )
+            for lead, epoch in self.book.epochs.items()
+            if epoch > told.get(lead, 0)
         ]
 
     def holds(self, site: int, samples: int) -> None:
@@ -103,6 +126,8 @@ class ServedPace:
             )
         )
         self._run.tell_patience()
+        if self._reforming is not None and not self.book.is_given_up(site, update):
+            self._reforming.computed(site, seconds)
         self._act(decisions, now_s)
 
     def came(self, site: int, message: Came) -> None:
@@ -128,19 +153,80 @@ class ServedPace:
         self._act(self.book.joined(site, now_s), now_s)
         if self.book.is_over:
             self._run.post(site, PaceOver())
+        elif site in self.book.homeless:
+            self._form_anew(f"{self._run.name(site)} is back", now_s)
 
     def may_go_on_without(self, site: int) -> bool:
         """Return whether a site can be lost and the run go on."""
-        return (
-            site in self._dispensable
-            and self._run.started_s is not None
-            and bool(self._workers - self._run.lost - {site})
-            and not self._run.is_over
-        )
+        run = self._run
+        if run.started_s is None or run.is_over or not self._workers - run.lost - {site}:
+            return False
+        if self._reforming is not None:
+            return self._reforming.can_lose({*run.lost, site})
+        if self._in_force.groups:
+            return not led_through(self._in_force, self.book, site)
+        return site in self._dispensable
 
     def lost(self, site: int, now_s: float) -> None:
         """Go on without a site."""
-        self._act(self.book.lost(site, now_s), now_s)
+        broken = led_through(self._in_force, self.book, site)
+        is_needed = bool(broken) or self._is_to_lead_through(site)
+        self._awaited.discard(site)
+        self._act(self.book.lost(site, now_s, broken), now_s)
+        if is_needed:
+            self._form_anew(f"{self._run.name(site)} is lost", now_s)
+        else:
+            self._go_on_if_all_know(now_s)
+
+    # --- groups that are formed anew
+
+    def found(self, replan: Replan) -> None:
+        """Form groups anew for what is measured, unless they are being formed already."""
+        assert self._reforming is not None
+        if self._reforming.accept(replan, self._wanted is None and not self.book.is_over):
+            self._reform(replan, self._run.since_start_s())
+
+    def reformed(self, site: int, message: Reformed) -> None:
+        """Hear that a site knows of new groups."""
+        if self._wanted is not None and message.version == self._wanted.version:
+            self._awaited.discard(site)
+            self._go_on_if_all_know(self._run.since_start_s())
+
+    def _is_to_lead_through(self, site: int) -> bool:
+        """Return whether groups that are to be need a site on their way."""
+        return self._wanted is not None and any(
+            site in plans.in_between(group.plan, group.workers) for group in self._wanted.groups
+        )
+
+    def _form_anew(self, why: str, now_s: float) -> None:
+        """Form groups of those that are here."""
+        if self._reforming is not None and not self.book.is_over:
+            self._reform(self._reforming.without(self._run.lost, why), now_s)
+
+    def _reform(self, replan: Replan, now_s: float) -> None:
+        self._run.note(event_of(replan, now_s))
+        self._wanted, self._awaited = replan.plan, set()
+        self.book.reform(*groups_of(replan.plan, self._in_force))
+        self._act((), now_s)
+
+    def _announce_if_at_rest(self, now_s: float) -> None:
+        """Tell all of new groups, once those that are to change are at rest."""
+        wanted = self._wanted
+        if wanted is None or wanted is self.plan or not self.book.is_at_rest:
+            return
+        self.plan = wanted
+        updates = tuple(self.book.next_update(group.workers) for group in wanted.groups)
+        self._awaited = {*self._run.sessions}
+        self._run.broadcast(Reform(plans.dumps(wanted), updates))
+
+    def _go_on_if_all_know(self, now_s: float) -> None:
+        if self._wanted is None or self._wanted is not self.plan or self._awaited:
+            return
+        self._in_force, self._wanted = self.plan, None
+        self._run.note(events.GroupsFormed(at_s=now_s, version=self.plan.version))
+        self._act(self.book.formed(now_s), now_s)
+        if self.book.homeless:
+            self._form_anew("sites are back", now_s)
 
     def stop_looking(self) -> None:
         """Look at the pace no more."""
@@ -164,12 +250,16 @@ class ServedPace:
                 for server in self._servers:
                     self._run.post(server, advance)
             for worker, update in decision.abandoned:
-                self._run.post(worker, Abandon(update))
+                self._run.post(worker, Abandon(update, not decision.is_broken))
+            if self._reforming is not None:
+                self._reforming.finished(decision.finished)
             for each in decision.permissions:
                 self._run.post(each.worker, Proceed(each.update, each.samples, each.pulls))
-        if decisions and self.book.is_over:
+        if self.book.is_over and not self._is_over_told:
+            self._is_over_told = True
             self._run.tell_members(PaceOver())
         self._look_at(self.book.due_s)
+        self._announce_if_at_rest(now_s)
 
     def _look_at(self, due_s: float) -> None:
         self.stop_looking()

@@ -31,6 +31,7 @@ from anabranch.net.messages import (
     ProceedRequest,
     Progress,
     Ready,
+    Reformed,
     Refusal,
     RejoinAck,
     Report,
@@ -60,6 +61,7 @@ from anabranch.scheduler.pacing import PaceBook, dispensable
 from anabranch.scheduler.patience import RoundTimes
 from anabranch.scheduler.planning import Planning
 from anabranch.scheduler.presence import Presence
+from anabranch.scheduler.reforming import Reforming
 from anabranch.scheduler.reports import reported
 from anabranch.scheduler.resumption import Resumption
 from anabranch.scheduler.run import Log, Run
@@ -92,6 +94,7 @@ class Scheduler:
         repairs: how all-reduces go on without a site or a link that is lost; None ends the run.
         journal: where to write down what a restart needs, where there are repairs; and to read it
             from. None for a run that ends with its scheduler.
+        reforming: finds other groups, where workers move in such; None leaves them as they are.
 
     Attributes:
         overlay: see above.
@@ -116,6 +119,7 @@ class Scheduler:
         needs_all: bool = False,
         repairs: Repairs | None = None,
         journal: Journal | None = None,
+        reforming: Reforming | None = None,
     ) -> None:
         written = b"" if journal is None else journal.load() or b""
         memory = memories.read(written) if written else None
@@ -153,12 +157,15 @@ class Scheduler:
         self._run = run = Run(overlay, self.members, self.channels, log, all_times)
         self._keeper = keeper = JournalKeeper(run, journal, secret, written, memory)
         planner = None if repairs is None else repairs.planner
-        self._planning = planning = Planning(run, plan, awareness, planner, keeper.remember)
         self._pace: ServedPace | None = None
         if pacing is not None:
             can_lose = set() if needs_all else dispensable(plan, pacing)
             servers = dict.fromkeys(tree.root for tree in plan.trees)
-            self._pace = ServedPace(run, pacing, servers, can_lose)
+            self._pace = ServedPace(run, pacing, servers, can_lose, plan, reforming)
+        form_groups = self._pace.found if self._pace is not None and reforming else None
+        self._planning = planning = Planning(
+            run, plan, awareness, planner, keeper.remember, form_groups
+        )
         self._admission = Admission(run, planning, self._pace, keeper.remember)
         self._calls = Calls(run, planning, keeper, times, self._admission.let_in, is_restart)
         self._survivors = Survivors(
@@ -173,7 +180,6 @@ class Scheduler:
         self._cut_links = CutLinks(run, planning, self._survivors, keeper.remember)
         self._presence = Presence(
             run,
-            plan,
             work,
             repairs,
             planning,
@@ -361,6 +367,8 @@ class Scheduler:
                 self._pace.asked(site, message)
             case Came() if self._pace is not None:
                 self._pace.came(site, message)
+            case Reformed() if self._pace is not None:
+                self._pace.reformed(site, message)
             case Progress():
                 self._calls.follow(self.channels.progress(site, message, run.now_s()))
             case Measured():

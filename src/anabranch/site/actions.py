@@ -89,6 +89,11 @@ class ModelHere:
     update: int
 
 
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """Nothing comes any more for a part of this site that was retired."""
+
+
 class Taker(Protocol):
     """A part of a site that payloads are for."""
 
@@ -115,4 +120,4 @@ class Receipt:
     owner: Taker | None = None
 
 
-Action = Send | Held | Stray | UpdateHere | ModelHere
+Action = Send | Held | Stray | UpdateHere | ModelHere | Quiet

@@ -36,6 +36,8 @@ from anabranch.net.messages import (
     PaceOver,
     Proceed,
     Ready,
+    Reform,
+    Reformed,
     RejoinAck,
     Rejoined,
     Report,
@@ -48,7 +50,7 @@ from anabranch.net.messages import (
 )
 from anabranch.net.network import Address, Connection, Listener, Network, Receiver
 from anabranch.plan import Plan
-from anabranch.site.actions import ModelHere, UpdateHere
+from anabranch.site.actions import ModelHere, Quiet, UpdateHere
 from anabranch.site.arithmetic import Buffer, Floats
 from anabranch.site.collectives import Collectives, Round
 from anabranch.site.control import Control, RoundsOver
@@ -139,7 +141,8 @@ class SiteAgent:
         self._auxiliary: tuple[int, Mapping[tuple[int, int], tuple[tuple[int, ...], ...]]] = 0, {}
         # What was heard after the welcome and before this site was ready.
         self._returned: list[Rejoined] = []
-        self._epochs: dict[int, EpochChanged] = {}  # by group
+        self._epochs: dict[int, EpochChanged] = {}  # by plan version
+        self._reforms: list[Reform] = []
         self.welcome: Welcome
 
     async def join(self, scheduler: Address, patience_s: float = 0.0) -> Welcome:
@@ -231,6 +234,8 @@ class SiteAgent:
             )
         if self._auxiliary[0] >= plan.version:
             self._plane.use_auxiliary(self._auxiliary[1])
+        for reform in self._reforms:
+            self._during(reform)
         for changed in self._epochs.values():
             self._during(changed)
         for returned in self._returned:
@@ -401,7 +406,12 @@ class SiteAgent:
             case EpochChanged() if self._serving is not None:
                 self._serving.change_epoch(message)
             case EpochChanged() if self._plane is None:
-                self._epochs[message.group] = message
+                self._epochs[message.version] = message
+            case Reform() if self._serving is not None:
+                self._serving.reform(message)
+            case Reform() if self._plane is None:  # nothing comes here yet
+                self._reforms.append(message)
+                self._scheduler.post(Reformed(plans.loads(message.plan_json).version))
             case Rejoined() if self._plane is not None:
                 self._meet(self._plane, message)
             case Rejoined():
@@ -453,8 +463,8 @@ class SiteAgent:
         if self.welcome.repairs and self._scheduler.is_open:
             self._scheduler.post(Silent(neighbour, incarnation, is_silent))
 
-    def happened(self, what: UpdateHere | ModelHere) -> None:
-        """Take note that an update or a model is all here, where the model is served."""
+    def happened(self, what: UpdateHere | ModelHere | Quiet) -> None:
+        """Take note of what happened to updates and models, where the model is served."""
         assert self._serving is not None
         self._serving.happened(what)
 

@@ -35,6 +35,7 @@ from anabranch.net.messages import (
     PaceOver,
     Patience,
     Proceed,
+    Reform,
     Refusal,
     Rejoined,
     Repair,
@@ -266,6 +267,7 @@ class Control:
                 | LinkCut()
                 | LinkProbe()
                 | NoMoreRounds()
+                | Reform()
                 | Rejoined()
                 | Repair()
                 | Settled()

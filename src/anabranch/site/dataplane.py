@@ -42,7 +42,16 @@ from anabranch.net.refusals import RefusalLimit
 from anabranch.net.tls import TlsError, check_identity, identity_of
 from anabranch.overlay import Overlay
 from anabranch.plan import Chunk, Plan, cut, deal
-from anabranch.site.actions import Action, Held, ModelHere, Receipt, Send, Stray, UpdateHere
+from anabranch.site.actions import (
+    Action,
+    Held,
+    ModelHere,
+    Quiet,
+    Receipt,
+    Send,
+    Stray,
+    UpdateHere,
+)
 from anabranch.site.arithmetic import Buffer
 from anabranch.site.exchange import Exchange, Exchanges
 from anabranch.site.lane import Lane, Path, relay_window
@@ -135,7 +144,7 @@ class Owner(Protocol):
     def advanced(self, exchange: Exchange) -> None:
         """One more chunk of an exchange is finished here."""
 
-    def happened(self, what: UpdateHere | ModelHere) -> None:
+    def happened(self, what: UpdateHere | ModelHere | Quiet) -> None:
         """An update or a model is all here, where the model is served."""
 
     def stamp(self, backlogged: bool) -> Stamp:
@@ -338,7 +347,7 @@ class DataPlane:
                 error = OutOfPlaceMessage(f"early data of exchange {number}: {action.why}")
                 self.owner.refused(action.sender, error)
             else:
-                assert isinstance(action, UpdateHere | ModelHere)
+                assert isinstance(action, UpdateHere | ModelHere | Quiet)
                 self.owner.happened(action)
         if running is not None and not running.unsent:
             self._end_if_complete(running)
@@ -480,6 +489,8 @@ class DataPlane:
                 self._set_failure(error)
             elif neighbour in self._lanes:
                 self._lanes[neighbour].drop()
+            for served in self._served.values():
+                self._act(served.gone(neighbour))
             self.owner.cut_off(neighbour, incarnation, error)
 
     def _watch(self, connection: Connection, neighbour: int, incarnation: int) -> None:

@@ -7,7 +7,7 @@ all servers alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -187,6 +187,11 @@ class ServerPartition:
             for each in [each for each in self._incoming if update in each]:
                 del self._incoming[each]
             self._settle(update)
+
+    def forget(self, workers: Collection[int]) -> None:
+        """Forget what has come of workers' updates, of which none will become part of the model."""
+        for each in [each for each in self._incoming if any(of in workers for of, _ in each)]:
+            del self._incoming[each]
 
     def _settle(self, update: Update) -> None:
         worker, number = update

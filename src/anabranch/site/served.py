@@ -19,6 +19,7 @@ the last whole sums made, and no sum is whole before it has passed here.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from anabranch.net.errors import DuplicateMessage, OutOfPlaceMessage
@@ -28,6 +29,7 @@ from anabranch.site.actions import (
     Action,
     Held,
     ModelHere,
+    Quiet,
     Receipt,
     Stray,
     Total,
@@ -52,6 +54,7 @@ class Served:
         terms: of every exchange.
         partition: the part of the model that this site serves; None where it serves none.
         added_up: the workers whose updates are added up on the way; none where each travels alone.
+        first: the update that they begin with.
 
     Attributes:
         epoch: how many times it has changed who contributes; 0 where each update travels alone.
@@ -65,6 +68,7 @@ class Served:
         terms: Terms,
         partition: ServerPartition | None,
         added_up: Sequence[int] = (),
+        first: int = 1,
     ) -> None:
         self._site = site
         self._plan = plan
@@ -76,8 +80,9 @@ class Served:
         self._is_barrier = bool(added_up)
         self._workers = frozenset(added_up)  # that contribute, as far as this site has heard
         self.epoch = 0
-        # Under a barrier the one update that is under way, from 1; 0 before the first.
-        self._sums = self._reduction(0, 0)
+        # Under a barrier the one update that is under way; the one before the first at first.
+        self._before = first - 1
+        self._sums = self._reduction(self._before, 0)
         self._own: Own | None = None  # that this site has pushed last
         self._has_added = False  # that to these sums
         self._lone: dict[tuple[int, int], Reduction] = {}  # at a server, by (worker, update)
@@ -85,9 +90,11 @@ class Served:
         self._first = 1  # update of this process; what comes for earlier ones is another's
         self._returning: Buffer | None = None  # for the first model of one that has come back
         self._passing: Spread | None = None  # of a model that only passes here
-        self._passed = 0  # the update that the last such model was for
+        self._passed = self._before  # the update that the last such model was for
         self._oldest = 0  # no earlier epoch's models are of use
         self._early: list[tuple[Result, memoryview]] = []  # of epochs not heard of
+        self._is_retired = False
+        self._writing: Counter[int] = Counter()  # chunks of models that are coming, by who sends
 
     # --- pushes
 
@@ -277,6 +284,8 @@ class Served:
             PeerError: it is not due, comes from a site that it cannot come from, or has come
                 before; see also :class:`Reduction` and :class:`Spread`.
         """
+        if self._is_retired:
+            return Receipt(message)
         if message.terms != self._terms:
             raise other_terms(message)
         if message.version != self._plan.version or not 0 <= message.chunk < len(self._chunks):
@@ -286,11 +295,17 @@ class Served:
                 return self._receive_sum(message, payload_bytes)
             return self._receive_update(message, payload_bytes)
         assert isinstance(message, Result)
-        return self._receive_model(message, payload_bytes)
+        receipt = self._receive_model(message, payload_bytes)
+        self._writing[_sender(message)] += receipt.target is not None
+        return receipt
 
     def received(self, receipt: Receipt) -> list[Action]:
         """Act on a payload that is all there."""
         message, owner, kept = receipt.message, receipt.owner, receipt.into
+        if isinstance(message, Result) and receipt.target is not None:
+            self._writing[_sender(message)] -= 1
+        if self._is_retired:
+            return self._if_quiet()
         if isinstance(kept, _Kept):
             if message.epoch > self.epoch:
                 self._early.append((kept.message, kept.payload))
@@ -312,6 +327,28 @@ class Served:
         if any(isinstance(action, UpdateHere) for action in actions):
             del self._lone[update]
         return actions
+
+    def gone(self, neighbour: int) -> list[Action]:
+        """Expect no more of what a neighbour was sending: its connection has broken."""
+        del self._writing[neighbour]
+        return self._if_quiet() if self._is_retired else []
+
+    def retire(self) -> None:
+        """Take nothing more from now on: its workers are in other groups."""
+        self._is_retired = True
+        self._sums.release()
+        self._own, self._returning, self._passing = None, None, None
+        self._lone.clear()
+        self._pulls.clear()
+        self._early.clear()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is being written for it into memory that others may use now."""
+        return not self._writing.total()
+
+    def _if_quiet(self) -> list[Action]:
+        return [Quiet()] if self.is_quiet else []
 
     def _receive_update(self, message: PartialSum, payload_bytes: int) -> Receipt:
         partition = self._partition
@@ -362,7 +399,7 @@ class Served:
             raise DuplicateMessage(f"{name}, where update {now} is under way")
         if message.epoch > self._sums.epoch:
             return  # those who took part in between may have made updates that did not pass here
-        due = now if now and not self._sums.is_complete else now + 1
+        due = now if now > self._before and not self._sums.is_complete else now + 1
         if message.exchange > due:
             raise OutOfPlaceMessage(f"{name}, where update {now} is under way")
 
@@ -423,6 +460,11 @@ class Served:
         if receipt.target is not None:
             receipt.target[:] = payload
         return self.received(receipt)
+
+
+def _sender(message: ChunkMessage) -> int:
+    """Return the neighbour that a chunk comes from, whose path ends here."""
+    return message.path[-2]
 
 
 class _Step:

@@ -6,10 +6,18 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from anabranch.net.errors import LinkError, OutOfPlaceMessage, PeerError, RunAborted
+from anabranch import plan as plans
+from anabranch.net.errors import (
+    LinkError,
+    MalformedMessage,
+    OutOfPlaceMessage,
+    PeerError,
+    RunAborted,
+)
 from anabranch.net.messages import (
     Abandon,
     Advance,
@@ -18,10 +26,12 @@ from anabranch.net.messages import (
     PaceOver,
     Proceed,
     ProceedRequest,
+    Reform,
+    Reformed,
     Welcome,
 )
 from anabranch.plan import Plan, deal
-from anabranch.site.actions import ModelHere, UpdateHere
+from anabranch.site.actions import ModelHere, Quiet, UpdateHere
 from anabranch.site.arithmetic import Flat, Floats, Sized
 from anabranch.site.control import Control, RoundsOver
 from anabranch.site.dataplane import DataPlane
@@ -103,25 +113,33 @@ class Serving:
             self._partition = ServerPartition(own, served.model, rule, served.workers)
         self._asks_norm = served.asks_norm
         terms = Terms(Op.STEP, served.wire, len(served.model))
+        self._part = partial(Served, welcome.site, chunks=chunks, terms=terms)
+        self._only = plan.version  # where there are no groups
+        self._version_of: dict[int, int] = {}  # of its group's plan, by worker
+        self._parts: dict[int, Served] = {}  # by the plan's version, of those this site is on
+        self._retired: list[Served] = []  # that are not quiet yet
+        self._reformed: int | None = None  # the plan to say that is known, once they are
         ways = [group.plan for group in plan.groups] or [plan]
-        self._parts: dict[int, Served] = {}  # by group; where this site is on none's trees, none
-        self._group_of: dict[int, int] = {}  # by worker
-        for number, (way, group) in enumerate(zip(ways, served.groups or ((),), strict=True)):
-            self._group_of |= dict.fromkeys(group, number)
-            if welcome.site in way.members:
-                self._parts[number] = Served(
-                    welcome.site, way, chunks, terms, self._partition, group
-                )
-        plane.serve({ways[number].version: part for number, part in self._parts.items()})
-        if welcome.updates:
+        for way, group in zip(ways, served.groups or ((),), strict=True):
+            self._take_part(way, group)
+        self._known = {**self._parts}  # with those of groups that are no more
+        plane.serve(self._known)
+        if welcome.updates and (not plan.groups or welcome.site in self._version_of):
             first = welcome.updates + 1
             self._back = asyncio.Event()
             self._own_part.come_back(first, self._memory(self._room(first, 0, served.model)))
 
+    def _take_part(self, way: Plan, group: tuple[int, ...], first: int = 1) -> None:
+        self._version_of |= dict.fromkeys(group, way.version)
+        if self._site in way.members:
+            self._parts[way.version] = self._part(
+                plan=way, partition=self._partition, added_up=group, first=first
+            )
+
     @property
     def _own_part(self) -> Served:
         """What this worker takes part in."""
-        return self._parts[self._group_of.get(self._site, 0)]
+        return self._parts[self._version_of.get(self._site, self._only)]
 
     def reload(self) -> None:
         """Serve the model as it is in this site's memory now; before the first push."""
@@ -142,10 +160,12 @@ class Serving:
         """Return the memory of an update's pull (0) or push (1), if it is not what there is."""
         return self._rooms[update % len(self._rooms)][which] if self._rooms else otherwise
 
-    def happened(self, what: UpdateHere | ModelHere) -> None:
-        """Take note that an update or a model is all here."""
-        if isinstance(what, UpdateHere):
-            epoch = self._parts[self._group_of.get(what.worker, 0)].epoch
+    def happened(self, what: UpdateHere | ModelHere | Quiet) -> None:
+        """Take note that an update or a model is all here, or that nothing comes any more."""
+        if isinstance(what, Quiet):
+            self._say_if_quiet()
+        elif isinstance(what, UpdateHere):
+            epoch = self._parts[self._version_of.get(what.worker, self._only)].epoch
             norm: float | None = None
             if self._asks_norm and self._partition is not None:
                 norm = self._partition.squared_norm((what.worker, what.update))
@@ -190,6 +210,9 @@ class Serving:
     def abandon(self, message: Abandon) -> None:
         """Give up this worker's updates up to one, as far as they are not pushed."""
         self._abandoned = message.update
+        for update, is_here in self._models_here.items():
+            if update <= message.update and not message.model_comes:
+                is_here.set()
         if self._passing is not None:
             self._passing.reschedule(0.0)
 
@@ -262,13 +285,56 @@ class Serving:
             raise OutOfPlaceMessage("a step of the model, of which this site serves no part")
         self._partition.apply(message.apply, message.factors)
         self._partition.discard(message.discard)
-        for number, part in self._parts.items():
+        for version, part in self._parts.items():
             part.discard(message.discard)
-            pulls = [each for each in message.pulls if self._group_of.get(each[0], 0) == number]
+            pulls = [
+                each
+                for each in message.pulls
+                if self._version_of.get(each[0], self._only) == version
+            ]
             self._plane.act(part.serve(pulls))
+
+    def reform(self, message: Reform) -> None:
+        """Take part in the groups of a plan from now on, and no more in those that are not in it.
+
+        Raises:
+            MalformedMessage: it does not say of each group which update is its next.
+        """
+        plan = plans.loads(message.plan_json)
+        if len(message.updates) != len(plan.groups) or min(message.updates, default=0) < 1:
+            raise MalformedMessage(
+                f"{len(plan.groups)} groups that go on with updates {message.updates}"
+            )
+        kept = {group.plan.version for group in plan.groups}
+        retired = [part for version, part in self._parts.items() if version not in kept]
+        gone = {worker for worker, version in self._version_of.items() if version not in kept}
+        if self._partition is not None:
+            self._partition.forget(gone)
+        self._parts = {each: part for each, part in self._parts.items() if each in kept}
+        self._version_of = {each: of for each, of in self._version_of.items() if each not in gone}
+        for group, update in zip(plan.groups, message.updates, strict=True):
+            if group.plan.version in self._known or group.workers[0] in self._version_of:
+                continue
+            self._take_part(group.plan, group.workers, update)
+            if self._site in group.workers:
+                self._models_here = {update: asyncio.Event()}
+                self._own_part.expect(update, self._memory(self._model))
+        self._known |= self._parts
+        for part in retired:
+            part.retire()
+        self._retired += retired
+        self._reformed = plan.version
+        self._say_if_quiet()
+
+    def _say_if_quiet(self) -> None:
+        """Say that groups are known, once nothing is written into this site's model for others."""
+        self._retired = [part for part in self._retired if not part.is_quiet]
+        if self._reformed is not None and not self._retired:
+            self._scheduler.post(Reformed(self._reformed))
+            self._reformed = None
 
     def change_epoch(self, message: EpochChanged) -> None:
         """See :meth:`anabranch.site.served.Served.change_epoch`."""
-        part = self._parts.get(message.group)
+        part = self._parts.get(message.version)
         if part is not None:
             self._plane.act(part.change_epoch(message.epoch, message.workers, message.round))

@@ -115,7 +115,9 @@ def _check_served(scenario: Scenario) -> None:
             f'on_loss: "{scenario.on_loss}" is for all-reduces; where the model is served, the '
             "others go on without a worker in any case; leave it out"
         )
-    for key, value in (("awareness", scenario.awareness), ("deal", scenario.deal)):
+    is_forest = all(isinstance(route, ForestRoute) for route in scenario.routes)
+    awareness = None if is_forest else scenario.awareness
+    for key, value in (("awareness", awareness), ("deal", scenario.deal)):
         if value is not None:
             raise ScenarioError(
                 f"{key}: where the model is served, its chunks stay with their trees; leave it out"

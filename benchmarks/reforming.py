@@ -1,0 +1,106 @@
+"""What forming a forest's trees again is worth, and what it costs. Simulated, in virtual seconds.
+
+    python benchmarks/reforming.py
+
+12 workers and a server, each two joined by 1 to 10 Gbit/s and 10 to 50 ms (HAAF, section 6.1); 4
+MB; an update takes a worker of mean speed 1 s, Gini 0.3, varying by 10 %. After 60 s one worker
+computes six times as slowly, or all its links are 200 times as slow, to the end. Workers' updates
+that became part of the model in the last 60 of 180 s, with `awareness` over without; how long trees
+that changed stood still; and, meanwhile, the longest time that a tree which did not change took
+from one step to the next, over its median.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import common
+from anabranch.overlay import dumps, random_complete
+from anabranch.record import read_events
+from anabranch.record.runs import Run
+from anabranch.run.scenario import load
+from anabranch.run.simulate import simulate
+
+WORKERS = 12
+ELEMENTS = 1_000_000
+CHANGE_S, FROM_S, UNTIL_S = 60.0, 120.0, 180.0
+AWARE = 'awareness = {kind = "passive", update_time_s = 2.0}'
+JITTER = '{kind = "lognormal", cv = 0.1}'
+
+
+def faults(what: str, site: int) -> str:
+    """Return what becomes slow, as lines of a scenario."""
+    pairs = [f'pair = ["site{site}", "site{k}"]' for k in range(WORKERS + 1) if k != site]
+    slow = [(f'site = "site{site}"', 6.0)] if what == "computing" else [(p, 200.0) for p in pairs]
+    return "\n".join(
+        f'[[fault]]\nkind = "slow"\nat_s = {CHANGE_S}\nfactor = {factor}\n{which}'
+        for which, factor in slow
+    )
+
+
+def run(seed: int, what: str, aware: bool) -> Run:
+    """Simulate one forest."""
+    overlay = random_complete(
+        WORKERS + 1, seed, low_bps=1e9, high_bps=10e9, latency_s=(0.01, 0.05), loss=0.0
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "overlay.toml").write_text(dumps(overlay))
+        path, log = Path(folder, "scenario.toml"), Path(folder, "run.db")
+        path.write_text(
+            f'overlay = "overlay.toml"\nseed = {seed}\npace = {{kind = "asp"}}\n'
+            f"stop = {{rounds = 100000, after_s = {UNTIL_S}}}\n"
+            f'serve = {{only = ["site{WORKERS}"]}}\n{AWARE if aware else ""}\n'
+            f'route = {{kind = "forest", server = "site{WORKERS}"}}\n'
+            f'task = {{kind = "exchange", elements = {ELEMENTS}, batch_size = 16}}\n'
+            'simulation = {tensors = "sizes"}\n'
+            f"compute = {{samples_per_s = 16.0, gini = 0.3, jitter = {JITTER}}}\n"
+            f"{faults(what, seed % WORKERS)}\n"
+        )
+        simulate(*load(path), log)
+        return Run.of((event for _, event in read_events(log)), log)
+
+
+def measure(seed: int, what: str) -> dict[str, object]:
+    """Return what a change costs with and without other trees."""
+    aware, still = run(seed, what, True), run(seed, what, False)
+    updates = [sum(e.at_s >= FROM_S for e in each.summary.pace.applied) for each in (aware, still)]
+    issued_s = [plan.at_s for plan in aware.summary.plans if plan.at_s >= CHANGE_S]
+    formed_s = [formed.at_s for formed in aware.summary.formed if formed.at_s >= CHANGE_S]
+    longest = 0.0
+    for span in aware.trees:
+        steps = aware.summary.pace.steps_of(span.group.workers[0], span.from_s, span.until_s)
+        gaps = [(a.at_s, b.at_s) for a, b in pairwise(steps)]
+        for begun_s, done_s in zip(issued_s, formed_s, strict=False):
+            meanwhile = [b - a for a, b in gaps if a < done_s and b > begun_s]
+            if span.from_s < begun_s and span.until_s > done_s and meanwhile:
+                longest = max(longest, max(meanwhile) / median(b - a for a, b in gaps))
+    return {
+        "seed": seed,
+        "updates": updates,
+        "with_over_without": updates[0] / updates[1],
+        "formed": len(formed_s),
+        "after_s": formed_s[0] - CHANGE_S if formed_s else None,
+        "stood_still_s": [b - a for a, b in zip(issued_s, formed_s, strict=False)],
+        "kept_longest_over_median": longest or None,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--networks", type=int, default=8)
+    options = parser.parse_args()
+    results: dict[str, object] = {}
+    for what in ("computing", "links"):
+        rows = [measure(seed, what) for seed in range(options.networks)]
+        ratios = [row["with_over_without"] for row in rows]
+        results[what] = {"with_over_without": common.spread(ratios), "networks": rows}
+        print(f"{what}: {common.spread(ratios)}", *rows, sep="\n  ", flush=True)
+    common.write("reforming", seed=0, results=results)
+
+
+if __name__ == "__main__":
+    main()

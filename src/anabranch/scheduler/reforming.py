@@ -1,0 +1,171 @@
+"""Which forest a run should have, now that computing, the network or who is there is another. Pure.
+
+How long a site computes is the median of its latest updates. The forest counts as outdated when a
+compute time or a link has changed by more than ``update_rate`` since forests were last compared;
+then one is searched for what is believed now, and taken if it lowers eq. 14 by more than
+``least_gain``. A forest that leads through a site which is lost has to go in any case.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping
+from statistics import median
+
+from anabranch import plan as plans
+from anabranch.overlay import Overlay
+from anabranch.plan import ForestProblem, ForestRoute, Plan
+from anabranch.scheduler.policy import Replan, changes, named_changes
+
+_LATEST = 9  # updates of a site that its compute time is the median of
+_ENOUGH = 3  # before it counts
+LEAST_CHANGE = 0.1
+LEAST_GAIN = 0.1
+_NAMED = 3  # sites that a reason names
+
+
+class Reforming:
+    """Follows what a run's forest was formed for, and finds others.
+
+    Args:
+        route: how forests are found.
+        plan: the one that the run begins with.
+        believed: the network that it was made for.
+        compute_s: seconds that each worker takes for an update, by index, as long as no more is
+            known.
+        elements: of the model.
+        update_rate: how much a link or a compute time must have changed to count, relative.
+        least_gain: how much less eq. 14 must be for another forest, relative.
+
+    Attributes:
+        plan: the forest that the run has, or is about to have.
+        made_for: the network that it was made for.
+    """
+
+    def __init__(
+        self,
+        route: ForestRoute,
+        plan: Plan,
+        believed: Overlay,
+        compute_s: Mapping[int, float],
+        elements: int,
+        update_rate: float = LEAST_CHANGE,
+        least_gain: float = LEAST_GAIN,
+    ) -> None:
+        self._route = route
+        self.plan = plan
+        self.made_for = self._belief = believed
+        self._elements = elements
+        self._update_rate = update_rate
+        self._least_gain = least_gain
+        self._server = plan.trees[0].root
+        self._latest: dict[int, deque[float]] = {site: deque(maxlen=_LATEST) for site in compute_s}
+        self._compute_s = {**compute_s}
+        self._considered = believed, self._compute_s
+        self._lost: frozenset[int] = frozenset()
+        self._finished: set[int] = set()
+        self._taken = self._found_after = 0  # forests that the run had before this one
+        self._top = max(plan.version, *(group.plan.version for group in plan.groups))
+
+    def computed(self, site: int, seconds: float) -> None:
+        """Take note of how long a worker computed an update."""
+        latest = self._latest[site]
+        latest.append(seconds)
+        if len(latest) >= _ENOUGH:  # anew, as a search may go on with what was known
+            self._compute_s = {**self._compute_s, site: median(latest)}
+
+    def finished(self, workers: Collection[int]) -> None:
+        """Take note that workers have nothing left to do; they may still relay."""
+        if workers:
+            self._finished.update(workers)
+            self._taken += 1  # what was found with them does not count
+
+    def _training(self) -> set[int]:
+        return self._compute_s.keys() - self._lost - self._finished
+
+    def can_lose(self, lost: Collection[int]) -> bool:
+        """Return whether the workers that are left still reach the server without some sites."""
+        if self._server in lost:
+            return False
+        left = self._compute_s.keys() - {*lost} - self._finished
+        rest = plans.remainder(self._belief, lost, around=self._server)
+        return bool(left) and left <= {*rest.sites}
+
+    def without(self, lost: Collection[int], why: str) -> Replan:
+        """Return the forest of the sites that are left, which is the run's from now on.
+
+        Args:
+            lost: sites that are not there.
+            why: in words.
+        """
+        self._lost = frozenset(lost)
+        found = self._search(self._belief, self._compute_s)
+        self._take(found)
+        return Replan(found, why, (), None, None)
+
+    def consider(self, belief: Overlay, size_bytes: float, chunk_bytes: float) -> Replan | None:
+        """Return a better forest for what is believed now; None where there is none.
+
+        It is the run's once ``accept`` is called.
+
+        Args:
+            belief: the network as believed now.
+            size_bytes, chunk_bytes: of the model and of a chunk, which eq. 14 takes as they are.
+        """
+        self._belief, compute_s, self._found_after = belief, self._compute_s, self._taken
+        was, was_s = self._considered
+        changed = changes(was, belief, self._update_rate)
+        slower = [
+            site
+            for site, seconds in compute_s.items()
+            if abs(seconds - was_s[site]) > self._update_rate * was_s[site]
+        ]
+        if not self._training() or not (changed or slower):
+            return None
+        self._considered = belief, compute_s
+        problem = self._problem(belief, compute_s)
+        before_s = plans.forest_objective(problem, self.plan)
+        found = self._search(belief, compute_s)
+        after_s = plans.forest_objective(problem, found)
+        if after_s >= before_s * (1 - self._least_gain):
+            return None
+        reasons = [*named_changes(belief, changes(self.made_for, belief, self._update_rate))]
+        reasons += [
+            f"{belief.sites[site].name} computes for {compute_s[site]:.3g} s instead of "
+            f"{was_s[site]:.3g} s"
+            for site in slower[:_NAMED]
+        ]
+        reasons.append(f"eq. 14 is {after_s:.3g} s instead of {before_s:.3g} s")
+        return Replan(found, "; ".join(reasons), changed, before_s, after_s)
+
+    def accept(self, replan: Replan, is_free: bool) -> bool:
+        """Let a forest that was found be the run's, unless that has another one since.
+
+        Args:
+            replan: as ``consider`` returned it.
+            is_free: whether the run can take one now; else it is looked for again.
+        """
+        if not is_free or self._found_after != self._taken:
+            self._considered = self.made_for, dict.fromkeys(self._compute_s, 0.0)
+            return False
+        self._take(replan.plan)
+        return True
+
+    def _take(self, plan: Plan) -> None:
+        self.plan, self.made_for = plan, self._belief
+        self._taken += 1
+        self._top = max(plan.version, *(group.plan.version for group in plan.groups), self._top)
+
+    def _problem(self, belief: Overlay, compute_s: Mapping[int, float]) -> ForestProblem:
+        left = {site: compute_s[site] for site in sorted(self._training())}
+        return self._route.problem(belief, self._server, left, self._elements)
+
+    def _search(self, belief: Overlay, compute_s: Mapping[int, float]) -> Plan:
+        """Return the forest of the sites that are left; groups that stay keep their plans."""
+        rest = plans.remainder(belief, self._lost, around=self._server)
+        place = {site: index for index, site in enumerate(rest.sites)}
+        left = {place[site]: compute_s[site] for site in sorted(self._training())}
+        route = self._route.among({rest.overlay.sites[site].name for site in left})
+        problem = route.problem(rest.overlay, place[self._server], left, self._elements)
+        found = rest.widen(route.formed(problem, self._top + 1))
+        return plans.with_kept_groups(found, self.plan)

@@ -1,0 +1,197 @@
+"""When a run takes another forest: what has changed, how much it gains, who is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from anabranch import plan as plans
+from anabranch.overlay import Link, Overlay, Site, random_complete
+from anabranch.plan import ForestRoute, GivenForest, Plan, PlanError
+from anabranch.scheduler.policy import Replan
+from anabranch.scheduler.reforming import Reforming
+
+SIZE = 8  # of which the last serves
+ELEMENTS = 100_000
+OVERLAY = random_complete(SIZE, 3, low_bps=20e6, high_bps=200e6, latency_s=0.01, loss=0.0)
+COMPUTE_S = dict.fromkeys(range(SIZE - 1), 1.0)
+SERVER = SIZE - 1
+FOREST = ForestRoute()
+
+
+def first(route: ForestRoute) -> Plan:
+    problem = route.problem(OVERLAY, SERVER, COMPUTE_S, ELEMENTS)
+    return route.formed(problem, 1)
+
+
+def follows(route: ForestRoute = FOREST) -> Reforming:
+    return Reforming(route, first(route), OVERLAY, COMPUTE_S, ELEMENTS)
+
+
+def look(reforming: Reforming, belief: Overlay = OVERLAY) -> Replan | None:
+    return reforming.consider(belief, 4 * ELEMENTS, 1e5)
+
+
+def workers(plan: Plan) -> set[tuple[int, ...]]:
+    return {group.workers for group in plan.groups}
+
+
+def slowed(reforming: Reforming, site: int, seconds: float, times: int = 5) -> None:
+    for _ in range(times):
+        reforming.computed(site, seconds)
+
+
+def test_a_site_that_has_become_slow_leaves_its_tree_and_only_once_it_is_certain() -> None:
+    reforming = follows()
+    slowed(reforming, 2, 9.0, times=2)
+    assert look(reforming) is None  # twice may be chance
+    slowed(reforming, 2, 9.0)
+    found = look(reforming)
+    assert found is not None
+    assert (2,) in workers(found.plan)
+    assert found.before_s is not None
+    assert found.after_s is not None
+    assert found.after_s < 0.9 * found.before_s
+    assert f"{OVERLAY.sites[2].name} computes for 9 s instead of 1 s" in found.why
+    assert reforming.accept(found, is_free=True)
+    assert look(reforming) is None  # nothing has changed since
+
+
+def test_a_single_hang_changes_nothing() -> None:
+    reforming = follows()
+    slowed(reforming, 2, 1.0)
+    reforming.computed(2, 100.0)
+    assert look(reforming) is None
+
+
+def test_small_changes_count_for_nothing_and_nor_do_small_gains() -> None:
+    reforming = follows()
+    slowed(reforming, 2, 1.09)
+    assert look(reforming) is None
+    patient = Reforming(
+        ForestRoute(), first(ForestRoute()), OVERLAY, COMPUTE_S, ELEMENTS, 0.1, 0.99
+    )
+    slowed(patient, 2, 9.0)
+    assert look(patient) is None
+
+
+def test_links_that_have_become_slow_are_left() -> None:
+    reforming = follows()
+    [group] = reforming.plan.groups
+    slow = {hop for hop in hops(group.plan) if SERVER in hop}
+    links = (
+        replace(link, rate_bps=link.rate_bps / 50) if (link.source, link.target) in slow else link
+        for link in OVERLAY
+    )
+    found = look(reforming, replace(OVERLAY, links=tuple(links)))
+    assert found is not None
+    assert {(change.source, change.target) for change in found.changed} == slow
+    assert "fell from" in found.why
+    assert all(not slow & hops(each.plan) for each in found.plan.groups)
+
+
+def hops(plan: Plan) -> set[tuple[int, int]]:
+    return {
+        hop
+        for tree in plan.trees
+        for site, parent in enumerate(tree.up)
+        if parent >= 0
+        for hop in pairwise(plan.path(site, parent))
+    }
+
+
+def test_groups_that_stay_keep_their_plans_and_the_others_have_versions_of_their_own() -> None:
+    reforming = follows()
+    before = {group.workers: group.plan for group in reforming.plan.groups}
+    slowed(reforming, 2, 9.0)
+    found = look(reforming)
+    assert found is not None
+    versions = [found.plan.version, *(group.plan.version for group in found.plan.groups)]
+    assert len({*versions}) == len(versions)
+    used = {reforming.plan.version, *(plan.version for plan in before.values())}
+    for group in found.plan.groups:
+        if group.plan.version in used:
+            assert before[group.workers] == group.plan
+        else:
+            assert group.plan.version > max(used)
+
+
+def test_a_forest_that_was_looked_for_before_a_loss_is_not_taken_after_it() -> None:
+    reforming = follows()
+    slowed(reforming, 2, 9.0)
+    found = look(reforming)
+    assert found is not None
+    without = reforming.without({0}, "site0 is lost")
+    assert workers(without.plan) == workers(reforming.plan)
+    assert all(0 not in group.plan.members for group in without.plan.groups)
+    assert not reforming.accept(found, is_free=True)
+    again = look(reforming)
+    assert again is None or all(0 not in group.workers for group in again.plan.groups)
+
+
+def test_a_forest_that_comes_while_another_is_formed_is_looked_for_again() -> None:
+    reforming = follows()
+    slowed(reforming, 2, 9.0)
+    found = look(reforming)
+    assert found is not None
+    assert not reforming.accept(found, is_free=False)
+    again = look(reforming)
+    assert again is not None
+    assert workers(again.plan) == workers(found.plan)
+
+
+def test_who_has_finished_is_in_no_tree() -> None:
+    reforming = follows()
+    slowed(reforming, 2, 9.0)
+    found = look(reforming)
+    assert found is not None
+    reforming.finished([4])
+    assert not reforming.accept(found, is_free=True)
+    again = look(reforming)
+    assert again is not None
+    assert all(4 not in group.workers for group in again.plan.groups)
+    reforming.finished(range(SERVER))
+    slowed(reforming, 3, 50.0)
+    assert look(reforming) is None
+
+
+def test_given_groups_go_on_with_those_that_are_left() -> None:
+    names = [site.name for site in OVERLAY.sites]
+    given = GivenForest(groups=(tuple(names[:3]), (names[3],), tuple(names[4:7])))
+    reforming = follows(ForestRoute(server=names[SERVER], search=given))
+    left = reforming.without({1, 3}, "lost").plan
+    assert workers(left) == {(0, 2), (4, 5, 6)}
+
+
+def test_a_run_can_lose_what_the_others_do_not_need_to_reach_the_server() -> None:
+    ways = [(0, 1), (1, 2), (2, 3)]  # a chain to the server, and a way round the site before it
+    links = [Link(*p, 1e8, 0.01) for a, b in (*ways, (1, 3)) for p in ((a, b), (b, a))]
+    chain = Overlay("chain", tuple(Site(name) for name in "abcs"), tuple(links))
+    route = ForestRoute(server="s")
+    compute_s = dict.fromkeys(range(3), 1.0)
+    plan = route.formed(route.problem(chain, 3, compute_s, ELEMENTS), 1)
+    reforming = Reforming(route, plan, chain, compute_s, ELEMENTS)
+    lost: list[set[int]] = [{0}, {1}, {2}, {3}, {0, 1}, {0, 1, 2}]
+    assert [reforming.can_lose(each) for each in lost] == [True, False, True, False, True, False]
+
+
+def test_eq_14_of_a_plan_is_that_of_the_forest_it_was_made_from() -> None:
+    route = FOREST
+    problem = route.problem(OVERLAY, SERVER, COMPUTE_S, ELEMENTS)
+    found = route.search.search(problem)
+    plan = route.formed(problem, 1)
+    assert plans.forest_objective(problem, plan) == pytest.approx(found.objective)
+
+
+def test_eq_14_of_a_plan_counts_those_that_still_train() -> None:
+    route, plan = FOREST, first(FOREST)
+    group = max(plan.groups, key=lambda each: len(each.workers))
+    (tree,) = group.plan.trees
+    leaf = next(site for site in group.workers if not tree.children(tree.up)[site])
+    left = {site: 1.0 for site in COMPUTE_S if site != leaf}
+    problem = route.problem(OVERLAY, SERVER, left, ELEMENTS)
+    assert plans.forest_objective(problem, plan) > 0
+    with pytest.raises(PlanError, match="does not train"):
+        plans.cycle(problem, group.plan)
