@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from statistics import fmean
 
 import pytest
 
@@ -53,7 +54,7 @@ def test_a_site_that_has_become_slow_leaves_its_tree_and_only_once_it_is_certain
     assert (2,) in workers(found.plan)
     assert found.before_s is not None
     assert found.after_s is not None
-    assert found.after_s < 0.9 * found.before_s
+    assert found.before_s - found.after_s > 0.1
     assert f"{OVERLAY.sites[2].name} computes for 9 s instead of 1 s" in found.why
     assert reforming.accept(found, is_free=True)
     assert look(reforming) is None  # nothing has changed since
@@ -181,8 +182,9 @@ def test_eq_14_of_a_plan_is_that_of_the_forest_it_was_made_from() -> None:
     route = FOREST
     problem = route.problem(OVERLAY, SERVER, COMPUTE_S, ELEMENTS)
     found = route.search.search(problem)
+    period_s = fmean(tree.period_s for tree in found.trees)
     plan = route.formed(problem, 1)
-    assert plans.forest_objective(problem, plan) == pytest.approx(found.objective)
+    assert plans.forest_costs(problem, plan) == pytest.approx((found.objective, period_s))
 
 
 def test_eq_14_of_a_plan_counts_those_that_still_train() -> None:
@@ -192,6 +194,6 @@ def test_eq_14_of_a_plan_counts_those_that_still_train() -> None:
     leaf = next(site for site in group.workers if not tree.children(tree.up)[site])
     left = {site: 1.0 for site in COMPUTE_S if site != leaf}
     problem = route.problem(OVERLAY, SERVER, left, ELEMENTS)
-    assert plans.forest_objective(problem, plan) > 0
+    assert plans.forest_costs(problem, plan)[0] > 0
     with pytest.raises(PlanError, match="does not train"):
         plans.cycle(problem, group.plan)

@@ -21,7 +21,7 @@ from anabranch.plan._forest_problem import ForestProblem
 from anabranch.plan._forest_route import (
     AnyForestSearch,
     ForestRoute,
-    forest_objective,
+    forest_costs,
     with_kept_groups,
 )
 from anabranch.plan._limit import limit_rate_bps, limit_s, share_of_limit
@@ -99,7 +99,7 @@ __all__ = [
     "dumps",
     "fapt",
     "forest",
-    "forest_objective",
+    "forest_costs",
     "in_between",
     "interleave",
     "limit_rate_bps",

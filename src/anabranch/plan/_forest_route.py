@@ -163,8 +163,8 @@ def _way(parents: list[int], site: int) -> tuple[int, ...]:
     return tuple(way)
 
 
-def forest_objective(problem: ForestProblem, plan: Plan) -> float:
-    """Return eq. 14 of a plan's groups, seconds, along the ways that they have.
+def forest_costs(problem: ForestProblem, plan: Plan) -> tuple[float, float]:
+    """Return eq. 14 of a plan's groups and their mean period, seconds, along the ways they have.
 
     Args:
         problem: which of their workers train now, and over which network.
@@ -178,7 +178,8 @@ def forest_objective(problem: ForestProblem, plan: Plan) -> float:
             way = group.plan if here == {*group.workers} else restrict(group.plan, there)
             cycles.append(cycle(problem, way))
     latency_s = np.array([each.latency_s for each in cycles])
-    return float(objective(problem, latency_s, np.array([each.period_s for each in cycles])))
+    period_s = np.array([each.period_s for each in cycles])
+    return float(objective(problem, latency_s, period_s)), float(period_s.mean())
 
 
 def with_kept_groups(plan: Plan, previous: Plan) -> Plan:

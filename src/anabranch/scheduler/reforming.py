@@ -2,8 +2,9 @@
 
 How long a site computes is the median of its latest updates. The forest counts as outdated when a
 compute time or a link has changed by more than ``update_rate`` since forests were last compared;
-then one is searched for what is believed now, and taken if it lowers eq. 14 by more than
-``least_gain``. A forest that leads through a site which is lost has to go in any case.
+then one is searched for what is believed now, and taken if it lowers eq. 14 by ``least_gain`` of
+a period. (Of what it was would be too little: eq. 14 is small where trees are alike, and twice as
+large by chance.) A forest that leads through a site which is lost has to go in any case.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from anabranch.overlay import Overlay
 from anabranch.plan import ForestProblem, ForestRoute, Plan
 from anabranch.scheduler.policy import Replan, changes, named_changes
 
-_LATEST = 9  # updates of a site that its compute time is the median of
+_LATEST = 5  # updates of a site that its compute time is the median of
 _ENOUGH = 3  # before it counts
 LEAST_CHANGE = 0.1
 LEAST_GAIN = 0.1
@@ -35,7 +36,7 @@ class Reforming:
             known.
         elements: of the model.
         update_rate: how much a link or a compute time must have changed to count, relative.
-        least_gain: how much less eq. 14 must be for another forest, relative.
+        least_gain: how much less eq. 14 must be for another forest, in mean periods of the trees.
 
     Attributes:
         plan: the forest that the run has, or is about to have.
@@ -124,10 +125,10 @@ class Reforming:
             return None
         self._considered = belief, compute_s
         problem = self._problem(belief, compute_s)
-        before_s = plans.forest_objective(problem, self.plan)
+        before_s, period_s = plans.forest_costs(problem, self.plan)
         found = self._search(belief, compute_s)
-        after_s = plans.forest_objective(problem, found)
-        if after_s >= before_s * (1 - self._least_gain):
+        after_s, _ = plans.forest_costs(problem, found)
+        if before_s - after_s < self._least_gain * period_s:
             return None
         reasons = [*named_changes(belief, changes(self.made_for, belief, self._update_rate))]
         reasons += [
