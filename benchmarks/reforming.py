@@ -3,11 +3,11 @@
     python benchmarks/reforming.py
 
 12 workers and a server, each two joined by 1 to 10 Gbit/s and 10 to 50 ms (HAAF, section 6.1); 4
-MB; an update takes a worker of mean speed 1 s, Gini 0.3, varying by 10 %. After 60 s one worker
-computes six times as slowly, or all its links are 200 times as slow, to the end. Workers' updates
-that became part of the model in the last 60 of 180 s, with `awareness` over without; how long trees
-that changed stood still; and, meanwhile, the longest time that a tree which did not change took
-from one step to the next, over its median.
+MB; an update takes a worker of mean speed 1 s, Gini 0.3, varying by 10 %. After 60 s a worker of
+the largest tree computes four times as long as the slowest of that tree, or all its links are 200
+times as slow, to the end. Workers' updates that became part of the model in the last 60 of 180 s,
+with `awareness` over without; how long trees that changed stood still; and, meanwhile, the longest
+time that a tree which did not change took from one step to the next, over its median.
 """
 
 from __future__ import annotations
@@ -19,23 +19,30 @@ from pathlib import Path
 from statistics import median
 
 import common
+from anabranch.fleet import ComputeModel
 from anabranch.overlay import dumps, random_complete
+from anabranch.plan import Plan
 from anabranch.record import read_events
 from anabranch.record.runs import Run
-from anabranch.run.scenario import load
+from anabranch.run.control import first_plan
+from anabranch.run.scenario import compute_model, load
 from anabranch.run.simulate import simulate
 
 WORKERS = 12
-ELEMENTS = 1_000_000
+ELEMENTS, BATCH = 1_000_000, 16
 CHANGE_S, FROM_S, UNTIL_S = 60.0, 120.0, 180.0
 AWARE = 'awareness = {kind = "passive", update_time_s = 2.0}'
 JITTER = '{kind = "lognormal", cv = 0.1}'
 
 
-def faults(what: str, site: int) -> str:
+def faults(what: str, plan: Plan, compute: ComputeModel) -> str:
     """Return what becomes slow, as lines of a scenario."""
+    largest = max(plan.groups, key=lambda group: len(group.workers)).workers
+    site, times_s = largest[0], [compute.mean_s(each, BATCH) for each in largest]
     pairs = [f'pair = ["site{site}", "site{k}"]' for k in range(WORKERS + 1) if k != site]
-    slow = [(f'site = "site{site}"', 6.0)] if what == "computing" else [(p, 200.0) for p in pairs]
+    slow = [(pair, 200.0) for pair in pairs]
+    if what == "computing":
+        slow = [(f'site = "site{site}"', 4 * max(times_s) / times_s[0])]
     return "\n".join(
         f'[[fault]]\nkind = "slow"\nat_s = {CHANGE_S}\nfactor = {factor}\n{which}'
         for which, factor in slow
@@ -50,16 +57,20 @@ def run(seed: int, what: str, aware: bool) -> Run:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "overlay.toml").write_text(dumps(overlay))
         path, log = Path(folder, "scenario.toml"), Path(folder, "run.db")
-        path.write_text(
+        text = (
             f'overlay = "overlay.toml"\nseed = {seed}\npace = {{kind = "asp"}}\n'
             f"stop = {{rounds = 100000, after_s = {UNTIL_S}}}\n"
             f'serve = {{only = ["site{WORKERS}"]}}\n{AWARE if aware else ""}\n'
             f'route = {{kind = "forest", server = "site{WORKERS}"}}\n'
-            f'task = {{kind = "exchange", elements = {ELEMENTS}, batch_size = 16}}\n'
+            f'task = {{kind = "exchange", elements = {ELEMENTS}, batch_size = {BATCH}}}\n'
             'simulation = {tensors = "sizes"}\n'
             f"compute = {{samples_per_s = 16.0, gini = 0.3, jitter = {JITTER}}}\n"
-            f"{faults(what, seed % WORKERS)}\n"
         )
+        path.write_text(text)
+        scenario, _ = load(path)
+        compute = compute_model(scenario, overlay)
+        assert compute is not None
+        path.write_text(text + faults(what, first_plan(scenario, overlay), compute) + "\n")
         simulate(*load(path), log)
         return Run.of((event for _, event in read_events(log)), log)
 
