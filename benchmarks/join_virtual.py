@@ -79,12 +79,12 @@ def planned(overlay: Overlay, version: int = 1, previous: Plan | None = None) ->
 async def hand_on(agent: SiteAgent, told: Admitted, state: Floats) -> asyncio.Task[None]:
     """Hand the state on, or get it, as a group does; return what ends when that has."""
     await agent.gather(b"")
-    buffer = state.copy() if told.followers and agent.welcome.site in told.holders else state
+    buffer = state.copy() if told.follows and agent.welcome.site in told.holders else state
     terms = Terms(Op.COPY, Wire.FLOAT32, len(state), None, told.newcomers)
 
     async def run() -> None:
         await agent.round_ended(await agent.exchange(Flat(buffer), terms), None)
-        agent.holds_state = True
+        agent.has_state()
 
     return asyncio.create_task(run())
 
@@ -128,9 +128,9 @@ async def join(states: int, compute_s: float) -> list[Lived]:
             told = await agent.admit()
             if told.newcomers:
                 handing_on = await hand_on(agent, told, state)
-                if not (told.followers and site in told.holders):
+                if not (told.follows and site in told.holders):
                     await handing_on
-            agent.holds_state = True
+            agent.has_state()
             if newcomer and not own.steps:
                 own.state_s = loop.time()
             await asyncio.sleep(compute_s)
@@ -167,7 +167,9 @@ def account(lived: list[Lived], states: int, compute_s: float) -> dict[str, Any]
     steps = others[0].steps
     before = [end - begin for begin, end, _ in steps if end <= newcomer.asked_s][1:]
     during = [
-        end - begin for begin, end, whose in steps if end > newcomer.asked_s and SITES - 1 not in whose
+        end - begin
+        for begin, end, whose in steps
+        if end > newcomer.asked_s and SITES - 1 not in whose
     ]
     first = next(i for i, (_, _, whose) in enumerate(steps) if SITES - 1 in whose)
     during.append(steps[first][1] - steps[first][0])

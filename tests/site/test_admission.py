@@ -62,7 +62,7 @@ async def let_in(agents: list[SiteAgent]) -> Admitted:
     told = await asyncio.gather(*(agent.admit() for agent in agents))
     assert all(each == told[0] for each in told)
     for agent in agents:
-        agent.holds_state = True
+        agent.has_state()
     return told[0]
 
 
@@ -78,8 +78,14 @@ async def hand_on(agents: list[SiteAgent], told: Admitted, elements: int = 5000)
     calls = (agent.exchange(Flat(buffer), terms) for agent, buffer in pairs)
     for done, agent in zip(await asyncio.gather(*calls), agents, strict=True):
         await agent.round_ended(done, None)
-        agent.holds_state = True
+        agent.has_state()
+    await in_step(agents)
     return buffers
+
+
+async def in_step(agents: list[SiteAgent]) -> None:
+    """Let newcomers take part from here on: a gathering waits for all of them."""
+    await asyncio.gather(*(agent.gather(b"") for agent in agents))
 
 
 def virtually(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:

@@ -17,6 +17,7 @@ from anabranch.site.agent import SiteAgent
 from anabranch.site.arithmetic import Flat
 from anabranch.site.terms import Op, Terms, Wire
 from tests.site.cluster import Cluster, Floats, all_reduce, simulated
+from tests.site.test_admission import in_step
 
 SIZE, FOUNDERS, ELEMENTS = 9, 4, 600
 
@@ -98,9 +99,10 @@ async def advance(
 
         async def hand_on(site: int, agent: SiteAgent) -> None:
             await agent.round_ended(await agent.exchange(Flat(states[site]), terms), None)
-            agent.holds_state = True
+            agent.has_state()
 
         await asyncio.gather(*(hand_on(*each) for each in members.items()))
+        await in_step([*members.values()])
 
     async def reduce(site: int, agent: SiteAgent) -> Floats:
         buffer = np.full(ELEMENTS, float(site + step % 5), np.float32)

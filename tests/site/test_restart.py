@@ -249,7 +249,7 @@ def test_a_site_may_join_while_it_is_away(at_s: float) -> None:
         group = await Restartable.begin(3, begin_with=2)
         await asyncio.gather(*(agent.admit() for agent in group.agents))
         for agent in group.agents:
-            agent.holds_state = True
+            agent.has_state()
         new = await group.cluster.join(2)
         new.wait_for_scheduler(60.0)
         waiting = asyncio.create_task(new.admit())
@@ -262,11 +262,13 @@ def test_a_site_may_join_while_it_is_away(at_s: float) -> None:
         told = [await task for task in tasks]
         if 2 in told[0].members:
             assert await waiting == told[0] == told[1]
+            new.has_state()
             everyone = [*group.agents, new]
         else:
             with pytest.raises(RunAborted, match="this site"):
                 await waiting
             everyone = group.agents
+        await asyncio.gather(*(agent.gather(b"") for agent in everyone))  # all are in step
         mean = np.float32(sum(2.0**site for site in told[0].members) / len(told[0].members))
         assert await means_of(calls_of(everyone)) == {mean}
 

@@ -278,7 +278,9 @@ class Group:
             handle.wait()
         return handle
 
-    def _begin(self, buffer: Tensors, terms: Terms, weight: float) -> Handle:
+    def _begin(
+        self, buffer: Tensors, terms: Terms, weight: float, is_awaited: bool = True
+    ) -> Handle:
         agent = self._member.agent_for_exchanges()
 
         async def exchange() -> Round:
@@ -287,7 +289,7 @@ class Group:
             self._rounds.append(done)
             return done
 
-        future = self._member.begin(_ending(exchange()))
+        future = self._member.begin(_ending(exchange()), is_awaited)
         return Handle(future, buffer, self._names, partial(self._are_left, self._admissions))
 
     def all_gather(self, value: Any) -> list[Any]:
@@ -353,8 +355,11 @@ class Group:
         """Let in the sites that wait to join, and hand them the state of training.
 
         Every member calls it at the same place, as before each step; where no site waits it costs a
-        word to the scheduler and back. A site that joins a group that goes on calls it first, and
-        goes on from what it returns. So one program serves all sites, whenever they come::
+        word to the scheduler and back. Where one does, the members keep a copy of the state while
+        it is handed on, and go on at once. A site that joins a group that goes on calls it first,
+        and goes on from what it returns. The exchanges that the others have made meanwhile return
+        at once there, and have no contribution of it, until it has caught up. So one program serves
+        all sites, whenever they come::
 
             step = 0
             while step < 1000:
@@ -396,12 +401,14 @@ class Group:
                     found = self._hand_on(state, admitted)
                 except _NoneHasIt:
                     continue  # the only site that had it is lost: another one's counts
-            agent.holds_state = True
+            if not agent.holds_state:
+                self._member.thread.run(_now(agent.has_state))
             return None if found is None else found.state()
 
     def _hand_on(self, state: Any, admitted: Admitted) -> Unpacked | None:
         """Hand the state to those that have none of it; return what has come, if this is one."""
         packed: Packed | None = None
+        others_go_on = admitted.follows and self._member.index in admitted.holders
         if self._member.index in admitted.holders:
             try:
                 packed = Packed(state() if callable(state) else state)
@@ -414,14 +421,21 @@ class Group:
         arrays = (packed or unpacked).arrays  # type: ignore[union-attr]
         if not arrays:
             return unpacked
+        if others_go_on:
+            arrays = [array.copy() for array in arrays]  # the state changes with the next step
         buffer = Tensors(arrays, Op.COPY)
         source, receivers = None, admitted.newcomers
-        if len(admitted.holders) == 1:
+        if len(admitted.holders) == 1 and not admitted.follows:
             source, receivers = admitted.holders[0], ()
         terms = Terms(Op.COPY, Wire.FLOAT32, buffer.elements, source, receivers)
+        if others_go_on:
+            self._begin(buffer, terms, 1.0, is_awaited=False)
+            return None
         try:
             self._begin(buffer, terms, 1.0).wait()
         except ExchangeError:
+            if admitted.follows:  # the others that are left have no more than this one
+                raise
             self.barrier()  # which tells who is left
             if {*admitted.holders} & {*self._present}:
                 raise
@@ -574,6 +588,7 @@ class _Member:
         self._started = False
         self._served: _Served | None = None
         self._under_way: set[Future[Any]] = set()  # calls
+        self._handing_on: set[Future[Any]] = set()  # the state, while others go on
         try:
             self.thread.run(self._join(scheduler, name, token, listen, advertise, patience_s))
         except BaseException:
@@ -644,6 +659,7 @@ class _Member:
             settings.most_chunk_elements,
             max(settings.under_way_bytes // 4, settings.most_chunk_elements),
             strands,
+            kept_elements=settings.under_way_bytes // 4,
         )
         elements = 0 if served is None else len(served.model)
         await self.agent.start(transport, lanes, self.meter, served, elements)
@@ -659,11 +675,17 @@ class _Member:
         if os.getpid() != self._process:
             raise RunAborted("this process was forked and has no part in the group; join() in it")
 
-    def begin(self, call: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a call in the loop; the site leaves when it has ended."""
+    def begin(self, call: Coroutine[Any, Any, T], is_awaited: bool) -> Future[T]:
+        """Start a call in the loop; the site leaves when it has ended.
+
+        Args:
+            call: which.
+            is_awaited: whether it has to end before others are let in.
+        """
         future = self.thread.submit(call)
-        self._under_way.add(future)
-        future.add_done_callback(self._under_way.discard)
+        under_way = self._under_way if is_awaited else self._handing_on
+        under_way.add(future)
+        future.add_done_callback(under_way.discard)
         return future
 
     def agent_for_exchanges(self) -> SiteAgent:
@@ -796,7 +818,7 @@ class _Member:
                 named = ": ".join(filter(None, (type(error).__name__, str(error))))
                 self.thread.run(self.agent.fail(RuntimeError(named)))
             else:
-                wait(self._under_way.copy())
+                wait(self._under_way.copy() | self._handing_on.copy())
                 self.thread.run(self._leave())
         finally:
             self.thread.close()

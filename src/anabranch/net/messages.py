@@ -213,6 +213,8 @@ class OpenExchange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
         chunk_elements: as in :class:`Grant`.
         generation: as in :class:`Interrupt`.
         running: the numbers of the exchanges that would complete it.
+        followers: as in :class:`Grant`; where it is not granted, the site that says it, if it
+            follows.
     """
 
     number: int
@@ -222,6 +224,7 @@ class OpenExchange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
     chunk_elements: int
     generation: int
     running: tuple[int, ...]
+    followers: tuple[int, ...] = ()
 
 
 class OpenGathering(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -254,10 +257,16 @@ class ChannelStanding(msgspec.Struct, frozen=True, array_like=True, forbid_unkno
 
 
 class Standing(Message, frozen=True):
-    """To a scheduler that was restarted: how far a site is; ``is_new`` as in :class:`Welcome`."""
+    """To a scheduler that was restarted: how far a site is.
+
+    Attributes:
+        is_new: as in :class:`Welcome`.
+        follows: whether it has not said :class:`InStep` yet, see :class:`Admitted`.
+    """
 
     channels: tuple[ChannelStanding, ...]
     is_new: bool
+    follows: bool = False
 
 
 class Ack(Message, frozen=True):
@@ -355,6 +364,7 @@ class Grant(Message, frozen=True):
         settles: whether the result counts once :class:`Settled` says so, and not before.
         is_interrupted: whether it begins with a :class:`Repair`, since it was interrupted before
             this site asked for it.
+        followers: members that contribute nothing to it, and get its result.
     """
 
     channel: int
@@ -366,6 +376,7 @@ class Grant(Message, frozen=True):
     trees: tuple[int, ...] | None = None
     settles: bool = False
     is_interrupted: bool = False
+    followers: tuple[int, ...] = ()
 
 
 class ExchangeFailed(Message, frozen=True):
@@ -524,6 +535,8 @@ class Admitted(Message, frozen=True):
         newcomers: those of them that have not got the state of training.
         holders: those that have.
         plan_json: from now on; empty where it is as before.
+        follows: whether the newcomers *follow* until they are :class:`InStep`: the others do not
+            wait while they get the state; meanwhile they contribute nothing, and get all results.
     """
 
     number: int
@@ -532,6 +545,33 @@ class Admitted(Message, frozen=True):
     newcomers: tuple[int, ...]
     holders: tuple[int, ...]
     plan_json: str
+    follows: bool = False
+
+
+class Called(Message, frozen=True):
+    """To a member that follows: another one was the first to make a call, make it too.
+
+    Attributes:
+        number: of the exchange, or of the gathering that lets others in.
+        place: among all calls, from 1.
+        signature: what is exchanged; None where others are let in.
+    """
+
+    number: int
+    place: int
+    signature: Signature | None
+
+
+class InStep(Message, frozen=True):
+    """A member that follows takes part like any other from now on, and is waited for.
+
+    Attributes:
+        kept: the calls of others that its program has yet to go through.
+        why: in words, where these are not 0.
+    """
+
+    kept: int
+    why: str
 
 
 class GatherFailed(Message, frozen=True):
@@ -838,6 +878,8 @@ AnyMessage = (
     | Gather
     | Gathered
     | Admitted
+    | Called
+    | InStep
     | GatherFailed
     | Dispatched
     | Progress

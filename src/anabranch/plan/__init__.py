@@ -24,6 +24,7 @@ from anabranch.plan._forest_route import (
     forest_costs,
     with_kept_groups,
 )
+from anabranch.plan._leaves import with_leaves
 from anabranch.plan._limit import limit_rate_bps, limit_s, share_of_limit
 from anabranch.plan._load import Port, link_load, port_bps, port_load, steady_rate_bps
 from anabranch.plan._model import (
@@ -122,4 +123,5 @@ __all__ = [
     "up_delays_s_per_bit",
     "with_auxiliary",
     "with_kept_groups",
+    "with_leaves",
 ]

@@ -32,6 +32,9 @@ class Console:
                 self._missing.pop(event.name, None)
                 waits = f"; waiting for {', '.join(self._missing)}" if self._missing else ""
                 self._say(f"{event.name} joined from {event.address}{waits}")
+            case events.SiteInStep():
+                waits = f"; the others wait for it: {event.why}" if event.kept else ""
+                self._say(f"{self._names[event.site]} is in step{waits}")
             case events.SiteLost():
                 name = self._names[event.site]
                 self._missing[name] = None

@@ -227,6 +227,14 @@ class SiteJoined(_Event, frozen=True, kw_only=True):
     address: str  # where it listens, ``host:port``
 
 
+class SiteInStep(_Event, frozen=True, kw_only=True):
+    """A site that has followed the others since it joined takes part like any other."""
+
+    site: int
+    kept: int  # calls of others that its program has yet to go through, while the others wait
+    why: str  # in words, where there are such
+
+
 class TransportChosen(_Event, frozen=True, kw_only=True):
     """A site's lanes do not send as they were asked to."""
 
@@ -321,6 +329,7 @@ Event = (
     | PaceLooked
     | MessageRefused
     | SiteJoined
+    | SiteInStep
     | TransportChosen
     | SiteCut
     | SiteResumed

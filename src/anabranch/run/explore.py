@@ -105,6 +105,7 @@ class Case:
         come_back: whether sites that are lost come back, as other processes.
         retries: whether an exchange that loses something is begun again.
         outbound_only: sites that take no connections.
+        state_times: by how much the state of training is larger than the buffer of its call.
     """
 
     overlay: Overlay
@@ -119,6 +120,7 @@ class Case:
     come_back: bool = False
     retries: bool = False
     outbound_only: frozenset[int] = frozenset()
+    state_times: int = 1
 
     @property
     def out_of_reach(self) -> set[tuple[int, int]]:
@@ -138,6 +140,11 @@ class Case:
 def make_case(seed: int) -> Case:
     """Return the case of a seed."""
     rng = random.Random(seed)
+    case = _make_case(seed, rng)
+    return replace(case, state_times=rng.choice([1, 10, 100]))
+
+
+def _make_case(seed: int, rng: random.Random) -> Case:
     size = rng.randint(3, _MOST_SITES)
     overlay = _overlay(rng, size)
     planners: list[AnyPlanner] = [Packed(), Star(), Fapt(), Spanning(), Balanced()]
@@ -437,12 +444,13 @@ async def _make_calls(
 ) -> None:
     """Make a site's calls from one on, as far as the group goes on with it."""
     under_way: list[asyncio.Task[None]] = []
+    handing_on: list[asyncio.Task[None]] = []
     for number in range(first, min(case.leaves_after[site], len(case.calls))):
         call = case.calls[number]
         await asyncio.sleep(case.pauses_s[site][number])
         if call.admits:
             await asyncio.gather(*under_way)
-        task = asyncio.create_task(_call(case, agent, site, life, number, ended))
+        task = asyncio.create_task(_call(case, agent, site, life, number, ended, handing_on))
         under_way.append(task)
         await asyncio.sleep(0)
         if not call.at_once:
@@ -450,6 +458,7 @@ async def _make_calls(
         if case.come_back and agent.is_over:
             break  # the others go on without it, and it may come back
     await asyncio.gather(*under_way)
+    await asyncio.gather(*handing_on, return_exceptions=True)
 
 
 async def _enter(
@@ -462,7 +471,7 @@ async def _enter(
 ) -> int:
     """Wait to be let in; return by which call that was, once the state is here."""
     told = await agent.admit()
-    number, state = await _hand_on(case, agent, None, told)
+    number, state = await _get_state(case, agent, told)
     if state.tobytes() != _state(case, number).tobytes():
         wrong.append(f"site {site} got another state by call {number}")
     ended[number] = _Ended((repr(told).encode(),), (), told.members, "", life)
@@ -470,17 +479,37 @@ async def _enter(
 
 
 def _state(case: Case, number: int) -> npt.NDArray[np.float32]:
-    return contribution(case, case.overlay.size, number)
+    return np.tile(contribution(case, case.overlay.size, number), case.state_times)
 
 
 async def _hand_on(
-    case: Case, agent: SiteAgent, number: int | None, told: Admitted
-) -> tuple[int, npt.NDArray[np.float32]]:
-    """Hand the state to those that have none of it, as a group does.
+    case: Case, agent: SiteAgent, number: int, told: Admitted, handing_on: list[asyncio.Task[None]]
+) -> None:
+    """Hand the state to those that have none of it, or get it, as a group does."""
+    if agent.welcome.site not in told.holders:
+        await _get_state(case, agent, told)
+        return
+    found = await _say_number(agent, number, told)
+    transfer = asyncio.create_task(_transfer(agent, _state(case, found), told))
+    if told.follows:  # this site goes on meanwhile
+        handing_on.append(transfer)
+    else:
+        await transfer
 
-    Args:
-        number: of the call; None where this site has to be told.
-    """
+
+async def _get_state(
+    case: Case, agent: SiteAgent, told: Admitted
+) -> tuple[int, npt.NDArray[np.float32]]:
+    """Get the state from those that have it; return it, and the number of the call."""
+    found = await _say_number(agent, None, told)
+    buffer = np.zeros_like(_state(case, found))
+    await _transfer(agent, buffer, told)
+    agent.has_state()
+    return found, buffer
+
+
+async def _say_number(agent: SiteAgent, number: int | None, told: Admitted) -> int:
+    """Return the number of the call, which those say that know it."""
     while True:
         gathered = await agent.gather(b"" if number is None else b"%d" % number)
         said = [each for each in gathered.values if each]
@@ -488,15 +517,14 @@ async def _hand_on(
             break
     if not said:
         raise ExchangeError("no site is left that has the state of training")
-    found = int(said[0])
-    state = _state(case, found)
-    buffer = np.zeros_like(state) if number is None else state.copy()
-    one = told.holders[0] if len(told.holders) == 1 else None
+    return int(said[0])
+
+
+async def _transfer(agent: SiteAgent, buffer: npt.NDArray[np.float32], told: Admitted) -> None:
+    one = told.holders[0] if len(told.holders) == 1 and not told.follows else None
     receivers = told.newcomers if one is None else ()
-    terms = Terms(Op.COPY, Wire.FLOAT32, len(state), one, receivers)
+    terms = Terms(Op.COPY, Wire.FLOAT32, len(buffer), one, receivers)
     await agent.round_ended(await agent.exchange(Flat(buffer), terms), None)
-    agent.holds_state = True
-    return found, buffer
 
 
 def _planner(case: Case) -> Any:
@@ -507,15 +535,21 @@ def _planner(case: Case) -> Any:
 
 
 async def _call(
-    case: Case, agent: SiteAgent, site: int, life: int, number: int, ended: dict[int, _Ended]
+    case: Case,
+    agent: SiteAgent,
+    site: int,
+    life: int,
+    number: int,
+    ended: dict[int, _Ended],
+    handing_on: list[asyncio.Task[None]],
 ) -> None:
     call = case.calls[number]
     try:
         if call.admits:
             told = await agent.admit()
             if told.newcomers:
-                has_it = site in told.holders
-                await _hand_on(case, agent, number if has_it else None, told)
+                await _hand_on(case, agent, number, told, handing_on)
+            agent.has_state()
             ended[number] = _Ended((repr(told).encode(),), (), told.members, "", life)
             return
         if call.op is None:
@@ -600,6 +634,7 @@ def _oracle(
     )
     if not (have_ended and (" died " in outcome or "did not come back" in outcome)):
         yield from _early_end(case, lost, outcome)
+    following = {site for site in range(case.overlay.size) if case.is_late(site)}
     for number, call in enumerate(case.calls):
         came = {site: min(calls, default=len(case.calls)) for site, calls in ended.items()}
         there = [site for site in ended if number < case.leaves_after[site]]
@@ -653,7 +688,13 @@ def _oracle(
             if sorted(first.result) != [b"%d %d" % (site, number) for site in sorted(of)]:
                 yield f"{name} gathered {first.result!r}"
         else:
-            yield from _exactness(case, number, call, first, stayed, outcome, name)
+            # One that came late contributes nothing until it is in step, and always from then on.
+            whose = {site for each in first.contributions for site in each.sites}
+            silent = following - (whose or {*first.members})
+            due = [site for site in stayed if site not in silent]
+            if call.source is None:
+                following = silent
+            yield from _exactness(case, number, call, first, due, outcome, name)
 
 
 def _may_be_apart(case: Case, gone: set[int]) -> bool:

@@ -16,6 +16,7 @@ from anabranch.net.messages import (
     CutOff,
     Failed,
     Gather,
+    InStep,
     Leave,
     LinkProbed,
     Measured,
@@ -30,6 +31,7 @@ from anabranch.net.messages import (
     TimeReply,
     TimeRequest,
 )
+from anabranch.record import events
 from anabranch.scheduler.channels import Outcome
 from anabranch.scheduler.planning import Planning
 from anabranch.scheduler.run import Run
@@ -111,7 +113,7 @@ class Admission:
         asking, out_of_reach = self._newcomers.asking, run.members.out_of_reach
         losses = run.losses.returned(run.overlay, asking, out_of_reach)
         sites = self._newcomers.asking - losses.lost
-        if not sites:
+        if not sites or run.channels.is_busy:
             return run.channels.admit(number, (), holders, run.channels.all.plan)
         now_s = run.since_start_s()
         run.losses = losses
@@ -120,11 +122,29 @@ class Admission:
             past -= sites
         for site in sorted(sites):
             run.write_joined(site, now_s)
-        plan = self._planning.for_the_rest()
-        outcome = run.channels.admit(number, sites, holders, plan)
+        # Where all have the state, none has to wait while they hand it on.
+        follow = holders == {*run.channels.members(0)}
+        plan = self._planning.for_the_rest(sites if follow else ())
+        outcome = run.channels.admit(number, sites, holders, plan, follow)
         self._remember()
         self._planning.use(plan, f"{', '.join(map(run.name, sorted(sites)))} joined")
         return outcome
+
+    def in_step(self, site: int, message: InStep) -> None:
+        """Hear that a member that has followed takes part like any other from now on."""
+        run = self._run
+        if site not in run.channels.followers:
+            return
+        run.channels.followers.discard(site)
+        run.note(
+            events.SiteInStep(
+                at_s=run.since_start_s(), site=site, kept=message.kept, why=message.why
+            )
+        )
+        plan = self._planning.for_the_rest()
+        run.channels.issue(plan)
+        self._remember()
+        self._planning.use(plan, f"{run.name(site)} is in step")
 
     def _introduce(self, site: int, buffer_elements: int) -> None:
         """Tell the neighbours of a newcomer where it is; it starts once they know."""

@@ -15,6 +15,7 @@ from anabranch.net.errors import OutOfPlaceMessage, OversizedMessage
 from anabranch.net.messages import (
     NO_MESSAGE,
     Admitted,
+    Called,
     ChannelStanding,
     Contribution,
     Dispatched,
@@ -152,6 +153,10 @@ class Channels:
         dispatching: how chunks are dispatched during an exchange; None deals all beforehand.
         repairs: whether exchanges are completed without a site or a link that is lost.
         transferring: how members hand their state to further ones.
+
+    Attributes:
+        followers: members that contribute nothing to the exchanges of all sites that are called
+            for now, as they have yet to get the state of training.
     """
 
     def __init__(
@@ -183,6 +188,9 @@ class Channels:
         # Subgroups that each site asked for, in order.
         self._asked: dict[int, list[tuple[int, ...]]] = {}
         self.largest_elements = 0
+        self.followers: set[int] = set()
+        # Those of exchanges of all sites that were called for and have not begun, by number.
+        self._followers_of: dict[int, frozenset[int]] = {}
 
     @property
     def all(self) -> ExchangeBook:
@@ -214,13 +222,30 @@ class Channels:
         book = self._book(site, message.channel)
         signature = message.signature
         self._check(site, signature)
+        is_first = message.number > book.latest
         answers = book.request(site, message.number, signature)
         outcome = Outcome()
         if answers is None:
             outcome.say.append((site, NoMoreRounds(message.number)))
-        else:
-            self._answer(message.channel, book, answers, outcome)
+            return outcome
+        if is_first and book is self.all and self.followers and not signature.receivers:
+            self._followers_of[message.number] = frozenset(self.followers)
+            self._let_follow(site, message.number, signature, outcome)
+        self._answer(message.channel, book, answers, outcome)
         return outcome
+
+    def _let_follow(
+        self, site: int, number: int, signature: Signature | None, outcome: Outcome
+    ) -> None:
+        """Tell members that follow of a call that a site was the first to make."""
+        called = Called(number, self.all.calls(site), signature)
+        source = None if signature is None else signature.source
+        outcome.say += [(each, called) for each in sorted(self.followers - {site, source})]
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether members follow, or exchanges are under way: no further site is let in then."""
+        return bool(self.followers) or any(book.exchanges for book in self._books)
 
     def _answer(
         self,
@@ -233,6 +258,7 @@ class Channels:
         for answer in answers:
             failed_any |= isinstance(answer, Disagreement | Mixed | Abandoned)
             if isinstance(answer, Disagreement):
+                self._followers_of.pop(answer.number if book is self.all else 0, None)
                 self._forget(answer.exchange)
                 self._unsettled.pop((channel, answer.number), None)
                 reason = self._account(answer)
@@ -245,6 +271,7 @@ class Channels:
             elif isinstance(answer, Abandoned):
                 self._forget(answer.exchange)
                 if not answer.gathers:
+                    self._followers_of.pop(answer.number if book is self.all else 0, None)
                     self._unsettled.pop((channel, answer.number), None)
                 outcome.say.append((answer.site, _failure(channel, answer)))
             elif isinstance(answer, Whole) and answer.admits:
@@ -275,8 +302,11 @@ class Channels:
             self.largest_elements = max(self.largest_elements, elements)
             if self._repairs:
                 sources = _sources(answer.signature, book.members)
+                followers: Collection[int] = ()
+                if book is self.all:
+                    followers = self._followers_of.pop(answer.number, ())
                 self._unsettled[channel, answer.number] = Unsettled(
-                    answer.exchange, elements, book.members, sources
+                    answer.exchange, elements, book.members, sources, followers
                 )
         dispatcher = self._dispatchers.get(answer.exchange)
         unsettled = self._unsettled.get((channel, answer.number))
@@ -291,6 +321,7 @@ class Channels:
             unsettled is not None,
             bool(answer.signature.receivers)
             or (unsettled is not None and unsettled.generation > 0),
+            () if unsettled is None else tuple(sorted(unsettled.followers)),
         )
         outcome.say.append((answer.site, grant))
         if answer.is_first:
@@ -347,6 +378,7 @@ class Channels:
                 self._check(site, exchange.signature)
                 numbers = exchange.number, exchange.place, exchange.chunk_elements
                 counts = *counts, *numbers, exchange.generation, exchange.exchange
+                counts = *counts, *exchange.followers
             for encoded in channel.answers:
                 try:
                     is_answer = isinstance(decode(encoded), _ANSWERS)
@@ -506,8 +538,10 @@ class Channels:
                 ]
                 granted = [each for each in opened if each.exchange]
                 self._chunk_elements[exchange] = granted[0].chunk_elements
+                sources = _sources(signature, book.members)
                 unsettled = Unsettled(
-                    exchange, signature.elements, book.members, _sources(signature, book.members)
+                    *(exchange, signature.elements, book.members, sources),
+                    {site for each in granted for site in each.followers},
                 )
                 generation = max(each.generation for each in opened)
                 unsettled.restore(generation, contributions.get((channel, number), ()))
@@ -517,8 +551,46 @@ class Channels:
                 interrupt = Interrupt(channel, number, unsettled.generation, voided)
                 outcome.say += [(member, interrupt) for member in book.members]
                 self.largest_elements = max(self.largest_elements, signature.elements)
+            if book is self.all:
+                self._restore_followers(said, standings, outcome)
             self._answer(channel, book, (*answers, *book.grant()), outcome)
         return outcome
+
+    def _restore_followers(
+        self,
+        said: Mapping[int, ChannelStanding],
+        standings: Mapping[int, Standing],
+        outcome: Outcome,
+    ) -> None:
+        """Take note who follows, and tell those again of calls that others have made."""
+        self.followers = {site for site in said if standings[site].follows}
+        made: dict[int, Called] = {}  # by place
+        for each in said.values():
+            for exchange in each.exchanges:
+                if exchange.exchange or exchange.signature.receivers:
+                    continue
+                follows = {*exchange.followers} | self.followers
+                before = self._followers_of.get(exchange.number, frozenset())
+                self._followers_of[exchange.number] = before | follows
+            made |= {
+                one.place: Called(one.number, one.place, one.signature)
+                for one in each.exchanges
+                if not one.signature.receivers
+            }
+            made |= {
+                one.place: Called(one.number, one.place, None)
+                for one in each.gatherings
+                if one.admits and one.number
+            }
+        for number in self.all.held:
+            self._followers_of.pop(number, None)
+        for site in sorted(self.followers):
+            outcome.say += [
+                (site, called)
+                for place, called in sorted(made.items())
+                if place > self.all.calls(site)
+                and (called.signature is None or called.signature.source != site)
+            ]
 
     def _restore_book(
         self,
@@ -572,6 +644,7 @@ class Channels:
         """
         outcome = Outcome()
         self._lost.update(sites)
+        self.followers.difference_update(sites)
         answers: list[tuple[int, tuple[Answer, ...]]] = []
         for channel, book in enumerate(self._books):
             if inside := set(book.members) - self._lost:
@@ -628,12 +701,13 @@ class Channels:
         channel, number = message.channel, message.number
         parts = unsettled.mend(self._counter.next)
         if parts is None:
-            assert unsettled.sources is not None
-            lost = ", ".join(map(self._name, sorted(unsettled.sources - {*book.members})))
-            reason = (
-                f"{lost} is lost, and with it a part of what it broadcast, which no other site "
-                "has; the tensors hold a part of it"
-            )
+            reason = "all sites that contributed are lost"
+            if unsettled.sources is not None:
+                lost = ", ".join(map(self._name, sorted(unsettled.sources - {*book.members})))
+                reason = (
+                    f"{lost} is lost, and with it a part of what it broadcast, which no other site "
+                    "has; the tensors hold a part of it"
+                )
             self._answer(channel, book, book.give_up(number, reason), outcome)
             return
         outcome.mended = True
@@ -650,7 +724,12 @@ class Channels:
             outcome.say.append((member, repair))
 
     def admit(
-        self, number: int, sites: Collection[int], holders: Collection[int], plan: Plan
+        self,
+        number: int,
+        sites: Collection[int],
+        holders: Collection[int],
+        plan: Plan,
+        follow: bool = False,
     ) -> Outcome:
         """Let sites take part from here on, as all members have said by a gathering.
 
@@ -659,6 +738,7 @@ class Channels:
             sites: that are let in; there may be none.
             holders: members that have the state of training.
             plan: for all of them; where there are new ones, its version follows that in force.
+            follow: whether they follow, until they are in step.
         """
         outcome, book = Outcome(), self.all
         if sites:
@@ -669,6 +749,8 @@ class Channels:
                 if other.members:
                     other.issue(plans.restrict(plan, other.members))
             book.admit(sites, plan)
+            if follow:
+                self.followers |= {*sites}
             self._gone -= {*sites}
             self._lost -= {*sites}
             # Subgroups that are asked for from now on may have the new members; one that some of
@@ -697,6 +779,7 @@ class Channels:
             tuple(site for site in book.members if site not in holders),
             tuple(sorted(holders)),
             plans.dumps(plan) if sites else "",
+            follow and bool(sites),
         )
         outcome.say = [(member, admitted) for member in book.members]
         return outcome
@@ -771,7 +854,10 @@ class Channels:
         outcome = Outcome()
         if message.admits and (book is not self.all or not self._repairs):
             raise OutOfPlaceMessage(f"{self._name(site)} lets others in where none can be")
+        is_first = book.calls(site) == book.latest_call
         answers = book.gather(site, message.number, message.value, message.admits, message.heard)
+        if is_first and message.admits and self.followers:
+            self._let_follow(site, message.number, None, outcome)
         self._answer(message.channel, book, answers, outcome)
         return outcome
 

@@ -220,6 +220,15 @@ class ExchangeBook:
         """The latest exchange any member asked for; 0 before the first."""
         return max(self._asked.values())
 
+    def calls(self, site: int) -> int:
+        """Return how many calls a member has made."""
+        return self._calls[site]
+
+    @property
+    def latest_call(self) -> int:
+        """The place of the latest call any member made; 0 before the first."""
+        return max(self._calls.values())
+
     @property
     def plan(self) -> Plan:
         """The plan of exchanges that no member has asked for yet."""
@@ -631,7 +640,8 @@ class ExchangeBook:
 
 
 def _size_bytes(signature: Signature) -> int:
-    return 4 * signature.elements
+    """Return what an exchange takes of the room; what hands a state on takes only what is left."""
+    return 0 if signature.receivers else 4 * signature.elements
 
 
 def _disagreement(number: int, votes: dict[int, int | None]) -> str | None:

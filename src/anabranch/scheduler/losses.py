@@ -147,6 +147,31 @@ class Losses:
         plan = rest.widen(planner(rest.overlay, version, before))
         return plans.restrict(plan, self.members(overlay.size)) if self.relays else plan
 
+    def plan_beside(
+        self, overlay: Overlay, version: int, planner: Planner, followers: Collection[int]
+    ) -> Plan | None:
+        """Return a plan among the members but some, to which these are added as leaves.
+
+        Args:
+            overlay, version, planner: as for ``plan``.
+            followers: members that nothing is to wait for, as they contribute nothing.
+
+        Returns:
+            None where the others reach one another, or these, over them alone.
+        """
+        rest = self.further(overlay, sites=followers)
+        followers = self.members(overlay.size) & {*followers}
+        if rest.members(overlay.size) != self.members(overlay.size) - followers:
+            return None
+        if not rest.members(overlay.size):
+            return None
+        usable = remainder(overlay, self.lost | self.relays, self.cut)
+        links = [
+            replace(link, source=usable.sites[link.source], target=usable.sites[link.target])
+            for link in usable.overlay
+        ]
+        return plans.with_leaves(rest.plan(overlay, version, planner), links, followers)
+
     def search(
         self, overlay: Overlay, plan: Plan, search: Callable[[Overlay, Plan], Paths]
     ) -> Paths:

@@ -59,11 +59,20 @@ class Planning:
 
     # --- for what is left
 
-    def for_the_rest(self) -> Plan:
-        """Return a plan for what is left; its version follows that of the one in force."""
+    def for_the_rest(self, newcomers: Collection[int] = ()) -> Plan:
+        """Return a plan for what is left; its version follows that of the one in force.
+
+        Args:
+            newcomers: that are to follow, beside those that do already.
+        """
         assert self._planner is not None
         version = self._run.channels.all.plan.version + 1
-        return self._run.losses.plan(self._believed, version, self._planner)
+        losses, followers = self._run.losses, {*newcomers} | self._run.channels.followers
+        if followers:
+            plan = losses.plan_beside(self._believed, version, self._planner, followers)
+            if plan is not None:
+                return plan
+        return losses.plan(self._believed, version, self._planner)
 
     def transfer(
         self, holders: Collection[int], receiver: int, elements: int, version: int

@@ -25,6 +25,7 @@ class Unsettled:
         members: who takes part.
         sources: those that have all of the result from the first, alike: of a broadcast, or of a
             transfer; None where all contribute.
+        followers: members that contribute nothing, where all others do.
 
     Attributes:
         generation: how many times it has been interrupted.
@@ -39,16 +40,18 @@ class Unsettled:
         elements: int,
         members: Collection[int],
         sources: Collection[int] | None,
+        followers: Collection[int] = (),
     ) -> None:
         self.exchanges: tuple[int, ...] = (exchange,)
         self.generation = 0
         self.repaired = 0, 0
         self.sources = None if sources is None else frozenset(sources)
+        self.followers = frozenset(followers)
         self._all: Ranges = ((0, elements),)
         self._members = set(members)
         self._held: dict[int, Ranges] = {}  # by site, as it said in this generation
         self._is_mending = False  # whether answers are awaited
-        whose = self._members if self.sources is None else self.sources
+        whose = self._members - self.followers if self.sources is None else self.sources
         self.contributions: tuple[Contribution, ...] = (
             Contribution(0, elements, tuple(sorted(whose))),
         )
@@ -98,21 +101,23 @@ class Unsettled:
             next_exchange: numbers exchanges.
 
         Returns:
-            None where no member has what is missing, as the source of a broadcast is lost.
+            None where no member has what is missing, as the source of a broadcast is lost, or all
+            that contributed.
         """
         self._is_mending = False
         held, self._held = self._held, {}
         for source in self._members & (self.sources or frozenset()):
             held[source] = self._all  # its own elements are the result
         missing = ranges.minus(self._all, ranges.union(*held.values()))
-        if missing and self.sources is not None:
-            return None
         everyone = tuple(sorted(self._members))
+        contributors = tuple(site for site in everyone if site not in self.followers)
+        if missing and (self.sources is not None or not contributors):
+            return None
         parts = []
         spread = 0
         if missing:
             parts.append(RepairPart(next_exchange(), None, everyone, missing))
-            self._contribute(missing, everyone)
+            self._contribute(missing, contributors)
         # Those who hold the most first: the fewer sources, the fewer exchanges.
         done = missing
         for source in sorted(held, key=lambda site: (-ranges.length(held[site]), site)):

@@ -63,6 +63,7 @@ class Returning:
                     continue
                 (first, *_) = standing.channels
                 counts = {"asked": told[-1].exchanges, "gathered": told[-1].number}
-                standing = Standing((structs.replace(first, **counts),), True)
+                channels = (structs.replace(first, **counts),)
+                standing = Standing(channels, True, told[-1].follows)
             found[site] = standing
         return found

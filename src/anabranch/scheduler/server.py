@@ -24,6 +24,7 @@ from anabranch.net.messages import (
     Failed,
     Gather,
     Holding,
+    InStep,
     Join,
     Leave,
     LinkProbed,
@@ -363,6 +364,8 @@ class Scheduler:
                 self._survivors.go_on_without_departed(message.channel)
                 if site in run.sessions:
                     self._calls.follow(self.channels.gather(site, message))
+            case InStep() if self._repairs is not None:
+                self._admission.in_step(site, message)
             case ProceedRequest() if self._pace is not None:
                 self._pace.asked(site, message)
             case Came() if self._pace is not None:

@@ -18,6 +18,7 @@ class Send:
         has_left: whether it has begun to leave this site; the lane that sends it says so here.
         scratch: memory of the payload that serves other sums once it has been sent; or None.
         counted_by: what counts the messages that must be sent before it has ended; or None.
+        is_spare: whether it uses what other exchanges leave of its lane.
     """
 
     message: ChunkMessage
@@ -25,6 +26,7 @@ class Send:
     has_left: bool = False
     scratch: Floats | None = None
     counted_by: object = None
+    is_spare: bool = False
 
 
 @dataclass(slots=True)

@@ -25,7 +25,6 @@ from anabranch.net.messages import (
     Auxiliary,
     CutOff,
     EpochChanged,
-    ExchangeEnded,
     Failed,
     Gathered,
     Join,
@@ -60,6 +59,8 @@ from anabranch.site.meter import Meter
 from anabranch.site.serving import ServedModel, Serving
 from anabranch.site.terms import Terms
 
+_ELEMENT_BYTES = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Transport:
@@ -70,6 +71,8 @@ class Transport:
             on their way.
         most_chunk_elements: of any buffer's chunks.
         room_elements: of data that may come before its exchange has begun here.
+        kept_elements: of results that a site keeps which joins a group that goes on, until its
+            program gets to them; two results may always be kept.
         strands: connections of each lane.
         primary_busy_bound, auxiliary_queue_length: see :mod:`anabranch.site.multipath`.
     """
@@ -78,6 +81,7 @@ class Transport:
     most_chunk_elements: int
     room_elements: int
     strands: int = 1
+    kept_elements: int = 1 << 28
     primary_busy_bound: int = 2
     auxiliary_queue_length: int = 1
 
@@ -100,7 +104,7 @@ class SiteAgent:
 
     Attributes:
         began: the loop's time when the run began, once it has.
-        holds_state: whether this site has the state of training, which members hand to newcomers.
+        holds_state: whether this site has the state of training.
     """
 
     def __init__(
@@ -165,7 +169,8 @@ class SiteAgent:
             host, port = self._listener.address
         join = Join(b"", self._name, self._advertise or host, port)
         self.welcome = await self._scheduler.join(scheduler, join, patience_s)
-        self._collectives.join(plans.loads(self.welcome.plan_json), self.welcome.is_new)
+        plan = plans.loads(self.welcome.plan_json)
+        self._collectives.join(plan, self.welcome.site, self.welcome.is_new)
         return self.welcome
 
     async def start(
@@ -209,7 +214,8 @@ class SiteAgent:
             repairs=self.welcome.repairs,
         )
         self._plane = DataPlane(lanes, config, self)
-        self._collectives.start(self._plane, self.welcome.retries)
+        kept_bytes = _ELEMENT_BYTES * transport.kept_elements
+        self._collectives.start(self._plane, self.welcome.retries, kept_bytes)
         self._instruments = Instruments(
             self.welcome.site,
             self._clock,
@@ -275,6 +281,11 @@ class SiteAgent:
         """See :meth:`anabranch.site.collectives.Collectives.admit`."""
         return await self._collectives.admit(self.holds_state)
 
+    def has_state(self) -> None:
+        """Take note that this site has the state of training, which members hand to newcomers."""
+        self.holds_state = True
+        self._collectives.has_state()
+
     def wait_for_scheduler(self, patience_s: float) -> None:
         """Look for a scheduler that is gone for so long at least, as it may be started again."""
         self._scheduler.wait_longer(patience_s)
@@ -327,16 +338,8 @@ class SiteAgent:
 
     async def round_ended(self, done: Round, checksum: int | None) -> None:
         """Tell the scheduler that an exchange's result is in use here."""
-        ended = ExchangeEnded(
-            done.channel,
-            done.round,
-            done.version,
-            done.seconds,
-            checksum,
-            done.waited_for,
-            done.tree,
-        )
-        self._scheduler.say(ended)
+        if not done.was_kept:
+            self._collectives.tell_ended(done, checksum)
 
     def report(self, events: tuple[bytes, ...]) -> None:
         """Send encoded events to the run's log; does not wait."""
@@ -344,6 +347,7 @@ class SiteAgent:
 
     async def leave(self) -> None:
         """Say that this site has finished, wait until every site has, and close."""
+        await self._collectives.finish()
         self._leaves = True
         self._scheduler.say(Leave())
         while not isinstance(await self._scheduler.expect(Shutdown, Proceed, PaceOver), Shutdown):
@@ -363,6 +367,7 @@ class SiteAgent:
             probe.cancel()
         if self._listener is not None:
             self._listener.close()
+        self._collectives.close()
         if self._plane is not None:
             self._plane.close()
         self._scheduler.close()

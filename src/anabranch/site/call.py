@@ -155,6 +155,8 @@ class Call:
             self._grant.trees if is_first else None,
             is_watched=is_first and self._is_watched,
             receivers=frozenset(part.receivers) or None,
+            followers=frozenset(self._grant.followers),
+            is_spare=bool(self._terms.receivers),
         )
         self._running.pop(part.exchange, None)
         self._held = ranges.union(self._held, part.ranges)
@@ -204,6 +206,7 @@ class Call:
         return OpenExchange(
             *(grant.number, signature_of(self._terms), self._place, grant.exchange),
             *(grant.chunk_elements, self._generation, (grant.exchange, *self._running)),
+            grant.followers,
         )
 
     def _follow(self, follows: Settled | tuple[Repair, Plan]) -> None:

@@ -30,6 +30,7 @@ class Asked:
     at_s: float
     place: int  # among the channel's calls
     signature: Signature
+    follows: bool  # asked in the place of the program, which contributes nothing
     granted: asyncio.Future[tuple[Grant, Plan]]
 
 
@@ -86,11 +87,12 @@ class Channel:
             del self.interrupted[number]
         return [self.repairs.pop(number)[0] for number in self.repairs.keys() - granted]
 
-    def standing(self, channel: int) -> ChannelStanding:
+    def standing(self, channel: int, site: int) -> ChannelStanding:
         """Return how far this site is, for a scheduler that was restarted.
 
         Args:
             channel: this one's number.
+            site: this site.
         """
         exchanges = []
         for number, asked in self.waiting.items():
@@ -102,9 +104,11 @@ class Channel:
             granted = (0, 0) if grant is None else (grant.exchange, grant.chunk_elements)
             generation = self.interrupted.get(number, 0)
             running = () if grant is None else (grant.exchange,)
-            exchanges.append(
-                OpenExchange(number, asked.signature, asked.place, *granted, generation, running)
-            )
+            followers: tuple[int, ...] = (site,) if asked.follows else ()
+            if grant is not None:
+                followers = grant.followers
+            asked_for = number, asked.signature, asked.place
+            exchanges.append(OpenExchange(*asked_for, *granted, generation, running, followers))
         begun = [call.standing() for call in self.calls.values()]
         exchanges += [each for each in begun if each is not None]
         gatherings = tuple(

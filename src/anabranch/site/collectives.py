@@ -8,17 +8,22 @@ something is lost, and when it has ended everywhere.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from anabranch import plan as plans
 from anabranch.net.errors import LinkError, NetError, OutOfPlaceMessage, PeerError, RunAborted
 from anabranch.net.messages import (
     Admitted,
     AnyMessage,
+    Called,
     Contribution,
     Dispatched,
+    ExchangeEnded,
     ExchangeFailed,
     ExchangeRequest,
     Gather,
@@ -31,22 +36,30 @@ from anabranch.net.messages import (
     Progress,
     Repair,
     Settled,
+    Signature,
     Standing,
     Subgrouped,
     SubgroupRequest,
 )
 from anabranch.plan import Plan
-from anabranch.site.arithmetic import Buffer
+from anabranch.site.arithmetic import Buffer, Flat, Floats
 from anabranch.site.call import Call, signature_of, void
 from anabranch.site.channel import Asked, Channel, Gathering
 from anabranch.site.control import Control, RoundsOver
 from anabranch.site.dataplane import DataPlane
 from anabranch.site.exchange import Exchange
+from anabranch.site.following import Following, Kept
 from anabranch.site.reduction import weight_of
-from anabranch.site.terms import Op, Terms
+from anabranch.site.terms import Op, Terms, Wire
 
 # How often, while as many chunks end as may be under way, a site tells the scheduler so.
 _REPORTS_A_WINDOW = 16
+
+
+OTHER_CALL = (
+    "the other sites made another call in this place, while this one got the state of training; "
+    "make the same calls in the same order at every site"
+)
 
 
 class ExchangeError(NetError):
@@ -69,6 +82,8 @@ class Round:
             ends the run.
         contributions: whose contributions are in which elements of the result, by the sites'
             indices; together they cover it. Empty where all members' are in all.
+        was_kept: whether the others made this call before this site's program did, which was
+            getting the state of training; this site has contributed nothing.
     """
 
     round: int
@@ -80,6 +95,7 @@ class Round:
     size_bytes: int = 0
     members: tuple[int, ...] = ()
     contributions: tuple[Contribution, ...] = ()
+    was_kept: bool = False
 
 
 @dataclass(slots=True)
@@ -152,17 +168,29 @@ class Collectives:
         self._underway: dict[int, _Underway] = {}  # by exchange
         self._over = False  # no further exchange is held
         self._round_trip_s = 0.0  # to the scheduler, as it last was
+        self._site = 0
+        self._most_kept_bytes = math.inf
+        self._following: Following | None = None  # from when this site was let in until in step
+        self._made: set[asyncio.Task[Any]] = set()  # calls in the place of the program
         self.is_new = False
 
-    def join(self, plan: Plan, is_new: bool) -> None:
+    def join(self, plan: Plan, site: int, is_new: bool) -> None:
         """Take note of all sites' plan, and whether their group has yet to let this site in."""
         self._channels[0] = Channel(plan)
+        self._site = site
         self.is_new = is_new
 
-    def start(self, plane: DataPlane, retries: bool) -> None:
-        """Let calls be made; with ``retries``, what loses something is all reduced again."""
+    def start(self, plane: DataPlane, retries: bool, most_kept_bytes: float = math.inf) -> None:
+        """Let calls be made.
+
+        Args:
+            plane: moves what is exchanged.
+            retries: whether an exchange that loses something is all reduced again.
+            most_kept_bytes: of results that this site keeps while it follows; two may always be.
+        """
         self._plane = plane
         self._retries = retries
+        self._most_kept_bytes = most_kept_bytes
 
     @property
     def plan(self) -> Plan:
@@ -194,15 +222,34 @@ class Collectives:
                 has left.
             RunAborted: the run ended early; names who or what caused it.
         """
-        assert self._plane is not None, "start() comes first"
         if not buffer.elements:
             raise ValueError("the buffer is empty; an exchange without data would wait for no site")
         weight = weight_of(weight)
-        began_s = self._loop.time()
+        if channel == 0 and not terms.receivers:
+            kept = self._take_kept(signature_of(terms))
+            if kept is not None:
+                done: Round
+                done, result = await asyncio.shield(kept.ended)
+                buffer.write(0, result)
+                return replace(done, was_kept=True)
+        number = self._ask_for_next(channel, terms)
+        self._make_called()  # what others have called for after it
+        return await self._take_part(channel, number, buffer, terms, weight, more)
+
+    def _ask_for_next(self, channel: int, terms: Terms, follows: bool = False) -> int:
+        """Ask for the next exchange, unless that has been done; return its number."""
         state = self._channels[channel]
         state.number += 1
-        number = state.number
-        self._ask(channel, number, terms)  # also if it has failed: requests are counted
+        self._ask(channel, state.number, terms, follows)  # also if it has failed: they are counted
+        return state.number
+
+    async def _take_part(
+        self, channel: int, number: int, buffer: Buffer, terms: Terms, weight: float, more: bool
+    ) -> Round:
+        """Take part in an exchange that was asked for, to its end."""
+        assert self._plane is not None, "start() comes first"
+        began_s = self._loop.time()
+        state = self._channels[channel]
         asked = state.waiting[number]
         if number in state.failed:
             del state.waiting[number]
@@ -255,7 +302,7 @@ class Collectives:
             return done
         return replace(done, members=settled.members, contributions=settled.contributions)
 
-    def _ask(self, channel: int, number: int, terms: Terms) -> None:
+    def _ask(self, channel: int, number: int, terms: Terms, follows: bool = False) -> None:
         """Ask for an exchange, unless that has been done."""
         state = self._channels[channel]
         if number <= state.asked:
@@ -263,7 +310,8 @@ class Collectives:
         state.asked = number
         granted: asyncio.Future[tuple[Grant, Plan]] = self._loop.create_future()
         signature = signature_of(terms)
-        state.waiting[number] = Asked(self._loop.time(), state.calls_made, signature, granted)
+        now_s = self._loop.time()
+        state.waiting[number] = Asked(now_s, state.calls_made, signature, follows, granted)
         if self._over:
             granted.set_exception(RoundsOver())
             granted.exception()  # it may never be waited for
@@ -310,9 +358,16 @@ class Collectives:
             ExchangeError: a member exchanges instead, or has left; names it.
             RunAborted: the run ended early.
         """
+        if channel == 0 and self._following is not None:
+            if self._following.has_kept:
+                raise ExchangeError(OTHER_CALL)
+            self._following.goes_ahead()
+            self._tell_step()
         state = self._channels[channel]
         state.gathered += 1
-        found: Gathered = await self._gather(channel, state.gathered, value, admits=False)
+        answered = self._gather(channel, state.gathered, value, admits=False)
+        self._make_called()
+        found: Gathered = await answered
         return found
 
     async def admit(self, holds_state: bool) -> Admitted:
@@ -327,13 +382,109 @@ class Collectives:
             ExchangeError: a member makes another call instead; names it.
             RunAborted: the run ended early.
         """
+        found: Admitted
+        kept = self._take_kept(None)
+        if kept is not None:
+            found = await asyncio.shield(kept.ended)
+            return found
         state, number = self._channels[0], 0
         if not self.is_new:
             state.gathered += 1
             number = state.gathered
         has_it = b"state" if holds_state else b""
-        found: Admitted = await self._gather(0, number, has_it, admits=True)
+        answered = self._gather(0, number, has_it, admits=True)
+        self._make_called()
+        found = await answered
         return found
+
+    # --- calls of others that this site's program has not made yet
+
+    def has_state(self) -> None:
+        """Take note that the program has the state of training."""
+        if self._following is not None:
+            self._following.has_state()
+            self._tell_step()
+
+    def _take_kept(self, signature: Signature | None) -> Kept | None:
+        """Return what answers the program's next call, if it was made in its place."""
+        if self._following is None:
+            return None
+        kept = None
+        if self._following.has_kept:
+            kept = self._following.take(signature)
+            if kept is None:
+                raise ExchangeError(OTHER_CALL)
+        else:
+            self._following.goes_ahead()
+        self._tell_step()
+        return kept
+
+    def _make_called(self) -> None:
+        """Make the calls that others have made, as far as all before are made here."""
+        following, state = self._following, self._channels[0]
+        while following is not None:
+            called = following.next_call(state.calls_made)
+            if called is None:
+                break
+            following.keep(Kept(called.signature, self._made_instead(called)))
+        self._tell_step()
+
+    def _made_instead(self, called: Called) -> asyncio.Future[Any]:
+        """Make a call in the program's place; return what comes of it."""
+        if called.signature is None:
+            state = self._channels[0]
+            state.gathered += 1
+            return self._gather(0, state.gathered, b"state", admits=True)
+        asked = called.signature
+        terms = Terms(Op(asked.op), Wire(asked.wire), asked.elements, asked.source, asked.receivers)
+        number = self._ask_for_next(0, terms, follows=True)
+        made = self._loop.create_task(self._follow(number, terms))
+        self._made.add(made)
+        made.add_done_callback(self._made_has_ended)
+        return made
+
+    def _made_has_ended(self, made: asyncio.Task[Any]) -> None:
+        self._made.discard(made)
+        if not made.cancelled():
+            made.exception()  # its program may never ask
+
+    async def _follow(self, number: int, terms: Terms) -> tuple[Round, Floats]:
+        """Get the result of an exchange to which this site contributes nothing."""
+        result = np.zeros(terms.elements, np.float32)
+        done = await self._take_part(0, number, Flat(result), terms, 1.0, more=False)
+        self.tell_ended(done, None)
+        return done, result
+
+    def _tell_step(self) -> None:
+        """Let the others know, once, if this site takes part like any other from now on."""
+        said = None if self._following is None else self._following.step()
+        if said is not None and not self._scheduler.is_over:
+            self._scheduler.post(said)
+
+    async def finish(self) -> None:
+        """Make no further call in the program's place, and wait for those that go on."""
+        self._following = None
+        await asyncio.gather(*self._made, return_exceptions=True)
+
+    def close(self) -> None:
+        """Give up what goes on in the program's place."""
+        for made in self._made:
+            made.cancel()
+
+    # --- what the scheduler is told, and answers
+
+    def tell_ended(self, done: Round, checksum: int | None) -> None:
+        """Tell the scheduler that an exchange's result is in use here."""
+        ended = ExchangeEnded(
+            done.channel,
+            done.round,
+            done.version,
+            done.seconds,
+            checksum,
+            done.waited_for,
+            done.tree,
+        )
+        self._scheduler.say(ended)
 
     def _gather(self, channel: int, number: int, value: bytes, admits: bool) -> asyncio.Future[Any]:
         state = self._channels[channel]
@@ -362,8 +513,10 @@ class Collectives:
             for repair in state.forget_interruptions():
                 if self._plane is not None:
                     void(self._plane, repair)
-        standings = [self._channels[number].standing(number) for number in sorted(self._channels)]
-        self._scheduler.post(Standing((*standings,), self.is_new))
+        channels = sorted(self._channels.items())
+        standings = [state.standing(number, self._site) for number, state in channels]
+        follows = self._following is not None and not self._following.is_in_step
+        self._scheduler.post(Standing((*standings,), self.is_new, follows))
         for members, future in self._subgroups.items():
             if not future.done():
                 self._scheduler.post(SubgroupRequest(members))
@@ -400,6 +553,10 @@ class Collectives:
                 self._gathered(message)
             case Admitted():
                 self._admitted(message)
+            case Called():
+                if self._following is not None:
+                    self._following.called(message)
+                    self._make_called()
             case _:
                 raise OutOfPlaceMessage(f"a {type(message).__name__}, which has no meaning here")
 
@@ -479,9 +636,10 @@ class Collectives:
         """Take note of how far the members are, and of those that are new."""
         state = self._channels[0]
         future = state.gathering.pop(0 if self.is_new else message.number).answered
+        if self.is_new and message.follows:
+            self._following = Following(self._most_kept_bytes)
         self.is_new = False
-        for each in self._channels.values():  # all members' calls before this one have ended
-            each.ended.clear()
+        for each in self._channels.values():  # all members' gatherings before this one have ended
             each.answers.clear()
         state.answers[message.number] = message
         state.number = state.asked = message.exchanges

@@ -19,6 +19,7 @@ from anabranch.net.messages import (
     Advance,
     AnyMessage,
     Auxiliary,
+    Called,
     Dispatched,
     EpochChanged,
     ExchangeFailed,
@@ -257,6 +258,7 @@ class Control:
                 | Admitted()
                 | Advance()
                 | Auxiliary()
+                | Called()
                 | Dispatched()
                 | EpochChanged()
                 | ExchangeFailed()

@@ -176,6 +176,7 @@ class _Running:
     cuts: tuple[tuple[int, int], ...]  # of an exchange whose dispatch goes on
     is_watched: bool  # the owner wants to know how far it is
     ended: asyncio.Future[None]
+    is_spare: bool  # it uses what others leave of the lanes
     unsent: int = 0  # chunks of this site's making that refer to the buffer
 
 
@@ -228,6 +229,8 @@ class DataPlane:
         trees: tuple[int, ...] | None = None,
         is_watched: bool = True,
         receivers: frozenset[int] | None = None,
+        followers: frozenset[int] = frozenset(),
+        is_spare: bool = False,
     ) -> tuple[int, int | None] | None:
         """Take part in an exchange, to its end.
 
@@ -242,6 +245,8 @@ class DataPlane:
                 (``dispatched``); None where all chunks are dealt by share.
             is_watched: whether to tell the owner of every chunk that is finished here.
             receivers: who gets the result; None for every member but a source.
+            followers: members that contribute nothing, where there is no source.
+            is_spare: whether it uses what other exchanges leave of the lanes.
 
         Returns:
             The tree of the chunk that was finished last here, and the neighbour that sent it.
@@ -265,9 +270,10 @@ class DataPlane:
         try:
             exchange = self._exchanges.open(number, terms)
             running = self._running[number] = _Running(
-                exchange, cuts, is_watched, self._loop.create_future()
+                exchange, cuts, is_watched, self._loop.create_future(), is_spare
             )
-            actions = exchange.begin(plan, chunks, total, buffer, weight, terms.source, receivers)
+            ends = terms.source, receivers, followers
+            actions = exchange.begin(plan, chunks, total, buffer, weight, *ends)
             self._act(actions, running)
         except PeerError as error:
             self.fail(error)
@@ -338,6 +344,7 @@ class DataPlane:
                 if running is not None:
                     running.unsent += 1
                     action.counted_by = running
+                    action.is_spare = running.is_spare
                 self._send(action)
             elif type(action) is Held:
                 if running is not None and running.is_watched:

@@ -59,6 +59,7 @@ class Exchange:
         weight: float,
         source: int | None = None,
         receivers: frozenset[int] | None = None,
+        followers: frozenset[int] = frozenset(),
     ) -> list[Action]:
         """Take part, with this site's contribution.
 
@@ -70,16 +71,19 @@ class Exchange:
             weight: of the contribution, > 0.
             source: the only contributor, whose elements the others get; None where all contribute.
             receivers: whose buffers the result goes to; None for every member but a source.
+            followers: members that contribute nothing, where there is no source.
 
         Raises:
             OutOfPlaceMessage: early data was added to a sum, and does not belong there.
         """
         self._total = total
         buffer = in_one_piece(buffer)
-        contributors = None if source is None else frozenset({source})
+        contributors = plan.members - followers if followers else None
+        if source is not None:
+            contributors = frozenset({source})
         if source is not None and receivers is None:
             receivers = plan.members - {source}
-        contributes = source is None or source == self._site
+        contributes = contributors is None or self._site in contributors
         own_sums = self.reduction.sums if contributes else None
         self.reduction.begin(plan, total, self.spread, contributors)
         self.spread.begin(plan, total, buffer, receivers, own_sums)

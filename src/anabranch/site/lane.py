@@ -8,6 +8,9 @@ What bounds the queues, however slow the link:
   route there, and gets one back when the relay has passed a chunk on. The credits of one route do
   not touch another's, and a receiver always takes what it is sent, so no circle of relays can come
   to wait for itself and a slow link holds up nothing but what must cross it.
+
+What is *spare* (the state of training, handed to a newcomer while the others go on) uses what all
+else leaves of the link, and one message in ten at least, so that it arrives however busy that is.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import asyncio
 import heapq
 import math
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import chain
 
 from msgspec import structs
@@ -30,6 +33,7 @@ from anabranch.site.actions import Send
 Path = tuple[int, ...]
 
 _REMEMBERED = 1 << 16  # chunks that were sent, for a peer that refuses one
+_BEFORE_SPARE = 9  # messages that are sent before a spare one that waits
 
 
 def relay_window(there: Link, back: Link | None, chunk_bytes: int) -> int:
@@ -68,6 +72,40 @@ def priority(message: ChunkMessage) -> tuple[int, bool, int, bool]:
 _Entry = tuple[int, bool, int, bool, int, Send]  # its priority, its place between equals, and what
 
 
+class _Ready:
+    """What may be sent now, in order: what is spare in the gaps of all else, and now and then."""
+
+    def __init__(self) -> None:
+        self._urgent: list[_Entry] = []
+        self._spare: list[_Entry] = []
+        self._before = 0  # messages that were sent while a spare one waited
+
+    def __bool__(self) -> bool:
+        return bool(self._urgent or self._spare)
+
+    def __iter__(self) -> Iterator[_Entry]:
+        return chain(self._urgent, self._spare)
+
+    def push(self, entry: _Entry) -> None:
+        """Add one."""
+        heapq.heappush(self._spare if entry[-1].is_spare else self._urgent, entry)
+
+    def pop(self) -> Send:
+        """Take out what is to be sent next."""
+        if self._urgent and not (self._spare and self._before >= _BEFORE_SPARE):
+            self._before += bool(self._spare)
+            return heapq.heappop(self._urgent)[-1]
+        self._before = 0
+        return heapq.heappop(self._spare)[-1]
+
+    def keep(self, entries: list[_Entry]) -> None:
+        """Forget all but these."""
+        self._urgent = [entry for entry in entries if not entry[-1].is_spare]
+        self._spare = [entry for entry in entries if entry[-1].is_spare]
+        heapq.heapify(self._urgent)
+        heapq.heapify(self._spare)
+
+
 class Lane:
     """The queue towards one neighbour and the tasks that empty it.
 
@@ -101,7 +139,7 @@ class Lane:
         self._has_been_sent = sent
         self._failed = failed
         self._stamp = stamp
-        self._ready: list[_Entry] = []
+        self._ready = _Ready()
         self._parked: defaultdict[Path, deque[_Entry]] = defaultdict(deque)  # waits for credit
         self._window = window
         self._credit: defaultdict[Path, int] = defaultdict(lambda: window)
@@ -124,7 +162,7 @@ class Lane:
                 self._parked[path].append(entry)
                 return
             self._credit[path] -= 1
-        heapq.heappush(self._ready, entry)
+        self._ready.push(entry)
         self._wake.set()
 
     def credit(self, path: Path) -> None:
@@ -136,7 +174,7 @@ class Lane:
         if self._credit.get(path, self._window) >= self._window:
             raise OutOfPlaceMessage(f"a credit for {path}, of which nothing is outstanding")
         if self._parked.get(path):
-            heapq.heappush(self._ready, self._parked[path].popleft())
+            self._ready.push(self._parked[path].popleft())
             self._wake.set()
         else:
             self._credit[path] += 1
@@ -155,7 +193,7 @@ class Lane:
                     backlogged = False
                     self._wake.clear()
                     await self._wake.wait()
-                send = self._leaving[strand] = heapq.heappop(self._ready)[-1]
+                send = self._leaving[strand] = self._ready.pop()
                 send.has_left = True
                 self._note(send.message)
                 message, measured = send.message, self._stamp is not None
@@ -197,8 +235,7 @@ class Lane:
             withdrawn.append(entry[-1])
             if path[-2] != self._site:
                 self._credit[path] += 1
-        self._ready = kept
-        heapq.heapify(self._ready)
+        self._ready.keep(kept)
         for path, waiting in self._parked.items():
             if path[0] == self._site:
                 withdrawn += [entry[-1] for entry in waiting if entry[0] == exchange]
@@ -206,7 +243,7 @@ class Lane:
         for path in [path for path, waiting in self._parked.items() if waiting]:
             while self._parked[path] and self._credit[path]:
                 self._credit[path] -= 1
-                heapq.heappush(self._ready, self._parked[path].popleft())
+                self._ready.push(self._parked[path].popleft())
                 self._wake.set()
         return withdrawn
 
@@ -218,7 +255,7 @@ class Lane:
         self.close()
         parked = chain.from_iterable(self._parked.values())
         waiting = [*self._leaving.values(), *(entry[-1] for entry in chain(self._ready, parked))]
-        self._leaving, self._ready, self._parked = {}, [], defaultdict(deque)
+        self._leaving, self._ready, self._parked = {}, _Ready(), defaultdict(deque)
         for send in waiting:
             self._has_been_sent(send)
 

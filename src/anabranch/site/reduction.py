@@ -140,7 +140,7 @@ class Reduction:
         self._total = 0  # those that the buffer has
         self._due = 0  # those dealt whose sum passes here
         self._contributes = False
-        self._is_lone = False  # there is one contributor
+        self._is_lone = False  # there is one contributor, whose elements are the result as they are
         self._awaits_own = False  # this site contributes, and has not yet
         self._own: tuple[Buffer, float] | None = None
         self._own_bytes: memoryview | None = None  # as they travel, if they lie so in one piece
@@ -166,7 +166,10 @@ class Reduction:
         self._places = places_up(plan, self._site, contributors)
         self._contributes = self._site in (plan.members if contributors is None else contributors)
         self._awaits_own = self._contributes
-        self._is_lone = contributors is not None and len(contributors) == 1
+        is_lone = contributors is not None and len(contributors) == 1
+        # A sum has its weight, and a child's mean of two bytes an element is multiplied by it.
+        op, is_half = self._arithmetic.op, self._arithmetic.item_bytes == 2
+        self._is_lone = is_lone and op != Op.SUM and not (op == Op.MEAN and is_half)
 
     def deal(self, chunks: Sequence[Chunk]) -> list[Action]:
         """Take in the next chunks and the trees that carry them.
