@@ -9,6 +9,8 @@ import pytest
 from anabranch import plan as plans
 from anabranch.net.errors import OutOfPlaceMessage, OversizedMessage
 from anabranch.net.messages import (
+    Called,
+    Contribution,
     Dispatched,
     ExchangeEnded,
     ExchangeFailed,
@@ -17,9 +19,11 @@ from anabranch.net.messages import (
     Gathered,
     GatherFailed,
     Grant,
+    Holding,
     Message,
     NoMoreRounds,
     Progress,
+    Settled,
     Signature,
     Subgrouped,
 )
@@ -33,11 +37,15 @@ SECOND = fapt(OVERLAY, roots=2, version=2)
 SMALL = Signature(op=0, wire=0, elements=100)
 
 
-def make(most_bytes: float = math.inf, dispatching: Dispatching | None = None) -> Channels:
+def make(
+    most_bytes: float = math.inf, dispatching: Dispatching | None = None, repairs: bool = False
+) -> Channels:
     def chunking(plan: Plan, elements: int) -> int:
         return max(1, elements // 10)
 
-    return Channels(lambda site: f"site {site}", 4, PLAN, most_bytes, chunking, dispatching)
+    return Channels(
+        lambda site: f"site {site}", 4, PLAN, most_bytes, chunking, dispatching, repairs
+    )
 
 
 def request(
@@ -440,3 +448,54 @@ def test_a_broadcast_is_dealt_beforehand() -> None:
     ]
     assert len(said) == len(channels.all.members)
     assert all(isinstance(grant, Grant) and grant.trees is None for grant in said)
+
+
+# --- members that follow
+
+
+def test_members_that_follow_are_told_of_calls_and_contribute_nothing_to_them() -> None:
+    channels = make(repairs=True)
+    channels.followers = {3}
+    first = request(channels, 1, 1)
+    assert first.say[0] == (3, Called(1, 1, SMALL))
+    channels.followers.clear()  # it is fixed by the first request
+    asked = [request(channels, site, 1).say for site in (0, 2, 3)]
+    grants = [grant for said in (first.say[1:], *asked) for _, grant in said]
+    assert grants == [Grant(0, 1, 1, 1, "", 10, settles=True, followers=(3,))] * 4
+    settled = [channels.hold(site, Holding(0, 1, 0, ((0, 100),))).say for site in range(4)][-1]
+    assert [(site, told) for site, told in settled if site == 0] == [
+        (0, Settled(0, 1, (0, 1, 2, 3), (Contribution(0, 100, (0, 1, 2)),)))
+    ]
+    for site in range(4):
+        end(channels, site, 1)
+    assert not channels.is_busy
+    assert Called not in [type(told) for _, told in request(channels, 0, 2).say]
+
+
+def test_a_member_that_follows_is_told_of_no_gathering_and_of_no_broadcast_of_its_own() -> None:
+    channels = make(repairs=True)
+    channels.followers = {3}
+    channels.gather(0, Gather(0, 1, b""))
+    assert channels.gather(1, Gather(0, 1, b"")).say == []
+    for site in (2, 3):
+        channels.gather(site, Gather(0, 1, b""))
+    own = Signature(op=4, wire=0, elements=100, source=3)
+    assert request(channels, 0, 1, signature=own).say == []
+    others = Signature(op=4, wire=0, elements=100, source=1)
+    assert request(channels, 0, 2, signature=others).say == [(3, Called(2, 3, others))]
+    said = channels.gather(0, Gather(0, 2, b"state", admits=True)).say
+    assert said == [(3, Called(2, 4, None))]
+
+
+def test_no_site_is_let_in_while_one_follows_or_is_handed_the_state() -> None:
+    channels = make(repairs=True)
+    assert not channels.is_busy
+    channels.followers = {3}
+    assert channels.is_busy
+    channels.lose({3}, SECOND)
+    assert not channels.is_busy
+    handed_on = Signature(op=4, wire=0, elements=100, receivers=(2,))
+    for site in range(3):
+        said = request(channels, site, 1, signature=handed_on)
+        assert not [told for _, told in said.say if isinstance(told, Called)]
+    assert channels.is_busy

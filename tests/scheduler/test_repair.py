@@ -98,3 +98,30 @@ def test_a_broadcast_goes_on_from_its_source_or_from_who_has_it() -> None:
     for site in (0, 1, 3):
         gone.hear(site, 1, ((0, 99),))
     assert gone.mend(lambda: 8) is None
+
+
+def test_who_follows_contributes_nothing_and_gets_it_all() -> None:
+    exchange = Unsettled(7, 100, range(4), None, followers={3})
+    assert exchange.contributions == (Contribution(0, 100, (0, 1, 2)),)
+    assert not exchange.is_whole
+    exchange.interrupt((0, 1, 3))
+    exchange.hear(0, 1, ())
+    exchange.hear(1, 1, ((0, 40),))
+    assert exchange.hear(3, 1, ((0, 50),))
+    numbers = count(8)
+    assert exchange.mend(lambda: next(numbers)) == (
+        RepairPart(8, None, (0, 1, 3), ((50, 100),)),
+        RepairPart(9, 3, (0, 1), ((0, 50),)),
+    )
+    assert exchange.contributions == (
+        Contribution(0, 50, (0, 1, 2)),
+        Contribution(50, 100, (0, 1)),
+    )
+
+
+def test_where_all_that_contributed_are_lost_nothing_completes_it() -> None:
+    exchange = Unsettled(7, 100, range(4), None, followers={2, 3})
+    exchange.interrupt((2, 3))
+    exchange.hear(2, 1, ((0, 50),))
+    assert exchange.hear(3, 1, ())
+    assert exchange.mend(lambda: 8) is None

@@ -77,9 +77,9 @@ class Bench:
     def _has_been_sent(self, send: Send) -> None:
         self.sent.append(send.message)
 
-    def put(self, *messages: ChunkMessage) -> None:
+    def put(self, *messages: ChunkMessage, is_spare: bool = False) -> None:
         for message in messages:
-            send = Send(message, memoryview(PAYLOAD))
+            send = Send(message, memoryview(PAYLOAD), is_spare=is_spare)
             self.sends.append(send)
             self.lane.put(send)
 
@@ -116,6 +116,27 @@ def test_equals_go_in_the_order_they_came() -> None:
     async def play(bench: Bench) -> None:
         bench.put(down(0, RELAYED), down(0), down(0, OTHER))
         await bench.hears(down(0, RELAYED), down(0), down(0, OTHER))
+
+    on_bench(play)
+
+
+def test_what_is_spare_goes_in_the_gaps_and_one_in_ten() -> None:
+    async def play(bench: Bench) -> None:
+        bench.put(*map(down, range(3)), is_spare=True)
+        bench.put(*(down(chunk, exchange=2) for chunk in range(12)))
+        urgent = [down(chunk, exchange=2) for chunk in range(12)]
+        await bench.hears(*urgent[:9], down(0), *urgent[9:], down(1), down(2))
+
+    on_bench(play)
+
+
+def test_what_is_spare_is_withdrawn_and_handed_back_like_all_else() -> None:
+    async def play(bench: Bench) -> None:
+        bench.put(down(0), down(1, exchange=2))
+        bench.put(down(2, exchange=3), down(3, exchange=4), is_spare=True)
+        assert [each.message for each in bench.lane.withdraw(3)] == [down(2, exchange=3)]
+        bench.lane.drop()
+        assert bench.sent == [down(0), down(1, exchange=2), down(3, exchange=4)]
 
     on_bench(play)
 
