@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from anabranch.net.errors import OutOfPlaceMessage
+from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage
 from anabranch.net.messages import (
     Abort,
     AnyMessage,
@@ -36,6 +36,8 @@ from anabranch.scheduler.channels import Outcome
 from anabranch.scheduler.planning import Planning
 from anabranch.scheduler.run import Run
 from anabranch.scheduler.served_pace import ServedPace
+
+_MOST_SAID = 200  # characters
 
 
 class Admission:
@@ -133,6 +135,8 @@ class Admission:
     def in_step(self, site: int, message: InStep) -> None:
         """Hear that a member that has followed takes part like any other from now on."""
         run = self._run
+        if message.kept < 0 or len(message.why) > _MOST_SAID:
+            raise MalformedMessage(f"{run.name(site)} is in step with {message.kept} calls kept")
         if site not in run.channels.followers:
             return
         run.channels.followers.discard(site)

@@ -341,21 +341,32 @@ class Channels:
         outcome: Outcome,
     ) -> None:
         """Say who sends which part of a buffer to those that have none of it."""
+        if unsettled.generation:
+            return  # something was lost before all had asked: it is said once all have answered
         number, signature, version = granted.number, granted.signature, granted.plan.version
+        parts = self._handed_on(book, signature, version, unsettled)
+        begin = Repair(channel, number, 0, version, "", parts)
+        outcome.say += [(member, begin) for member in book.members]
+
+    def _handed_on(
+        self, book: ExchangeBook, signature: Signature, version: int, unsettled: Unsettled
+    ) -> tuple[RepairPart, ...]:
+        """Return which part each of those that have all of a buffer sends to those that lack it."""
         holders = {*book.members} - {*signature.receivers}
-        parts = []
-        for receiver in sorted({*book.members} & {*signature.receivers}):
-            found = self._transferring(holders, receiver, signature.elements, version)
-            for source, elements, plan in found:
+
+        def parts_for(receiver: int, lacks: Ranges) -> list[RepairPart]:
+            found = self._transferring(holders, receiver, ranges.length(lacks), version)
+            parts = []
+            for source, places, plan in found:
                 exchange, way = self._counter.next(), plans.dumps(plan)
+                elements = ranges.places(lacks, places)
                 parts.append(RepairPart(exchange, source, (receiver,), elements, way))
             if not found:  # no holder reaches it and is reached: over the trees of all
-                everything, source = ((0, signature.elements),), min(holders)
-                part = RepairPart(self._counter.next(), source, (receiver,), everything)
-                parts.append(part)
-        unsettled.begin((*parts,))
-        begin = Repair(channel, number, 0, version, "", (*parts,))
-        outcome.say += [(member, begin) for member in book.members]
+                everyone = self._counter.next(), min(holders), (receiver,)
+                parts.append(RepairPart(*everyone, lacks))
+            return parts
+
+        return unsettled.hand_on(parts_for)
 
     def _check(self, site: int, signature: Signature) -> None:
         if (
@@ -699,7 +710,12 @@ class Channels:
         self, book: ExchangeBook, message: Holding, unsettled: Unsettled, outcome: Outcome
     ) -> None:
         channel, number = message.channel, message.number
-        parts = unsettled.mend(self._counter.next)
+        _, signature = book.held[number]
+        parts: tuple[RepairPart, ...] | None
+        if {*book.members} - {*signature.receivers} and signature.receivers:
+            parts = self._handed_on(book, signature, book.plan.version, unsettled)
+        else:
+            parts = unsettled.mend(self._counter.next)
         if parts is None:
             reason = "all sites that contributed are lost"
             if unsettled.sources is not None:

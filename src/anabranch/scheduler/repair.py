@@ -90,10 +90,6 @@ class Unsettled:
         self._held[site] = held
         return self._is_mending and len(self._held) == len(self._members)
 
-    def begin(self, parts: tuple[RepairPart, ...]) -> None:
-        """Take note of what completes a transfer, which nothing has interrupted yet."""
-        self.exchanges = tuple(part.exchange for part in parts)
-
     def mend(self, next_exchange: Callable[[], int]) -> tuple[RepairPart, ...] | None:
         """Return what completes it, once all have answered.
 
@@ -132,6 +128,28 @@ class Unsettled:
         self.exchanges = tuple(part.exchange for part in parts)
         again, before = self.repaired
         self.repaired = again + ranges.length(missing), before + spread
+        return tuple(parts)
+
+    def hand_on(
+        self, parts_for: Callable[[int, Ranges], Collection[RepairPart]]
+    ) -> tuple[RepairPart, ...]:
+        """Return what completes a transfer, at first or once all have answered.
+
+        Args:
+            parts_for: makes what hands to a site, over ways of its own, what it lacks.
+        """
+        assert self.sources is not None
+        self._is_mending = False
+        held, self._held = self._held, {}
+        parts: list[RepairPart] = []
+        for site in sorted(self._members - self.sources):
+            if lacks := ranges.minus(self._all, held.get(site, ())):
+                parts += parts_for(site, lacks)
+        self.exchanges = tuple(part.exchange for part in parts)
+        if self.generation:
+            again, before = self.repaired
+            spread = sum(ranges.length(part.ranges) for part in parts)
+            self.repaired = again, before + spread
         return tuple(parts)
 
     def _contribute(self, again: Ranges, sites: tuple[int, ...]) -> None:
