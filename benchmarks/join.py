@@ -6,9 +6,10 @@
 Four sites are processes in network namespaces, joined by links that the kernel holds to RATE_BPS
 each way. Three of them all-reduce a gradient in a loop, and call `admit` before each round; the
 fourth joins, gets the state (as many float32 as the gradient has) from all three, and all-reduces
-with them. Compared are the seconds in which the state came with those that the links to the
-newcomer need for it at least; the longest round of the others with their median before; and their
-median rounds before and after.
+with them. Compared are the others' steps before it was let in with those until it contributes (the
+median, and the longest), and with those after; and the seconds in which the state came with those
+that the links to the newcomer need for it at least. Results of the others' exchanges come over
+these links meanwhile, and go first.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from anabranch.overlay import Link, Overlay, Site, dumps
 SITES = 4
 RATE_BPS = 400e6
 ELEMENTS = 61_000_000
-ROUNDS = 4  # before the newcomer is started, and after it was let in
+ROUNDS, ROUNDS_AFTER = 4, 9  # before the newcomer is started, and after it was let in
 START_S = 300.0
 TOKEN = "join"
 
@@ -55,16 +56,17 @@ def take_part(name: str, scheduler: str, address: str, elements: int) -> None:
     gradient = np.ones(elements, np.float32)
     with anabranch.join(scheduler, name, host=address, insecure=True) as group:
         after = 0
-        while after < ROUNDS:
+        while after < ROUNDS_AFTER:
             began = time.monotonic()
             state = group.admit({"weights": weights})
             admitted = time.monotonic()
             if state is not None:
                 weights = state["weights"]
-            group.all_reduce(gradient)
+            handle = group.all_reduce(gradient)
             ended = time.monotonic()
             after += group.size == SITES
             line = {"began": began, "admitted": admitted, "ended": ended, "sites": group.size}
+            line["whole"] = handle.contributors is None  # all sites have contributed
             print(json.dumps(line | {"got": state is not None}), flush=True)
 
 
@@ -119,21 +121,26 @@ def account(lines: list[list[dict[str, Any]]], elements: int) -> dict[str, Any]:
     (first, *_) = lines[-1]  # the newcomer's
     members = lines[0]
     let_in = next(i for i, line in enumerate(members) if line["sites"] == SITES)
-    # All wait for the state from when the last member has called until each has it.
+    takes_part = next(i for i in range(let_in, len(members)) if members[i]["whole"])
     called = max(own[let_in]["began"] for own in lines[:-1])
     transfer_s = first["admitted"] - called
-    before = [line["ended"] - line["admitted"] for line in members[1:let_in]]
-    after = [line["ended"] - line["admitted"] for line in members[let_in:]]
+    steps = [line["ended"] - line["began"] for line in members]
+    before, joining, after = (
+        steps[1:let_in],
+        steps[let_in : takes_part + 1],
+        steps[takes_part + 2 :],
+    )
     limit_s = 32 * elements / ((SITES - 1) * RATE_BPS)
-    longest_s = members[let_in]["ended"] - members[let_in]["began"]
     return {
         "transfer_s": round(transfer_s, 3),
         "limit_s": round(limit_s, 3),
         "share_of_limit": round(limit_s / transfer_s, 3),
-        "round_before_s": round(median(before), 3),
-        "round_after_s": round(median(after), 3),
-        "longest_s": round(longest_s, 3),
-        "rounds_it_cost": round((longest_s - median(after)) / median(before), 3),
+        "step_before_s": round(median(before), 3),
+        "steps_until_it_contributes": len(joining),
+        "step_while_it_joins_s": round(median(joining), 3),
+        "longest_while_it_joins_s": round(max(joining), 3),
+        "longest_over_before": round(max(joining) / median(before), 3),
+        "step_after_s": round(median(after), 3),
         "admit_without_newcomers_s": round(
             median(line["admitted"] - line["began"] for line in members[1:let_in]), 4
         ),
