@@ -499,3 +499,14 @@ def test_no_site_is_let_in_while_one_follows_or_is_handed_the_state() -> None:
         said = request(channels, site, 1, signature=handed_on)
         assert not [told for _, told in said.say if isinstance(told, Called)]
     assert channels.is_busy
+
+
+def test_what_takes_more_than_the_room_waits_for_a_member_that_follows() -> None:
+    channels = make(most_bytes=399, repairs=True)
+    assert any(isinstance(told, Grant) for _, told in request(channels, 0, 1).say)
+    channels = make(most_bytes=399, repairs=True)
+    channels.followers = {3}
+    for site in range(3):
+        said = request(channels, site, 1).say
+        assert not any(isinstance(told, Grant) for _, told in said)
+    assert [site for site, _ in request(channels, 3, 1).say] == [0, 1, 2, 3]

@@ -223,6 +223,7 @@ class Channels:
         signature = message.signature
         self._check(site, signature)
         is_first = message.number > book.latest
+        book.has_followers = book is self.all and bool(self.followers)
         answers = book.request(site, message.number, signature)
         outcome = Outcome()
         if answers is None:

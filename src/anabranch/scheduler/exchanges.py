@@ -171,10 +171,15 @@ class Counter:
         self.latest += 1
         return self.latest
 
-    def has_room(self, size_bytes: int) -> bool:
-        """Return whether an exchange of this size may begin."""
+    def has_room(self, size_bytes: int, at_most: bool) -> bool:
+        """Return whether an exchange of this size may begin; one that needs more, only alone.
+
+        Args:
+            size_bytes: of its buffer.
+            at_most: whether one that needs more may not, as data may come early that has to fit.
+        """
         under_way = self.bytes_under_way
-        return not under_way or under_way + size_bytes <= self._most_bytes
+        return (not under_way and not at_most) or under_way + size_bytes <= self._most_bytes
 
 
 class ExchangeBook:
@@ -189,6 +194,9 @@ class ExchangeBook:
         counter: shared by the books of one run.
         is_known: whether all members know of their channel from the first, or learn by
             ``known_from_now``.
+
+    Attributes:
+        has_followers: whether members follow, to whom a result may come before they have asked.
     """
 
     def __init__(
@@ -214,6 +222,7 @@ class ExchangeBook:
         self._last_call = math.inf  # whatever is called after this place fails
         self._last: int | None = None  # no exchange after this one is held
         self._settled: frozenset[int] = frozenset()  # before this book was restored
+        self.has_followers = False
 
     @property
     def latest(self) -> int:
@@ -586,7 +595,7 @@ class ExchangeBook:
         # contributes, the others' buffers are overwritten before a late one can disagree.
         have_all_asked = number <= min(self._asked.values())
         all_contribute = signature.source is None and not signature.receivers
-        may_begin = all_contribute and self._counter.has_room(size_bytes)
+        may_begin = all_contribute and self._counter.has_room(size_bytes, self.has_followers)
         if not may_begin and not have_all_asked:
             return False
         self._counter.bytes_under_way += size_bytes
