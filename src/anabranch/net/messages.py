@@ -535,8 +535,8 @@ class Admitted(Message, frozen=True):
         newcomers: those of them that have not got the state of training.
         holders: those that have.
         plan_json: from now on; empty where it is as before.
-        follows: whether the newcomers *follow* until they are :class:`InStep`: the others do not
-            wait while they get the state; meanwhile they contribute nothing, and get all results.
+        follows: whether the newcomers *follow* from when the state is handed to them until they are
+            :class:`InStep`: the others do not wait; they contribute nothing, and get all results.
     """
 
     number: int

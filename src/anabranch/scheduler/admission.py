@@ -111,12 +111,13 @@ class Admission:
             holders: members that have the state of training; none at a group's first gathering.
         """
         run = self._run
+        follow = bool(holders)  # those that have the state go on while they hand it on
         holders = holders or frozenset({min(run.channels.members(0))})
         asking, out_of_reach = self._newcomers.asking, run.members.out_of_reach
         losses = run.losses.returned(run.overlay, asking, out_of_reach)
         sites = self._newcomers.asking - losses.lost
         if not sites or run.channels.is_busy:
-            return run.channels.admit(number, (), holders, run.channels.all.plan)
+            return run.channels.admit(number, (), holders, run.channels.all.plan, follow)
         now_s = run.since_start_s()
         run.losses = losses
         self._newcomers.forget(*sites)
@@ -124,8 +125,6 @@ class Admission:
             past -= sites
         for site in sorted(sites):
             run.write_joined(site, now_s)
-        # Where all have the state, none has to wait while they hand it on.
-        follow = holders == {*run.channels.members(0)}
         plan = self._planning.for_the_rest(sites if follow else ())
         outcome = run.channels.admit(number, sites, holders, plan, follow)
         self._remember()
@@ -137,7 +136,7 @@ class Admission:
         run = self._run
         if message.kept < 0 or len(message.why) > _MOST_SAID:
             raise MalformedMessage(f"{run.name(site)} is in step with {message.kept} calls kept")
-        if site not in run.channels.followers:
+        if site not in run.channels.followers | self._planning.leaves:
             return
         run.channels.followers.discard(site)
         run.note(

@@ -189,6 +189,7 @@ class Channels:
         self._asked: dict[int, list[tuple[int, ...]]] = {}
         self.largest_elements = 0
         self.followers: set[int] = set()
+        self._will_follow = False  # those that the state is handed to next
         # Those of exchanges of all sites that were called for and have not begun, by number.
         self._followers_of: dict[int, frozenset[int]] = {}
 
@@ -229,7 +230,10 @@ class Channels:
         if answers is None:
             outcome.say.append((site, NoMoreRounds(message.number)))
             return outcome
-        if is_first and book is self.all and self.followers and not signature.receivers:
+        if is_first and book is self.all and signature.receivers and self._will_follow:
+            self._will_follow = False
+            self.followers |= {*signature.receivers} & {*book.members}
+        elif is_first and book is self.all and self.followers:
             self._followers_of[message.number] = frozenset(self.followers)
             self._let_follow(site, message.number, signature, outcome)
         self._answer(message.channel, book, answers, outcome)
@@ -755,7 +759,8 @@ class Channels:
             sites: that are let in; there may be none.
             holders: members that have the state of training.
             plan: for all of them; where there are new ones, its version follows that in force.
-            follow: whether they follow, until they are in step.
+            follow: whether those that have not got the state follow, from when it is handed to them
+                until they are in step.
         """
         outcome, book = Outcome(), self.all
         if sites:
@@ -766,8 +771,6 @@ class Channels:
                 if other.members:
                     other.issue(plans.restrict(plan, other.members))
             book.admit(sites, plan)
-            if follow:
-                self.followers |= {*sites}
             self._gone -= {*sites}
             self._lost -= {*sites}
             # Subgroups that are asked for from now on may have the new members; one that some of
@@ -789,14 +792,16 @@ class Channels:
                 site: [members for members in asked if members in awaited]
                 for site, asked in self._asked.items()
             }
+        newcomers = tuple(site for site in book.members if site not in holders)
+        self._will_follow = follow and bool(newcomers)
         admitted = Admitted(
             number,
             book.latest,
             book.members,
-            tuple(site for site in book.members if site not in holders),
+            newcomers,
             tuple(sorted(holders)),
             plans.dumps(plan) if sites else "",
-            follow and bool(sites),
+            self._will_follow,
         )
         outcome.say = [(member, admitted) for member in book.members]
         return outcome

@@ -34,6 +34,9 @@ class Planning:
         planner: plans for what is left where something is lost; None where the run then ends.
         remember: writes down what a restart needs.
         form_groups: called with plans whose groups are others, where workers move in groups.
+
+    Attributes:
+        leaves: sites to which the latest plan for what is left gives nothing to do for others.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Planning:
         self._remember = remember
         self._auxiliary = plan.version, _flat(plan)  # the paths that sites have, of which plan
         self._replan_loop: ReplanLoop | None = None  # from the run's beginning on
+        self.leaves: frozenset[int] = frozenset()
 
     @property
     def _believed(self) -> Overlay:
@@ -68,9 +72,11 @@ class Planning:
         assert self._planner is not None
         version = self._run.channels.all.plan.version + 1
         losses, followers = self._run.losses, {*newcomers} | self._run.channels.followers
+        self.leaves = frozenset()
         if followers:
             plan = losses.plan_beside(self._believed, version, self._planner, followers)
             if plan is not None:
+                self.leaves = frozenset(followers)
                 return plan
         return losses.plan(self._believed, version, self._planner)
 

@@ -64,6 +64,6 @@ class Returning:
                 (first, *_) = standing.channels
                 counts = {"asked": told[-1].exchanges, "gathered": told[-1].number}
                 channels = (structs.replace(first, **counts),)
-                standing = Standing(channels, True, told[-1].follows)
+                standing = Standing(channels, True)
             found[site] = standing
         return found

@@ -170,7 +170,8 @@ class Collectives:
         self._round_trip_s = 0.0  # to the scheduler, as it last was
         self._site = 0
         self._most_kept_bytes = math.inf
-        self._following: Following | None = None  # from when this site was let in until in step
+        self._following: Following | None = None  # from when this site was let in
+        self._gets_state = False  # so that members go on meanwhile
         self._made: set[asyncio.Task[Any]] = set()  # calls in the place of the program
         self.is_new = False
 
@@ -233,6 +234,7 @@ class Collectives:
                 buffer.write(0, result)
                 return replace(done, was_kept=True)
         number = self._ask_for_next(channel, terms)
+        self._gets_state |= self._site in terms.receivers
         self._make_called()  # what others have called for after it
         return await self._take_part(channel, number, buffer, terms, weight, more)
 
@@ -515,7 +517,8 @@ class Collectives:
                     void(self._plane, repair)
         channels = sorted(self._channels.items())
         standings = [state.standing(number, self._site) for number, state in channels]
-        follows = self._following is not None and not self._following.is_in_step
+        following = self._following if self._gets_state else None
+        follows = following is not None and not following.is_in_step
         self._scheduler.post(Standing((*standings,), self.is_new, follows))
         for members, future in self._subgroups.items():
             if not future.done():
@@ -636,8 +639,8 @@ class Collectives:
         """Take note of how far the members are, and of those that are new."""
         state = self._channels[0]
         future = state.gathering.pop(0 if self.is_new else message.number).answered
-        if self.is_new and message.follows:
-            self._following = Following(self._most_kept_bytes)
+        if message.follows and self._site in message.newcomers:
+            self._following, self._gets_state = Following(self._most_kept_bytes), False
         self.is_new = False
         for each in self._channels.values():  # all members' gatherings before this one have ended
             each.answers.clear()
