@@ -294,6 +294,14 @@ def test_a_tree_whose_root_dies_is_formed_anew_and_again_when_it_is_back(tmp_pat
     assert max(np.diff(steps_s)) < 2 * np.median(np.diff(steps_s))
 
 
+def test_what_a_root_had_sent_before_it_died_is_taken(tmp_path: Path) -> None:
+    faults = [
+        'kind = "kill", site = "site2", at_s = 3.38, for_s = 1.0',
+        'kind = "slow", site = "site1", at_s = 1.988, for_s = 4.0, factor = 3.0',
+    ]
+    assert formed(meshed(tmp_path, faults, '{kind = "safa", fraction = 0.5}', network=17))
+
+
 @seeds(6, 40)
 def test_trees_are_formed_anew_whatever_dies_comes_back_or_becomes_slow(
     seed: int, tmp_path: Path

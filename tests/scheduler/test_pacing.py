@@ -478,6 +478,7 @@ def test_a_group_whose_way_is_broken_gives_up_what_is_under_way_and_no_other_doe
     assert given_up.discarded == ((0, 1), (1, 1))
     assert given_up.abandoned == ((0, 1), (1, 1))
     assert decisions == (given_up,)
+    assert book.epochs[0] == 0  # nothing of it is made again
     book.reform([(1, 4), (5,), (6,)], kept=[6])
     assert book.came(2, 1, 1, 2.5) == ()  # a server had it all the same
     assert went(all_of(book, (4, 5), 1, 3.0)) == []

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from anabranch._typed_toml import Seconds, Table
+from anabranch._typed_toml import Positive, Seconds, Table
 from anabranch.overlay import Overlay
 from anabranch.plan._fapt import fastest_paths
 from anabranch.plan._forest import fastest_tree, objective
@@ -39,6 +39,8 @@ class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="fores
         server: the site that holds the model; None for the one that fastest paths lead to.
         search: how the groups are found: the paper's ``eda``, ``local`` or ``exact``; or ``given``.
         latency_weight, spread_weight: lambda_1 and lambda_2 of eq. 14.
+        elements: of the model, by which transfers are reckoned. Where none are given, a scenario
+            knows them from its task, and takes a million for code of one's own.
         compute_s: seconds that workers compute an update, by name; other sites only relay. Where
             none is given, a scenario takes them from its [compute], and else all sites but the
             server are alike.
@@ -51,6 +53,7 @@ class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="fores
     search: AnyForestSearch = LocalForest()
     latency_weight: float = 0.5
     spread_weight: float = 0.1
+    elements: Positive | None = None
     compute_s: dict[str, Seconds] | None = None
     deep: ClassVar[bool] = False
 
@@ -94,6 +97,7 @@ class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="fores
             search=self.search.among(names),
             latency_weight=self.latency_weight,
             spread_weight=self.spread_weight,
+            elements=self.elements,
             compute_s=self.compute_s,
         )
 
@@ -109,7 +113,7 @@ class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="fores
             overlay,
             server,
             compute_s,
-            _ELEMENT_BYTES * (elements or _SOME_ELEMENTS),
+            _ELEMENT_BYTES * (self.elements or elements or _SOME_ELEMENTS),
             self.latency_weight,
             self.spread_weight,
         )

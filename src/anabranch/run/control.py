@@ -31,7 +31,7 @@ from anabranch.record.log import EventLog, LogError
 from anabranch.run import replay
 from anabranch.run.checkpoints import WHOLE, Course, Job, check_course
 from anabranch.run.scenario import Scenario, check_real, with_compute_times
-from anabranch.run.scenario.tasks import Exchange
+from anabranch.run.scenario.tasks import Exchange, Own
 from anabranch.run.stdin import at_end_of_stdin
 from anabranch.run.work import buffer_elements, describe
 from anabranch.scheduler.awareness import Awareness, Search
@@ -326,8 +326,13 @@ def _plan(
     return plans.with_auxiliary(plan, _search(scenario)(believed, plan))
 
 
-def _forest_elements(scenario: Scenario, overlay: Overlay) -> int:
-    """Return how many elements the model has that a forest is planned for."""
+def _forest_elements(scenario: Scenario, overlay: Overlay) -> int | None:
+    """Return how many elements the model has that a forest is planned for, where that is known.
+
+    Of code of one's own it is not: it may need data that the scheduler's machine does not have.
+    """
+    if isinstance(scenario.task, Own):
+        return None
     return buffer_elements(scenario, tuple(site.name for site in overlay.sites), None)
 
 

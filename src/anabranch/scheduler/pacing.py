@@ -441,20 +441,21 @@ class PaceBook:
         if worker not in self._workers:
             return ()
         lead = self._lead[worker]
-        if self.adds_up:
+        # Who gives up what is under way makes no other sum of it, and takes what still comes.
+        gives_up = lead in self._giving_up or lead in self._resting
+        if self.adds_up and not gives_up:
             self.epochs[lead] += 1
             for (other, _), coming in self._coming.items():
                 if self._lead[other] == lead:
                     coming.servers.clear()
         under_way = self._under_way(worker)
-        is_known = lead in self._giving_up
         self._settled[worker] = self.made(worker)
         self._forgotten.update(under_way)
         self._pulled[worker] = _NOTHING
         decisions = (*self._leave(worker, now_s), *self._tell(now_s))
         if not self._groups[lead]:  # no iteration is under way any more
             decisions += self._begin_anew(lead, now_s)
-        if not under_way or is_known:
+        if not under_way or gives_up:
             return decisions  # it was all here: the pace has discarded it now, or it counts
         forgotten = Decision((), under_way, (), self._ledger.version)
         return (forgotten, *decisions)

@@ -34,7 +34,7 @@ class Reforming:
         believed: the network that it was made for.
         compute_s: seconds that each worker takes for an update, by index, as long as no more is
             known.
-        elements: of the model.
+        elements: of the model; None where that is not known.
         update_rate: how much a link or a compute time must have changed to count, relative.
         least_gain: how much less eq. 14 must be for another forest, in mean periods of the trees.
 
@@ -49,7 +49,7 @@ class Reforming:
         plan: Plan,
         believed: Overlay,
         compute_s: Mapping[int, float],
-        elements: int,
+        elements: int | None,
         update_rate: float = LEAST_CHANGE,
         least_gain: float = LEAST_GAIN,
     ) -> None:
