@@ -12,6 +12,7 @@ from anabranch import experiments
 from anabranch._typed_toml import tag_of
 from anabranch.experiments import EXPERIMENTS, Experiment, Lab, Outcome, Trial, WorkerOutcome
 from anabranch.experiments._lab import scenario_toml
+from anabranch.experiments.haaf import _setting as haaf
 from anabranch.experiments.netstorm import _setting as setting
 from anabranch.experiments.netstorm import fig19
 from anabranch.experiments.netstorm.fig13 import cubic_bps, hub_and_spokes, one_connection_each
@@ -51,7 +52,7 @@ class ToldLab(Lab):
             if isinstance(task, Exchange):
                 round_s *= (task.elements or ALEXNET.elements) / ALEXNET.elements
             names = [trial.overlay.sites[k].name for k in trial.scenario.workers(trial.overlay)]
-            workers = {name: WorkerOutcome(round_s, 0.1, 600.0) for name in names}
+            workers = {name: WorkerOutcome(round_s, 0.1, 600.0, 0.8 * round_s) for name in names}
             served = (0.5, 0.1, 0.2 * round_s, 0.3 * round_s, workers)
             told.append(Outcome(trial.labels, "told.toml", 4, 4 * round_s, round_s, 0, *served))
             if isinstance(task, Train):  # the larger the steps, the sooner, but not always
@@ -134,6 +135,29 @@ def test_a_paper_names_all_its_figures_and_a_figure_itself():
     assert [each.name for each in experiments.find("netstorm/fig17")] == ["netstorm/fig17"]
     with pytest.raises(ValueError, match="did you mean 'netstorm/fig1"):
         experiments.find("netstorm/fig1")
+
+
+# --- HAAF
+
+
+def test_a_forest_is_looked_at_about_as_often_as_asked_and_counts_its_trees(tmp_path: Path):
+    quick = Lab(tmp_path, quick=True)
+    run = haaf.trial(quick, haaf.SCHEMES["HAAF"], 0.6, seed=1, to_target=False)
+    (done,) = quick.measure([run])
+    assert done.trees is not None
+    assert 1 < done.trees <= haaf.WORKERS
+    assert done.look_s is not None
+    assert done.look_s == pytest.approx(haaf.LOOK_S, rel=0.5)
+    # Alone in its tree, or with others as fast, the slowest worker computes nearly all the time.
+    slowest = max(done.workers.values(), key=lambda each: each.iteration_s)
+    assert 0.9 < slowest.compute_s / slowest.iteration_s <= 1
+
+
+def test_where_workers_wait_for_each_other_each_round_is_looked_at(tmp_path: Path):
+    quick = Lab(tmp_path, quick=True, seed=5)
+    (done,) = quick.measure([haaf.trial(quick, haaf.SCHEMES["FAT"], 0.3, seed=5)])
+    assert done.look_s == pytest.approx(done.round_s, rel=0.1)
+    assert done.trees is None
 
 
 # --- Fig. 4 of R²SP: every schedule

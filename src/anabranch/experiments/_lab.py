@@ -20,6 +20,7 @@ import msgspec
 from anabranch import overlay as overlays
 from anabranch.emulate import check_emulable
 from anabranch.overlay import Overlay
+from anabranch.plan import loads as load_plan
 from anabranch.record import Event, RunSummary, UnknownEvent, UpdateApplied, read_events, summarise
 from anabranch.record.pacing import Iteration
 from anabranch.run.launch import run_locally
@@ -52,11 +53,13 @@ class WorkerOutcome:
         iteration_s: from one permission to the next, seconds.
         blocked_s: of it waiting for permission, seconds.
         samples: of a batch.
+        compute_s: of it computing, seconds.
     """
 
     iteration_s: float
     blocked_s: float
     samples: float
+    compute_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,9 @@ class Outcome:
             was first seen, seconds since the run began, and how many updates each worker had then
             in the model, on average; None where it never was.
         accuracy: that was last seen; None where there is none.
+        look_s: seconds from one look at the model to the next, on the mean; None where it was never
+            looked at.
+        trees: of the forest that it began with; None where it had none.
     """
 
     labels: Mapping[str, Label]
@@ -95,6 +101,8 @@ class Outcome:
     reached_s: float | None = None
     reached_updates: float | None = None
     accuracy: float | None = None
+    look_s: float | None = None
+    trees: int | None = None
 
 
 class Lab:
@@ -269,6 +277,8 @@ def _outcome(trial: Trial, file: Path, log: Path) -> Outcome:
             },
             *_reached(trial, run, events),
             run.final_accuracy,
+            run.accuracy[-1].at_s / len(run.accuracy) if run.accuracy else None,
+            len(load_plan(run.started.plan_json).groups) or None,
         )
     rounds, total_s = len(run.rounds), run.rounds[-1].at_s
     fills_time = trial.scenario.stop.after_s is not None
@@ -294,4 +304,5 @@ def _worker(series: Sequence[Iteration]) -> WorkerOutcome:
         fmean(took_s for _, took_s in later),
         fmean(each.blocked_s for each, _ in later),
         fmean(each.samples for each, _ in later),
+        fmean(each.compute_s for each, _ in later),
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from anabranch.experiments._lab import Lab, Label, Outcome, Trial
-from anabranch.fleet import Compute
+from anabranch.fleet import Compute, ComputeModel
 from anabranch.learn.partition import Dirichlet
 from anabranch.learn.sampling import Resampled
 from anabranch.merge import AnyMerge, DataSize, Fairness, Product, Staleness
@@ -27,16 +27,17 @@ WORKERS = 12
 BATCH = 128
 TARGET = 0.7
 HORIZON_S = 120.0
+LOOK_S = 5.0  # about so often the model is looked at where workers do not wait for each other
 _LONGEST_S = 600.0  # that is waited for the target
 _QUICK_S = 60.0
 _MANY = 100_000  # updates, more than there is time for
-NOTE = (
-    f"{WORKERS} workers and a server, links of 1 to 10 Gbit/s and 10 to 50 ms, LeNet-5 on "
-    f"Fashion-MNIST, Dirichlet alpha = 1, beta = 0.999, batches of {BATCH}, plain SGD with a rate "
-    "of 0.1 (the paper: 0.01), L = 100; a batch takes a site of mean speed 1 s. The server's model "
-    "is looked at by the first worker after every fifth update of its own. Networks, data and "
-    "models are drawn anew with each seed, and the same speeds are dealt to other sites; medians, "
-    "the least to the most in parentheses."
+_NOTE = (
+    "a server, links of 1 to 10 Gbit/s and 10 to 50 ms, LeNet-5 on Fashion-MNIST, Dirichlet "
+    f"alpha = 1, beta = 0.999, batches of {BATCH}, plain SGD with a rate of 0.1 (the paper: 0.01), "
+    "L = 100; a batch takes a site of mean speed 1 s. Networks, data and models are drawn anew "
+    "with each seed, and the same speeds are dealt to other sites; the server has one of the "
+    "speeds and a part of the data, and uses neither. Medians, the least to the most in "
+    "parentheses."
 )
 _QUICK_NOTE = (
     f"Quick: one seed, a perceptron on 8 x 8 digits, batches of 16, {_QUICK_S:g} s at most; says "
@@ -60,23 +61,29 @@ class Scheme:
     merge: AnyMerge = _BY_DATA
 
 
-def haaf(a: float = 0.8, q: float = 1.0) -> Scheme:
+def haaf(a: float = 0.8, q: float = 1.0, workers: int = WORKERS) -> Scheme:
     """Return the paper's scheme with its search, and weights of eq. 10."""
     merge = Product(of=(DataSize(), Fairness(q=q), Staleness(a=a)))
-    return Scheme(ForestRoute(server=_server(), search=EdaForest()), Asp(), merge)
+    return Scheme(ForestRoute(server=_server(workers), search=EdaForest()), Asp(), merge)
 
 
-def _server() -> str:
-    return f"site{WORKERS}"
+def _server(workers: int) -> str:
+    return f"site{workers}"
 
 
-SCHEMES: Mapping[str, Scheme] = {
-    "PS": Scheme(Star(hub=_server()), Bsp()),
-    "AVL": Scheme(Balanced(root=_server()), Bsp()),
-    "FAT": Scheme(Fapt(roots=(_server(),)), Bsp()),
-    "HAAF": haaf(),
-}
-ASYNCHRONOUS_PS = Scheme(Star(hub=_server()), Asp())
+def schemes(workers: int = WORKERS) -> dict[str, Scheme]:
+    """Return the schemes that the paper compares, by name."""
+    server = _server(workers)
+    return {
+        "PS": Scheme(Star(hub=server), Bsp()),
+        "AVL": Scheme(Balanced(root=server), Bsp()),
+        "FAT": Scheme(Fapt(roots=(server,)), Bsp()),
+        "HAAF": haaf(workers=workers),
+    }
+
+
+SCHEMES: Mapping[str, Scheme] = schemes()
+ASYNCHRONOUS_PS = Scheme(Star(hub=_server(WORKERS)), Asp())
 
 
 def seeds(lab: Lab, count: int) -> range:
@@ -100,6 +107,8 @@ def trial(
     alpha: float = 1.0,
     beta: float = 0.999,
     to_target: bool = True,
+    workers: int = WORKERS,
+    look_s: float = LOOK_S,
     **labels: Label,
 ) -> Trial:
     """Return a run of a scheme, to the target accuracy or until the time is over.
@@ -112,22 +121,28 @@ def trial(
         alpha: of the Dirichlet distribution by which labels are dealt.
         beta: of resampling.
         to_target: whether it ends with the target.
+        workers: how many, as the scheme was made for.
+        look_s: see :func:`looks_every`.
         labels: what sets it apart.
     """
+    overlay = network(seed, workers)
+    batch = 16 if lab.quick else BATCH
+    compute = Compute(samples_per_s=float(batch), gini=gini)
+    speeds = ComputeModel(compute, [site.name for site in overlay.sites], seed)
     scenario = Scenario(
         overlay="haaf",
         route=how.route,
         pace=how.pace,
         merge=how.merge,
-        serve=Serve(only=(_server(),)),
+        serve=Serve(only=(_server(workers),)),
         sampling=Resampled(beta=beta),
         task=Train(
             data="digits" if lab.quick else "fashion-mnist",
             model="mlp" if lab.quick else "lenet-5",
             learning_rate=0.1,
-            batch_size=16 if lab.quick else BATCH,
+            batch_size=batch,
             partition=Dirichlet(alpha=alpha),
-            evaluate_every=5,
+            evaluate_every=looks_every(how.pace.barrier, speeds.mean_s(0, batch), look_s),
             target_accuracy=TARGET,
         ),
         stop=Stop(
@@ -135,12 +150,26 @@ def trial(
             after_s=_QUICK_S if lab.quick else (_LONGEST_S if to_target else HORIZON_S),
             at_target=to_target,
         ),
-        compute=Compute(samples_per_s=16.0 if lab.quick else float(BATCH), gini=gini),
+        compute=compute,
         sample_every_s=1e6,
         seed=seed,
     )
     about = {"gini": gini, "alpha": alpha, "beta": beta, "seed": seed}
-    return Trial({**labels, **about}, scenario, network(seed))
+    return Trial({**labels, **about}, scenario, overlay)
+
+
+def looks_every(barrier: bool, batch_s: float, look_s: float) -> int:
+    """Return after how many updates of the first worker the model is looked at.
+
+    Args:
+        barrier: whether workers wait for each other; then after each, since rounds are few.
+        batch_s: how long the first worker computes for an update, seconds.
+        look_s: else about so many seconds are to pass, or one update where that takes longer.
+
+    >>> [looks_every(False, batch_s, look_s=5.0) for batch_s in (0.7, 1.5, 23.0)]
+    [7, 3, 1]
+    """
+    return 1 if barrier else max(1, round(look_s / batch_s))
 
 
 def of(outcomes: Iterable[Outcome], **labels: Label) -> list[Outcome]:
@@ -179,6 +208,31 @@ def at_end(runs: Sequence[Outcome]) -> str:
     return f"{spread(seen, '.1f')} %"
 
 
-def notes(lab: Lab, *more: str) -> tuple[str, ...]:
+def trees(runs: Sequence[Outcome]) -> str:
+    """Return how many trees the forests of runs have."""
+    counted = [each.trees for each in runs if each.trees is not None]
+    return spread(counted, ".0f") if counted else "no forest"
+
+
+def notes(
+    lab: Lab, outcomes: Iterable[Outcome], *more: str, workers: str = str(WORKERS)
+) -> tuple[str, ...]:
     """Return what holds for all rows of a figure."""
-    return (_QUICK_NOTE if lab.quick else NOTE, *more)
+    setting = _QUICK_NOTE if lab.quick else f"{workers} workers and {_NOTE}"
+    return (setting, *_looks(outcomes), *more)
+
+
+def _looks(outcomes: Iterable[Outcome]) -> tuple[str, ...]:
+    """Return how often models were looked at, by how uneven the speeds are."""
+    found: dict[Label, list[float]] = {}
+    for each in outcomes:
+        if each.look_s is not None:
+            found.setdefault(each.labels["gini"], []).append(each.look_s)
+    every = (f"{min(s):.1f} to {max(s):.1f} s at Gini {gini:g}" for gini, s in found.items())
+    if not found:
+        return ()
+    return (
+        "The server's model is looked at by the first worker: where workers wait for each other "
+        f"after every update, else after so many of its own as take about {LOOK_S:g} s to compute; "
+        f"on the mean of a run every {', '.join(every)}.",
+    )

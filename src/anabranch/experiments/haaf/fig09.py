@@ -30,6 +30,7 @@ def _make(lab: Lab) -> Result:
             rows.append(
                 Row(f"Gini {gini:g}: to the target, {name}", paper, setting.to_target(runs))
             )
+        rows.append(Row(f"Gini {gini:g}: trees of HAAF", "", setting.trees(by_name["HAAF"])))
         for name, runs in by_name.items():
             if name == "HAAF":
                 continue
@@ -49,7 +50,7 @@ def _make(lab: Lab) -> Result:
                     )
                 )
     target = f"The target is {setting.TARGET:.0%} of held-out samples."
-    return Result(tuple(rows), tuple(outcomes), setting.notes(lab, target))
+    return Result(tuple(rows), tuple(outcomes), setting.notes(lab, outcomes, target))
 
 
 EXPERIMENT = Experiment("haaf/fig09", "time to accuracy as computing is more uneven", _make)
