@@ -208,6 +208,17 @@ def test_accuracy_is_the_share_of_right_answers(digits):
         trainer.accuracy(0)
 
 
+def test_right_answers_are_counted_by_class(digits):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    trainer = make(digits, model=model)
+    trainer.flat.parameters[:] = 0.0
+    model[1].bias.data[4] = 1.0  # always answers 4
+    right, there = trainer.right_of_class()
+    assert right.tolist() == [there[4] if label == 4 else 0 for label in range(10)]
+    assert there.sum() == len(digits.held_out_labels)
+    assert right.sum() / there.sum() == trainer.accuracy()
+
+
 def test_accuracy_is_measured_without_dropout(digits):
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.999), nn.Linear(64, 10))
     trainer = make(digits, model=model)

@@ -16,6 +16,7 @@ from anabranch.record import (
     Evaluated,
     Event,
     EventLog,
+    LabelsHeld,
     LinkBytes,
     LinkChanged,
     LinkMeasured,
@@ -145,6 +146,24 @@ def run(start: MakeStart, overlay: Overlay, star: Plan) -> MakeRun:
         return [*events, RunEnded(at_s=now_s, error=None)]
 
     return make
+
+
+@pytest.fixture
+def labelled(run: MakeRun) -> list[Event]:
+    """The events of a run in which Oslo has two labels and Perth one, and the others say nothing.
+
+    The model is right for half the samples of label 0 and for nine tenths of those of label 1.
+    """
+    first, *others = run(accuracy=())
+    known = {"accuracy": 0.7, "by_class": [0.5, 0.9]}
+    return [
+        first,
+        LabelsHeld(at_s=0.0, site=0, samples=[300, 100]),
+        LabelsHeld(at_s=0.0, site=3, samples=[1000, 0]),
+        *others[:-1],
+        Evaluated(at_s=9.0, site=0, round=2, **known),  # type: ignore[arg-type]
+        others[-1],
+    ]
 
 
 @pytest.fixture

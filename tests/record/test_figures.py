@@ -70,6 +70,12 @@ def test_a_single_site_can_be_drawn() -> None:
     assert "<b>Oslo</b>" in [note.text for note in figure.layout.annotations]
 
 
+def test_a_split_has_a_row_for_each_site_that_trains(labelled) -> None:
+    [drawn] = figures.split(summarise(labelled)).data
+    assert (list(drawn.y), list(drawn.x)) == (["Oslo", "Perth"], ["0", "1"])
+    assert [list(row) for row in drawn.z] == [[300, 100], [1000, 0]]
+
+
 def test_names_cannot_bring_markup(overlay: Overlay, star: Plan, run) -> None:
     evil = "<script>alert(1)</script>"
     hostile = replace(overlay, sites=(Site(evil), *overlay.sites[1:]))

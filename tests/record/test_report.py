@@ -99,6 +99,23 @@ def test_the_verdict_names_the_fastest_the_baseline_and_the_reason(run, read, pa
     assert not {"Mind", "Pace", "Network awareness", "What happened"} & set(page.headings)
 
 
+def test_who_holds_which_labels_is_drawn_and_how_good_the_model_is_for_each_site(
+    labelled, run, read
+) -> None:
+    page = report(read("star", labelled))
+    assert {"Who holds which labels", "Accuracy by site"} <= set(page.headings)
+    assert "star: 50.0 to 60.0 %, a variance of 25 percentage points squared." in page.words
+    assert not {"Who holds which labels", "Accuracy by site"} & set(
+        report(read("star", run())).headings
+    )
+
+
+def test_the_same_split_is_drawn_once(labelled, read) -> None:
+    once, again = report_page([read("a", labelled)]), report_page([read(n, labelled) for n in "ab"])
+    shown = "samples of label %{x}"
+    assert once.count(shown) == again.count(shown) == 1
+
+
 def test_a_page_is_one_file_that_loads_nothing(
     run, write_log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

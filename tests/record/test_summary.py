@@ -8,6 +8,7 @@ from anabranch.record import (
     Evaluated,
     Event,
     FaultInjected,
+    LabelsHeld,
     LinkBytes,
     LinkMeasured,
     MessageRefused,
@@ -127,6 +128,31 @@ def test_accuracy_is_the_mean_over_sites_when_the_last_is_done(start) -> None:
         ]
     )
     assert summary.accuracy == (AccuracyPoint(2.0, 0, 0.625), AccuracyPoint(3.0, 1, 0.875))
+
+
+def test_a_sites_accuracy_is_that_of_its_labels_as_last_seen(start) -> None:
+    def seen(at_s: float, *by_class: float | None) -> Evaluated:
+        return Evaluated(
+            at_s=at_s, site=0, round=int(at_s), accuracy=0.5, by_class=list(by_class) or None
+        )
+
+    held = [
+        LabelsHeld(at_s=0.0, site=3, samples=[10, 10]),
+        LabelsHeld(at_s=0.0, site=1, samples=[10, 0]),
+    ]
+    last = [seen(1.0, 0.25, 0.5), seen(2.0, 0.5, 1.0)]
+    assert summarise([start(), *held, *last]).site_accuracy == {1: 0.5, 3: 0.75}
+    assert list(summarise([start(), *held, *last]).site_accuracy) == [1, 3]
+    for less in ([*held], [*last], [*held, *last, seen(3.0)]):  # as in logs of earlier releases
+        assert summarise([start(), *less]).site_accuracy == {}
+
+
+def test_accuracy_of_a_class_is_the_mean_over_sites(start) -> None:
+    both = [
+        Evaluated(at_s=1.0, site=site, round=0, accuracy=0.5, by_class=[accuracy, None])
+        for site, accuracy in enumerate((0.25, 0.75))
+    ]
+    assert summarise([start(), *both]).accuracy[-1].by_class == (0.5, None)
 
 
 def test_accuracy_final_best_and_time_to_reach(run) -> None:

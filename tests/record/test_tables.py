@@ -182,6 +182,25 @@ def test_runs_with_servers_and_runs_that_all_reduce_are_in_tables_of_their_own(
     assert rows(tables.results(runs[:1])) == []
 
 
+def test_sites_have_an_accuracy_each_the_least_accurate_first(labelled, read) -> None:
+    table = tables.accuracy_by_site([read("star", labelled)])
+    assert list(table.headings) == ["site", "samples", "labels", "commonest", "accuracy"]
+    assert rows(table) == [
+        ("Perth", "1,000", "1 of 2", "0, 100 %", "50.0 %"),
+        ("Oslo", "400", "2 of 2", "0, 75 %", "60.0 %"),
+    ]
+    several = tables.accuracy_by_site([read(name, labelled) for name in "ab"])
+    assert several.headings[1] == "route"
+
+
+def test_results_say_how_far_apart_sites_are(labelled, run, read) -> None:
+    cells = by_heading(tables.results([read("star", labelled)]))
+    assert (cells["worst site"], cells["best site"]) == ("50.0 %", "60.0 %")
+    assert cells["sites' variance"] == "25 points²"
+    assert "worst site" not in tables.results([read("star", run())]).headings
+    assert not tables.accuracy_by_site([read("star", run())]).rows
+
+
 def test_twins_are_compared_route_by_route(run, read, packed: Plan) -> None:
     runs = [
         (

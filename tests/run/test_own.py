@@ -91,6 +91,7 @@ def results(log: Path) -> tuple[dict[str, bytes], list[tuple[int, float]]]:
     """Return the weights that a run left, and what its evaluations found."""
     arrays = load_file(weights_of(log))
     seen = [event for _, event in read_events(log) if isinstance(event, Evaluated)]
+    assert all(event.by_class is None for event in seen)  # whether there are classes is not known
     return (
         {name: array.tobytes() for name, array in arrays.items()},
         [(each.round, each.accuracy) for each in seen],

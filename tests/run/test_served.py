@@ -24,6 +24,7 @@ from anabranch.record import (
     Evaluated,
     Event,
     EventLog,
+    LabelsHeld,
     LinkBytes,
     MessageRefused,
     RunEnded,
@@ -119,6 +120,8 @@ def test_every_pace_trains_over_every_route(pace: str, route: str, tmp_path: Pat
     assert applied == dict.fromkeys(range(8), 12)  # dc9 only serves, if anything
     accuracy = [event.accuracy for event in happened if isinstance(event, Evaluated)]
     assert accuracy[-1] > 0.8
+    held = [event.site for event in happened if isinstance(event, LabelsHeld)]
+    assert held == list(range(8))  # dc9 has a part of the data, and trains on none
 
 
 @pytest.mark.parametrize("pace", PACES)

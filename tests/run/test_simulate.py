@@ -19,6 +19,8 @@ from typing import TypeVar
 import msgspec
 import pytest
 
+from anabranch.learn.partition import Dirichlet
+from anabranch.learn.tasks import load_task
 from anabranch.net.errors import RunAborted
 from anabranch.net.frames import encode_frame
 from anabranch.net.messages import Hello, PartialSum, Result
@@ -27,6 +29,7 @@ from anabranch.record import (
     Evaluated,
     Event,
     FaultInjected,
+    LabelsHeld,
     LinkBytes,
     RoundDone,
     RunEnded,
@@ -338,12 +341,33 @@ def test_training_learns_and_all_sites_hold_one_model(run: Simulate) -> None:
     assert computed_s == pytest.approx([0.1] * 60, rel=ALMOST)
 
 
+def test_a_log_knows_who_holds_which_labels_and_how_good_the_model_is_for_each(
+    run: Simulate,
+) -> None:
+    compute = "[compute]\nsamples_per_s = 320.0"
+    skewed = f"{DIGITS}\npartition = {{ kind = 'dirichlet', alpha = 0.3 }}"
+    done = run(scenario(compute, task=skewed, rounds=4))
+    held = {each.site: each.samples for each in done.of(LabelsHeld)}
+    data = load_task("digits")
+    shards = Dirichlet(alpha=0.3).deal(data.train_labels.numpy(), 3, seed=0, least=32)
+    assert held == {
+        site: data.train_labels[shard].bincount(minlength=10).tolist()
+        for site, shard in enumerate(shards)
+    }
+    there = data.held_out_labels.bincount(minlength=10).tolist()
+    for seen in done.of(Evaluated):
+        assert seen.by_class is not None
+        right = sum(count * (each or 0.0) for count, each in zip(there, seen.by_class, strict=True))
+        assert right / sum(there) == pytest.approx(seen.accuracy, rel=1e-12)
+    assert set(summarise(done.events).site_accuracy) == {0, 1, 2}
+
+
 def test_training_without_numbers_takes_the_same_time(run: Simulate) -> None:
     compute = "[compute]\nsamples_per_s = 320.0"
     real = run(scenario(compute, task=DIGITS, rounds=4))
     sizes = run(scenario(compute, '[simulation]\ntensors = "sizes"', task=DIGITS, rounds=4))
     assert sizes.ends_s == real.ends_s
-    assert sizes.of(Evaluated) == []
+    assert sizes.of(Evaluated) == sizes.of(LabelsHeld) == []
     assert {each.loss for each in sizes.of(StepDone)} == {None}
     buffers = [each.of(RunStarted)[0].buffer_bytes for each in (real, sizes)]
     assert buffers[0] == buffers[1] == 4 * (64 + 1) * 10

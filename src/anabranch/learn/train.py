@@ -28,6 +28,8 @@ from anabranch.learn.sampling import Sampling, Shuffled
 from anabranch.learn.tasks import Task
 from anabranch.learn.work import DivergedError, State
 
+Counts = npt.NDArray[np.int64]
+
 _EVALUATION_BATCH = 256
 _SHUFFLED = Shuffled()
 
@@ -145,19 +147,33 @@ class Trainer:
     def accuracy(self, samples: int | None = None) -> float:
         """Return the share of held-out labels that the model gives rightly.
 
+        Args:
+            samples: how many to look at, the first ones; all when None.
+        """
+        right, there = self.right_of_class(samples)
+        return int(right.sum()) / int(there.sum())
+
+    def right_of_class(self, samples: int | None = None) -> tuple[Counts, Counts]:
+        """Return how many held-out labels of each class the model gives rightly, and of how many.
+
         Where a sample has a label for each token, each counts, given the right ones before it.
 
         Args:
             samples: how many to look at, the first ones; all when None.
+
+        Returns:
+            Two of shape (classes,).
         """
         if samples is not None and samples < 1:
             raise ValueError(f"samples is {samples}, which must be at least 1")
         inputs, labels = self._task.held_out_inputs[:samples], self._task.held_out_labels[:samples]
-        right = 0
+        right = torch.zeros(self._task.classes, dtype=torch.int64)
         self.flat.module.eval()
         with torch.inference_mode():
             for start in range(0, len(labels), _EVALUATION_BATCH):
                 batch = slice(start, start + _EVALUATION_BATCH)
                 found = self.flat.module(inputs[batch]).argmax(dim=-1)
-                right += int((found == labels[batch]).sum())
-        return right / labels.numel()
+                given_rightly = labels[batch][found == labels[batch]]
+                right += given_rightly.bincount(minlength=self._task.classes)
+        there = labels.flatten().bincount(minlength=self._task.classes)
+        return right.numpy(), there.numpy()

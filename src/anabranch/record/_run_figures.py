@@ -169,6 +169,30 @@ def accuracy(runs: Mapping[str, RunSummary]) -> go.Figure:
     return figure
 
 
+def split(run: RunSummary) -> go.Figure:
+    """Draw how many samples of each label each site trains on."""
+    names = [html.escape(run.sites[site]) for site in run.labels]
+    labels = range(max(map(len, run.labels.values())))
+    figure = go.Figure(
+        go.Heatmap(
+            x=[str(label) for label in labels],
+            y=names,
+            z=list(run.labels.values()),
+            zmin=0,
+            colorscale=[[0, "rgba(47,126,216,.08)"], [1, "#2f7ed8"]],
+            colorbar={"title": {"text": "samples"}, "thickness": 12},
+            xgap=1,
+            ygap=1,
+            hovertemplate="%{y}: %{z} samples of label %{x}<extra></extra>",
+        )
+    )
+    figure.update_xaxes(title="label", type="category", showgrid=False)
+    list_downwards(figure, names)
+    rows = min(20 * max(4, len(names)), max(800, 6 * len(names)))
+    finish(figure, height=110 + rows)
+    return figure
+
+
 def loss(curves: Mapping[str, LossCurve], against: Literal["time", "iterations"]) -> go.Figure:
     """Draw how the loss of each run fell, all in one figure, over time or over iterations."""
     over_time = against == "time"

@@ -94,6 +94,9 @@ class Evaluated(_Event, frozen=True, kw_only=True):
     site: int
     round: int  # after which
     accuracy: float  # share of correct answers, in [0, 1]
+    # The same of each class's samples; None for a class without any. None for all where the task
+    # has no classes.
+    by_class: list[float | None] | None = None
 
 
 class LinkBytes(_Event, frozen=True, kw_only=True):
@@ -171,6 +174,13 @@ class SamplesHeld(_Event, frozen=True, kw_only=True):
 
     site: int
     samples: int
+
+
+class LabelsHeld(_Event, frozen=True, kw_only=True):
+    """Which samples a site trains on, in a task that has one label for each."""
+
+    site: int
+    samples: list[int]  # how many of each class
 
 
 class WorkerWent(_Event, frozen=True, kw_only=True):
@@ -322,6 +332,7 @@ Event = (
     | GroupsFormed
     | ProceedAsked
     | SamplesHeld
+    | LabelsHeld
     | WorkerWent
     | UpdateCame
     | UpdateApplied
@@ -379,7 +390,7 @@ def encode(event: Event) -> str:
             a log must not take in what cannot be read back.
 
     >>> encode(Evaluated(at_s=2.5, site=0, round=4, accuracy=0.75))
-    '{"kind":"evaluated","at_s":2.5,"site":0,"round":4,"accuracy":0.75}'
+    '{"kind":"evaluated","at_s":2.5,"site":0,"round":4,"accuracy":0.75,"by_class":null}'
     """
     try:
         data = _encoder.encode(event)

@@ -54,7 +54,19 @@ def report_page(runs: Sequence[Run]) -> str:
         worlds=Counter(run.summary.started.world for run in runs),
         drawn=[drawn for run in runs for drawn in _first_and_last(run)],
         losses={name: curve for name, curve in curves.items() if curve is not None},
+        splits=_splits(runs),
     )
+
+
+def _splits(runs: Sequence[Run]) -> list[tuple[str, Run]]:
+    """Return the first run of each way in which samples were dealt, named by all that have it."""
+    alike: dict[str, list[Run]] = {}
+    for run in runs:
+        if run.summary.labels:
+            alike.setdefault(str((run.summary.sites, run.summary.labels)), []).append(run)
+    if len(alike) == 1:
+        return [("", found[0]) for found in alike.values()]
+    return [(", ".join(run.name for run in found), found[0]) for found in alike.values()]
 
 
 def _first_and_last(run: Run) -> list[tuple[str, Overlay, Plan, str]]:

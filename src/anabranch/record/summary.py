@@ -12,11 +12,13 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Any, TypeVar
 
+from anabranch.record.by_site import accuracy_of
 from anabranch.record.events import (
     Evaluated,
     Event,
     FaultInjected,
     GroupsFormed,
+    LabelsHeld,
     LinkBytes,
     LinkMeasured,
     MessageRefused,
@@ -50,6 +52,8 @@ class AccuracyPoint:
     at_s: float  # when every site had the model, or else when the last site that evaluated it did
     round: int  # which
     accuracy: float  # mean over those sites, in [0, 1]
+    # The same of each class's samples; None for a class without any. Empty where none is known.
+    by_class: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,8 @@ class RunSummary:
     compute_s: tuple[float, ...]
     steps: tuple[StepDone, ...]  # the sites' local updates, in order of time
     accuracy: tuple[AccuracyPoint, ...]  # one point for each evaluated round, in order of number
+    # How many samples of each class each site trains on, by site; empty where that is not known.
+    labels: Mapping[int, tuple[int, ...]]
     # What each link carried, by (source, target), in order of time.
     links: Mapping[tuple[int, int], tuple[LinkBytes, ...]]
     # Each link's estimates, by (source, target), in order of time.
@@ -210,6 +216,16 @@ class RunSummary:
         """The best accuracy of any round, or None."""
         return max((point.accuracy for point in self.accuracy), default=None)
 
+    @property
+    def site_accuracy(self) -> dict[int, float]:
+        """The accuracy last seen for each site, by site; empty where it is not known.
+
+        See `anabranch.record.by_site`.
+        """
+        by_class = self.accuracy[-1].by_class if self.accuracy else ()
+        found = {site: accuracy_of(held, by_class) for site, held in self.labels.items()}
+        return {site: accuracy for site, accuracy in found.items() if accuracy is not None}
+
     def time_to_accuracy_s(self, target: float) -> float | None:
         """Return when the accuracy first was at least the target, or None where it never was."""
         return next((point.at_s for point in self.accuracy if point.accuracy >= target), None)
@@ -289,6 +305,10 @@ def summarise(events: Iterable[Event | UnknownEvent]) -> RunSummary:
         compute_s=tuple(max(by_site.values()) for _, by_site in sorted(compute_s.items())),
         steps=tuple(sorted(of(StepDone), key=_at_s)),
         accuracy=_accuracy(of(Evaluated), {number: done[number] for number in completed}),
+        labels={
+            event.site: tuple(event.samples)
+            for event in sorted(of(LabelsHeld), key=lambda event: event.site)
+        },
         links=_by_link(of(LinkBytes)),
         measured=_by_link(of(LinkMeasured)),
         plans=tuple(of(PlanIssued)),
@@ -382,8 +402,17 @@ def _accuracy(evaluated: Sequence[Evaluated], completed: Done) -> tuple[Accuracy
         # The scheduler's clock tells when a round was completed; a site's clock may be wrong.
         told = completed[number].values() if number in completed else group
         accuracy = fmean(event.accuracy for event in group)
-        points.append(AccuracyPoint(max(map(_at_s, told)), number, accuracy))
+        by_class = _class_means([event.by_class for event in group if event.by_class is not None])
+        points.append(AccuracyPoint(max(map(_at_s, told)), number, accuracy, by_class))
     return tuple(points)
+
+
+def _class_means(told: Sequence[Sequence[float | None]]) -> tuple[float | None, ...]:
+    """Return the mean accuracy of each class over the sites that evaluated it."""
+    known = [
+        [each for each in of_class if each is not None] for of_class in zip(*told, strict=False)
+    ]
+    return tuple(fmean(accuracies) if accuracies else None for accuracies in known)
 
 
 def _checksums(done: Done) -> dict[int, dict[int, int]]:

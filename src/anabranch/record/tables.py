@@ -7,7 +7,7 @@ A column that is empty in every row is left out of both.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Generic, TypeVar
 
@@ -18,6 +18,7 @@ from anabranch.overlay import Overlay
 from anabranch.plan import NO_PARENT, Plan, steady_rate_bps
 from anabranch.record import units
 from anabranch.record.awareness import blockers, tree_change
+from anabranch.record.by_site import Spread, spread_of
 from anabranch.record.events import UpdateApplied
 from anabranch.record.pacing import Iteration, PaceSummary
 from anabranch.record.ports import WAYS, mean_use
@@ -28,6 +29,7 @@ Row = TypeVar("Row")
 
 _LISTED_PLANS = 40  # of each run
 _LISTED_WAITS = 12  # of each run
+_LISTED_SITES = 40  # of each run
 _LISTED_LINKS = 40  # of each twin
 
 
@@ -240,12 +242,57 @@ def forests(runs: Sequence[Run]) -> Table:
     return Table.of(columns, rows)
 
 
+def accuracy_by_site(runs: Sequence[Run]) -> Table:
+    """Return the accuracy last seen for each site, the least accurate of each run first.
+
+    See `anabranch.record.by_site`. ``labels`` is how many of the classes a site has samples of,
+    and ``commonest`` which it has most of, and their share of its samples.
+    """
+    shown, more = [], []
+    for run in runs:
+        accuracy = run.summary.site_accuracy
+        sites = sorted(accuracy, key=lambda site: accuracy[site])
+        shown += [(run, site) for site in sites[:_LISTED_SITES]]
+        more += _more(run.name, len(sites) - _LISTED_SITES, "site")
+
+    def held(row: tuple[Run, int]) -> Sequence[int]:
+        run, site = row
+        return run.summary.labels[site]
+
+    def labels(row: tuple[Run, int]) -> str:
+        return f"{sum(count > 0 for count in held(row))} of {len(held(row))}"
+
+    def commonest(row: tuple[Run, int]) -> str:
+        most = max(held(row))
+        return f"{held(row).index(most)}, {units.percent(most / sum(held(row)))}"
+
+    columns: tuple[Column[tuple[Run, int]], ...] = (
+        Column("site", lambda row: row[0].site(row[1]), brief=True, number=False),
+        Column("route", lambda row: row[0].name if len(runs) > 1 else units.NONE, number=False),
+        Column("samples", lambda row: f"{sum(held(row)):,}", brief=True),
+        Column("labels", labels),
+        Column("commonest", commonest),
+        Column("accuracy", lambda row: _accuracy(row[0].summary.site_accuracy[row[1]]), brief=True),
+    )
+    return replace(Table.of(columns, shown), more=more)
+
+
 def _predicted(run: Run) -> str:
     return units.seconds(run.summary.started.predicted_s if run.summary.started.shaped else None)
 
 
 def _accuracy(value: float | None) -> str:
     return units.NONE if value is None else f"{100 * value:.1f} %"
+
+
+def _of_sites(run: Run, which: Callable[[Spread], float]) -> str:
+    spread = spread_of(run.summary.site_accuracy.values())
+    return units.NONE if spread is None else _accuracy(which(spread))
+
+
+def _variance(run: Run) -> str:
+    spread = spread_of(run.summary.site_accuracy.values())
+    return units.NONE if spread is None else f"{spread.variance:.3g} points²"
 
 
 def _to_target(run: Run) -> str:
@@ -272,6 +319,9 @@ _RUN: tuple[Column[Run], ...] = (
 _OUTCOME: tuple[Column[Run], ...] = (
     Column("accuracy", lambda run: _accuracy(run.summary.final_accuracy), brief=True),
     Column("best", lambda run: _accuracy(run.summary.best_accuracy)),
+    Column("worst site", lambda run: _of_sites(run, lambda spread: spread.least), brief=True),
+    Column("best site", lambda run: _of_sites(run, lambda spread: spread.most)),
+    Column("sites' variance", lambda run: _variance(run)),
     Column("target", lambda run: units.percent(run.summary.started.target_accuracy)),
     Column("to target", _to_target, brief=True),
     Column("checksums", _checksums, number=False),

@@ -222,6 +222,12 @@ async def _ready(
                 why="the congestion control that suits the links may not be set here",
             )
         )
+    if assigned.labels and site in workers:
+        held_labels = list(assigned.labels)
+        event_buffer.write(
+            events.LabelsHeld(at_s=event_buffer.now_s(), site=site, samples=held_labels)
+        )
+        event_buffer.report()  # known even if the site dies
     evaluator = workers[0] if scenario.is_served else 0
     weights = files.weights if assigned.learns else None
     return _Site(
@@ -346,9 +352,11 @@ class _Site:
     async def evaluate(self, round: int) -> None:
         """Write down how good the model is after a round of this run."""
         at_s = self.event_buffer.now_s()
-        accuracy = await self._off_the_loop(self.assigned.work.evaluate)
+        accuracy, by_class = await self._off_the_loop(self.assigned.evaluate)
         self.event_buffer.write(
-            events.Evaluated(at_s=at_s, site=self.index, round=round, accuracy=accuracy)
+            events.Evaluated(
+                at_s=at_s, site=self.index, round=round, accuracy=accuracy, by_class=by_class
+            )
         )
         self.event_buffer.report()  # the run may be over for it
 

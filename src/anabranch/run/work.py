@@ -37,6 +37,8 @@ class Assignment:
         samples: how many a step takes, where the pace does not say otherwise.
         evaluate_every: rounds between two evaluations; None where nothing is learnt.
         held: how many samples each site trains on, by index; empty where that is not known.
+        labels: how many samples of each class this site trains on; empty where its task has no
+            classes, or no single label for each sample.
     """
 
     work: Work
@@ -44,6 +46,22 @@ class Assignment:
     samples: int
     evaluate_every: int | None = None
     held: tuple[int, ...] = ()
+    labels: tuple[int, ...] = ()
+
+    def evaluate(self) -> tuple[float, list[float | None] | None]:
+        """Return how good the model is, and how good for each class.
+
+        A class without held-out samples has None, and all have where this site has no ``labels``.
+        """
+        if not self.labels:
+            return self.work.evaluate(), None
+        assert isinstance(self.work, _Training)
+        right, there = self.work.right_of_class()
+        by_class = [
+            int(of_class) / int(samples) if samples else None
+            for of_class, samples in zip(right, there, strict=True)
+        ]
+        return int(right.sum()) / int(there.sum()), by_class
 
     def share_of(self, site: int, workers: Sequence[int]) -> float:
         """Return what a site weighs by its samples: 1 on the mean of those that compute.
@@ -92,8 +110,8 @@ def make_work(
         work = _Training(scenario, task, site, len(names), data_dir)
     else:
         work = _make_own(scenario, task, site, names, data_dir)
-    held = work.held if isinstance(work, _Training) else ()
-    return Assignment(work, Wire.FLOAT32, task.batch_size, task.evaluate_every, held)
+    held, labels = (work.held, work.labels) if isinstance(work, _Training) else ((), ())
+    return Assignment(work, Wire.FLOAT32, task.batch_size, task.evaluate_every, held, labels)
 
 
 def buffer_elements(scenario: Scenario, names: tuple[str, ...], data_dir: Path | None) -> int:
@@ -177,6 +195,10 @@ class _Training:
         except ValueError as error:
             raise ValueError(f"task.partition: {error}") from None
         self.held = tuple(map(len, shards))
+        self.labels: tuple[int, ...] = ()
+        if labels.ndim == 1:
+            counted = np.bincount(labels[shards[site]], minlength=data.classes)
+            self.labels = tuple(counted.tolist())
         rate = task.learning_rate
         optimiser: Optimiser
         optimiser = Adam(rate) if task.optimiser == "adam" else Sgd(rate, task.momentum)
@@ -194,6 +216,7 @@ class _Training:
         self.make_rule: Callable[[int], Update] | None = optimiser.start
         self.local_step = self._trainer.compute_gradients
         self.evaluate = self._trainer.accuracy
+        self.right_of_class = self._trainer.right_of_class
         self.state_dict = self._trainer.state_dict
         self.load_state_dict = self._trainer.load_state_dict
 

@@ -23,6 +23,7 @@ def reported(site: int, encoded: tuple[bytes, ...]) -> list[events.Event]:
             case (
                 events.StepDone()
                 | events.Evaluated()
+                | events.LabelsHeld()
                 | events.MessageRefused()
                 | events.TransportChosen()
             ):
