@@ -6,6 +6,7 @@ from anabranch.experiments._lab import Lab, Outcome, Trial, WorkerOutcome, secon
 from anabranch.experiments._result import Result, Row, write_result
 from anabranch.experiments.haaf import fig09 as haaf_fig09
 from anabranch.experiments.haaf import fig10 as haaf_fig10
+from anabranch.experiments.haaf import fig11 as haaf_fig11
 from anabranch.experiments.haaf import fig12 as haaf_fig12
 from anabranch.experiments.netstorm import fig13, fig14, fig15, fig16, fig17, fig18, fig19, fig20
 from anabranch.experiments.r2sp import fig02 as r2sp_fig02
@@ -37,7 +38,7 @@ _R2SP = (
     r2sp_fig14,
 )
 
-_HAAF = (haaf_fig09, haaf_fig10, haaf_fig12)
+_HAAF = (haaf_fig09, haaf_fig10, haaf_fig11, haaf_fig12)
 
 EXPERIMENTS = {figure.EXPERIMENT.name: figure.EXPERIMENT for figure in (*_NETSTORM, *_R2SP, *_HAAF)}
 """Every experiment, by name."""

@@ -85,6 +85,8 @@ class Outcome:
         look_s: seconds from one look at the model to the next, on the mean; None where it was never
             looked at.
         trees: of the forest that it began with; None where it had none.
+        accuracy_by_site: that was last seen for each site, by name; see
+            :mod:`anabranch.record.by_site`.
     """
 
     labels: Mapping[str, Label]
@@ -103,6 +105,7 @@ class Outcome:
     accuracy: float | None = None
     look_s: float | None = None
     trees: int | None = None
+    accuracy_by_site: Mapping[str, float] = field(default_factory=dict)
 
 
 class Lab:
@@ -279,6 +282,7 @@ def _outcome(trial: Trial, file: Path, log: Path) -> Outcome:
             run.final_accuracy,
             run.accuracy[-1].at_s / len(run.accuracy) if run.accuracy else None,
             len(load_plan(run.started.plan_json).groups) or None,
+            {run.sites[site]: accuracy for site, accuracy in run.site_accuracy.items()},
         )
     rounds, total_s = len(run.rounds), run.rounds[-1].at_s
     fills_time = trial.scenario.stop.after_s is not None

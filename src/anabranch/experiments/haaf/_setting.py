@@ -215,14 +215,18 @@ def trees(runs: Sequence[Outcome]) -> str:
 
 
 def notes(
-    lab: Lab, outcomes: Iterable[Outcome], *more: str, workers: str = str(WORKERS)
+    lab: Lab,
+    outcomes: Iterable[Outcome],
+    *more: str,
+    workers: str = str(WORKERS),
+    look_s: float = LOOK_S,
 ) -> tuple[str, ...]:
     """Return what holds for all rows of a figure."""
     setting = _QUICK_NOTE if lab.quick else f"{workers} workers and {_NOTE}"
-    return (setting, *_looks(outcomes), *more)
+    return (setting, *_looks(outcomes, look_s), *more)
 
 
-def _looks(outcomes: Iterable[Outcome]) -> tuple[str, ...]:
+def _looks(outcomes: Iterable[Outcome], look_s: float) -> tuple[str, ...]:
     """Return how often models were looked at, by how uneven the speeds are."""
     found: dict[Label, list[float]] = {}
     for each in outcomes:
@@ -233,6 +237,6 @@ def _looks(outcomes: Iterable[Outcome]) -> tuple[str, ...]:
         return ()
     return (
         "The server's model is looked at by the first worker: where workers wait for each other "
-        f"after every update, else after so many of its own as take about {LOOK_S:g} s to compute; "
+        f"after every update, else after so many of its own as take about {look_s:g} s to compute; "
         f"on the mean of a run every {', '.join(every)}.",
     )
