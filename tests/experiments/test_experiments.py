@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from anabranch import experiments
@@ -13,6 +14,8 @@ from anabranch._typed_toml import tag_of
 from anabranch.experiments import EXPERIMENTS, Experiment, Lab, Outcome, Trial, WorkerOutcome
 from anabranch.experiments._lab import scenario_toml
 from anabranch.experiments.haaf import _setting as haaf
+from anabranch.experiments.haaf import fig13
+from anabranch.experiments.haaf.fig13 import off_diagonal
 from anabranch.experiments.netstorm import _setting as setting
 from anabranch.experiments.netstorm import fig19
 from anabranch.experiments.netstorm.fig13 import cubic_bps, hub_and_spokes, one_connection_each
@@ -21,6 +24,7 @@ from anabranch.experiments.r2sp import _training as training
 from anabranch.experiments.r2sp._setting import PACES
 from anabranch.experiments.r2sp.fig04 import worst
 from anabranch.learn.profiles import ALEXNET
+from anabranch.learn.tasks import DataError
 from anabranch.overlay import internet2_9
 from anabranch.pace import Bsp, R2sp, Ssp
 from anabranch.plan import Fapt, Packed, Star
@@ -110,6 +114,12 @@ def ours(name: str, what: str, tmp_path: Path) -> str:
             "Gini 0.6, q = 5: variance over sites",
             "100.0; 1.00 of that of q = 0; worst site 40.0 %",
         ),
+        (
+            "haaf/fig14",
+            "Gini 0.6: share of the time that workers compute, HAAF",
+            "mean 80.0 %, variance 0 points²",
+        ),
+        ("haaf/fig15", "24 workers: HAAF's time over PS's, seed by seed", "0.15"),
         ("netstorm/fig13", "static: NetStorm pro", "4.0x (25.0 s)"),
         ("netstorm/fig13", "dynamic: packed trees, ours", "10.0x (10.0 s)"),
         ("netstorm/fig14", "dynamic: adaptive FAPT over static balanced tree", "+220 %"),
@@ -157,6 +167,30 @@ def test_a_forest_is_looked_at_about_as_often_as_asked_and_counts_its_trees(tmp_
     # Alone in its tree, or with others as fast, the slowest worker computes nearly all the time.
     slowest = max(done.workers.values(), key=lambda each: each.iteration_s)
     assert 0.9 < slowest.compute_s / slowest.iteration_s <= 1
+
+
+def test_first_gradients_are_more_alike_where_labels_are_resampled(tmp_path: Path):
+    result = EXPERIMENTS["haaf/fig13"].make(lab(tmp_path))
+    [plain, resampled] = [
+        np.array(each["similarity"])
+        for each in result.data["matrices"]
+        if (each["alpha"], each["batches"]) == (1.0, 16)
+    ]
+    for alike in (plain, resampled):
+        assert alike.shape == (haaf.WORKERS, haaf.WORKERS)
+        assert np.allclose(np.diag(alike), 1.0)
+    assert off_diagonal(resampled) > off_diagonal(plain) + 0.1
+
+
+def test_without_data_a_figure_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def nothing(*_: object, **__: object) -> None:
+        raise DataError("fashion-mnist is nowhere")
+
+    monkeypatch.setattr(fig13, "make_work", nothing)
+    rows = EXPERIMENTS["haaf/fig13"].make(lab(tmp_path)).rows
+    assert {(row.ours, row.why) for row in rows} == {
+        ("not made: no data", "fashion-mnist is nowhere")
+    }
 
 
 def test_where_workers_wait_for_each_other_each_round_is_looked_at(tmp_path: Path):

@@ -8,6 +8,9 @@ from anabranch.experiments.haaf import fig09 as haaf_fig09
 from anabranch.experiments.haaf import fig10 as haaf_fig10
 from anabranch.experiments.haaf import fig11 as haaf_fig11
 from anabranch.experiments.haaf import fig12 as haaf_fig12
+from anabranch.experiments.haaf import fig13 as haaf_fig13
+from anabranch.experiments.haaf import fig14 as haaf_fig14
+from anabranch.experiments.haaf import fig15 as haaf_fig15
 from anabranch.experiments.netstorm import fig13, fig14, fig15, fig16, fig17, fig18, fig19, fig20
 from anabranch.experiments.r2sp import fig02 as r2sp_fig02
 from anabranch.experiments.r2sp import fig04 as r2sp_fig04
@@ -38,7 +41,15 @@ _R2SP = (
     r2sp_fig14,
 )
 
-_HAAF = (haaf_fig09, haaf_fig10, haaf_fig11, haaf_fig12)
+_HAAF = (
+    haaf_fig09,
+    haaf_fig10,
+    haaf_fig11,
+    haaf_fig12,
+    haaf_fig13,
+    haaf_fig14,
+    haaf_fig15,
+)
 
 EXPERIMENTS = {figure.EXPERIMENT.name: figure.EXPERIMENT for figure in (*_NETSTORM, *_R2SP, *_HAAF)}
 """Every experiment, by name."""

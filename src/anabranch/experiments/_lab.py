@@ -141,7 +141,7 @@ class Lab:
         self.quick = quick
         self.seed = seed
         self.emulate = emulate
-        self._data_dir = data_dir
+        self.data_dir = data_dir
         self._jobs = jobs
         self._on_trial = on_trial
         self._known: dict[tuple[str, Overlay], Outcome] = {}
@@ -170,7 +170,7 @@ class Lab:
         return [replace(self._known[_what(trial)], labels=trial.labels) for trial in trials]
 
     def _run(self, trials: Sequence[Trial], files: Sequence[Path]) -> Iterator[Outcome]:
-        execute = partial(_emulated if self.emulate else _simulated, data_dir=self._data_dir)
+        execute = partial(_emulated if self.emulate else _simulated, data_dir=self.data_dir)
         if self.emulate or self._jobs == 1 or len(trials) < 2:
             yield from map(execute, trials, files)
             return

@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import subprocess
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from anabranch.experiments._lab import Outcome
 from anabranch.run.control import versions
@@ -39,11 +39,13 @@ class Result:
         rows: the comparison.
         outcomes: the runs it was made of.
         notes: what holds for all rows, a sentence each.
+        data: what else the JSON is to keep, by name; numbers, texts, lists and dicts.
     """
 
     rows: tuple[Row, ...]
     outcomes: tuple[Outcome, ...]
     notes: tuple[str, ...] = ()
+    data: Mapping[str, Any] = field(default_factory=dict)
 
 
 def write_result(
@@ -75,6 +77,7 @@ def write_result(
         "notes": result.notes,
         "rows": [asdict(row) for row in result.rows],
         "runs": [asdict(outcome) for outcome in result.outcomes],
+        **result.data,
     }
     page.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     table = folder / f"{stem}.csv"

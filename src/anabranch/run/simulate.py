@@ -79,7 +79,7 @@ def simulate(
     check_simulable(scenario)
     course = plan_course(scenario, overlay, save_every, resume)
     plan = first_plan(scenario, overlay)
-    with _one_thread(scenario), EventLog.create(log_path, commit_every=_EVENTS_A_COMMIT) as log:
+    with one_thread(scenario), EventLog.create(log_path, commit_every=_EVENTS_A_COMMIT) as log:
         files = Files(data_dir, weights_of(log_path), checkpoints_of(log_path), resume)
         simulation = _Simulation(scenario, overlay, plan, log, course, files, on_round)
         try:
@@ -99,7 +99,7 @@ def simulate(
 
 
 @contextmanager
-def _one_thread(scenario: Scenario) -> Iterator[None]:
+def one_thread(scenario: Scenario) -> Iterator[None]:
     """Let torch compute in one thread: with another number the last bits of a sum are others."""
     if isinstance(scenario.task, Exchange):
         yield

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from anabranch.experiments._lab import Lab, Label, Outcome, Trial
+from anabranch.experiments._result import Row
 from anabranch.fleet import Compute, ComputeModel
 from anabranch.learn.partition import Dirichlet
 from anabranch.learn.sampling import Resampled
@@ -29,8 +30,8 @@ TARGET = 0.7
 HORIZON_S = 120.0
 LOOK_S = 5.0  # about so often the model is looked at where workers do not wait for each other
 _LONGEST_S = 600.0  # that is waited for the target
-_QUICK_S = 60.0
-_MANY = 100_000  # updates, more than there is time for
+QUICK_S = 60.0
+MANY = 100_000  # updates, more than there is time for
 _NOTE = (
     "a server, links of 1 to 10 Gbit/s and 10 to 50 ms, LeNet-5 on Fashion-MNIST, Dirichlet "
     f"alpha = 1, beta = 0.999, batches of {BATCH}, plain SGD with a rate of 0.1 (the paper: 0.01), "
@@ -40,7 +41,7 @@ _NOTE = (
     "parentheses."
 )
 _QUICK_NOTE = (
-    f"Quick: one seed, a perceptron on 8 x 8 digits, batches of 16, {_QUICK_S:g} s at most; says "
+    f"Quick: one seed, a perceptron on 8 x 8 digits, batches of 16, {QUICK_S:g} s at most; says "
     "that it runs, and nothing of the paper."
 )
 
@@ -146,8 +147,8 @@ def trial(
             target_accuracy=TARGET,
         ),
         stop=Stop(
-            rounds=_MANY,
-            after_s=_QUICK_S if lab.quick else (_LONGEST_S if to_target else HORIZON_S),
+            rounds=MANY,
+            after_s=QUICK_S if lab.quick else (_LONGEST_S if to_target else HORIZON_S),
             at_target=to_target,
         ),
         compute=compute,
@@ -206,6 +207,33 @@ def at_end(runs: Sequence[Outcome]) -> str:
     if len(seen) < len(runs):
         return f"{len(runs) - len(seen)} of {len(runs)} were never looked at"
     return f"{spread(seen, '.1f')} %"
+
+
+def over_others(
+    where: str, by_name: Mapping[str, Sequence[Outcome]], paper: Mapping[str, str] | None = None
+) -> list[Row]:
+    """Return how HAAF's time to the target compares with other schemes', seed by seed.
+
+    Args:
+        where: what the runs have in common.
+        by_name: the runs of each scheme, in order of seeds.
+        paper: the paper's figures, by the other scheme.
+    """
+    rows = []
+    for name, runs in by_name.items():
+        if name == "HAAF":
+            continue
+        pairs = zip(by_name["HAAF"], runs, strict=True)
+        ratios = [
+            ours.reached_s / theirs.reached_s
+            for ours, theirs in pairs
+            if ours.reached_s is not None and theirs.reached_s is not None
+        ]
+        if ratios:
+            fewer = "" if len(ratios) == len(runs) else f", {len(ratios)} of {len(runs)} seeds"
+            what = f"{where}: HAAF's time over {name}'s, seed by seed"
+            rows.append(Row(what, (paper or {}).get(name, ""), spread(ratios, ".2f") + fewer))
+    return rows
 
 
 def trees(runs: Sequence[Outcome]) -> str:

@@ -26,29 +26,12 @@ def _make(lab: Lab) -> Result:
     for gini in _GINIS:
         by_name = {name: setting.of(outcomes, scheme=name, gini=gini) for name in SCHEMES}
         for name, runs in by_name.items():
-            paper = _PAPER[gini] if name == "HAAF" else ""
-            rows.append(
-                Row(f"Gini {gini:g}: to the target, {name}", paper, setting.to_target(runs))
-            )
+            theirs = _PAPER[gini] if name == "HAAF" else ""
+            what = f"Gini {gini:g}: to the target, {name}"
+            rows.append(Row(what, theirs, setting.to_target(runs)))
         rows.append(Row(f"Gini {gini:g}: trees of HAAF", "", setting.trees(by_name["HAAF"])))
-        for name, runs in by_name.items():
-            if name == "HAAF":
-                continue
-            pairs = zip(by_name["HAAF"], runs, strict=True)
-            ratios = [
-                ours.reached_s / theirs.reached_s
-                for ours, theirs in pairs
-                if ours.reached_s is not None and theirs.reached_s is not None
-            ]
-            if ratios:
-                fewer = "" if len(ratios) == len(runs) else f", {len(ratios)} of {len(runs)} seeds"
-                rows.append(
-                    Row(
-                        f"Gini {gini:g}: HAAF's time over {name}'s, seed by seed",
-                        "0.6" if gini == _GINIS[-1] else "",
-                        setting.spread(ratios, ".2f") + fewer,
-                    )
-                )
+        paper = dict.fromkeys(SCHEMES, "0.6") if gini == _GINIS[-1] else {}
+        rows += setting.over_others(f"Gini {gini:g}", by_name, paper)
     target = f"The target is {setting.TARGET:.0%} of held-out samples."
     return Result(tuple(rows), tuple(outcomes), setting.notes(lab, outcomes, target))
 
