@@ -23,12 +23,13 @@ from anabranch.experiments.r2sp import _setting as r2sp
 from anabranch.experiments.r2sp import _training as training
 from anabranch.experiments.r2sp._setting import PACES
 from anabranch.experiments.r2sp.fig04 import worst
+from anabranch.fleet import uneven_samples_per_s
 from anabranch.learn.profiles import ALEXNET
 from anabranch.learn.tasks import DataError
 from anabranch.overlay import internet2_9
 from anabranch.pace import Bsp, R2sp, Ssp
 from anabranch.plan import Fapt, Packed, Star
-from anabranch.run.scenario import loads
+from anabranch.run.scenario import compute_model, loads
 from anabranch.run.scenario.tasks import Exchange, Train
 
 SECONDS = {
@@ -167,6 +168,16 @@ def test_a_forest_is_looked_at_about_as_often_as_asked_and_counts_its_trees(tmp_
     # Alone in its tree, or with others as fast, the slowest worker computes nearly all the time.
     slowest = max(done.workers.values(), key=lambda each: each.iteration_s)
     assert 0.9 < slowest.compute_s / slowest.iteration_s <= 1
+
+
+def test_workers_alone_are_as_uneven_as_asked_if_the_server_has_no_speed(tmp_path: Path):
+    run = haaf.trial(
+        *(lab(tmp_path), haaf.schemes(6)["PS"], 0.6, 3), workers=6, server_has_speed=False
+    )
+    speeds = compute_model(run.scenario, run.overlay)
+    assert speeds is not None
+    taken = sorted(1 / speeds.mean_s(site, 16) for site in range(6))
+    assert taken == pytest.approx(sorted(uneven_samples_per_s(6, 1.0, 0.6, seed=3)))
 
 
 def test_first_gradients_are_more_alike_where_labels_are_resampled(tmp_path: Path):

@@ -14,7 +14,7 @@ from statistics import median
 
 from anabranch.experiments._lab import Lab, Label, Outcome, Trial
 from anabranch.experiments._result import Row
-from anabranch.fleet import Compute, ComputeModel
+from anabranch.fleet import Compute, ComputeModel, SiteCompute, uneven_samples_per_s
 from anabranch.learn.partition import Dirichlet
 from anabranch.learn.sampling import Resampled
 from anabranch.merge import AnyMerge, DataSize, Fairness, Product, Staleness
@@ -36,9 +36,8 @@ _NOTE = (
     "a server, links of 1 to 10 Gbit/s and 10 to 50 ms, LeNet-5 on Fashion-MNIST, Dirichlet "
     f"alpha = 1, beta = 0.999, batches of {BATCH}, plain SGD with a rate of 0.1 (the paper: 0.01), "
     "L = 100; a batch takes a site of mean speed 1 s. Networks, data and models are drawn anew "
-    "with each seed, and the same speeds are dealt to other sites; the server has one of the "
-    "speeds and a part of the data, and uses neither. Medians, the least to the most in "
-    "parentheses."
+    "with each seed, and the same speeds are dealt to other sites; the server has a part of the "
+    "data too, and does not use it. Medians, the least to the most in parentheses."
 )
 _QUICK_NOTE = (
     f"Quick: one seed, a perceptron on 8 x 8 digits, batches of 16, {QUICK_S:g} s at most; says "
@@ -110,6 +109,7 @@ def trial(
     to_target: bool = True,
     workers: int = WORKERS,
     look_s: float = LOOK_S,
+    server_has_speed: bool = True,
     **labels: Label,
 ) -> Trial:
     """Return a run of a scheme, to the target accuracy or until the time is over.
@@ -124,11 +124,15 @@ def trial(
         to_target: whether it ends with the target.
         workers: how many, as the scheme was made for.
         look_s: see :func:`looks_every`.
+        server_has_speed: whether the server, which computes nothing, has one of the speeds that
+            are dealt; without it the workers' alone are as uneven as asked.
         labels: what sets it apart.
     """
     overlay = network(seed, workers)
     batch = 16 if lab.quick else BATCH
     compute = Compute(samples_per_s=float(batch), gini=gini)
+    if not server_has_speed:
+        compute = _of_workers(float(batch), gini, workers, seed)
     speeds = ComputeModel(compute, [site.name for site in overlay.sites], seed)
     scenario = Scenario(
         overlay="haaf",
@@ -157,6 +161,15 @@ def trial(
     )
     about = {"gini": gini, "alpha": alpha, "beta": beta, "seed": seed}
     return Trial({**labels, **about}, scenario, overlay)
+
+
+def _of_workers(mean: float, gini: float, workers: int, seed: int) -> Compute:
+    """Return how long computing takes at workers that are as uneven as asked among themselves."""
+    speeds = uneven_samples_per_s(workers, mean, gini, seed)
+    sites = {
+        f"site{worker}": SiteCompute(samples_per_s=speed) for worker, speed in enumerate(speeds)
+    }
+    return Compute(samples_per_s=mean, sites=sites)
 
 
 def looks_every(barrier: bool, batch_s: float, look_s: float) -> int:
@@ -248,8 +261,11 @@ def notes(
     *more: str,
     workers: str = str(WORKERS),
     look_s: float = LOOK_S,
+    server_has_speed: bool = True,
 ) -> tuple[str, ...]:
     """Return what holds for all rows of a figure."""
+    dealt = "One of the speeds is the server's, which computes nothing."
+    more = (dealt, *more) if server_has_speed else more
     setting = _QUICK_NOTE if lab.quick else f"{workers} workers and {_NOTE}"
     return (setting, *_looks(outcomes, look_s), *more)
 
