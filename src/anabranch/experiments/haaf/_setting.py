@@ -109,6 +109,7 @@ def trial(
     to_target: bool = True,
     workers: int = WORKERS,
     look_s: float = LOOK_S,
+    horizon_s: float = HORIZON_S,
     server_has_speed: bool = True,
     **labels: Label,
 ) -> Trial:
@@ -124,6 +125,7 @@ def trial(
         to_target: whether it ends with the target.
         workers: how many, as the scheme was made for.
         look_s: see :func:`looks_every`.
+        horizon_s: when a run ends that does not end with the target.
         server_has_speed: whether the server, which computes nothing, has one of the speeds that
             are dealt; without it the workers' alone are as uneven as asked.
         labels: what sets it apart.
@@ -152,7 +154,7 @@ def trial(
         ),
         stop=Stop(
             rounds=MANY,
-            after_s=QUICK_S if lab.quick else (_LONGEST_S if to_target else HORIZON_S),
+            after_s=QUICK_S if lab.quick else (_LONGEST_S if to_target else horizon_s),
             at_target=to_target,
         ),
         compute=compute,
