@@ -1,6 +1,6 @@
 """The reference overlay is the one of the paper."""
 
-from anabranch.overlay import BUILT_IN, internet2_9
+from anabranch.overlay import BUILT_IN, aws_8, internet2_9
 
 # The authors' published first draw: link, then Mbit/s there and back.
 TABLE = """
@@ -35,3 +35,19 @@ def test_internet2_9_has_one_latency_and_one_loss():
 
 def test_every_built_in_overlay_has_the_name_it_is_found_by():
     assert {name: make().name for name, make in BUILT_IN.items()} == {n: n for n in BUILT_IN}
+
+
+def test_aws_8_has_a_measured_rate_each_way_between_all_regions():
+    overlay = aws_8()
+    rates_mbps = {overlay.label(link): link.rate_bps / 1e6 for link in overlay}
+    assert len(rates_mbps) == 8 * 7
+    assert rates_mbps["us-east-1->us-west-1"] == 80
+    assert rates_mbps["us-west-1->us-east-1"] == 83.5
+    assert rates_mbps["sa-east-1->ap-southeast-1"] == min(rates_mbps.values()) + 2 == 31
+
+
+def test_aws_8_is_no_faster_than_light_in_straight_fibre():
+    overlay = aws_8()
+    ocean = overlay.link(overlay.index("ap-northeast-1"), overlay.index("sa-east-1"))
+    assert ocean is not None
+    assert 0.09 < ocean.latency_s < 0.1  # 18,500 km

@@ -1,6 +1,6 @@
 """The network as data: sites, directed links (rate, latency, loss), traces of change, files."""
 
-from anabranch.overlay._built_in import BUILT_IN, internet2_9
+from anabranch.overlay._built_in import BUILT_IN, aws_8, internet2_9
 from anabranch.overlay._generate import random_complete, random_geographic, random_sparse
 from anabranch.overlay._graph_files import read_graph
 from anabranch.overlay._latency import Latency
@@ -18,6 +18,7 @@ __all__ = [
     "Site",
     "Trace",
     "UniformRates",
+    "aws_8",
     "dumps",
     "internet2_9",
     "load",
