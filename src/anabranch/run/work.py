@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -215,8 +215,8 @@ class _Training:
         self.model = self._trainer.flat.parameters
         self.make_rule: Callable[[int], Update] | None = optimiser.start
         self.local_step = self._trainer.compute_gradients
-        self.evaluate = self._trainer.accuracy
-        self.right_of_class = self._trainer.right_of_class
+        self.evaluate = partial(self._trainer.accuracy, task.evaluate_samples)
+        self.right_of_class = partial(self._trainer.right_of_class, task.evaluate_samples)
         self.state_dict = self._trainer.state_dict
         self.load_state_dict = self._trainer.load_state_dict
 

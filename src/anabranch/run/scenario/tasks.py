@@ -27,6 +27,7 @@ class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
         momentum: of sgd.
         batch_size: samples a site takes each step.
         evaluate_every: rounds between two looks at the held-out data.
+        evaluate_samples: how much of it a look takes, the first samples; None for all.
         target_accuracy: what time-to-accuracy is measured to; None for no target.
     """
 
@@ -61,6 +62,7 @@ class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     batch_size: Positive = 32
     evaluate_every: Positive = 10
+    evaluate_samples: Positive | None = None
     target_accuracy: Annotated[float, Meta(gt=0, le=1)] | None = None
 
 
