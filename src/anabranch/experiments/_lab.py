@@ -77,7 +77,7 @@ class Outcome:
         at_once, blocked_s, push_s, pull_s: of a run with servers, see
             :class:`anabranch.record.pacing.PaceSummary`; there ``round_s`` is the mean time of an
             iteration, and ``rounds`` are each worker's.
-        workers: of a run with servers, by name.
+        workers: of a run with servers, by name; those that ended an iteration.
         reached_s, reached_updates: of a run with servers that trains to a target accuracy: when it
             was first seen, seconds since the run began, and how many updates each worker had then
             in the model, on average; None where it never was.
@@ -87,6 +87,7 @@ class Outcome:
         trees: of the forest that it began with; None where it had none.
         accuracy_by_site: that was last seen for each site, by name; see
             :mod:`anabranch.record.by_site`.
+        missed: of a run with servers, how many updates of others one missed, on average.
     """
 
     labels: Mapping[str, Label]
@@ -106,6 +107,7 @@ class Outcome:
     look_s: float | None = None
     trees: int | None = None
     accuracy_by_site: Mapping[str, float] = field(default_factory=dict)
+    missed: float | None = None
 
 
 class Lab:
@@ -277,12 +279,14 @@ def _outcome(trial: Trial, file: Path, log: Path) -> Outcome:
             {
                 trial.overlay.sites[site].name: _worker(series)
                 for site, series in run.pace.iterations.items()
+                if any(each.next_s is not None for each in series)
             },
             *_reached(trial, run, events),
             run.final_accuracy,
             run.accuracy[-1].at_s / len(run.accuracy) if run.accuracy else None,
             len(load_plan(run.started.plan_json).groups) or None,
             {run.sites[site]: accuracy for site, accuracy in run.site_accuracy.items()},
+            run.pace.mean_missed,
         )
     rounds, total_s = len(run.rounds), run.rounds[-1].at_s
     fills_time = trial.scenario.stop.after_s is not None
