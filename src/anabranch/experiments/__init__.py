@@ -11,6 +11,7 @@ from anabranch.experiments.haaf import fig12 as haaf_fig12
 from anabranch.experiments.haaf import fig13 as haaf_fig13
 from anabranch.experiments.haaf import fig14 as haaf_fig14
 from anabranch.experiments.haaf import fig15 as haaf_fig15
+from anabranch.experiments.map import cell
 from anabranch.experiments.netstorm import fig13, fig14, fig15, fig16, fig17, fig18, fig19, fig20
 from anabranch.experiments.r2sp import fig02 as r2sp_fig02
 from anabranch.experiments.r2sp import fig04 as r2sp_fig04
@@ -51,7 +52,13 @@ _HAAF = (
     haaf_fig15,
 )
 
-EXPERIMENTS = {figure.EXPERIMENT.name: figure.EXPERIMENT for figure in (*_NETSTORM, *_R2SP, *_HAAF)}
+EXPERIMENTS = {
+    each.name: each
+    for each in (
+        *(figure.EXPERIMENT for figure in (*_NETSTORM, *_R2SP, *_HAAF)),
+        *cell.EXPERIMENTS,
+    )
+}
 """Every experiment, by name."""
 
 __all__ = [
