@@ -170,7 +170,7 @@ def test_only_training_is_evaluated() -> None:
 
 
 def test_a_look_takes_as_many_held_out_samples_as_the_scenario_says() -> None:
-    [few, *_] = assignments(msgspec.structs.replace(SOFTMAX, evaluate_samples=3))
+    [few, *_] = assignments(structs.replace(SOFTMAX, evaluate_samples=3))
     assert few.work.evaluate() in (0, 1 / 3, 2 / 3, 1)
 
 
