@@ -4,6 +4,7 @@ from anabranch._typed_toml import listed, nearest
 from anabranch.experiments._experiment import Experiment
 from anabranch.experiments._lab import Lab, Outcome, Trial, WorkerOutcome, seconds
 from anabranch.experiments._result import Result, Row, write_result
+from anabranch.experiments.haaf import fig08 as haaf_fig08
 from anabranch.experiments.haaf import fig09 as haaf_fig09
 from anabranch.experiments.haaf import fig10 as haaf_fig10
 from anabranch.experiments.haaf import fig11 as haaf_fig11
@@ -43,6 +44,7 @@ _R2SP = (
 )
 
 _HAAF = (
+    haaf_fig08,
     haaf_fig09,
     haaf_fig10,
     haaf_fig11,
