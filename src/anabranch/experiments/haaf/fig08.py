@@ -123,7 +123,10 @@ def _run(lab: Lab, seed: int, folder: Path) -> tuple[list[_Seen], float]:
     trial = setting.trial(
         lab, setting.Scheme(route, Asp(), merge), _GINI, seed, to_target=False, horizon_s=_HORIZON_S
     )
-    plan = first_plan(trial.scenario, trial.overlay)
+    names = tuple(site.name for site in trial.overlay.sites)
+    elements = buffer_elements(trial.scenario, names, lab.data_dir)
+    route = structs.replace(route, elements=elements)  # as code of one's own does not say it
+    plan = first_plan(structs.replace(trial.scenario, route=route), trial.overlay)
     server = plan.trees[0].root
     roots = [each.plan.trees[0].up.index(server) for each in plan.groups]
     task = trial.scenario.task
@@ -133,10 +136,8 @@ def _run(lab: Lab, seed: int, folder: Path) -> tuple[list[_Seen], float]:
         batch_size=task.batch_size,
         evaluate_every=setting.MANY,
     )
-    scenario = structs.replace(trial.scenario, task=own, sampling=Shuffled())
+    scenario = structs.replace(trial.scenario, route=route, task=own, sampling=Shuffled())
     (outcome,) = lab.measure([Trial(trial.labels, scenario, trial.overlay)])
-    names = tuple(site.name for site in trial.overlay.sites)
-    elements = buffer_elements(trial.scenario, names, lab.data_dir)
     found = {root: read(folder, root, elements) for root in roots}
     places, share = components({root: gradients for root, (_, gradients) in found.items()})
     seen = [
