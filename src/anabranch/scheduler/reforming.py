@@ -3,8 +3,8 @@
 How long a site computes is the median of its latest updates. The forest counts as outdated when a
 compute time or a link has changed by more than ``update_rate`` since forests were last compared;
 then one is searched for what is believed now, and taken if it lowers eq. 14 by ``least_gain`` of
-a period. (Of what it was would be too little: eq. 14 is small where trees are alike, and twice as
-large by chance.) A forest that leads through a site which is lost has to go in any case.
+a period. (Of what it was would be too little: eq. 14 is small where trees are alike, and
+varies much by chance.) A forest that leads through a site which is lost has to go in any case.
 """
 
 from __future__ import annotations
