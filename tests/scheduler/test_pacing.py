@@ -555,3 +555,24 @@ def test_groups_whose_way_leads_through_a_site_are_named() -> None:
     assert [led_through(plan, book, site) for site in range(4)] == [(), (0,), (0, 3), ()]
     book.lost(0, 1.0)
     assert led_through(plan, book, 1) == ()  # nobody is left behind it
+
+
+def test_who_has_made_all_is_in_no_new_group_and_waits_for_none() -> None:
+    groups = [(0, 1), (4,), (5,)]
+    book = begun(PaceBook(Asp(), Equal(1), (0, 1, 4, 5), (2,), 2, groups=groups))
+    all_of(book, (5,), 1, 1.0)
+    all_of(book, (5,), 2, 2.0)
+    assert book.done == (5,)
+    book.reform([(0, 4), (1, 5)], kept=[])  # found before it was known
+    all_of(book, (0, 1), 1, 3.0)
+    all_of(book, (4,), 1, 3.0)
+    assert book.is_at_rest
+    assert book.next_update((1, 5)) == 2
+    assert went(book.formed(4.0)) == [(0, 2), (4, 2), (1, 2)]
+    book.joined(5, 5.0)
+    assert not book.homeless
+    book.lost(5, 6.0)
+    book.reform([(0, 4), (1,)], kept=[0])
+    all_of(book, (0, 4), 2, 7.0)
+    all_of(book, (1,), 2, 7.0)
+    assert book.is_over

@@ -466,7 +466,8 @@ class PaceBook:
         if worker not in self._all or self.is_over or self._closed:
             return ()
         if worker not in self._lead:
-            self.homeless[worker] = None
+            if self.made(worker) < self._updates:
+                self.homeless[worker] = None
             return ()
         lead = self._lead[worker]
         if self.adds_up:
@@ -543,9 +544,17 @@ class PaceBook:
         awaited = [lead for lead in self._draining if self._groups[lead]]
         return self._next is not None and all(lead in self._resting for lead in awaited)
 
+    @property
+    def done(self) -> tuple[int, ...]:
+        """The workers that were let compute all that they are to."""
+        return tuple(each for each in sorted(self._all) if self.made(each) == self._updates)
+
     def next_update(self, group: Iterable[int]) -> int:
-        """Return the update that workers at rest go on with as a group."""
-        return 1 + max(map(self.made, group))
+        """Return the update that workers at rest go on with as a group, but those who are done."""
+        return 1 + max(map(self.made, self._with_more_to_do(group)), default=0)
+
+    def _with_more_to_do(self, group: Iterable[int]) -> list[int]:
+        return [each for each in group if self.made(each) < self._updates]
 
     def formed(self, now_s: float) -> tuple[Decision, ...]:
         """Let the new groups begin, of which all who take part know."""
@@ -561,7 +570,8 @@ class PaceBook:
                 begins.append(group[0])
         for worker in [each for each in self._returning if each not in self._lead]:
             del self._returning[worker]
-            self.homeless[worker] = None
+            if self.made(worker) < self._updates:
+                self.homeless[worker] = None
         self._next = None
         self._draining = set()
         self._resting.clear()
@@ -572,13 +582,13 @@ class PaceBook:
         return (*decisions, *self._tell(now_s))
 
     def _form(self, group: tuple[int, ...]) -> None:
-        lead, update = group[0], self.next_update(group) - 1
-        back = self._returning.keys() | self.homeless.keys()
-        here = [worker for worker in group if worker in self._workers or worker in back]
+        lead, first = group[0], self.next_update(group)
+        there = self._workers.keys() | self._returning.keys() | self.homeless.keys()
+        here = [each for each in self._with_more_to_do(group) if each in there]
         for worker in here:
             self._returning.pop(worker, None)
             self.homeless.pop(worker, None)
-            self._made[worker] = self._settled[worker] = update
+            self._made[worker] = self._settled[worker] = first - 1
             self._pulled[worker] = _NOTHING
         self._groups[lead] = dict.fromkeys(here)
         self._workers |= self._groups[lead]

@@ -201,6 +201,7 @@ class ServedPace:
     def _form_anew(self, why: str, now_s: float) -> None:
         """Form groups of those that are here."""
         if self._reforming is not None and not self.book.is_over:
+            self._reforming.finished(self.book.done)
             self._reform(self._reforming.without(self._run.lost, why), now_s)
 
     def _reform(self, replan: Replan, now_s: float) -> None:

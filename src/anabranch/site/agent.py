@@ -71,19 +71,19 @@ class Transport:
             on their way.
         most_chunk_elements: of any buffer's chunks.
         room_elements: of data that may come before its exchange has begun here.
-        kept_elements: of results that a site keeps which joins a group that goes on, until its
-            program gets to them; two results may always be kept.
         strands: connections of each lane.
         primary_busy_bound, auxiliary_queue_length: see :mod:`anabranch.site.multipath`.
+        kept_elements: of results that a site keeps which joins a group that goes on, until its
+            program gets to them; two results may always be kept.
     """
 
     chunk_elements: int
     most_chunk_elements: int
     room_elements: int
     strands: int = 1
-    kept_elements: int = 1 << 28
     primary_busy_bound: int = 2
     auxiliary_queue_length: int = 1
+    kept_elements: int = 1 << 28
 
 
 class SiteAgent:
