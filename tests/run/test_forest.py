@@ -302,7 +302,7 @@ def test_what_a_root_had_sent_before_it_died_is_taken(tmp_path: Path) -> None:
     assert formed(meshed(tmp_path, faults, '{kind = "safa", fraction = 0.5}', network=17))
 
 
-@seeds(6, 40)
+@seeds(6, 16)
 def test_trees_are_formed_anew_whatever_dies_comes_back_or_becomes_slow(
     seed: int, tmp_path: Path
 ) -> None:
