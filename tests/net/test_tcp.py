@@ -711,6 +711,30 @@ def test_an_unusual_silence_is_told_and_that_it_is_over(shares_memory: bool) -> 
     on_loop(play)
 
 
+@both_ways
+def test_a_peer_that_is_borne_with_is_given_up_only_when_it_no_longer_is(
+    shares_memory: bool,
+) -> None:
+    async def play() -> None:
+        called, caller, told = Ear(), Ear(), asyncio.Queue[bool]()
+        network = TcpNetwork(
+            LIMITS, shares_memory=shares_memory, least_silence_s=0.2, heartbeat_s=0.02
+        )
+        listener = await network.listen(("127.0.0.1", 0), called.welcome)
+        connection = await network.connect(listener.address, caller)
+        connection.bear(60.0)
+        connection.tell_silence(told.put_nowait)
+        called.connection._heartbeat.cancel()  # type: ignore[attr-defined]
+        for _ in range(20):  # once a heartbeat: twice the least silence
+            assert await told.get()
+        assert not caller.closed.done()
+        connection.bear(0.0)
+        assert "has said nothing" in str(await caller.closed)
+        listener.close()
+
+    on_loop(play)
+
+
 def test_who_is_slow_in_the_middle_of_a_payload_is_not_silent() -> None:
     """The loop is not woken for less than what it waits for; the kernel knows that data comes."""
 

@@ -30,8 +30,10 @@ from anabranch.net.session import LEAST_PATIENCE_S
 from anabranch.overlay import internet2_9, random_complete
 from anabranch.plan import Plan, PlanError, star
 from anabranch.record import LogError, events
+from anabranch.scheduler.presence import PREPARING_SILENCE_S
 from anabranch.scheduler.server import Scheduler
 from anabranch.sim.loop import run_virtually
+from anabranch.sim.network import _End
 from anabranch.site.agent import Transport
 
 from ..site.cluster import TOKEN, Cluster, Witness, all_reduce, make_agent, simulated
@@ -85,6 +87,33 @@ def test_a_lane_that_breaks_ends_the_run_and_both_ends_are_named() -> None:
         (first, second) = await errors_of(cluster, cluster.all_reduce(buffers))
         assert first == second
         assert "site 2 (site2)" in first
+
+    run_virtually(scenario())
+
+
+def test_sites_are_borne_with_while_they_prepare_their_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    borne: list[float] = []
+    monkeypatch.setattr(_End, "bear", lambda self, silence_s: borne.append(silence_s))
+
+    async def scenario() -> None:
+        ports = simulated(OVERLAY)
+        scheduler = Scheduler(ports.control(None), OVERLAY, PLAN, TOKEN, "work", whole, Witness())
+        address = await scheduler.listen(("127.0.0.1", 0))
+        agents = [make_agent(ports, index, site.name) for index, site in enumerate(OVERLAY.sites)]
+        await asyncio.gather(*(agent.join(address) for agent in agents))
+        assert borne == [0.0] * 3 + [PREPARING_SILENCE_S] * 3  # they wait; they are welcomed
+        borne.clear()
+        await asyncio.gather(
+            *(
+                agent.start(Transport(64, 64, 64), ports.lanes(site))
+                for site, agent in enumerate(agents)
+            )
+        )
+        assert borne == [0.0] * 3
+        scheduler.abort("that was all")
+        await scheduler.close()
 
     run_virtually(scenario())
 

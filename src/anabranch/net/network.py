@@ -81,6 +81,9 @@ class Connection(Protocol):
         for too long, the receiver hears that it is gone.
         """
 
+    def bear(self, silence_s: float) -> None:
+        """Give the peer up for no silence of less, nor of less than the network always bears."""
+
     def trust(self) -> None:
         """Take messages of full size from now on; until then a caller may send only small ones."""
 

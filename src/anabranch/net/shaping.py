@@ -142,6 +142,10 @@ class ShapedConnection:
         """See :class:`anabranch.net.network.Connection`."""
         self._connection.tell_silence(told)
 
+    def bear(self, silence_s: float) -> None:
+        """See :class:`anabranch.net.network.Connection`."""
+        self._connection.bear(silence_s)
+
     def trust(self) -> None:
         """See :class:`anabranch.net.network.Connection`."""
         self._connection.trust()

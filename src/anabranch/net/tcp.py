@@ -144,6 +144,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._awaited_bytes = 1  # that must be there before the kernel wakes the loop
         self._failure: Exception | None = None
         self._closing = False
+        self._least_silence_s = least_silence_s
         self._silence = Silence(least_silence_s, self._loop.time(), heartbeat_s)
         self._heard_s = -math.inf  # when the detector was last told that something came
         self._tell_silence: Callable[[bool], None] | None = None  # whether it is unusual
@@ -203,7 +204,11 @@ class _TcpConnection(asyncio.BufferedProtocol):
 
     def give_up_after(self, least_silence_s: float) -> None:
         """Give the peer up after a silence of so much, at least."""
-        self._silence.least_s = least_silence_s
+        self._silence.least_s = self._least_silence_s = least_silence_s
+
+    def bear(self, silence_s: float) -> None:
+        """See :meth:`anabranch.net.network.Connection.bear`."""
+        self._silence.least_s = max(silence_s, self._least_silence_s)
 
     def send_by(self, congestion_control: str) -> None:
         """Send by this congestion control from now on, unless the other end is on this machine."""

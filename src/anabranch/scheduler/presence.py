@@ -21,6 +21,10 @@ from anabranch.scheduler.run import Missing, Run
 from anabranch.scheduler.served_pace import ServedPace
 from anabranch.scheduler.survivors import Survivors
 
+# A site that prepares its part imports libraries, reads data and builds its model; either may hold
+# its interpreter's lock, and on a machine with more processes than cores for many seconds.
+PREPARING_SILENCE_S = 60.0
+
 
 class Presence:
     """Takes sites in, and waits for those whose connections have broken.
@@ -62,6 +66,7 @@ class Presence:
         everyone = frozenset(range(run.overlay.size))
         self.founders: frozenset[int] | None = everyone if is_restart else None
         self.all_gone = asyncio.Event()
+        self._preparing: set[int] = set()  # welcomed, and not yet ready
 
     # --- who comes
 
@@ -90,7 +95,7 @@ class Presence:
         self._watch(site, connection)
         if site in run.lost or (self._repairs is not None and self.founders is not None):
             run.newcomers.came(site)
-            run.post(site, self._welcome(site))
+            self._greet(site)
             if self._pace is not None:
                 for changed in self._pace.epochs_changed(dict.fromkeys(self._pace.book.epochs, 0)):
                     run.post(site, changed)
@@ -129,8 +134,8 @@ class Presence:
         self.founders = founders
         for site in here - founders:
             run.newcomers.came(site)
-        for site, session in run.sessions.items():
-            session.post(self._welcome(site))
+        for site in run.sessions:
+            self._greet(site)
 
     def _explain(self, out_of_reach: Collection[tuple[int, int]]) -> str:
         names = " and ".join(map(self._run.name, min(out_of_reach)))
@@ -139,9 +144,12 @@ class Presence:
             "such sites do, or link them with others"
         )
 
-    def _welcome(self, site: int) -> Welcome:
+    def _greet(self, site: int) -> None:
+        """Tell a site who is who, and bear with it while it prepares its part."""
+        self._preparing.add(site)
+        self._bear(site)
         run = self._run
-        return Welcome(
+        welcome = Welcome(
             site,
             overlays.dumps(run.overlay),
             plans.dumps(run.channels.all.plan if self._pace is None else self._pace.plan),
@@ -155,6 +163,17 @@ class Presence:
             self._repairs is not None and self._repairs.retries,
             self._repairs is not None and site in run.newcomers,
         )
+        run.post(site, welcome)
+
+    def ready(self, site: int) -> None:
+        """Take note that a site has prepared its part."""
+        self._preparing.discard(site)
+        self._bear(site)
+
+    def _bear(self, site: int) -> None:
+        connection = self._run.sessions[site].connection
+        if connection is not None:
+            connection.bear(PREPARING_SILENCE_S if site in self._preparing else 0.0)
 
     def resume(self, message: Resume, connection: Connection) -> int:
         """Go on with a site over another connection; return which.
@@ -210,6 +229,7 @@ class Presence:
                 silent.discard(site)
 
         connection.tell_silence(told)
+        self._bear(site)
 
     # --- whose connection breaks
 

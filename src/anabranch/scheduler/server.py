@@ -337,6 +337,8 @@ class Scheduler:
             self._resumption.hear(site, message)
             return
         self._planning.look_in_time()
+        if isinstance(message, Ready):
+            self._presence.ready(site)
         if site in run.newcomers:
             self._admission.hear(site, message)
             return

@@ -443,6 +443,9 @@ class _End:
     def tell_silence(self, told: Callable[[bool], None]) -> None:
         self._tell_silence = told
 
+    def bear(self, silence_s: float) -> None:
+        """Nobody is given up for silence in a simulation: its faults are scripted."""
+
     def notice(self, is_silent: bool) -> None:
         """Take note that nothing comes from the other end, or that something does again."""
         if self._open and self._tell_silence is not None:
