@@ -7,9 +7,10 @@ import numpy as np
 import pooch
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 from anabranch.learn import tasks
-from anabranch.learn.tasks import DataError, Task, load_task
+from anabranch.learn.tasks import DataError, Task, _digits_table, load_task
 
 FILES = (
     "train-images-idx3-ubyte.gz",
@@ -59,6 +60,11 @@ def small(tmp_path, monkeypatch):
         tasks._IDX_TASKS, "mnist", replace(tasks._IDX_TASKS["mnist"], sha256=hashes)
     )
     return directory
+
+
+def test_the_digits_are_those_scikit_learn_reads():
+    for found, read in zip(_digits_table(), load_digits(return_X_y=True), strict=True):
+        assert np.array_equal(found, read)
 
 
 def test_digits_splits_all_1797_samples_alike_every_time(digits):

@@ -431,7 +431,7 @@ def test_eight_real_workers_form_other_trees_when_a_root_is_killed(tmp_path: Pat
         'serve = {only = ["site8"]}\nroute = {kind = "forest", server = "site8", '
         f'search = {{kind = "given", groups = {groups}}}}}\n'
         'task = {kind = "train", data = "digits", model = "softmax", learning_rate = 0.5}\n'
-        "compute = {samples_per_s = 60}\n"
+        "compute = {samples_per_s = 240}\n"
     )
     happened = killed_in_reality(path, overlay, log, "site3", updates=24)
     [(_, plan)] = formed(happened)
@@ -455,7 +455,7 @@ def test_twelve_real_workers_train_on_when_a_leaf_is_killed(tmp_path: Path) -> N
         f'serve = {{only = ["server"]}}\nroute = {route.replace("dc9", "server")}\n'
         'merge = {kind = "staleness"}\n'
         'task = {kind = "train", data = "digits", model = "softmax", learning_rate = 0.5}\n'
-        "compute = {samples_per_s = 60}\n"
+        "compute = {samples_per_s = 240}\n"
     )
     overlay = load_overlay(str(tmp_path / "three-trees.toml"))
     happened = killed_in_reality(path, overlay, log, "b2", updates=30)

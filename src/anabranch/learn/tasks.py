@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import distribution
 from pathlib import Path
 
 import numpy as np
@@ -263,12 +264,10 @@ def _drawn(name: str) -> Task:
 
 
 def _digits() -> Task:
-    from sklearn.datasets import load_digits  # here, because it takes a second to import
-
-    bunch = load_digits()
-    order = np.random.default_rng(_DIGITS_SEED).permutation(len(bunch.target))
-    inputs = _inputs(bunch.images[:, np.newaxis], 16.0, (0.3053,), (0.3761,))[order]
-    labels = _labels(bunch.target)[order]
+    images, named = _digits_table()
+    order = np.random.default_rng(_DIGITS_SEED).permutation(len(named))
+    inputs = _inputs(images.reshape(-1, 1, 8, 8), 16.0, (0.3053,), (0.3761,))[order]
+    labels = _labels(named)[order]
     held_out = round(len(order) * _DIGITS_HELD_OUT)
     return Task(
         "digits",
@@ -278,6 +277,22 @@ def _digits() -> Task:
         labels[:held_out].clone(),
         classes=10,
     )
+
+
+def _digits_table() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.generic]]:
+    """Return the digits of scikit-learn: pixels (1797, 64) in 0..16, and labels (1797,).
+
+    Its own reader costs a second of imports in every process of a run, so its file is read here.
+    """
+    sklearn = distribution("scikit-learn").locate_file("sklearn")
+    file = Path(str(sklearn), "datasets", "data", "digits.csv.gz")
+    if file.exists():
+        table = np.loadtxt(file, delimiter=",")
+        return table[:, :-1], table[:, -1]
+    from sklearn.datasets import load_digits  # a release that keeps the file elsewhere
+
+    images, labels = load_digits(return_X_y=True)
+    return images, labels
 
 
 def _inputs(
