@@ -172,7 +172,7 @@ def main() -> None:
             row["before_over_now"] = common.spread(ratios)
         results[name] = row
         print(f"{name}: {json.dumps(row)}", flush=True)
-    common.write("versions", seed=0, results=results)
+        common.write("versions", seed=0, results=results)  # each, in case it is not let end
 
 
 if __name__ == "__main__":

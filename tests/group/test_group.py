@@ -564,25 +564,183 @@ def test_a_served_model_begins_as_rank_0_has_it_and_ends_alike_everywhere(
         torch.testing.assert_close(ends[0], expected)
 
 
+def served_from_s0(pace: AnyPace, **other: Any) -> anabranch.Service:
+    """Return what serves three sites of which the first alone holds the model."""
+    return anabranch.Service(
+        overlay_of(3),
+        Star(hub="s0"),
+        awareness=None,
+        adaptive=False,
+        pace=pace,
+        updates=20,
+        **other,
+    )
+
+
+def pull_and_push(group: Group, parameter: torch.Tensor, updates: int | None = None) -> int:
+    """Make updates until there is no further one, or so many, and one more is due; count them."""
+    made = 0
+    while group.pull():
+        if made == updates:
+            break
+        group.push([torch.ones_like(parameter)])
+        made += 1
+    return made
+
+
+@pytest.mark.parametrize("how", ["leaves", "dies"])
 @pytest.mark.parametrize("pace", [Bsp(), Asp()], ids=["bsp", "asp"])
-def test_a_worker_that_leaves_before_the_run_is_over_ends_the_group_by_name(pace: AnyPace) -> None:
-    service = anabranch.Service(overlay_of(3), awareness=None, adaptive=False, pace=pace, updates=5)
+def test_the_others_go_on_without_a_worker_and_it_may_come_back(pace: AnyPace, how: str) -> None:
+    gone, back = threading.Event(), threading.Event()
+
+    def train(name: str) -> tuple[int, torch.Tensor]:
+        parameter = torch.zeros(1000)
+        with anabranch.join(address, name, token=token) as group:
+            group.serve([parameter], learning_rate=0.1)
+            if name == "s2":
+                pull_and_push(group, parameter, 3)
+                if how == "dies":
+                    die(group)
+            else:
+                assert gone.wait(30) or name
+                made = pull_and_push(group, parameter, 5)
+                assert back.wait(30)
+                group.push([torch.ones(1000)])
+                return made + 1 + pull_and_push(group, parameter), parameter
+        gone.set()
+        parameter.fill_(torch.nan)
+        with anabranch.join(address, name, token=token) as group:
+            group.serve([parameter], learning_rate=0.1)
+            back.set()
+            with pytest.raises(ValueError, match="this site is back"):
+                group.barrier()
+            assert group.pull()
+            group.push([torch.ones(1000)])
+            return 1 + pull_and_push(group, parameter), parameter
+
+    with _serving(served_from_s0(pace)) as (address, token), ThreadPoolExecutor(3) as pool:
+        ends = list(pool.map(train, ("s0", "s1", "s2")))
+    assert [made for made, _ in ends[:2]] == [20, 20]
+    assert 1 <= ends[2][0] <= 16
+    assert all(torch.equal(parameter, ends[0][1]) for _, parameter in ends)
+
+
+@pytest.mark.parametrize(
+    ("who", "pace", "other"),
+    [
+        ("s0", Asp(), {}),
+        ("s1", Asp(), {"on_loss": "abort"}),
+        ("s2", Bsp(), {"least_sites": 3}),
+    ],
+    ids=["it serves", "as asked", "too few are left"],
+)
+@pytest.mark.parametrize("dies", [True, False], ids=["dies", "leaves"])
+def test_a_site_without_which_a_served_model_cannot_go_on_ends_the_group_by_name(
+    who: str, pace: AnyPace, other: dict[str, Any], dies: bool
+) -> None:
+    gone = threading.Event()
 
     def train(group: Group) -> str:
-        group.serve([torch.ones(3)], learning_rate=0.1)
-        group.pull()
-        if group.rank == 1:
-            return ended(group.close)
-        group.push([torch.ones(3)])
-        return ended(lambda: pull_to_the_end(group))
+        parameter = torch.zeros(1000)
+        group.serve([parameter], learning_rate=0.1)
+        if group.site != who:
+            pull_and_push(group, parameter, 0)
+            assert gone.wait(30)
+            group.push([torch.ones(1000)])
+            return ended(lambda: pull_and_push(group, parameter))
+        pull_and_push(group, parameter, 0)
+        if dies:
+            die(group)
+        else:
+            ended(group.close)
+        gone.set()
+        return f"({who}) died" if dies else f"({who}) left before the run was over"
 
-    def pull_to_the_end(group: Group) -> None:
-        while group.pull():
-            group.push([torch.ones(3)])
-
-    with pytest.raises(RunAborted), anabranch.local(service) as groups:
+    with pytest.raises(RunAborted), anabranch.local(served_from_s0(pace, **other)) as groups:
         told = at_each(groups, train)
-    assert all("site 1 (s1) left before the run was over" in each for each in told), told
+    why = told.pop(int(who[1]))
+    assert all(why in each for each in told), told
+
+
+@pytest.mark.parametrize("pace", [Bsp(), Asp()], ids=["bsp", "asp"])
+def test_a_served_model_begins_with_those_it_needs_and_others_come_later(pace: AnyPace) -> None:
+    begun, back = threading.Event(), threading.Event()
+    service = served_from_s0(pace, begin_with=2)
+
+    def train(name: str) -> tuple[int, torch.Tensor]:
+        parameter = torch.full((1000,), float(name[1]))
+        if name == "s2":
+            assert begun.wait(30)
+        with anabranch.join(address, name, token=token) as group:
+            group.serve([parameter], learning_rate=0.1)
+            if name == "s2":
+                back.set()
+                return pull_and_push(group, parameter), parameter
+            made = pull_and_push(group, parameter, 5)
+            begun.set()
+            assert back.wait(30)
+            group.push([torch.ones(1000)])
+            return made + 1 + pull_and_push(group, parameter), parameter
+
+    with _serving(service) as (address, token), ThreadPoolExecutor(3) as pool:
+        ends = list(pool.map(train, ("s0", "s1", "s2")))
+    assert [made for made, _ in ends[:2]] == [20, 20]
+    assert 1 <= ends[2][0] < 20
+    assert all(torch.equal(parameter, ends[0][1]) for _, parameter in ends)
+
+
+def test_the_site_that_serves_the_model_is_awaited_though_enough_others_are_there() -> None:
+    listening: Queue[str] = Queue()
+    others = threading.Event()
+    joined: list[str] = []
+
+    def hear(line: str) -> None:
+        if " joined" in line:
+            joined.append(line)
+        if len(joined) == 2:
+            others.set()
+
+    def train(name: str) -> int:
+        if name == "s0":
+            assert others.wait(30)
+        with anabranch.join(address, name, token="t") as group:
+            parameter = torch.zeros(10)
+            group.serve([parameter], learning_rate=0.1)
+            return pull_and_push(group, parameter)
+
+    with ThreadPoolExecutor(4) as pool:
+        service = served_from_s0(Asp(), begin_with=2)
+        served = pool.submit(
+            serve_in_thread, service, lambda at: listening.put(show(at)), hear, None
+        )
+        address = listening.get(timeout=30)
+        assert list(pool.map(train, ("s0", "s1", "s2"))) == [20, 20, 20]
+        served.result(timeout=30)
+
+
+def test_a_call_of_all_fails_without_a_worker_and_the_model_is_served_on() -> None:
+    gone = threading.Event()
+
+    def train(group: Group) -> int:
+        parameter = torch.zeros(1000)
+        group.serve([parameter], learning_rate=0.1)
+        if group.rank == 2:
+            pull_and_push(group, parameter, 0)
+            die(group)
+            gone.set()
+            return 0
+        assert gone.wait(30)
+        with pytest.raises(anabranch.ExchangeError, match="s2"):
+            group.barrier()
+        with pytest.raises(anabranch.ExchangeError, match="s2"):
+            group.all_reduce(torch.ones(3))
+        made = pull_and_push(group, parameter)
+        one = group.subgroup(["s0", "s1"]).all_gather(made)
+        assert one == [20, 20]
+        return made
+
+    with anabranch.local(served_from_s0(Asp())) as groups:
+        assert at_each(groups, train)[:2] == [20, 20]
 
 
 def ended(call: Callable[[], object]) -> str:
@@ -638,33 +796,6 @@ def test_a_push_of_no_number_of_samples_is_refused_and_the_run_goes_on(samples: 
             with pytest.raises(ValueError, match="samples is"):
                 group.push([torch.ones(3)], samples=samples)
             group.push([torch.ones(3)], samples=3, weight=np.float32(2.0))
-
-
-def test_a_worker_of_a_served_model_that_dies_ends_the_group_by_name() -> None:
-    service = anabranch.Service(
-        overlay_of(3), Star(hub="s0"), awareness=None, adaptive=False, pace=Asp(), updates=60
-    )
-    dead = threading.Event()
-
-    def train(group: Group) -> str:
-        group.serve([torch.zeros(1000)], learning_rate=0.1)
-        group.barrier()
-        if group.rank == 2:
-            die(group)
-            dead.set()
-            return ""
-        assert dead.wait(30)
-        with pytest.raises(RunAborted) as ended:
-            push_and_pull(group)
-        return str(ended.value)
-
-    def push_and_pull(group: Group) -> None:
-        while group.pull():
-            group.push([torch.ones(1000)])
-
-    with pytest.raises(RunAborted, match="died"), anabranch.local(service) as groups:
-        told = at_each(groups, train)
-    assert all("site 2 (s2) died" in each for each in told[:2]), told
 
 
 def die(group: Group) -> None:
@@ -804,7 +935,7 @@ def serve_in_thread(
     service: anabranch.Service,
     listening: Callable[[tuple[str, int]], None],
     say: Callable[[str], None],
-    credentials: Credentials,
+    credentials: Credentials | None,
 ) -> None:
     """Serve a group as the command does, without its signals."""
 

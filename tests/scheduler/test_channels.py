@@ -209,7 +209,7 @@ def test_values_are_handed_out_in_order_once_all_are_here() -> None:
     assert channels.gather(3, Gather(channel, 2, b"z")).say == []
     assert channels.gather(0, Gather(channel, 1, b"a")).say == []
     outcome = channels.gather(1, Gather(channel, 1, b"b"))
-    gathered = Gathered(channel, 1, (b"a", b"b", b"c"))
+    gathered = Gathered(channel, 1, (b"a", b"b", b"c"), (0, 1, 3))
     assert outcome.say == [(0, gathered), (1, gathered), (3, gathered)]
 
 

@@ -90,6 +90,36 @@ def test_a_worker_that_has_made_all_its_updates_finishes_and_the_last_ends_the_r
     assert book.is_over
 
 
+def test_at_the_end_all_that_are_there_get_the_model_for_the_update_after_their_last() -> None:
+    book = begun(PaceBook(Asp(), Equal(1), (0, 1, 3), (2,), 2))
+    book.lost(1, 0.5)
+    book.joined(1, 0.7)
+    for update in (1, 2):
+        for worker in (0, 3):
+            book.asked(worker, update, 1, 0.1, update)
+            book.came(2, worker, update, update)
+    book.asked(1, 2, 1, 0.1, 4.0)
+    book.came(2, 1, 2, 4.0)
+    assert book.is_over
+    assert book.last_pulls({1, 2, 3}) == ((1, 3), (3, 3))
+
+
+def test_a_worker_that_waits_to_come_back_is_in_the_group_that_gets_the_last_model() -> None:
+    book = begun(PaceBook(Bsp(), Equal(1), (0, 1, 3), (2,), 2))
+    book.lost(1, 0.5)
+    for update in (1, 2):
+        for worker in (0, 3):
+            book.asked(worker, update, 1, 0.1, update)
+            if update == 2 and not worker:
+                book.joined(1, 2.0)  # in the last iteration
+            book.came(2, worker, update, update)
+    assert book.is_over
+    before = book.epochs[0]
+    assert book.last_pulls({0, 1, 2}) == ((0, 3), (1, 3))
+    assert book.epochs[0] == before + 1
+    assert book.sums_of(0) == ((0, 1), 3)
+
+
 def test_a_closed_book_lets_nobody_go_on() -> None:
     book = begun(PaceBook(Asp(), Equal(1), (0, 1), (2,), 9))
     book.close()

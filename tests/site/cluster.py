@@ -213,6 +213,7 @@ class Cluster:
         joining: Collection[int] | None = None,
         journal: Journal | None = None,
         outbound_only: Collection[int] = (),
+        sends_last: bool = False,
     ) -> Cluster:
         """Start a run; ``shaped`` holds its lanes to the overlay's rates and latencies.
 
@@ -229,6 +230,7 @@ class Cluster:
             lambda plan, elements: chunk_elements,
             witness,
             pacing=pacing,
+            sends_last=sends_last,
             repairs=repairs,
             journal=journal,
         )

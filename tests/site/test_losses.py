@@ -59,6 +59,7 @@ class Run:
     def __init__(self, pace: Callable[[], Pace] = Bsp) -> None:
         self.pace = pace
         self.back: set[int] = set()
+        self.ended: set[int] = set()
         self.models = [initial() for _ in OVERLAY.sites]
         self.seen: dict[tuple[int, int], Floats] = {}
         self.dead: set[int] = set()
@@ -79,6 +80,7 @@ class Run:
                 len(WORKERS),
                 groups=(WORKERS,) if self.pace().barrier else (),
             ),
+            sends_last=True,
         )
 
     async def live(self) -> None:
@@ -95,6 +97,8 @@ class Run:
 
     async def work(self, agent: SiteAgent, site: int) -> None:
         await work(agent, site, self.models[site], self.seen)
+        await agent.last_model()
+        self.ended.add(site)
 
     async def bring_back(self, worker: int, after_s: float) -> None:
         """Let another process of a worker join, some time after the first was killed."""
@@ -102,10 +106,10 @@ class Run:
         self.models[worker] = np.full(ELEMENTS, np.nan, np.float32)
         try:
             agent = await self.cluster.join(worker)
+            self.back.add(worker)
+            await self.work(agent, worker)
         except (RoundsOver, NetError):
-            return  # the run has ended
-        self.back.add(worker)
-        await self.work(agent, worker)
+            return  # the run has ended, or all others have made their updates
         await agent.leave()
 
     async def kill(self, worker: int, at_s: float) -> None:
@@ -139,6 +143,9 @@ class Run:
                         atol=1e-6,
                     )
         assert len(set(applied)) == len(applied)
+        assert self.ended >= set(WORKERS) - self.dead
+        for worker in self.ended:
+            np.testing.assert_allclose(self.models[worker], model, rtol=2e-5, atol=1e-6)
         for worker in set(WORKERS) - self.dead:
             assert sorted(number for site, number in applied + discarded if site == worker) == [
                 *range(1, UPDATES + 1)

@@ -146,10 +146,8 @@ def scheduler(
             begin_with=begin_with,
             silence_s=silence,
         )
-        if begin_with is not None and not service.repairs:
-            raise typer.BadParameter(
-                "--begin-with is not for a group with --on-loss abort or --pace"
-            )
+        if begin_with is not None and on_loss == "abort":
+            raise typer.BadParameter("--begin-with is not for a group with --on-loss abort")
         if begin_with is not None and begin_with > service.overlay.size:
             raise typer.BadParameter(
                 f"--begin-with {begin_with}: the overlay has {service.overlay.size} sites"

@@ -694,7 +694,17 @@ class _Member:
             raise ValueError("this group serves a model; call group.serve(parameters, ...) first")
         if self.agent.is_new:
             raise ValueError(_NOT_IN)
+        if self._is_back:
+            raise ValueError(
+                "this site is back, and takes part by pull() and push() alone; exchanges are for "
+                "those who have been there from the beginning"
+            )
         return self.agent
+
+    @property
+    def _is_back(self) -> bool:
+        """Whether this is another process of a site that took part before, in serving a model."""
+        return bool(self.agent.welcome.updates)
 
     def agent_for_admission(self) -> SiteAgent:
         """Return the agent, once calls of this site have ended."""
@@ -736,28 +746,21 @@ class _Member:
     async def _serve(self, served: ServedModel, what: list[Any]) -> None:
         """Start, and let every site begin from the same model, by the same rule."""
         await self._start(served)
+        if self._is_back:
+            return  # the servers have the model, and send it
         said = await self.agent.gather(msgspec.msgpack.encode(what))
-        for site, each in enumerate(map(msgspec.msgpack.decode, said.values)):
+        for site, each in zip(said.members, map(msgspec.msgpack.decode, said.values), strict=True):
             if each != what:
                 name = self.overlay.sites[site].name
                 raise ValueError(
                     f"{name} serves (optimizer, learning rate, momentum, elements) {each}, "
                     f"this site {what}; give the same at every site"
                 )
-        terms = Terms(Op.COPY, Wire.FLOAT32, len(served.model), source=0)
+        terms = Terms(Op.COPY, Wire.FLOAT32, len(served.model), source=min(said.members))
         done = await self.agent.exchange(Flat(served.model), terms)
         await self.agent.round_ended(done, None)
         self.agent.reload()
         await self.agent.gather(b"")  # no server takes a step before all have that model
-
-    async def _final(self, model: Floats) -> None:
-        """Put the model as its servers have it now together, once no step follows."""
-        model[:] = 0.0
-        for start, values in self.agent.own_parameters():
-            model[start : start + len(values)] = values
-        terms = Terms(Op.SUM, Wire.FLOAT32, len(model))
-        done = await self.agent.exchange(Flat(model), terms)
-        await self.agent.round_ended(done, None)
 
     def pull(self) -> bool:
         served = self._serving()
@@ -769,7 +772,7 @@ class _Member:
             served.permission = self.thread.run(self.agent.permission())
         except RoundsOver:
             served.is_over = True
-            self.thread.run(_ending(self._final(served.model)))
+            self.thread.run(_ending(self.agent.last_model()))
         served.tensors.write(0, served.model)
         served.tensors.finish()
         served.pulled_s = time.perf_counter()

@@ -61,10 +61,13 @@ class Service:
         on_loss: what becomes of exchanges when a site or link is lost: they are ``complete``d among
             those that still reach one another; or begun again (``retry``), so that a result has the
             contributions of one set of sites, for which each keeps a copy of what it contributes;
-            or the group ends (``abort``). Where the model is served, it ends.
+            or the group ends (``abort``). Where the model is served, the others go on without a
+            site that serves no part of it and is on no other's way to it (``complete`` and
+            ``retry`` alike), and it ends for others.
         least_sites: with fewer left than these it ends in any case.
-        begin_with: how many sites it begins with, where exchanges are completed; None for all of
-            the overlay. Others join when the members let them in.
+        begin_with: how many sites it begins with, unless a loss ends it; None for all of the
+            overlay. Others join when the members let them in; where the model is served, when they
+            come, and those that the others need are awaited in any case.
         silence_s: where exchanges are completed, no site or link counts as lost that is silent for
             less; nor for less than six times what is usual with it.
         away_s: where the scheduler has a journal, sites wait so long for it to be started again.
@@ -166,7 +169,9 @@ class Service:
             dispatching if self.adaptive and self.planner.deep else None,
             self._pacing(first),
             self.under_way_bytes,
-            needs_all=True,
+            least_sites=self.overlay.size if self.on_loss == "abort" else self.least_sites,
+            begin_with=self.begin_with,
+            sends_last=True,
             repairs=self._repairs() if self.repairs else None,
             journal=journal,
         )

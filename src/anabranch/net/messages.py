@@ -513,7 +513,7 @@ class Gather(Message, frozen=True):
 
 
 class Gathered(Message, frozen=True):
-    """The values of all members, in the order of their indices; who they are, if that changes.
+    """The values of all members, in the order of their indices, and who they are.
 
     All members have ``heard`` the answers up to that one: none need be remembered for the others.
     """

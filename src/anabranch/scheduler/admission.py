@@ -62,10 +62,20 @@ class Admission:
         self._planning = planning
         self._pace = pace
         self._remember = remember
+        self._early: dict[int, int] = {}  # ready before the run has begun: elements of its model
+
+    def begin(self) -> None:
+        """Go on with those who were ready before the run has begun, which it now has."""
+        early, self._early = self._early, {}
+        for site, buffer_elements in early.items():
+            if site in self._newcomers:
+                self._introduce(site, buffer_elements)
 
     def hear(self, site: int, message: AnyMessage) -> None:
         """Act on a message of one that is no member yet; whatever it does, the others go on."""
         match message:
+            case Ready() if self._pace is not None and self._run.started_s is None:
+                self._early[site] = message.buffer_elements
             case Ready() if not self._newcomers.is_introduced(site):
                 self._introduce(site, message.buffer_elements)
             case RejoinAck() if message.site in self._newcomers:

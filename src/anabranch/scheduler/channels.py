@@ -203,8 +203,8 @@ class Channels:
         for book in self._books:
             if not book.members:
                 continue
-            inside = plan if book is self.all else plans.restrict(plan, book.members)
-            book.issue(inside)
+            members = frozenset(book.members)
+            book.issue(plan if members == plan.members else plans.restrict(plan, members))
 
     def close(self) -> None:
         """Hold no further exchange; those under way run to their end."""
@@ -284,8 +284,9 @@ class Channels:
                 holders = frozenset(member for member, value in values if value)
                 outcome.admission = answer.number, holders
             elif isinstance(answer, Whole):
-                members = book.members if self._repairs else ()
-                gathered = Gathered(channel, answer.number, answer.values, members, answer.heard)
+                gathered = Gathered(
+                    channel, answer.number, answer.values, tuple(book.members), answer.heard
+                )
                 outcome.say += [(member, gathered) for member in book.members]
             else:
                 self._grant(channel, book, answer, outcome)

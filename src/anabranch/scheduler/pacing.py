@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, product
 
@@ -496,6 +496,32 @@ class PaceBook:
             return ()
         self._let_back(lead)
         return self._book(self._join(lead, now_s), now_s) if self._groups[lead] else ()
+
+    def last_pulls(self, there: Collection[int]) -> tuple[Update, ...]:
+        """Return to whom the model is sent that no step follows, once all is over.
+
+        Args:
+            there: the sites that are.
+
+        Returns:
+            Workers, each with the update after its last one. In a group that adds up, those who
+            waited to come back have made as many as the others from then on.
+        """
+        assert self.is_over
+        for lead in self._groups if self.adds_up else ():
+            group = [each for each, first in self._lead.items() if first == lead]
+            last = max(map(self.made, group))
+            if back := [each for each in group if each in self._returning and each in there]:
+                self.epochs[lead] += 1
+                self._made |= dict.fromkeys(back, last)
+                self._settled |= dict.fromkeys(back, last)
+            finished = [each for each in group if self.made(each) == last]
+            self._groups[lead] = dict.fromkeys(each for each in finished if each in there)
+        return tuple(
+            (worker, self.made(worker) + 1)
+            for worker in sorted(self._all)
+            if worker in there and worker in self._lead
+        )
 
     def close(self) -> None:
         """Let nobody go on any more."""

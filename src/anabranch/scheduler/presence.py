@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from dataclasses import replace
 from functools import partial
 
 from anabranch import overlay as overlays
@@ -117,9 +118,20 @@ class Presence:
         founders, missing = everyone, everyone - here
         out_of_reach = run.members.out_of_reach
         least = None if self._repairs is None else self._repairs.begin_with
+        if self._pace is not None:
+            least = self._pace.begin_with
         if missing and (least is None or len(here) < least):
             return
-        if missing or out_of_reach:
+        if self._pace is not None and missing:
+            if not self._pace.can_begin_without(missing):
+                return
+            founders = everyone - missing
+            first = run.channels.all.plan
+            run.lost |= missing
+            run.channels.lose(
+                missing, replace(plans.restrict(first, founders), version=first.version + 1)
+            )
+        elif missing or out_of_reach:
             losses = Losses().further(run.overlay, sites=missing, links=out_of_reach)
             founders = losses.members(size)
             if len(founders) < (len(everyone) if least is None else least):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 
 from anabranch import plan as plans
 from anabranch.net.errors import MalformedMessage
 from anabranch.net.messages import (
     Abandon,
+    Abort,
     Advance,
     Came,
     EpochChanged,
@@ -39,9 +40,13 @@ class ServedPace:
         dispensable: sites without which the run can go on.
         plan: the one that it begins with.
         reforming: finds other groups; None where they stay as they are.
+        least_sites: with fewer left than these the run does not go on.
+        begin_with: how many sites it begins with, and all that it needs; None for all.
+        sends_last: whether every worker gets the model once no step follows.
 
     Attributes:
         book: see above.
+        begin_with: see above.
         plan: that sites know of.
     """
 
@@ -50,11 +55,17 @@ class ServedPace:
         run: Run,
         book: PaceBook,
         servers: Iterable[int],
-        dispensable: Collection[int],
+        dispensable: Set[int],
         plan: Plan,
         reforming: Reforming | None = None,
+        least_sites: int = 1,
+        begin_with: int | None = None,
+        sends_last: bool = False,
     ) -> None:
         self._run = run
+        self.begin_with = begin_with
+        self._least_sites = least_sites
+        self._sends_last = sends_last
         self.book = book
         self.plan = self._in_force = plan
         self._wanted: Plan | None = None  # while groups come to rest for it
@@ -103,6 +114,8 @@ class ServedPace:
             self.book.holds(site, samples)
             self._run.note(events.SamplesHeld(at_s=now_s, site=site, samples=samples))
         self._act(self.book.begin(now_s), now_s)
+        for site in sorted(self._run.lost):  # it begins without them, and they may come yet
+            self._act(self.book.lost(site, now_s), now_s)
 
     def asked(self, site: int, message: ProceedRequest) -> None:
         """Hear that a worker would proceed."""
@@ -151,18 +164,29 @@ class ServedPace:
     def joined(self, site: int, now_s: float) -> None:
         """Let a site that has joined again take part."""
         self._act(self.book.joined(site, now_s), now_s)
-        if self.book.is_over:
+        if self.book.is_over and self._sends_last:
+            self._run.post(site, Abort("the others have made all their updates"))
+            self._run.lost.add(site)
+        elif self.book.is_over:
             self._run.post(site, PaceOver())
         elif site in self.book.homeless:
             self._form_anew(f"{self._run.name(site)} is back", now_s)
 
+    def can_begin_without(self, missing: Collection[int]) -> bool:
+        """Return whether sites that have not come are none that the others need."""
+        return frozenset(missing) <= self._dispensable
+
     def may_go_on_without(self, site: int) -> bool:
         """Return whether a site can be lost and the run go on."""
         run = self._run
-        if run.started_s is None or run.is_over or not self._workers - run.lost - {site}:
+        lost = {*run.lost, site}
+        if run.started_s is None or run.is_over or not self._workers - lost:
+            return False
+        # An exchange of all sites is completed by all or by none.
+        if run.overlay.size - len(lost) < self._least_sites or run.channels.is_busy:
             return False
         if self._reforming is not None:
-            return self._reforming.can_lose({*run.lost, site})
+            return self._reforming.can_lose(lost)
         if self._in_force.groups:
             return not led_through(self._in_force, self.book, site)
         return site in self._dispensable
@@ -258,9 +282,20 @@ class ServedPace:
                 self._run.post(each.worker, Proceed(each.update, each.samples, each.pulls))
         if self.book.is_over and not self._is_over_told:
             self._is_over_told = True
+            if self._sends_last:
+                self._send_last()
             self._run.tell_members(PaceOver())
         self._look_at(self.book.due_s)
         self._announce_if_at_rest(now_s)
+
+    def _send_last(self) -> None:
+        """Send the model to all workers that are here, as it is now that no step follows."""
+        pulls = self.book.last_pulls({*self._run.sessions} - {*self._run.newcomers})
+        for changed in self.epochs_changed(self._told_epochs):
+            self._run.broadcast(changed)
+        self._told_epochs = dict(self.book.epochs)
+        for server in self._servers:
+            self._run.post(server, Advance((), (), pulls, ()))
 
     def _look_at(self, due_s: float) -> None:
         self.stop_looking()

@@ -90,8 +90,10 @@ class Scheduler:
         pacing: who may proceed, where the plan's roots serve the model; None where sites
             all-reduce, in rounds.
         most_bytes: of buffers of exchanges under way at once.
-        needs_all: whether the death of any site ends the run, also of one that only computes, as
-            where sites may make calls that need every member.
+        least_sites: where the model is served, the run ends with fewer left than these. Where sites
+            all-reduce, the repairs say so, and how many it begins with.
+        begin_with: how many sites it begins with, where the model is served; None for all.
+        sends_last: whether every worker gets the served model once no step follows.
         repairs: how all-reduces go on without a site or a link that is lost; None ends the run.
         journal: where to write down what a restart needs, where there are repairs; and to read it
             from. None for a run that ends with its scheduler.
@@ -117,7 +119,9 @@ class Scheduler:
         dispatching: Dispatching | None = None,
         pacing: PaceBook | None = None,
         most_bytes: float = math.inf,
-        needs_all: bool = False,
+        least_sites: int = 1,
+        begin_with: int | None = None,
+        sends_last: bool = False,
         repairs: Repairs | None = None,
         journal: Journal | None = None,
         reforming: Reforming | None = None,
@@ -160,9 +164,18 @@ class Scheduler:
         planner = None if repairs is None else repairs.planner
         self._pace: ServedPace | None = None
         if pacing is not None:
-            can_lose = set() if needs_all else dispensable(plan, pacing)
             servers = dict.fromkeys(tree.root for tree in plan.trees)
-            self._pace = ServedPace(run, pacing, servers, can_lose, plan, reforming)
+            self._pace = ServedPace(
+                run,
+                pacing,
+                servers,
+                dispensable(plan, pacing),
+                plan,
+                reforming,
+                least_sites,
+                begin_with,
+                sends_last,
+            )
         form_groups = self._pace.found if self._pace is not None and reforming else None
         self._planning = planning = Planning(
             run, plan, awareness, planner, keeper.remember, form_groups
@@ -429,6 +442,7 @@ class Scheduler:
                 run.post(each, Start())
             if self._pace is not None:
                 self._pace.begin()
+                self._admission.begin()
 
 
 class _FromSite:

@@ -71,12 +71,18 @@ class Survivors:
             return
         goes_on = died and self._pace is not None and self._pace.may_go_on_without(site)
         run.write_lost(site, why, goes_on, now_s)
-        if self._pace is not None and goes_on:
-            run.lost.add(site)
-            self._pace.lost(site, now_s)
-            self.end_if_all_left()
+        if goes_on:
+            self._serve_without(site, now_s)
         else:
             run.abort(why)
+
+    def _serve_without(self, site: int, now_s: float) -> None:
+        """Go on without a worker, where the model is served; who needs it for a call is told."""
+        assert self._pace is not None
+        self._run.lost.add(site)
+        self._pace.lost(site, now_s)
+        self._follow(self._run.channels.leave(site))
+        self.end_if_all_left()
 
     def go_on_without(
         self,
@@ -127,13 +133,20 @@ class Survivors:
     def leave(self, site: int) -> None:
         """Hear that a site makes no further call."""
         run = self._run
-        run.left.add(site)
         if self._pace is not None and not self._pace.book.is_over:
-            run.abort(
-                f"{run.name(site)} left before the run was over, and others may wait for "
-                "its updates; a worker goes on until there is no further one"
-            )
+            if not self._pace.may_go_on_without(site):
+                run.abort(
+                    f"{run.name(site)} left before the run was over, and the others cannot go on "
+                    "without it: too few are left, or it serves part of the model, or is on "
+                    "another's way to it"
+                )
+                return
+            now_s = run.since_start_s()
+            run.note(events.SiteLeft(at_s=now_s, site=site))
+            run.post(site, Shutdown())
+            self._serve_without(site, now_s)
             return
+        run.left.add(site)
         if self._repairs is None:
             self._follow(run.channels.leave(site))
         else:

@@ -306,6 +306,10 @@ class SiteAgent:
         """See :meth:`anabranch.site.serving.Serving.permission`."""
         return await self._served().permission()
 
+    async def last_model(self) -> None:
+        """See :meth:`anabranch.site.serving.Serving.last_model`."""
+        await self._served().last_model()
+
     def unless_abandoned(self, permission: Proceed) -> AbstractAsyncContextManager[None]:
         """See :meth:`anabranch.site.serving.Serving.unless_abandoned`."""
         return self._served().unless_abandoned(permission)

@@ -195,10 +195,7 @@ class Serving:
         if answer.pulls:
             if here is None:
                 raise RunAborted(f"the scheduler let update {answer.update} pull, which is not due")
-            try:
-                await self._plane.unless_failed(here.wait())
-            except (LinkError, PeerError, RunAborted) as error:
-                raise await self._scheduler.verdict(error) from error
+            await self._here(here)
         self._models_here.pop(answer.update, None)
         self._back = None
         if not answer.pulls:
@@ -206,6 +203,25 @@ class Serving:
         if self._rooms:
             self._model[:] = self._room(answer.update, 0, self._model)
         return answer
+
+    async def last_model(self) -> None:
+        """Wait for the model that no step follows, which servers send when all is over.
+
+        Raises:
+            RunAborted: the run ended early; names who or what caused it.
+        """
+        update = min(self._models_here, default=0)
+        here = self._models_here.get(update, self._back)
+        assert here is not None  # a worker always awaits the model for its next update
+        await self._here(here)
+        if self._rooms and update:
+            self._model[:] = self._room(update, 0, self._model)
+
+    async def _here(self, model: asyncio.Event) -> None:
+        try:
+            await self._plane.unless_failed(model.wait())
+        except (LinkError, PeerError, RunAborted) as error:
+            raise await self._scheduler.verdict(error) from error
 
     def abandon(self, message: Abandon) -> None:
         """Give up this worker's updates up to one, as far as they are not pushed."""
