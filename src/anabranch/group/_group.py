@@ -482,10 +482,12 @@ class Group:
     ) -> None:
         """Let the roots of the plan's trees hold the model; every member calls this once, first.
 
-        Only in a group whose scheduler has a pace (``anabranch scheduler --pace``).
+        Only in a group whose scheduler has a pace (``anabranch scheduler --pace``). A site that
+        comes late, or comes back as another process, gets the model by its first :meth:`pull`, and
+        makes no other calls than :meth:`pull` and :meth:`push`.
 
         Args:
-            parameters: float32 tensors; rank 0's values are everyone's.
+            parameters: float32 tensors; rank 0's values are everyone's at first.
             learning_rate, momentum, optimizer: of the step that servers take.
         """
         self._member.serve(list(parameters), learning_rate, momentum, optimizer)
