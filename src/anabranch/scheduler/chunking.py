@@ -15,9 +15,8 @@ from anabranch.plan import Plan, link_load, steady_rate_bps
 LEAST_ELEMENTS, MOST_ELEMENTS = 1 << 14, 1 << 20
 MESSAGE_S = 100e-6
 """What it is taken to cost a site to receive a chunk and send it on, whatever its size, seconds of
-a core; where more than ``_WARM_SITES`` share a core, in proportion more, since each finds the
-caches cold. ``benchmarks/message_cost.py`` compares."""
-_WARM_SITES = 5.0  # on one core
+a core. ``benchmarks/message_cost.py`` compares; more, where many sites share a core and find its
+caches cold, made chunks so large that trees filled slowly (``benchmarks/versions.py``)."""
 _FILLING_CHUNKS = 1000  # of a buffer, so that filling the trees takes little of the whole
 _FILLING_ELEMENTS = 1 << 16
 _SHALLOW_ELEMENTS = 1 << 18
@@ -59,8 +58,7 @@ def chunk_elements(
         moved[source] += buffers
         moved[target] += buffers
     busiest_bps = steady_rate_bps(plan, overlay) * max(moved)
-    message_s = MESSAGE_S * max(1.0, sites_a_core / _WARM_SITES)
-    core_s = message_s * max(1.0, sites_a_core)
+    core_s = MESSAGE_S * max(1.0, sites_a_core)
     handling = core_s * busiest_bps / (_ELEMENT_BITS * _HANDLING_SHARE)
     most = elements // (_LEAST_A_TREE * len(plan.trees))
     handling = min(handling, most, MOST_ELEMENTS)
