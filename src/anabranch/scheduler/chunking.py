@@ -21,7 +21,7 @@ _FILLING_CHUNKS = 1000  # of a buffer, so that filling the trees takes little of
 _FILLING_ELEMENTS = 1 << 16
 _SHALLOW_ELEMENTS = 1 << 18
 _HANDLING_SHARE = 0.25  # of a core that a site may spend on messages as such
-_LEAST_A_TREE = 4  # chunks
+_LEAST_A_TREE = 8  # chunks
 _ELEMENT_BITS = 32.0
 
 
