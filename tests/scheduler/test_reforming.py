@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from statistics import fmean
 
 import pytest
 
@@ -56,7 +55,8 @@ def test_a_site_that_has_become_slow_leaves_its_tree_and_only_once_it_is_certain
     assert found.after_s is not None
     assert found.before_s - found.after_s > 0.1
     assert f"{OVERLAY.sites[2].name} computes for 9 s instead of 1 s" in found.why
-    assert reforming.accept(found, is_free=True)
+    assert "updates a second instead of 0.7" in found.why  # seven in a period of a little over 9 s
+    assert reforming.accept(found, is_free=True, now_s=0.0)
     assert look(reforming) is None  # nothing has changed since
 
 
@@ -71,9 +71,7 @@ def test_small_changes_count_for_nothing_and_nor_do_small_gains() -> None:
     reforming = follows()
     slowed(reforming, 2, 1.09)
     assert look(reforming) is None
-    patient = Reforming(
-        ForestRoute(), first(ForestRoute()), OVERLAY, COMPUTE_S, ELEMENTS, 0.1, 0.99
-    )
+    patient = Reforming(ForestRoute(), first(ForestRoute()), OVERLAY, COMPUTE_S, ELEMENTS, 0.1, 9.0)
     slowed(patient, 2, 9.0)
     assert look(patient) is None
 
@@ -127,7 +125,7 @@ def test_a_forest_that_was_looked_for_before_a_loss_is_not_taken_after_it() -> N
     without = reforming.without({0}, "site0 is lost")
     assert workers(without.plan) == workers(reforming.plan)
     assert all(0 not in group.plan.members for group in without.plan.groups)
-    assert not reforming.accept(found, is_free=True)
+    assert not reforming.accept(found, is_free=True, now_s=0.0)
     again = look(reforming)
     assert again is None or all(0 not in group.workers for group in again.plan.groups)
 
@@ -137,10 +135,22 @@ def test_a_forest_that_comes_while_another_is_formed_is_looked_for_again() -> No
     slowed(reforming, 2, 9.0)
     found = look(reforming)
     assert found is not None
-    assert not reforming.accept(found, is_free=False)
+    assert not reforming.accept(found, is_free=False, now_s=0.0)
     again = look(reforming)
     assert again is not None
     assert workers(again.plan) == workers(found.plan)
+
+
+def test_forming_takes_at_most_a_tenth_of_the_time() -> None:
+    reforming = follows()
+    slowed(reforming, 2, 9.0)
+    reforming.formed(began_s=1.0, now_s=3.0)
+    found = look(reforming)
+    assert found is not None
+    assert not reforming.accept(found, is_free=True, now_s=20.9)
+    again = look(reforming)
+    assert again is not None
+    assert reforming.accept(again, is_free=True, now_s=21.0)
 
 
 def test_who_has_finished_is_in_no_tree() -> None:
@@ -149,7 +159,7 @@ def test_who_has_finished_is_in_no_tree() -> None:
     found = look(reforming)
     assert found is not None
     reforming.finished([4])
-    assert not reforming.accept(found, is_free=True)
+    assert not reforming.accept(found, is_free=True, now_s=0.0)
     again = look(reforming)
     assert again is not None
     assert all(4 not in group.workers for group in again.plan.groups)
@@ -182,9 +192,9 @@ def test_eq_14_of_a_plan_is_that_of_the_forest_it_was_made_from() -> None:
     route = FOREST
     problem = route.problem(OVERLAY, SERVER, COMPUTE_S, ELEMENTS)
     found = route.search.search(problem)
-    period_s = fmean(tree.period_s for tree in found.trees)
-    plan = route.formed(problem, 1)
-    assert plans.forest_costs(problem, plan) == pytest.approx((found.objective, period_s))
+    per_s = sum(len(tree.plan.members) / tree.period_s for tree in found.trees)
+    costs = plans.forest_costs(problem, route.formed(problem, 1))
+    assert (costs.objective_s, costs.updates_per_s) == pytest.approx((found.objective, per_s))
 
 
 def test_eq_14_of_a_plan_counts_those_that_still_train() -> None:
@@ -194,6 +204,16 @@ def test_eq_14_of_a_plan_counts_those_that_still_train() -> None:
     leaf = next(site for site in group.workers if not tree.children(tree.up)[site])
     left = {site: 1.0 for site in COMPUTE_S if site != leaf}
     problem = route.problem(OVERLAY, SERVER, left, ELEMENTS)
-    assert plans.forest_costs(problem, plan)[0] > 0
+    costs = plans.forest_costs(problem, plan)
+    assert costs.objective_s > 0
+    longest_s = plans.cycle(
+        problem, plans.restrict(group.plan, {*group.workers, SERVER} - {leaf})
+    ).period_s
+    others = [
+        len(each.workers) / plans.cycle(problem, each.plan).period_s
+        for each in plan.groups
+        if each is not group
+    ]
+    assert costs.updates_per_s == pytest.approx((len(group.workers) - 1) / longest_s + sum(others))
     with pytest.raises(PlanError, match="does not train"):
         plans.cycle(problem, group.plan)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -167,23 +167,39 @@ def _way(parents: list[int], site: int) -> tuple[int, ...]:
     return tuple(way)
 
 
-def forest_costs(problem: ForestProblem, plan: Plan) -> tuple[float, float]:
-    """Return eq. 14 of a plan's groups and their mean period, seconds, along the ways they have.
+@dataclass(frozen=True, slots=True)
+class ForestCosts:
+    """What a forest costs and does, along the ways that its groups have.
+
+    Args:
+        objective_s: eq. 14, seconds.
+        updates_per_s: that its workers make, if each group takes its period for one of each.
+    """
+
+    objective_s: float
+    updates_per_s: float
+
+
+def forest_costs(problem: ForestProblem, plan: Plan) -> ForestCosts:
+    """Return what a plan's groups cost and do.
 
     Args:
         problem: which of their workers train now, and over which network.
         plan: whose groups have the server at their roots.
     """
-    cycles = []
+    cycles, workers = [], []
     for group in plan.groups:
         here = {worker for worker in group.workers if worker in problem.compute_s}
         if here:
             there = here | {problem.server}
             way = group.plan if here == {*group.workers} else restrict(group.plan, there)
             cycles.append(cycle(problem, way))
+            workers.append(len(here))
     latency_s = np.array([each.latency_s for each in cycles])
     period_s = np.array([each.period_s for each in cycles])
-    return float(objective(problem, latency_s, period_s)), float(period_s.mean())
+    return ForestCosts(
+        float(objective(problem, latency_s, period_s)), float((np.array(workers) / period_s).sum())
+    )
 
 
 def with_kept_groups(plan: Plan, previous: Plan) -> Plan:

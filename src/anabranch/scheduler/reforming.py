@@ -2,9 +2,10 @@
 
 How long a site computes is the median of its latest updates. The forest counts as outdated when a
 compute time or a link has changed by more than ``update_rate`` since forests were last compared;
-then one is searched for what is believed now, and taken if it lowers eq. 14 by ``least_gain`` of
-a period. (Of what it was would be too little: eq. 14 is small where trees are alike, and
-varies much by chance.) A forest that leads through a site which is lost has to go in any case.
+then one is searched for what is believed now, and taken if its workers make ``least_gain`` more
+updates a second, and eq. 14 is no more: by eq. 14 alone, which counts waiting, a forest may be
+better that makes fewer. Forming trees takes at most a tenth of the time: a better one waits so
+long. A forest that leads through a site which is lost has to go in any case, and at once.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ _ENOUGH = 3  # before it counts
 LEAST_CHANGE = 0.1
 LEAST_GAIN = 0.1
 _NAMED = 3  # sites that a reason names
+_TRAINS = 9.0  # times as long as trees took to form, before they are formed again
 
 
 class Reforming:
@@ -36,7 +38,7 @@ class Reforming:
             known.
         elements: of the model; None where that is not known.
         update_rate: how much a link or a compute time must have changed to count, relative.
-        least_gain: how much less eq. 14 must be for another forest, in mean periods of the trees.
+        least_gain: how many more updates a second another forest must make, relative.
 
     Attributes:
         plan: the forest that the run has, or is about to have.
@@ -65,6 +67,7 @@ class Reforming:
         self._considered = believed, self._compute_s
         self._lost: frozenset[int] = frozenset()
         self._finished: set[int] = set()
+        self._not_before_s = 0.0
         self._taken = self._found_after = 0  # forests that the run had before this one
         self._top = max(plan.version, *(group.plan.version for group in plan.groups))
 
@@ -125,10 +128,11 @@ class Reforming:
             return None
         self._considered = belief, compute_s
         problem = self._problem(belief, compute_s)
-        before_s, period_s = plans.forest_costs(problem, self.plan)
+        before = plans.forest_costs(problem, self.plan)
         found = self._search(belief, compute_s)
-        after_s, _ = plans.forest_costs(problem, found)
-        if before_s - after_s < self._least_gain * period_s:
+        after = plans.forest_costs(problem, found)
+        enough_per_s = (1 + self._least_gain) * before.updates_per_s
+        if after.updates_per_s < enough_per_s or after.objective_s > before.objective_s:
             return None
         reasons = [*named_changes(belief, changes(self.made_for, belief, self._update_rate))]
         reasons += [
@@ -136,21 +140,30 @@ class Reforming:
             f"{was_s[site]:.3g} s"
             for site in slower[:_NAMED]
         ]
-        reasons.append(f"eq. 14 is {after_s:.3g} s instead of {before_s:.3g} s")
-        return Replan(found, "; ".join(reasons), changed, before_s, after_s)
+        reasons.append(
+            f"{after.updates_per_s:.3g} updates a second instead of {before.updates_per_s:.3g}, "
+            f"and eq. 14 is {after.objective_s:.3g} s instead of {before.objective_s:.3g} s"
+        )
+        return Replan(found, "; ".join(reasons), changed, before.objective_s, after.objective_s)
 
-    def accept(self, replan: Replan, is_free: bool) -> bool:
+    def accept(self, replan: Replan, is_free: bool, now_s: float) -> bool:
         """Let a forest that was found be the run's, unless that has another one since.
 
         Args:
             replan: as ``consider`` returned it.
             is_free: whether the run can take one now; else it is looked for again.
+            now_s: the time; also if the last one was formed lately.
         """
+        is_free &= now_s >= self._not_before_s
         if not is_free or self._found_after != self._taken:
             self._considered = self.made_for, dict.fromkeys(self._compute_s, 0.0)
             return False
         self._take(replan.plan)
         return True
+
+    def formed(self, began_s: float, now_s: float) -> None:
+        """Take note of how long it took from taking a forest until its trees went on."""
+        self._not_before_s = now_s + _TRAINS * (now_s - began_s)
 
     def _take(self, plan: Plan) -> None:
         self.plan, self.made_for = plan, self._belief

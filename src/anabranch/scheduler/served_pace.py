@@ -69,6 +69,7 @@ class ServedPace:
         self.book = book
         self.plan = self._in_force = plan
         self._wanted: Plan | None = None  # while groups come to rest for it
+        self._wanted_since_s = 0.0
         self._awaited: set[int] = set()  # who is to say that it knows of the plan
         self._reforming = reforming
         self._servers = tuple(servers)
@@ -207,8 +208,9 @@ class ServedPace:
     def found(self, replan: Replan) -> None:
         """Form groups anew for what is measured, unless they are being formed already."""
         assert self._reforming is not None
-        if self._reforming.accept(replan, self._wanted is None and not self.book.is_over):
-            self._reform(replan, self._run.since_start_s())
+        now_s, is_free = self._run.since_start_s(), self._wanted is None and not self.book.is_over
+        if self._reforming.accept(replan, is_free, now_s):
+            self._reform(replan, now_s)
 
     def reformed(self, site: int, message: Reformed) -> None:
         """Hear that a site knows of new groups."""
@@ -230,7 +232,7 @@ class ServedPace:
 
     def _reform(self, replan: Replan, now_s: float) -> None:
         self._run.note(event_of(replan, now_s))
-        self._wanted, self._awaited = replan.plan, set()
+        self._wanted, self._awaited, self._wanted_since_s = replan.plan, set(), now_s
         self.book.reform(*groups_of(replan.plan, self._in_force))
         self._act((), now_s)
 
@@ -248,6 +250,8 @@ class ServedPace:
         if self._wanted is None or self._wanted is not self.plan or self._awaited:
             return
         self._in_force, self._wanted = self.plan, None
+        assert self._reforming is not None
+        self._reforming.formed(self._wanted_since_s, now_s)
         self._run.note(events.GroupsFormed(at_s=now_s, version=self.plan.version))
         self._act(self.book.formed(now_s), now_s)
         if self.book.homeless:
