@@ -324,7 +324,7 @@ def test_trees_are_formed_anew_whatever_dies_comes_back_or_becomes_slow(
 
 
 def test_a_worker_that_becomes_slow_no_longer_holds_up_its_tree(tmp_path: Path) -> None:
-    slow = ['kind = "slow", site = "site7", at_s = 1.0, factor = 6.0']
+    slow = ['kind = "slow", site = "site7", at_s = 1.0, factor = 12.0']
     aware = 'awareness = {kind = "passive"}'
     happened = meshed(tmp_path, slow, more=aware)
     (before,) = (group for group in groups_of(happened) if 7 in group)

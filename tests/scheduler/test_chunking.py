@@ -57,16 +57,15 @@ def test_fast_links_and_crowded_cores_make_larger_chunks() -> None:
     assert crowds[0] == crowds[1]  # a site has one core at most
     assert all(few <= many for few, many in pairwise(crowds))
     assert crowds[1] < crowds[-1]
-    # Where many share a core, each message costs more besides: caches are cold.
     assert elements(5e9, 4.0) == pytest.approx(2 * elements(5e9, 2.0), rel=0.01)
-    assert elements(5e8, 20.0) == pytest.approx(4 * elements(5e8, 10.0), rel=0.01)
+    assert elements(5e8, 20.0) == pytest.approx(2 * elements(5e8, 10.0), rel=0.01)
 
 
 def test_each_tree_has_a_few_chunks_whatever_the_rate() -> None:
     overlay = pair(1e15)
     size = 1 << 20
     each = chunk_elements(size, star(overlay, hub=0), overlay, True)
-    assert size / each >= 4
+    assert size / each >= 8
 
 
 def test_slow_deep_trees_fill_quickly_and_shallow_ones_have_large_chunks() -> None:
