@@ -23,12 +23,15 @@ from anabranch import ExchangeError, Group, RunAborted
 from anabranch.group._local import _serving
 from anabranch.group._serve import GroupLog
 from anabranch.net.addresses import show
+from anabranch.net.messages import Join
+from anabranch.net.network import Connection
 from anabranch.net.tcp import TcpNetwork
 from anabranch.net.tls import SCHEDULER, Credentials
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.pace import AnyPace, Asp, Bsp
 from anabranch.plan import Star
 from anabranch.record.console import Console
+from anabranch.scheduler.presence import Presence
 from anabranch.scheduler.server import LIMITS
 
 T = TypeVar("T")
@@ -686,6 +689,38 @@ def test_a_served_model_begins_with_those_it_needs_and_others_come_later(pace: A
         ends = list(pool.map(train, ("s0", "s1", "s2")))
     assert [made for made, _ in ends[:2]] == [20, 20]
     assert 1 <= ends[2][0] < 20
+    assert all(torch.equal(parameter, ends[0][1]) for _, parameter in ends)
+
+
+@pytest.mark.parametrize("pace", [Bsp(), Asp()], ids=["bsp", "asp"])
+def test_who_comes_while_the_first_prepare_their_parts_joins_once_the_model_is_served(
+    pace: AnyPace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    welcomed, come = threading.Event(), threading.Event()
+    admit = Presence.join
+
+    def join(self: Presence, message: Join, connection: Connection) -> int:
+        site = admit(self, message, connection)
+        if message.name == "s2":
+            come.set()
+        return site
+
+    monkeypatch.setattr(Presence, "join", join)
+
+    def train(name: str) -> tuple[int, torch.Tensor]:
+        parameter = torch.full((1000,), float(name[1]))
+        if name == "s2":
+            assert welcomed.wait(30)
+        with anabranch.join(address, name, token=token) as group:
+            welcomed.set()
+            assert come.wait(30)
+            group.serve([parameter], learning_rate=0.1)
+            return pull_and_push(group, parameter), parameter
+
+    service = served_from_s0(pace, begin_with=2)
+    with _serving(service) as (address, token), ThreadPoolExecutor(3) as pool:
+        ends = list(pool.map(train, ("s0", "s1", "s2")))
+    assert [made for made, _ in ends] == [20, 20, 19]  # it was not there for the first
     assert all(torch.equal(parameter, ends[0][1]) for _, parameter in ends)
 
 

@@ -115,6 +115,8 @@ class Run:
     async def kill(self, worker: int, at_s: float) -> None:
         """Let a worker die; its connections end without a word."""
         await asyncio.sleep(at_s)
+        if worker in self.ended:
+            return  # it may have left
         self.dead.add(worker)
         self.incarnations[worker].cancel()
         self.cluster.agents[worker].close()
@@ -164,7 +166,7 @@ async def play(
 
     async def befall(worker: int, at_s: float, away_s: float | None) -> None:
         await run.kill(worker, at_s)
-        if away_s is not None:
+        if away_s is not None and worker in run.dead:
             await run.bring_back(worker, away_s)
 
     kills = [asyncio.ensure_future(befall(*death)) for death in deaths]

@@ -740,7 +740,9 @@ class _Member:
         rule = Adam(learning_rate) if optimizer == "adam" else Sgd(learning_rate, momentum)
         held = _Served(parameters)
         groups = (settings.added_up,) if settings.added_up else ()
-        served = ServedModel(held.model, rule.start, settings.workers, groups, settings.ahead)
+        served = ServedModel(
+            held.model, rule.start, settings.workers, groups, settings.ahead, comes_later=True
+        )
         what = [optimizer, learning_rate, momentum, len(held.model)]
         self.thread.run(_ending(self._serve(served, what)))
         self._served = held

@@ -62,20 +62,10 @@ class Admission:
         self._planning = planning
         self._pace = pace
         self._remember = remember
-        self._early: dict[int, int] = {}  # ready before the run has begun: elements of its model
-
-    def begin(self) -> None:
-        """Go on with those who were ready before the run has begun, which it now has."""
-        early, self._early = self._early, {}
-        for site, buffer_elements in early.items():
-            if site in self._newcomers:
-                self._introduce(site, buffer_elements)
 
     def hear(self, site: int, message: AnyMessage) -> None:
         """Act on a message of one that is no member yet; whatever it does, the others go on."""
         match message:
-            case Ready() if self._pace is not None and self._run.started_s is None:
-                self._early[site] = message.buffer_elements
             case Ready() if not self._newcomers.is_introduced(site):
                 self._introduce(site, message.buffer_elements)
             case RejoinAck() if message.site in self._newcomers:
@@ -161,9 +151,13 @@ class Admission:
 
     def _introduce(self, site: int, buffer_elements: int) -> None:
         """Tell the neighbours of a newcomer where it is; it starts once they know."""
-        run = self._run
-        if self._pace is not None and buffer_elements != run.buffer_elements:
+        run, reason = self._run, ""
+        if self._pace is not None and self._pace.takes_nobody:
+            # Nor do neighbours hear of it: the last model is on its way to the process before.
+            reason = "the others have made all their updates"
+        elif self._pace is not None and buffer_elements != run.buffer_elements:
             reason = f"{buffer_elements} elements, where this run has {run.buffer_elements}"
+        if reason:
             run.sessions[site].post(Abort(reason))
             self.forget(site)
             return

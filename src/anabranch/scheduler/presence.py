@@ -96,16 +96,26 @@ class Presence:
         self._watch(site, connection)
         if site in run.lost or (self._repairs is not None and self.founders is not None):
             run.newcomers.came(site)
-            self._greet(site)
-            if self._pace is not None:
-                for changed in self._pace.epochs_changed(dict.fromkeys(self._pace.book.epochs, 0)):
-                    run.post(site, changed)
+            if self._pace is None or run.started_s is not None:
+                self._greet_newcomer(site)
             if run.is_over:  # as one who died just now
                 run.post(site, Shutdown())
             return site
         run.write_joined(site, 0.0)
         self._meet_if_enough()
         return site
+
+    def begin(self) -> None:
+        """Greet those who have come too late to begin with the others, as the run has begun."""
+        if self._pace is not None:
+            for site in [*self._run.newcomers]:
+                self._greet_newcomer(site)
+
+    def _greet_newcomer(self, site: int) -> None:
+        self._greet(site)
+        if self._pace is not None:
+            for changed in self._pace.epochs_changed(dict.fromkeys(self._pace.book.epochs, 0)):
+                self._run.post(site, changed)
 
     def _is_connected(self, site: int) -> bool:
         session = self._run.sessions.get(site)

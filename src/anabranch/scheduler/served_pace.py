@@ -165,13 +165,18 @@ class ServedPace:
     def joined(self, site: int, now_s: float) -> None:
         """Let a site that has joined again take part."""
         self._act(self.book.joined(site, now_s), now_s)
-        if self.book.is_over and self._sends_last:
+        if self.takes_nobody:
             self._run.post(site, Abort("the others have made all their updates"))
             self._run.lost.add(site)
         elif self.book.is_over:
             self._run.post(site, PaceOver())
         elif site in self.book.homeless:
             self._form_anew(f"{self._run.name(site)} is back", now_s)
+
+    @property
+    def takes_nobody(self) -> bool:
+        """Whether nobody joins any more: those who are here get the last model."""
+        return self.book.is_over and self._sends_last
 
     def can_begin_without(self, missing: Collection[int]) -> bool:
         """Return whether sites that have not come are none that the others need."""
@@ -283,7 +288,8 @@ class ServedPace:
             if self._reforming is not None:
                 self._reforming.finished(decision.finished)
             for each in decision.permissions:
-                self._run.post(each.worker, Proceed(each.update, each.samples, each.pulls))
+                if each.worker not in self._run.lost:  # who has come before the run begins
+                    self._run.post(each.worker, Proceed(each.update, each.samples, each.pulls))
         if self.book.is_over and not self._is_over_told:
             self._is_over_told = True
             if self._sends_last:

@@ -442,7 +442,7 @@ class Scheduler:
                 run.post(each, Start())
             if self._pace is not None:
                 self._pace.begin()
-                self._admission.begin()
+                self._presence.begin()
 
 
 class _FromSite:

@@ -55,6 +55,7 @@ class ServedModel:
             in. Pulls and pushes then have memory of their own: twice ``1 + ahead`` models more.
         wire: how elements travel.
         asks_norm: whether servers tell of each update how large it is.
+        comes_later: whether nothing is served before ``reload``, as the model is not here yet.
     """
 
     model: Floats
@@ -64,6 +65,7 @@ class ServedModel:
     ahead: int = 0
     wire: Wire = Wire.FLOAT32
     asks_norm: bool = False
+    comes_later: bool = False
 
 
 class Serving:
@@ -112,6 +114,8 @@ class Serving:
             rule = None if served.make_rule is None else served.make_rule(elements)
             self._partition = ServerPartition(own, served.model, rule, served.workers)
         self._asks_norm = served.asks_norm
+        self._waits = served.comes_later
+        self._waiting: list[Advance] = []  # for the model
         terms = Terms(Op.STEP, served.wire, len(served.model))
         self._part = partial(Served, welcome.site, chunks=chunks, terms=terms)
         self._only = plan.version  # where there are no groups
@@ -145,6 +149,10 @@ class Serving:
         """Serve the model as it is in this site's memory now; before the first push."""
         if self._partition is not None:
             self._partition.load(self._model)
+        self._waits = False
+        waiting, self._waiting = self._waiting, []
+        for message in waiting:
+            self.advance(message)
 
     def own_parameters(self) -> list[tuple[int, Floats]]:
         """Return what this site serves: where each run of elements starts, and the elements."""
@@ -299,6 +307,9 @@ class Serving:
         """
         if self._partition is None:
             raise OutOfPlaceMessage("a step of the model, of which this site serves no part")
+        if self._waits:
+            self._waiting.append(message)
+            return
         self._partition.apply(message.apply, message.factors)
         self._partition.discard(message.discard)
         for version, part in self._parts.items():
