@@ -713,8 +713,8 @@ class _Member:
         self.check_open()
         if not self.agent.welcome.repairs:
             raise ValueError(
-                "this group's scheduler lets no site in once it has begun: a model is served, or "
-                "it was started with --on-loss abort"
+                "admit() has nobody to let in: where a model is served sites that come take part "
+                "by serve(), pull() and push(), and with --on-loss abort none comes"
             )
         wait(self._under_way.copy())
         return self.agent

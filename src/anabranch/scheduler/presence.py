@@ -219,6 +219,11 @@ class Presence:
                 f"the scheduler was started again, and goes on without {connection.peer}, which "
                 f"says it is site {site}; join again"
             )
+        if is_here and site in run.lost and site not in run.sessions:
+            raise UnauthorisedPeer(
+                f"{run.name(site)} was away for too long, and the others go on without it; join "
+                "again"
+            )
         if not is_here or site not in run.sessions or self.founders is None:
             raise UnauthorisedPeer(
                 f"{connection.peer} says it is site {site} of this run, and does not prove it"
