@@ -233,7 +233,7 @@ def test_a_subgroup_lets_no_site_in() -> None:
 
 def test_a_group_that_ends_with_a_loss_lets_no_site_in() -> None:
     service = anabranch.Service(_local._complete(2), awareness=None, on_loss="abort")
-    with local(service) as groups, pytest.raises(ValueError, match="has nobody to let in"):
+    with local(service) as groups, pytest.raises(ValueError, match="lets no site in here"):
         groups[0].admit(None)
 
 

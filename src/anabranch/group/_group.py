@@ -713,8 +713,8 @@ class _Member:
         self.check_open()
         if not self.agent.welcome.repairs:
             raise ValueError(
-                "admit() has nobody to let in: where a model is served sites that come take part "
-                "by serve(), pull() and push(), and with --on-loss abort none comes"
+                "admit() lets no site in here: where a model is served, a site that comes calls "
+                "serve(), pull() and push(); with --on-loss abort the scheduler refuses it"
             )
         wait(self._under_way.copy())
         return self.agent

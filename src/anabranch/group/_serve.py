@@ -170,7 +170,7 @@ class Service:
             self._pacing(first),
             self.under_way_bytes,
             least_sites=self.overlay.size if self.on_loss == "abort" else self.least_sites,
-            begin_with=self.begin_with,
+            begin_with=None if self.on_loss == "abort" else self.begin_with,
             sends_last=True,
             repairs=self._repairs() if self.repairs else None,
             journal=journal,

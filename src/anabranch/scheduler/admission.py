@@ -151,15 +151,12 @@ class Admission:
 
     def _introduce(self, site: int, buffer_elements: int) -> None:
         """Tell the neighbours of a newcomer where it is; it starts once they know."""
-        run, reason = self._run, ""
-        if self._pace is not None and self._pace.takes_nobody:
-            # Nor do neighbours hear of it: the last model is on its way to the process before.
-            reason = "the others have made all their updates"
-        elif self._pace is not None and buffer_elements != run.buffer_elements:
+        run = self._run
+        if self._comes_too_late(site):  # a neighbour may be sending its past process the last model
+            return
+        if self._pace is not None and buffer_elements != run.buffer_elements:
             reason = f"{buffer_elements} elements, where this run has {run.buffer_elements}"
-        if reason:
-            run.sessions[site].post(Abort(reason))
-            self.forget(site)
+            self._turn_away(site, reason)
             return
         incarnation, address = run.members.incarnations[site], run.members.address(site)
         others = {*run.sessions} - {site} - (run.lost - {*self._newcomers})
@@ -170,9 +167,22 @@ class Admission:
         if self._newcomers.introduce(site, near):
             self._start(site)
 
+    def _comes_too_late(self, site: int) -> bool:
+        """Turn a site away if no worker joins any more; return whether that is so."""
+        is_late = self._pace is not None and self._pace.takes_nobody
+        if is_late:
+            self._turn_away(site, "the others have made all their updates")
+        return is_late
+
+    def _turn_away(self, site: int, reason: str) -> None:
+        self._run.sessions[site].post(Abort(reason))
+        self.forget(site)
+
     def _start(self, site: int) -> None:
         """Let one begin: where the model is served, as a worker; else it has to be let in yet."""
         run = self._run
+        if self._comes_too_late(site):
+            return
         now_s = run.since_start_s()
         run.post(site, Patience(run.patience_s))
         run.post(site, Start(now_s))

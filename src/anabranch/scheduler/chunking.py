@@ -15,8 +15,8 @@ from anabranch.plan import Plan, link_load, steady_rate_bps
 LEAST_ELEMENTS, MOST_ELEMENTS = 1 << 14, 1 << 20
 MESSAGE_S = 100e-6
 """What it is taken to cost a site to receive a chunk and send it on, whatever its size, seconds of
-a core. ``benchmarks/message_cost.py`` compares; more, where many sites share a core and find its
-caches cold, made chunks so large that trees filled slowly (``benchmarks/versions.py``)."""
+a core. ``benchmarks/message_cost.py`` compares. A higher cost where many sites share a core made
+chunks so large that trees filled slowly (``benchmarks/versions.py``)."""
 _FILLING_CHUNKS = 1000  # of a buffer, so that filling the trees takes little of the whole
 _FILLING_ELEMENTS = 1 << 16
 _SHALLOW_ELEMENTS = 1 << 18

@@ -10,7 +10,6 @@ from anabranch import plan as plans
 from anabranch.net.errors import MalformedMessage
 from anabranch.net.messages import (
     Abandon,
-    Abort,
     Advance,
     Came,
     EpochChanged,
@@ -165,17 +164,14 @@ class ServedPace:
     def joined(self, site: int, now_s: float) -> None:
         """Let a site that has joined again take part."""
         self._act(self.book.joined(site, now_s), now_s)
-        if self.takes_nobody:
-            self._run.post(site, Abort("the others have made all their updates"))
-            self._run.lost.add(site)
-        elif self.book.is_over:
+        if self.book.is_over:
             self._run.post(site, PaceOver())
         elif site in self.book.homeless:
             self._form_anew(f"{self._run.name(site)} is back", now_s)
 
     @property
     def takes_nobody(self) -> bool:
-        """Whether nobody joins any more: those who are here get the last model."""
+        """Whether the scheduler lets no site join, as servers send the last model already."""
         return self.book.is_over and self._sends_last
 
     def can_begin_without(self, missing: Collection[int]) -> bool:
@@ -288,7 +284,8 @@ class ServedPace:
             if self._reforming is not None:
                 self._reforming.finished(decision.finished)
             for each in decision.permissions:
-                if each.worker not in self._run.lost:  # who has come before the run begins
+                # A lost worker's new process may be here: the scheduler has yet to let it begin.
+                if each.worker not in self._run.lost:
                     self._run.post(each.worker, Proceed(each.update, each.samples, each.pulls))
         if self.book.is_over and not self._is_over_told:
             self._is_over_told = True

@@ -330,10 +330,6 @@ class SiteAgent:
         """Serve the model as it is in this site's memory now; before the first push."""
         self._served().reload()
 
-    def own_parameters(self) -> list[tuple[int, Floats]]:
-        """Return this site's part of the served model: where each run of it starts, and it."""
-        return self._served().own_parameters()
-
     def _served(self) -> Serving:
         assert self._serving is not None, "start() comes first, and the model must be served"
         return self._serving

@@ -108,7 +108,6 @@ class Serving:
         self._partition: ServerPartition | None = None
         chunks = deal(plan, len(served.model), chunk_elements)
         own = [chunk for chunk in chunks if plan.trees[chunk.tree].root == welcome.site]
-        self._own = own
         if own:
             elements = sum(chunk.elements for chunk in own)
             rule = None if served.make_rule is None else served.make_rule(elements)
@@ -153,13 +152,6 @@ class Serving:
         waiting, self._waiting = self._waiting, []
         for message in waiting:
             self.advance(message)
-
-    def own_parameters(self) -> list[tuple[int, Floats]]:
-        """Return what this site serves: where each run of elements starts, and the elements."""
-        if self._partition is None:
-            return []
-        starts = {chunk.index: chunk.start for chunk in self._own}
-        return [(starts[index], each) for index, each in self._partition.snapshot().items()]
 
     def _memory(self, elements: Floats) -> Flat | Sized:
         return Sized(len(elements)) if self._wire == Wire.SIZES else Flat(elements)
