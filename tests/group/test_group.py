@@ -720,7 +720,8 @@ def test_who_comes_while_the_first_prepare_their_parts_joins_once_the_model_is_s
     service = served_from_s0(pace, begin_with=2)
     with _serving(service) as (address, token), ThreadPoolExecutor(3) as pool:
         ends = list(pool.map(train, ("s0", "s1", "s2")))
-    assert [made for made, _ in ends] == [20, 20, 19]  # it was not there for the first
+    assert [made for made, _ in ends[:2]] == [20, 20]
+    assert 1 <= ends[2][0] < 20  # it was not there for the first
     assert all(torch.equal(parameter, ends[0][1]) for _, parameter in ends)
 
 
