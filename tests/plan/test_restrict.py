@@ -49,7 +49,7 @@ def test_a_site_that_is_no_member_has_no_place_in_the_tree() -> None:
     plan = Plan(1, (tree,))
     assert plan.size == 3
     assert plan.members == {0, 2}
-    assert plan.up_children == (((), (), (0,)),)
+    assert tree.children(tree.up) == [[], [], [0]]
     assert plan.next_hops == ((2,), (), (0,))
     assert places_up(plan, 1)[0].parent == NO_PARENT
     assert places_up(plan, 1)[0].path == places_up(plan, 1)[0].children == ()

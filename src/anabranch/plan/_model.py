@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -107,8 +107,8 @@ class Group:
 class Plan:
     """A version and the trees that one round's data follows.
 
-    What a site asks again and again (`up_children`, `down_children`, `next_hops`) is worked out for
-    all sites when it is first asked for, since many of them may share one plan.
+    What a site asks again and again (`next_hops`, and what is `cached`) is worked out for all sites
+    when it is first asked for, since many of them may share one plan.
 
     Args:
         version: rises with every plan the scheduler issues; a round runs under exactly one.
@@ -261,22 +261,12 @@ class Plan:
         return tuple(way)
 
     @cached_property
-    def up_children(self) -> tuple[_Children, ...]:
-        """For each tree and site, the sites whose sums it awaits, in order of index."""
-        return tuple(_frozen(tree.children(tree.up)) for tree in self.trees)
-
-    @cached_property
-    def down_children(self) -> tuple[_Children, ...]:
-        """For each tree and site, the sites it passes results on to, in order of index."""
-        return tuple(_frozen(tree.children(tree.down)) for tree in self.trees)
-
-    @cached_property
     def next_hops(self) -> _Children:
         """For each site, those it sends over a link to, relayed messages too, in order of index."""
         found: list[set[int]] = [set() for _ in range(self.size)]
         for source, target in {hop for _, hop in self.hops()}:
             found[source].add(target)
-        return _frozen(map(sorted, found))
+        return tuple(tuple(sorted(targets)) for targets in found)
 
     def hops(self) -> Iterator[tuple[Tree, tuple[int, int]]]:
         """Yield every (tree, directed link) a round uses; a link twice used comes up twice."""
@@ -311,10 +301,6 @@ class Plan:
 
 def _members(parents: tuple[int, ...]) -> frozenset[int]:
     return frozenset(site for site, parent in enumerate(parents) if parent != ABSENT)
-
-
-def _frozen(rows: Iterable[Iterable[int]]) -> _Children:
-    return tuple(tuple(row) for row in rows)
 
 
 def link_of(overlay: Overlay, source: int, target: int) -> Link:

@@ -146,11 +146,6 @@ class Reduction:
         self._own_bytes: memoryview | None = None  # as they travel, if they lie so in one piece
         self._weights: dict[tuple[int, int], float] = {}  # of sums, by (tree, child)
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether the plan and the contributors are known."""
-        return self._plan is not None
-
     def begin(
         self, plan: Plan, total: int, root: Root, contributors: frozenset[int] | None = None
     ) -> None:

@@ -105,11 +105,6 @@ class Spread:
         self.held_by_tree: list[int] = []
         self.latest: tuple[int, int | None] | None = None
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether the plan and the receivers are known."""
-        return self._plan is not None
-
     def begin(
         self,
         plan: Plan,
