@@ -567,9 +567,9 @@ def test_a_receiver_that_breaks_ends_the_connection_on_both_sides(shares_memory:
 def test_ends_of_different_releases_are_both_told_which_the_other_runs(
     shares_memory: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    later = b"AV\x09" + GREETING[3:]
+    later = b"AV\x63" + GREETING[3:]
     monkeypatch.setattr("anabranch.net.tcp.encode_greeting", lambda challenge: later)
-    told = re.escape(f"runs anabranch {__version__} (wire version 9)")
+    told = re.escape(f"runs anabranch {__version__} (wire version 99)")
 
     async def play() -> None:
         called = Ear()

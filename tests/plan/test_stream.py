@@ -1,4 +1,4 @@
-"""Equal chunks, and trees given to them one by one."""
+"""Chunks, and trees given to them one by one."""
 
 from __future__ import annotations
 
@@ -9,23 +9,44 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.plan import cut, interleave
+from anabranch.plan import Plan, Tree, cut, interleave
 
 
-@given(st.integers(0, 5000), st.integers(1, 700))
-def test_chunks_cover_the_buffer_once_and_are_about_equal(elements: int, most: int) -> None:
-    bounds = cut(elements, most)
-    assert [a[1] for a in bounds[:-1]] == [b[0] for b in bounds[1:]]
-    assert sum(stop - start for start, stop in bounds) == elements
-    sizes = {stop - start for start, stop in bounds}
-    assert max(sizes, default=1) <= most
-    assert max(sizes, default=0) - min(sizes, default=0) <= 1
+def of_trees(count: int) -> Plan:
+    return Plan(1, tuple(Tree(0, 1 / count, (-1, 0), (-1, 0)) for _ in range(count)))
+
+
+@given(st.integers(0, 5000), st.integers(1, 700), st.integers(1, 70))
+def test_chunks_cover_the_buffer_once_and_none_is_larger_than_may_be(
+    elements: int, most: int, trees: int
+) -> None:
+    bounds = cut(of_trees(trees), elements, most)
+    assert [0, *(stop for _, stop in bounds)] == [*(start for start, _ in bounds), elements]
+    assert all(0 < stop - start <= most for start, stop in bounds)
+
+
+@given(st.integers(1000, 5000), st.integers(8, 700), st.integers(1, 70))
+def test_chunks_are_about_equal_but_for_the_last_quarter_where_they_shrink_to_an_eighth(
+    elements: int, most: int, trees: int
+) -> None:
+    bounds = cut(of_trees(trees), elements, most)
+    sizes = [stop - start for start, stop in bounds]
+    assert all(later <= earlier + 1 for earlier, later in pairwise(sizes))
+    whole = [stop - start for start, stop in bounds if 4 * stop <= 3 * elements]
+    assert max(whole, default=0) - min(whole, default=0) <= 1
+    assert 2 * sizes[-1] >= most // 8
+
+
+def test_the_more_trees_the_sooner_chunks_shrink() -> None:
+    counts = [len(cut(of_trees(trees), 100_000, 100)) for trees in (1, 4, 16)]
+    assert counts == sorted(set(counts))
+    assert counts[0] < 1020
 
 
 @pytest.mark.parametrize(("elements", "most"), [(-1, 4), (4, 0)])
 def test_what_cannot_be_cut_is_refused(elements: int, most: int) -> None:
     with pytest.raises(ValueError, match="cannot cut"):
-        cut(elements, most)
+        cut(of_trees(1), elements, most)
 
 
 @given(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=12), st.integers(0, 300))

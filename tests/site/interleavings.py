@@ -120,7 +120,7 @@ async def play(seed: int) -> None:
     window = int(rng.choice([1, 3, 11, 32, 64]))
 
     def dispatching(plan: Plan, buffer_elements: int) -> tuple[int, int]:
-        return len(cut(buffer_elements, chunk_elements)), window
+        return len(cut(plan, buffer_elements, chunk_elements)), window
 
     scheduler = Scheduler(
         network.control(None),

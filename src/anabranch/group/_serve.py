@@ -146,7 +146,7 @@ class Service:
 
         def dispatching(plan: Plan, elements: int) -> tuple[int, int]:
             each = chunking(plan, elements)
-            chunks = len(plans.cut(elements, each))
+            chunks = len(plans.cut(plan, elements, each))
             return chunks, needed_window(plan, now_believed(), _ELEMENT_BYTES * each, chunks, 0.0)
 
         if self.awareness is not None:

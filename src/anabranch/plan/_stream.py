@@ -1,30 +1,60 @@
-"""A deal that goes on while the round does: equal chunks, and trees given to them one by one."""
+"""A deal that goes on while the round does: chunks, and trees given to them one by one."""
 
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Sequence
 from functools import lru_cache
 
+from anabranch.plan._model import Plan
 
-@lru_cache(maxsize=8)  # every site of a simulation asks for the same cuts in every round
-def cut(elements: int, chunk_elements: int) -> tuple[tuple[int, int], ...]:
-    """Cut a buffer evenly into chunks of at most ``chunk_elements``, whichever trees carry them.
+# Chunks of each tree that the shrinking ones at the end make up for, and the most of the buffer
+# that is cut so; and how many of the smallest make a whole one.
+_ENDING_A_TREE, _ENDING_SHARE = 6, 0.25
+_SMALLEST = 8
+
+
+def cut(plan: Plan, elements: int, chunk_elements: int) -> tuple[tuple[int, int], ...]:
+    """Cut a buffer into chunks of at most ``chunk_elements``, whichever trees carry them.
+
+    They are equal, except that towards the end they shrink with what is left, to an eighth: a
+    round ends with the way of its last chunks up and down their trees, on which links wait for one
+    another, and smaller ones are there sooner. (As in guided self-scheduling, Polychronopoulos and
+    Kuck, 1987.)
+
+    Args:
+        plan: whose trees share the buffer: the more, the sooner chunks begin to shrink.
+        elements: of the buffer, >= 0.
+        chunk_elements: the most elements a chunk may have, >= 1.
 
     Returns:
         ``(start, stop)`` of each chunk, in order.
 
-    >>> cut(10, 4)
-    ((0, 3), (3, 6), (6, 10))
+    >>> from anabranch.plan import Tree
+    >>> bounds = cut(Plan(1, (Tree(0, 1.0, (-1, 0), (-1, 0)),)), 64, 8)
+    >>> [stop - start for start, stop in bounds]
+    [8, 8, 8, 8, 8, 8, 8, 4, 2, 1, 1]
     """
     if elements < 0 or chunk_elements < 1:
         raise ValueError(
             f"cannot cut {elements} elements in chunks of {chunk_elements}: give elements >= 0 "
             "and chunk_elements >= 1"
         )
-    count = math.ceil(elements / chunk_elements)
-    return tuple((elements * k // count, elements * (k + 1) // count) for k in range(count))
+    return _cut(len(plan.trees), elements, chunk_elements)
+
+
+@lru_cache(maxsize=8)  # every site of a simulation asks for the same cuts in every round
+def _cut(trees: int, elements: int, most: int) -> tuple[tuple[int, int], ...]:
+    ending = min(_ENDING_A_TREE * trees * most, _ENDING_SHARE * elements)
+    least = max(1, most // _SMALLEST)
+    bounds: list[tuple[int, int]] = []
+    start = 0
+    while left := elements - start:
+        size = most if left >= ending else max(least, int(most * left / ending))
+        stop = start + -(-left // -(-left // size))  # evenly, rather than leave a rest
+        bounds.append((start, stop))
+        start = stop
+    return tuple(bounds)
 
 
 def interleave(shares: Sequence[float], chunks: int) -> tuple[int, ...]:

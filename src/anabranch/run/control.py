@@ -443,7 +443,7 @@ def _dispatching(
 
     def dispatching(plan: Plan, buffer_elements: int) -> tuple[int, int]:
         elements = chunking(plan, buffer_elements)
-        chunks = len(plans.cut(buffer_elements, elements))
+        chunks = len(plans.cut(plan, buffer_elements, elements))
         network = believed if awareness is None else awareness.made_for
         window = adaptive.window or needed_window(
             plan, network, _ELEMENT_BYTES * elements, chunks, control_s

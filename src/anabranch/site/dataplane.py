@@ -265,7 +265,7 @@ class DataPlane:
             chunks = deal(plan, buffer.elements, chunk_elements)
             total = len(chunks)
         else:
-            cuts = cut(buffer.elements, chunk_elements)
+            cuts = cut(plan, buffer.elements, chunk_elements)
             chunks, total = _next_chunks(cuts, 0, trees), len(cuts)
         try:
             exchange = self._exchanges.open(number, terms)
