@@ -736,6 +736,10 @@ class TcpNetwork:
 # Connections of a lane whose congestion control may not be chosen. At 30 ms and 0.02 % of loss, one
 # of the kernel's usual kind carries a quarter of 155 Mbit/s, and four together three fifths.
 _STRANDS_INSTEAD = 4
+# With bbr, which every ten seconds sends next to nothing for a while, to measure the way. On
+# internet2-9 with that latency and loss packed trees come to .88 of the limit with one connection,
+# to .91 with two, and to no more with three (``benchmarks/versions.py``).
+_STRANDS_OF_BBR = 2
 _NEAR_S = 1e-3  # one way; the next room rather than the next town
 
 
@@ -754,7 +758,9 @@ def suits(link: Link) -> str:
 
 def strands_of(controls: Collection[str]) -> int:
     """Return how many connections a lane takes, whose connections want these controls."""
-    return 1 if all(map(may_set_congestion_control, set(controls))) else _STRANDS_INSTEAD
+    if not all(map(may_set_congestion_control, set(controls))):
+        return _STRANDS_INSTEAD
+    return _STRANDS_OF_BBR if "bbr" in controls else 1
 
 
 def lane_network(
