@@ -22,6 +22,7 @@ ROUTES = {
     "balanced": 'kind = "balanced"',
     "mst": 'kind = "mst"',
     "fapt, 9 roots": 'kind = "fapt"',
+    "packed": 'kind = "packed"',
 }
 
 
