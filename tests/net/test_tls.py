@@ -8,18 +8,23 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from anabranch.net.errors import LinkError, UnauthorisedPeer
 from anabranch.net.messages import NoMoreRounds, Shutdown, Start
 from anabranch.net.network import Connection
 from anabranch.net.tcp import TcpNetwork
 from anabranch.net.tls import (
+    RECORD_BYTES,
     SCHEDULER,
     Credentials,
+    Session,
     TlsError,
     check_identity,
     identity_of,
@@ -131,6 +136,119 @@ def test_who_has_no_certificate_of_the_authority_is_not_talked_to(
         with pytest.raises(LinkError, match=named):
             await calls.connect(listener.address, Ear())
         assert not ear.heard
+        listener.close()
+
+    on_loop(play)
+
+
+def sessions() -> tuple[Session, Session]:
+    """Return a session of a caller and one of who is called, ready."""
+    caller = Session(Credentials(CERTIFICATES / "ours", A).context(ssl.Purpose.SERVER_AUTH), False)
+    called = Session(Credentials(CERTIFICATES / "ours", B).context(ssl.Purpose.CLIENT_AUTH), True)
+    for _ in range(2):
+        caller.shake_hands()
+        feed(called, caller.to_send())
+        called.shake_hands()
+        feed(caller, called.to_send())
+    assert caller.is_ready and called.is_ready
+    return caller, called
+
+
+def feed(session: Session, travelled: bytes) -> None:
+    while travelled:
+        count = min(len(travelled), len(session.staging))
+        session.staging[:count], travelled = travelled[:count], travelled[count:]
+        session.take(count)
+
+
+@given(
+    payload=st.binary(min_size=1, max_size=70_000),
+    steps=st.lists(st.integers(1, 40_000), min_size=1),
+    room=st.integers(1, 50_000),
+)
+def test_a_session_gives_what_was_written_however_its_bytes_come(
+    payload: bytes, steps: list[int], room: int
+) -> None:
+    caller, called = sessions()
+    assert (caller.identity, called.identity) == (B, A)
+    caller.write(payload)
+    travelled = caller.to_send()
+    memory, got, step = memoryview(bytearray(room)), bytearray(), cycle(steps)
+    while travelled:
+        count = next(step)
+        feed(called, travelled[:count])
+        travelled = travelled[count:]
+        while read := called.read_into(memory):
+            got += memory[:read]
+        # So much is still to come, at least, whatever was read of it before.
+        assert len(travelled) >= len(payload) - len(got) - RECORD_BYTES
+    assert got == payload
+
+
+def test_a_byte_that_was_changed_on_its_way_ends_a_session() -> None:
+    caller, called = sessions()
+    caller.write(b"the weights")
+    travelled = bytearray(caller.to_send())
+    travelled[-1] ^= 1
+    feed(called, bytes(travelled))
+    with pytest.raises(LinkError, match="BAD_RECORD_MAC"):
+        called.read_into(memoryview(bytearray(100)))
+
+
+def test_nothing_is_read_after_the_other_end_has_said_the_end() -> None:
+    caller, called = sessions()
+    caller.write(b"last")
+    caller.say_the_end()
+    feed(called, caller.to_send())
+    memory = memoryview(bytearray(100))
+    assert bytes(memory[: called.read_into(memory)]) == b"last"
+    assert called.read_into(memory) == 0
+    with pytest.raises(LinkError, match="shutdown"):
+        caller.write(b"more")
+
+
+def test_a_payload_arrives_that_comes_in_the_smallest_pieces() -> None:
+    async def play() -> None:
+        """Let what the caller says pass through a relay that splits it."""
+        called, caller = Ear(), Ear()
+        listener = await network(B).listen(("127.0.0.1", 0), called.welcome)
+
+        async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            on_reader, on_writer = await asyncio.open_connection(*listener.address)
+
+            async def copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+                pieces = cycle([1, 4096, 16_408, 5, 333])
+                while data := await source.read(next(pieces)):
+                    sink.write(data)
+                    await sink.drain()
+                sink.close()
+
+            await asyncio.gather(copy(reader, on_writer), copy(on_reader, writer))
+
+        between = await asyncio.start_server(relay, "127.0.0.1", 0)
+        connection = await network(A).connect(between.sockets[0].getsockname(), caller)
+        payload = LARGE[: 1 << 20]
+        for number in range(3):
+            await connection.send(NoMoreRounds(number), payload[number:])
+        await called.hears(*map(NoMoreRounds, range(3)))
+        assert [came for _, came in called.heard] == [payload[number:] for number in range(3)]
+        connection.close()
+        called.connection.close()
+        await asyncio.wait({called.closed, caller.closed})
+        listener.close()
+        between.close()
+
+    on_loop(play)
+
+
+def test_a_caller_that_does_not_shake_hands_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anabranch.net.tcp._UNAUTHENTICATED_S", 0.0)
+
+    async def play() -> None:
+        listener = await network(B).listen(("127.0.0.1", 0), Ear(trusting=False).welcome)
+        reader, writer = await asyncio.open_connection(*listener.address)
+        assert await reader.read() == b""
+        writer.close()
         listener.close()
 
     on_loop(play)

@@ -6,7 +6,8 @@ and shared memory (:mod:`anabranch.net.shared_memory`).
 Bulk data goes around the transport, through a second handle on the same socket: a payload is
 handed to the kernel from where it lies, and what has arrived is taken in a few large reads a turn
 of the loop. The transport keeps what it is good at: noticing data and the end, small messages, and
-closing in order. Encrypted connections go through it whole.
+closing in order. Where a connection is encrypted, so is what passes here
+(:class:`anabranch.net.tls.Session`), and the transport knows nothing of it.
 """
 
 from __future__ import annotations
@@ -54,7 +55,6 @@ CONTROL_SILENCE_S = 5.0
 LANE_SILENCE_S = 15.0  # that ends a lane
 # How many milliseconds ago data came, in the kernel's account (linux/tcp.h, struct tcp_info).
 _LAST_DATA_RECV = struct.Struct("=52xI")
-_HANDSHAKE_S = 10.0  # of TLS
 # How long a caller waits for the greeting of who it calls, whose loop may be held up.
 _GREETING_S = 60.0
 _HEARD_S = 0.01  # what comes sooner after what came before tells the detector nothing
@@ -78,8 +78,8 @@ _opening = threading.Lock()  # loops of several threads share that set
 async def wait_closed() -> None:
     """Wait until the running loop's connections are gone, all of which have been closed.
 
-    That takes turns of the loop, and with TLS a word of the other end, which may be gone: after a
-    second they are cut.
+    That takes turns of the loop, and where something is still to be sent the other end, which may
+    take nothing any more: after a second they are cut.
     """
     loop = asyncio.get_running_loop()
     for pause_s in (0.0, 0.0, 0.0, 0.0, 0.0, *(100 * [0.01])):
@@ -120,7 +120,9 @@ class _TcpConnection(asyncio.BufferedProtocol):
         outgoing: OutgoingRing | None = None,
         least_silence_s: float = LANE_SILENCE_S,
         heartbeat_s: float = HEARTBEAT_S,
+        make_session: Callable[[], tls.Session] | None = None,
     ) -> None:
+        self._tls = None if make_session is None else make_session()
         self._outgoing = outgoing  # where the other end, on this machine, reads payloads
         self._incoming: IncomingRing | None = None
         self._listener = listener  # where it came in; None where it was made
@@ -139,7 +141,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._written: asyncio.Future[None] | None = None  # while a sender waits for the kernel
         self._room = asyncio.Event()  # shared memory may have been freed, or the end has come
         self._one_at_a_time = asyncio.Lock()
-        self._sending = False
+        self._sending = self._tls is not None  # nothing else leaves during the handshake
         self._posted: list[bytes] = []  # waits for the end of the send in progress
         self._awaited_bytes = 1  # that must be there before the kernel wakes the loop
         self._failure: Exception | None = None
@@ -167,9 +169,6 @@ class _TcpConnection(asyncio.BufferedProtocol):
         with _opening:
             _open.add(self)
         own = transport.get_extra_info("socket")
-        certificate = transport.get_extra_info("peercert")
-        if certificate is not None:
-            self.identity = tls.said_by(certificate)
         self._own = own
         if own.family == socket.AF_UNIX:
             self.peer = shared_memory.other_end(own)
@@ -180,11 +179,9 @@ class _TcpConnection(asyncio.BufferedProtocol):
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._congestion_control is not None:
                 self.send_by(self._congestion_control)
-            if certificate is None:  # else only the transport can read and write
-                self._socket = own.dup()
-                self._socket.setblocking(False)
-        # Of 0 TLS's transport says that it is reached where nothing waits.
-        transport.set_write_buffer_limits(high=0 if certificate is None else 1, low=0)
+            self._socket = own.dup()
+            self._socket.setblocking(False)
+        transport.set_write_buffer_limits(high=0, low=0)
         self._flushed.set()
         self._receiver = self._welcome(self)
         self._reader = FrameReader(
@@ -194,10 +191,14 @@ class _TcpConnection(asyncio.BufferedProtocol):
             self._incoming,
             self._outgoing,
         )
+        if self._listener is None and self._tls is not None:
+            self._tls.trust()
         if own.family == socket.AF_UNIX and self._incoming is None and self._outgoing is None:
             transport.abort()  # no memory to share: the caller takes the end for that, and uses TCP
-        else:
+        elif self._tls is None:
             transport.write(encode_greeting(self.own_challenge))
+        else:
+            self._shake_hands(self._tls)
         self._heartbeat = self._loop.call_later(self._heartbeat_s, self._beat)
         if self._listener is not None:
             self._listener.accepted(self)
@@ -217,8 +218,25 @@ class _TcpConnection(asyncio.BufferedProtocol):
             # What waits here can still be overtaken, what the kernel holds cannot.
             self._own.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, _UNSENT_BYTES)
 
+    def _shake_hands(self, session: tls.Session) -> None:
+        """Go on with the handshake of TLS; greet once it is done.
+
+        Raises:
+            LinkError: it failed; the other end is told.
+        """
+        try:
+            session.shake_hands()
+        finally:
+            if said := session.to_send():
+                self._transport.write(said)
+        if session.is_ready:
+            self.identity = session.identity
+            self._sending = False
+            self._posted.insert(0, encode_greeting(self.own_challenge))
+            self._write_posted()
+
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._reader.buffer
+        return self._reader.buffer if self._tls is None else self._tls.staging
 
     def buffer_updated(self, nbytes: int) -> None:
         reader = self._reader
@@ -229,9 +247,9 @@ class _TcpConnection(asyncio.BufferedProtocol):
             if self._is_silent:
                 self._watch(False)
         for reads_left in reversed(range(_READS)):
-            room = len(reader.buffer)
+            room = len(self.get_buffer(0))
             try:
-                reader.advance(nbytes)
+                self._advance(nbytes)
             except Exception as error:  # the peer's fault, or our own: either ends the stream
                 self._failure = error
                 self._transport.abort()
@@ -243,7 +261,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
             if nbytes < room or reads_left == 0 or self._socket is None:
                 break  # that was all there is, or all that is this connection's turn
             try:
-                nbytes = self._socket.recv_into(reader.buffer)
+                nbytes = self._socket.recv_into(self.get_buffer(0))
             except OSError:
                 break  # nothing more has come, or the connection broke: the transport will see
             if nbytes == 0:
@@ -252,7 +270,23 @@ class _TcpConnection(asyncio.BufferedProtocol):
             self._room.set()
         if self._incoming is not None and (read := self._incoming.to_free()):
             self._post(encode_freed(read))
-        self._await_bytes(reader.awaited_bytes)
+        # Of what is awaited, part of a record may have come that cannot be read yet.
+        unread = 0 if self._tls is None else tls.RECORD_BYTES
+        self._await_bytes(reader.awaited_bytes - unread)
+
+    def _advance(self, count: int) -> None:
+        """Take note that so many bytes were read."""
+        session = self._tls
+        if session is None:
+            self._reader.advance(count)
+            return
+        session.take(count)
+        if not session.is_ready:
+            self._shake_hands(session)
+        while session.is_ready and (got := session.read_into(self._reader.buffer)):
+            self._reader.advance(got)
+        if not self._sending and (said := session.to_send()):  # of TLS's own
+            self._transport.write(said)
 
     def _await_bytes(self, count: int) -> None:
         """Let the kernel wake the loop when so many bytes are there, or the end."""
@@ -356,12 +390,10 @@ class _TcpConnection(asyncio.BufferedProtocol):
 
         The last that a peer says is often why it goes.
         """
-        if self.identity is not None:
-            return  # the transport alone can read it
         fileno = self._own.fileno()
         try:
-            while not self._closing and (count := os.readv(fileno, [self._reader.buffer])):
-                self._reader.advance(count)
+            while not self._closing and (count := os.readv(fileno, [self.get_buffer(0)])):
+                self._advance(count)
         except OSError:
             pass  # that was all
         except Exception as error:  # the peer's fault, or our own
@@ -424,7 +456,18 @@ class _TcpConnection(asyncio.BufferedProtocol):
     async def _write(self, *parts: Payload) -> None:
         if self._socket is None:
             await self._write_through_transport(b"".join(parts))
-            return
+        elif self._tls is None:
+            await self._write_around(*parts)
+        else:
+            for part in parts:
+                for start in range(0, len(part), tls.SEALED_BYTES):
+                    self._tls.write(part[start : start + tls.SEALED_BYTES])
+                    if len(part) > tls.SEALED_BYTES:
+                        await self._write_around(self._tls.to_send())
+            await self._write_around(self._tls.to_send())
+
+    async def _write_around(self, *parts: Payload) -> None:
+        assert self._socket is not None
         self._unwritten = [part for part in parts if part]
         if self._write_what_fits(self._socket):
             return
@@ -495,14 +538,23 @@ class _TcpConnection(asyncio.BufferedProtocol):
             posted, self._posted = self._posted, []
             self._has_written = True
             if not self._transport.is_closing():
-                self._transport.write(b"".join(posted))
+                said = b"".join(posted)
+                if self._tls is not None:
+                    self._tls.write(said)
+                    said = self._tls.to_send()
+                self._transport.write(said)
 
     def trust(self) -> None:
         self._reader.trust(self._limits)
+        if self._tls is not None:
+            self._tls.trust()
         if self._listener is not None:
             self._listener.forget(self)
 
     def close(self) -> None:
+        if self._tls is not None and not self._sending and not self._transport.is_closing():
+            self._tls.say_the_end()
+            self._transport.write(self._tls.to_send())
         self._closing = True
         self._reader.stop()
         self._transport.close()
@@ -521,18 +573,9 @@ class _TcpListener:
         make: Callable[[], _TcpConnection],
         address: Address,
         shares_memory: bool,
-        credentials: tls.Credentials | None,
     ) -> None:
         loop = asyncio.get_running_loop()
-        if credentials is None:
-            self._server = await loop.create_server(make, *address)
-        else:
-            self._server = await loop.create_server(
-                make,
-                *address,
-                ssl=_renewed(credentials),
-                ssl_handshake_timeout=_HANDSHAKE_S,
-            )
+        self._server = await loop.create_server(make, *address)
         if shares_memory and is_loopback(self.address[0]):
             path = shared_memory.name_of(self.address)
             try:
@@ -613,18 +656,6 @@ def _is_here(connection: socket.socket) -> bool:
         return True  # gone already
 
 
-def _renewed(credentials: tls.Credentials) -> ssl.SSLContext:
-    """Return a listener's context that reads the files again for each connection."""
-    context = credentials.context(ssl.Purpose.CLIENT_AUTH)
-
-    def renew(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
-        with suppress(tls.TlsError):  # while they are being replaced, the old ones do
-            connection.context = credentials.context(ssl.Purpose.CLIENT_AUTH)
-
-    context.sni_callback = renew
-    return context
-
-
 class TcpNetwork:
     """Connections over TCP.
 
@@ -663,6 +694,10 @@ class TcpNetwork:
     async def connect(self, address: Address, receiver: Receiver) -> Connection:
         """See :meth:`anabranch.net.network.Network.connect`."""
         loop = asyncio.get_running_loop()
+        make_session: Callable[[], tls.Session] | None = None
+        if self._credentials is not None:
+            context = self._credentials.context(ssl.Purpose.SERVER_AUTH)
+            make_session = partial(tls.Session, context, is_called=False)
         make = partial(
             _TcpConnection,
             lambda _: receiver,
@@ -670,6 +705,7 @@ class TcpNetwork:
             congestion_control=self._congestion_control.get(address),
             least_silence_s=self._least_silence_s,
             heartbeat_s=self._heartbeat_s,
+            make_session=make_session,
         )
         is_near = self._shares_memory and is_loopback(address[0])
         here = await shared_memory.call(address) if is_near else None
@@ -682,10 +718,9 @@ class TcpNetwork:
             else:
                 # A host that answers nothing would else cost what the kernel takes, some 20 s.
                 longest_s = _CONNECT_SILENCES * self._least_silence_s
-                secured = self._secured()
                 try:
                     async with asyncio.timeout(longest_s):
-                        _, connection = await loop.create_connection(make, *address, **secured)
+                        _, connection = await loop.create_connection(make, *address)
                 except TimeoutError:
                     raise LinkError(f"nothing answered in {longest_s:g} s") from None
             await connection.greeted()
@@ -694,11 +729,17 @@ class TcpNetwork:
             raise kind(f"cannot connect to {show(address)}: {error}") from error
         return connection
 
-    def _secured(self) -> dict[str, Any]:
-        if self._credentials is None:
-            return {}
-        context = self._credentials.context(ssl.Purpose.SERVER_AUTH)
-        return {"ssl": context, "server_hostname": "", "ssl_handshake_timeout": _HANDSHAKE_S}
+    def _called(self, credentials: tls.Credentials) -> Callable[[], tls.Session]:
+        """Return what makes a listener's sessions, of the files as they are then."""
+        context = credentials.context(ssl.Purpose.CLIENT_AUTH)
+
+        def make() -> tls.Session:
+            nonlocal context
+            with suppress(tls.TlsError):  # while they are being replaced, the old ones do
+                context = credentials.context(ssl.Purpose.CLIENT_AUTH)
+            return tls.Session(context, is_called=True)
+
+        return make
 
     def adopt(self, connection: Connection, address: Address) -> Connection:
         """See :meth:`anabranch.net.network.Network.adopt`."""
@@ -714,6 +755,7 @@ class TcpNetwork:
     ) -> _TcpListener:
         """See :meth:`anabranch.net.network.Network.listen`; port 0 takes a free one."""
         listener = _TcpListener()
+        credentials = self._credentials
         try:
             await listener.begin(
                 partial(
@@ -723,10 +765,10 @@ class TcpNetwork:
                     listener,
                     least_silence_s=self._least_silence_s,
                     heartbeat_s=self._heartbeat_s,
+                    make_session=None if credentials is None else self._called(credentials),
                 ),
                 address,
                 self._shares_memory,
-                self._credentials,
             )
         except OSError as error:
             raise LinkError(f"cannot listen on {show(address)}: {error}") from error

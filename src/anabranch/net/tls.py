@@ -4,18 +4,32 @@ A folder holds what one process needs: the authority's certificate (``ca.pem``),
 its key, named after it (``site-paris.pem`` and ``site-paris.key``, or ``scheduler.pem`` and
 ``scheduler.key``). ``anabranch certs`` makes them for a group. The files are read for each
 connection, so that renewed ones are used without a restart.
+
+A :class:`Session` is what is between the bytes that travel and those that are meant; whoever has
+one moves the former. So a payload is encrypted in pieces of :data:`SEALED_BYTES`, a call each, and
+decrypted to where it belongs, where asyncio's own TLS takes a call and two copies for each 16 KB.
 """
 
 from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
-from anabranch.net.errors import UnauthorisedPeer
+from anabranch.net.errors import LinkError, UnauthorisedPeer
+
+SEALED_BYTES = 1 << 18
+"""The most that is encrypted at once, while what was encrypted before is on its way."""
+
+RECORD_BYTES = 5 + (1 << 14) + 256
+"""The most of a record (RFC 8446, 5.2), of which nothing can be read before all of it is there."""
+
+_STAGING_BYTES = 1 << 19
+_FIRST_STAGING_BYTES = 1 << 14  # while the other end is not trusted, and may be one of many
 
 SCHEDULER = "anabranch:scheduler"
 """The identity of a scheduler, as the URI of its certificate says it."""
@@ -95,6 +109,92 @@ class Credentials:
                 f"{certificate}, its key and {authority} cannot be used: {error}"
             ) from None
         return context
+
+
+class Session:
+    """One end of an encrypted stream. No I/O: ciphertext comes in and goes out by calls.
+
+    Args:
+        context: see :meth:`Credentials.context`.
+        is_called: whether the other end made the connection.
+
+    Attributes:
+        staging: memory for what comes of the stream next.
+        is_ready: whether each end has shown the other who it is, as far as this one knows.
+    """
+
+    def __init__(self, context: ssl.SSLContext, is_called: bool) -> None:
+        self._came, self._leaves = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._ends = context.wrap_bio(self._came, self._leaves, server_side=is_called)
+        self.staging = memoryview(bytearray(_FIRST_STAGING_BYTES))
+        self.is_ready = False
+
+    def trust(self) -> None:
+        """Take more at once from now on."""
+        self.staging = memoryview(bytearray(_STAGING_BYTES))
+
+    def shake_hands(self) -> None:
+        """Go on with the handshake, as far as what has come allows.
+
+        Raises:
+            LinkError: the ends have no version of TLS in common, or one does not believe the other.
+        """
+        try:
+            self._ends.do_handshake()
+            self.is_ready = True
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError as error:
+            raise LinkError(str(error)) from error
+
+    @property
+    def identity(self) -> str:
+        """The other end's, once the session is ready."""
+        return said_by(self._ends.getpeercert() or {})
+
+    def take(self, count: int) -> None:
+        """Take note that so many bytes were put into ``staging``."""
+        self._came.write(self.staging[:count])
+
+    def read_into(self, memory: memoryview) -> int:
+        """Put what has come into memory, decrypted, and return how many bytes that was.
+
+        Raises:
+            LinkError: it was changed on its way, or the other end does not believe this one.
+        """
+        filled = 0
+        try:
+            while filled < len(memory):
+                read = self._ends.read(len(memory) - filled, memory[filled:])  # of one record
+                count = cast(int, read)  # into memory that was given
+                if not count:
+                    break  # the other end will say no more
+                filled += count
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError as error:
+            raise LinkError(str(error)) from error
+        return filled
+
+    def write(self, plain: memoryview | bytes) -> None:
+        """Encrypt what is meant; ``to_send`` has it then.
+
+        Raises:
+            LinkError: the stream has ended.
+        """
+        try:
+            self._ends.write(plain)
+        except ssl.SSLError as error:
+            raise LinkError(str(error)) from error
+
+    def say_the_end(self) -> None:
+        """Say that nothing follows; ``to_send`` has it then."""
+        with suppress(ssl.SSLError):  # it waits for the other end's word, which we do not
+            self._ends.unwrap()
+
+    def to_send(self) -> bytes:
+        """Return what is to travel, after all that was returned before; empty for nothing."""
+        return self._leaves.read()
 
 
 def said_by(certificate: Mapping[str, Any]) -> str:
