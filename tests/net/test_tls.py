@@ -150,7 +150,8 @@ def sessions() -> tuple[Session, Session]:
         feed(called, caller.to_send())
         called.shake_hands()
         feed(caller, called.to_send())
-    assert caller.is_ready and called.is_ready
+    assert caller.is_ready
+    assert called.is_ready
     return caller, called
 
 
