@@ -1,9 +1,10 @@
-"""Processes of a group without PyTorch, which start sooner: what goes wrong in one is named."""
+"""Processes of a group whose functions use no PyTorch: what goes wrong in one is named."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,17 @@ def test_a_function_that_raises_is_named_with_its_traceback() -> None:
     assert text.startswith("site1 failed:")
     assert "LookupError: no shard for this site" in text
     assert "in fail_at_one" in text
+
+
+def exchange_halves(group: Group) -> tuple[bool, float]:
+    was_imported = "torch" in sys.modules  # before any chunk must be converted
+    values = np.full(1000, group.rank + 0.5, np.float32)
+    group.all_reduce(values, wire="bfloat16")
+    return was_imported, float(values[0])
+
+
+def test_what_converts_halves_is_imported_before_a_loop_would_have_to_wait_for_it() -> None:
+    assert anabranch.spawn(exchange_halves, SITES) == [(True, 1.5)] * SITES
 
 
 def die_with_a_child_at_one(group: Group, folder: str) -> None:

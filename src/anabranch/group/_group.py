@@ -583,6 +583,10 @@ class _Member:
         patience_s: float,
         credentials: Credentials | None,
     ) -> None:
+        # Halves are converted by it, in the loop's thread, which must not stand still for seconds
+        # while it is imported there: other sites would give this one up.
+        import torch  # noqa: F401
+
         self._credentials = credentials
         self.thread = LoopThread(f"anabranch {name}")
         self._closed = False
