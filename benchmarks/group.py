@@ -1,12 +1,13 @@
 """A group's exchanges over an emulated overlay: one buffer, ten at once, and bfloat16 on the wire.
 
-    sudo python benchmarks/group.py                 # 61 M float32, internet2-9: five minutes
-    sudo python benchmarks/group.py --elements 6100000
+    sudo python benchmarks/group.py                 # 61 M float32, three overlays: ten minutes
+    sudo python benchmarks/group.py --overlay complete --elements 6100000
 
 One process a site, each in a network namespace, calls the public API; the three take turns, so all
-feel the same machine. Then, in one process: how long it takes from a call to its turn in the loop's
-thread, which sends at once, and to the end of a small exchange; beside an idle interpreter, and
-beside a thread that computes in Python without a pause.
+feel the same machine, and begin when all sites are there, as a barrier says. Then, in one process:
+how long it takes from a call to its turn in the loop's thread, which sends at once, and to the end
+of a small exchange; beside an idle interpreter, and beside a thread that computes in Python without
+a pause.
 """
 
 from __future__ import annotations
@@ -27,14 +28,23 @@ import numpy as np
 
 import anabranch
 import common
+import versions
 from anabranch.emulate import emulated
 from anabranch.group._serve import serve
 from anabranch.group._thread import LoopThread
-from anabranch.overlay import internet2_9
+from anabranch.overlay import Overlay, internet2_9
 from anabranch.plan import limit_rate_bps
 
 BUCKETS = 10
 WAYS = ("one buffer", "ten buckets", "bfloat16")
+
+
+def overlays() -> dict[str, Overlay]:
+    return {
+        "internet2-9": internet2_9(),  # 30 ms, .02 % loss
+        "internet2-9, near": versions.near(internet2_9()),
+        "complete, near": versions.cases()["complete, packed, 244 MB"].overlay,
+    }
 
 
 def take_part(options: argparse.Namespace) -> None:
@@ -74,9 +84,9 @@ def take_part(options: argparse.Namespace) -> None:
     print(json.dumps({"seconds": seconds, "errors": errors}), flush=True)
 
 
-def schedule(host: str) -> None:
+def schedule(host: str, overlay: Overlay) -> None:
     """Serve a group whose plan stays: rates are known, and a busy machine measures others."""
-    service = anabranch.Service(internet2_9(), awareness=None)
+    service = anabranch.Service(overlay, awareness=None)
     token = os.environ["ANABRANCH_TOKEN"]
 
     def listening(address: tuple[str, int]) -> None:
@@ -85,8 +95,8 @@ def schedule(host: str) -> None:
     serve(service, token, (host, 0), None, listening, say=lambda line: None)
 
 
-def over_links(options: argparse.Namespace) -> dict[str, object]:
-    overlay = internet2_9()
+def over_links(options: argparse.Namespace, name: str) -> dict[str, object]:
+    overlay = overlays()[name]
     environment = {**os.environ, "ANABRANCH_TOKEN": secrets.token_hex(8), "OMP_NUM_THREADS": "1"}
     with ExitStack() as stack:
         wan = stack.enter_context(emulated(overlay, seed=0))
@@ -103,7 +113,8 @@ def over_links(options: argparse.Namespace) -> dict[str, object]:
             return process
 
         try:
-            scheduler = start(None, __file__, "--serve", wan.control_address)
+            serves = "--serve", wan.control_address, "--overlay", name
+            scheduler = start(None, __file__, *serves)
             assert scheduler.stdout is not None
             address = scheduler.stdout.readline().strip()
             sites = [
@@ -126,7 +137,8 @@ def over_links(options: argparse.Namespace) -> dict[str, object]:
         error = max(max(a["errors"][way]) for a in answers)
         rows[way] = {"seconds": common.spread(rounds), "relative_rms_error": error}
         print(
-            f"{way}: {median(rounds):.2f} s, limit {limit_s:.2f} s, error {error:.2g}", flush=True
+            f"{name}, {way}: {median(rounds):.2f} s, limit {limit_s:.2f} s, error {error:.2g}",
+            flush=True,
         )
     return rows
 
@@ -180,6 +192,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--elements", type=int, default=61_100_840)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--overlay", choices=[*overlays()], help="one of them; else all")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--site", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--name", help=argparse.SUPPRESS)
@@ -187,12 +200,13 @@ def main() -> None:
     parser.add_argument("--host", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        schedule(options.serve)
+        schedule(options.serve, overlays()[options.overlay])
         return
     if options.site:
         take_part(options)
         return
-    links = over_links(options)
+    names = [options.overlay] if options.overlay else overlays()
+    links = {name: over_links(options, name) for name in names}
     calls = {}
     for name, interval_s, busy in (
         ("idle", None, False),
