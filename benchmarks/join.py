@@ -1,10 +1,11 @@
 """A site joins a group that trains: how fast the state comes, and what the others feel of it.
 
     sudo python benchmarks/join.py                 # 61 M float32, 5 runs
+    sudo python benchmarks/join.py --rate-mbps 100 # slower links: the processor limits nothing
     sudo python benchmarks/join.py --elements 4000000 --runs 1 --dry
 
-Four sites are processes in network namespaces, joined by links that the kernel holds to RATE_BPS
-each way. Three of them all-reduce a gradient in a loop, and call `admit` before each round; the
+Four sites are processes in network namespaces, joined by links that the kernel holds to a rate each
+way. Three of them all-reduce a gradient in a loop, and call `admit` before each round; the
 fourth joins, gets the state (as many float32 as the gradient has) from all three, and all-reduces
 with them. Compared are the others' steps before it was let in with those until it contributes (the
 median, and the longest), and with those after; and the seconds in which the state came with those
@@ -35,16 +36,16 @@ from anabranch.emulate import emulated
 from anabranch.overlay import Link, Overlay, Site, dumps
 
 SITES = 4
-RATE_BPS = 400e6
+RATE_MBPS = 400.0
 ELEMENTS = 61_000_000
 ROUNDS, ROUNDS_AFTER = 4, 9  # before the newcomer is started, and after it was let in
 START_S = 300.0
 TOKEN = "join"
 
 
-def overlay() -> Overlay:
+def overlay(rate_bps: float) -> Overlay:
     sites = tuple(Site(f"site-{i}") for i in range(SITES))
-    links = tuple(Link(i, j, RATE_BPS) for i in range(SITES) for j in range(SITES) if i != j)
+    links = tuple(Link(i, j, rate_bps) for i in range(SITES) for j in range(SITES) if i != j)
     return Overlay("four sites", sites, links)
 
 
@@ -70,9 +71,9 @@ def take_part(name: str, scheduler: str, address: str, elements: int) -> None:
             print(json.dumps(line | {"got": state is not None}), flush=True)
 
 
-def run_once(elements: int) -> dict[str, Any]:
+def run_once(elements: int, rate_bps: float) -> dict[str, Any]:
     with ExitStack() as stack:
-        network = overlay()
+        network = overlay(rate_bps)
         wan = stack.enter_context(emulated(network))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         wan.begin()
@@ -114,10 +115,10 @@ def run_once(elements: int) -> dict[str, Any]:
         for process, thread in started:
             process.wait(START_S)
             thread.join()
-    return account(lines, elements)
+    return account(lines, elements, rate_bps)
 
 
-def account(lines: list[list[dict[str, Any]]], elements: int) -> dict[str, Any]:
+def account(lines: list[list[dict[str, Any]]], elements: int, rate_bps: float) -> dict[str, Any]:
     (first, *_) = lines[-1]  # the newcomer's
     members = lines[0]
     let_in = next(i for i, line in enumerate(members) if line["sites"] == SITES)
@@ -130,7 +131,7 @@ def account(lines: list[list[dict[str, Any]]], elements: int) -> dict[str, Any]:
         steps[let_in : takes_part + 1],
         steps[takes_part + 2 :],
     )
-    limit_s = 32 * elements / ((SITES - 1) * RATE_BPS)
+    limit_s = 32 * elements / ((SITES - 1) * rate_bps)
     return {
         "transfer_s": round(transfer_s, 3),
         "limit_s": round(limit_s, 3),
@@ -150,6 +151,7 @@ def account(lines: list[list[dict[str, Any]]], elements: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--elements", type=int, default=ELEMENTS)
+    parser.add_argument("--rate-mbps", type=float, default=RATE_MBPS, help="of links, each way")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--dry", action="store_true", help="write no file")
     parser.add_argument("--site", nargs=4, help=argparse.SUPPRESS)
@@ -159,19 +161,19 @@ def main() -> None:
         take_part(name, scheduler, address, int(elements))
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends what was started
-    runs = []
+    runs, rate_bps = [], 1e6 * options.rate_mbps
     for _ in range(options.runs):
-        runs.append(run_once(options.elements))
+        runs.append(run_once(options.elements, rate_bps))
         print(json.dumps(runs[-1]), flush=True)
     summary = {name: common.spread([run[name] for run in runs]) for name in runs[0]}
     for name, found in summary.items():
         print(f"{name}: {found['median']}")
     if not options.dry:
         common.write(
-            "join",
+            "join" if rate_bps == 1e6 * RATE_MBPS else "join_slow",
             seed=0,
             sites=SITES,
-            rate_bps=RATE_BPS,
+            rate_bps=rate_bps,
             elements=options.elements,
             **summary,
         )
