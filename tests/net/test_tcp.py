@@ -36,7 +36,12 @@ from anabranch.net.messages import (
 )
 from anabranch.net.network import Connection
 from anabranch.net.rings import PIECE_BYTES, RING_BYTES
-from anabranch.net.tcp import TcpNetwork, may_set_congestion_control, wait_closed
+from anabranch.net.tcp import (
+    TcpNetwork,
+    may_set_congestion_control,
+    strands_of,
+    wait_closed,
+)
 
 LIMITS = Limits(message_bytes=1 << 16, payload_bytes=1 << 28)
 CHALLENGE = bytes(range(CHALLENGE_BYTES))
@@ -561,6 +566,23 @@ def test_a_receiver_that_breaks_ends_the_connection_on_both_sides(shares_memory:
             assert isinstance(await caller.closed, LinkError)
 
     on_loop(play)
+
+
+@pytest.mark.parametrize(
+    ("may_be_set", "there", "strands"),
+    [
+        ({"bbr", "cubic"}, {"10.0.0.1": "cubic"}, 1),
+        ({"bbr", "cubic"}, {"10.0.0.1": "cubic", "10.0.0.2": "bbr"}, 2),
+        ({"cubic"}, {"10.0.0.1": "cubic", "10.0.0.2": "bbr"}, 4),
+        ({"cubic"}, {"127.0.0.1": "bbr", "localhost": "bbr"}, 1),
+        ({"cubic"}, {}, 1),
+    ],
+)
+def test_a_lane_takes_as_many_connections_as_its_congestion_control_needs(
+    may_be_set: set[str], there: dict[str, str], strands: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anabranch.net.tcp.may_set_congestion_control", may_be_set.__contains__)
+    assert strands_of({(host, 7700): control for host, control in there.items()}) == strands
 
 
 @both_ways

@@ -20,7 +20,7 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -778,9 +778,9 @@ class TcpNetwork:
 # Connections of a lane whose congestion control may not be chosen. At 30 ms and 0.02 % of loss, one
 # of the kernel's usual kind carries a quarter of 155 Mbit/s, and four together three fifths.
 _STRANDS_INSTEAD = 4
-# With bbr, which every ten seconds sends next to nothing for a while, to measure the way. On
-# internet2-9 with that latency and loss packed trees come to .88 of the limit with one connection,
-# to .91 with two, and to no more with three (``benchmarks/versions.py``).
+# With bbr, which every ten seconds sends next to nothing for a while, to measure the way. Packed
+# trees on internet2-9 with that latency and loss came to .876 of the limit with one connection, to
+# .908 and .910 with two, and to .903 with three (one run each, by hand, and two of two).
 _STRANDS_OF_BBR = 2
 _NEAR_S = 1e-3  # one way; the next room rather than the next town
 
@@ -798,11 +798,20 @@ def suits(link: Link) -> str:
     return "bbr" if link.latency_s >= _NEAR_S or link.loss else "cubic"
 
 
-def strands_of(controls: Collection[str]) -> int:
-    """Return how many connections a lane takes, whose connections want these controls."""
-    if not all(map(may_set_congestion_control, set(controls))):
+def strands_of(controls: Mapping[Address, str]) -> int:
+    """Return how many connections a site's lanes take.
+
+    Args:
+        controls: which congestion control suits the way to each address; nothing congests that to
+            this machine's own.
+
+    >>> strands_of({("127.0.0.1", 7700): "bbr"})
+    1
+    """
+    wanted = {control for (host, _), control in controls.items() if not is_loopback(host)}
+    if not all(map(may_set_congestion_control, wanted)):
         return _STRANDS_INSTEAD
-    return _STRANDS_OF_BBR if "bbr" in controls else 1
+    return _STRANDS_OF_BBR if "bbr" in wanted else 1
 
 
 def lane_network(
@@ -834,4 +843,4 @@ def lane_network(
         credentials=credentials,
         heartbeat_s=LANE_HEARTBEAT_S,
     )
-    return network, strands_of(controls.values())
+    return network, strands_of(controls)

@@ -147,7 +147,7 @@ class _RealWorld:
             )
         if scenario.shaped:
             return ShapedNetwork(self.data, self._links, scenario.seed, began)
-        self.strands = strands_of(self._controls.values())
+        self.strands = strands_of(self._controls)
         return TcpNetwork(
             *(DATA_LIMITS, self._controls),
             credentials=self._credentials,
