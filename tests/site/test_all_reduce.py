@@ -40,6 +40,7 @@ from anabranch.overlay import Link, Overlay, Site, internet2_9, random_complete,
 from anabranch.plan import Plan, balanced, fapt, spanning, star
 from anabranch.sim.loop import run_virtually
 from anabranch.site.dataplane import MOST_STRANDS
+from anabranch.site.reduction import Reduction
 from anabranch.site.terms import Op, Terms, Wire
 
 from .cluster import LIMITS, TOKEN, Cluster, Floats, Ports, Tcp, all_reduce, simulated
@@ -96,6 +97,30 @@ def test_the_mean_is_exact_and_the_same_bits_everywhere(world: str, planner: str
         await cluster.leave()
 
     run(scenario())
+
+
+def test_an_exchange_keeps_no_memory_of_sums_that_have_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Reduction] = []
+    begin = Reduction.begin
+
+    def noted(reduction: Reduction, *given: Any) -> None:
+        made.append(reduction)
+        begin(reduction, *given)
+
+    monkeypatch.setattr(Reduction, "begin", noted)
+
+    async def scenario() -> None:
+        overlay = internet2_9()
+        cluster = await Cluster.start(simulated(overlay), overlay, balanced(overlay))
+        await cluster.all_reduce(random_buffers(9, 4000, seed=0))
+        await cluster.leave()
+
+    run_virtually(scenario())
+    sent = [send for reduction in made for send in reduction.sums.values() if send is not None]
+    assert len(sent) == 8 * 63  # chunks of 64 elements, from all but the root
+    assert not any(send.payload for send in sent)
 
 
 @pytest.mark.parametrize("world", WORLDS)

@@ -65,6 +65,7 @@ T = TypeVar("T")
 MOST_CHUNK_ELEMENTS = 1 << 26
 MOST_STRANDS = 16
 _LONGEST_S = 1e12  # any clock's time is less
+_NOTHING = memoryview(b"")
 _PROBE_S = 3.0  # that a neighbour has to answer a probe, before it counts as out of reach
 LIMITS = Limits(message_bytes=1 << 16, payload_bytes=4 * MOST_CHUNK_ELEMENTS)
 
@@ -430,6 +431,7 @@ class DataPlane:
         if type(send) is _Relayed:
             self._give_credit(send)
             return
+        send.payload = _NOTHING  # its exchange remembers what was sent, not the memory
         if send.scratch is not None:
             self._exchanges.room.scratch.give(send.scratch)
             send.scratch = None
