@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.net.errors import LinkError, UnauthorisedPeer
-from anabranch.net.messages import NoMoreRounds, Shutdown, Start
+from anabranch.net.frames import Sink
+from anabranch.net.messages import AnyMessage, NoMoreRounds, Shutdown, Start
 from anabranch.net.network import Connection
 from anabranch.net.tcp import TcpNetwork
 from anabranch.net.tls import (
@@ -206,6 +207,8 @@ def test_nothing_is_read_after_the_other_end_has_said_the_end() -> None:
     assert called.read_into(memory) == 0
     with pytest.raises(LinkError, match="shutdown"):
         caller.write(b"more")
+    with pytest.raises(LinkError, match="goes on after"):
+        feed(called, b"whatever")
 
 
 def test_a_payload_arrives_that_comes_in_the_smallest_pieces() -> None:
@@ -251,6 +254,78 @@ def test_a_caller_that_does_not_shake_hands_is_let_go(monkeypatch: pytest.Monkey
         assert await reader.read() == b""
         writer.close()
         listener.close()
+
+    on_loop(play)
+
+
+def test_who_closes_on_what_it_hears_is_told_of_no_error() -> None:
+    class Closing(Ear):
+        def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
+            sink = super().on_message(message, payload_bytes)
+            if message == Shutdown():
+                self.connection.close()
+            return sink
+
+    async def play() -> None:
+        called, caller = Closing(), Ear()
+        listener = await network(B).listen(("127.0.0.1", 0), called.welcome)
+        connection = await network(A).connect(listener.address, caller)
+        connection.post(Start())
+        await called.hears(Start())
+        connection.post(Shutdown())
+        for _ in range(50):
+            connection.post(Start())
+        connection.close()
+        assert await called.closed is None
+        listener.close()
+
+    on_loop(play)
+
+
+def test_who_sends_on_what_it_has_closed_is_told_that_it_is_gone() -> None:
+    async def play() -> None:
+        called, caller = Ear(), Ear()
+        async with joined(called, caller, network(B), network(A)) as connection:
+            connection.close()
+            with pytest.raises(LinkError, match="is gone"):
+                await connection.send(Start())
+
+    on_loop(play)
+
+
+def test_a_handshake_that_cannot_begin_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(session: Session) -> None:
+        raise LinkError("no protocols available")
+
+    async def play() -> None:
+        listener = await network(B).listen(("127.0.0.1", 0), Ear(trusting=False).welcome)
+        monkeypatch.setattr(Session, "shake_hands", refuse)
+        with pytest.raises(LinkError, match="no protocols available"):
+            await network(A).connect(listener.address, Ear())
+        listener.close()
+
+    on_loop(play)
+
+
+def test_of_too_many_callers_those_go_first_that_have_shown_no_certificate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("anabranch.net.tcp._MOST_UNAUTHENTICATED", 3)
+
+    async def play() -> None:
+        called, caller = Ear(trusting=False), Ear()
+        listener = await network(B).listen(("127.0.0.1", 0), called.welcome)
+        connection = await network(A).connect(listener.address, caller)
+        proven = called.connection
+        bare = [await asyncio.open_connection(*listener.address) for _ in range(5)]
+        assert await bare[0][0].read() == b""
+        assert proven.their_challenge
+        assert not caller.closed.done()
+        connection.close()
+        for _, writer in bare:
+            writer.close()
+        listener.close()
+        await asyncio.wait({caller.closed})
 
     on_loop(play)
 

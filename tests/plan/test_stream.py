@@ -37,6 +37,12 @@ def test_chunks_are_about_equal_but_for_the_last_quarter_where_they_shrink_to_an
     assert 2 * sizes[-1] >= most // 8
 
 
+def test_chunks_that_relays_carry_stay_equal() -> None:
+    relayed = Plan(1, (Tree(0, 1.0, (-1, 0, 0), (-1, 0, 0)),), {(0, 2): (0, 1, 2)})
+    sizes = {stop - start for start, stop in cut(relayed, 10_001, 100)}
+    assert max(sizes) - min(sizes) <= 1
+
+
 def test_the_more_trees_the_sooner_chunks_shrink() -> None:
     counts = [len(cut(of_trees(trees), 100_000, 100)) for trees in (1, 4, 16)]
     assert counts == sorted(set(counts))

@@ -48,7 +48,7 @@ from anabranch.overlay import Link, Overlay
 # a listener has at a time: of more, the one that has had the longest to say it is let go.
 _UNAUTHENTICATED = Limits(message_bytes=1 << 12, payload_bytes=0)
 _UNAUTHENTICATED_S = 30.0
-_MOST_UNAUTHENTICATED = 64
+_MOST_UNAUTHENTICATED = 128  # neighbours open all connections of their lanes at once
 CONTROL_SILENCE_S = 5.0
 """The least silence that ends a connection to a scheduler, or from one: another takes its place."""
 
@@ -197,11 +197,15 @@ class _TcpConnection(asyncio.BufferedProtocol):
             transport.abort()  # no memory to share: the caller takes the end for that, and uses TCP
         elif self._tls is None:
             transport.write(encode_greeting(self.own_challenge))
-        else:
-            self._shake_hands(self._tls)
         self._heartbeat = self._loop.call_later(self._heartbeat_s, self._beat)
         if self._listener is not None:
             self._listener.accepted(self)
+        if self._tls is not None and not self._closing:
+            try:
+                self._shake_hands(self._tls)
+            except LinkError as error:
+                self._failure = error
+                transport.abort()
 
     def give_up_after(self, least_silence_s: float) -> None:
         """Give the peer up after a silence of so much, at least."""
@@ -283,9 +287,12 @@ class _TcpConnection(asyncio.BufferedProtocol):
         session.take(count)
         if not session.is_ready:
             self._shake_hands(session)
-        while session.is_ready and (got := session.read_into(self._reader.buffer)):
+        while session.is_ready and not self._closing:
+            got = session.read_into(self._reader.buffer)
+            if not got:
+                break
             self._reader.advance(got)
-        if not self._sending and (said := session.to_send()):  # of TLS's own
+        if not self._sending and not self._closing and (said := session.to_send()):  # of TLS's own
             self._transport.write(said)
 
     def _await_bytes(self, count: int) -> None:
@@ -376,6 +383,11 @@ class _TcpConnection(asyncio.BufferedProtocol):
         """Return whether this end lives in that loop."""
         return self._loop is loop
 
+    @property
+    def is_proven(self) -> bool:
+        """Whether the other end has a certificate of the authority, where that is asked for."""
+        return self._tls is None or self._tls.is_ready
+
     def cut(self) -> None:
         """End at once, whatever waits to be sent."""
         self._transport.abort()
@@ -459,6 +471,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
         elif self._tls is None:
             await self._write_around(*parts)
         else:
+            self._check_is_there()
             for part in parts:
                 for start in range(0, len(part), tls.SEALED_BYTES):
                     self._tls.write(part[start : start + tls.SEALED_BYTES])
@@ -606,7 +619,8 @@ class _TcpListener:
         loop = asyncio.get_running_loop()
         self._untrusted[connection] = loop.call_later(_UNAUTHENTICATED_S, connection.close)
         if len(self._untrusted) > _MOST_UNAUTHENTICATED:
-            earliest = next(iter(self._untrusted))
+            unproven = (each for each in self._untrusted if not each.is_proven)
+            earliest = next(unproven, next(iter(self._untrusted)))
             self.forget(earliest)
             earliest.close()
 
@@ -777,7 +791,7 @@ class TcpNetwork:
 
 # Connections of a lane whose congestion control may not be chosen. At 30 ms and 0.02 % of loss, one
 # of the kernel's usual kind carries a quarter of 155 Mbit/s, and four together three fifths.
-_STRANDS_INSTEAD = 4
+STRANDS_INSTEAD = 4
 # With bbr, which every ten seconds sends next to nothing for a while, to measure the way. Packed
 # trees on internet2-9 with that latency and loss came to .876 of the limit with one connection, to
 # .908 and .910 with two, and to .903 with three (one run each, by hand, and two of two).
@@ -810,7 +824,7 @@ def strands_of(controls: Mapping[Address, str]) -> int:
     """
     wanted = {control for (host, _), control in controls.items() if not is_loopback(host)}
     if not all(map(may_set_congestion_control, wanted)):
-        return _STRANDS_INSTEAD
+        return STRANDS_INSTEAD
     return _STRANDS_OF_BBR if "bbr" in wanted else 1
 
 

@@ -128,6 +128,7 @@ class Session:
         self._ends = context.wrap_bio(self._came, self._leaves, server_side=is_called)
         self.staging = memoryview(bytearray(_FIRST_STAGING_BYTES))
         self.is_ready = False
+        self._has_ended = False
 
     def trust(self) -> None:
         """Take more at once from now on."""
@@ -153,7 +154,13 @@ class Session:
         return said_by(self._ends.getpeercert() or {})
 
     def take(self, count: int) -> None:
-        """Take note that so many bytes were put into ``staging``."""
+        """Take note that so many bytes were put into ``staging``.
+
+        Raises:
+            LinkError: the other end has said before that nothing follows.
+        """
+        if self._has_ended:
+            raise LinkError("the other end goes on after it has said that nothing follows")
         self._came.write(self.staging[:count])
 
     def read_into(self, memory: memoryview) -> int:
@@ -168,10 +175,13 @@ class Session:
                 read = self._ends.read(len(memory) - filled, memory[filled:])  # of one record
                 count = cast(int, read)  # into memory that was given
                 if not count:
-                    break  # the other end will say no more
+                    self._has_ended = True
+                    break
                 filled += count
         except ssl.SSLWantReadError:
             pass
+        except ssl.SSLZeroReturnError:
+            self._has_ended = True
         except ssl.SSLError as error:
             raise LinkError(str(error)) from error
         return filled

@@ -49,10 +49,10 @@ _Ints = npt.NDArray[np.intp]
 # Parts of a round of training are meant where not said otherwise; docs/design has the measurements.
 _SHORT_FILL = 0.002  # what the least fill may take where the size of the buffer is not known
 _STEEP = 3  # power of the load in a price: at 1, busy ports are not spared enough
-_NEAR = 0.005  # above the bound, where we stop
+_NEAR = 0.02  # above the bound, where we stop
 _TURNS = 5  # of drawing by dual values, at the most
-_HELPS = 0.001  # what such a turn must save for another to be tried
-_FEWER = 0.004  # given up for fewer trees
+_HELPS = 0.003  # what such a turn must save for another to be tried
+_FEWER = 0.015  # given up for fewer trees
 _STAY = 0.05  # given up for trees that are in use
 _LEAST_SHARE = 1e-6  # of the buffer; the solver's own tolerance is 1e-7
 

@@ -20,7 +20,7 @@ def cut(plan: Plan, elements: int, chunk_elements: int) -> tuple[tuple[int, int]
     They are equal, except that towards the end they shrink with what is left, to an eighth: a
     round ends with the way of its last chunks up and down their trees, on which links wait for one
     another, and smaller ones are there sooner. (As in guided self-scheduling, Polychronopoulos and
-    Kuck, 1987.)
+    Kuck, 1987.) Not where relays carry tree edges, whose credit is for so many chunks of any size.
 
     Args:
         plan: whose trees share the buffer: the more, the sooner chunks begin to shrink.
@@ -40,12 +40,12 @@ def cut(plan: Plan, elements: int, chunk_elements: int) -> tuple[tuple[int, int]
             f"cannot cut {elements} elements in chunks of {chunk_elements}: give elements >= 0 "
             "and chunk_elements >= 1"
         )
-    return _cut(len(plan.trees), elements, chunk_elements)
+    return _cut(0 if plan.routes else len(plan.trees), elements, chunk_elements)
 
 
 @lru_cache(maxsize=8)  # every site of a simulation asks for the same cuts in every round
-def _cut(trees: int, elements: int, most: int) -> tuple[tuple[int, int], ...]:
-    ending = min(_ENDING_A_TREE * trees * most, _ENDING_SHARE * elements)
+def _cut(shrinking: int, elements: int, most: int) -> tuple[tuple[int, int], ...]:
+    ending = min(_ENDING_A_TREE * shrinking * most, _ENDING_SHARE * elements)
     least = max(1, most // _SMALLEST)
     bounds: list[tuple[int, int]] = []
     start = 0

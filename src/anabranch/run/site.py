@@ -22,6 +22,7 @@ from anabranch.learn.work import check_finite
 from anabranch.net.errors import PeerError, RunAborted
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
+from anabranch.net.tcp import STRANDS_INSTEAD
 from anabranch.net.throughput import BusyPeriodEstimator, ChunkMeanEstimator
 from anabranch.overlay import Overlay
 from anabranch.pace import added_up
@@ -213,7 +214,7 @@ async def _ready(
     held_samples = assigned.held[site] if assigned.held else 0
     await agent.start(transport, lanes, meter, served, elements, held_samples)
     event_buffer.begin(agent, site, scenario.sample_every_s)
-    if world.strands > 1:
+    if world.strands == STRANDS_INSTEAD:
         event_buffer.write(
             events.TransportChosen(
                 at_s=event_buffer.now_s(),

@@ -24,7 +24,7 @@ from anabranch.overlay import Overlay
 from anabranch.plan import Plan, Tree, interleave, steady_rate_bps
 
 _LEAST_A_TREE = 4
-_SLACK = 2.0
+_SLACK = 4.0
 _DEALS_A_WINDOW = 32  # at most, while as many chunks end as may be under way
 _NEWEST = 0.3  # how much the newest duration counts in a tree's average
 
@@ -35,8 +35,8 @@ def needed_window(
     """Return how many chunks must be under way for the plan to keep its links busy.
 
     As many as its steady rate carries while one chunk goes all the way, up its tree and down, and
-    the scheduler hears of it and answers; twice that, since chunks wait for one another; and at
-    least a few for each tree.
+    the scheduler hears of it and answers; twice that, since chunks wait for one another, and twice
+    again, since the last ones are smaller; and at least a few for each tree.
 
     Args:
         plan, overlay: the trees, and the links that carry them.
