@@ -11,13 +11,13 @@ from anabranch.plan._model import Plan
 # Chunks of each tree that the shrinking ones at the end make up for, and the most of the buffer
 # that is cut so; and how many of the smallest make a whole one.
 _ENDING_A_TREE, _ENDING_SHARE = 6, 0.25
-_SMALLEST = 8
+_SMALLEST = 4
 
 
 def cut(plan: Plan, elements: int, chunk_elements: int) -> tuple[tuple[int, int], ...]:
     """Cut a buffer into chunks of at most ``chunk_elements``, whichever trees carry them.
 
-    They are equal, except that towards the end they shrink with what is left, to an eighth: a
+    They are equal, except that towards the end they shrink with what is left, to a quarter: a
     round ends with the way of its last chunks up and down their trees, on which links wait for one
     another, and smaller ones are there sooner. (As in guided self-scheduling, Polychronopoulos and
     Kuck, 1987.) Not where relays carry tree edges, whose credit is for so many chunks of any size.
@@ -33,7 +33,7 @@ def cut(plan: Plan, elements: int, chunk_elements: int) -> tuple[tuple[int, int]
     >>> from anabranch.plan import Tree
     >>> bounds = cut(Plan(1, (Tree(0, 1.0, (-1, 0), (-1, 0)),)), 64, 8)
     >>> [stop - start for start, stop in bounds]
-    [8, 8, 8, 8, 8, 8, 8, 4, 2, 1, 1]
+    [8, 8, 8, 8, 8, 8, 8, 4, 2, 2]
     """
     if elements < 0 or chunk_elements < 1:
         raise ValueError(
