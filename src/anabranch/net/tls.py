@@ -5,7 +5,7 @@ its key, named after it (``site-paris.pem`` and ``site-paris.key``, or ``schedul
 ``scheduler.key``). ``anabranch certs`` makes them for a group. The files are read for each
 connection, so that renewed ones are used without a restart.
 
-A :class:`Session` is what is between the bytes that travel and those that are meant; whoever has
+A :class:`Session` is between the bytes that travel and those that are meant; the connection with
 one moves the former. So a payload is encrypted in pieces of :data:`SEALED_BYTES`, a call each, and
 decrypted to where it belongs, where asyncio's own TLS takes a call and two copies for each 16 KB.
 """
