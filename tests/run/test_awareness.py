@@ -30,7 +30,7 @@ PASSIVE = 'kind = "passive"\nupdate_time_s = 1\n'
 ORACLE = 'kind = "oracle"\nupdate_time_s = 1\n'
 SLOWED = 2, 3  # dc3->dc4, which most trees of every route cross
 SLOWER = 6
-CHANGE_S = 18.0
+CHANGE_S = 16.0
 CHUNKS = "chunk_elements = 262_144"  # the same for every route
 
 
