@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import pytest
@@ -36,29 +37,41 @@ def test_larger_buffers_have_no_smaller_chunks(deep: bool) -> None:
 
 @pytest.mark.parametrize("deep", [True, False])
 @pytest.mark.parametrize("rate_bps", [1e3, 1e9, 1e11, 1e15])
-@pytest.mark.parametrize("crowd", [1.0, 50.0])
-def test_chunks_have_bounds(deep: bool, rate_bps: float, crowd: float) -> None:
+@pytest.mark.parametrize("cores", [math.inf, 0.02])
+def test_chunks_have_bounds(deep: bool, rate_bps: float, cores: float) -> None:
     overlay = pair(rate_bps)
     plan = star(overlay, hub=0)
     for size in SIZES:
-        each = chunk_elements(size, plan, overlay, deep, crowd)
+        each = chunk_elements(size, plan, overlay, deep, cores)
         assert LEAST_ELEMENTS <= each <= MOST_ELEMENTS
 
 
 def test_fast_links_and_crowded_cores_make_larger_chunks() -> None:
-    def elements(rate_bps: float, crowd: float = 1.0) -> int:
+    def elements(rate_bps: float, cores: float = math.inf) -> int:
         overlay = pair(rate_bps)
-        return chunk_elements(1 << 28, star(overlay, hub=0), overlay, True, crowd)
+        return chunk_elements(1 << 28, star(overlay, hub=0), overlay, True, cores)
 
     rates = [elements(10.0**exponent) for exponent in range(6, 13)]
     assert all(slow <= fast for slow, fast in pairwise(rates))
     assert rates[0] < rates[-1] == MOST_ELEMENTS
-    crowds = [elements(5e9, crowd) for crowd in (0.1, 1.0, 2.0, 4.5, 9.0)]
-    assert crowds[0] == crowds[1]  # a site has one core at most
-    assert all(few <= many for few, many in pairwise(crowds))
-    assert crowds[1] < crowds[-1]
-    assert elements(5e9, 4.0) == pytest.approx(2 * elements(5e9, 2.0), rel=0.01)
-    assert elements(5e8, 20.0) == pytest.approx(2 * elements(5e8, 10.0), rel=0.01)
+    crowds = [elements(5e9, cores) for cores in (8.0, 2.0, 1.0, 0.5, 0.25)]
+    assert crowds[0] == crowds[1]  # a site uses one core at most
+    assert all(many <= few for many, few in pairwise(crowds))
+    assert elements(5e9, 0.5) == pytest.approx(2 * elements(5e9, 1.0), rel=0.01)
+
+
+def test_sites_that_share_cores_are_counted_as_busy_as_they_are() -> None:
+    # Eight leaves, each as busy as an eighth of the hub: with it they are as busy as two of it.
+    names = ["hub", *"abcdefgh"]
+    links = [(0, leaf) for leaf in range(1, 9)] + [(leaf, 0) for leaf in range(1, 9)]
+    overlay = Overlay("hub", tuple(map(Site, names)), tuple(Link(*pair, 1e9) for pair in links))
+    plan = star(overlay, hub=0)
+    alone, two, one, half = (
+        chunk_elements(1 << 28, plan, overlay, True, cores) for cores in (math.inf, 2.0, 1.0, 0.5)
+    )
+    assert alone == two > filling_elements(1 << 28, True)
+    assert one == pytest.approx(2 * two, rel=0.01)
+    assert half == pytest.approx(4 * two, rel=0.01)
 
 
 def test_each_tree_has_a_few_chunks_whatever_the_rate() -> None:

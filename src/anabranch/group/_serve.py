@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 from collections.abc import Callable
@@ -134,14 +135,13 @@ class Service:
         believed = self.believed()
         first = self.plan(believed)
         awareness: Awareness | None = None
-        cores = os.cpu_count() or 1
-        crowd = self.overlay.size / cores if is_loopback(listen[0]) else 1.0
+        cores = float(os.cpu_count() or 1) if is_loopback(listen[0]) else math.inf
 
         def now_believed() -> Overlay:
             return believed if awareness is None else awareness.made_for
 
         def chunking(plan: Plan, elements: int) -> int:
-            found = chunk_elements(elements, plan, now_believed(), self.planner.deep, crowd)
+            found = chunk_elements(elements, plan, now_believed(), self.planner.deep, cores)
             return max(found, self.least_chunk_elements)
 
         def dispatching(plan: Plan, elements: int) -> tuple[int, int]:

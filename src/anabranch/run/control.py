@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import os
 import platform
 import signal
@@ -286,9 +287,9 @@ async def _run(
     recorder = RunLog(log, held, overlay, plan, world, started_at, began, course, console)
     unheld = msgspec.structs.replace(scenario, shaped=scenario.shaped and not emulated)
     here = emulated or is_loopback(listen[0])
-    crowd = overlay.size / (os.cpu_count() or 1) if here else 1.0
+    cores = float(os.cpu_count() or 1) if here else math.inf
     network = TcpNetwork(LIMITS, least_silence_s=CONTROL_SILENCE_S, credentials=credentials)
-    scheduler = make_scheduler(network, recorder, unheld, overlay, token, crowd)
+    scheduler = make_scheduler(network, recorder, unheld, overlay, token, cores)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, scheduler.abort, "the run was interrupted")
     if stop_with_stdin:
@@ -353,7 +354,7 @@ def make_scheduler(
     scenario: Scenario,
     overlay: Overlay,
     token: str,
-    sites_a_core: float | None = None,
+    cores: float | None = None,
 ) -> Scheduler:
     """Return a scheduler that a recorder observes, and whose first plan the recorder has.
 
@@ -362,18 +363,18 @@ def make_scheduler(
         recorder: see above.
         scenario, overlay: what runs, and where.
         token: what sites must know to join.
-        sites_a_core: how many real sites share a core, so that chunks are no smaller than pays;
-            None where computing costs nothing.
+        cores: how many the sites share, so that chunks are no smaller than pays, infinite where
+            each has its own; None where computing costs nothing.
     """
     believed = _believed(scenario, overlay)
     reforming = _reforming(scenario, believed, recorder.plan)
     awareness = _awareness(scenario, overlay, recorder.plan, reforming)
 
     def chunking(plan: Plan, elements: int) -> int:
-        if scenario.chunk_elements is not None or sites_a_core is None:
+        if scenario.chunk_elements is not None or cores is None:
             return scenario.chunk_elements_of(elements)
         network = believed if awareness is None else awareness.made_for
-        return chunk_elements(elements, plan, network, scenario.routes[0].deep, sites_a_core)
+        return chunk_elements(elements, plan, network, scenario.routes[0].deep, cores)
 
     recorder.scheduler = Scheduler(
         network,

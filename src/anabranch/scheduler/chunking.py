@@ -38,18 +38,19 @@ def filling_elements(elements: int, deep: bool) -> int:
 
 
 def chunk_elements(
-    elements: int, plan: Plan, overlay: Overlay, deep: bool, sites_a_core: float = 1.0
+    elements: int, plan: Plan, overlay: Overlay, deep: bool, cores: float = math.inf
 ) -> int:
     """Return the most elements of a chunk.
 
     As small as lets the trees fill quickly, and not so small that the busiest site spends more than
-    a quarter of a core on messages as such; but a few chunks for each tree in any case.
+    a quarter of a core on messages as such, or all of them together a quarter of the cores they
+    share; but a few chunks for each tree in any case.
 
     Args:
         elements: of the buffer.
         plan, overlay: which links carry how much of it.
         deep: whether the plan's trees are many and deep.
-        sites_a_core: how many sites share a processor core, 1 or more.
+        cores: how many processor cores the sites share; infinite where each has its own.
     """
     if len(plan.members) == 1:
         return filling_elements(elements, deep)  # nothing is moved
@@ -57,9 +58,8 @@ def chunk_elements(
     for (source, target), buffers in link_load(plan).items():
         moved[source] += buffers
         moved[target] += buffers
-    busiest_bps = steady_rate_bps(plan, overlay) * max(moved)
-    core_s = MESSAGE_S * max(1.0, sites_a_core)
-    handling = core_s * busiest_bps / (_ELEMENT_BITS * _HANDLING_SHARE)
+    core_bps = steady_rate_bps(plan, overlay) * max(max(moved), sum(moved) / cores)
+    handling = MESSAGE_S * core_bps / (_ELEMENT_BITS * _HANDLING_SHARE)
     most = elements // (_LEAST_A_TREE * len(plan.trees))
     handling = min(handling, most, MOST_ELEMENTS)
     return max(filling_elements(elements, deep), math.ceil(handling), 1)
