@@ -45,9 +45,11 @@ LEFT, RIGHT = ("dc1", "dc3", "dc4", "dc5"), ("dc2", "dc6", "dc7", "dc8")
 UPDATES = 12
 
 
-def forest(*groups: tuple[str, ...]) -> str:
+def forest(*groups: tuple[str, ...], within: str = "") -> str:
     listed = ", ".join("[" + ", ".join(f'"{name}"' for name in group) + "]" for group in groups)
-    return f'{{kind = "forest", server = "dc9", search = {{kind = "given", groups = [{listed}]}}}}'
+    more = f', elements = 10_000_000, within = {{kind = "{within}"}}' if within else ""
+    found = f'{{kind = "given", groups = [{listed}]}}'
+    return f'{{kind = "forest", server = "dc9", search = {found}{more}}}'
 
 
 def events(
@@ -57,12 +59,13 @@ def events(
     more: str = "",
     name: str = "run",
     speed: float = 100.0,
+    overlay: str = "two-levels.toml",
 ) -> list[Event]:
-    """Simulate a run over two levels of sites, at whose top is the server."""
+    """Simulate a run, if not said otherwise over two levels of sites with the server at the top."""
     two_levels(folder)
     path, log = folder / f"{name}.toml", folder / f"{name}.db"
     path.write_text(
-        f'overlay = "two-levels.toml"\nstop = {{rounds = {UPDATES}}}\n'
+        f'overlay = "{overlay}"\nstop = {{rounds = {UPDATES}}}\n'
         f'serve = {{only = ["dc9"]}}\npace = {pace}\nroute = {route}\n{more}\n'
         'task = {kind = "train", data = "digits", model = "softmax", learning_rate = 0.5}\n'
         f"[compute]\nsamples_per_s = {speed}\n[compute.sites.dc8]\nsamples_per_s = 40\n"
@@ -127,6 +130,66 @@ def test_one_tree_is_the_synchronous_run_to_the_last_bit(tmp_path: Path) -> None
     together = events(tmp_path, '{kind = "bsp"}', same, name="together")
     assert len(losses(one)) == 8 * UPDATES
     assert losses(one) == losses(together)
+
+
+@pytest.mark.parametrize(
+    ("pace", "within"),
+    [
+        pytest.param(
+            *(pace, within), marks=[] if (k + (within == "fapt")) % 2 == 0 else [pytest.mark.slow]
+        )
+        for k, pace in enumerate(PACES)
+        for within in ("packed", "fapt")
+    ],
+)
+def test_every_pace_moves_groups_that_have_several_trees(
+    pace: str, within: str, tmp_path: Path
+) -> None:
+    haaf = 'merge = {kind = "product", of = [{kind = "data-size"}, {kind = "staleness"}]}'
+    route = forest(LEFT, RIGHT, within=within)
+    happened = events(tmp_path, pace, route, haaf, overlay="internet2-9")
+    plan = plan_of(happened)
+    assert len(plan.trees) > 3
+    roots = {tree.root for tree in plan.trees}
+    assert [{*group.plan.members} for group in plan.groups] == [
+        roots.union(group.workers) for group in plan.groups
+    ]
+    check_that_groups_step_together(happened)
+    went = Counter(event.site for event in happened if isinstance(event, WorkerWent))
+    assert went == dict.fromkeys(range(8), UPDATES)
+    found = [loss for _, _, loss in losses(happened) if loss is not None]
+    assert np.mean(found[-8:]) < np.mean(found[:8])
+    rows = tables.forests([Run.of(happened, tmp_path / "run.db")]).rows
+    assert {row[0] for row in rows} == {f"{len(plan.trees)} trees"}
+
+
+@pytest.mark.parametrize("within", ["packed", "fapt"])
+def test_one_group_is_the_synchronous_run_over_its_trees_to_the_last_bit(
+    within: str, tmp_path: Path
+) -> None:
+    route = forest(LEFT + RIGHT, within=within)
+    one = events(tmp_path, route=route, name="one", overlay="internet2-9")
+    [group] = plan_of(one).groups
+    assert group.plan.trees == plan_of(one).trees
+    (tmp_path / "plan.json").write_text(plans.dumps(group.plan))
+    same = '{kind = "file", path = "plan.json"}'
+    together = events(tmp_path, '{kind = "bsp"}', same, name="together", overlay="internet2-9")
+    assert len(losses(one)) == 8 * UPDATES
+    assert losses(one) == losses(together)
+
+
+def test_groups_with_several_trees_go_on_without_a_leaf(tmp_path: Path) -> None:
+    # On two levels, trees within that have dc9 and dc1 at their roots lead through dc2 and no leaf.
+    route = forest(LEFT, RIGHT).replace(
+        '"dc9",', '"dc9", within = {kind = "fapt", roots = ["dc9", "dc1"]},', 1
+    )
+    fault = 'fault = [{kind = "kill", site = "dc6", at_s = 1.0, for_s = 0.5}]'
+    happened = events(tmp_path, route=route, more=fault)
+    assert len(plan_of(happened).trees) == 2
+    assert [event.site for event in happened if isinstance(event, SiteLost)] == [5]
+    check_that_groups_step_together(happened, 5)
+    went = Counter(event.site for event in happened if isinstance(event, WorkerWent))
+    assert all(went[site] == UPDATES for site in range(8) if site != 5)
 
 
 @pytest.mark.parametrize("pace", ['{kind = "asp"}', '{kind = "ssp", lead = 1}'])
@@ -219,6 +282,11 @@ def test_without_a_site_that_a_tree_needs_the_run_ends_by_name(tmp_path: Path) -
             "route: groups hold sites",
         ),
         ('server = "dc9"', 'server = "dc9", spread_weight = -1.0', "spread_weight is -1"),
+        (
+            'route = {kind = "forest"',
+            'awareness = {kind = "passive"}\nroute = {kind = "forest", within = {kind = "packed"}',
+            "route: groups with trees within are not formed again",
+        ),
     ],
 )
 def test_what_does_not_go_with_a_forest_is_named(

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 
 from anabranch._typed_toml import Positive, Seconds, Table
 from anabranch.overlay import Overlay
-from anabranch.plan._fapt import fastest_paths
+from anabranch.plan._fapt import Fapt, fastest_paths
 from anabranch.plan._forest import fastest_tree, objective
 from anabranch.plan._forest_cycle import cycle
 from anabranch.plan._forest_eda import EdaForest
@@ -20,6 +19,7 @@ from anabranch.plan._forest_given import GivenForest
 from anabranch.plan._forest_local import LocalForest
 from anabranch.plan._forest_problem import ForestProblem
 from anabranch.plan._model import NO_PARENT, Group, Plan, Tree
+from anabranch.plan._packed import Packed
 from anabranch.plan._planner import CHUNK_ELEMENTS, named_or_kept
 from anabranch.plan._reach import restrict
 
@@ -30,13 +30,15 @@ _SOME_ELEMENTS = 1 << 20
 
 
 class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="forest"):
-    """A forest of aggregation trees (HAAF): for a model that one site serves.
+    """A forest of aggregation trees (HAAF): for a model that is served.
 
     Workers that compute for about as long, and are near one another, are a group. Their updates are
-    added up on a tree of fastest ways, whose root sends the sum to the server.
+    added up on a tree of fastest ways, whose root sends the sum to the server; or on several trees
+    at once, beyond the paper, with as many parts of the model at their roots.
 
     Args:
-        server: the site that holds the model; None for the one that fastest paths lead to.
+        server: the site that holds the model, and that groups are found for where several do; None
+            for the one that fastest paths lead to.
         search: how the groups are found: the paper's ``eda``, ``local`` or ``exact``; or ``given``.
         latency_weight, spread_weight: lambda_1 and lambda_2 of eq. 14.
         elements: of the model, by which transfers are reckoned. Where none are given, a scenario
@@ -44,6 +46,9 @@ class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="fores
         compute_s: seconds that workers compute an update, by name; other sites only relay. Where
             none is given, a scenario takes them from its [compute], and else all sites but the
             server are alike.
+        within: plans the trees of all sites together, ``packed`` or ``fapt``, whose roots hold the
+            model; each group has what of these leads from its workers to the roots and back. None
+            for the paper's, one tree for each group.
 
     Raises:
         ValueError: a weight that is negative or not finite.
@@ -55,7 +60,7 @@ class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="fores
     spread_weight: float = 0.1
     elements: Positive | None = None
     compute_s: dict[str, Seconds] | None = None
-    deep: ClassVar[bool] = False
+    within: Packed | Fapt | None = None
 
     def __post_init__(self) -> None:
         for name in ("latency_weight", "spread_weight"):
@@ -63,6 +68,11 @@ class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="fores
                 raise ValueError(
                     f"{name} is {getattr(self, name):g}, which must be finite and 0 or more"
                 )
+
+    @property
+    def deep(self) -> bool:
+        """See :class:`anabranch.plan.Planner`."""
+        return self.within is not None and self.within.deep
 
     def plan(
         self,
@@ -75,8 +85,8 @@ class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="fores
     ) -> Plan:
         """See :class:`anabranch.plan.Planner`.
 
-        The plan's own tree is that of fastest ways between the server and all sites. Without
-        ``elements``, transfers count as those of a model of a million.
+        The plan's own trees are those of ``within``; else that of fastest ways between the server
+        and all sites. Without ``elements``, transfers count as those of a model of a million.
         """
         server = named_or_kept(overlay, self.server, previous)
         if server is None:
@@ -86,7 +96,17 @@ class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="fores
         if not compute_s:
             compute_s = {site: 0.0 for site in range(overlay.size) if site != server}
         compute_s = compute_s or {server: 0.0}  # it is alone
-        return self.formed(self.problem(overlay, server, compute_s, elements), version)
+        formed = self.formed(self.problem(overlay, server, compute_s, elements), version)
+        if self.within is None:
+            return formed
+        together = self.within.plan(
+            overlay,
+            version=version,
+            previous=previous,
+            elements=self.elements or elements,
+            chunk_elements=chunk_elements,
+        )
+        return _within(together, formed)
 
     def among(self, names: Collection[str]) -> ForestRoute:
         """Return how a forest of some sites alone is found: of given groups, what is left."""
@@ -99,6 +119,7 @@ class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="fores
             spread_weight=self.spread_weight,
             elements=self.elements,
             compute_s=self.compute_s,
+            within=self.within,
         )
 
     def problem(
@@ -135,6 +156,21 @@ class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="fores
         label = f"forest of {len(groups)} tree{plural} to {overlay.sites[server].name}"
         base = fastest_tree(problem, server, range(overlay.size))
         return replace(base, version=version, label=label, groups=groups)
+
+
+def _within(together: Plan, forest: Plan) -> Plan:
+    """Return trees of all sites, with what each group of a forest has of them."""
+    roots = {tree.root for tree in together.trees}
+    groups = tuple(
+        Group(
+            group.workers,
+            replace(restrict(together, roots.union(group.workers)), version=group.plan.version),
+        )
+        for group in forest.groups
+    )
+    plural = "s" if len(groups) > 1 else ""
+    label = f"forest of {len(groups)} group{plural}, {together.label}"
+    return replace(together, label=label, groups=groups)
 
 
 def to_server(problem: ForestProblem, plan: Plan, version: int) -> Plan:

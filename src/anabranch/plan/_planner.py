@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from anabranch.overlay import Overlay
 from anabranch.plan._model import Plan
@@ -11,14 +11,14 @@ CHUNK_ELEMENTS = 1 << 16
 
 
 class Planner(Protocol):
-    """Where aggregates travel: a frozen value that makes a plan for any overlay.
+    """Where aggregates travel: a frozen value that makes a plan for any overlay."""
 
-    Attributes:
-        deep: whether its trees are many and deep, so that chunks are to be small, and dealt to the
-            trees while a round goes on.
-    """
+    @property
+    def deep(self) -> bool:
+        """Whether its trees are many and deep.
 
-    deep: ClassVar[bool]
+        Then chunks are to be small, and dealt to the trees while a round goes on.
+        """
 
     def plan(
         self,

@@ -178,12 +178,15 @@ class _Tree:
     steps: Sequence[UpdateApplied]
 
     @property
-    def root(self) -> int:
-        """The worker that sends to the server; the server where it is one of them."""
+    def place(self) -> str:
+        """Who sends to the server, or is it; of several trees, how many."""
         group = self.span.group
-        tree = group.plan.trees[0]
+        tree, *more = group.plan.trees
+        if more:
+            return f"{1 + len(more)} trees"
         server = tree.root
-        return server if server in group.workers else tree.children(tree.up)[server][0]
+        in_group = server in group.workers
+        return self.name(server if in_group else tree.children(tree.up)[server][0])
 
     def name(self, site: int) -> str:
         """Return a site's name."""
@@ -230,7 +233,7 @@ def forests(runs: Sequence[Run]) -> Table:
         return f"{min(found):.3g} to {max(found):.3g}" if found else units.NONE
 
     columns: tuple[Column[_Tree], ...] = (
-        Column("tree at", lambda tree: tree.name(tree.root), brief=True, number=False),
+        Column("tree at", lambda tree: tree.place, brief=True, number=False),
         Column("route", lambda tree: tree.run.name if len(runs) > 1 else units.NONE, number=False),
         Column("workers", workers, brief=True, number=False),
         Column("formed", formed, brief=True),

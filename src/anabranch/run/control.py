@@ -408,7 +408,7 @@ def _pacing(scenario: Scenario, overlay: Overlay, plan: Plan) -> PaceBook | None
 
 def _reforming(scenario: Scenario, believed: Overlay, plan: Plan) -> Reforming | None:
     route, asked = scenario.routes[0], scenario.awareness
-    if not isinstance(route, ForestRoute):
+    if not isinstance(route, ForestRoute) or route.within is not None:
         return None
     times = with_compute_times(route, scenario, believed).compute_s or {}
     return Reforming(

@@ -204,6 +204,11 @@ def check(scenario: Scenario, overlay: Overlay) -> None:
         try:
             if isinstance(route, ForestRoute):
                 _check_forest(scenario)
+                if route.within is not None and scenario.awareness is not None:
+                    raise PlanError(
+                        "groups with trees within are not formed again; leave [awareness] or "
+                        "within out"
+                    )
                 route = with_compute_times(route, scenario, overlay)
             plan = route.plan(overlay)
             if plan.groups:  # a file may have them too
