@@ -148,3 +148,43 @@ def test_one_that_has_missed_as_much_as_is_promised_and_no_more_still_counts() -
 def test_a_cost_that_cannot_be_is_refused(cost: float) -> None:
     with pytest.raises(ValueError, match="staleness_cost is"):
         Waves(staleness_cost=cost)
+
+
+def test_a_step_that_takes_a_worker_to_the_bound_need_not_wait_for_it() -> None:
+    pace = Waves()
+    rule, others = pace.rule(), [0, 1, 2]
+    for worker in (*others, 3):
+        rule.join(worker, 0.0)
+    for worker in (*others, 3):
+        stepped = rule.push(worker, 10.0)
+    assert [len(step.apply) for step in stepped] == [4]
+    applied, now_s = 0, 10.0  # without worker 3, which is not late before 20 s
+    while now_s < 13.0:
+        now_s += 0.1
+        rule.waves = 4  # a step waits for one update
+        steps = rule.push(others[0], now_s)
+        if not steps:
+            break
+        applied += sum(len(step.apply) for step in steps)
+        others = [*others[1:], others[0]]
+    assert applied == pace.staleness_bound(4)
+    assert rule.due_s >= 20.0
+
+
+@pytest.mark.parametrize("scale", [1 / 64, 1.0, 64.0])
+@pytest.mark.parametrize(("later", "tried"), [(1.2, [4]), (2.0, [4, 8, 16, 2, 4])])
+def test_what_takes_a_quarter_longer_is_another_network_whatever_updates_take(
+    later: float, tried: list[int], scale: float
+) -> None:
+    pace = Waves(staleness_cost=0.0)
+    rule = pace.rule()
+    takes_s = {1: 6.0, 2: 3.70, 4: 3.00, 8: 9.0, 16: 9.0}
+    found = []
+
+    def takes(worker: int, iteration: int) -> float:
+        found.append(rule.waves)
+        return scale * takes_s[rule.waves] * (later if iteration >= 40 else 1.0)
+
+    until_s, compute_s = 300 * scale, scale * COMPUTE_S
+    live(pace, takes, ALL_AT_ONCE, until_s=until_s, compute_s=compute_s, rule=rule)
+    assert [waves for waves, _ in groupby(found)] == [1, 4, 8, 16, 4, 2, *tried]

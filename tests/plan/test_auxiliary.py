@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from anabranch.overlay import Overlay, internet2_9
 from anabranch.plan import (
     NO_PARENT,
+    Auxiliary,
     Plan,
     PlanError,
     algorithm_3,
@@ -53,6 +54,16 @@ def fastest(overlay: Overlay, source: int, target: int, spent: set[Hop]) -> Path
         if links.issuperset(pairwise((source, *relays, target)))
     ]
     return min(paths, key=lambda path: delay(overlay, path), default=None)
+
+
+def test_a_scenario_chooses_between_the_searches():
+    overlay = internet2_9()
+    plan = fapt(overlay)
+    papers, ours = algorithm_3(overlay, plan), disjoint_paths(overlay, plan)
+    assert papers != ours
+    assert Auxiliary(search="algorithm-3").paths(overlay, plan) == papers
+    assert set(Auxiliary().paths(overlay, plan)) <= set(ours)  # the slowest are left out
+    assert Auxiliary().paths(overlay, plan) != papers
 
 
 @pytest.mark.parametrize("search", SEARCHES)

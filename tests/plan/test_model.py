@@ -139,6 +139,15 @@ def test_a_deal_covers_the_buffer_once(plan, elements, chunk_elements):
     assert ends[-1] == elements
 
 
+def test_a_deal_covers_the_buffer_though_shares_sum_to_a_little_less_than_1():
+    trees = tuple(Tree(0, 0.4999997, (-1, 0), (-1, 0)) for _ in range(2))
+    chunks = deal(Plan(1, trees), 10_000_000, 10_000_000)
+    assert [(chunk.start, chunk.stop) for chunk in chunks] == [
+        (0, 4_999_997),
+        (4_999_997, 10_000_000),
+    ]
+
+
 @given(plans(), st.integers(0, 5_000), st.integers(1, 700))
 def test_each_tree_gets_its_share_of_the_buffer(plan, elements, chunk_elements):
     chunks = deal(plan, elements, chunk_elements)
