@@ -2,15 +2,17 @@
 
     sudo python benchmarks/join.py                 # 61 M float32, 5 runs
     sudo python benchmarks/join.py --rate-mbps 100 # slower links: the processor limits nothing
+    sudo python benchmarks/join.py --compute-s 10  # and a step computes for so long, elsewhere
     sudo python benchmarks/join.py --elements 4000000 --runs 1 --dry
 
 Four sites are processes in network namespaces, joined by links that the kernel holds to a rate each
 way. Three of them all-reduce a gradient in a loop, and call `admit` before each round; the
 fourth joins, gets the state (as many float32 as the gradient has) from all three, and all-reduces
-with them. Compared are the others' steps before it was let in with those until it contributes (the
-median, and the longest), and with those after; and the seconds in which the state came with those
-that the links to the newcomer need for it at least. Results of the others' exchanges come over
-these links meanwhile, and go first.
+with them. With `--compute-s` a site waits for so long in each step, as it would for a GPU.
+Compared are the others' steps before it was let in with those until it contributes (the median, and
+the longest), and with those after; and the seconds in which the state came with those that the
+links to the newcomer need for it at least. Results of the others' exchanges come over these links
+meanwhile, and go first.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ def overlay(rate_bps: float) -> Overlay:
     return Overlay("four sites", sites, links)
 
 
-def take_part(name: str, scheduler: str, address: str, elements: int) -> None:
+def take_part(name: str, scheduler: str, address: str, elements: int, compute_s: float) -> None:
     """Be one site; print a line for each round."""
     import anabranch
 
@@ -63,6 +65,7 @@ def take_part(name: str, scheduler: str, address: str, elements: int) -> None:
             admitted = time.monotonic()
             if state is not None:
                 weights = state["weights"]
+            time.sleep(compute_s)
             handle = group.all_reduce(gradient)
             ended = time.monotonic()
             after += group.size == SITES
@@ -71,7 +74,7 @@ def take_part(name: str, scheduler: str, address: str, elements: int) -> None:
             print(json.dumps(line | {"got": state is not None}), flush=True)
 
 
-def run_once(elements: int, rate_bps: float) -> dict[str, Any]:
+def run_once(elements: int, rate_bps: float, compute_s: float) -> dict[str, Any]:
     with ExitStack() as stack:
         network = overlay(rate_bps)
         wan = stack.enter_context(emulated(network))
@@ -90,7 +93,7 @@ def run_once(elements: int, rate_bps: float) -> dict[str, Any]:
         lines: list[list[dict[str, Any]]] = [[] for _ in range(SITES)]
 
         def start(site: int) -> tuple[subprocess.Popen[str], threading.Thread]:
-            told = [f"site-{site}", address, wan.addresses[site], str(elements)]
+            told = [f"site-{site}", address, wan.addresses[site], str(elements), str(compute_s)]
             process = wan.popen(
                 site,
                 [sys.executable, __file__, "--site", *told],
@@ -152,29 +155,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--elements", type=int, default=ELEMENTS)
     parser.add_argument("--rate-mbps", type=float, default=RATE_MBPS, help="of links, each way")
+    parser.add_argument("--compute-s", type=float, default=0.0, help="of a step")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--dry", action="store_true", help="write no file")
-    parser.add_argument("--site", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--site", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.site:
-        name, scheduler, address, elements = options.site
-        take_part(name, scheduler, address, int(elements))
+        name, scheduler, address, elements, compute_s = options.site
+        take_part(name, scheduler, address, int(elements), float(compute_s))
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends what was started
     runs, rate_bps = [], 1e6 * options.rate_mbps
     for _ in range(options.runs):
-        runs.append(run_once(options.elements, rate_bps))
+        runs.append(run_once(options.elements, rate_bps, options.compute_s))
         print(json.dumps(runs[-1]), flush=True)
     summary = {name: common.spread([run[name] for run in runs]) for name in runs[0]}
     for name, found in summary.items():
         print(f"{name}: {found['median']}")
     if not options.dry:
+        slow = "join" if rate_bps == 1e6 * RATE_MBPS else "join_slow"
         common.write(
-            "join" if rate_bps == 1e6 * RATE_MBPS else "join_slow",
+            "join_computing" if options.compute_s else slow,
             seed=0,
             sites=SITES,
             rate_bps=rate_bps,
             elements=options.elements,
+            compute_s=options.compute_s,
             **summary,
         )
 
