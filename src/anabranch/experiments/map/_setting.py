@@ -65,14 +65,19 @@ class Scheme:
     paper: str = ""
 
 
-def _forest(server: str, sites: tuple[str, ...]) -> AnyPlanner:
-    return ForestRoute(server=server, search=LocalForest())
+def _forest(alike: bool, within: Packed | None) -> Route:
+    """Return a forest; ``alike`` where batches are tuned, so that all compute for as long."""
 
+    def route(server: str, sites: tuple[str, ...]) -> AnyPlanner:
+        times = {site: COMPUTE_S for site in sites if site != server}
+        return ForestRoute(
+            server=server,
+            search=LocalForest(),
+            compute_s=times if alike else None,
+            within=within,
+        )
 
-def _forest_of_alike(server: str, sites: tuple[str, ...]) -> AnyPlanner:
-    """Return a forest for workers whose batches are tuned, so that all compute for as long."""
-    alike = {site: COMPUTE_S for site in sites if site != server}
-    return ForestRoute(server=server, search=LocalForest(), compute_s=alike)
+    return route
 
 
 def _papers_forest(server: str, sites: tuple[str, ...]) -> AnyPlanner:
@@ -110,11 +115,13 @@ SCHEMES: Mapping[str, Scheme] = {
 """What is compared with our best forest. Literal where a paper's; all weigh by data size."""
 
 FORESTS: Mapping[str, Scheme] = {
-    "asp": Scheme(_forest, Asp()),
-    "asp, tuned": Scheme(_forest_of_alike, Asp(), tuned=True),
+    "asp": Scheme(_forest(False, None), Asp()),
+    "asp, tuned": Scheme(_forest(True, None), Asp(), tuned=True),
+    "asp, packed": Scheme(_forest(False, Packed()), Asp()),
+    "asp, tuned, packed": Scheme(_forest(True, Packed()), Asp(), tuned=True),
 }
 """Of which our forest is the best: found with the local search, no weight for staleness and
-fairness. The second knows that tuned batches make all compute for as long."""
+fairness, one tree in each group or packed ones."""
 
 
 @cache
