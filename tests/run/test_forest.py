@@ -6,6 +6,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -486,6 +487,27 @@ def killed_in_reality(
 
     run_locally(scenario, 0, overlay, log, on_tick=kill_in_time, on_started=pids.update)
     return [event for _, event in read_events(log)]
+
+
+@pytest.mark.slow
+def test_eight_real_workers_train_in_groups_that_have_several_trees(tmp_path: Path) -> None:
+    overlay = random_complete(9, 0, low_bps=50e6, high_bps=200e6, latency_s=0.001, loss=0.0)
+    sites = tuple(replace(site, name=f"dc{k}") for k, site in enumerate(overlay.sites, 1))
+    (tmp_path / "mesh.toml").write_text(dumps(replace(overlay, sites=sites)))
+    path, log = tmp_path / "scenario.toml", tmp_path / "run.db"
+    path.write_text(
+        f'overlay = "mesh.toml"\nstop = {{rounds = {UPDATES}}}\npace = {{kind = "asp"}}\n'
+        f'serve = {{only = ["dc9"]}}\nroute = {forest(LEFT, RIGHT, within="packed")}\n'
+        'task = {kind = "train", data = "digits", model = "softmax", learning_rate = 0.5}\n'
+    )
+    _, network = load_scenario(path)
+    run_locally(path, 0, network, log)
+    happened = [event for _, event in read_events(log)]
+    assert len(plan_of(happened).trees) > 3
+    check_that_groups_step_together(happened)
+    went = Counter(event.site for event in happened if isinstance(event, WorkerWent))
+    assert went == dict.fromkeys(range(8), UPDATES)
+    assert replay(read_events(log)).decided
 
 
 @pytest.mark.slow
