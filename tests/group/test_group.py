@@ -23,8 +23,9 @@ from anabranch import ExchangeError, Group, RunAborted
 from anabranch.group._local import _serving
 from anabranch.group._serve import GroupLog
 from anabranch.net.addresses import show
-from anabranch.net.messages import Join
+from anabranch.net.messages import EpochChanged, Join, Message
 from anabranch.net.network import Connection
+from anabranch.net.session import Session
 from anabranch.net.tcp import TcpNetwork
 from anabranch.net.tls import SCHEDULER, Credentials
 from anabranch.overlay import Link, Overlay, Site
@@ -706,6 +707,15 @@ def test_who_comes_while_the_first_prepare_their_parts_joins_once_the_model_is_s
         return site
 
     monkeypatch.setattr(Presence, "join", join)
+    told: list[tuple[Session, EpochChanged]] = []
+    post = Session.post
+
+    def hear(self: Session, message: Message) -> None:
+        if isinstance(message, EpochChanged):
+            told.append((self, message))
+        post(self, message)
+
+    monkeypatch.setattr(Session, "post", hear)
 
     def train(name: str) -> tuple[int, torch.Tensor]:
         parameter = torch.full((1000,), float(name[1]))
@@ -723,6 +733,8 @@ def test_who_comes_while_the_first_prepare_their_parts_joins_once_the_model_is_s
     assert [made for made, _ in ends[:2]] == [20, 20]
     assert 1 <= ends[2][0] < 20  # it was not there for the first
     assert all(torch.equal(parameter, ends[0][1]) for _, parameter in ends)
+    news = {(id(session), changed.version, changed.epoch) for session, changed in told}
+    assert len(news) == len(told) == (6 if pace.barrier else 0)  # to each site, once
 
 
 def test_the_site_that_serves_the_model_is_awaited_though_enough_others_are_there() -> None:

@@ -106,10 +106,13 @@ class Presence:
         return site
 
     def begin(self) -> None:
-        """Greet those who have come too late to begin with the others, as the run has begun."""
+        """Greet those who have come too late to begin with the others, as the run has begun.
+
+        They know of the epochs that began with it, as all do whose sessions there were.
+        """
         if self._pace is not None:
             for site in [*self._run.newcomers]:
-                self._greet_newcomer(site)
+                self._greet(site)
 
     def _greet_newcomer(self, site: int) -> None:
         self._greet(site)
