@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +93,65 @@ def fork_and_call(group: Group) -> int:
 
 def test_a_process_that_was_forked_is_told_that_it_has_no_part_in_the_group() -> None:
     assert anabranch.spawn(fork_and_call, 2) == [7, 7]
+
+
+def scheduler(folder: Path, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "anabranch", "scheduler", "--sites", "a,b,c", *options]
+    return subprocess.Popen(
+        [*command, "--journal", str(folder / "journal")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "ANABRANCH_TOKEN": "standing by"},
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_scheduler_that_stands_by_takes_the_place_of_one_that_is_gone(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    gone, over = threading.Event(), threading.Event()
+
+    def train(name: str) -> list[float]:
+        means = []
+        with anabranch.join(address, name, token="standing by") as group:
+            for step in range(60):
+                if step == 20:
+                    gone.set()
+                if step == 30:
+                    assert over.wait(60)
+                values = np.full(1000, float(step + group.rank), np.float32)
+                group.all_reduce(values)
+                means.append(float(values[0]))
+        return means
+
+    with ExitStack() as stack:
+
+        def start(*options: str) -> subprocess.Popen[str]:
+            process = stack.enter_context(scheduler(tmp_path, *options))
+            stack.callback(process.kill)
+            return process
+
+        first = start()
+        assert first.stdout is not None
+        address = first.stdout.readline().strip()
+        second, third = start("--standby"), start("--standby")
+        for each in (second, third):
+            assert each.stderr is not None
+            assert "standing by" in each.stderr.readline()
+        with ThreadPoolExecutor(SITES) as pool:
+            sites = [pool.submit(train, name) for name in ("a", "b", "c")]
+            assert gone.wait(60)
+            first.send_signal(number)
+            first.wait(60)
+            over.set()
+            assert [each.result() for each in sites] == [[step + 1.0 for step in range(60)]] * SITES
+        told = [each.communicate(timeout=60)[1] for each in (second, third)]
+        assert [second.returncode, third.returncode] == [0, 0]
+        took, not_needed = sorted(told, key=lambda text: "takes its place" not in text)
+        assert "takes its place" in took
+        assert "takes its place" not in not_needed
+        assert "the group has ended" in not_needed
 
 
 class Cannot:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.record.journal import Journal
+from anabranch.record.journal import Journal, JournalBusy
 from anabranch.record.log import EventLog, LogError
 
 
@@ -21,9 +21,13 @@ def test_the_last_write_counts(tmp_path: Path) -> None:
         assert journal.load() == b"two"
     with Journal(tmp_path / "journal") as journal:
         assert journal.load() == b"two"
+        assert not journal.had_ended
         journal.clear()
     with Journal(tmp_path / "journal") as journal:
         assert journal.load() is None
+        assert journal.had_ended
+    with Journal(tmp_path / "journal") as journal:
+        assert not journal.had_ended  # the next one's group
 
 
 def test_what_a_killed_process_wrote_is_there(tmp_path: Path) -> None:
@@ -46,8 +50,11 @@ def test_two_schedulers_do_not_share_one(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     with Journal(path) as journal:
         journal.save(b"mine")
-        with pytest.raises(LogError, match="another scheduler uses it"):
-            Journal(path)
+        for _ in range(2):
+            with pytest.raises(JournalBusy, match="another scheduler uses it"):
+                Journal(path)
+    with Journal(path) as journal:
+        assert journal.load() == b"mine"
 
 
 def test_another_file_is_left_alone(tmp_path: Path) -> None:

@@ -110,6 +110,12 @@ def scheduler(
             "started again with the same options, finds its group."
         ),
     ] = None,
+    standby: Annotated[
+        bool,
+        typer.Option(
+            help="Wait while another scheduler has the journal, and take its place when it is gone."
+        ),
+    ] = False,
     silence: Annotated[
         float,
         typer.Option(
@@ -154,7 +160,9 @@ def scheduler(
             )
         if journal is not None and not service.repairs:
             raise typer.BadParameter("--journal is not for a group with --on-loss abort or --pace")
-        _serve_group(service, address, log, credentials, journal)
+        if standby and journal is None:
+            raise typer.BadParameter("--standby needs --journal, the other scheduler's")
+        _serve_group(service, address, log, credentials, journal, standby)
         return
     from anabranch.run.control import run_scheduler
 
@@ -164,6 +172,7 @@ def scheduler(
     for option, is_given in (
         ("--begin-with", begin_with is not None),
         ("--journal", journal is not None),
+        ("--standby", standby),
     ):
         if is_given:
             raise typer.BadParameter(f"{option} is for a group, not for a scenario's run")
@@ -267,10 +276,11 @@ def _serve_group(
     log: Path | None,
     credentials: Credentials | None,
     journal: Path | None,
+    standby: bool,
 ) -> None:
     from anabranch.group._serve import serve
 
-    serve(service, _token(), address, log, _listening, _say, credentials, journal)
+    serve(service, _token(), address, log, _listening, _say, credentials, journal, standby)
 
 
 def _listening(at: Address) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import math
 import os
 import signal
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from anabranch.plan import AnyPlanner, Auxiliary, ForestRoute, Packed, Plan
 from anabranch.record import events
 from anabranch.record.console import Console
 from anabranch.record.journal import Journal as FileJournal
+from anabranch.record.journal import JournalBusy
 from anabranch.record.log import EventLog, LogError
 from anabranch.scheduler.awareness import Awareness, Passive
 from anabranch.scheduler.chunking import LEAST_ELEMENTS, MOST_ELEMENTS, chunk_elements
@@ -39,6 +41,7 @@ from anabranch.scheduler.run import Abandoned, Log
 from anabranch.scheduler.server import LIMITS, Scheduler
 
 _ELEMENT_BYTES = 4
+_LOOK_S = 0.2  # at a journal that another scheduler has
 _REPORTS_AN_UPDATE = 4  # how often sites report measurements while plans are looked at once
 
 
@@ -306,11 +309,12 @@ def serve(
     say: Callable[[str], None],
     credentials: Credentials | None = None,
     journal_path: Path | None = None,
+    stands_by: bool = False,
 ) -> None:
     """Serve one group over TCP until every site has left.
 
     With a journal, a scheduler that is killed or told to terminate leaves its group; started again
-    with the same journal, it finds it.
+    with the same journal, it finds it. So does one that stands by.
 
     Args:
         service: what with.
@@ -321,18 +325,43 @@ def serve(
         say: called with lines for people: who joined, who is awaited, what changed.
         credentials: for TLS; None for none.
         journal_path: the journal, which is made if there is none; None for none.
+        stands_by: whether to wait while another scheduler has the journal. Once that has ended its
+            group, nothing is left to do.
 
     Raises:
         RunAborted: the group ended early; says who or what caused it.
         LogError: the log cannot be created, or the journal not be used.
     """
     with ExitStack() as stack:
-        journal = None if journal_path is None else stack.enter_context(FileJournal(journal_path))
+        journal = None
+        if journal_path is not None:
+            journal, has_waited = _journal(journal_path, stands_by, say)
+            stack.enter_context(journal)
+            if has_waited and journal.had_ended:
+                say("the group has ended")
+                return
+            if has_waited:
+                say("the scheduler is gone: this one takes its place")
         if log_path is not None and journal is not None and log_path.exists():
             log_path = _next_free(log_path)  # the one before has its own, up to where it stopped
             say(f"events go to {log_path}")
         log = None if log_path is None else stack.enter_context(EventLog.create(log_path))
         asyncio.run(_serve(service, token, listen, log, listening, say, credentials, journal))
+
+
+def _journal(path: Path, stands_by: bool, say: Callable[[str], None]) -> tuple[FileJournal, bool]:
+    """Return the journal, and whether another scheduler had it first."""
+    has_waited = False
+    while True:
+        try:
+            return FileJournal(path), has_waited
+        except JournalBusy:
+            if not stands_by:
+                raise
+        if not has_waited:
+            say(f"standing by: another scheduler has {path}")
+        has_waited = True
+        time.sleep(_LOOK_S)
 
 
 async def _serve(

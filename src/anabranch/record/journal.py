@@ -19,32 +19,58 @@ COMMIT;
 """
 
 
+class JournalBusy(LogError):
+    """Another scheduler has the journal."""
+
+
 class Journal:
     """A file that outlives its scheduler; see :class:`anabranch.scheduler.memory.Journal`.
 
     Args:
         path: the file; it is made if there is none.
 
+    Attributes:
+        had_ended: whether the group of the scheduler that had it before has ended.
+
     Raises:
-        LogError: it cannot be made or read, is another program's, or another scheduler has it.
+        JournalBusy: another scheduler has it.
+        LogError: it cannot be made or read, or is another program's.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
             self._connection = sqlite3.connect(path, timeout=0.0, isolation_level=None)
-            (found,) = self._connection.execute("PRAGMA application_id").fetchone()
-            tables = self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
-            if found != _APPLICATION_ID and (found or tables):
-                raise LogError(f"{path} is no journal of a scheduler; give another file")
-            # Held until this process ends, however it does: two schedulers must not share it.
-            self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = FULL")
-            self._connection.executescript(_SCHEMA)
         except sqlite3.Error as error:
-            why = "another scheduler uses it" if "locked" in str(error) else str(error)
-            raise LogError(f"the journal {path} cannot be used: {why}") from None
+            raise LogError(f"the journal {path} cannot be used: {error}") from None
+        try:
+            self.had_ended = self._take()
+        except LogError:
+            self._connection.close()
+            raise
+        except sqlite3.Error as error:
+            self._connection.close()
+            if "locked" in str(error):
+                raise JournalBusy(
+                    f"the journal {path} cannot be used: another scheduler uses it"
+                ) from None
+            raise LogError(f"the journal {path} cannot be used: {error}") from None
+
+    def _take(self) -> bool:
+        """Lock the file, and return whether the group that it was used for has ended."""
+        run = self._connection.execute
+        (found,) = run("PRAGMA application_id").fetchone()
+        tables = run("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+        if found != _APPLICATION_ID and (found or tables):
+            raise LogError(f"{self._path} is no journal of a scheduler; give another file")
+        # Held until this process ends, however it does: two schedulers must not share it.
+        run("PRAGMA locking_mode = EXCLUSIVE")
+        run("PRAGMA journal_mode = WAL")
+        run("PRAGMA synchronous = FULL")
+        self._connection.executescript(_SCHEMA)
+        (ended,) = run("PRAGMA user_version").fetchone()
+        run("PRAGMA user_version = 0")
+        return bool(ended)
 
     def load(self) -> bytes | None:
         """Return what was written last; None where there is nothing.
@@ -72,7 +98,9 @@ class Journal:
     def clear(self) -> None:
         """Forget everything, as the group has ended."""
         try:
-            self._connection.execute("DELETE FROM memory")
+            self._connection.executescript(
+                "BEGIN; DELETE FROM memory; PRAGMA user_version = 1; COMMIT;"
+            )
         except sqlite3.Error as error:
             raise LogError(f"the journal {self._path} cannot be written: {error}") from None
 
