@@ -12,8 +12,9 @@ at random within a round:
     stop          all processes of site 2 are stopped: a host that falls silent
     silent links  all that site 2 sends and is sent between sites is lost; neither end is told
     pair cut      all between sites 1 and 2 is lost; both still reach site 0
+    scheduler     our scheduler is killed, and another one stands by
 
-Survivors are sites 0 and 1; after the pair cut all three, whom a system has no reason to leave out.
+Survivors are sites 0 and 1; after the last two all three, whom a system has no reason to leave out.
 Site i contributes 2**i in every element, so each element of a sum, or of a mean times the number
 that it was divided by, says whose contributions it has. A result is exact where every element is
 that of a set of sites. Measured is the time from the fault until all survivors hold an exact result
@@ -69,6 +70,7 @@ FAULTS = {
     "stop": ALL - {2},
     "silent links": ALL - {2},
     "pair cut": ALL,
+    "scheduler": ALL,
 }
 """The survivors of each."""
 
@@ -464,7 +466,7 @@ def send(pids: Sequence[int], what: signal.Signals) -> None:
 
 
 def inject(wan: Emulation, fault: str, pids: Sequence[int]) -> None:
-    if fault == "kill":
+    if fault in ("kill", "scheduler"):
         send(pids, signal.SIGKILL)
     elif fault == "stop":
         send(pids, signal.SIGSTOP)
@@ -509,8 +511,13 @@ def attempt(system: str, fault: str, seed: int) -> dict[str, Any]:
             "OMP_NUM_THREADS": "1",
             "ANABRANCH_TOKEN": TOKEN,
         }
+        scheduler_pids: list[int] = []
         if SYSTEMS[system].peer is None:
-            scheduler = start_scheduler(wan, folder, environment)
+            options = ["--journal", str(folder / "journal")] if fault == "scheduler" else []
+            process, scheduler = start_scheduler(wan, folder, environment, options)
+            scheduler_pids.append(process.pid)
+        if fault == "scheduler":
+            stand_by(wan, folder, environment)
         changed = threading.Condition()
         sites = []
         for rank in range(SITES):
@@ -523,14 +530,15 @@ def attempt(system: str, fault: str, seed: int) -> dict[str, Any]:
             )
             sites.append(Watched(process, stderr, changed))
             threading.Thread(target=sites[-1].follow, daemon=True).start()
-        return watch(wan, fault, sites, changed, chance.random()) | {"seed": seed}
+        found = watch(wan, fault, sites, changed, chance.random(), scheduler_pids)
+        return found | {"seed": seed}
 
 
-def start_scheduler(wan: Emulation, folder: Path, environment: dict[str, str]) -> str:
-    overlay = folder / "overlay.toml"
-    overlay.write_text(dumps(complete()))
-    command = [sys.executable, "-m", "anabranch", "scheduler", "--overlay", str(overlay)]
-    command += ["--listen", f"{wan.control_address}:0", "--insecure"]
+def start_scheduler(
+    wan: Emulation, folder: Path, environment: dict[str, str], options: Sequence[str]
+) -> tuple[subprocess.Popen[str], str]:
+    """Start a scheduler; return it, and where it listens."""
+    command = [*scheduler_command(wan, folder), *options]
     with (folder / "scheduler").open("w") as stderr:
         process = wan.popen(
             None, command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment
@@ -539,7 +547,27 @@ def start_scheduler(wan: Emulation, folder: Path, environment: dict[str, str]) -
     address: str = process.stdout.readline().strip()
     if not address:
         raise RuntimeError(f"the scheduler ended: {(folder / 'scheduler').read_text()}")
-    return address
+    return process, address
+
+
+def scheduler_command(wan: Emulation, folder: Path) -> list[str]:
+    overlay = folder / "overlay.toml"
+    overlay.write_text(dumps(complete()))
+    command = [sys.executable, "-m", "anabranch", "scheduler", "--overlay", str(overlay)]
+    return [*command, "--listen", f"{wan.control_address}:0", "--insecure"]
+
+
+def stand_by(wan: Emulation, folder: Path, environment: dict[str, str]) -> None:
+    """Start another scheduler, and return once it waits for the first to be gone."""
+    command = [*scheduler_command(wan, folder), "--journal", str(folder / "journal"), "--standby"]
+    with (folder / "standby").open("w") as stdout:
+        process = wan.popen(
+            None, command, stdout=stdout, stderr=subprocess.PIPE, text=True, env=environment
+        )
+    assert process.stderr is not None
+    said = process.stderr.readline()
+    if "standing by" not in said:
+        raise RuntimeError(f"the other scheduler does not stand by: {said}")
 
 
 def end_all(wan: Emulation) -> None:
@@ -558,6 +586,7 @@ def watch(
     sites: Sequence[Watched],
     changed: threading.Condition,
     fraction: float,
+    scheduler_pids: Sequence[int],
 ) -> dict[str, Any]:
     def have_begun() -> bool:
         return all(len(each.whole()) >= GOOD_ROUNDS for each in sites) or any(
@@ -572,7 +601,7 @@ def watch(
         ends = [line["at"] for line in sites[0].whole()][-GOOD_ROUNDS:]
         round_s = (ends[-1] - ends[0]) / (GOOD_ROUNDS - 1)
         not_whole = sum(len(each.good()) - len(each.whole()) for each in sites)
-    pids = inside(wan, 2)
+    pids = scheduler_pids if fault == "scheduler" else inside(wan, 2)
     time.sleep(fraction * round_s)
     fault_at = time.monotonic()
     inject(wan, fault, pids)
@@ -748,6 +777,8 @@ def main() -> None:
             "faults": {},
         }
         for fault in options.fault or FAULTS:
+            if fault == "scheduler" and system.peer is not None:
+                continue
             runs = []
             for number in range(options.runs or system.runs):
                 run = run_once(name, fault, options.first_seed + number)

@@ -253,6 +253,23 @@ def test_what_a_world_cannot_do_is_refused_before_anything_runs(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--standby"], "--standby needs --journal"),
+        (["--journal", "j", "--on-loss", "abort"], "--journal is not for a group with --on-loss"),
+        (["--journal", "j", "--pace", "asp"], "--journal is not for a group with"),
+        (["--begin-with", "3"], "--begin-with 3: the overlay has 2 sites"),
+    ],
+)
+def test_a_scheduler_names_the_option_that_does_not_go_with_others(
+    options: list[str], named: str
+) -> None:
+    done = anabranch("scheduler", "--sites", "a,b", *options)
+    assert done.returncode == 2
+    assert named in " ".join(done.stderr.replace("│", " ").split())
+
+
 @pytest.mark.parametrize("command", ["run", "twin"])
 def test_links_are_not_emulated_without_what_it_takes(
     command: str, two_routes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
