@@ -29,6 +29,9 @@ def test_what_broke_a_promise_once_does_so_no_more() -> None:
     for seed in seeds:
         case = replace(make_case(seed), state_times=1)  # as they were found
         assert explore.explore(case).violations == (), seed
+    newcomers_lanes, last_one_alone = [200067059, 200107666], [200084227]
+    for seed in [*newcomers_lanes, *last_one_alone]:
+        assert explore.explore(make_case(seed)).violations == (), seed
 
 
 @pytest.mark.slow

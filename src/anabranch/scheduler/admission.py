@@ -8,6 +8,7 @@ where sites all-reduce, members let them in by a gathering. How far each is, is 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import permutations
 
 from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage
 from anabranch.net.messages import (
@@ -78,9 +79,16 @@ class Admission:
             case Leave():
                 self._run.post(site, Shutdown())
                 self.forget(site)
-            case Failed() | Abort():
+            case Failed():
                 self.forget(site)
-            case Report() | Measured() | RejoinAck() | LinkProbed() | CutOff() | Silent():
+            case Abort():
+                self._run.post(site, message)  # it waits for this, or a word of who is to blame
+                self.forget(site)
+            case CutOff() if 0 <= message.neighbour < self._run.overlay.size:
+                incarnations = self._run.members.incarnations
+                if message.incarnation == incarnations[message.neighbour]:
+                    self._newcomers.parted(site, message.neighbour)
+            case Report() | Measured() | RejoinAck() | LinkProbed() | Silent():
                 pass  # of no interest yet
             case _:
                 raise OutOfPlaceMessage(f"a {type(message).__name__} from {self._run.name(site)}")
@@ -113,8 +121,9 @@ class Admission:
         run = self._run
         follow = bool(holders)  # those that have the state go on while they hand it on
         holders = holders or frozenset({min(run.channels.members(0))})
-        asking, out_of_reach = self._newcomers.asking, run.members.out_of_reach
-        losses = run.losses.returned(run.overlay, asking, out_of_reach)
+        apart = {(a, b) for ends in self._newcomers.apart for a, b in permutations(ends, 2)}
+        asking, cut = self._newcomers.asking, run.members.out_of_reach | apart
+        losses = run.losses.returned(run.overlay, asking, cut)
         sites = self._newcomers.asking - losses.lost
         if not sites or run.channels.is_busy:
             return run.channels.admit(number, (), holders, run.channels.all.plan, follow)

@@ -78,23 +78,24 @@ class CutLinks:
         """Go on without a lane that ended, or end the run; unless an end of it died and may."""
         run = self._run
         gone = run.lost | (run.left - run.departed - run.losses.relays)
-        if (
-            run.is_over
-            or {site, cut.neighbour} & gone
-            or cut.incarnation != run.members.incarnations[cut.neighbour]
-        ):
+        if run.is_over or cut.incarnation != run.members.incarnations[cut.neighbour]:
+            return
+        if cut.neighbour in run.newcomers:
+            run.newcomers.parted(site, cut.neighbour)
+        if {site, cut.neighbour} & gone:
             return
         pair = {(site, cut.neighbour), (cut.neighbour, site)}
         is_known = pair <= run.losses.cut  # as the other end has said so
         if not is_known and not self._survivors.go_on_without(cut.reason, links=pair):
-            run.abort(cut.reason)
+            if not self._survivors.leave_the_last_alone():
+                run.abort(cut.reason)
             return
         # Both are there, so the link was to blame, and a connection that breaks later may come
         # back; but silence may take a little longer to be noticed here than there.
         forgive = partial(run.accused.difference_update, {site, cut.neighbour})
         asyncio.get_running_loop().call_later(run.give_up_s, forgive)
         if not is_known:
-            self._close(frozenset((site, cut.neighbour)))
+            self.close(frozenset((site, cut.neighbour)))
 
     def _lose_silent(self, site: int, accuser: int) -> None:
         """Go on without a site that says nothing to a neighbour for too long, nor to us."""
@@ -129,13 +130,13 @@ class CutLinks:
         ends = frozenset((site, neighbour))
         why = f"nothing crosses the links between {' and '.join(map(run.name, sorted(ends)))}"
         if self._survivors.go_on_without(why, links=pair):
-            self._close(ends)
+            self.close(ends)
 
     def _check(self, site: int, neighbour: int) -> None:
         if not 0 <= neighbour < self._run.overlay.size or neighbour == site:
             raise MalformedMessage(f"a lane from {self._run.name(site)} to site {neighbour}")
 
-    def _close(self, ends: Ends) -> None:
+    def close(self, ends: Ends) -> None:
         """Let both ends of links take them for cut, and look later whether they are."""
         for here, there in permutations(ends, 2):
             self._run.post(here, LinkCut(there))

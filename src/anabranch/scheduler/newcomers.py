@@ -19,6 +19,7 @@ class Newcomers:
     def __init__(self) -> None:
         self._awaits: dict[int, set[int] | None] = {}  # who has to know of it; None: not said yet
         self.asking: set[int] = set()
+        self._apart: set[frozenset[int]] = set()
 
     def __contains__(self, site: int) -> bool:
         return site in self._awaits
@@ -27,8 +28,9 @@ class Newcomers:
         return iter(self._awaits)
 
     def came(self, site: int) -> None:
-        """Take note that a site has joined."""
+        """Take note that a site has joined; lanes of a past process of it do not count."""
         self._awaits[site] = None
+        self._apart = {ends for ends in self._apart if site not in ends}
 
     def introduce(self, site: int, neighbours: Collection[int]) -> bool:
         """Take note whom a newcomer is introduced to; return whether it may start."""
@@ -55,8 +57,18 @@ class Newcomers:
         """Take note that a neighbour of some is gone; return those that may start now."""
         return [site for site in self._awaits if self.met(site, neighbour)]
 
+    def parted(self, site: int, neighbour: int) -> None:
+        """Take note that the lanes between two have ended, of which one is no member yet."""
+        self._apart.add(frozenset((site, neighbour)))
+
+    @property
+    def apart(self) -> frozenset[frozenset[int]]:
+        """The pairs whose lanes have ended before both were members."""
+        return frozenset(self._apart)
+
     def forget(self, *sites: int) -> None:
         """Take note that some are members now, or gone."""
         for site in sites:
             self._awaits.pop(site, None)
             self.asking.discard(site)
+        self._apart = {ends for ends in self._apart if not ends.isdisjoint(self._awaits)}

@@ -52,7 +52,7 @@ from anabranch.scheduler import memory as memories
 from anabranch.scheduler.admission import Admission
 from anabranch.scheduler.awareness import Awareness
 from anabranch.scheduler.calls import Calls
-from anabranch.scheduler.channels import Channels, Chunking, Dispatching
+from anabranch.scheduler.channels import Channels, Chunking, Dispatching, Outcome
 from anabranch.scheduler.cut_links import BLAME_S, CutLinks
 from anabranch.scheduler.journal_keeper import JournalKeeper
 from anabranch.scheduler.losses import Repairs
@@ -181,7 +181,7 @@ class Scheduler:
             run, plan, awareness, planner, keeper.remember, form_groups
         )
         self._admission = Admission(run, planning, self._pace, keeper.remember)
-        self._calls = Calls(run, planning, keeper, times, self._admission.let_in, is_restart)
+        self._calls = Calls(run, planning, keeper, times, self._let_in, is_restart)
         self._survivors = Survivors(
             run,
             repairs,
@@ -216,6 +216,17 @@ class Scheduler:
                 keeper.remember,
                 self._hear,
             )
+
+    def _let_in(self, number: int, holders: frozenset[int]) -> Outcome:
+        """Let newcomers in, and take links for cut over which they lost lanes before."""
+        run = self._run
+        apart = run.newcomers.apart
+        outcome = self._admission.let_in(number, holders)
+        cut = {frozenset(pair) for pair in run.losses.cut}
+        for ends in apart & cut:
+            if ends <= run.losses.members(self.overlay.size):
+                self._cut_links.close(ends)
+        return outcome
 
     def _transfer(
         self, holders: Collection[int], receiver: int, elements: int, version: int

@@ -172,6 +172,21 @@ class Survivors:
             for site in departed:
                 self._follow(run.channels.leave(site))
 
+    def leave_the_last_alone(self) -> bool:
+        """Go on without all that have left, where only one site has not; return whether it is so.
+
+        There is nothing that it needs their lanes for: it hears of its calls that they must fail.
+        """
+        run = self._run
+        departed, members = {*run.departed}, run.losses.members(run.overlay.size)
+        if not departed or len(members - run.left) > 1:
+            return False
+        run.departed -= departed
+        for site in sorted(departed):
+            self._follow(run.channels.leave(site))
+        self.end_if_all_left()
+        return True
+
     def end_if_all_left(self) -> None:
         """End the run in good order, once no site is to make a further call."""
         run = self._run
