@@ -517,7 +517,7 @@ def attempt(system: str, fault: str, seed: int) -> dict[str, Any]:
             process, scheduler = start_scheduler(wan, folder, environment, options)
             scheduler_pids.append(process.pid)
         if fault == "scheduler":
-            stand_by(wan, folder, environment)
+            stand_by(wan, folder, environment, scheduler)
         changed = threading.Condition()
         sites = []
         for rank in range(SITES):
@@ -538,7 +538,8 @@ def start_scheduler(
     wan: Emulation, folder: Path, environment: dict[str, str], options: Sequence[str]
 ) -> tuple[subprocess.Popen[str], str]:
     """Start a scheduler; return it, and where it listens."""
-    command = [*scheduler_command(wan, folder), *options]
+    (folder / "overlay.toml").write_text(dumps(complete()))
+    command = [*scheduler_command(folder), "--listen", f"{wan.control_address}:0", *options]
     with (folder / "scheduler").open("w") as stderr:
         process = wan.popen(
             None, command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment
@@ -550,16 +551,15 @@ def start_scheduler(
     return process, address
 
 
-def scheduler_command(wan: Emulation, folder: Path) -> list[str]:
-    overlay = folder / "overlay.toml"
-    overlay.write_text(dumps(complete()))
-    command = [sys.executable, "-m", "anabranch", "scheduler", "--overlay", str(overlay)]
-    return [*command, "--listen", f"{wan.control_address}:0", "--insecure"]
+def scheduler_command(folder: Path) -> list[str]:
+    command = [sys.executable, "-m", "anabranch", "scheduler", "--insecure"]
+    return [*command, "--overlay", str(folder / "overlay.toml")]
 
 
-def stand_by(wan: Emulation, folder: Path, environment: dict[str, str]) -> None:
+def stand_by(wan: Emulation, folder: Path, environment: dict[str, str], address: str) -> None:
     """Start another scheduler, and return once it waits for the first to be gone."""
-    command = [*scheduler_command(wan, folder), "--journal", str(folder / "journal"), "--standby"]
+    command = [*scheduler_command(folder), "--listen", address, "--standby"]
+    command += ["--journal", str(folder / "journal")]
     with (folder / "standby").open("w") as stdout:
         process = wan.popen(
             None, command, stdout=stdout, stderr=subprocess.PIPE, text=True, env=environment

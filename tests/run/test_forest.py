@@ -161,7 +161,8 @@ def test_every_pace_moves_groups_that_have_several_trees(
     found = [loss for _, _, loss in losses(happened) if loss is not None]
     assert np.mean(found[-8:]) < np.mean(found[:8])
     rows = tables.forests([Run.of(happened, tmp_path / "run.db")]).rows
-    assert {row[0] for row in rows} == {f"{len(plan.trees)} trees"}
+    names = dict.fromkeys(f"dc{tree.root + 1}" for tree in plan.trees)
+    assert {row[0] for row in rows} == {", ".join(names)}
 
 
 @pytest.mark.parametrize("within", ["packed", "fapt"])
@@ -191,6 +192,33 @@ def test_groups_with_several_trees_go_on_without_a_leaf(tmp_path: Path) -> None:
     check_that_groups_step_together(happened, 5)
     went = Counter(event.site for event in happened if isinstance(event, WorkerWent))
     assert all(went[site] == UPDATES for site in range(8) if site != 5)
+
+
+@pytest.mark.parametrize("within", ["", ', within = {kind = "fapt", roots = ["dc9"]}'])
+def test_a_worker_is_not_let_back_while_its_way_to_the_model_is_lost(
+    within: str, tmp_path: Path
+) -> None:
+    edges = [("dc9", "dc1"), ("dc1", "dc2"), ("dc9", "dc3")]  # dc2 reaches the others by dc1 alone
+    write_overlay(tmp_path, "line", edges, 1e7)
+    route = forest(("dc1",), ("dc2",), ("dc3",)).replace("}}", f"}}{within}}}", 1)
+    faults = (
+        'fault = [{kind = "kill", site = "dc2", at_s = 0.5, for_s = 2.0}, '
+        '{kind = "kill", site = "dc1", at_s = 1.5}]'
+    )
+    path, log = tmp_path / "scenario.toml", tmp_path / "run.db"
+    path.write_text(
+        f'overlay = "line.toml"\nstop = {{rounds = {UPDATES}}}\npace = {{kind = "asp"}}\n'
+        f'serve = {{only = ["dc9"]}}\nroute = {route}\n{faults}\n'
+        'task = {kind = "exchange", elements = 1000, batch_size = 10}\n'
+        "compute = {samples_per_s = 30}\n"
+    )
+    simulate(*load_scenario(path), log)
+    happened = [event for _, event in read_events(log)]
+    went = Counter(event.site for event in happened if isinstance(event, WorkerWent))
+    assert went[2] == UPDATES  # dc3
+    assert [event.site for event in happened if isinstance(event, SiteLost)] == [1, 0]
+    assert not [event for event in happened if isinstance(event, SiteJoined) and event.at_s > 0]
+    assert replay(read_events(log)).decided
 
 
 @pytest.mark.parametrize("pace", ['{kind = "asp"}', '{kind = "ssp", lead = 1}'])

@@ -737,3 +737,16 @@ def test_a_run_with_servers_stops_when_asked(stop: str, why: str, tmp_path: Path
     assert end.reason is not None
     assert why in end.reason
     assert end.at_s < 10.0
+
+
+@pytest.mark.parametrize("pace", PACES)
+@pytest.mark.parametrize("elements", [1, 7])
+def test_a_root_that_gets_nothing_of_a_small_model_is_no_server(
+    pace: str, elements: int, tmp_path: Path
+) -> None:
+    text = scenario(pace, '{kind = "fapt"}').partition("task =")[0]
+    task = f'task = {{kind = "exchange", elements = {elements}, batch_size = 10}}\n'
+    happened = simulated(f"{text}{task}compute = {{samples_per_s = 100}}\n", tmp_path)
+    went = Counter(event.site for event in happened if isinstance(event, WorkerWent))
+    assert went == dict.fromkeys(range(8), 12)
+    assert replay(read_events(tmp_path / "run.db")).decided

@@ -107,13 +107,15 @@ def scheduler(
         Path | None,
         typer.Option(
             help="A file by which a group's scheduler that was killed or stopped (SIGTERM), and is "
-            "started again with the same options, finds its group."
+            "started again with the same options, finds its group. Not with --pace or --on-loss "
+            "abort."
         ),
     ] = None,
     standby: Annotated[
         bool,
         typer.Option(
-            help="Wait while another scheduler has the journal, and take its place when it is gone."
+            help="Wait while another scheduler has the journal, and go on when it is gone; with "
+            "the same options, and a port in --listen."
         ),
     ] = False,
     silence: Annotated[
@@ -162,6 +164,10 @@ def scheduler(
             raise typer.BadParameter("--journal is not for a group with --on-loss abort or --pace")
         if standby and journal is None:
             raise typer.BadParameter("--standby needs --journal, the other scheduler's")
+        if standby and not address[1]:
+            raise typer.BadParameter(
+                f"--listen {listen}: with --standby give a port, where sites look for either"
+            )
         _serve_group(service, address, log, credentials, journal, standby)
         return
     from anabranch.run.control import run_scheduler

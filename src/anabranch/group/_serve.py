@@ -340,8 +340,9 @@ def serve(
             if has_waited and journal.had_ended:
                 say("the group has ended")
                 return
+            journal.begin()
             if has_waited:
-                say("the scheduler is gone: this one takes its place")
+                say("the other scheduler is gone: this one goes on")
         if log_path is not None and journal is not None and log_path.exists():
             log_path = _next_free(log_path)  # the one before has its own, up to where it stopped
             say(f"events go to {log_path}")

@@ -36,6 +36,7 @@ from anabranch.plan._model import (
     PlanError,
     Tree,
     deal,
+    holders,
 )
 from anabranch.plan._packed import Packed, packed
 from anabranch.plan._planner import Planner
@@ -101,6 +102,7 @@ __all__ = [
     "fapt",
     "forest",
     "forest_costs",
+    "holders",
     "in_between",
     "interleave",
     "limit_rate_bps",

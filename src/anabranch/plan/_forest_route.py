@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from anabranch._typed_toml import Positive, Seconds, Table
@@ -37,8 +38,8 @@ class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="fores
     at once, beyond the paper, with as many parts of the model at their roots.
 
     Args:
-        server: the site that holds the model, and that groups are found for where several do; None
-            for the one that fastest paths lead to.
+        server: the site that holds the model; None for the one that fastest paths lead to. With
+            ``within``, groups are found for it, and it holds a part only if it is a root.
         search: how the groups are found: the paper's ``eda``, ``local`` or ``exact``; or ``given``.
         latency_weight, spread_weight: lambda_1 and lambda_2 of eq. 14.
         elements: of the model, by which transfers are reckoned. Where none are given, a scenario
@@ -112,15 +113,7 @@ class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="fores
         """Return how a forest of some sites alone is found: of given groups, what is left."""
         if not isinstance(self.search, GivenForest):
             return self
-        return ForestRoute(
-            server=self.server,
-            search=self.search.among(names),
-            latency_weight=self.latency_weight,
-            spread_weight=self.spread_weight,
-            elements=self.elements,
-            compute_s=self.compute_s,
-            within=self.within,
-        )
+        return msgspec.structs.replace(self, search=self.search.among(names))
 
     def problem(
         self,

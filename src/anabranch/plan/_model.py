@@ -366,6 +366,19 @@ def deal(plan: Plan, elements: int, chunk_elements: int) -> tuple[Chunk, ...]:
     return _deal(tuple(tree.share for tree in plan.trees), elements, chunk_elements)
 
 
+def holders(plan: Plan, elements: int) -> tuple[int, ...]:
+    """Return the roots that get a part of a buffer, in the order of the trees.
+
+    A root may get none of a small one.
+
+    >>> plan = Plan(1, (Tree(0, 0.9, (-1, 0), (-1, 0)), Tree(1, 0.1, (1, -1), (1, -1))))
+    >>> holders(plan, 2), holders(plan, 10)
+    ((0,), (0, 1))
+    """
+    carried = {chunk.tree for chunk in deal(plan, elements, max(1, elements))}
+    return tuple(dict.fromkeys(plan.trees[tree].root for tree in sorted(carried)))
+
+
 @lru_cache(maxsize=8)  # every site of a simulation asks for the same deal in every round
 def _deal(shares: tuple[float, ...], elements: int, chunk_elements: int) -> tuple[Chunk, ...]:
     if elements < 0 or chunk_elements < 1:

@@ -1,4 +1,7 @@
-"""What a scheduler must remember, in an SQLite file: one row, written anew and synchronised."""
+"""What a scheduler must remember, in an SQLite file: one row, written anew and synchronised.
+
+The file's ``user_version`` is 1 once the group has ended, until another one begins.
+"""
 
 from __future__ import annotations
 
@@ -45,16 +48,14 @@ class Journal:
             raise LogError(f"the journal {path} cannot be used: {error}") from None
         try:
             self.had_ended = self._take()
-        except LogError:
+        except (LogError, sqlite3.Error) as error:
             self._connection.close()
-            raise
-        except sqlite3.Error as error:
-            self._connection.close()
-            if "locked" in str(error):
-                raise JournalBusy(
-                    f"the journal {path} cannot be used: another scheduler uses it"
-                ) from None
-            raise LogError(f"the journal {path} cannot be used: {error}") from None
+            if isinstance(error, LogError):
+                raise
+            why, kind = str(error), LogError
+            if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+                why, kind = "another scheduler uses it", JournalBusy
+            raise kind(f"the journal {path} cannot be used: {why}") from None
 
     def _take(self) -> bool:
         """Lock the file, and return whether the group that it was used for has ended."""
@@ -69,8 +70,15 @@ class Journal:
         run("PRAGMA synchronous = FULL")
         self._connection.executescript(_SCHEMA)
         (ended,) = run("PRAGMA user_version").fetchone()
-        run("PRAGMA user_version = 0")
         return bool(ended)
+
+    def begin(self) -> None:
+        """Take note that another group begins.
+
+        Raises:
+            LogError: it cannot be written.
+        """
+        self._write("PRAGMA user_version = 0")
 
     def load(self) -> bytes | None:
         """Return what was written last; None where there is nothing.
@@ -97,10 +105,11 @@ class Journal:
 
     def clear(self) -> None:
         """Forget everything, as the group has ended."""
+        self._write("BEGIN; DELETE FROM memory; PRAGMA user_version = 1; COMMIT;")
+
+    def _write(self, script: str) -> None:
         try:
-            self._connection.executescript(
-                "BEGIN; DELETE FROM memory; PRAGMA user_version = 1; COMMIT;"
-            )
+            self._connection.executescript(script)
         except sqlite3.Error as error:
             raise LogError(f"the journal {self._path} cannot be written: {error}") from None
 

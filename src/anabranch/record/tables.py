@@ -179,14 +179,14 @@ class _Tree:
 
     @property
     def place(self) -> str:
-        """Who sends to the server, or is it; of several trees, how many."""
+        """The worker that alone sends to the server; else the roots of the trees."""
         group = self.span.group
-        tree, *more = group.plan.trees
-        if more:
-            return f"{1 + len(more)} trees"
-        server = tree.root
-        in_group = server in group.workers
-        return self.name(server if in_group else tree.children(tree.up)[server][0])
+        roots = dict.fromkeys(tree.root for tree in group.plan.trees)
+        tree = group.plan.trees[0]
+        (child, *more) = tree.children(tree.up)[tree.root] or [tree.root]
+        if len(group.plan.trees) > 1 or more or tree.root in group.workers:
+            return ", ".join(map(self.name, roots))
+        return self.name(child)
 
     def name(self, site: int) -> str:
         """Return a site's name."""

@@ -161,7 +161,7 @@ class Admission:
     def _introduce(self, site: int, buffer_elements: int) -> None:
         """Tell the neighbours of a newcomer where it is; it starts once they know."""
         run = self._run
-        if self._comes_too_late(site):  # a neighbour may be sending its past process the last model
+        if self._is_turned_away(site):  # a neighbour may be sending its past process the last model
             return
         if self._pace is not None and buffer_elements != run.buffer_elements:
             reason = f"{buffer_elements} elements, where this run has {run.buffer_elements}"
@@ -176,12 +176,22 @@ class Admission:
         if self._newcomers.introduce(site, near):
             self._start(site)
 
-    def _comes_too_late(self, site: int) -> bool:
-        """Turn a site away if no worker joins any more; return whether that is so."""
-        is_late = self._pace is not None and self._pace.takes_nobody
-        if is_late:
+    def _is_turned_away(self, site: int) -> bool:
+        """Turn a worker away that cannot take part; return whether that is so."""
+        if self._pace is None:
+            return False
+        if self._pace.takes_nobody:
             self._turn_away(site, "the others have made all their updates")
-        return is_late
+            return True
+        if missing := self._pace.awaits(site):
+            names = ", ".join(map(self._run.name, sorted(missing)))
+            self._turn_away(
+                site,
+                f"{self._run.name(site)} does not reach the model while {names} is lost; let it "
+                "join again when that one is back",
+            )
+            return True
+        return False
 
     def _turn_away(self, site: int, reason: str) -> None:
         self._run.sessions[site].post(Abort(reason))
@@ -190,7 +200,7 @@ class Admission:
     def _start(self, site: int) -> None:
         """Let one begin: where the model is served, as a worker; else it has to be let in yet."""
         run = self._run
-        if self._comes_too_late(site):
+        if self._is_turned_away(site):
             return
         now_s = run.since_start_s()
         run.post(site, Patience(run.patience_s))

@@ -213,8 +213,9 @@ class PaceBook:
         return tuple(tuple(group) for group in self._groups.values())
 
     def left_of(self, group: Iterable[int]) -> tuple[int, ...]:
-        """Return those of some workers that still take part."""
-        return tuple(worker for worker in group if worker in self._workers)
+        """Return those of some workers that still take part, or are back and about to."""
+        here = self._workers.keys() | self._returning.keys()
+        return tuple(worker for worker in group if worker in here)
 
     @property
     def under_way(self) -> int:
@@ -258,6 +259,10 @@ class PaceBook:
     def holds(self, worker: int, samples: int) -> None:
         """Take note of how many samples a worker trains on, before the run begins."""
         self._samples[worker] = samples
+
+    def serve(self, servers: Iterable[int]) -> None:
+        """Take these alone for those that hold the model; before it begins."""
+        self._servers = frozenset(servers)
 
     def begin(self, now_s: float) -> tuple[Decision, ...]:
         """Let all workers join."""

@@ -95,6 +95,11 @@ class Reforming:
         rest = plans.remainder(self._belief, lost, around=self._server)
         return bool(left) and left <= {*rest.sites}
 
+    def is_out_of_reach(self, worker: int, lost: Collection[int]) -> bool:
+        """Return whether a worker that is back does not reach the server without some sites."""
+        rest = plans.remainder(self._belief, lost, around=self._server)
+        return worker in self._compute_s and worker not in rest.sites
+
     def without(self, lost: Collection[int], why: str) -> Replan:
         """Return the forest of the sites that are left, which is the run's from now on.
 

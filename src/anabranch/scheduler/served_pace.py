@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Set
 
 from anabranch import plan as plans
 from anabranch.net.errors import MalformedMessage
@@ -35,7 +35,6 @@ class ServedPace:
     Args:
         run: whose sites.
         book: decides who may proceed.
-        servers: sites that hold the model, in the order in which they are told.
         dispensable: sites without which the run can go on.
         plan: the one that it begins with.
         reforming: finds other groups; None where they stay as they are.
@@ -53,7 +52,6 @@ class ServedPace:
         self,
         run: Run,
         book: PaceBook,
-        servers: Iterable[int],
         dispensable: Set[int],
         plan: Plan,
         reforming: Reforming | None = None,
@@ -71,7 +69,7 @@ class ServedPace:
         self._wanted_since_s = 0.0
         self._awaited: set[int] = set()  # who is to say that it knows of the plan
         self._reforming = reforming
-        self._servers = tuple(servers)
+        self._servers: tuple[int, ...] = ()  # that hold the model, as they are told
         self._dispensable = dispensable
         self._workers = frozenset(book.workers)
         self._told_epochs = dict.fromkeys(book.epochs, 0)  # of groups' sums
@@ -101,8 +99,14 @@ class ServedPace:
         if site in self._workers and self.book.merge.weighs_data:
             self._held[site] = samples
 
-    def begin(self) -> None:
-        """Let workers proceed for the first time."""
+    def begin(self, elements: int) -> None:
+        """Let workers proceed for the first time.
+
+        Args:
+            elements: of the model; roots that get none of a small one serve nothing.
+        """
+        self._servers = plans.holders(self.plan, elements)
+        self.book.serve(self._servers)
         now_s = self._run.since_start_s()
         for site, samples in sorted(self._held.items()):
             if not samples:
@@ -168,6 +172,19 @@ class ServedPace:
             self._run.post(site, PaceOver())
         elif site in self.book.homeless:
             self._form_anew(f"{self._run.name(site)} is back", now_s)
+
+    def awaits(self, site: int) -> frozenset[int]:
+        """Return the lost sites without which one that would join again does not reach the model.
+
+        Where a planner finds other ways, no one of them is to blame: all that are lost.
+        """
+        lost = frozenset(self._run.lost) - {site}
+        if self._reforming is not None:
+            return lost if self._reforming.is_out_of_reach(site, lost) else frozenset()
+        for group in self._in_force.groups:
+            if site in group.workers:
+                return lost & plans.in_between(group.plan, [site])
+        return frozenset()
 
     @property
     def takes_nobody(self) -> bool:

@@ -164,11 +164,9 @@ class Scheduler:
         planner = None if repairs is None else repairs.planner
         self._pace: ServedPace | None = None
         if pacing is not None:
-            servers = dict.fromkeys(tree.root for tree in plan.trees)
             self._pace = ServedPace(
                 run,
                 pacing,
-                servers,
                 dispensable(plan, pacing),
                 plan,
                 reforming,
@@ -452,7 +450,7 @@ class Scheduler:
             for each in self._ready:
                 run.post(each, Start())
             if self._pace is not None:
-                self._pace.begin()
+                self._pace.begin(buffer_elements)
                 self._presence.begin()
 
 

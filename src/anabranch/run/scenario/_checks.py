@@ -204,11 +204,6 @@ def check(scenario: Scenario, overlay: Overlay) -> None:
         try:
             if isinstance(route, ForestRoute):
                 _check_forest(scenario)
-                if route.within is not None and scenario.awareness is not None:
-                    raise PlanError(
-                        "groups with trees within are not formed again; leave [awareness] or "
-                        "within out"
-                    )
                 route = with_compute_times(route, scenario, overlay)
             plan = route.plan(overlay)
             if plan.groups:  # a file may have them too
@@ -231,6 +226,11 @@ def _check_forest(scenario: Scenario) -> None:
         )
     if scenario.auxiliary is not None:
         raise PlanError("a forest's trees have no auxiliary paths; leave [auxiliary] out")
+    has_within = any(isinstance(each, ForestRoute) and each.within for each in scenario.routes)
+    if has_within and scenario.awareness is not None:
+        raise PlanError(
+            "groups with trees within are not formed again; leave [awareness] or within out"
+        )
 
 
 def _check_groups(plan: Plan, scenario: Scenario, overlay: Overlay) -> None:
