@@ -737,7 +737,9 @@ def write(name: str, row: dict[str, Any], seed: int, keep: bool) -> None:
     path = common.RESULTS / "faults.json"
     systems = json.loads(path.read_text())["systems"] if path.exists() else {}
     if keep and name in systems:
-        row = row | {"faults": systems[name]["faults"] | row["faults"]}
+        of = {each: systems[name][each] for each in ("version", "measured_at")}
+        known = {fault: of | found for fault, found in systems[name]["faults"].items()}
+        row = row | {"faults": known | row["faults"]}
     systems[name] = row
     common.write(
         "faults",
@@ -790,7 +792,8 @@ def main() -> None:
                     + (", SAID WRONG" if run["said_wrong"] else ""),
                     flush=True,
                 )
-            row["faults"][fault] = summary(runs)
+            of = {each: row[each] for each in ("version", "measured_at")}
+            row["faults"][fault] = of | summary(runs)
         if not options.dry:
             write(name, row, options.first_seed, bool(options.only or options.fault))
     show(results)
