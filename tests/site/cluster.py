@@ -237,11 +237,13 @@ class Cluster:
         address = await scheduler.listen(("127.0.0.1", 0))
 
         async def begin(agent: SiteAgent, lanes: Network) -> None:
+            own = None if served is None else served(agent.welcome.site)
             await agent.start(
                 Transport(chunk_elements, chunk_elements, room_elements, strands),
                 lanes,
                 None if meter is None else meter(),
-                None if served is None else served(agent.welcome.site),
+                own,
+                0 if own is None else len(own.model),
             )
 
         cluster = cls(ports, scheduler, address, witness, begin, shaped, outbound_only)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-import msgspec
 import numpy as np
 
 from anabranch._typed_toml import Positive, Seconds, Table
@@ -113,7 +112,15 @@ class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="fores
         """Return how a forest of some sites alone is found: of given groups, what is left."""
         if not isinstance(self.search, GivenForest):
             return self
-        return msgspec.structs.replace(self, search=self.search.among(names))
+        return ForestRoute(
+            server=self.server,
+            search=self.search.among(names),
+            latency_weight=self.latency_weight,
+            spread_weight=self.spread_weight,
+            elements=self.elements,
+            compute_s=self.compute_s,
+            within=self.within,
+        )
 
     def problem(
         self,
