@@ -216,7 +216,7 @@ def check(scenario: Scenario, overlay: Overlay) -> None:
 def _check_forest(scenario: Scenario) -> None:
     if not scenario.is_served:
         raise PlanError(
-            "a forest's trees push to a model that one site serves, each at its own pace; give "
+            "a forest's trees push to a model that is served, each at its own pace; give "
             'pace = {kind = "asp"} or another than bsp, or [serve]'
         )
     if scenario.computes_ahead:
