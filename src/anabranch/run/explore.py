@@ -331,6 +331,13 @@ async def _run(
     wrong: list[str],
 ) -> str:
     loop = asyncio.get_running_loop()
+
+    def failed(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if error is not None and not isinstance(error, NetError):
+            wrong.append(f"{context['message']}: {type(error).__name__}: {error}")
+
+    loop.set_exception_handler(failed)
     network = SimulatedNetwork(loop, case.overlay, seed=case.seed, control_latency_s=0.005)  # type: ignore[arg-type]
     schedulers: list[Scheduler] = []
     journal = _Journal()

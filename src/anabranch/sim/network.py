@@ -24,7 +24,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 
-from anabranch.net.errors import LinkError, PeerError
+from anabranch.net.errors import LinkError, NetError, PeerError
 from anabranch.net.frames import PREFIX_BYTES
 from anabranch.net.messages import AnyMessage, Message, encode
 from anabranch.net.network import Address, Connection, Payload, Receiver, frozen
@@ -515,6 +515,9 @@ class _End:
                 sink.piece(0, memoryview(payload))
             sink.done()
         except Exception as error:  # our own fault: it ends the connection, as it does over TCP
+            if not isinstance(error, NetError):
+                what = f"{self.host.name} failed on a {type(message).__name__}"
+                self._loop.call_exception_handler({"message": what, "exception": error})
             self._shut()
             self._tell_other()
             self.receiver.on_closed(error)
