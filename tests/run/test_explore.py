@@ -6,8 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from anabranch.overlay import Link, Overlay, Site
+from anabranch.plan import Packed
 from anabranch.run import explore
 from anabranch.run.explore import make_case, minimised
+from anabranch.scheduler.admission import Admission
+from anabranch.scheduler.channels import Outcome
 from anabranch.scheduler.repair import Unsettled
 
 
@@ -32,6 +36,42 @@ def test_what_broke_a_promise_once_does_so_no_more() -> None:
     newcomers_lanes, last_one_alone = [200067059, 200107666], [200084227]
     for seed in [*newcomers_lanes, *last_one_alone]:
         assert explore.explore(make_case(seed)).violations == (), seed
+
+
+def test_a_newcomer_that_has_lost_its_only_lane_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, str]] = []
+    let_in, turn_away = Admission.let_in, Admission._turn_away
+
+    def part_first(self: Admission, number: int, holders: frozenset[int]) -> Outcome:
+        if 2 in self._newcomers.asking:
+            self._newcomers.parted(1, 2)
+        return let_in(self, number, holders)
+
+    def hear(self: Admission, site: int, reason: str) -> None:
+        told.append((site, reason))
+        turn_away(self, site, reason)
+
+    monkeypatch.setattr(Admission, "let_in", part_first)
+    monkeypatch.setattr(Admission, "_turn_away", hear)
+    links = tuple(Link(*pair, rate_bps=1e6) for pair in [(0, 1), (1, 0), (1, 2), (2, 1)])
+    admit = explore.Call(op=None, elements=10, source=None, at_once=False, admits=True)
+    case = replace(
+        make_case(0),
+        overlay=Overlay("line", tuple(Site(f"s{k}") for k in range(3)), links),
+        planner=Packed(),
+        calls=(admit, admit),
+        pauses_s=((0.0, 2.0),) * 3,
+        leaves_after=(2, 2, 2),
+        faults=(),
+        comes_s=(0.0, 0.0, 0.2),
+        come_back=False,
+        retries=False,
+        outbound_only=frozenset(),
+        state_times=1,
+    )
+    explored = explore.explore(case)
+    assert told == [(2, "its lanes to the others ended before it was let in")]
+    assert not any("hangs" in each for each in explored.violations)
 
 
 @pytest.mark.slow

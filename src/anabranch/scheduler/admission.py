@@ -124,7 +124,10 @@ class Admission:
         apart = {(a, b) for ends in self._newcomers.apart for a, b in permutations(ends, 2)}
         asking, cut = self._newcomers.asking, run.members.out_of_reach | apart
         losses = run.losses.returned(run.overlay, asking, cut)
-        sites = self._newcomers.asking - losses.lost
+        sites = asking - losses.lost
+        for site in sorted(asking - sites):
+            if any(site in ends for ends in apart):
+                self._turn_away(site, "its lanes to the others ended before it was let in")
         if not sites or run.channels.is_busy:
             return run.channels.admit(number, (), holders, run.channels.all.plan, follow)
         now_s = run.since_start_s()
@@ -187,8 +190,8 @@ class Admission:
             names = ", ".join(map(self._run.name, sorted(missing)))
             self._turn_away(
                 site,
-                f"{self._run.name(site)} does not reach the model while {names} is lost; let it "
-                "join again when that one is back",
+                f"{self._run.name(site)} does not reach the model without what is lost ({names}); "
+                "let it join again later",
             )
             return True
         return False
