@@ -229,6 +229,22 @@ def test_a_call_from_another_thread_is_an_error_there(how: str) -> None:
     assert "intruder calls into a simulation" in str(error)
 
 
+def test_an_interruption_is_not_a_deadlock() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        comes: asyncio.Future[None] = loop.create_future()
+        waits = loop.create_task(asyncio.wait_for(comes, None))
+        await asyncio.sleep(0)
+        comes.set_result(None)
+        loop._ready.clear()  # an interruption between taking a callback and running it loses it
+        assert not waits.done()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_virtually(main())
+
+
 def test_the_executor_works_in_place_and_takes_no_time() -> None:
     async def main() -> tuple[int, float]:
         loop = asyncio.get_running_loop()

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
@@ -82,5 +83,9 @@ def ending_on_interrupt() -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def _interrupt(number: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Do what Ctrl-C does: an event loop that runs is asked to end, and drops nothing."""
+    on_ctrl_c = signal.getsignal(signal.SIGINT)
+    if not callable(on_ctrl_c):  # a shell's background jobs ignore it
+        raise KeyboardInterrupt
+    on_ctrl_c(signal.SIGINT, frame)

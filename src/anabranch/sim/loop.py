@@ -20,6 +20,7 @@ from asyncio import events
 from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
+from contextlib import suppress
 from contextvars import Context
 from heapq import heappop, heappush
 from itertools import count
@@ -248,6 +249,12 @@ def run_virtually(main: Coroutine[Any, Any, T]) -> T:
 
     Raises:
         Deadlock: it can never end; says who waits for what.
+        KeyboardInterrupt: it was interrupted.
     """
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(main)
+        try:
+            return runner.run(main)
+        except KeyboardInterrupt:
+            with suppress(Deadlock):  # a callback that was just to run may be lost
+                runner.close()
+            raise
