@@ -89,10 +89,10 @@ def test_paths_are_simple_disjoint_and_in_order_of_delay(search, overlay):
 @given(overlay=overlays())
 def test_a_plan_with_the_paths_fits_its_overlay_and_comes_back_equal(search, overlay):
     for plan in all_plans(overlay):
-        richer = with_auxiliary(plan, search(overlay, plan))
+        richer = with_auxiliary(plan, overlay, search)
         richer.check_fits(overlay)
         assert loads(dumps(richer)) == richer
-        assert with_auxiliary(richer, {}) == plan
+        assert with_auxiliary(richer, overlay, lambda overlay, plan: {}) == plan
 
 
 @given(overlays(max_sites=5))

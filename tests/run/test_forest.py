@@ -18,6 +18,7 @@ from anabranch.overlay import load as load_overlay
 from anabranch.record import (
     Event,
     GroupsFormed,
+    LinkBytes,
     MessageRefused,
     PlanIssued,
     RunEnded,
@@ -368,6 +369,10 @@ def meshed(
     return happened
 
 
+AWARE = 'awareness = {kind = "passive", update_time_s = 2.0}'
+AUXILIARY = "auxiliary = {primary_busy_bound = 1}\nchunk_elements = 40"  # of 650
+
+
 def formed(happened: list[Event]) -> list[tuple[float, plans.Plan]]:
     """Return when workers moved in other groups, and the plans of these."""
     issued = {e.version: plans.loads(e.plan_json) for e in happened if isinstance(e, PlanIssued)}
@@ -391,6 +396,40 @@ def test_a_tree_whose_root_dies_is_formed_anew_and_again_when_it_is_back(tmp_pat
     assert max(np.diff(steps_s)) < 2 * np.median(np.diff(steps_s))
 
 
+@pytest.mark.parametrize("within", ["", "packed"])
+def test_auxiliary_paths_carry_what_trees_say(within: str, tmp_path: Path) -> None:
+    route, found = forest(LEFT + RIGHT, within=within), []
+    for name, more in (("with", AUXILIARY), ("without", "chunk_elements = 40")):
+        happened = events(tmp_path, route=route, more=more, name=name, overlay="internet2-9")
+        carried = {(e.source, e.target) for e in happened if isinstance(e, LinkBytes)}
+        found.append((losses(happened), carried))
+        [group] = plan_of(happened).groups
+        assert bool(group.plan.auxiliary) == (name == "with")
+    (with_losses, carry), (without_losses, carry_without) = found
+    assert [each[:2] for each in with_losses] == [each[:2] for each in without_losses]
+    # Sums are added up as they come, which is in another order.
+    with_l, without_l = ([each[2] for each in run] for run in (with_losses, without_losses))
+    assert with_l == pytest.approx(without_l, rel=1e-4)
+    assert carry >= carry_without
+    if not within:
+        assert carry > carry_without  # packed trees leave no link out
+
+
+def test_trees_whose_auxiliary_paths_lead_through_a_lost_site_are_formed_anew(
+    tmp_path: Path,
+) -> None:
+    fault = 'kind = "kill", site = "site4", at_s = 3.0'
+    happened = meshed(tmp_path, [fault], more=AUXILIARY)
+    through = [4 in group.plan.auxiliary_relays for group in plan_of(happened).groups]
+    assert any(through)
+    [(at_s, plan)] = formed(happened)
+    assert 3.0 < at_s < 5.0
+    assert not any(4 in group.plan.auxiliary_relays for group in plan.groups)
+    assert all(group.plan.auxiliary for group in plan.groups)
+    went = Counter(event.site for event in happened if isinstance(event, WorkerWent))
+    assert all(went[site] == UPDATES for site in range(8) if site != 4)
+
+
 def test_what_a_root_had_sent_before_it_died_is_taken(tmp_path: Path) -> None:
     faults = [
         'kind = "kill", site = "site2", at_s = 3.38, for_s = 1.0',
@@ -399,7 +438,7 @@ def test_what_a_root_had_sent_before_it_died_is_taken(tmp_path: Path) -> None:
     assert formed(meshed(tmp_path, faults, '{kind = "safa", fraction = 0.5}', network=17))
 
 
-@seeds(6, 16)
+@seeds(6, 100)
 def test_trees_are_formed_anew_whatever_dies_comes_back_or_becomes_slow(
     seed: int, tmp_path: Path
 ) -> None:
@@ -414,10 +453,76 @@ def test_trees_are_formed_anew_whatever_dies_comes_back_or_becomes_slow(
             f'kind = "slow", site = "site{rng.integers(0, 8)}", at_s = {rng.uniform(0, 5):.3f}, '
             f"for_s = {rng.choice([1.0, 4.0, 20.0])}, factor = {rng.choice([1.5, 3.0, 6.0])}"
         )
-    aware = 'awareness = {kind = "passive", update_time_s = 2.0}' if rng.random() < 0.5 else ""
+    more = f"{AWARE}\n" if rng.random() < 0.5 else ""
     pace, network = PACES[seed % len(PACES)], int(rng.integers(0, 50))
-    happened = meshed(tmp_path, faults, pace, aware, network)
+    if rng.random() < 0.5:
+        more += AUXILIARY
+    happened = meshed(tmp_path, faults, pace, more, network)
     assert 1 <= len([event for event in happened if isinstance(event, SiteLost)]) <= 3
+
+
+def kill(site: int, at_s: float, for_s: float) -> str:
+    return f'kind = "kill", site = "site{site}", at_s = {at_s}, for_s = {for_s}'
+
+
+def slow(site: int, at_s: float, for_s: float, factor: float) -> str:
+    return f'kind = "slow", site = "site{site}", at_s = {at_s}, for_s = {for_s}, factor = {factor}'
+
+
+@pytest.mark.parametrize(
+    ("pace", "network", "more", "faults"),
+    [
+        pytest.param(
+            *('{kind = "ssp", lead = 2}', 8, AWARE),
+            [kill(3, 2.446, 0.02), kill(1, 5.824, 1), kill(0, 2.715, 3), slow(7, 0.084, 20, 1.5)],
+            id="another group with the same first worker has its epoch",
+        ),
+        pytest.param(
+            *('{kind = "safa", fraction = 0.5}', 49, AWARE),
+            [kill(1, 4.611, 3), kill(5, 5.578, 1)],
+            id="all have finished but one that is back and in no group yet",
+        ),
+        pytest.param(
+            *('{kind = "r2sp"}', 5, ""),
+            [kill(5, 4.753, 1), kill(1, 1.216, 30), kill(7, 5.640, 1)],
+            id="one is back whose way leads through one that is not",
+        ),
+        pytest.param(
+            *('{kind = "waves"}', 49, AWARE),
+            [kill(3, 2.593, 1), kill(7, 3.885, 0.3), kill(2, 4.801, 0.02), slow(4, 2.01, 1, 3)],
+            id="one that is in no group has a neighbour that dies",
+        ),
+        pytest.param(
+            *('{kind = "safa", fraction = 0.5}', 29, ""),
+            [kill(7, 3.031, 1), kill(0, 5.504, 3), kill(5, 3.598, 0.02)],
+            id="an update waits for its step when its group is no more",
+        ),
+        pytest.param(
+            *('{kind = "safa", fraction = 0.5}', 7, AWARE),
+            [kill(4, 4.178, 3), kill(3, 4.771, 0.3), slow(3, 1.323, 4, 3)],
+            id="a leaf is lost while another forest is searched for",
+        ),
+        pytest.param(
+            *('{kind = "asp"}', 29, AUXILIARY),
+            [kill(2, 5.878, 0.3)],
+            id="all that a group has left to do is given up",
+        ),
+        pytest.param(
+            *('{kind = "safa", fraction = 0.5}', 12, AUXILIARY),
+            [
+                kill(5, 2.542, 30),
+                kill(7, 4.036, 0.02),
+                kill(6, 1.877, 0.02),
+                slow(7, 2.891, 20, 1.5),
+            ],
+            id="what was sent to one that died comes to its next process",
+        ),
+    ],
+)
+def test_runs_that_hung_or_ended_do_so_no_more(
+    pace: str, network: int, more: str, faults: list[str], tmp_path: Path
+) -> None:
+    meshed(tmp_path, faults, pace, more, network)
 
 
 def test_a_worker_that_becomes_slow_no_longer_holds_up_its_tree(tmp_path: Path) -> None:

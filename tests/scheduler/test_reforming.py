@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -128,6 +129,41 @@ def test_a_forest_that_was_looked_for_before_a_loss_is_not_taken_after_it() -> N
     assert not reforming.accept(found, is_free=True, now_s=0.0)
     again = look(reforming)
     assert again is None or all(0 not in group.workers for group in again.plan.groups)
+
+
+def test_a_leaf_that_is_lost_is_in_no_forest_until_it_is_back() -> None:
+    reforming = follows()
+    slowed(reforming, 2, 9.0)
+    found = look(reforming)
+    assert found is not None
+    reforming.missing({4})
+    assert not reforming.accept(found, is_free=True, now_s=0.0)
+    again = look(reforming)
+    assert again is not None
+    assert {worker for group in again.plan.groups for worker in group.workers} == {*range(7)} - {4}
+    reforming.missing(())
+    assert not reforming.accept(again, is_free=True, now_s=0.0)
+    again = look(reforming)
+    assert again is not None
+    assert {worker for group in again.plan.groups for worker in group.workers} == {*range(7)}
+
+
+def test_groups_stay_with_their_auxiliary_paths_unless_one_leads_through_a_lost_site() -> None:
+    names = [site.name for site in OVERLAY.sites]
+    route = ForestRoute(server=names[SERVER], search=GivenForest(groups=((names[0], names[1]),)))
+    compute_s, search = {0: 1.0, 1: 1.0}, partial(plans.disjoint_paths, most=1)
+    problem = route.problem(OVERLAY, SERVER, compute_s, ELEMENTS)
+    plan = plans.with_auxiliary(route.formed(problem, 1), OVERLAY, search)
+    [before] = plan.groups
+    relays = before.plan.auxiliary_relays - {SERVER, 0, 1}
+    assert relays
+    assert relays < {*range(2, SERVER)}
+    for lost in range(2, SERVER):
+        reforming = Reforming(route, plan, OVERLAY, compute_s, ELEMENTS, search=search)
+        [after] = reforming.without({lost}, "it is lost").plan.groups
+        assert (after == before) == (lost not in relays)
+        assert lost not in after.plan.auxiliary_relays
+        assert after.plan.auxiliary
 
 
 def test_a_forest_that_comes_while_another_is_formed_is_looked_for_again() -> None:

@@ -76,9 +76,9 @@ def draw_plan(rng: np.random.Generator, overlay: Overlay, version: int) -> Plan:
             plan = fapt(guess, roots=int(rng.integers(1, n + 1)), version=version)
     match rng.integers(3):
         case 0:
-            return with_auxiliary(plan, disjoint_paths(guess, plan))
+            return with_auxiliary(plan, guess, disjoint_paths)
         case 1:
-            return with_auxiliary(plan, algorithm_3(guess, plan))
+            return with_auxiliary(plan, guess, algorithm_3)
     return plan
 
 

@@ -231,3 +231,16 @@ def test_weights_that_float32_cannot_hold_leave_the_model_finite() -> None:
         push(partition, worker, 1, model(worker))
     partition.apply([(0, 1), (1, 1)], [1e-300, 3e-300])
     np.testing.assert_array_equal(parameters(partition), model()[OWN])
+
+
+def test_of_workers_that_move_in_other_groups_what_is_all_here_still_counts() -> None:
+    partition = make(Sgd(learning_rate=0.5))
+    gradients, before = model(1), parameters(partition)
+    take(partition, ((0, 3), (1, 3)), gradients, 2.0, 1.0)
+    push(partition, 2, 3, gradients, chunk=1)  # not all
+    partition.forget({0, 1, 2})
+    assert not partition.is_here(((2, 3),))
+    partition.apply([(0, 3), (1, 3)])
+    np.testing.assert_allclose(parameters(partition), before - gradients[OWN] / 3, rtol=1e-4)
+    with pytest.raises(OutOfPlaceMessage, match="is not here"):
+        partition.apply([(2, 3)])

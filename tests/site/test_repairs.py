@@ -29,7 +29,7 @@ _LATE_S = 9.0  # by then the scheduler gives up a site whose lanes are whole
 
 def plan_of(overlay: Overlay, version: int = 1, previous: Plan | None = None) -> Plan:
     plan = Packed().plan(overlay, version=version)
-    return with_auxiliary(plan, Auxiliary(primary_busy_bound=1).paths(overlay, plan))
+    return with_auxiliary(plan, overlay, Auxiliary(primary_busy_bound=1).paths)
 
 
 async def begin(

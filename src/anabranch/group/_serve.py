@@ -110,7 +110,7 @@ class Service:
     def plan(self, believed: Overlay, version: int = 1, previous: Plan | None = None) -> Plan:
         """Return a plan with its auxiliary paths."""
         plan = self.planner.plan(believed, version=version, previous=previous)
-        return plans.with_auxiliary(plan, self._search(believed, plan))
+        return plans.with_auxiliary(plan, believed, self._search)
 
     def _search(
         self, overlay: Overlay, plan: Plan

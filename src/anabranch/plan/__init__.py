@@ -6,7 +6,13 @@ A planner is a value that plans (:class:`Planner`). Those that there are stand i
 
 from typing import get_args as _get_args
 
-from anabranch.plan._auxiliary import Auxiliary, algorithm_3, disjoint_paths, with_auxiliary
+from anabranch.plan._auxiliary import (
+    Auxiliary,
+    PathSearch,
+    algorithm_3,
+    disjoint_paths,
+    with_auxiliary,
+)
 from anabranch.plan._balanced import Balanced, balanced
 from anabranch.plan._delay import down_delays_s_per_bit, up_delays_s_per_bit
 from anabranch.plan._fapt import Fapt, fapt
@@ -80,6 +86,7 @@ __all__ = [
     "Group",
     "LocalForest",
     "Packed",
+    "PathSearch",
     "Place",
     "Plan",
     "PlanError",

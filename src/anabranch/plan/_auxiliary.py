@@ -15,7 +15,7 @@ Both take links one by one in the direction that data flows, with the transfer d
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import pairwise
@@ -30,6 +30,9 @@ from anabranch.plan._model import Plan, PlanError
 
 _SLOWEST = 10.0  # times its primary's delay an auxiliary path may have
 _Paths = dict[tuple[int, int], tuple[tuple[int, ...], ...]]
+
+PathSearch = Callable[[Overlay, Plan], Mapping[tuple[int, int], tuple[tuple[int, ...], ...]]]
+"""Finds a plan's auxiliary paths on an overlay."""
 
 
 class Auxiliary(Table, frozen=True, kw_only=True):
@@ -56,15 +59,18 @@ class Auxiliary(Table, frozen=True, kw_only=True):
         return disjoint_paths(overlay, plan, slowest=_SLOWEST)
 
 
-def with_auxiliary(
-    plan: Plan, paths: Mapping[tuple[int, int], tuple[tuple[int, ...], ...]]
-) -> Plan:
-    """Return the plan with these auxiliary paths in place of its own.
+def with_auxiliary(plan: Plan, overlay: Overlay, search: PathSearch) -> Plan:
+    """Return a plan with the auxiliary paths that a search finds, in place of its own.
+
+    Where it has groups these have them, each its own.
 
     Raises:
         PlanError: a path that a plan cannot have, see :class:`Plan`.
     """
-    return replace(plan, auxiliary=paths)
+    groups = tuple(
+        replace(group, plan=with_auxiliary(group.plan, overlay, search)) for group in plan.groups
+    )
+    return replace(plan, auxiliary={} if groups else search(overlay, plan), groups=groups)
 
 
 def algorithm_3(overlay: Overlay, plan: Plan) -> _Paths:

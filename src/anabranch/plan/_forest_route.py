@@ -238,12 +238,17 @@ def forest_costs(problem: ForestProblem, plan: Plan) -> ForestCosts:
     )
 
 
-def with_kept_groups(plan: Plan, previous: Plan) -> Plan:
+def with_kept_groups(plan: Plan, previous: Plan, lost: Collection[int] = ()) -> Plan:
     """Return a plan of which the groups that another one has too have that one's plans.
 
-    Who is in such a group need not hear of the change.
+    Who is in such a group need not hear of the change. Its auxiliary paths stay too, unless one
+    leads through a site that is lost.
     """
-    known = {_way_of(group): group for group in previous.groups}
+    known = {
+        _way_of(group): group
+        for group in previous.groups
+        if not group.plan.auxiliary_relays & {*lost}
+    }
     return replace(plan, groups=tuple(known.get(_way_of(each), each) for each in plan.groups))
 
 

@@ -205,6 +205,17 @@ class Plan:
         """The sites that the trees span; others may relay."""
         return _members(self.trees[0].up)
 
+    @property
+    def all_auxiliary(self) -> dict[tuple[int, int], tuple[tuple[int, ...], ...]]:
+        """The auxiliary paths of this plan and of its groups'."""
+        plans = (self, *(group.plan for group in self.groups))
+        return {ends: paths for plan in plans for ends, paths in plan.auxiliary.items()}
+
+    @property
+    def auxiliary_relays(self) -> set[int]:
+        """The sites that this plan's auxiliary paths pass between their ends."""
+        return {site for paths in self.auxiliary.values() for path in paths for site in path[1:-1]}
+
     def path(self, source: int, target: int) -> tuple[int, ...]:
         """Return the sites a message between two tree neighbours passes, both ends included."""
         return self.routes.get((source, target), (source, target))

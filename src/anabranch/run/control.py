@@ -35,7 +35,7 @@ from anabranch.run.scenario import Scenario, check_real, with_compute_times
 from anabranch.run.scenario.tasks import Exchange, Own
 from anabranch.run.stdin import at_end_of_stdin
 from anabranch.run.work import buffer_elements, describe
-from anabranch.scheduler.awareness import Awareness, Search
+from anabranch.scheduler.awareness import Awareness
 from anabranch.scheduler.channels import Chunking, Dispatching
 from anabranch.scheduler.chunking import chunk_elements
 from anabranch.scheduler.dispatch import needed_window
@@ -324,7 +324,7 @@ def _plan(
         elements=elements,
         chunk_elements=scenario.chunk_elements_of(elements or _LARGE_ELEMENTS),
     )
-    return plans.with_auxiliary(plan, _search(scenario)(believed, plan))
+    return plans.with_auxiliary(plan, believed, _search(scenario))
 
 
 def _forest_elements(scenario: Scenario, overlay: Overlay) -> int | None:
@@ -341,7 +341,7 @@ def _believed(scenario: Scenario, overlay: Overlay) -> Overlay:
     return overlay if scenario.awareness is None else scenario.awareness.believed(overlay)
 
 
-def _search(scenario: Scenario) -> Search:
+def _search(scenario: Scenario) -> plans.PathSearch:
     """Return what finds the auxiliary paths that a scenario asks for."""
     if scenario.auxiliary is None:
         return lambda overlay, plan: {}
@@ -419,6 +419,7 @@ def _reforming(scenario: Scenario, believed: Overlay, plan: Plan) -> Reforming |
         _forest_elements(scenario, believed),
         LEAST_CHANGE if asked is None or asked.update_rate is None else asked.update_rate,
         LEAST_GAIN if asked is None or asked.least_gain is None else asked.least_gain,
+        _search(scenario),
     )
 
 

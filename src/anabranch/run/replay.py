@@ -42,7 +42,14 @@ from anabranch.record.events import (
     kind_of,
 )
 from anabranch.run.scenario import Scenario
-from anabranch.scheduler.pacing import Decision, PaceBook, events_of, groups_of, led_through
+from anabranch.scheduler.pacing import (
+    Decision,
+    PaceBook,
+    events_of,
+    groups_of,
+    led_through,
+    lost_between,
+)
 
 _Told = (
     ProceedAsked
@@ -162,6 +169,7 @@ class _Player:
         self._book = book
         self._plan = self._next = plan  # in force, and to be
         self._servers = {tree.root for tree in plan.trees}
+        self._lost: set[int] = set()
         self._begun = False
         self._due: deque[_Decided] = deque()  # decided, and not met in the log yet
         self.told = self.decided = 0
@@ -236,6 +244,7 @@ class _Player:
                 return book.look(event.at_s)
             case SiteLost():
                 broken = led_through(self._plan, book, event.site)
+                self._lost.add(event.site)
                 return book.lost(event.site, event.at_s, broken)
             case PlanIssued():
                 self._next = plans.loads(event.plan_json)
@@ -245,7 +254,9 @@ class _Player:
                 self._plan = self._next
                 return book.formed(event.at_s)
             case SiteJoined():
-                return book.joined(event.site, event.at_s)
+                self._lost.discard(event.site)
+                is_cut_off = bool(lost_between(self._plan, event.site, self._lost))
+                return book.joined(event.site, event.at_s, is_cut_off)
             case RunStopping():
                 book.close()
                 return ()

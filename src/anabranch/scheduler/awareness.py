@@ -7,7 +7,7 @@ learn of it: parameters, as scenario files spell them, that make the `Awareness`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from typing import Annotated, Literal
 
@@ -17,7 +17,7 @@ from anabranch._typed_toml import Positive, Seconds, Table
 from anabranch.net.messages import LinkRate
 from anabranch.net.throughput import Estimate
 from anabranch.overlay import Overlay
-from anabranch.plan import Plan, steady_rate_bps
+from anabranch.plan import PathSearch, Plan, steady_rate_bps
 from anabranch.scheduler import losses as losing
 from anabranch.scheduler.collector import Collector, equal_rates
 from anabranch.scheduler.losses import Losses
@@ -27,9 +27,6 @@ from anabranch.scheduler.reforming import Reforming
 
 _ELEMENT_BYTES = 4
 _SAMPLE_S = 5.0  # how far apart, at least, are the looks that the forecast is learnt from
-
-Search = Callable[[Overlay, Plan], Mapping[tuple[int, int], tuple[tuple[int, ...], ...]]]
-"""Finds a plan's auxiliary paths on an overlay."""
 
 
 class Awareness:
@@ -48,7 +45,7 @@ class Awareness:
         self,
         update_time_s: float,
         policy: Policy | Reforming,
-        search: Search,
+        search: PathSearch,
         chunk_elements_of: Callable[[int], int],
         collector: Collector | None,
         truth: Overlay,
@@ -177,7 +174,7 @@ class Passive(_Looks, frozen=True, kw_only=True, tag_field="kind", tag="passive"
         self,
         plan: Plan,
         planner: Planner,
-        search: Search,
+        search: PathSearch,
         chunk_elements_of: Callable[[int], int],
         overlay: Overlay,
         reforming: Reforming | None = None,
@@ -219,7 +216,7 @@ class Oracle(_Looks, frozen=True, kw_only=True, tag_field="kind", tag="oracle"):
         self,
         plan: Plan,
         planner: Planner,
-        search: Search,
+        search: PathSearch,
         chunk_elements_of: Callable[[int], int],
         overlay: Overlay,
         reforming: Reforming | None = None,

@@ -253,8 +253,8 @@ class PaceBook:
 
     @property
     def is_over(self) -> bool:
-        """Whether no worker takes part any more."""
-        return not self._workers
+        """Whether no worker takes part any more, nor is about to in groups to be formed."""
+        return not self._workers and not self.homeless
 
     def holds(self, worker: int, samples: int) -> None:
         """Take note of how many samples a worker trains on, before the run begins."""
@@ -465,11 +465,20 @@ class PaceBook:
         forgotten = Decision((), under_way, (), self._ledger.version)
         return (forgotten, *decisions)
 
-    def joined(self, worker: int, now_s: float) -> tuple[Decision, ...]:
-        """Let a site that was lost take part again, if it computes and anything is left to do."""
+    def joined(self, worker: int, now_s: float, is_cut_off: bool = False) -> tuple[Decision, ...]:
+        """Let a site that was lost take part again, if it computes and anything is left to do.
+
+        Args:
+            worker: which.
+            now_s: the time.
+            is_cut_off: whether its group's way from it to the server leads through a site that is
+                lost. The group is to be formed anew.
+        """
         assert worker not in self._workers
         if worker not in self._all or self.is_over or self._closed:
             return ()
+        if is_cut_off:
+            self._draining.add(self._lead[worker])
         if worker not in self._lead:
             if self.made(worker) < self._updates:
                 self.homeless[worker] = None
@@ -606,7 +615,12 @@ class PaceBook:
         self._next = None
         self._draining = set()
         self._resting.clear()
-        decisions: list[Decision] = []
+        # What they computed last was given up, and nothing is left for them to do.
+        done = tuple(worker for worker in self._workers if worker not in self._lead)
+        for worker in done:
+            del self._workers[worker]
+            self._load.leave(worker)
+        decisions = [Decision((), (), (), self._ledger.version, done)] if done else []
         for lead in begins:
             if self._groups[lead]:
                 decisions += self._book(self._join(lead, now_s), now_s)
@@ -809,19 +823,31 @@ def led_through(plan: Plan, pacing: PaceBook, site: int) -> tuple[int, ...]:
     return tuple(
         group.workers[0]
         for group in plan.groups
-        if (left := pacing.left_of(group.workers)) and site in plans.in_between(group.plan, left)
+        if (left := pacing.left_of(group.workers)) and site in needed(group.plan, left)
     )
+
+
+def needed(plan: Plan, workers: Collection[int]) -> set[int]:
+    """Return the sites that what some workers of a group say may pass, or what is said to them.
+
+    Relays of auxiliary paths are: what is at one when it dies is not sent again.
+    """
+    return plans.in_between(plan, workers) | plan.auxiliary_relays
+
+
+def lost_between(plan: Plan, worker: int, lost: Collection[int]) -> frozenset[int]:
+    """Return the lost sites that a worker's group needs between it and the servers."""
+    ways = (group.plan for group in plan.groups if worker in group.workers)
+    return frozenset(site for way in ways for site in needed(way, [worker]) & {*lost} - {worker})
 
 
 def dispensable(plan: Plan, pacing: PaceBook) -> set[int]:
     """Return the sites whose death leaves the others a way to every server and back."""
-    # What is at a relay of an auxiliary path when it dies is not sent again.
-    needed = {site for paths in plan.auxiliary.values() for path in paths for site in path[1:-1]}
     if plan.groups:
         return {site for site in range(plan.size) if not led_through(plan, pacing, site)}
     if pacing.adds_up:
-        return set(range(plan.size)) - needed - plans.in_between(plan, pacing.workers)
-    needed.update(tree.root for tree in plan.trees)
+        return set(range(plan.size)) - needed(plan, pacing.workers)
+    passed = plan.auxiliary_relays | {tree.root for tree in plan.trees}
     for tree, site in product(range(len(plan.trees)), pacing.workers):
-        needed.update(plan.way_up(tree, site)[1:], plan.way_down(tree, site)[:-1])
-    return set(range(plan.size)) - needed
+        passed.update(plan.way_up(tree, site)[1:], plan.way_down(tree, site)[:-1])
+    return set(range(plan.size)) - passed

@@ -178,9 +178,11 @@ class Planning:
         """Go on with what a look at plans has found."""
         if self._run.is_over:
             return
-        if replan is not None and self._form_groups is not None:
-            self._form_groups(replan)
-        elif replan is not None:
+        if self._form_groups is not None:
+            if replan is not None:
+                self._form_groups(replan)
+            return  # groups that stay keep their paths
+        if replan is not None:
             self._run.channels.issue(replan.plan)
             self._remember()
             self._run.note(event_of(replan, self._run.since_start_s()))
@@ -192,4 +194,4 @@ class Planning:
 
 
 def _flat(plan: Plan) -> tuple[Path, ...]:
-    return tuple(path for paths in plan.auxiliary.values() for path in paths)
+    return tuple(path for paths in plan.all_auxiliary.values() for path in paths)

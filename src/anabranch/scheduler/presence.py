@@ -117,7 +117,7 @@ class Presence:
     def _greet_newcomer(self, site: int) -> None:
         self._greet(site)
         if self._pace is not None:
-            for changed in self._pace.epochs_changed(dict.fromkeys(self._pace.book.epochs, 0)):
+            for changed in self._pace.epochs_changed({}):
                 self._run.post(site, changed)
 
     def _is_connected(self, site: int) -> bool:

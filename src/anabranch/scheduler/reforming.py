@@ -16,7 +16,7 @@ from statistics import median
 
 from anabranch import plan as plans
 from anabranch.overlay import Overlay
-from anabranch.plan import ForestProblem, ForestRoute, Plan
+from anabranch.plan import ForestProblem, ForestRoute, PathSearch, Plan
 from anabranch.scheduler.policy import Replan, changes, named_changes
 
 _LATEST = 5  # updates of a site that its compute time is the median of
@@ -39,6 +39,7 @@ class Reforming:
         elements: of the model; None where that is not known.
         update_rate: how much a link or a compute time must have changed to count, relative.
         least_gain: how many more updates a second another forest must make, relative.
+        search: finds auxiliary paths.
 
     Attributes:
         plan: the forest that the run has, or is about to have.
@@ -54,8 +55,10 @@ class Reforming:
         elements: int | None,
         update_rate: float = LEAST_CHANGE,
         least_gain: float = LEAST_GAIN,
+        search: PathSearch = lambda overlay, plan: {},
     ) -> None:
         self._route = route
+        self._find_paths = search
         self.plan = plan
         self.made_for = self._belief = believed
         self._elements = elements
@@ -77,6 +80,11 @@ class Reforming:
         latest.append(seconds)
         if len(latest) >= _ENOUGH:  # anew, as a search may go on with what was known
             self._compute_s = {**self._compute_s, site: median(latest)}
+
+    def missing(self, lost: Collection[int]) -> None:
+        """Take note of which sites are not there now: what was found with others does not count."""
+        self._lost = frozenset(lost)
+        self._taken += 1
 
     def finished(self, workers: Collection[int]) -> None:
         """Take note that workers have nothing left to do; they may still relay."""
@@ -186,5 +194,6 @@ class Reforming:
         left = {place[site]: compute_s[site] for site in sorted(self._training())}
         route = self._route.among({rest.overlay.sites[site].name for site in left})
         problem = route.problem(rest.overlay, place[self._server], left, self._elements)
-        found = rest.widen(route.formed(problem, self._top + 1))
-        return plans.with_kept_groups(found, self.plan)
+        found = route.formed(problem, self._top + 1)
+        found = rest.widen(plans.with_auxiliary(found, rest.overlay, self._find_paths))
+        return plans.with_kept_groups(found, self.plan, self._lost)

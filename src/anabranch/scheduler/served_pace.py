@@ -21,7 +21,15 @@ from anabranch.net.messages import (
 )
 from anabranch.plan import Plan
 from anabranch.record import events
-from anabranch.scheduler.pacing import Decision, PaceBook, events_of, groups_of, led_through
+from anabranch.scheduler.pacing import (
+    Decision,
+    PaceBook,
+    events_of,
+    groups_of,
+    led_through,
+    lost_between,
+    needed,
+)
 from anabranch.scheduler.policy import Replan, event_of
 from anabranch.scheduler.reforming import Reforming
 from anabranch.scheduler.run import LONGEST_S, Run
@@ -72,7 +80,7 @@ class ServedPace:
         self._servers: tuple[int, ...] = ()  # that hold the model, as they are told
         self._dispensable = dispensable
         self._workers = frozenset(book.workers)
-        self._told_epochs = dict.fromkeys(book.epochs, 0)  # of groups' sums
+        self._told_epochs: dict[int, int] = {}  # of groups' sums, by their plans' versions
         self._held: dict[int, int] = {}  # samples, by worker, where they count
         self._is_over_told = False
         self._timer: asyncio.TimerHandle | None = None  # to look at the pace
@@ -81,16 +89,23 @@ class ServedPace:
         """Return who takes part in groups' sums now, as sites are told that know of some epochs.
 
         Args:
-            told: the latest epoch of each group that is known.
+            told: the latest epoch that is known of each group, by its plan's version: another
+                group may have the same first worker.
         """
         versions = {group.workers[0]: group.plan.version for group in self._in_force.groups}
-        return [
+        found = [
             EpochChanged(
                 epoch, *self.book.sums_of(lead), versions.get(lead, self._in_force.version)
             )
             for lead, epoch in self.book.epochs.items()
-            if epoch > told.get(lead, 0)
         ]
+        return [each for each in found if each.epoch > told.get(each.version, 0)]
+
+    def _tell_epochs(self) -> None:
+        """Tell all sites of the groups whose sums have changed who takes part."""
+        for changed in self.epochs_changed(self._told_epochs):
+            self._run.broadcast(changed)
+            self._told_epochs[changed.version] = changed.epoch
 
     def holds(self, site: int, samples: int) -> None:
         """Hear how many samples a site trains on, before the run begins."""
@@ -167,10 +182,13 @@ class ServedPace:
 
     def joined(self, site: int, now_s: float) -> None:
         """Let a site that has joined again take part."""
-        self._act(self.book.joined(site, now_s), now_s)
+        if self._reforming is not None:
+            self._reforming.missing(self._run.lost)
+        is_cut_off = bool(lost_between(self._in_force, site, self._run.lost))
+        self._act(self.book.joined(site, now_s, is_cut_off), now_s)
         if self.book.is_over:
             self._run.post(site, PaceOver())
-        elif site in self.book.homeless:
+        elif is_cut_off or site in self.book.homeless:
             self._form_anew(f"{self._run.name(site)} is back", now_s)
 
     def awaits(self, site: int) -> frozenset[int]:
@@ -181,10 +199,7 @@ class ServedPace:
         lost = frozenset(self._run.lost) - {site}
         if self._reforming is not None:
             return lost if self._reforming.is_out_of_reach(site, lost) else frozenset()
-        for group in self._in_force.groups:
-            if site in group.workers:
-                return lost & plans.in_between(group.plan, [site])
-        return frozenset()
+        return lost_between(self._in_force, site, lost)
 
     @property
     def takes_nobody(self) -> bool:
@@ -212,6 +227,8 @@ class ServedPace:
 
     def lost(self, site: int, now_s: float) -> None:
         """Go on without a site."""
+        if self._reforming is not None:
+            self._reforming.missing(self._run.lost)
         broken = led_through(self._in_force, self.book, site)
         is_needed = bool(broken) or self._is_to_lead_through(site)
         self._awaited.discard(site)
@@ -239,7 +256,7 @@ class ServedPace:
     def _is_to_lead_through(self, site: int) -> bool:
         """Return whether groups that are to be need a site on their way."""
         return self._wanted is not None and any(
-            site in plans.in_between(group.plan, group.workers) for group in self._wanted.groups
+            site in needed(group.plan, group.workers) for group in self._wanted.groups
         )
 
     def _form_anew(self, why: str, now_s: float) -> None:
@@ -282,9 +299,7 @@ class ServedPace:
             self._timer = None
 
     def _act(self, decisions: tuple[Decision, ...], now_s: float) -> None:
-        for changed in self.epochs_changed(self._told_epochs):
-            self._run.broadcast(changed)
-        self._told_epochs = dict(self.book.epochs)
+        self._tell_epochs()
         for decision in decisions:
             self._run.note(*events_of(decision, now_s))
             advance = Advance(
@@ -315,9 +330,7 @@ class ServedPace:
     def _send_last(self) -> None:
         """Send the model to all workers that are here, as it is now that no step follows."""
         pulls = self.book.last_pulls({*self._run.sessions} - {*self._run.newcomers})
-        for changed in self.epochs_changed(self._told_epochs):
-            self._run.broadcast(changed)
-        self._told_epochs = dict(self.book.epochs)
+        self._tell_epochs()
         for server in self._servers:
             self._run.post(server, Advance((), (), pulls, ()))
 

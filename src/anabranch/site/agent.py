@@ -228,7 +228,7 @@ class SiteAgent:
         self.stamp, self.arriving = self._instruments.stamp, self._instruments.arriving
         self.tell_time, self.hear_time = self._instruments.tell_time, self._instruments.hear_time
         plan = self._collectives.plan
-        self._plane.use_auxiliary(plan.auxiliary)
+        self._plane.use_auxiliary(plan.all_auxiliary)
         if served is not None:
             self._serving = Serving(
                 self._scheduler,
@@ -412,8 +412,8 @@ class SiteAgent:
                 self._serving.change_epoch(message)
             case EpochChanged() if self._plane is None:
                 self._epochs[message.version] = message
-            case Reform() if self._serving is not None:
-                self._serving.reform(message)
+            case Reform() if self._plane is not None and self._serving is not None:
+                self._plane.use_auxiliary(self._serving.reform(message).all_auxiliary)
             case Reform() if self._plane is None:  # nothing comes here yet
                 self._reforms.append(message)
                 self._scheduler.post(Reformed(plans.loads(message.plan_json).version))
@@ -428,7 +428,7 @@ class SiteAgent:
         """Take the paths of a plan, unless the scheduler has told of later ones."""
         if self._plane is not None:
             version, paths = self._auxiliary
-            self._plane.use_auxiliary(paths if version >= plan.version else plan.auxiliary)
+            self._plane.use_auxiliary(paths if version >= plan.version else plan.all_auxiliary)
 
     def _stand(self) -> None:
         """Tell a scheduler that was restarted how far this site is, and what it may have missed."""

@@ -208,6 +208,7 @@ class DataPlane:
         self._running: dict[int, _Running] = {}
         self._relaying: Counter[tuple[Path, int]] = Counter()  # by route and sender's incarnation
         self._served: dict[int, Served] = {}  # where the model is, by the plan's version
+        self._serves_since: int | None = None
         self._lost: set[int] = set()  # neighbours whose lanes have ended
         self._silent: dict[int, set[Connection]] = {}  # by neighbour: those that say nothing
         self._offers = Offers()  # of neighbours that take no connections
@@ -365,9 +366,15 @@ class DataPlane:
         if spread.is_complete and reduction.is_complete and not running.ended.done():
             running.ended.set_result(None)
 
-    def serve(self, served: dict[int, Served]) -> None:
-        """Take part in push and pull, under plans of these versions."""
-        self._served = served
+    def serve(self, served: dict[int, Served], since: int) -> None:
+        """Take part in push and pull.
+
+        Args:
+            served: by the versions of the plans that this site moves by.
+            since: the version of the plan that it began with. What still comes of others before
+                it is for an earlier process of this site, and thrown away.
+        """
+        self._served, self._serves_since = served, since
 
     def act(self, actions: Sequence[Action]) -> None:
         """Do what follows from a push or a step of a served model."""
@@ -494,7 +501,7 @@ class DataPlane:
             self._silent.pop(neighbour, None)
             self._offers.drop(neighbour)
             self._offering.withdraw(neighbour)
-            if not self._served and not self.config.repairs:
+            if self._serves_since is None and not self.config.repairs:
                 self._set_failure(error)
             elif neighbour in self._lanes:
                 self._lanes[neighbour].drop()
@@ -731,10 +738,12 @@ class DataPlane:
             receipt = half.receive(message, payload_bytes)  # type: ignore[arg-type]
         elif op_of(message.terms) != Op.STEP:
             receipt = self._exchanges.receive(message, payload_bytes)
-        elif not self._served:
+        elif self._serves_since is None:
             raise OutOfPlaceMessage("an update or a model, which nothing serves here")
         else:
             served = self._served.get(message.version)
+            if served is None and message.version < self._serves_since:
+                return Sink()
             if served is None:
                 raise OutOfPlaceMessage(
                     f"an update or a model under plan version {message.version}, where "

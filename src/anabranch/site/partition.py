@@ -189,9 +189,11 @@ class ServerPartition:
             self._settle(update)
 
     def forget(self, workers: Collection[int]) -> None:
-        """Forget what has come of workers' updates, of which none will become part of the model."""
-        for each in [each for each in self._incoming if any(of in workers for of, _ in each)]:
-            del self._incoming[each]
+        """Forget what has come in part of workers' updates; what is all here may yet count."""
+        of_these = [each for each in self._incoming if any(of in workers for of, _ in each)]
+        for each in of_these:
+            if not self.is_here(each):
+                del self._incoming[each]
 
     def _settle(self, update: Update) -> None:
         worker, number = update

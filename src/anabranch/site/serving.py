@@ -126,7 +126,7 @@ class Serving:
         for way, group in zip(ways, served.groups or ((),), strict=True):
             self._take_part(way, group)
         self._known = {**self._parts}  # with those of groups that are no more
-        plane.serve(self._known)
+        plane.serve(self._known, plan.version)
         if welcome.updates and (not plan.groups or welcome.site in self._version_of):
             first = welcome.updates + 1
             self._back = asyncio.Event()
@@ -313,8 +313,11 @@ class Serving:
             ]
             self._plane.act(part.serve(pulls))
 
-    def reform(self, message: Reform) -> None:
+    def reform(self, message: Reform) -> Plan:
         """Take part in the groups of a plan from now on, and no more in those that are not in it.
+
+        Returns:
+            The plan.
 
         Raises:
             MalformedMessage: it does not say of each group which update is its next.
@@ -344,6 +347,7 @@ class Serving:
         self._retired += retired
         self._reformed = plan.version
         self._say_if_quiet()
+        return plan
 
     def _say_if_quiet(self) -> None:
         """Say that groups are known, once nothing is written into this site's model for others."""

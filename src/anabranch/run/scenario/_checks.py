@@ -224,8 +224,6 @@ def _check_forest(scenario: Scenario) -> None:
             "a forest adds updates up on their way, so no worker can compute ahead; leave "
             "serve.ahead out"
         )
-    if scenario.auxiliary is not None:
-        raise PlanError("a forest's trees have no auxiliary paths; leave [auxiliary] out")
     has_within = any(isinstance(each, ForestRoute) and each.within for each in scenario.routes)
     if has_within and scenario.awareness is not None:
         raise PlanError(
