@@ -18,6 +18,7 @@ import pytest
 
 import anabranch
 from anabranch import Group, RunAborted
+from anabranch.record.journal import Journal
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # processes
 SITES = 3
@@ -150,6 +151,16 @@ def test_a_scheduler_that_stands_by_takes_the_place_of_one_that_is_gone(
         assert [each.returncode for each in others] == [0, 0, 0]
         assert sum("this one goes on" in text for text in told) == 1
         assert sum("the group has ended" in text for text in told) == 2
+
+
+def test_one_that_stands_by_says_at_once_that_it_could_not_write_its_log(tmp_path: Path) -> None:
+    with Journal(tmp_path / "journal"):  # which another scheduler has
+        options = "--standby", "--listen", "127.0.0.1:1", "--log", str(tmp_path / "no" / "log.db")
+        with scheduler(tmp_path, *options) as process:
+            said = process.communicate(timeout=60)[1]
+    assert process.returncode == 2
+    assert "there is no folder" in said
+    assert "standing by" not in said
 
 
 class Cannot:

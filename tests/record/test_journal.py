@@ -75,3 +75,20 @@ def test_another_file_is_left_alone(tmp_path: Path) -> None:
         Journal(tmp_path / "other")
     with pytest.raises(LogError, match="cannot be used"):
         Journal(tmp_path / "missing" / "journal")
+
+
+@pytest.mark.parametrize("happens", ["deleted", "replaced", "moved"])
+def test_a_journal_that_another_scheduler_would_not_find_is_an_error(
+    happens: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "journal"
+    with Journal(path) as journal:
+        journal.save(b"one")
+        if happens == "moved":
+            path.rename(tmp_path / "elsewhere")
+        else:
+            path.unlink()
+        if happens == "replaced":
+            path.write_bytes(b"")
+        with pytest.raises(LogError, match=r"journal is gone: it was moved, deleted or replaced"):
+            journal.save(b"two")

@@ -332,6 +332,8 @@ def serve(
         RunAborted: the group ended early; says who or what caused it.
         LogError: the log cannot be created, or the journal not be used.
     """
+    if log_path is not None and not log_path.parent.is_dir():  # said before it is waited for
+        raise LogError(f"cannot create {log_path}: there is no folder {log_path.parent}")
     with ExitStack() as stack:
         journal = None
         if journal_path is not None:

@@ -56,6 +56,7 @@ class Journal:
             if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
                 why, kind = "another scheduler uses it", JournalBusy
             raise kind(f"the journal {path} cannot be used: {why}") from None
+        self._inode = path.stat().st_ino
 
     def _take(self) -> bool:
         """Lock the file, and return whether the group that it was used for has ended."""
@@ -96,8 +97,10 @@ class Journal:
         """Write this in place of what was.
 
         Raises:
-            LogError: it cannot be written.
+            LogError: it cannot be written, or another scheduler could not find it.
         """
+        if not self._path.exists() or self._path.stat().st_ino != self._inode:
+            raise LogError(f"the journal {self._path} is gone: it was moved, deleted or replaced")
         try:
             self._connection.execute("INSERT OR REPLACE INTO memory VALUES (1, ?)", (data,))
         except sqlite3.Error as error:
