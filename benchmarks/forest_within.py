@@ -1,14 +1,16 @@
-"""What several trees in each group of a forest are worth. Simulated, in virtual seconds.
+"""What several trees in each group of a forest are worth, or auxiliary paths. Simulated, in
+virtual seconds.
 
     python benchmarks/forest_within.py
 
 The networks and fleets of the map (`anabranch reproduce map`): eight regions of AWS and Internet2,
 one site that computes nothing, the others' speeds with a Gini coefficient of 0.3 or 0.6 and dealt
 anew with each seed, 24.7 million parameters, 30 s for a batch of a site of mean speed, asynchronous
-between groups. The local search finds the groups, the same for all three: with one tree of fastest
-ways each, as in HAAF, with what each has of the trees of NetStorm (`within = {kind = "fapt"}`), and
-of packed trees. Workers' updates that became part of the model in the last 3,000 of 4,000 s, over
-those with one tree. No gradients: that more updates reach an accuracy sooner is not shown.
+between groups. The local search finds the groups, the same for all: with one tree of fastest ways
+each, as in HAAF; with auxiliary paths beside them; with what each has of the trees of NetStorm
+(`within = {kind = "fapt"}`), and of packed trees. Workers' updates that became part of the model in
+the last 3,000 of 4,000 s, over those with one tree. No gradients: that more updates reach an
+accuracy sooner is not shown.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from anabranch.experiments.map import _setting as setting
 from anabranch.fleet import Compute
 from anabranch.overlay import Overlay
 from anabranch.pace import Asp
-from anabranch.plan import Fapt, ForestRoute, LocalForest, Packed
+from anabranch.plan import Auxiliary, Fapt, ForestRoute, LocalForest, Packed
 from anabranch.record import read_events, summarise
 from anabranch.run.control import first_plan
 from anabranch.run.scenario import Scenario, Serve, Simulation, Stop
@@ -31,11 +33,15 @@ from anabranch.run.simulate import simulate
 
 FROM_S, UNTIL_S = 1000.0, 4000.0
 ELEMENTS, CHUNKS = 61_706, 32  # at a 400th of the networks' rates, as the map has it
-WITHIN = {"one tree": None, "fapt": Fapt(), "packed": Packed()}
+WITHIN = {"one tree": None, "auxiliary paths": None, "fapt": Fapt(), "packed": Packed()}
 
 
 def scenario(
-    overlay: Overlay, name: str, compute: Compute, within: Packed | Fapt | None
+    overlay: Overlay,
+    name: str,
+    compute: Compute,
+    within: Packed | Fapt | None,
+    auxiliary: Auxiliary | None,
 ) -> Scenario:
     server = setting.NETWORKS[name]
     return Scenario(
@@ -46,6 +52,7 @@ def scenario(
         task=Exchange(elements=ELEMENTS, batch_size=setting.BATCH),
         stop=Stop(rounds=100_000, after_s=UNTIL_S),
         compute=compute,
+        auxiliary=auxiliary,
         chunk_elements=-(-ELEMENTS // CHUNKS),
         sample_every_s=1e6,
         simulation=Simulation(tensors="sizes"),
@@ -58,7 +65,8 @@ def measure(name: str, gini: float, seed: int) -> dict[str, object]:
     updates: dict[str, int] = {}
     trees: dict[str, int] = {}
     for kind, within in WITHIN.items():
-        asked = scenario(overlay, name, compute, within)
+        auxiliary = Auxiliary() if kind == "auxiliary paths" else None
+        asked = scenario(overlay, name, compute, within, auxiliary)
         plan = first_plan(asked, overlay)
         with tempfile.TemporaryDirectory() as folder:
             log = Path(folder, "run.db")
@@ -84,7 +92,7 @@ def main() -> None:
                     [row["updates"][kind] / row["updates"]["one tree"] for row in rows]
                 )
                 for kind in WITHIN
-                if WITHIN[kind] is not None
+                if kind != "one tree"
             }
             results[f"{name}, Gini {gini:g}"] = {"over_one_tree": ratios, "fleets": rows}
             print(f"{name}, Gini {gini:g}: {ratios}", *rows, sep="\n  ", flush=True)

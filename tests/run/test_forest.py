@@ -503,6 +503,21 @@ def slow(site: int, at_s: float, for_s: float, factor: float) -> str:
             id="a leaf is lost while another forest is searched for",
         ),
         pytest.param(
+            *('{kind = "bsp"}', 26, ""),
+            [kill(7, 4.688, 0.3), kill(5, 4.836, 3), kill(6, 2.671, 3), slow(5, 0.924, 4, 1.5)],
+            id="one hears of other groups that is not let in yet",
+        ),
+        pytest.param(
+            *('{kind = "waves"}', 33, AWARE),
+            [kill(7, 2.072, 30), slow(1, 4.84, 20, 6)],
+            id="one of a group has finished before that is formed",
+        ),
+        pytest.param(
+            *('{kind = "r2sp"}', 12, ""),
+            [kill(1, 2.496, 3), kill(0, 1.411, 0.3), slow(0, 0.566, 4, 3)],
+            id="one that is back gives up the update that it has no model for",
+        ),
+        pytest.param(
             *('{kind = "asp"}', 29, AUXILIARY),
             [kill(2, 5.878, 0.3)],
             id="all that a group has left to do is given up",

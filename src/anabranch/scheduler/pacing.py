@@ -605,7 +605,7 @@ class PaceBook:
             del self._groups[lead], self.epochs[lead]
         self._lead = {each: lead for each, lead in self._lead.items() if lead in self._groups}
         for group in self._next:
-            if group[0] not in self._groups:
+            if group[0] not in self._groups and self._with_more_to_do(group):
                 self._form(group)
                 begins.append(group[0])
         for worker in [each for each in self._returning if each not in self._lead]:
@@ -637,7 +637,7 @@ class PaceBook:
             self._pulled[worker] = _NOTHING
         self._groups[lead] = dict.fromkeys(here)
         self._workers |= self._groups[lead]
-        self._lead |= dict.fromkeys(group, lead)
+        self._lead |= dict.fromkeys(self._with_more_to_do(group), lead)
         self.epochs[lead] = int(len(here) < len(group))  # sites take all to be there
 
     def _give_up(self, lead: int, now_s: float) -> tuple[Decision, ...]:

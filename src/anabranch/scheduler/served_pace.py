@@ -278,7 +278,8 @@ class ServedPace:
             return
         self.plan = wanted
         updates = tuple(self.book.next_update(group.workers) for group in wanted.groups)
-        self._awaited = {*self._run.sessions}
+        # Newcomers hear of them too, and are in none.
+        self._awaited = {*self._run.sessions} - {*self._run.newcomers}
         self._run.broadcast(Reform(plans.dumps(wanted), updates))
 
     def _go_on_if_all_know(self, now_s: float) -> None:

@@ -361,7 +361,7 @@ class Scheduler:
         self._planning.look_in_time()
         if isinstance(message, Ready):
             self._presence.ready(site)
-        if site in run.newcomers:
+        if site in run.newcomers and not isinstance(message, Reformed):
             self._admission.hear(site, message)
             return
         match message:

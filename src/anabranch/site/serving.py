@@ -229,6 +229,8 @@ class Serving:
         for update, is_here in self._models_here.items():
             if update <= message.update and not message.model_comes:
                 is_here.set()
+        if self._back is not None and not message.model_comes:
+            self._back.set()
         if self._passing is not None:
             self._passing.reschedule(0.0)
 
