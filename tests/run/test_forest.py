@@ -518,6 +518,21 @@ def slow(site: int, at_s: float, for_s: float, factor: float) -> str:
             id="one that is back gives up the update that it has no model for",
         ),
         pytest.param(
+            *('{kind = "bsp"}', 250, ""),
+            [
+                kill(4, 0.198, 0.005),
+                kill(3, 3.646, 0.1),
+                kill(7, 5.61, 0.005),
+                slow(3, 1.217, 1, 6),
+            ],
+            id="the model of one that died comes to its next process",
+        ),
+        pytest.param(
+            *('{kind = "ssp", lead = 2}', 293, AWARE.replace("2.0", "0.5") + "\n" + AUXILIARY),
+            [kill(3, 3.436, 0.02), kill(5, 4.342, 0.02), kill(0, 5.755, 0.02), kill(2, 8.17, 0.02)],
+            id="the way is lost of a group that has nothing more to do",
+        ),
+        pytest.param(
             *('{kind = "asp"}', 29, AUXILIARY),
             [kill(2, 5.878, 0.3)],
             id="all that a group has left to do is given up",

@@ -308,8 +308,7 @@ class PaceBook:
         if (worker, update + 1) in self._began_s:
             self._began_s[worker, update + 1] = now_s
         if (worker, update) in self._forgotten:  # its time is not that of an iteration
-            self._rest_if_all_asked(self._lead[worker])
-            return tuple(self._tell(now_s))
+            return (*self._rest_if_all_asked(self._lead[worker]), *self._tell(now_s))
         self.times.add((worker, update), iteration_s)
         if not self._counts_pushing:
             self._load.measured(worker, samples, coming.compute_s, iteration_s)
@@ -552,8 +551,7 @@ class PaceBook:
         for update in [update for update in self._based_on if update[0] == worker]:
             del self._based_on[update]
         if self._groups[lead]:
-            self._rest_if_all_asked(lead)
-            return ()
+            return self._rest_if_all_asked(lead)
         if lead in self._giving_up or lead in self._resting:
             self._giving_up.discard(lead)
             self._resting.discard(lead)
@@ -615,12 +613,7 @@ class PaceBook:
         self._next = None
         self._draining = set()
         self._resting.clear()
-        # What they computed last was given up, and nothing is left for them to do.
-        done = tuple(worker for worker in self._workers if worker not in self._lead)
-        for worker in done:
-            del self._workers[worker]
-            self._load.leave(worker)
-        decisions = [Decision((), (), (), self._ledger.version, done)] if done else []
+        decisions: list[Decision] = []
         for lead in begins:
             if self._groups[lead]:
                 decisions += self._book(self._join(lead, now_s), now_s)
@@ -653,22 +646,31 @@ class PaceBook:
         version = self._ledger.version
         given_up = Decision((), under_way, (), version, abandoned=abandoned, is_broken=True)
         decisions = (given_up, *self._leave_pace(lead, now_s))
-        self._rest_if_all_asked(lead)
-        return decisions
+        return (*decisions, *self._rest_if_all_asked(lead))
 
-    def _rest_if_all_asked(self, lead: int) -> None:
-        """Take note of the moment when a group that gives up what is under way is at rest."""
+    def _rest_if_all_asked(self, lead: int) -> tuple[Decision, ...]:
+        """Take note of the moment when a group that gives up what is under way is at rest.
+
+        Where that was the last that it had to do, its workers have finished.
+        """
         if lead not in self._giving_up:
-            return
+            return ()
         under_way = [*chain.from_iterable(map(self._under_way, self._groups[lead]))]
         if not all(each in self._coming and self._coming[each].asked for each in under_way):
-            return
+            return ()
         for each in under_way:
             del self._coming[each], self._based_on[each]
         for worker in self._groups[lead]:
             self._settled[worker] = self.made(worker)
         self._giving_up.remove(lead)
         self._resting.add(lead)
+        if self._with_more_to_do(self._groups[lead]):
+            return ()
+        finished = tuple(self._groups[lead])
+        for worker in finished:
+            del self._workers[worker], self._groups[lead][worker]
+            self._load.leave(worker)
+        return (Decision((), (), (), self._ledger.version, finished),)
 
     def _book(self, steps: Sequence[Step], now_s: float) -> tuple[Decision, ...]:
         decisions: list[Decision] = []

@@ -92,14 +92,18 @@ class Reforming:
             self._finished.update(workers)
             self._taken += 1  # what was found with them does not count
 
-    def _training(self) -> set[int]:
-        return self._compute_s.keys() - self._lost - self._finished
+    def _training(self, lost: Collection[int] | None = None) -> set[int]:
+        return self._compute_s.keys() - {*(self._lost if lost is None else lost)} - self._finished
+
+    def anyone_trains(self, lost: Collection[int]) -> bool:
+        """Return whether a worker that is not lost has anything left to do."""
+        return bool(self._training(lost))
 
     def can_lose(self, lost: Collection[int]) -> bool:
         """Return whether the workers that are left still reach the server without some sites."""
         if self._server in lost:
             return False
-        left = self._compute_s.keys() - {*lost} - self._finished
+        left = self._training(lost)
         rest = plans.remainder(self._belief, lost, around=self._server)
         return bool(left) and left <= {*rest.sites}
 

@@ -263,7 +263,8 @@ class ServedPace:
         """Form groups of those that are here."""
         if self._reforming is not None and not self.book.is_over:
             self._reforming.finished(self.book.done)
-            self._reform(self._reforming.without(self._run.lost, why), now_s)
+            if self._reforming.anyone_trains(self._run.lost):
+                self._reform(self._reforming.without(self._run.lost, why), now_s)
 
     def _reform(self, replan: Replan, now_s: float) -> None:
         self._run.note(event_of(replan, now_s))

@@ -418,6 +418,8 @@ class Served:
             kept = _Kept(message, memoryview(bytearray(payload_bytes)))
             return Receipt(message, target=kept.payload, into=kept)
         elif self._site in self._workers:
+            if message.exchange < self._first:
+                return Receipt(message)  # for an earlier process of this site
             spread = self._expected(message.exchange)
         else:
             passing = self._to_pass(message)
