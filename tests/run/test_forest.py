@@ -438,35 +438,38 @@ def test_what_a_root_had_sent_before_it_died_is_taken(tmp_path: Path) -> None:
     assert formed(meshed(tmp_path, faults, '{kind = "safa", fraction = 0.5}', network=17))
 
 
-@seeds(6, 100)
-def test_trees_are_formed_anew_whatever_dies_comes_back_or_becomes_slow(
-    seed: int, tmp_path: Path
-) -> None:
-    rng = np.random.default_rng(seed)
-    faults = [
-        f'kind = "kill", site = "site{victim}", at_s = {rng.uniform(0, 6):.3f}, '
-        f"for_s = {rng.choice([0.02, 0.3, 1.0, 3.0, 30.0])}"
-        for victim in rng.choice(8, int(rng.integers(1, 4)), replace=False)
-    ]
-    if rng.random() < 0.6:
-        faults.append(
-            f'kind = "slow", site = "site{rng.integers(0, 8)}", at_s = {rng.uniform(0, 5):.3f}, '
-            f"for_s = {rng.choice([1.0, 4.0, 20.0])}, factor = {rng.choice([1.5, 3.0, 6.0])}"
-        )
-    more = f"{AWARE}\n" if rng.random() < 0.5 else ""
-    pace, network = PACES[seed % len(PACES)], int(rng.integers(0, 50))
-    if rng.random() < 0.5:
-        more += AUXILIARY
-    happened = meshed(tmp_path, faults, pace, more, network)
-    assert 1 <= len([event for event in happened if isinstance(event, SiteLost)]) <= 3
-
-
 def kill(site: int, at_s: float, for_s: float) -> str:
     return f'kind = "kill", site = "site{site}", at_s = {at_s}, for_s = {for_s}'
 
 
 def slow(site: int, at_s: float, for_s: float, factor: float) -> str:
     return f'kind = "slow", site = "site{site}", at_s = {at_s}, for_s = {for_s}, factor = {factor}'
+
+
+@seeds(6, 100)
+def test_trees_are_formed_anew_whatever_dies_comes_back_or_becomes_slow(
+    seed: int, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(seed)
+    faults, dead_until_s = [], dict.fromkeys(range(8), 0.0)
+    for at_s in sorted(rng.uniform(0, 8, int(rng.integers(1, 6)))):
+        victim, for_s = int(rng.integers(8)), rng.choice([0.005, 0.02, 0.1, 0.3, 1.0, 3.0, 30.0])
+        if at_s > dead_until_s[victim]:
+            faults.append(kill(victim, round(at_s, 3), for_s))
+            dead_until_s[victim] = at_s + for_s + 0.05
+    for _ in range(int(rng.integers(3))):
+        at_s, for_s = round(rng.uniform(0, 5), 3), rng.choice([1.0, 4.0, 20.0])
+        faults.append(slow(int(rng.integers(8)), at_s, for_s, rng.choice([1.5, 3.0, 6.0])))
+    if rng.random() < 0.3:
+        at_s, for_s = round(rng.uniform(0, 6), 3), rng.choice([0.1, 1.0, 2.0])
+        pause = f'kind = "pause", site = "site{rng.integers(9)}", at_s = {at_s}, for_s = {for_s}'
+        faults.append(pause)
+    more = f"{AWARE}\n" if rng.random() < 0.5 else ""
+    if rng.random() < 0.5:
+        more += AUXILIARY
+    pace, network = PACES[seed % len(PACES)], int(rng.integers(0, 500))
+    happened = meshed(tmp_path, faults, pace, more, network)
+    assert 1 <= len([event for event in happened if isinstance(event, SiteLost)]) <= 5
 
 
 @pytest.mark.parametrize(
@@ -531,6 +534,14 @@ def slow(site: int, at_s: float, for_s: float, factor: float) -> str:
             *('{kind = "ssp", lead = 2}', 293, AWARE.replace("2.0", "0.5") + "\n" + AUXILIARY),
             [kill(3, 3.436, 0.02), kill(5, 4.342, 0.02), kill(0, 5.755, 0.02), kill(2, 8.17, 0.02)],
             id="the way is lost of a group that has nothing more to do",
+        ),
+        pytest.param(
+            *('{kind = "asp"}', 451, ""),
+            [
+                *(kill(1, 2.253, 0.1), kill(7, 4.882, 1), kill(4, 5.865, 0.02)),
+                *(kill(3, 7.594, 0.1), kill(1, 7.714, 3)),
+            ],
+            id="the last that has more to do is lost",
         ),
         pytest.param(
             *('{kind = "asp"}', 29, AUXILIARY),

@@ -220,8 +220,10 @@ def test_a_run_can_lose_what_the_others_do_not_need_to_reach_the_server() -> Non
     compute_s = dict.fromkeys(range(3), 1.0)
     plan = route.formed(route.problem(chain, 3, compute_s, ELEMENTS), 1)
     reforming = Reforming(route, plan, chain, compute_s, ELEMENTS)
-    lost: list[set[int]] = [{0}, {1}, {2}, {3}, {0, 1}, {0, 1, 2}]
-    assert [reforming.can_lose(each) for each in lost] == [True, False, True, False, True, False]
+    lost: list[set[int]] = [{0}, {1}, {2}, {3}, {0, 1}]
+    assert [reforming.can_lose(each) for each in lost] == [True, False, True, False, True]
+    reforming.finished([0, 2])
+    assert reforming.can_lose({1})  # nobody is left that would have to reach it
 
 
 def test_eq_14_of_a_plan_is_that_of_the_forest_it_was_made_from() -> None:

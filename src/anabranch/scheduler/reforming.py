@@ -103,9 +103,8 @@ class Reforming:
         """Return whether the workers that are left still reach the server without some sites."""
         if self._server in lost:
             return False
-        left = self._training(lost)
         rest = plans.remainder(self._belief, lost, around=self._server)
-        return bool(left) and left <= {*rest.sites}
+        return self._training(lost) <= {*rest.sites}
 
     def is_out_of_reach(self, worker: int, lost: Collection[int]) -> bool:
         """Return whether a worker that is back does not reach the server without some sites."""
