@@ -531,6 +531,14 @@ def test_trees_are_formed_anew_whatever_dies_comes_back_or_becomes_slow(
             id="the model of one that died comes to its next process",
         ),
         pytest.param(
+            *('{kind = "asp"}', 384, f"{AWARE}\n{AUXILIARY}"),
+            [
+                *(kill(6, 6.738, 0.005), kill(0, 7.549, 0.3), kill(7, 8.637, 30)),
+                *(slow(5, 4.903, 1, 6), slow(2, 0.851, 4, 1.5)),
+            ],
+            id="a sum for one that died comes to its next process",
+        ),
+        pytest.param(
             *('{kind = "ssp", lead = 2}', 293, AWARE.replace("2.0", "0.5") + "\n" + AUXILIARY),
             [kill(3, 3.436, 0.02), kill(5, 4.342, 0.02), kill(0, 5.755, 0.02), kill(2, 8.17, 0.02)],
             id="the way is lost of a group that has nothing more to do",

@@ -374,6 +374,8 @@ class Served:
     def _receive_sum(self, message: PartialSum, payload_bytes: int) -> Receipt:
         if message.epoch < self._sums.epoch:
             return Receipt(message)  # its sender hears of the loss too, and sends another
+        if 0 < message.exchange < self._first:
+            return Receipt(message)  # for an earlier process of this site
         self._check_due(message)
         sums = self._sums
         if (message.exchange, message.epoch) != (sums.exchange, sums.epoch):
