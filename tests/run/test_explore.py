@@ -34,7 +34,8 @@ def test_what_broke_a_promise_once_does_so_no_more() -> None:
         case = replace(make_case(seed), state_times=1)  # as they were found
         assert explore.explore(case).violations == (), seed
     newcomers_lanes, last_one_alone = [200067059, 200107666], [200084227]
-    for seed in [*newcomers_lanes, *last_one_alone]:
+    late_ones_alone = [600006326, 600052939]
+    for seed in [*newcomers_lanes, *last_one_alone, *late_ones_alone]:
         assert explore.explore(make_case(seed)).violations == (), seed
 
 
