@@ -77,6 +77,16 @@ def test_another_file_is_left_alone(tmp_path: Path) -> None:
         Journal(tmp_path / "missing" / "journal")
 
 
+def test_a_journal_is_found_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Journal(Path("journal")) as journal:
+        monkeypatch.chdir("/")
+        journal.save(b"here")
+        assert journal.load() == b"here"
+
+
 @pytest.mark.parametrize("happens", ["deleted", "replaced", "moved"])
 def test_a_journal_that_another_scheduler_would_not_find_is_an_error(
     happens: str, tmp_path: Path

@@ -574,6 +574,106 @@ def test_runs_that_hung_or_ended_do_so_no_more(
     meshed(tmp_path, faults, pace, more, network)
 
 
+def pause(site: int, at_s: float, for_s: float) -> str:
+    return f'kind = "pause", site = "site{site}", at_s = {at_s}, for_s = {for_s}'
+
+
+MESH = ((4, 0), (4, 1), (4, 3), (0, 1), (1, 2), (0, 2))
+HUB = ((4, 0), (4, 1), (4, 2), (4, 3))
+
+
+def small(
+    folder: Path,
+    edges: Sequence[tuple[int, int]],
+    groups: Sequence[Sequence[int]],
+    faults: Sequence[str],
+    pace: str = '{kind = "asp"}',
+    more: str = "",
+    speeds: str = "",
+) -> list[Event]:
+    """Simulate given trees to the last of a few sites, of which one may fail at a chosen moment."""
+    server = 1 + max(max(group) for group in groups)
+    named = [(f"site{a}", f"site{b}") for a, b in edges]
+    write_overlay(folder, "small", named, 1e7)
+    listed = ", ".join(str([f"site{worker}" for worker in group]) for group in groups)
+    path, log = folder / "run.toml", folder / "run.db"
+    path.write_text(
+        f'overlay = "small.toml"\nserve = {{only = ["site{server}"]}}\npace = {pace}\n'
+        f'route = {{kind = "forest", server = "site{server}", '
+        f'search = {{kind = "given", groups = [{listed}]}}}}\n{more}\n'
+        f"fault = [{', '.join(f'{{{fault}}}' for fault in faults)}]\n"
+        'task = {kind = "exchange", elements = 1000, batch_size = 32}\n'
+        f"[compute]\nsamples_per_s = 100.0\n{speeds}"
+    )
+    simulate(*load_scenario(path), log)
+    happened = [event for _, event in read_events(log)]
+    assert replay(read_events(log)).decided
+    assert not any(isinstance(event, MessageRefused) for event in happened)
+    return happened
+
+
+def latest(happened: list[Event]) -> dict[int, int]:
+    """Return the latest update of each worker that became part of the model."""
+    return {event.site: event.update for event in happened if isinstance(event, UpdateApplied)}
+
+
+ROUNDS = f"stop = {{rounds = {UPDATES}}}"
+
+
+def test_one_that_is_back_between_the_news_of_groups_and_their_beginning_takes_part(
+    tmp_path: Path,
+) -> None:
+    faults = [pause(3, 1.95, 2), kill(0, 2.0, 30), kill(2, 2.8, 0.01)]
+    happened = small(tmp_path, MESH, [(0, 1, 2), (3,)], faults, more=ROUNDS)
+    done = latest(happened)
+    assert (done[1], done[2], done[3]) == (UPDATES, UPDATES, UPDATES)
+
+
+@pytest.mark.parametrize("away_s", [0.5, 0.55, 0.6])
+def test_one_that_hears_of_groups_before_it_is_let_in_joins_them_later(
+    away_s: float, tmp_path: Path
+) -> None:
+    faults = [pause(1, 1.95, 1), kill(0, 2.0, 30), kill(2, 2.3, away_s)]
+    more = f"{ROUNDS}\nsimulation = {{control_latency_s = 0.1}}"
+    done = latest(small(tmp_path, MESH, [(0, 1, 2), (3,)], faults, more=more))
+    assert (done[1], done[2], done[3]) == (UPDATES, UPDATES, UPDATES)
+
+
+@pytest.mark.parametrize("groups", [[(0, 1)], [(0, 1), (2,)]])
+def test_a_run_is_not_over_while_one_that_is_back_waits_for_its_group(
+    groups: list[tuple[int, ...]], tmp_path: Path
+) -> None:
+    server = 1 + max(max(group) for group in groups)
+    edges = [(server, worker) for group in groups for worker in group]
+    faults = [pause(1, 1.95, 2), kill(0, 2.0, 0.2), kill(1, 2.5, 1)]
+    speeds = "[compute.sites.site2]\nsamples_per_s = 200.0\n" if server == 3 else ""
+    happened = small(tmp_path, edges, groups, faults, more=ROUNDS, speeds=speeds)
+    assert latest(happened)[0] == UPDATES
+
+
+def test_a_run_that_is_stopped_forms_no_groups_of_those_that_are_back(tmp_path: Path) -> None:
+    faults = [kill(2, 0.98, 0.3), kill(0, 1.0, 0.1)]
+    happened = small(
+        *(tmp_path, HUB, [(0, 1, 2), (3,)], faults, '{kind = "bsp"}'),
+        f"stop = {{rounds = {UPDATES}, after_s = 1.4}}",
+        "[compute.sites.site3]\nsamples_per_s = 20.0\n",
+    )
+    end = happened[-1]
+    assert isinstance(end, RunEnded)
+    assert end.reason == "1.4 s are over"
+
+
+def test_a_log_replays_of_which_a_site_went_before_the_run_began(tmp_path: Path) -> None:
+    small(tmp_path, HUB, [(0, 1), (2, 3)], [], more=ROUNDS)
+    numbered = list(read_events(tmp_path / "run.db"))
+    first = next(
+        number for number, (_, event) in enumerate(numbered) if isinstance(event, SiteJoined)
+    )
+    gone = SiteLost(at_s=0.0, site=1, detail="it went before the run began", goes_on=True)
+    numbered.insert(first, (0, gone))
+    assert replay(numbered).decided
+
+
 def test_a_worker_that_becomes_slow_no_longer_holds_up_its_tree(tmp_path: Path) -> None:
     slow = ['kind = "slow", site = "site7", at_s = 1.0, factor = 12.0']
     aware = 'awareness = {kind = "passive"}'

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -164,6 +165,35 @@ def test_groups_stay_with_their_auxiliary_paths_unless_one_leads_through_a_lost_
         assert (after == before) == (lost not in relays)
         assert lost not in after.plan.auxiliary_relays
         assert after.plan.auxiliary
+
+
+def test_one_that_is_back_while_a_forest_is_searched_for_does_no_harm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reforming = follows()
+    reforming.missing({4})
+    slowed(reforming, 2, 9.0)
+    remainder = plans.remainder
+
+    def and_one_is_back(*args: Any, **named: Any) -> plans.Remainder:
+        found = remainder(*args, **named)
+        reforming.missing(())
+        return found
+
+    monkeypatch.setattr(plans, "remainder", and_one_is_back)
+    found = look(reforming)
+    assert found is not None
+    assert not reforming.accept(found, is_free=True, now_s=0.0)
+
+
+def test_where_all_that_train_are_in_no_tree_no_forest_is_searched_for() -> None:
+    names = [site.name for site in OVERLAY.sites]
+    route = ForestRoute(server=names[SERVER], search=GivenForest(groups=((names[0],),)))
+    plan = route.formed(route.problem(OVERLAY, SERVER, {0: 1.0}, ELEMENTS), 1)
+    reforming = Reforming(FOREST, plan, OVERLAY, COMPUTE_S, ELEMENTS)
+    reforming.finished([0])
+    slowed(reforming, 2, 9.0)
+    assert look(reforming) is None
 
 
 def test_a_forest_that_comes_while_another_is_formed_is_looked_for_again() -> None:

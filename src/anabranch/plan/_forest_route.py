@@ -231,6 +231,8 @@ def forest_costs(problem: ForestProblem, plan: Plan) -> ForestCosts:
             way = group.plan if here == {*group.workers} else restrict(group.plan, there)
             cycles.append(cycle(problem, way))
             workers.append(len(here))
+    if not cycles:
+        return ForestCosts(0.0, 0.0)
     latency_s = np.array([each.latency_s for each in cycles])
     period_s = np.array([each.period_s for each in cycles])
     return ForestCosts(

@@ -41,7 +41,7 @@ class Journal:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path = path.absolute()
         try:
             self._connection = sqlite3.connect(path, timeout=0.0, isolation_level=None)
         except sqlite3.Error as error:
@@ -56,7 +56,7 @@ class Journal:
             if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
                 why, kind = "another scheduler uses it", JournalBusy
             raise kind(f"the journal {path} cannot be used: {why}") from None
-        self._inode = path.stat().st_ino
+        self._inode = self._path.stat().st_ino
 
     def _take(self) -> bool:
         """Lock the file, and return whether the group that it was used for has ended."""
@@ -99,7 +99,11 @@ class Journal:
         Raises:
             LogError: it cannot be written, or another scheduler could not find it.
         """
-        if not self._path.exists() or self._path.stat().st_ino != self._inode:
+        try:
+            is_there = self._path.stat().st_ino == self._inode
+        except OSError:
+            is_there = False
+        if not is_there:
             raise LogError(f"the journal {self._path} is gone: it was moved, deleted or replaced")
         try:
             self._connection.execute("INSERT OR REPLACE INTO memory VALUES (1, ?)", (data,))

@@ -185,8 +185,8 @@ class _Player:
                 self._book.holds(event.site, event.samples)
             case SiteLost(goes_on=False):
                 pass  # the run ends for it; the pace never heard of it
-            case SiteJoined() if not self._begun:
-                pass  # everybody does, before the run begins
+            case SiteJoined() | SiteLost() if not self._begun:
+                pass  # all come before the run begins, some more than once
             case (
                 ProceedAsked()
                 | UpdateCame()
@@ -213,7 +213,7 @@ class _Player:
         self.told += 1
         try:
             decisions = self._ask(event)
-        except (AssertionError, PeerError, ValueError) as error:
+        except (AssertionError, LookupError, PeerError, ValueError) as error:
             raise ReplayError(
                 f"event {number}: a fresh pace cannot be told {event}: {error}"
             ) from error

@@ -254,7 +254,8 @@ class PaceBook:
     @property
     def is_over(self) -> bool:
         """Whether no worker takes part any more, nor is about to in groups to be formed."""
-        return not self._workers and not self.homeless
+        waiting = [each for each in self._returning if self._lead.get(each) in self._draining]
+        return not self._workers and not self.homeless and not self._with_more_to_do(waiting)
 
     def holds(self, worker: int, samples: int) -> None:
         """Take note of how many samples a worker trains on, before the run begins."""
@@ -476,13 +477,13 @@ class PaceBook:
         assert worker not in self._workers
         if worker not in self._all or self.is_over or self._closed:
             return ()
-        if is_cut_off:
-            self._draining.add(self._lead[worker])
         if worker not in self._lead:
             if self.made(worker) < self._updates:
                 self.homeless[worker] = None
             return ()
         lead = self._lead[worker]
+        if is_cut_off:
+            self._draining.add(lead)
         if self.adds_up:
             self._returning[worker] = None
             return () if self._groups[lead] else self._begin_anew(lead, now_s)
@@ -539,6 +540,8 @@ class PaceBook:
     def close(self) -> None:
         """Let nobody go on any more."""
         self._closed = True
+        self.homeless.clear()
+        self._returning.clear()
 
     def _leave(self, worker: int, now_s: float) -> tuple[Decision, ...]:
         lead = self._lead[worker]
@@ -608,7 +611,7 @@ class PaceBook:
                 begins.append(group[0])
         for worker in [each for each in self._returning if each not in self._lead]:
             del self._returning[worker]
-            if self.made(worker) < self._updates:
+            if self.made(worker) < self._updates and not self._closed:
                 self.homeless[worker] = None
         self._next = None
         self._draining = set()
@@ -623,6 +626,7 @@ class PaceBook:
         lead, first = group[0], self.next_update(group)
         there = self._workers.keys() | self._returning.keys() | self.homeless.keys()
         here = [each for each in self._with_more_to_do(group) if each in there]
+        goes_on = all(each in self._workers for each in group)
         for worker in here:
             self._returning.pop(worker, None)
             self.homeless.pop(worker, None)
@@ -631,7 +635,8 @@ class PaceBook:
         self._groups[lead] = dict.fromkeys(here)
         self._workers |= self._groups[lead]
         self._lead |= dict.fromkeys(self._with_more_to_do(group), lead)
-        self.epochs[lead] = int(len(here) < len(group))  # sites take all to be there
+        # Sites take all to be there, and one that is back awaits to hear that it takes part.
+        self.epochs[lead] = int(not goes_on)
 
     def _give_up(self, lead: int, now_s: float) -> tuple[Decision, ...]:
         """Let a group whose way to the server is broken leave the pace; it is to be formed anew."""

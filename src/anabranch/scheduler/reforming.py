@@ -145,6 +145,8 @@ class Reforming:
         self._considered = belief, compute_s
         problem = self._problem(belief, compute_s)
         before = plans.forest_costs(problem, self.plan)
+        if not before.updates_per_s:
+            return None  # those that train are in no tree yet, and are about to be
         found = self._search(belief, compute_s)
         after = plans.forest_costs(problem, found)
         enough_per_s = (1 + self._least_gain) * before.updates_per_s
@@ -192,11 +194,12 @@ class Reforming:
 
     def _search(self, belief: Overlay, compute_s: Mapping[int, float]) -> Plan:
         """Return the forest of the sites that are left; groups that stay keep their plans."""
-        rest = plans.remainder(belief, self._lost, around=self._server)
+        lost = self._lost  # another thread may take note of more meanwhile
+        rest = plans.remainder(belief, lost, around=self._server)
         place = {site: index for index, site in enumerate(rest.sites)}
-        left = {place[site]: compute_s[site] for site in sorted(self._training())}
+        left = {place[site]: compute_s[site] for site in sorted(self._training(lost))}
         route = self._route.among({rest.overlay.sites[site].name for site in left})
         problem = route.problem(rest.overlay, place[self._server], left, self._elements)
         found = route.formed(problem, self._top + 1)
         found = rest.widen(plans.with_auxiliary(found, rest.overlay, self._find_paths))
-        return plans.with_kept_groups(found, self.plan, self._lost)
+        return plans.with_kept_groups(found, self.plan, lost)

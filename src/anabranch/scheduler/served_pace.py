@@ -186,9 +186,12 @@ class ServedPace:
             self._reforming.missing(self._run.lost)
         is_cut_off = bool(lost_between(self._in_force, site, self._run.lost))
         self._act(self.book.joined(site, now_s, is_cut_off), now_s)
-        if self.book.is_over:
+        if self._is_over_told:
             self._run.post(site, PaceOver())
-        elif is_cut_off or site in self.book.homeless:
+            return
+        is_wanted_broken = any(map(self._is_to_lead_through, self._run.lost))
+        has_no_way = (is_cut_off or is_wanted_broken) and bool(self.book.left_of((site,)))
+        if has_no_way or site in self.book.homeless:
             self._form_anew(f"{self._run.name(site)} is back", now_s)
 
     def awaits(self, site: int) -> frozenset[int]:
@@ -243,7 +246,7 @@ class ServedPace:
     def found(self, replan: Replan) -> None:
         """Form groups anew for what is measured, unless they are being formed already."""
         assert self._reforming is not None
-        now_s, is_free = self._run.since_start_s(), self._wanted is None and not self.book.is_over
+        now_s, is_free = self._run.since_start_s(), self._wanted is None and not self._is_over_told
         if self._reforming.accept(replan, is_free, now_s):
             self._reform(replan, now_s)
 
@@ -261,7 +264,7 @@ class ServedPace:
 
     def _form_anew(self, why: str, now_s: float) -> None:
         """Form groups of those that are here."""
-        if self._reforming is not None and not self.book.is_over:
+        if self._reforming is not None and not self._is_over_told:
             self._reforming.finished(self.book.done)
             if self._reforming.anyone_trains(self._run.lost):
                 self._reform(self._reforming.without(self._run.lost, why), now_s)
@@ -323,6 +326,7 @@ class ServedPace:
                     self._run.post(each.worker, Proceed(each.update, each.samples, each.pulls))
         if self.book.is_over and not self._is_over_told:
             self._is_over_told = True
+            self._wanted = None
             if self._sends_last:
                 self._send_last()
             self._run.tell_members(PaceOver())

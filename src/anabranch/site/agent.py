@@ -413,7 +413,8 @@ class SiteAgent:
             case EpochChanged() if self._plane is None:
                 self._epochs[message.version] = message
             case Reform() if self._plane is not None and self._serving is not None:
-                self._plane.use_auxiliary(self._serving.reform(message).all_auxiliary)
+                plan = self._serving.reform(message, has_begun=self.began.done())
+                self._plane.use_auxiliary(plan.all_auxiliary)
             case Reform() if self._plane is None:  # nothing comes here yet
                 self._reforms.append(message)
                 self._scheduler.post(Reformed(plans.loads(message.plan_json).version))

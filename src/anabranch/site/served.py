@@ -55,6 +55,7 @@ class Served:
         partition: the part of the model that this site serves; None where it serves none.
         added_up: the workers whose updates are added up on the way; none where each travels alone.
         first: the update that they begin with.
+        is_later: whether another process of this site took part before this one.
 
     Attributes:
         epoch: how many times it has changed who contributes; 0 where each update travels alone.
@@ -69,6 +70,7 @@ class Served:
         partition: ServerPartition | None,
         added_up: Sequence[int] = (),
         first: int = 1,
+        is_later: bool = False,
     ) -> None:
         self._site = site
         self._plan = plan
@@ -87,6 +89,7 @@ class Served:
         self._has_added = False  # that to these sums
         self._lone: dict[tuple[int, int], Reduction] = {}  # at a server, by (worker, update)
         self._pulls: dict[int, tuple[Spread, Buffer]] = {}  # by update
+        self._is_later = is_later
         self._first = 1  # update of this process; what comes for earlier ones is another's
         self._returning: Buffer | None = None  # for the first model of one that has come back
         self._passing: Spread | None = None  # of a model that only passes here
@@ -449,6 +452,8 @@ class Served:
         if message.exchange < self._passed:
             raise DuplicateMessage(name)
         if message.exchange > max(self._passed, 1) + 1:
+            if self._is_later and self._passing is None:
+                return None  # for an earlier process of this site, without which it is void
             raise OutOfPlaceMessage(f"{name}, where that for {self._passed} was the last")
         spread = self._passing
         if spread is None or spread.exchange != message.exchange:

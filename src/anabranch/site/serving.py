@@ -116,7 +116,8 @@ class Serving:
         self._waits = served.comes_later
         self._waiting: list[Advance] = []  # for the model
         terms = Terms(Op.STEP, served.wire, len(served.model))
-        self._part = partial(Served, welcome.site, chunks=chunks, terms=terms)
+        is_later = bool(welcome.incarnations) and welcome.incarnations[welcome.site] > 0
+        self._part = partial(Served, welcome.site, chunks=chunks, terms=terms, is_later=is_later)
         self._only = plan.version  # where there are no groups
         self._version_of: dict[int, int] = {}  # of its group's plan, by worker
         self._parts: dict[int, Served] = {}  # by the plan's version, of those this site is on
@@ -315,8 +316,12 @@ class Serving:
             ]
             self._plane.act(part.serve(pulls))
 
-    def reform(self, message: Reform) -> Plan:
+    def reform(self, message: Reform, has_begun: bool) -> Plan:
         """Take part in the groups of a plan from now on, and no more in those that are not in it.
+
+        Args:
+            message: says which, and which update each group goes on with.
+            has_begun: whether this site has been let in; else it hears when that is so.
 
         Returns:
             The plan.
@@ -340,9 +345,15 @@ class Serving:
             if group.plan.version in self._known or group.workers[0] in self._version_of:
                 continue
             self._take_part(group.plan, group.workers, update)
-            if self._site in group.workers:
-                self._models_here = {update: asyncio.Event()}
+            if self._site not in group.workers:
+                continue
+            self._models_here, self._back = {}, None
+            if has_begun:
+                self._models_here[update] = asyncio.Event()
                 self._own_part.expect(update, self._memory(self._model))
+            else:
+                self._back = asyncio.Event()
+                self._own_part.come_back(update, self._memory(self._model))
         self._known |= self._parts
         for part in retired:
             part.retire()
