@@ -150,8 +150,8 @@ class Passive(_Looks, frozen=True, kw_only=True, tag_field="kind", tag="passive"
         update_rate: how much a link's rate must have changed to count, relative (UPDATE_RATE); in a
             forest, or a site's time to compute. If not given 0, and in a forest 0.1.
         least_gain: how much shorter a round must get, relative, for a new plan to be taken; in a
-            forest, how much less eq. 14 of HAAF must be, in mean periods of its trees. If not given
-            0.02, and in a forest 0.1.
+            forest, how many more updates a second its workers must make, relative, with eq. 14 of
+            HAAF no more. If not given 0.02, and in a forest 0.1.
         start: what is believed of links before they are measured: what the overlay says, or that
             all are ``equal``.
         estimator: ``busy-period`` tells the rate from latency and queueing; ``chunk-mean`` is the
