@@ -253,7 +253,7 @@ def test_a_run_can_lose_what_the_others_do_not_need_to_reach_the_server() -> Non
     lost: list[set[int]] = [{0}, {1}, {2}, {3}, {0, 1}]
     assert [reforming.can_lose(each) for each in lost] == [True, False, True, False, True]
     reforming.finished([0, 2])
-    assert reforming.can_lose({1})  # nobody is left that would have to reach it
+    assert reforming.can_lose({1})  # no worker is left that has to reach the server
 
 
 def test_eq_14_of_a_plan_is_that_of_the_forest_it_was_made_from() -> None:

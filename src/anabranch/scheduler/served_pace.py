@@ -92,14 +92,13 @@ class ServedPace:
             told: the latest epoch that is known of each group, by its plan's version: another
                 group may have the same first worker.
         """
-        versions = {group.workers[0]: group.plan.version for group in self._in_force.groups}
-        found = [
-            EpochChanged(
-                epoch, *self.book.sums_of(lead), versions.get(lead, self._in_force.version)
-            )
+        versions = dict.fromkeys(self.book.epochs, self._in_force.version)
+        versions |= {group.workers[0]: group.plan.version for group in self._in_force.groups}
+        return [
+            EpochChanged(epoch, *self.book.sums_of(lead), versions[lead])
             for lead, epoch in self.book.epochs.items()
+            if epoch > told.get(versions[lead], 0)
         ]
-        return [each for each in found if each.epoch > told.get(each.version, 0)]
 
     def _tell_epochs(self) -> None:
         """Tell all sites of the groups whose sums have changed who takes part."""
