@@ -14,6 +14,10 @@ ELEMENTS = 40_000  # more than two blocks, and no whole number of them
 
 RULES = {
     "sgd": (Sgd(0.1), lambda p: torch.optim.SGD(p, 0.1)),
+    "nesterov": (
+        Sgd(0.1, momentum=0.9, nesterov=True),
+        lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, nesterov=True),
+    ),
     "momentum": (Sgd(0.1, momentum=0.9), lambda p: torch.optim.SGD(p, 0.1, momentum=0.9)),
     "adam": (Adam(1e-2), lambda p: torch.optim.Adam(p, 1e-2)),
     "adam, other decays": (
@@ -90,6 +94,7 @@ def test_a_built_model_has_the_bits_it_always_had():
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
+        (lambda: Sgd(0.1, nesterov=True), "nesterov looks ahead along the momentum"),
         (lambda: Sgd(0.0), "learning_rate is 0, which must be > 0"),
         (lambda: Adam(float("nan")), "learning_rate is nan"),
         (lambda: Sgd(0.1, momentum=1.0), r"momentum is 1, which must be in \[0, 1\)"),

@@ -392,7 +392,7 @@ def test_an_emulated_run_keeps_the_caps_of_ports_and_the_time_of_traces(
         log = tmp_path / f"run-{attempt}.db"
         run_locally(path, 0, overlay, log, emulate=True)
         first, *_, last = rounds = summarise(event for _, event in read_events(log)).rounds
-        # A round that is heard of late looks short itself or makes the next look so: eight together.
+        # One that is heard of late looks short itself, or makes the next look so: eight together.
         late_s = (last.at_s - rounds[-9].at_s) / 8
         assert first.seconds > 0.1
         assert late_s > 0.25  # without the trace a tenth

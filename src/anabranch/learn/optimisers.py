@@ -61,17 +61,22 @@ class Sgd:
     Args:
         learning_rate: > 0.
         momentum: in [0, 1).
+        nesterov: whether to look ahead: ``p -= learning_rate * (g + momentum * v)`` then, as
+            PyTorch's SGD does.
 
     Raises:
-        ValueError: a setting outside its range.
+        ValueError: a setting outside its range, or ``nesterov`` without momentum.
     """
 
     learning_rate: float
     momentum: float = 0.0
+    nesterov: bool = False
 
     def __post_init__(self) -> None:
         _check_learning_rate(self.learning_rate)
         _check_decay("momentum", self.momentum)
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov looks ahead along the momentum, which is 0; give some")
 
     def start(self, elements: int) -> Update:
         """Return a fresh update; without momentum it holds no state."""
@@ -99,7 +104,12 @@ class _SgdUpdate:
                 velocity += direction
                 direction = velocity
             change = self._scratch[: direction.size]
-            np.multiply(direction, rate, out=change)
+            if self._rule.nesterov:
+                np.multiply(direction, self._rule.momentum, out=change)
+                change += gradients[block]
+                change *= rate
+            else:
+                np.multiply(direction, rate, out=change)
             parameters[block] -= change
 
     def state_dict(self) -> State:

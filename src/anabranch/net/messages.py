@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 9
+WIRE_VERSION = 10
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -343,11 +343,21 @@ class ExchangeRequest(Message, frozen=True):
         channel: the members whose exchange it is, as :class:`Subgrouped` numbers them; 0 for all.
         number: counts the channel's exchanges from 1, in the order in which every member asks.
         signature: what it would exchange.
+        calls: whether members that have not asked for it yet are to hear of it by
+            :class:`Awaited`, where this site is the first.
     """
 
     channel: int
     number: int
     signature: Signature
+    calls: bool = False
+
+
+class Awaited(Message, frozen=True):
+    """To a member: another one has asked for an exchange that this one has not asked for yet."""
+
+    channel: int
+    number: int
 
 
 class Grant(Message, frozen=True):

@@ -97,6 +97,9 @@ class Evaluated(_Event, frozen=True, kw_only=True):
     # The same of each class's samples; None for a class without any. None for all where the task
     # has no classes.
     by_class: list[float | None] | None = None
+    # How many local steps the site had made, where sites make several between two rounds and their
+    # models differ; None where they do not.
+    step: int | None = None
 
 
 class LinkBytes(_Event, frozen=True, kw_only=True):

@@ -394,13 +394,15 @@ def _by_link(events: Sequence[OfLink]) -> dict[tuple[int, int], tuple[OfLink, ..
 
 
 def _accuracy(evaluated: Sequence[Evaluated], completed: Done) -> tuple[AccuracyPoint, ...]:
-    by_round: defaultdict[int, list[Evaluated]] = defaultdict(list)
+    # Where models differ between rounds it is the steps that are compared.
+    by_number: defaultdict[int, list[Evaluated]] = defaultdict(list)
     for event in evaluated:
-        by_round[event.round].append(event)
+        by_number[event.round if event.step is None else event.step].append(event)
     points = []
-    for number, group in sorted(by_round.items()):
+    for number, group in sorted(by_number.items()):
         # The scheduler's clock tells when a round was completed; a site's clock may be wrong.
-        told = completed[number].values() if number in completed else group
+        is_round = number in completed and group[0].step is None
+        told = completed[number].values() if is_round else group
         accuracy = fmean(event.accuracy for event in group)
         by_class = _class_means([event.by_class for event in group if event.by_class is not None])
         points.append(AccuracyPoint(max(map(_at_s, told)), number, accuracy, by_class))

@@ -14,12 +14,13 @@ import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
-from anabranch.learn.work import Work
+from anabranch.learn.work import State, Work
 from anabranch.overlay import Overlay
+from anabranch.period import Every
 from anabranch.run.scenario import Scenario, ScenarioError, encode
 
 _FOLDER_SUFFIX = ".checkpoints"
@@ -273,6 +274,24 @@ def check_course(scenario: Scenario, course: Course) -> None:
             "model servers hold; leave --checkpoint-every and --resume out, or have pace.kind = "
             '"bsp" and no [serve]'
         )
+    average, period = scenario.average, scenario.period
+    steps = period.steps if isinstance(period, Every) else 1
+    if course != WHOLE and average is not None and average.delay * average.fragments > steps:
+        raise ScenarioError(
+            "average.delay: some average is always on its way, and a checkpoint holds none; leave "
+            "--checkpoint-every and --resume out, or give a delay that ends before the next "
+            "average begins"
+        )
+
+
+class Resumable(Protocol):
+    """What goes on from a state: work, or a site's local steps with it."""
+
+    def state_dict(self) -> State:
+        """See :class:`anabranch.learn.work.Work`."""
+
+    def load_state_dict(self, state: State) -> None:
+        """See :class:`anabranch.learn.work.Work`."""
 
 
 class Keeper:
@@ -307,7 +326,7 @@ class Keeper:
                 " give --resume to the scheduler and to every site, or to none"
             )
 
-    def resume(self, work: Work) -> None:
+    def resume(self, work: Resumable) -> None:
         """Bring work to where the run goes on.
 
         Raises:
@@ -338,7 +357,7 @@ class Keeper:
         every = self._job.course.save_every
         return every is not None and round % every == 0
 
-    def save(self, work: Work, round: int) -> None:
+    def save(self, work: Resumable, round: int) -> None:
         """Save what this site goes on from after a round, and remove what is no longer needed."""
         from anabranch.learn.states import save_state
 

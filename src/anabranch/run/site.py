@@ -7,6 +7,7 @@ is made of the mean. `_rounds` and `_iterate` say in which order they come.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
@@ -29,8 +30,9 @@ from anabranch.pace import added_up
 from anabranch.record import events
 from anabranch.run.checkpoints import Files, Job, Keeper, leave_weights
 from anabranch.run.held_weights import HeldWeights
+from anabranch.run.local_steps import LocalSteps
 from anabranch.run.scenario import Scenario
-from anabranch.run.work import Assignment, make_work, servable
+from anabranch.run.work import Assignment, Floats, local_steps, make_work, servable
 from anabranch.scheduler.awareness import Passive
 from anabranch.scheduler.chunking import MOST_ELEMENTS
 from anabranch.site.agent import SiteAgent, Transport
@@ -145,6 +147,8 @@ async def take_part(world: World, name: str, scheduler: Address, token: str, fil
         site = await _ready(world, agent, event_buffer, welcome, job, files)
         if job.scenario.is_served:
             await _iterate(site)
+        elif site.steps is not None:
+            await _averages(site, site.steps, job)
         else:
             await _rounds(site, job)
         await site.leave_weights()
@@ -177,12 +181,14 @@ async def _ready(
     names = [each.name for each in overlay.sites]
     keeper = Keeper(job, files, site, names)
 
-    def make() -> Assignment:
-        made = make_work(scenario, site, tuple(names), files.data, sizes_only)
-        keeper.resume(made.work)
-        return made
+    def make() -> tuple[Assignment, LocalSteps | None]:
+        made, steps = make_work(scenario, site, tuple(names), files.data, sizes_only), None
+        if scenario.period.averages:
+            steps = local_steps(made, scenario)
+        keeper.resume(steps or made.work)
+        return made, steps
 
-    assigned = await loop.run_in_executor(None, make)
+    assigned, steps = await loop.run_in_executor(None, make)
     work = assigned.work
     elements = len(work.buffer)
     lanes = world.enter(scenario, overlay, welcome, agent.began)
@@ -234,6 +240,7 @@ async def _ready(
     return _Site(
         *(world, agent, event_buffer, assigned, keeper, weights, partition, site, names, evaluator),
         own_share,
+        steps,
     )
 
 
@@ -271,6 +278,7 @@ class _Site:
     names: list[str]  # of all sites
     evaluator: int  # one site evaluates, since the model is the same everywhere
     share: float  # what its gradient weighs beside others'; 1 on the mean
+    steps: LocalSteps | None  # where sites make steps of their own between averages
 
     async def local_step(self, step: int, samples: int, passing: Passing) -> _Step:
         """Compute this site's contribution into the buffer.
@@ -296,21 +304,25 @@ class _Site:
         loss = await self.world.compute(step, samples, do, passing)
         return _Step(loss, samples, loop.time() - began_s)
 
-    async def exchange(self, round: int, more: bool) -> Round:
-        """Turn the buffer into its mean over all sites.
+    async def exchange(
+        self, round: int, elements: Floats, more: bool = False, calls: bool = False
+    ) -> Round:
+        """Turn elements into their mean over all sites.
 
         Args:
             round: of the training.
-            more: whether another follows.
+            elements: changed in place.
+            more: whether another such exchange follows.
+            calls: whether sites that have not come so far are to hear that it has begun.
 
         Raises:
             RoundsOver: there is no further round.
         """
-        elements, wire = self.assigned.work.buffer, self.assigned.wire
+        wire = self.assigned.wire
         buffer = Sized(len(elements)) if wire == Wire.SIZES else Flat(elements)
         self.world.round_begins(round)
         terms = Terms(Op.MEAN, wire, len(elements))
-        done = await self.agent.exchange(buffer, terms, self.share, more)
+        done = await self.agent.exchange(buffer, terms, self.share, more, calls=calls)
         if done.members:  # that are left
             self.evaluator = done.members[0]
         return done
@@ -322,7 +334,7 @@ class _Site:
             round: of the training.
             done: the same, as this run counts it.
         """
-        checksum = await self._off_the_loop(partial(self.assigned.work.apply, round))
+        checksum = await self.off_the_loop(partial(self.assigned.work.apply, round))
         await self.agent.round_ended(done, checksum)
 
     def stepped(self, round: int, step: _Step) -> None:
@@ -350,20 +362,43 @@ class _Site:
         is_asked = every is not None and (round % every == 0 or round == last)
         return is_asked and self.index == self.evaluator
 
-    async def evaluate(self, round: int) -> None:
-        """Write down how good the model is after a round of this run."""
+    def evaluates_step(self, step: int) -> bool:
+        """Return whether this site evaluates its model after a local step: each has its own."""
+        every = self.assigned.evaluate_every
+        return every is not None and step % every == 0
+
+    @staticmethod
+    def check(elements: Floats) -> int:
+        """Return a checksum of elements."""
+        from anabranch.learn.checksum import checksum
+
+        return checksum(elements)
+
+    async def evaluate(self, round: int, step: int | None = None) -> None:
+        """Write down how good the model is.
+
+        Args:
+            round: of this run, after which it is that.
+            step: how many local steps it has made, where models differ between rounds.
+        """
         at_s = self.event_buffer.now_s()
-        accuracy, by_class = await self._off_the_loop(self.assigned.evaluate)
+        accuracy, by_class = await self.off_the_loop(self.assigned.evaluate)
         self.event_buffer.write(
             events.Evaluated(
-                at_s=at_s, site=self.index, round=round, accuracy=accuracy, by_class=by_class
+                at_s=at_s,
+                site=self.index,
+                round=round,
+                accuracy=accuracy,
+                by_class=by_class,
+                step=step,
             )
         )
         self.event_buffer.report()  # the run may be over for it
 
     async def save(self, round: int) -> None:
         """Save what this site goes on from after a round of the training."""
-        await self._off_the_loop(partial(self.keeper.save, self.assigned.work, round))
+        work = self.steps or self.assigned.work
+        await self.off_the_loop(partial(self.keeper.save, work, round))
 
     async def leave_weights(self) -> None:
         """Write the final weights: one site does, or each server its part."""
@@ -371,17 +406,18 @@ class _Site:
         if path is None:
             return
         if partition is not None:
-            await self._off_the_loop(partial(partition.leave, path))
+            await self.off_the_loop(partial(partition.leave, path))
         elif self.index == self.evaluator:
-            await self._off_the_loop(partial(leave_weights, self.assigned.work, path))
+            await self.off_the_loop(partial(leave_weights, self.assigned.work, path))
 
     async def gather_weights(self) -> None:
         """Put the final weights together, once all sites have left the run."""
         path, partition = self.weights, self.partition
         if path is not None and partition is not None:
-            await self._off_the_loop(partial(partition.gather, path, self.names))
+            await self.off_the_loop(partial(partition.gather, path, self.names))
 
-    async def _off_the_loop(self, do: Callable[[], T]) -> T:
+    async def off_the_loop(self, do: Callable[[], T]) -> T:
+        """Compute something while the loop goes on."""
         return await asyncio.get_running_loop().run_in_executor(None, do)
 
 
@@ -391,7 +427,7 @@ async def _rounds(site: _Site, job: Job) -> None:
     try:
         for round in range(job.course.after_round + 1, last + 1):
             step = await site.local_step(round - 1, site.assigned.samples, nullcontext())
-            done = await site.exchange(round, more=round < last)
+            done = await site.exchange(round, site.assigned.work.buffer, more=round < last)
             await site.apply(round, done)
             site.stepped(done.round, step)
             if site.evaluation_is_due(round, last):
@@ -400,6 +436,58 @@ async def _rounds(site: _Site, job: Job) -> None:
                 await site.save(round)
     except RoundsOver:
         return
+
+
+async def _averages(site: _Site, steps: LocalSteps, job: Job) -> None:
+    """Make local steps, and average the model when the period says so."""
+    period, last = job.scenario.period, job.scenario.stop.rounds
+    before = job.course.after_round
+    loop = asyncio.get_running_loop()
+    flying: deque[asyncio.Task[Round]] = deque()  # averages on their way, oldest first
+    taken = before
+    steps.resume_after(before)
+
+    async def average(number: int, elements: Floats) -> Round:
+        more = not period.calls and number < last and not steps.is_fragmented
+        return await site.exchange(number, elements, more, period.calls)
+
+    async def take() -> None:
+        nonlocal taken
+        done = await flying.popleft()
+        taken += 1
+        agreed = await site.off_the_loop(partial(steps.take, done.seconds))
+        sum_of = None if agreed is None else await site.off_the_loop(partial(site.check, agreed))
+        await site.agent.round_ended(done, sum_of)
+        if site.keeper.is_due(taken):
+            await site.save(taken)
+
+    try:
+        while steps.begun < last:
+            step = await site.local_step(steps.steps, site.assigned.samples, nullcontext())
+            await site.off_the_loop(partial(steps.step, step.compute_s))
+            site.stepped(steps.begun + 1 - before, step)
+            while steps.is_ripe:
+                await take()
+            if steps.is_due(site.agent.is_awaited()):
+                if steps.is_full:
+                    await take()
+                elements = await site.off_the_loop(steps.begin)
+                flying.append(loop.create_task(average(steps.begun, elements)))
+                while steps.is_ripe:
+                    await take()
+            if site.evaluates_step(steps.steps) and steps.begun < last:
+                await site.evaluate(taken - before, steps.steps)
+        while flying:
+            await take()
+    except RoundsOver:
+        pass
+    finally:
+        for task in flying:
+            task.cancel()
+        await asyncio.gather(*flying, return_exceptions=True)
+    await site.off_the_loop(steps.finish)
+    if site.assigned.learns:
+        await site.evaluate(taken - before, steps.steps)
 
 
 async def _iterate(site: _Site) -> None:

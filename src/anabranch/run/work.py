@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from anabranch.learn.averaging import Average
 from anabranch.learn.work import Context, ServableWork, State, Work
 from anabranch.net.errors import RunAborted
+from anabranch.run.local_steps import LocalSteps
 from anabranch.run.own import OwnWork, ServableOwnWork, make_own_work
 from anabranch.run.scenario import Scenario
 from anabranch.run.scenario.tasks import Exchange, Own, Task, Train
@@ -134,6 +136,22 @@ def buffer_elements(scenario: Scenario, names: tuple[str, ...], data_dir: Path |
         vocabulary=looks.vocabulary,
     )
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def local_steps(assigned: Assignment, scenario: Scenario) -> LocalSteps:
+    """Return what a site's local steps and averages go by, in a scenario that has such.
+
+    Raises:
+        WorkError: its work has no model.
+    """
+    work = assigned.work
+    if isinstance(work, OwnWork) and not isinstance(work, ServableOwnWork):
+        raise work.error(
+            "has no model and make_rule, which averages need; give them, or exchange the gradients "
+            'of every step: period = {kind = "every-step"}'
+        )
+    assert isinstance(work, _Training | _Exchanging | _Sized | ServableOwnWork)
+    return LocalSteps(work, scenario.period, scenario.average or Average(), assigned.learns)
 
 
 def servable(work: Work, scenario: Scenario) -> ServableWork:

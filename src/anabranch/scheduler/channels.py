@@ -15,6 +15,7 @@ from anabranch.net.errors import OutOfPlaceMessage, OversizedMessage
 from anabranch.net.messages import (
     NO_MESSAGE,
     Admitted,
+    Awaited,
     Called,
     ChannelStanding,
     Contribution,
@@ -237,6 +238,9 @@ class Channels:
             self._followers_of[message.number] = frozenset(self.followers)
             self._let_follow(site, message.number, signature, outcome)
         self._answer(message.channel, book, answers, outcome)
+        if is_first and message.calls:
+            awaited = Awaited(message.channel, message.number)
+            outcome.say += [(member, awaited) for member in book.members if member != site]
         return outcome
 
     def _let_follow(

@@ -262,12 +262,17 @@ class SiteAgent:
         weight: float = 1.0,
         more: bool = False,
         channel: int = 0,
+        calls: bool = False,
     ) -> Round:
         """See :meth:`anabranch.site.collectives.Collectives.exchange`."""
-        done = await self._collectives.exchange(buffer, terms, weight, more, channel)
+        done = await self._collectives.exchange(buffer, terms, weight, more, channel, calls)
         assert self._instruments is not None
         self._instruments.remember()
         return done
+
+    def is_awaited(self, channel: int = 0) -> bool:
+        """See :meth:`anabranch.site.collectives.Collectives.is_awaited`."""
+        return self._collectives.is_awaited(channel)
 
     async def subgroup(self, members: tuple[int, ...]) -> int:
         """See :meth:`anabranch.site.collectives.Collectives.subgroup`."""

@@ -51,6 +51,7 @@ class Channel:
     plan: Plan
     number: int = 0  # of the latest exchange that began here
     asked: int = 0  # the latest exchange that was asked for
+    awaited: int = 0  # the latest exchange that another member is known to have asked for
     gathered: int = 0  # gatherings begun here
     waiting: dict[int, Asked] = field(default_factory=dict)
     gathering: dict[int, Gathering] = field(default_factory=dict)

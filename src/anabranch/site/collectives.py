@@ -20,6 +20,7 @@ from anabranch.net.errors import LinkError, NetError, OutOfPlaceMessage, PeerErr
 from anabranch.net.messages import (
     Admitted,
     AnyMessage,
+    Awaited,
     Called,
     Contribution,
     Dispatched,
@@ -205,6 +206,7 @@ class Collectives:
         weight: float = 1.0,
         more: bool = False,
         channel: int = 0,
+        calls: bool = False,
     ) -> Round:
         """Take part in one exchange, to its end; several may go on at once.
 
@@ -215,6 +217,8 @@ class Collectives:
             more: whether another exchange of these terms will follow: it is then asked for before
                 this one ends, so that no site waits for its plan.
             channel: whose exchange it is; 0 for all sites', others as ``subgroup`` returns them.
+            calls: whether members that have not asked for it are to know that it has begun, see
+                ``is_awaited``.
 
         Raises:
             ValueError: a buffer or weight that cannot be.
@@ -233,16 +237,24 @@ class Collectives:
                 done, result = await asyncio.shield(kept.ended)
                 buffer.write(0, result)
                 return replace(done, was_kept=True)
-        number = self._ask_for_next(channel, terms)
+        number = self._ask_for_next(channel, terms, calls=calls)
         self._gets_state |= self._site in terms.receivers
         self._make_called()  # what others have called for after it
         return await self._take_part(channel, number, buffer, terms, weight, more)
 
-    def _ask_for_next(self, channel: int, terms: Terms, follows: bool = False) -> int:
+    def is_awaited(self, channel: int = 0) -> bool:
+        """Return whether another member has begun the next exchange, and called for it."""
+        state = self._channels[channel]
+        return state.awaited > state.number
+
+    def _ask_for_next(
+        self, channel: int, terms: Terms, follows: bool = False, calls: bool = False
+    ) -> int:
         """Ask for the next exchange, unless that has been done; return its number."""
         state = self._channels[channel]
         state.number += 1
-        self._ask(channel, state.number, terms, follows)  # also if it has failed: they are counted
+        # Also if it has failed: they are counted.
+        self._ask(channel, state.number, terms, follows, calls)
         return state.number
 
     async def _take_part(
@@ -304,7 +316,9 @@ class Collectives:
             return done
         return replace(done, members=settled.members, contributions=settled.contributions)
 
-    def _ask(self, channel: int, number: int, terms: Terms, follows: bool = False) -> None:
+    def _ask(
+        self, channel: int, number: int, terms: Terms, follows: bool = False, calls: bool = False
+    ) -> None:
         """Ask for an exchange, unless that has been done."""
         state = self._channels[channel]
         if number <= state.asked:
@@ -320,7 +334,7 @@ class Collectives:
         elif self._scheduler.is_over:
             self._scheduler.fail_with(granted)
         else:
-            self._scheduler.post(ExchangeRequest(channel, number, signature))
+            self._scheduler.post(ExchangeRequest(channel, number, signature, calls))
 
     def advanced(self, exchange: Exchange) -> None:
         """Tell the scheduler how far this site is, and ask for the next exchange in time."""
@@ -533,6 +547,9 @@ class Collectives:
         match message:
             case Grant():
                 self._granted(message)
+            case Awaited():
+                state = self._channel(message.channel)
+                state.awaited = max(state.awaited, message.number)
             case Dispatched() if self._plane is not None:
                 self._plane.dispatched(message.exchange, message.trees)
             case Interrupt() if self._plane is not None:

@@ -19,6 +19,7 @@ from anabranch.net.messages import (
     Advance,
     AnyMessage,
     Auxiliary,
+    Awaited,
     Called,
     Dispatched,
     EpochChanged,
@@ -258,6 +259,7 @@ class Control:
                 | Admitted()
                 | Advance()
                 | Auxiliary()
+                | Awaited()
                 | Called()
                 | Dispatched()
                 | EpochChanged()

@@ -12,6 +12,7 @@ from anabranch.learn.sampling import Shuffled
 from anabranch.merge import DataSize, Mean, Product
 from anabranch.overlay import Overlay, OverlayError
 from anabranch.pace import TunedBatches
+from anabranch.period import Every
 from anabranch.plan import ForestRoute, Plan, PlanError
 from anabranch.run.scenario._model import Scenario, compute_model, with_compute_times
 from anabranch.run.scenario.tasks import Exchange, Own, Train
@@ -55,6 +56,7 @@ def check_keys(scenario: Scenario) -> None:
     _check_probes(scenario)
     _check_merge(scenario)
     _check_served(scenario)
+    _check_period(scenario)
     if not scenario.routes:
         raise ScenarioError("route: there is none; give at least one")
 
@@ -127,6 +129,44 @@ def _check_served(scenario: Scenario) -> None:
         raise ScenarioError(
             f"load.most: {load.most} samples where task.batch_size is {task.batch_size}; "
             "give a batch_size of 1 or more, and no smaller most"
+        )
+
+
+def _check_period(scenario: Scenario) -> None:
+    period, average = scenario.period, scenario.average
+    if not period.averages:
+        if average is not None:
+            raise ScenarioError(
+                "average: gradients are exchanged in every step, so no models are averaged; leave "
+                'it out, or give period = {kind = "every", steps = 4}'
+            )
+        return
+    kind = tag_of(period)
+    if scenario.is_served:
+        raise ScenarioError(
+            f'period.kind: "{kind}" averages the models of sites that all-reduce, and here each '
+            'update is pushed to servers; leave it out, or have pace.kind = "bsp" and no [serve]'
+        )
+    learns = not isinstance(scenario.task, Exchange) and scenario.simulation.tensors != "sizes"
+    if period.asks_moved and not learns:
+        raise ScenarioError(
+            f'period.kind: "{kind}" goes by how far models move, and nothing is learnt here; give '
+            '"every"'
+        )
+    if average is None:
+        return
+    if isinstance(scenario.task, Exchange):
+        raise ScenarioError("average: an exchange has no model to average; leave it out")
+    steps = period.steps if isinstance(period, Every) else None
+    if average.fragments > 1 and (steps is None or steps % average.fragments):
+        raise ScenarioError(
+            f"average.fragments: each of {average.fragments} fragments has its turn once a period; "
+            'give period = {kind = "every"} with a multiple of them as steps'
+        )
+    if steps is not None and average.delay > steps:
+        raise ScenarioError(
+            f"average.delay: the next average begins {steps} steps after one, before that has "
+            f"come; give at most {steps}"
         )
 
 

@@ -9,20 +9,18 @@ from msgspec import Meta
 
 from anabranch._typed_toml import LONGEST_S, Positive, Seconds, Table
 from anabranch.fleet import Compute, ComputeModel
+from anabranch.learn.averaging import Average
 from anabranch.learn.sampling import AnySampling, Shuffled
 from anabranch.merge import AnyMerge, Mean
 from anabranch.overlay import Overlay
 from anabranch.pace import AnyLoad, AnyPace, Bsp, EqualBatches
+from anabranch.period import AnyPeriod, EveryStep
 from anabranch.plan import AnyPlanner, Auxiliary, ForestRoute, Packed
 from anabranch.run.scenario.tasks import Task
 from anabranch.scheduler.awareness import AnyAwareness
 from anabranch.scheduler.chunking import filling_elements
 from anabranch.sim.faults import Fault
 from anabranch.site.dataplane import MOST_CHUNK_ELEMENTS
-
-
-class EveryStep(Table, frozen=True, kw_only=True, tag_field="kind", tag="every-step"):
-    """Synchronise after every step."""
 
 
 class ByShare(Table, frozen=True, kw_only=True, tag_field="kind", tag="by-share"):
@@ -90,6 +88,8 @@ class Scenario(Table, frozen=True, kw_only=True):
             own.
         pace: when a participant may proceed.
         period: how often they talk.
+        average: what is averaged where the period has sites make local steps; None for the mean of
+            whole models, which steps wait for.
         merge: what an update weighs.
         load: how much work each does.
         sampling: which of its samples each draws.
@@ -126,7 +126,8 @@ class Scenario(Table, frozen=True, kw_only=True):
     overlay: str
     route: AnyPlanner | tuple[AnyPlanner, ...] = Packed()
     pace: AnyPace = Bsp()
-    period: EveryStep = EveryStep()
+    period: AnyPeriod = EveryStep()
+    average: Average | None = None
     merge: AnyMerge = Mean()
     load: AnyLoad = EqualBatches()
     sampling: AnySampling = Shuffled()

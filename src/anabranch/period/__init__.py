@@ -1,0 +1,27 @@
+"""Pure: how often sites talk, one file a period.
+
+A period is a value that makes the rule of one site (:class:`Period`). Those that there are stand in
+one list, :data:`AnyPeriod`, by which scenario files and tests know them.
+"""
+
+from typing import get_args as _get_args
+
+from anabranch.period._period import Averaged, Period, Progress, Rule
+from anabranch.period.every import Every
+from anabranch.period.every_step import EveryStep
+from anabranch.period.moved import Moved
+
+AnyPeriod = EveryStep | Every | Moved
+PERIODS: tuple[type[AnyPeriod], ...] = _get_args(AnyPeriod)
+
+__all__ = [
+    "PERIODS",
+    "AnyPeriod",
+    "Averaged",
+    "Every",
+    "EveryStep",
+    "Moved",
+    "Period",
+    "Progress",
+    "Rule",
+]

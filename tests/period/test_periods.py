@@ -1,0 +1,39 @@
+"""When averages are due."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.period import PERIODS, AnyPeriod, Averaged, Every, EveryStep, Moved, Progress
+
+EACH: list[AnyPeriod] = [EveryStep(), Every(steps=4), Moved(by=0.1, most_steps=6)]
+
+
+def test_every_period_is_tried() -> None:
+    assert {type(each) for each in EACH} == {*PERIODS}
+
+
+@pytest.mark.parametrize("period", EACH, ids=lambda each: type(each).__name__)
+def test_an_average_is_due_some_time_and_decided_by_what_is_handed_in(period: AnyPeriod) -> None:
+    rule, again = period.rule(), period.rule()
+    told = [Progress(steps, moved=0.001 * steps) for steps in range(1, 100)]
+    due = [rule.is_due(each) for each in told]
+    assert any(due)
+    assert due == sorted(due), "due, and then not any more"
+    rule.averaged(Averaged(4, 1.0, 2.0, 0.5))
+    again.load_state_dict(rule.state_dict())
+    assert [rule.is_due(each) for each in told] == [again.is_due(each) for each in told]
+    is_called = [period.rule().is_due(Progress(1, is_called=True))]
+    assert is_called == [not period.averages or period.calls]
+
+
+def test_every_counts_steps() -> None:
+    rule = Every(steps=3).rule()
+    assert [rule.is_due(Progress(steps)) for steps in (1, 2, 3)] == [False, False, True]
+
+
+def test_moved_has_a_threshold_and_a_cap_on_silence() -> None:
+    rule = Moved(by=0.1, most_steps=8).rule()
+    assert not rule.is_due(Progress(7, moved=0.0999))
+    assert rule.is_due(Progress(1, moved=0.1))
+    assert rule.is_due(Progress(8))
