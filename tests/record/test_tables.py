@@ -86,6 +86,7 @@ def test_results_compare_runs(run, read, packed: Plan) -> None:
         "accuracy": "70.0 %",
         "best": "70.0 %",
         "target": "90 %",
+        "bytes to target": "-",
         "to target": "not reached",
         "checksums": "equal in 3 rounds",
     }
@@ -103,6 +104,7 @@ def test_results_compare_runs(run, read, packed: Plan) -> None:
         "accuracy": "90.0 %",
         "best": "92.0 %",
         "target": "90 %",
+        "bytes to target": "120 MB",
         "to target": "4.00 s",
         "checksums": "equal in 3 rounds",
     }

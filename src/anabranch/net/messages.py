@@ -877,6 +877,7 @@ AnyMessage = (
     | Ready
     | Start
     | ExchangeRequest
+    | Awaited
     | Grant
     | ExchangeFailed
     | Interrupt

@@ -13,8 +13,11 @@ A field added to a published event therefore needs a default, or old logs lose t
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 import msgspec
+
+ReachedBy = Literal["first", "mean", "all"]
 
 
 def _kind(class_name: str) -> str:
@@ -57,6 +60,8 @@ class RunStarted(_Event, frozen=True, kw_only=True):
     # "local": real processes on one machine; "emulated": the same over links that the machine's
     # kernel held to the overlay's rates; "simulated": one process, in virtual time.
     world: str = "local"
+    # When the target is reached, where sites' models differ; see `anabranch.record.target`.
+    reached_by: ReachedBy = "first"
     # Who may proceed when, and with how much work, for `anabranch.run.replay`; empty where sites
     # all-reduce, in rounds.
     pacing_json: str = ""

@@ -33,6 +33,7 @@ from anabranch.record.events import (
     UnknownEvent,
 )
 from anabranch.record.pacing import PaceSummary, summarise_pace
+from anabranch.record.target import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ class RunSummary:
     compute_s: tuple[float, ...]
     steps: tuple[StepDone, ...]  # the sites' local updates, in order of time
     accuracy: tuple[AccuracyPoint, ...]  # one point for each evaluated round, in order of number
+    evaluated: tuple[Evaluated, ...]  # what each site saw of its model, in order of time
     # How many samples of each class each site trains on, by site; empty where that is not known.
     labels: Mapping[int, tuple[int, ...]]
     # What each link carried, by (source, target), in order of time.
@@ -227,8 +229,29 @@ class RunSummary:
         return {site: accuracy for site, accuracy in found.items() if accuracy is not None}
 
     def time_to_accuracy_s(self, target: float) -> float | None:
-        """Return when the accuracy first was at least the target, or None where it never was."""
-        return next((point.at_s for point in self.accuracy if point.accuracy >= target), None)
+        """Return when the accuracy first was at least the target, or None where it never was.
+
+        Where sites' models differ, the run's rule says whose counts.
+        """
+        if not any(event.step is not None for event in self.evaluated):
+            return next((point.at_s for point in self.accuracy if point.accuracy >= target), None)
+        sites = len({event.site for event in self.evaluated})
+        rule = Target(target, self.started.reached_by, sites)
+        return next((event.at_s for event in self.evaluated if rule.is_reached(event)), None)
+
+    def bytes_to_accuracy(self, target: float) -> int | None:
+        """Return the payload of all links until then, bytes; None where it never was.
+
+        Of an interval that a site reports as a whole, the part until then counts.
+        """
+        reached_s = self.time_to_accuracy_s(target)
+        if reached_s is None:
+            return None
+        counted = 0.0
+        for each in (each for samples in self.links.values() for each in samples):
+            late_s = min(max(0.0, each.at_s - reached_s), each.seconds)
+            counted += each.payload_bytes * (1.0 - late_s / each.seconds if each.seconds else 1.0)
+        return round(counted)
 
     @property
     def checksums_agree(self) -> bool | None:
@@ -305,6 +328,7 @@ def summarise(events: Iterable[Event | UnknownEvent]) -> RunSummary:
         compute_s=tuple(max(by_site.values()) for _, by_site in sorted(compute_s.items())),
         steps=tuple(sorted(of(StepDone), key=_at_s)),
         accuracy=_accuracy(of(Evaluated), {number: done[number] for number in completed}),
+        evaluated=tuple(sorted(of(Evaluated), key=_at_s)),
         labels={
             event.site: tuple(event.samples)
             for event in sorted(of(LabelsHeld), key=lambda event: event.site)

@@ -306,6 +306,12 @@ def _to_target(run: Run) -> str:
     return "not reached" if reached_s is None else units.seconds(reached_s)
 
 
+def _bytes_to_target(run: Run) -> str:
+    target = run.summary.started.target_accuracy
+    sent = None if target is None else run.summary.bytes_to_accuracy(target)
+    return units.NONE if sent is None else units.size(sent)
+
+
 def _checksums(run: Run) -> str:
     checked = units.count(run.summary.checked_rounds, "round")
     if run.summary.checksums_agree is None:
@@ -327,6 +333,7 @@ _OUTCOME: tuple[Column[Run], ...] = (
     Column("sites' variance", lambda run: _variance(run)),
     Column("target", lambda run: units.percent(run.summary.started.target_accuracy)),
     Column("to target", _to_target, brief=True),
+    Column("bytes to target", _bytes_to_target),
     Column("checksums", _checksums, number=False),
 )
 

@@ -29,6 +29,7 @@ from anabranch.plan import ForestRoute, Plan
 from anabranch.record import events
 from anabranch.record.console import Console
 from anabranch.record.log import EventLog, LogError
+from anabranch.record.target import Target
 from anabranch.run import replay
 from anabranch.run.checkpoints import WHOLE, Course, Job, check_course
 from anabranch.run.scenario import Scenario, check_real, with_compute_times
@@ -87,6 +88,11 @@ class RunLog:
         self._loop = asyncio.get_running_loop()
         self._started_s: float | None = None
         self.has_ended = False
+        self._target: Target | None = None
+        target = scenario.task.target_accuracy
+        if scenario.stop.at_target and target is not None:
+            sites = len(scenario.workers(overlay))
+            self._target = Target(target, scenario.stop.reached_by, sites)
         self._held: list[events.Event] = []  # until the first event: what was meant to happen
         self.scheduler: Scheduler
 
@@ -146,6 +152,7 @@ class RunLog:
                     paper_s=predicted.paper_s,
                     limit_s=_limit_s(self._overlay, size_bytes),
                     target_accuracy=scenario.task.target_accuracy,
+                    reached_by=scenario.stop.reached_by,
                     versions=versions(),
                     started_at=self._started_at,
                     pacing_json=(
@@ -157,9 +164,8 @@ class RunLog:
         )
 
     def _stop_at_target(self, seen: events.Evaluated) -> None:
-        task, stop = self._scenario.task, self._scenario.stop
-        target = task.target_accuracy
-        if stop.at_target and target is not None and seen.accuracy >= target:
+        if self._target is not None and self._target.is_reached(seen):
+            target = self._scenario.task.target_accuracy
             self._stop(f"accuracy {target:g} was reached after round {seen.round}")
 
     def _stop(self, reason: str) -> None:

@@ -16,6 +16,7 @@ from anabranch.overlay import Overlay
 from anabranch.pace import AnyLoad, AnyPace, Bsp, EqualBatches
 from anabranch.period import AnyPeriod, EveryStep
 from anabranch.plan import AnyPlanner, Auxiliary, ForestRoute, Packed
+from anabranch.record.events import ReachedBy
 from anabranch.run.scenario.tasks import Task
 from anabranch.scheduler.awareness import AnyAwareness
 from anabranch.scheduler.chunking import filling_elements
@@ -57,11 +58,15 @@ class Stop(Table, frozen=True, kw_only=True):
         rounds: how many synchronisations at most.
         after_s: seconds since the run began; None for no limit.
         at_target: once the task's ``target_accuracy`` has been seen.
+        reached_by: whose model counts where sites' models differ: the ``first`` that reaches the
+            target, the ``mean`` over the sites, or ``all``. Times and bytes to the target are told
+            by it too.
     """
 
     rounds: Positive
     after_s: Seconds | None = None
     at_target: bool = False
+    reached_by: ReachedBy = "first"
 
 
 class Simulation(Table, frozen=True, kw_only=True):

@@ -1,0 +1,42 @@
+"""When a run has reached its target accuracy, where sites' models may differ. Pure."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from anabranch.record.events import Evaluated, ReachedBy
+
+
+class Target:
+    """Follows what sites see of their models.
+
+    Where all have the same model one site looks at it, and there is nothing to choose.
+
+    Args:
+        accuracy: the target, in (0, 1].
+        reached_by: whether it is reached once the first site's model does, the mean over the sites'
+            latest, or each of these.
+        sites: how many look at models of their own.
+
+    >>> two = Target(0.9, "mean", sites=2)
+    >>> told = [(0, 0.95), (1, 0.8), (1, 0.86)]
+    >>> [two.is_reached(Evaluated(at_s=0.0, site=site, round=1, accuracy=seen, step=1))
+    ...  for site, seen in told]
+    [False, False, True]
+    """
+
+    def __init__(self, accuracy: float, reached_by: ReachedBy, sites: int) -> None:
+        self._accuracy = accuracy
+        self._reached_by = reached_by
+        self._sites = sites
+        self._latest: dict[int, float] = {}
+
+    def is_reached(self, seen: Evaluated) -> bool:
+        """Take note of what a site has seen; return whether the target is reached now."""
+        if seen.step is None or self._reached_by == "first":
+            return seen.accuracy >= self._accuracy
+        self._latest[seen.site] = seen.accuracy
+        if len(self._latest) < self._sites:
+            return False
+        found = self._latest.values()
+        return (min(found) if self._reached_by == "all" else fmean(found)) >= self._accuracy
