@@ -16,9 +16,9 @@ def models(sites: int, seed: int = 0) -> list[Floats]:
     return [draw.normal(size=ELEMENTS).astype(np.float32) for _ in range(sites)]
 
 
-def exchange(parts: list[Averaging]) -> None:
+def exchange(parts: list[Averaging], step_s: float = 0.0, exchange_s: float = 0.0) -> None:
     """Average what sites contribute, as an exchange does: the same bits at each."""
-    given = [part.contribute() for part in parts]
+    given = [part.contribute(step_s, exchange_s) for part in parts]
     mean = np.mean([each.astype(np.float64) for each in given], axis=0).astype(np.float32)
     for each in given:
         each[:] = mean
@@ -84,14 +84,18 @@ def test_how_far_a_model_has_moved_and_how_far_models_are_apart(outer: Outer | N
     start = np.full(ELEMENTS, 2.0, np.float32)
     held = [start.copy(), start.copy()]
     average = Average(outer=outer)
-    parts = [Averaging(each, average, remembers=True, asks_spread=True) for each in held]
+    parts = [Averaging(each, average, remembers=True, shares=True) for each in held]
     assert parts[0].moved() == 0.0
     held[0] += 3.0
     held[1] += 1.0
     assert parts[0].moved() == pytest.approx(1.5)
-    exchange(parts)
-    # The moves are 3 and 1, that of the mean 2: 9 / 4 - 1 and less than none.
-    assert [part.take() for part in parts] == pytest.approx([(9 / 4 - 1) ** 0.5, 0.0])
+    exchange(parts, step_s=2.0, exchange_s=3.0)
+    # The moves are 3 and 1, and the mean's is 2, so each model is 1 from the mean.
+    for part in parts:
+        shared = part.take()
+        assert shared is not None
+        assert shared.spread == pytest.approx(0.5)
+        assert (shared.step_s, shared.exchange_s) == (2.0, 3.0)
     assert [part.moved() for part in parts] == [0.0, 0.0]
 
 

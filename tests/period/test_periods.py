@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.period import PERIODS, AnyPeriod, Averaged, Every, EveryStep, Moved, Progress
+from anabranch.period import (
+    PERIODS,
+    Adaptive,
+    AnyPeriod,
+    Averaged,
+    Every,
+    EveryStep,
+    Moved,
+    Progress,
+)
 
-EACH: list[AnyPeriod] = [EveryStep(), Every(steps=4), Moved(by=0.1, most_steps=6)]
+EACH: list[AnyPeriod] = [EveryStep(), Every(steps=4), Moved(by=0.1, most_steps=6), Adaptive()]
 
 
 def test_every_period_is_tried() -> None:

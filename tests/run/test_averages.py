@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from anabranch.fleet import Compute
 from anabranch.learn.averaging import Average, Outer
 from anabranch.overlay import dumps, random_complete
-from anabranch.period import AnyPeriod, Every, EveryStep, Moved
+from anabranch.period import Adaptive, AnyPeriod, Every, EveryStep, Moved
 from anabranch.record import RunSummary, read_events, summarise
 from anabranch.record.events import Evaluated, StepDone
 from anabranch.run.checkpoints import checkpoints_of, find, weights_of
@@ -129,6 +131,19 @@ def test_a_resumed_run_ends_with_the_same_bits(more: str, tmp_path: Path) -> Non
     assert np.array_equal(weights(whole), weights(again))
 
 
+def test_a_resumed_run_whose_period_goes_by_times_does_so_where_times_are_the_same(
+    tmp_path: Path,
+) -> None:
+    # Jitter is drawn anew by a run that goes on, and would lead to other periods.
+    adaptive = scenario('period = {kind = "adaptive", first_steps = 2, gain = 9.0}')
+    steady = msgspec.structs.replace(adaptive, compute=Compute(samples_per_s=1000))
+    whole, again = tmp_path / "whole.db", tmp_path / "again.db"
+    simulate(steady, SITES, whole, save_every=2)
+    folder = find(checkpoints_of(whole).joinpath("round-000004"))
+    simulate(steady, SITES, again, save_every=2, resume=folder)
+    assert np.array_equal(weights(whole), weights(again))
+
+
 @pytest.mark.slow
 def test_processes_average_as_the_simulation_does(tmp_path: Path) -> None:
     more = 'period = {kind = "every", steps = 4}\naverage = {outer = {}, fragments = 2}'
@@ -167,7 +182,7 @@ def test_what_cannot_be_is_an_error_that_names_the_key(more: str, said: str) -> 
 
 
 def test_every_period_has_its_place_in_a_scenario() -> None:
-    known: list[AnyPeriod] = [EveryStep(), Every(steps=2), Moved(by=0.1)]
+    known: list[AnyPeriod] = [EveryStep(), Every(steps=2), Moved(by=0.1), Adaptive()]
     for period in known:
         assert (
             scenario(

@@ -17,6 +17,7 @@ long anything took.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -65,17 +66,36 @@ class Average(Table, frozen=True, kw_only=True):
     fragments: Positive = 1
 
 
+_NUMBERS = 3  # that are contributed where sites share what they have measured
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What sites have measured: the same bits at every site.
+
+    Args:
+        spread: see :class:`anabranch.period.Averaged`.
+        step_s, exchange_s: means over the sites of what they contributed, seconds.
+    """
+
+    spread: float
+    step_s: float
+    exchange_s: float
+
+
 class Averaging:
     """A part of one site's model between averages.
 
     Memory beside the model: a copy of it for an outer optimiser, one for a delay, and what is
-    contributed where that is not the model itself.
+    contributed where that is not the model itself. Where sites share what they have measured, three
+    numbers more are contributed: the square of what a model has moved by, and two times.
 
     Args:
         model: shape (elements,), changed in place.
         average: see there.
         remembers: whether to know how far the model has moved, which costs a copy of it.
-        asks_spread: whether ``take`` has to tell how far from the mean it was; likewise.
+        shares: whether ``take`` has to tell what sites have measured; likewise, and a copy of what
+            is contributed.
     """
 
     def __init__(
@@ -83,81 +103,91 @@ class Averaging:
         model: Floats,
         average: Average,
         remembers: bool = False,
-        asks_spread: bool = False,
+        shares: bool = False,
     ) -> None:
-        self._asks_spread = asks_spread
+        self._shares = shares
         self._model = model
         self._outer = None if average.outer is None else average.outer.start(len(model))
         self._overlaps = average.delay > 0
-        needs_last = self._outer is not None or remembers or asks_spread
+        needs_last = self._outer is not None or remembers or shares
         # Where the last average left the model, before any step of its own.
         self._last: Floats | None = model.copy() if needs_last else None
-        is_apart = self._outer is not None or self._overlaps
-        self.buffer: Floats = np.empty_like(model) if is_apart else model
+        is_apart = self._outer is not None or self._overlaps or shares
+        more = _NUMBERS if shares else 0
+        self.buffer: Floats = np.empty(len(model) + more, np.float32) if is_apart else model
+        self._found = self.buffer[: len(model)]  # of which the mean is used
         self._sent: Floats | None = np.empty_like(model) if self._overlaps else None
-        self._own_move = 0.0  # of the contribution that is on its way
 
     def moved(self) -> float:
         """Return how far the model is from where the last average left it, over its norm there."""
         assert self._last is not None
         return _ratio(_distance(self._model, self._last), _norm(self._last))
 
-    def contribute(self) -> Floats:
-        """Return what is exchanged, in place, for its mean over the sites; shape (elements,)."""
-        if self._asks_spread:
+    def contribute(self, step_s: float = 0.0, exchange_s: float = 0.0) -> Floats:
+        """Return what is exchanged, in place, for its mean over the sites.
+
+        Its shape is (elements,), or three more where sites share what they have measured.
+
+        Args:
+            step_s, exchange_s: what a local step and an exchange took here, seconds, to be shared.
+        """
+        if self._shares:
             assert self._last is not None
-            self._own_move = _distance(self._model, self._last)
+            square = _distance(self._model, self._last) ** 2
+            self.buffer[-_NUMBERS:] = square, step_s, exchange_s
         if self._outer is not None:
             assert self._last is not None
-            np.subtract(self._last, self._model, out=self.buffer)
-        elif self._overlaps:
-            self.buffer[:] = self._model
+            np.subtract(self._last, self._model, out=self._found)
+        elif self.buffer is not self._model:
+            self._found[:] = self._model
         if self._sent is not None:
             self._sent[:] = self._model
         return self.buffer
 
-    def take(self) -> float:
+    def take(self) -> Shared | None:
         """Use the mean, which what was contributed now holds.
 
         Returns:
-            How far this site's model was from the mean of all, see
-            :class:`anabranch.period.Averaged`. Over all sites the mean of the squares is that of
-            their moves less that of the mean's move, so that no model need be kept for it.
+            What the sites have measured, if they share it.
         """
-        spread = self._spread()
-        found = self.buffer
+        shared = self._shared()
+        found = self._found
         if self._outer is not None:
             assert self._last is not None
-            self._outer(self._last, self.buffer)
+            self._outer(self._last, self._found)
             found = self._last
         elif self._last is not None:
-            self._last[:] = self.buffer
+            self._last[:] = self._found
         if self._sent is not None:
             self._model -= self._sent
             self._model += found
-        elif found is not self._model:
+        elif self.buffer is not self._model:
             self._model[:] = found
-        return spread
+        return shared
 
-    def _spread(self) -> float:
-        if not self._asks_spread:
-            return 0.0
+    def _shared(self) -> Shared | None:
+        if not self._shares:
+            return None
         assert self._last is not None
         is_difference = self._outer is not None
-        move = _norm(self.buffer) if is_difference else _distance(self.buffer, self._last)
-        return math.sqrt(max(0.0, _ratio(self._own_move, move) ** 2 - 1.0)) if move else 0.0
+        move = _norm(self._found) if is_difference else _distance(self._found, self._last)
+        # The mean square of the distances from the mean is that of the moves less the square of the
+        # mean's move, so that no model is kept for it.
+        square, step_s, exchange_s = self.buffer[-_NUMBERS:].tolist()
+        spread = math.sqrt(max(0.0, square / move**2 - 1.0)) if move else 0.0
+        return Shared(spread, step_s, exchange_s)
 
     def settle(self) -> None:
         """Forget what the model has changed by since the last average."""
         if self._last is not None:
             self._model[:] = self._last
         elif self._sent is not None:
-            self._model[:] = self.buffer
+            self._model[:] = self._found
 
     @property
     def agreed(self) -> Floats:
         """What all sites hold alike once they have used the same mean, shape (elements,)."""
-        return self.buffer if self._last is None else self._last
+        return self._found if self._last is None else self._last
 
     def state_dict(self) -> State:
         """Return what goes on from here where no average is on its way; nothing is copied."""

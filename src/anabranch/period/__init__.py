@@ -7,15 +7,17 @@ one list, :data:`AnyPeriod`, by which scenario files and tests know them.
 from typing import get_args as _get_args
 
 from anabranch.period._period import Averaged, Period, Progress, Rule
+from anabranch.period.adaptive import Adaptive
 from anabranch.period.every import Every
 from anabranch.period.every_step import EveryStep
 from anabranch.period.moved import Moved
 
-AnyPeriod = EveryStep | Every | Moved
+AnyPeriod = EveryStep | Every | Moved | Adaptive
 PERIODS: tuple[type[AnyPeriod], ...] = _get_args(AnyPeriod)
 
 __all__ = [
     "PERIODS",
+    "Adaptive",
     "AnyPeriod",
     "Averaged",
     "Every",

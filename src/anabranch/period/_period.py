@@ -32,14 +32,16 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Averaged:
-    """What an average was like, at one site.
+    """What an average was like, at one site or, where the period asks for that, at all.
 
     Args:
         steps: local steps that it came after.
         step_s: what one of them took, on the mean, seconds.
-        exchange_s: from asking for the average to its result, seconds.
-        spread: how far this site's model was from the mean: the norm of the difference over the
-            norm of what the mean moved by since the last average. 0 where it was not measured.
+        exchange_s: from asking for an average to its result, seconds; of all sites, it is of the
+            average before, since they tell it with the next, and of the first at this site alone.
+        spread: how far the sites' models were apart: the root of the mean square of their distances
+            from the mean, over the distance that the mean has moved since the last average. The
+            same at all sites; 0 where it was not measured.
     """
 
     steps: int
@@ -56,13 +58,15 @@ class Period(Protocol):
         calls: whether sites may find at different steps that an average is due, so that the first
             calls the others, who join after the step they are at.
         asks_moved: whether the rule needs ``Progress.moved``, which costs a pass over the model.
-        asks_spread: likewise of ``Averaged.spread``.
+        shares: whether sites exchange what they have measured, with the model, as three numbers
+            more. All rules are then told the same, means over the sites and the spread, and choose
+            alike. Otherwise one that waits for another takes the wait for the network's.
     """
 
     averages: ClassVar[bool]
     calls: ClassVar[bool]
     asks_moved: ClassVar[bool]
-    asks_spread: ClassVar[bool]
+    shares: ClassVar[bool]
 
     def rule(self) -> Rule:
         """Return what follows one site, fresh."""

@@ -19,7 +19,7 @@ class Every(Table, frozen=True, kw_only=True, tag_field="kind", tag="every"):
     averages: ClassVar[bool] = True
     calls: ClassVar[bool] = False
     asks_moved: ClassVar[bool] = False
-    asks_spread: ClassVar[bool] = False
+    shares: ClassVar[bool] = False
 
     steps: Positive
 

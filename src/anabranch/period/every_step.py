@@ -14,7 +14,7 @@ class EveryStep(Table, frozen=True, kw_only=True, tag_field="kind", tag="every-s
     averages: ClassVar[bool] = False
     calls: ClassVar[bool] = False
     asks_moved: ClassVar[bool] = False
-    asks_spread: ClassVar[bool] = False
+    shares: ClassVar[bool] = False
 
     def rule(self) -> Rule:
         """See :class:`anabranch.period.Period`."""

@@ -22,7 +22,7 @@ class Moved(Table, frozen=True, kw_only=True, tag_field="kind", tag="moved"):
     averages: ClassVar[bool] = True
     calls: ClassVar[bool] = True
     asks_moved: ClassVar[bool] = True
-    asks_spread: ClassVar[bool] = False
+    shares: ClassVar[bool] = False
 
     by: Annotated[float, Meta(gt=0, le=1e9)]
     most_steps: Positive = 64

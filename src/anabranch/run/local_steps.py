@@ -43,8 +43,9 @@ class LocalSteps:
         self._rule = rule_of(period, average.fragments)
         self._since = 0  # steps since the last average began
         self._compute_s = 0.0  # of those steps
+        self._exchange_s = 0.0  # of the last average
         self._bounds = bounds(len(work.model), average.fragments)
-        asked = period.asks_moved or average.fragments > 1, period.asks_spread
+        asked = period.asks_moved or average.fragments > 1, period.shares
         self._parts: list[Averaging] = []
         if has_numbers:
             self._parts = [
@@ -76,6 +77,11 @@ class LocalSteps:
         return self._rule.is_due(Progress(self._since, moved, is_called))
 
     @property
+    def most_elements(self) -> int:
+        """How long a buffer is exchanged at most, elements."""
+        return max((len(part.buffer) for part in self._parts), default=len(self.work.model))
+
+    @property
     def is_ripe(self) -> bool:
         """Whether the oldest average that is on its way is to be waited for now."""
         return bool(self._flying) and self.steps >= self._flying[0].ripe
@@ -101,7 +107,7 @@ class LocalSteps:
         if not self._has_numbers:
             begin, end = self._bounds[fragment]
             return self.work.model[begin:end]
-        return self._parts[fragment].contribute()
+        return self._parts[fragment].contribute(step_s, self._exchange_s)
 
     def take(self, exchange_s: float) -> Floats | None:
         """Use the mean of the oldest average that is on its way.
@@ -113,14 +119,18 @@ class LocalSteps:
             What all sites hold alike from now on; None where there are no numbers.
         """
         flying = self._flying.popleft()
-        spread, agreed = 0.0, None
+        averaged, agreed = Averaged(flying.steps, flying.step_s, exchange_s), None
         if self._has_numbers:
             part = self._parts[flying.fragment]
-            spread = part.take()
+            shared = part.take()
             agreed = part.agreed
+            if shared is not None:
+                told_s = shared.exchange_s or exchange_s
+                averaged = Averaged(flying.steps, shared.step_s, told_s, shared.spread)
         else:
             self.work.apply(self.begun)  # which checks the mean, if there is one
-        self._rule.averaged(Averaged(flying.steps, flying.step_s, exchange_s, spread))
+        self._exchange_s = exchange_s
+        self._rule.averaged(averaged)
         return agreed
 
     def finish(self) -> None:
@@ -135,6 +145,7 @@ class LocalSteps:
             "steps": self.steps,
             "since": self._since,
             "compute_s": self._compute_s,
+            "exchange_s": self._exchange_s,
             "rule": self._rule.state_dict(),
             "parts": [part.state_dict() for part in self._parts],
         }
@@ -146,7 +157,7 @@ class LocalSteps:
         own: dict[str, Any] = state.pop(_STATE)
         self.work.load_state_dict(state)
         self.steps, self._since = own["steps"], own["since"]
-        self._compute_s = own["compute_s"]
+        self._compute_s, self._exchange_s = own["compute_s"], own["exchange_s"]
         self._rule.load_state_dict(own["rule"])
         for part, each in zip(self._parts, own["parts"], strict=True):
             part.load_state_dict(each)

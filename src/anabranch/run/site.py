@@ -193,7 +193,8 @@ async def _ready(
     elements = len(work.buffer)
     lanes = world.enter(scenario, overlay, welcome, agent.began)
     chunk_elements = scenario.chunk_elements_of(elements)
-    transport = _transport(scenario, elements, world.strands)
+    exchanged = elements if steps is None else steps.most_elements
+    transport = _transport(scenario, exchanged, world.strands)
     meter = _meter(scenario, chunk_elements)
     workers = scenario.workers(overlay)
     served, partition = None, None

@@ -148,7 +148,7 @@ def _check_period(scenario: Scenario) -> None:
             'update is pushed to servers; leave it out, or have pace.kind = "bsp" and no [serve]'
         )
     learns = not isinstance(scenario.task, Exchange) and scenario.simulation.tensors != "sizes"
-    if period.asks_moved and not learns:
+    if (period.asks_moved or period.shares) and not learns:
         raise ScenarioError(
             f'period.kind: "{kind}" goes by how far models move, and nothing is learnt here; give '
             '"every"'

@@ -1,0 +1,87 @@
+"""The period that suits what steps and averages take, and how far models drift apart meanwhile.
+
+With a period of k steps a run that needs N(k) local steps takes
+``N(k) * (step_s + exchange_s / k)``. Drift makes N grow with k. If it grows as ``1 + c k``, the time
+is least at ``k = sqrt(exchange_s / (c * step_s))``; if it grows as a power of k, at a multiple of
+``exchange_s / step_s``. Measured curves lie between the two, and so does the exponent here.
+
+What c is depends on the data, and changes during a run: while all sites pull in one direction,
+models that make many steps of their own lose little. The *spread* tells: the root of the mean
+square of the models' distances from their mean, over the distance that the mean has moved. With c
+proportional to its square, k is proportional to its inverse.
+
+AdaComm, too, begins with a long period and makes it shorter as training slows down, and goes by
+the loss (Wang and Joshi, "Adaptive Communication Strategies to Achieve the Best Error-Runtime
+Trade-off in Local-Update SGD", MLSys 2019). The spread needs no first period to compare with, and
+tells data that are alike from data that are not.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta
+
+from anabranch._typed_toml import Positive, Table
+from anabranch.period._period import Averaged, Progress, Rule
+
+_EXPONENT = 0.6
+_LEAST_SPREAD = 0.1  # a mean that moves as far as its models says nothing of what is too far
+_NEWEST = 0.5  # weight of the newest spread, which is noisy, in the mean of all
+
+
+class Adaptive(Table, frozen=True, kw_only=True, tag_field="kind", tag="adaptive"):
+    """Average the models after ``gain * (exchange_s / step_s) ** 0.6 / spread`` local steps.
+
+    Times are those of the last average at each site. The spread is the geometric mean of all
+    averages' so far, in which each weighs as much as all before it; 0.1 at least. It is the same
+    at all sites, so they choose alike but for what differs in their times.
+
+    Args:
+        gain: what the formula is multiplied by.
+        first_steps: local steps before the first average, when nothing has been measured.
+        most_steps: local steps after which a site averages in any case.
+    """
+
+    averages: ClassVar[bool] = True
+    calls: ClassVar[bool] = False
+    asks_moved: ClassVar[bool] = False
+    shares: ClassVar[bool] = True
+
+    gain: Annotated[float, Meta(gt=0, le=1e9)] = 4.0
+    first_steps: Positive = 4
+    most_steps: Positive = 256
+
+    def rule(self) -> Rule:
+        """See :class:`anabranch.period.Period`."""
+        return _Rule(self.gain, self.first_steps, self.most_steps)
+
+
+class _Rule:
+    def __init__(self, gain: float, first_steps: int, most_steps: int) -> None:
+        self._gain = gain
+        self._most_steps = most_steps
+        self._steps = min(first_steps, most_steps)
+        self._spread = 0.0  # none yet
+
+    def is_due(self, progress: Progress) -> bool:
+        """See :class:`anabranch.period.Rule`."""
+        return progress.steps >= self._steps
+
+    def averaged(self, averaged: Averaged) -> None:
+        """See :class:`anabranch.period.Rule`."""
+        spread = max(_LEAST_SPREAD, averaged.spread)
+        before = self._spread or spread
+        self._spread = spread**_NEWEST * before ** (1 - _NEWEST)
+        if averaged.step_s > 0:
+            ratio = averaged.exchange_s / averaged.step_s
+            steps = self._gain * ratio**_EXPONENT / self._spread
+            self._steps = max(1, round(min(steps, self._most_steps)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """See :class:`anabranch.period.Rule`."""
+        return {"steps": self._steps, "spread": self._spread}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See :class:`anabranch.period.Rule`."""
+        self._steps, self._spread = state["steps"], state["spread"]
