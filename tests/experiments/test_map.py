@@ -11,8 +11,8 @@ import pytest
 from anabranch import experiments
 from anabranch import overlay as overlays
 from anabranch.experiments import Lab, Outcome, Trial
+from anabranch.experiments._choice import Choice, best_rate
 from anabranch.experiments.map import _setting as setting
-from anabranch.experiments.map._choice import Choice, best_rate
 from anabranch.experiments.map._setting import FORESTS, SCHEMES
 from anabranch.fleet import uneven_samples_per_s
 from anabranch.net.errors import RunAborted

@@ -21,8 +21,8 @@ def chosen(ratio: float, spread: float, averages: int = 8, gain: float = 4.0) ->
 
 
 def test_the_period_is_the_formulas() -> None:
-    assert chosen(ratio=32.0, spread=0.5) == round(4 * 32**0.6 / 0.5)
-    assert chosen(ratio=32.0, spread=0.5, gain=1.0) == 16
+    assert chosen(ratio=32.0, spread=0.5) == round(4 * 32**0.65 / 0.5)
+    assert chosen(ratio=32.0, spread=0.5, gain=1.0) == 19
 
 
 def test_it_grows_with_the_time_of_an_exchange_and_falls_with_the_spread() -> None:
@@ -46,7 +46,7 @@ def test_it_follows_an_exchange_time_that_changes_tenfold_within_two_averages(
     before = steps_of(rule)
     for _ in range(2):
         rule.averaged(Averaged(steps_of(rule), 0.1, 2.0 * factor, 2.0))
-    assert steps_of(rule) == pytest.approx(before * factor**0.6, rel=0.2)
+    assert steps_of(rule) == pytest.approx(before * factor**0.65, rel=0.2)
 
 
 def test_one_odd_spread_does_not_throw_it_off() -> None:

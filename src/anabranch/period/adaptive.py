@@ -1,9 +1,9 @@
 """The period that suits what steps and averages take, and how far models drift apart meanwhile.
 
 With a period of k steps a run that needs N(k) local steps takes
-``N(k) * (step_s + exchange_s / k)``. Drift makes N grow with k. If it grows as ``1 + c k``, the time
-is least at ``k = sqrt(exchange_s / (c * step_s))``; if it grows as a power of k, at a multiple of
-``exchange_s / step_s``. Measured curves lie between the two, and so does the exponent here.
+``N(k) * (step_s + exchange_s / k)``. Drift makes N grow with k. If it grows as ``1 + c k``, the
+time is least at ``k = sqrt(exchange_s / (c * step_s))``; if it grows as a power of k, at a multiple
+of ``exchange_s / step_s``. Measured curves lie between the two, and so does the exponent here.
 
 What c is depends on the data, and changes during a run: while all sites pull in one direction,
 models that make many steps of their own lose little. The *spread* tells: the root of the mean
@@ -25,13 +25,13 @@ from msgspec import Meta
 from anabranch._typed_toml import Positive, Table
 from anabranch.period._period import Averaged, Progress, Rule
 
-_EXPONENT = 0.6
+_EXPONENT = 0.65
 _LEAST_SPREAD = 0.1  # a mean that moves as far as its models says nothing of what is too far
 _NEWEST = 0.5  # weight of the newest spread, which is noisy, in the mean of all
 
 
 class Adaptive(Table, frozen=True, kw_only=True, tag_field="kind", tag="adaptive"):
-    """Average the models after ``gain * (exchange_s / step_s) ** 0.6 / spread`` local steps.
+    """Average the models after ``gain * (exchange_s / step_s) ** 0.65 / spread`` local steps.
 
     Times are those of the last average at each site. The spread is the geometric mean of all
     averages' so far, in which each weighs as much as all before it; 0.1 at least. It is the same
@@ -49,7 +49,7 @@ class Adaptive(Table, frozen=True, kw_only=True, tag_field="kind", tag="adaptive
     shares: ClassVar[bool] = True
 
     gain: Annotated[float, Meta(gt=0, le=1e9)] = 4.0
-    first_steps: Positive = 4
+    first_steps: Positive = 8
     most_steps: Positive = 256
 
     def rule(self) -> Rule:

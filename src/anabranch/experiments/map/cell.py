@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from statistics import fmean, median
 
+from anabranch.experiments._choice import FIRST, Choice, best_rate
 from anabranch.experiments._experiment import Experiment
 from anabranch.experiments._lab import Lab, Outcome, Trial
 from anabranch.experiments._result import Result, Row
 from anabranch.experiments.map import _setting as setting
-from anabranch.experiments.map._choice import FIRST, Choice, best_rate
 from anabranch.experiments.map._setting import FORESTS, SCHEMES, Scheme
 from anabranch.run.control import first_plan
 
