@@ -78,9 +78,10 @@ class Outcome:
             :class:`anabranch.record.pacing.PaceSummary`; there ``round_s`` is the mean time of an
             iteration, and ``rounds`` are each worker's.
         workers: of a run with servers, by name; those that ended an iteration.
-        reached_s, reached_updates: of a run with servers that trains to a target accuracy: when it
-            was first seen, seconds since the run began, and how many updates each worker had then
-            in the model, on average; None where it never was.
+        reached_s: of a run that trains to a target accuracy: when it was first seen, seconds since
+            the run began; None where it never was.
+        reached_updates: of such a run with servers, how many updates each worker had then in the
+            model, on average.
         accuracy: that was last seen; None where there is none.
         look_s: seconds from one look at the model to the next, on the mean; None where it was never
             looked at.
@@ -88,6 +89,7 @@ class Outcome:
         accuracy_by_site: that was last seen for each site, by name; see
             :mod:`anabranch.record.by_site`.
         missed: of a run with servers, how many updates of others one missed, on average.
+        steps: of a run that averages models, local steps of a site, on average.
     """
 
     labels: Mapping[str, Label]
@@ -108,6 +110,7 @@ class Outcome:
     trees: int | None = None
     accuracy_by_site: Mapping[str, float] = field(default_factory=dict)
     missed: float | None = None
+    steps: float | None = None
 
 
 class Lab:
@@ -288,10 +291,16 @@ def _outcome(trial: Trial, file: Path, log: Path) -> Outcome:
             {run.sites[site]: accuracy for site, accuracy in run.site_accuracy.items()},
             run.pace.mean_missed,
         )
-    rounds, total_s = len(run.rounds), run.rounds[-1].at_s
+    rounds, total_s = len(run.rounds), run.rounds[-1].at_s if run.rounds else run.total_s
     fills_time = trial.scenario.stop.after_s is not None
-    round_s = total_s / rounds if fills_time else median(run.interval_s)
-    return Outcome(trial.labels, file.name, rounds, total_s, round_s, len(run.plans))
+    round_s = total_s / max(1, rounds) if fills_time else median(run.interval_s)
+    done = Outcome(trial.labels, file.name, rounds, total_s, round_s, len(run.plans))
+    target = trial.scenario.task.target_accuracy
+    if target is not None:
+        done = replace(done, reached_s=run.time_to_accuracy_s(target), accuracy=run.final_accuracy)
+    if trial.scenario.period.averages:
+        done = replace(done, steps=len(run.steps) / len(run.sites))
+    return done
 
 
 def _reached(

@@ -1,0 +1,1 @@
+"""Models that are averaged over bad networks: how often."""
