@@ -27,15 +27,17 @@ from anabranch.period._period import Averaged, Progress, Rule
 
 _EXPONENT = 0.65
 _LEAST_SPREAD = 0.1  # a mean that moves as far as its models says nothing of what is too far
-_NEWEST = 0.5  # weight of the newest spread, which is noisy, in the mean of all
+_NEWEST = 0.5  # weight of the newest spread, which is noisy, beside all before it
 
 
 class Adaptive(Table, frozen=True, kw_only=True, tag_field="kind", tag="adaptive"):
     """Average the models after ``gain * (exchange_s / step_s) ** 0.65 / spread`` local steps.
 
-    Times are those of the last average at each site. The spread is the geometric mean of all
-    averages' so far, in which each weighs as much as all before it; 0.1 at least. It is the same
-    at all sites, so they choose alike but for what differs in their times.
+    Rounded down: models that are averaged after every step learn as one does, and the second step
+    costs most. Times are means over the sites; that of exchanges is of the average before, since
+    sites tell it with the next, and after the first one each site's own. The spread is a geometric
+    mean in which each average weighs as much as all before it; each is taken to be 0.1 at least.
+    From the second average on all of it is the same at all sites, which so choose alike.
 
     Args:
         gain: what the formula is multiplied by.
@@ -48,8 +50,8 @@ class Adaptive(Table, frozen=True, kw_only=True, tag_field="kind", tag="adaptive
     asks_moved: ClassVar[bool] = False
     shares: ClassVar[bool] = True
 
-    gain: Annotated[float, Meta(gt=0, le=1e9)] = 4.0
-    first_steps: Positive = 8
+    gain: Annotated[float, Meta(gt=0, le=1e9)] = 4.5
+    first_steps: Positive = 2
     most_steps: Positive = 256
 
     def rule(self) -> Rule:
@@ -76,7 +78,7 @@ class _Rule:
         if averaged.step_s > 0:
             ratio = averaged.exchange_s / averaged.step_s
             steps = self._gain * ratio**_EXPONENT / self._spread
-            self._steps = max(1, round(min(steps, self._most_steps)))
+            self._steps = max(1, int(min(steps, self._most_steps)))
 
     def state_dict(self) -> dict[str, Any]:
         """See :class:`anabranch.period.Rule`."""
