@@ -102,6 +102,11 @@ class Averaging:
         assert self._last is not None
         return _ratio(_distance(self._model, self._last), _norm(self._last))
 
+    def remember(self) -> None:
+        """Count how far the model moves from here on."""
+        assert self._last is not None
+        self._last[:] = self._model
+
     def contribute(self) -> Floats:
         """Return what is exchanged, in place, for its mean over the sites; shape (elements,)."""
         if self._asks_spread:

@@ -108,6 +108,42 @@ class Result(ChunkMessage, frozen=True):
     """Down a tree: what the root has made of a chunk."""
 
 
+class Letter(ChunkMessage, frozen=True):
+    """Between neighbours that gossip: a chunk of the sender's model.
+
+    ``exchange`` counts the letters from one to the other, or is that of the letter that this one
+    answers; ``version`` is 0, as no plan is needed, and the path is one link.
+
+    Attributes:
+        weight: what the chunk weighs, see :mod:`anabranch.site.letters`.
+        steps: that the model had made.
+        is_answer: whether it answers the receiver's letter.
+    """
+
+    weight: float = 1.0
+    steps: int = 0
+    is_answer: bool = False
+
+
+class LetterEnds(Message, frozen=True):
+    """After a letter's chunks: no other comes, as its sender has taken the rest back."""
+
+    number: int
+
+
+class LetterTaken(Message, frozen=True):
+    """To a neighbour: all of its letter, or of its answer to one of this site's, has come."""
+
+    number: int
+    is_answer: bool = False
+
+
+class StepsKnown(Message, frozen=True):
+    """To a neighbour: how many steps each site has finished, as far as the sender knows."""
+
+    steps: tuple[int, ...]
+
+
 class TimeRequest(Message, frozen=True):
     """What time is it? From a child to its parent, or from a root to the scheduler.
 
@@ -742,6 +778,10 @@ class NoMoreRounds(Message, frozen=True):
     number: int
 
 
+class Stopping(Message, frozen=True):
+    """To all that gossip: the run is to end; finish the step that you are at, and no other."""
+
+
 class PaceOver(Message, frozen=True):
     """To all: where the model is served, no worker goes on any more."""
 
@@ -862,6 +902,10 @@ AnyMessage = (
     | Offer
     | PartialSum
     | Result
+    | Letter
+    | LetterEnds
+    | LetterTaken
+    | StepsKnown
     | TimeRequest
     | TimeReply
     | Credit
@@ -905,6 +949,7 @@ AnyMessage = (
     | Reform
     | Reformed
     | NoMoreRounds
+    | Stopping
     | PaceOver
     | ExchangeEnded
     | Report

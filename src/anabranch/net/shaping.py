@@ -90,6 +90,7 @@ class ShapedConnection:
         self.their_challenge = connection.their_challenge
         self.identity = connection.identity
         self._latency = latency
+        self._post_s = link.latency_s
         self._bucket = TokenBucket(link)
         self._began_s = began_s
         self._loop = asyncio.get_running_loop()
@@ -135,8 +136,9 @@ class ShapedConnection:
             self._failure = error
 
     def post(self, message: Message) -> None:
-        """See :class:`anabranch.net.network.Connection`; no site posts on a lane of its own."""
-        self._connection.post(message)
+        """See :class:`anabranch.net.network.Connection`; it takes the latency at the start."""
+        self._flying.append((self._now_s() + self._post_s, message, b""))
+        self._left.set()
 
     def tell_silence(self, told: Callable[[bool], None]) -> None:
         """See :class:`anabranch.net.network.Connection`."""

@@ -147,7 +147,7 @@ class RunLog:
                     task=task,
                     model=model,
                     seed=scenario.seed,
-                    rounds=scenario.stop.rounds - after,
+                    rounds=1 if scenario.gossip else scenario.stop.rounds - after,
                     predicted_s=predicted.contention_s,
                     paper_s=predicted.paper_s,
                     limit_s=_limit_s(self._overlay, size_bytes),
@@ -171,7 +171,10 @@ class RunLog:
     def _stop(self, reason: str) -> None:
         if self.scheduler.stopped is None and not self.has_ended:
             self.scheduler.note(events.RunStopping(at_s=self.at_s(), reason=reason))
-            self.scheduler.stop(reason)
+            if self._scenario.gossip is None:
+                self.scheduler.stop(reason)
+            else:
+                self.scheduler.stop_gossip(reason)
 
     def ended(self, error: str | None) -> None:
         """Write the last event.

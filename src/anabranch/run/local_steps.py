@@ -90,6 +90,13 @@ class LocalSteps:
         """Whether an average has to end before another may begin."""
         return len(self._flying) >= self._average.fragments
 
+    def sent(self) -> None:
+        """Take note that the model was sent to others as it is, where sites gossip."""
+        self.begun += 1
+        self._since, self._compute_s = 0, 0.0
+        if self._period.asks_moved and self._has_numbers:
+            self._parts[0].remember()
+
     def begin(self) -> Floats:
         """Begin an average; return what is exchanged, in place, for its mean."""
         fragment = self.begun % self._average.fragments

@@ -47,6 +47,7 @@ from anabranch.net.messages import (
     Settled,
     Shutdown,
     Start,
+    Stopping,
     Subgrouped,
     TimeReply,
     Welcome,
@@ -275,6 +276,7 @@ class Control:
                 | Rejoined()
                 | Repair()
                 | Settled()
+                | Stopping()
                 | Subgrouped()
                 | TimeReply()
             ):

@@ -11,7 +11,7 @@ from anabranch.learn.profiles import load_profile
 from anabranch.learn.sampling import Shuffled
 from anabranch.merge import DataSize, Mean, Product
 from anabranch.overlay import Overlay, OverlayError
-from anabranch.pace import TunedBatches
+from anabranch.pace import Bsp, TunedBatches
 from anabranch.period import Every
 from anabranch.plan import ForestRoute, Plan, PlanError
 from anabranch.run.scenario._model import Scenario, compute_model, with_compute_times
@@ -134,6 +134,8 @@ def _check_served(scenario: Scenario) -> None:
 
 def _check_period(scenario: Scenario) -> None:
     period, average = scenario.period, scenario.average
+    if scenario.gossip is not None:
+        _check_gossip(scenario)
     if not period.averages:
         if average is not None:
             raise ScenarioError(
@@ -170,6 +172,28 @@ def _check_period(scenario: Scenario) -> None:
         )
 
 
+def _check_gossip(scenario: Scenario) -> None:
+    others = {
+        "average": scenario.average,
+        "serve": scenario.serve,
+        "pace": None if isinstance(scenario.pace, Bsp) else scenario.pace,
+        "awareness": scenario.awareness,
+    }
+    for key, value in others.items():
+        if value is not None:
+            raise ScenarioError(
+                f"{key}: sites that gossip wait for no one, and average with neighbours alone; "
+                f"leave {key} or [gossip] out"
+            )
+    if isinstance(scenario.task, Exchange):
+        raise ScenarioError("gossip: an exchange has no model to send; leave it out")
+    if scenario.merge.asks_loss or scenario.merge.asks_norm:
+        raise ScenarioError(
+            f'merge.kind: "{tag_of(scenario.merge)}" weighs by losses or gradients, and what sites '
+            'send here are models; give "mean", "staleness" or "data-size"'
+        )
+
+
 def _check_merge(scenario: Scenario) -> None:
     merge, task = scenario.merge, scenario.task
     if merge.weighs_data and not isinstance(task, Train):
@@ -186,7 +210,7 @@ def _check_merge(scenario: Scenario) -> None:
     if all(isinstance(rule, Mean | DataSize) for rule in rules):
         return
     kind = tag_of(merge)
-    if not scenario.is_served:
+    if not scenario.is_served and scenario.gossip is None:
         raise ScenarioError(
             f'merge.kind: "{kind}" weighs updates that come one by one, and an all-reduce has '
             'none; give [serve], or "mean" or "data-size"'

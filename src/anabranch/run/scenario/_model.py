@@ -14,7 +14,7 @@ from anabranch.learn.sampling import AnySampling, Shuffled
 from anabranch.merge import AnyMerge, Mean
 from anabranch.overlay import Overlay
 from anabranch.pace import AnyLoad, AnyPace, Bsp, EqualBatches
-from anabranch.period import AnyPeriod, EveryStep
+from anabranch.period import AnyPeriod, EveryStep, Gossip
 from anabranch.plan import AnyPlanner, Auxiliary, ForestRoute, Packed
 from anabranch.record.events import ReachedBy
 from anabranch.run.scenario.tasks import Task
@@ -55,7 +55,7 @@ class Stop(Table, frozen=True, kw_only=True):
     """When a run ends: at whichever comes first. The round in progress is always finished.
 
     Args:
-        rounds: how many synchronisations at most.
+        rounds: how many synchronisations at most; where sites gossip, how many times each sends.
         after_s: seconds since the run began; None for no limit.
         at_target: once the task's ``target_accuracy`` has been seen.
         reached_by: whose model counts where sites' models differ: the ``first`` that reaches the
@@ -95,6 +95,8 @@ class Scenario(Table, frozen=True, kw_only=True):
         period: how often they talk.
         average: what is averaged where the period has sites make local steps; None for the mean of
             whole models, which steps wait for.
+        gossip: with whom: sites send their models to some neighbours and use what comes, instead of
+            averages of all; None averages, or all-reduces, over all sites.
         merge: what an update weighs.
         load: how much work each does.
         sampling: which of its samples each draws.
@@ -133,6 +135,7 @@ class Scenario(Table, frozen=True, kw_only=True):
     pace: AnyPace = Bsp()
     period: AnyPeriod = EveryStep()
     average: Average | None = None
+    gossip: Gossip | None = None
     merge: AnyMerge = Mean()
     load: AnyLoad = EqualBatches()
     sampling: AnySampling = Shuffled()
@@ -186,6 +189,11 @@ class Scenario(Table, frozen=True, kw_only=True):
     def computes_ahead(self) -> bool:
         """Whether workers compute while their last update is on its way."""
         return self.serve is not None and self.serve.ahead
+
+    @property
+    def has_local_steps(self) -> bool:
+        """Whether each site's optimiser uses its own gradients, so that models differ meanwhile."""
+        return self.period.averages or self.gossip is not None
 
     def workers(self, overlay: Overlay) -> list[int]:
         """Return the sites that compute, by index."""
