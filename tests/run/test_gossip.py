@@ -162,7 +162,7 @@ GOSSIP = [
 @pytest.mark.parametrize("scheme", AVERAGES)
 def test_averages_come_to_plain_sgds_solution_on_a_convex_task(scheme: str, ground: Ground) -> None:
     goal, _ = drawn(apart=0.0)
-    rounds = 80 if "every-step" in scheme else 40
+    rounds = 40 if "steps = 4" in scheme else 120
     _, found = run(ground, RING, ground.scenario(scheme, rounds, rate=0.1, apart=0.0))
     assert found == pytest.approx(goal, abs=2e-3)
 
@@ -176,8 +176,8 @@ def test_gossip_comes_to_plain_sgds_solution_on_a_convex_task(scheme: str, groun
         steps = round(8 / rate / (3 if "every" in scheme else 1))
         _, found = run(ground, RING, ground.scenario(scheme, steps, rate, apart=0.0))
         errors.append(float(np.abs(found - goal).max()))
-    assert errors[1] < 0.12
-    assert errors[1] < 0.6 * errors[0] or errors[0] < 0.12
+    assert errors[1] < 0.15
+    assert errors[1] < errors[0]
 
 
 @pytest.mark.parametrize("bound", [1, 3])
