@@ -23,10 +23,7 @@ from anabranch.record.events import FaultInjected
 from anabranch.record.log import EventLog
 from anabranch.run.checkpoints import Course, Files, checkpoints_of, plan_course, weights_of
 from anabranch.run.control import RunLog, conduct, first_plan, make_scheduler
-from anabranch.run.scenario import Scenario, check_simulable, compute_model
-from anabranch.run.scenario.tasks import Exchange
-from anabranch.run.site import Passing, take_part
-from anabranch.sim.faults import (
+from anabranch.run.faults import (
     ClockStep,
     ComputeFactor,
     Disconnect,
@@ -37,6 +34,9 @@ from anabranch.sim.faults import (
     Scripted,
     script,
 )
+from anabranch.run.scenario import Scenario, check_simulable, compute_model
+from anabranch.run.scenario.tasks import Exchange
+from anabranch.run.site import Passing, take_part
 from anabranch.sim.loop import Deadlock, VirtualLoop, run_virtually
 from anabranch.sim.machine import Clock, Machine
 from anabranch.sim.network import SimulatedNetwork

@@ -14,10 +14,10 @@ from anabranch.overlay import Overlay, OverlayError
 from anabranch.pace import Bsp, TunedBatches
 from anabranch.period import Every
 from anabranch.plan import ForestRoute, Plan, PlanError
+from anabranch.run.faults import FaultError, script
 from anabranch.run.scenario._model import Scenario, compute_model, with_compute_times
 from anabranch.run.scenario.tasks import Exchange, Own, Train
 from anabranch.scheduler.awareness import Passive
-from anabranch.sim.faults import FaultError, script
 
 
 class ScenarioError(ValueError):

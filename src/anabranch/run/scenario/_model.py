@@ -17,10 +17,10 @@ from anabranch.pace import AnyLoad, AnyPace, Bsp, EqualBatches
 from anabranch.period import AnyPeriod, EveryStep, Gossip
 from anabranch.plan import AnyPlanner, Auxiliary, ForestRoute, Packed
 from anabranch.record.events import ReachedBy
+from anabranch.run.faults import Fault
 from anabranch.run.scenario.tasks import Task
 from anabranch.scheduler.awareness import AnyAwareness
 from anabranch.scheduler.chunking import filling_elements
-from anabranch.sim.faults import Fault
 from anabranch.site.dataplane import MOST_CHUNK_ELEMENTS
 
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import anabranch.sim.faults as faults
+import anabranch.run.faults as faults
 from anabranch._typed_toml import Table, TomlError, decode_toml
 from anabranch.overlay import Link, Overlay, Site
-from anabranch.sim.faults import (
+from anabranch.run.faults import (
     ClockFault,
     ClockStep,
     ComputeFactor,
