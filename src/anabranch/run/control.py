@@ -32,6 +32,7 @@ from anabranch.record.log import EventLog, LogError
 from anabranch.record.target import Target
 from anabranch.run import replay
 from anabranch.run.checkpoints import WHOLE, Course, Job, check_course
+from anabranch.run.faults import Scripted
 from anabranch.run.scenario import Scenario, check_real, with_compute_times
 from anabranch.run.scenario.tasks import Exchange, Own
 from anabranch.run.stdin import at_end_of_stdin
@@ -162,6 +163,15 @@ class RunLog:
                 *self._held,
             ]
         )
+
+    def note_fault(self, what: Scripted, over: bool) -> None:
+        """Write down that something scripted happens, or is over; not after the end."""
+        if not self.has_ended:
+            self.scheduler.note(
+                events.FaultInjected(
+                    at_s=self.at_s(), fault=what.kind, detail=what.label, over=over
+                )
+            )
 
     def _stop_at_target(self, seen: events.Evaluated) -> None:
         if self._target is not None and self._target.is_reached(seen):

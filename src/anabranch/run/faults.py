@@ -1,20 +1,27 @@
 """Fault scripts, as data: a scenario's ``[[fault]]`` entries, and the actions they become.
 
-Pure. ``script`` resolves names and refuses what can never happen; whoever runs the scenario
-carries the actions out, and keeps a `Factors` for those that overlap.
+Pure. ``script`` resolves names and refuses what can never happen; ``play`` says when each action
+is due. A simulation carries the actions out itself, and keeps a `Factors` for those that overlap.
+In a real run every site derives the same script and carries out what is its own; what its links
+carry follows from `link_factors`.
+
+Outages and sleep are drawn from the scenario's seed, one period after another, as far as the run
+goes: each link, pair or site has a stream of its own, so that both worlds draw the same.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 import sys
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Generic, TypeVar
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Generic, Literal, TypeVar
 
+import numpy as np
 from msgspec import Meta
 
-from anabranch._typed_toml import Table
+from anabranch._typed_toml import Table, tag_of
 from anabranch.overlay import Overlay, OverlayError
 
 
@@ -130,7 +137,77 @@ class ClockFault(_Triggered, frozen=True, kw_only=True, tag_field="kind", tag="c
     drift: _Drift = 0.0
 
 
-Fault = KillFault | PauseFault | CutFault | DisconnectFault | SlowFault | ClockFault
+class PartitionFault(_Triggered, frozen=True, kw_only=True, tag_field="kind", tag="partition"):
+    """Links between groups of sites carry nothing; those within a group are as they were.
+
+    Args:
+        groups: names of sites; those that none names are one more group together.
+        for_s: until it heals; None for never.
+    """
+
+    groups: tuple[tuple[str, ...], ...]
+    for_s: _Duration | None = None
+
+
+class _Drawn(Table, frozen=True, kw_only=True):
+    """What every fault has that comes and goes all through a run, by a renewal process.
+
+    Args:
+        distribution: of the length of each period: ``exponential`` with the mean given, or
+            ``fixed``, always the mean.
+        until_s: from when on nothing is wrong any more, seconds since the run began; None for
+            never.
+    """
+
+    distribution: Literal["exponential", "fixed"] = "exponential"
+    until_s: _Duration | None = None
+
+
+class OutagesFault(_Drawn, frozen=True, kw_only=True, tag_field="kind", tag="outages"):
+    """Links carry nothing now and then. When the run begins they are up.
+
+    Args:
+        link: from which site to which, that direction only; or
+        pair: two sites, both directions together; or
+        site: all links from and to it together; or
+        all: true for every pair of sites that have a link, each by itself.
+        up_s: how long links are up before an outage, on average.
+        down_s: how long an outage lasts, on average.
+    """
+
+    link: tuple[str, str] | None = None
+    pair: tuple[str, str] | None = None
+    site: str | None = None
+    all: Literal[True] | None = None
+    up_s: _Duration
+    down_s: _Duration
+
+
+class SleepFault(_Drawn, frozen=True, kw_only=True, tag_field="kind", tag="sleep"):
+    """A site's process stands still now and then. When the run begins it is awake.
+
+    Args:
+        site: its name.
+        awake_s: how long it is awake before it sleeps, on average.
+        asleep_s: how long it sleeps, on average.
+    """
+
+    site: str
+    awake_s: _Duration
+    asleep_s: _Duration
+
+
+Fault = (
+    KillFault
+    | PauseFault
+    | CutFault
+    | DisconnectFault
+    | SlowFault
+    | ClockFault
+    | PartitionFault
+    | OutagesFault
+    | SleepFault
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +283,45 @@ Action = Kill | Pause | Disconnect | LinkFactor | ComputeFactor | ClockStep
 
 
 @dataclass(frozen=True, slots=True)
+class Renewal:
+    """A renewal process: periods in which nothing is wrong and periods in which something is.
+
+    Args:
+        good_s: the mean length of the former, seconds.
+        bad_s: of the latter.
+        distribution: ``exponential``, or ``fixed``.
+        until_s: from when on nothing is wrong any more; infinite for never.
+        stream: what the draws follow from, integers >= 0.
+    """
+
+    good_s: float
+    bad_s: float
+    distribution: Literal["exponential", "fixed"]
+    until_s: float
+    stream: tuple[int, ...]
+
+    def bad(self) -> Iterator[tuple[float, float]]:
+        """Yield when each bad period begins, and how long it lasts, seconds.
+
+        >>> from itertools import islice
+        >>> [*islice(Renewal(5.0, 1.0, "fixed", math.inf, (0,)).bad(), 2)]
+        [(5.0, 1.0), (11.0, 1.0)]
+        >>> [*Renewal(5.0, 1.0, "fixed", 11.5, (0,)).bad()]
+        [(5.0, 1.0), (11.0, 0.5)]
+        """
+        rng = np.random.default_rng(self.stream)
+
+        def next_s(mean_s: float) -> float:
+            return mean_s if self.distribution == "fixed" else float(rng.exponential(mean_s))
+
+        at_s = next_s(self.good_s)
+        while at_s < self.until_s:
+            for_s = next_s(self.bad_s)
+            yield at_s, min(for_s, self.until_s - at_s)
+            at_s += for_s + next_s(self.good_s)
+
+
+@dataclass(frozen=True, slots=True)
 class Scripted:
     """What happens, and when.
 
@@ -213,24 +329,103 @@ class Scripted:
         action: what to do.
         label: in words, for the log, such as ``cut dc1->dc2 for 30 s``.
         at_s: seconds since the run began; or None, and then
-        round: when the first site asks for this round, counted from 1; or None.
+        round: when the first site asks for this round, counted from 1; or None, and then
+        renewal: says when it happens, again and again, and for how long.
+        kind: of the fault, as the scenario spells it.
     """
 
     action: Action
     label: str
     at_s: float | None
     round: int | None
+    renewal: Renewal | None = None
+    kind: str = ""
+
+    def moments(self) -> Iterator[tuple[float, Scripted]]:
+        """Yield each time that it happens by the clock: the moment, and what happens then.
+
+        Moments are seconds since the run began, and rise. One that waits for a round yields none.
+        """
+        if self.at_s is not None:
+            yield self.at_s, self
+        elif self.renewal is not None:
+            for at_s, for_s in self.renewal.bad():
+                assert isinstance(self.action, LinkFactor | Pause)
+                action, label = replace(self.action, for_s=for_s), f"{self.label} for {for_s:.3g} s"
+                yield at_s, replace(self, action=action, label=label, at_s=at_s, renewal=None)
+
+
+def play(
+    moments: Iterator[tuple[float, Scripted]],
+    at: Callable[[float, Callable[[Scripted], None], Scripted], object],
+    happen: Callable[[Scripted], None],
+) -> None:
+    """Let each thing happen at its moment; the one after it is drawn then, and no earlier.
+
+    Args:
+        moments: see `Scripted.moments`.
+        at: lets a function be called at a moment, seconds since the run began.
+        happen: what to call.
+    """
+
+    def next_one(what: Scripted) -> None:
+        happen(what)
+        play(moments, at, happen)
+
+    for at_s, what in moments:
+        at(at_s, next_one, what)
+        return
+
+
+def link_factors(
+    scripted: Sequence[Scripted], link: tuple[int, int]
+) -> Iterator[tuple[float, float]]:
+    """Yield how a link's rate changes by what happens at stated moments, drawn as far as is asked.
+
+    Args:
+        scripted: the script.
+        link: source and target, as indices of sites.
+
+    Yields:
+        The moment, seconds since the run began, never falling, and what of the link's rate is left
+        from then on, as a factor. Before the first it is 1.
+
+    >>> cut = Scripted(LinkFactor(((0, 1),), 0.0, 2.0), "cut", at_s=5.0, round=None)
+    >>> [*link_factors([cut], (0, 1))], [*link_factors([cut], (1, 0))]
+    ([(5.0, 0.0), (7.0, 1.0)], [])
+    """
+    concerned = [
+        each.moments()
+        for each in scripted
+        if isinstance(each.action, LinkFactor) and link in each.action.links
+    ]
+    factors: Factors[tuple[int, int]] = Factors()
+    ends: list[tuple[float, float]] = []  # when a factor is over, and which: a heap
+    for at_s, what in heapq.merge(*concerned, key=lambda moment: moment[0]):
+        while ends and ends[0][0] <= at_s:
+            end_s, factor = heapq.heappop(ends)
+            yield end_s, factors.end(link, factor)
+        assert isinstance(what.action, LinkFactor)
+        if what.action.for_s is not None:
+            heapq.heappush(ends, (at_s + what.action.for_s, what.action.rate_factor))
+        yield at_s, factors.begin(link, what.action.rate_factor)
+    while ends:
+        end_s, factor = heapq.heappop(ends)
+        yield end_s, factors.end(link, factor)
 
 
 def script(
-    faults: Sequence[Fault], overlay: Overlay, *, rounds: int | None = None
+    faults: Sequence[Fault], overlay: Overlay, *, rounds: int | None = None, seed: int = 0
 ) -> tuple[Scripted, ...]:
     """Return what a scenario's faults do on an overlay, in the order they are written.
+
+    Of one that happens to ``all`` pairs of sites there is one for each pair.
 
     Args:
         faults: the ``[[fault]]`` entries.
         overlay: knows the sites and links that they name.
         rounds: how many rounds the run has at most; None where nobody knows.
+        seed: of what is drawn, >= 0.
 
     Raises:
         FaultError: an entry (named ``fault[2]``; the first is 0) without exactly one moment or
@@ -247,19 +442,70 @@ def script(
     """
     found = []
     for i, fault in enumerate(faults):
-        entry = f"fault[{i}]"
+        entry, kind = f"fault[{i}]", tag_of(fault)
+        if isinstance(fault, OutagesFault | SleepFault):
+            renewal = _renewal(fault, (seed, i))
+            for action, label in _drawn(fault, entry, overlay):
+                of_its_own = replace(renewal, stream=(*renewal.stream, *_ends(action)))
+                found.append(Scripted(action, label, None, None, of_its_own, kind))
+            continue
         _only(entry, at_s=fault.at_s, round=fault.round)
         if rounds is not None and fault.round is not None and fault.round > rounds:
             raise FaultError(
                 f"{entry}.round: round {fault.round} never comes, the run has {rounds}; give one "
                 f"of 1 to {rounds}"
             )
-        action, label = _act(fault, entry, overlay)
-        found.append(Scripted(action, label, fault.at_s, fault.round))
+        what, label = _act(fault, entry, overlay)
+        found.append(Scripted(what, label, fault.at_s, fault.round, None, kind))
     return tuple(found)
 
 
-def _act(fault: Fault, entry: str, overlay: Overlay) -> tuple[Action, str]:
+def _renewal(fault: OutagesFault | SleepFault, stream: tuple[int, ...]) -> Renewal:
+    if isinstance(fault, OutagesFault):
+        good_s, bad_s = fault.up_s, fault.down_s
+    else:
+        good_s, bad_s = fault.awake_s, fault.asleep_s
+    until_s = math.inf if fault.until_s is None else fault.until_s
+    return Renewal(good_s, bad_s, fault.distribution, until_s, stream)
+
+
+def _ends(action: LinkFactor | Pause) -> tuple[int, ...]:
+    """Return what tells the stream of an action's draws from others of its entry."""
+    return (action.site,) if isinstance(action, Pause) else action.links[0]
+
+
+def _drawn(
+    fault: OutagesFault | SleepFault, entry: str, overlay: Overlay
+) -> Iterator[tuple[LinkFactor | Pause, str]]:
+    """Yield each thing that a drawn fault happens to by itself, as an action, and its label."""
+    if isinstance(fault, SleepFault):
+        yield Pause(_site(fault.site, f"{entry}.site", overlay), 0.0), f"sleep of {fault.site}"
+        return
+    _only(entry, link=fault.link, pair=fault.pair, site=fault.site, all=fault.all)
+    if fault.all is None:
+        links, where = _links(fault, entry, overlay)
+        yield LinkFactor(links, 0.0, None), f"outage of {where}"
+        return
+    names = [site.name for site in overlay.sites]
+    of_pairs: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for link in overlay:
+        ends = min(link.source, link.target), max(link.source, link.target)
+        of_pairs.setdefault(ends, []).append((link.source, link.target))
+    for (a, b), both in sorted(of_pairs.items()):
+        yield LinkFactor(tuple(both), 0.0, None), f"outage of {names[a]}<->{names[b]}"
+
+
+def _act(
+    fault: KillFault
+    | PauseFault
+    | CutFault
+    | DisconnectFault
+    | SlowFault
+    | ClockFault
+    | PartitionFault,
+    entry: str,
+    overlay: Overlay,
+) -> tuple[Action, str]:
     """Return what a fault does, and its label."""
 
     def site(name: str) -> int:
@@ -277,14 +523,7 @@ def _act(fault: Fault, entry: str, overlay: Overlay) -> tuple[Action, str]:
             return Disconnect(site(fault.site), fault.for_s), f"disconnect {fault.site}{lasting}"
         case CutFault():
             _only(entry, link=fault.link, pair=fault.pair, site=fault.site)
-            if fault.site is None:
-                links, where = _links(fault, entry, overlay)
-            else:
-                index = site(fault.site)
-                links = tuple(
-                    (k.source, k.target) for k in overlay if index in (k.source, k.target)
-                )
-                where = f"every link of {fault.site}"
+            links, where = _links(fault, entry, overlay)
             return LinkFactor(links, 0.0, fault.for_s), f"cut {where}{_lasting(fault.for_s)}"
         case SlowFault():
             _only(entry, site=fault.site, link=fault.link, pair=fault.pair)
@@ -303,6 +542,34 @@ def _act(fault: Fault, entry: str, overlay: Overlay) -> tuple[Action, str]:
             wrong += [f"gain {fault.drift:+g} s/s"] if fault.drift else []
             label = f"clock of {fault.site}: {', '.join(wrong)}"
             return ClockStep(site(fault.site), fault.offset_s, fault.drift), label
+        case PartitionFault():
+            links, where = _between(fault.groups, f"{entry}.groups", overlay)
+            return LinkFactor(links, 0.0, fault.for_s), f"partition {where}{_lasting(fault.for_s)}"
+
+
+def _between(
+    groups: Sequence[Sequence[str]], key: str, overlay: Overlay
+) -> tuple[tuple[tuple[int, int], ...], str]:
+    """Return the links between groups of sites, and words for the groups."""
+    group_of: dict[int, int] = {}
+    for g, names in enumerate(groups):
+        for i, name in enumerate(names):
+            site = _site(name, f"{key}[{g}][{i}]", overlay)
+            if site in group_of:
+                raise FaultError(f"{key}[{g}][{i}]: {name} is in a group already; name it once")
+            group_of[site] = g
+    links = tuple(
+        (link.source, link.target)
+        for link in overlay
+        if group_of.get(link.source) != group_of.get(link.target)
+    )
+    if not links:
+        raise FaultError(
+            f"{key}: no link of overlay {overlay.name!r} leads from one group to another, so "
+            "nothing is parted; name some sites of those that have links, and not all in one group"
+        )
+    others = [each.name for i, each in enumerate(overlay.sites) if i not in group_of]
+    return links, " | ".join(", ".join(names) for names in [*groups, others] if names)
 
 
 def _only(entry: str, **keys: object) -> None:
@@ -324,9 +591,15 @@ def _site(name: str, key: str, overlay: Overlay) -> int:
 
 
 def _links(
-    fault: CutFault | SlowFault, entry: str, overlay: Overlay
+    fault: CutFault | SlowFault | OutagesFault, entry: str, overlay: Overlay
 ) -> tuple[tuple[tuple[int, int], ...], str]:
-    """Return the links that a fault's ``link`` or ``pair`` names, and words for them."""
+    """Return the links that a fault's ``link``, ``pair`` or ``site`` names, and words for them."""
+    if fault.site is not None:
+        site = _site(fault.site, f"{entry}.site", overlay)
+        own = tuple((k.source, k.target) for k in overlay if site in (k.source, k.target))
+        if not own:
+            raise FaultError(f"{entry}.site: {fault.site} has no links; leave the fault out")
+        return own, f"every link of {fault.site}"
     key = f"{entry}.link" if fault.pair is None else f"{entry}.pair"
     names = fault.link or fault.pair
     assert names is not None

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from msgspec import structs
 
-from anabranch._typed_toml import tag_of
 from anabranch.fleet import STEADY, ComputeModel
 from anabranch.net.errors import NetError, RunAborted
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
-from anabranch.record.events import FaultInjected
 from anabranch.record.log import EventLog
 from anabranch.run.checkpoints import Course, Files, checkpoints_of, plan_course, weights_of
 from anabranch.run.control import RunLog, conduct, first_plan, make_scheduler
@@ -32,6 +31,7 @@ from anabranch.run.faults import (
     LinkFactor,
     Pause,
     Scripted,
+    play,
     script,
 )
 from anabranch.run.scenario import Scenario, check_simulable, compute_model
@@ -136,17 +136,17 @@ class _Simulation:
         self._course = course
         self._files = files
         self._on_round = on_round
-        scripted = script(scenario.fault, overlay, rounds=scenario.stop.rounds)
+        rounds, seed = scenario.stop.rounds, scenario.seed
         self._faults = [
-            _Fault(tag_of(fault), each)
-            for fault, each in zip(scenario.fault, scripted, strict=True)
+            each
+            for each in script(scenario.fault, overlay, rounds=rounds, seed=seed)
             if each.round is None or each.round > course.after_round
         ]
         self._link_factors: Factors[tuple[int, int]] = Factors()
         self._compute_factors: Factors[int] = Factors()
         self._pauses: Counter[int] = Counter()  # in force, by site
         self._disconnections: Counter[int] = Counter()  # in force, by site
-        self._happened: set[str] = set()
+        self._unused = dict.fromkeys(each.label for each in self._faults)
         self._round = 0  # the latest that a site has begun
 
     async def run(self) -> None:
@@ -159,8 +159,10 @@ class _Simulation:
         assert isinstance(loop, VirtualLoop)
         self._loop = loop
         scenario, overlay = self._scenario, self._overlay
+        wait_s = math.inf if scenario.wait_s is None else scenario.wait_s
+        control_s = scenario.simulation.control_latency_s
         self._network = SimulatedNetwork(
-            loop, overlay, scenario.seed, scenario.simulation.control_latency_s
+            loop, overlay, scenario.seed, control_s, wait_s, connect_s=wait_s
         )
         model = compute_model(scenario, overlay)
         self._worlds = [
@@ -212,8 +214,7 @@ class _Simulation:
     @property
     def unused(self) -> tuple[str, ...]:
         """The faults that never happened."""
-        labels = (fault.scripted.label for fault in self._faults)
-        return tuple(label for label in labels if label not in self._happened)
+        return tuple(self._unused)
 
     # --- what befalls them
 
@@ -221,9 +222,10 @@ class _Simulation:
         self._network.begin()
         for world in self._worlds:
             world.machine.begin()
+        began_s = self._loop.time()
         for fault in self._faults:
-            if fault.scripted.at_s is not None:
-                self._loop.call_later(fault.scripted.at_s, self._inject, fault)
+            at = self._loop.at if fault.renewal is None else self._loop.at_unless_idle
+            play(fault.moments(), _counted_from(began_s, at), partial(self._inject, fault.label))
 
     def _begin_round(self, round: int) -> None:
         if round <= self._round:
@@ -231,22 +233,24 @@ class _Simulation:
         self._round = round
         self._on_round(round)
         for fault in self._faults:
-            if fault.scripted.round == round:
-                self._inject(fault)
+            if fault.round == round:
+                self._inject(fault.label, fault)
 
-    def _inject(self, fault: _Fault) -> None:
+    def _inject(self, label: str, what: Scripted) -> None:
+        """Let something happen of the fault that has the label."""
         if self._over or self._recorder is None or self._recorder.has_ended:
             return
-        self._happened.add(fault.scripted.label)
-        self._note(fault, over=False)
+        self._unused.pop(label, None)
+        self._note(what, over=False)
         for_s: float | None = None
-        match fault.scripted.action:
+        match what.action:
             case Kill(site=site, for_s=for_s):
                 self._network.kill(site)
                 self._tasks[site].cancel()
             case Pause(site=site, for_s=for_s):
                 self._pauses[site] += 1
-                self._worlds[site].fall_asleep()
+                self._network.put_to_sleep(site)
+                self._worlds[site].machine.stop()
             case Disconnect(site=site, for_s=for_s):
                 self._disconnections[site] += 1
                 self._network.disconnect(site)
@@ -258,11 +262,11 @@ class _Simulation:
             case ClockStep(site=site, offset_s=offset_s, drift=drift):
                 self._worlds[site].clock.step(offset_s, drift)
         if for_s is not None:
-            self._loop.call_later(for_s, self._heal, fault)
+            self._loop.call_later(for_s, self._heal, what)
 
-    def _heal(self, fault: _Fault) -> None:
-        self._note(fault, over=True)
-        match fault.scripted.action:
+    def _heal(self, what: Scripted) -> None:
+        self._note(what, over=True)
+        match what.action:
             case Kill(site=site):
                 # It may have been started again after another death.
                 if not self._over and self._network.sites[site].dead:
@@ -283,25 +287,14 @@ class _Simulation:
             case ComputeFactor(site=site, time_factor=factor):
                 self._worlds[site].machine.slow(self._compute_factors.end(site, factor))
 
-    def _note(self, fault: _Fault, over: bool) -> None:
-        if self._recorder is None or self._recorder.has_ended:
-            return
-        self._recorder.scheduler.note(
-            FaultInjected(
-                at_s=self._recorder.at_s(),
-                fault=fault.kind,
-                detail=fault.scripted.label,
-                over=over,
-            )
-        )
+    def _note(self, what: Scripted, over: bool) -> None:
+        if self._recorder is not None:
+            self._recorder.note_fault(what, over)
 
 
-@dataclass(frozen=True, slots=True)
-class _Fault:
-    """A scripted fault and its kind, for the log."""
-
-    kind: str
-    scripted: Scripted
+def _counted_from(began_s: float, at: Callable[..., object]) -> Callable[..., object]:
+    """Return a way to call back at moments that count from the beginning of a run."""
+    return lambda at_s, *call: at(began_s + at_s, *call)
 
 
 class _SimulatedWorld:
@@ -360,11 +353,6 @@ class _SimulatedWorld:
                 await asyncio.sleep(self._model.added_s(self._site, step))
         await self._host.awake()
         return done
-
-    def fall_asleep(self) -> None:
-        """Stand still: compute nothing, hear nothing, send nothing more."""
-        self._host.asleep = True
-        self.machine.stop()
 
     def wake_up(self) -> None:
         """Go on."""

@@ -104,7 +104,8 @@ class Scenario(Table, frozen=True, kw_only=True):
         stop: when the run ends.
         compute: how long computing takes. In simulation that is all it takes; with real
             processes, a site that is done sooner waits.
-        fault: what goes wrong, and when; in simulation only.
+        fault: what goes wrong, and when. Real runs have the faults of links where ``shaped``, and
+            kills, pauses and sleep; the rest is for simulations.
         simulation: what only a simulation has to be told.
         deal: how chunks are dealt to the trees of the route; None for ``adaptive`` on packed trees
             and ``by-share`` on other routes.
@@ -116,6 +117,9 @@ class Scenario(Table, frozen=True, kw_only=True):
         on_loss: what becomes of all-reduces when a site or a link is lost: they are ``complete``d
             among those that still reach one another, or begun again among them (``retry``), or the
             run ends (``abort``).
+        wait_s: how long a link or a site that is silent is waited for before it counts as lost,
+            seconds. None is 15 s between sites and 5 s for the scheduler, or longer where
+            connections have been silent before, and in simulation for ever.
         least_sites: with fewer left than these it ends in any case.
         seed: of every random choice.
         chunk_elements: the most elements of a chunk; None for 262,144, and on packed trees for a
@@ -149,6 +153,7 @@ class Scenario(Table, frozen=True, kw_only=True):
     auxiliary: Auxiliary | None = None
     serve: Serve | None = None
     on_loss: Literal["complete", "retry", "abort"] = "abort"
+    wait_s: Seconds | None = None
     least_sites: Positive = 2
     seed: Annotated[int, Meta(ge=0)] = 0
     chunk_elements: Annotated[int, Meta(ge=1, le=MOST_CHUNK_ELEMENTS)] | None = None
