@@ -32,8 +32,8 @@ from anabranch.record.log import EventLog, LogError
 from anabranch.record.target import Target
 from anabranch.run import replay
 from anabranch.run.checkpoints import WHOLE, Course, Job, check_course
-from anabranch.run.faults import Scripted
-from anabranch.run.scenario import Scenario, check_real, with_compute_times
+from anabranch.run.faults import Scripted, play
+from anabranch.run.scenario import Scenario, check_real, script_of, with_compute_times
 from anabranch.run.scenario.tasks import Exchange, Own
 from anabranch.run.stdin import at_end_of_stdin
 from anabranch.run.work import buffer_elements, describe
@@ -303,11 +303,17 @@ async def _run(
     world = "emulated" if emulated else "local"
     held = msgspec.structs.replace(scenario, shaped=scenario.shaped or emulated)
     console = Console([site.name for site in overlay.sites], say)
-    recorder = RunLog(log, held, overlay, plan, world, started_at, began, course, console)
+
+    def begin() -> None:
+        began()
+        _note_faults(recorder, scenario, overlay)
+
+    recorder = RunLog(log, held, overlay, plan, world, started_at, begin, course, console)
     unheld = msgspec.structs.replace(scenario, shaped=scenario.shaped and not emulated)
     here = emulated or is_loopback(listen[0])
     cores = float(os.cpu_count() or 1) if here else math.inf
-    network = TcpNetwork(LIMITS, least_silence_s=CONTROL_SILENCE_S, credentials=credentials)
+    silence_s = CONTROL_SILENCE_S if scenario.wait_s is None else scenario.wait_s
+    network = TcpNetwork(LIMITS, least_silence_s=silence_s, credentials=credentials)
     scheduler = make_scheduler(network, recorder, unheld, overlay, token, cores)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, scheduler.abort, "the run was interrupted")
@@ -316,6 +322,23 @@ async def _run(
     listening(await scheduler.listen(listen))
     console.listening()
     await conduct(scheduler, recorder)
+
+
+def _note_faults(recorder: RunLog, scenario: Scenario, overlay: Overlay) -> None:
+    """Write down what happens by a run's script, from its beginning on; sites carry it out."""
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+
+    def at(at_s: float, callback: Callable[[Scripted], None], what: Scripted) -> None:
+        loop.call_at(began_s + at_s, callback, what)
+
+    def happen(what: Scripted) -> None:
+        recorder.note_fault(what, over=False)
+        if what.for_s is not None:
+            loop.call_later(what.for_s, recorder.note_fault, what, True)
+
+    for each in script_of(scenario, overlay):
+        play(each.moments(), at, happen)
 
 
 def first_plan(scenario: Scenario, overlay: Overlay) -> Plan:

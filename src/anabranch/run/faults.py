@@ -341,6 +341,11 @@ class Scripted:
     renewal: Renewal | None = None
     kind: str = ""
 
+    @property
+    def for_s(self) -> float | None:
+        """For how long, seconds; None for ever."""
+        return None if isinstance(self.action, ClockStep) else self.action.for_s
+
     def moments(self) -> Iterator[tuple[float, Scripted]]:
         """Yield each time that it happens by the clock: the moment, and what happens then.
 

@@ -32,9 +32,8 @@ from anabranch.run.faults import (
     Pause,
     Scripted,
     play,
-    script,
 )
-from anabranch.run.scenario import Scenario, check_simulable, compute_model
+from anabranch.run.scenario import Scenario, check_simulable, compute_model, script_of
 from anabranch.run.scenario.tasks import Exchange
 from anabranch.run.site import Passing, take_part
 from anabranch.sim.loop import Deadlock, VirtualLoop, run_virtually
@@ -136,10 +135,9 @@ class _Simulation:
         self._course = course
         self._files = files
         self._on_round = on_round
-        rounds, seed = scenario.stop.rounds, scenario.seed
         self._faults = [
             each
-            for each in script(scenario.fault, overlay, rounds=rounds, seed=seed)
+            for each in script_of(scenario, overlay)
             if each.round is None or each.round > course.after_round
         ]
         self._link_factors: Factors[tuple[int, int]] = Factors()
@@ -242,27 +240,26 @@ class _Simulation:
             return
         self._unused.pop(label, None)
         self._note(what, over=False)
-        for_s: float | None = None
         match what.action:
-            case Kill(site=site, for_s=for_s):
+            case Kill(site=site):
                 self._network.kill(site)
                 self._tasks[site].cancel()
-            case Pause(site=site, for_s=for_s):
+            case Pause(site=site):
                 self._pauses[site] += 1
                 self._network.put_to_sleep(site)
                 self._worlds[site].machine.stop()
-            case Disconnect(site=site, for_s=for_s):
+            case Disconnect(site=site):
                 self._disconnections[site] += 1
                 self._network.disconnect(site)
-            case LinkFactor(links=links, rate_factor=factor, for_s=for_s):
+            case LinkFactor(links=links, rate_factor=factor):
                 for pair in links:
                     self._network.scale(pair, self._link_factors.begin(pair, factor))
-            case ComputeFactor(site=site, time_factor=factor, for_s=for_s):
+            case ComputeFactor(site=site, time_factor=factor):
                 self._worlds[site].machine.slow(self._compute_factors.begin(site, factor))
             case ClockStep(site=site, offset_s=offset_s, drift=drift):
                 self._worlds[site].clock.step(offset_s, drift)
-        if for_s is not None:
-            self._loop.call_later(for_s, self._heal, what)
+        if what.for_s is not None:
+            self._loop.call_later(what.for_s, self._heal, what)
 
     def _heal(self, what: Scripted) -> None:
         self._note(what, over=True)

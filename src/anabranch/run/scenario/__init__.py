@@ -28,6 +28,7 @@ from anabranch.run.scenario._model import (
     Stop,
     compute_model,
     encode,
+    script_of,
     with_compute_times,
 )
 
@@ -46,5 +47,6 @@ __all__ = [
     "encode",
     "load",
     "loads",
+    "script_of",
     "with_compute_times",
 ]

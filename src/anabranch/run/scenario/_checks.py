@@ -14,8 +14,8 @@ from anabranch.overlay import Overlay, OverlayError
 from anabranch.pace import Bsp, TunedBatches
 from anabranch.period import Every
 from anabranch.plan import ForestRoute, Plan, PlanError
-from anabranch.run.faults import FaultError, script
-from anabranch.run.scenario._model import Scenario, compute_model, with_compute_times
+from anabranch.run.faults import FaultError, Kill, LinkFactor, Pause, script
+from anabranch.run.scenario._model import Scenario, compute_model, script_of, with_compute_times
 from anabranch.run.scenario.tasks import Exchange, Own, Train
 from anabranch.scheduler.awareness import Passive
 
@@ -253,7 +253,7 @@ def check(scenario: Scenario, overlay: Overlay) -> None:
         ScenarioError: names the key, and what to do.
     """
     try:
-        script(scenario.fault, overlay, rounds=scenario.stop.rounds)
+        script_of(scenario, overlay)
         compute_model(scenario, overlay)
     except (FaultError, ComputeError) as error:
         raise ScenarioError(str(error)) from None
@@ -318,11 +318,7 @@ def check_real(scenario: Scenario, overlay: Overlay, emulated: bool = False) -> 
     Raises:
         ScenarioError: names the key, and what to do.
     """
-    if scenario.fault:
-        raise ScenarioError(
-            "fault: faults are scripted in simulation only; leave them out, or run "
-            "`anabranch simulate`"
-        )
+    _check_real_faults(scenario, overlay, emulated)
     capped = [
         site.name
         for site in overlay.sites
@@ -333,6 +329,42 @@ def check_real(scenario: Scenario, overlay: Overlay, emulated: bool = False) -> 
             f"overlay: site {capped[0]} has a capped port, which a sender cannot keep; leave the "
             "caps out, say shaped = false, run with --emulate, or run `anabranch simulate`"
         )
+
+
+def _check_real_faults(scenario: Scenario, overlay: Overlay, emulated: bool) -> None:
+    """Check that a real run can let happen what is scripted.
+
+    Raises:
+        ScenarioError: names the entry, and what to do.
+    """
+    leave = "leave it out, or run `anabranch simulate`"
+    for i, fault in enumerate(scenario.fault):
+        entry = f"fault[{i}]"
+        [what, *_] = script((fault,), overlay)
+        if what.round is not None:
+            raise ScenarioError(
+                f"{entry}.round: no real site knows when another begins a round; give at_s, or "
+                "run `anabranch simulate`"
+            )
+        match what.action:
+            case Kill(for_s=float()):
+                raise ScenarioError(
+                    f"{entry}.for_s: a real site that was killed is not started again by itself; "
+                    f"{leave}"
+                )
+            case Kill() | Pause():
+                pass
+            case LinkFactor():
+                if emulated or scenario.shaped is False:
+                    holds = "the kernel holds them" if emulated else "they are real"
+                    raise ScenarioError(
+                        f"{entry}: links have faults where the sender holds them (shaped), and "
+                        f"here {holds}; {leave}"
+                    )
+            case _:
+                raise ScenarioError(
+                    f"{entry}: {what.label}: this happens in simulation only; {leave}"
+                )
 
 
 def check_twin(scenario: Scenario) -> None:

@@ -17,7 +17,7 @@ from anabranch.pace import AnyLoad, AnyPace, Bsp, EqualBatches
 from anabranch.period import AnyPeriod, EveryStep, Gossip
 from anabranch.plan import AnyPlanner, Auxiliary, ForestRoute, Packed
 from anabranch.record.events import ReachedBy
-from anabranch.run.faults import Fault
+from anabranch.run.faults import Fault, Scripted, script
 from anabranch.run.scenario.tasks import Task
 from anabranch.scheduler.awareness import AnyAwareness
 from anabranch.scheduler.chunking import filling_elements
@@ -219,6 +219,15 @@ def compute_model(scenario: Scenario, overlay: Overlay) -> ComputeModel | None:
     if scenario.compute is None:
         return None
     return ComputeModel(scenario.compute, [site.name for site in overlay.sites], scenario.seed)
+
+
+def script_of(scenario: Scenario, overlay: Overlay) -> tuple[Scripted, ...]:
+    """Return what a scenario's faults do on an overlay; the same wherever it is asked.
+
+    Raises:
+        FaultError: one cannot happen as it is written; see `script`.
+    """
+    return script(scenario.fault, overlay, rounds=scenario.stop.rounds, seed=scenario.seed)
 
 
 def with_compute_times(route: ForestRoute, scenario: Scenario, overlay: Overlay) -> ForestRoute:
