@@ -201,7 +201,11 @@ def test_a_simulation_depends_on_no_clock_no_hash_and_nothing_that_ran_before(
     (tmp_path / "overlays").symlink_to(EXAMPLES / "overlays")
     paths = []
     # Drawn, and scripted.
-    shorter = {"intermittent": ("rounds = 200", "rounds = 8"), "faults": ("1_000_000", "200_000")}
+    shorter = {
+        "intermittent": ("rounds = 200", "rounds = 8"),
+        "faults": ("1_000_000", "200_000"),
+        "outages": ("rounds = 60", "rounds = 25"),
+    }
     for name, (was, becomes) in shorter.items():
         paths.append(tmp_path / "scenarios" / f"{name}.toml")
         paths[-1].parent.mkdir(exist_ok=True)

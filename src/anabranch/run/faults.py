@@ -178,7 +178,7 @@ class OutagesFault(_Drawn, frozen=True, kw_only=True, tag_field="kind", tag="out
     link: tuple[str, str] | None = None
     pair: tuple[str, str] | None = None
     site: str | None = None
-    all: Literal[True] | None = None
+    all: bool = False
     up_s: _Duration
     down_s: _Duration
 
@@ -486,8 +486,8 @@ def _drawn(
     if isinstance(fault, SleepFault):
         yield Pause(_site(fault.site, f"{entry}.site", overlay), 0.0), f"sleep of {fault.site}"
         return
-    _only(entry, link=fault.link, pair=fault.pair, site=fault.site, all=fault.all)
-    if fault.all is None:
+    _only(entry, link=fault.link, pair=fault.pair, site=fault.site, all=fault.all or None)
+    if not fault.all:
         links, where = _links(fault, entry, overlay)
         yield LinkFactor(links, 0.0, None), f"outage of {where}"
         return
