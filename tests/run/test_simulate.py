@@ -748,12 +748,24 @@ def test_what_is_silent_for_longer_than_it_is_waited_for_is_lost(
     assert patient.ends_s[0] == pytest.approx(HELLO_S + STAR_S + 60.0, abs=1.0)
 
 
-def test_the_others_go_round_a_link_that_is_silent_for_too_long(run: Simulate) -> None:
+def test_sites_go_round_a_pair_at_once_and_a_link_that_is_silent_for_too_long(
+    run: Simulate,
+) -> None:
     cut = fault("cut", pair=["b", "a"], at_s=0.05, for_s=60.0)
-    done = run(scenario(cut, top='wait_s = 2\non_loss = "complete"', rounds=5))
+    way = fault("cut", link=["b", "a"], at_s=0.05, for_s=60.0)
+    for what, least_s, most_s in ((cut, 0.4, 2.0), (way, 2.0, 10.0)):
+        done = run(scenario(what, top='wait_s = 2\non_loss = "complete"', rounds=5))
+        assert done.end.error is None
+        assert least_s < done.ends_s[0] < most_s
+        assert {each.site for each in done.of(RoundDone) if each.round == 5} == {0, 1, 2}
+
+
+def test_a_pair_that_is_silent_at_both_ends_is_taken_again_once_it_is_whole(run: Simulate) -> None:
+    cut = fault("cut", pair=["b", "a"], at_s=0.05, for_s=3.0)
+    done = run(scenario(cut, top='on_loss = "complete"', rounds=40))
     assert done.end.error is None
-    assert 2.0 < done.ends_s[0] < 10.0
-    assert {each.site for each in done.of(RoundDone) if each.round == 5} == {0, 1, 2}
+    assert done.ends_s[0] < 2.0
+    assert done.rounds_s[-5:] == pytest.approx([STAR_S] * 5, rel=ALMOST)
 
 
 @pytest.mark.parametrize("offset_s", [1000.0, -1000.0, 0.0])

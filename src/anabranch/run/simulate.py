@@ -44,6 +44,7 @@ T = TypeVar("T")
 
 _TOKEN = "simulated"  # nobody else is there
 _EVENTS_A_COMMIT = 1000
+_UNUSUAL_S = 0.4  # from when on real lanes are unusually silent, if they never were before
 
 
 def simulate(
@@ -159,8 +160,10 @@ class _Simulation:
         scenario, overlay = self._scenario, self._overlay
         wait_s = math.inf if scenario.wait_s is None else scenario.wait_s
         control_s = scenario.simulation.control_latency_s
+        # Where a run ends with the first loss, no silence is gone round, so none is told.
+        unusual_s = math.inf if scenario.on_loss == "abort" else _UNUSUAL_S
         self._network = SimulatedNetwork(
-            loop, overlay, scenario.seed, control_s, wait_s, connect_s=wait_s
+            loop, overlay, scenario.seed, control_s, wait_s, unusual_s, connect_s=wait_s
         )
         model = compute_model(scenario, overlay)
         self._worlds = [
@@ -273,7 +276,8 @@ class _Simulation:
             case Pause(site=site):
                 self._pauses[site] -= 1
                 if not self._pauses[site]:
-                    self._worlds[site].wake_up()
+                    self._worlds[site].machine.go_on()
+                    self._network.wake(site)
             case Disconnect(site=site):
                 self._disconnections[site] -= 1
                 if not self._disconnections[site]:
@@ -350,8 +354,3 @@ class _SimulatedWorld:
                 await asyncio.sleep(self._model.added_s(self._site, step))
         await self._host.awake()
         return done
-
-    def wake_up(self) -> None:
-        """Go on."""
-        self.machine.go_on()
-        self._host.wake()

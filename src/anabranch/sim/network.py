@@ -132,6 +132,7 @@ class SimulatedNetwork:
         seed: of latencies that drift.
         control_latency_s: one way between the scheduler and any site, seconds.
         wait_s: how long a connection may be silent, seconds.
+        unusual_s: from when on silence is told as unusual, seconds.
         connect_s: how long one that is being made is waited for, seconds.
 
     Attributes:
@@ -145,6 +146,7 @@ class SimulatedNetwork:
         seed: int,
         control_latency_s: float,
         wait_s: float = math.inf,
+        unusual_s: float = math.inf,
         connect_s: float = _CONNECT_S,
     ) -> None:
         self.loop = loop
@@ -155,6 +157,7 @@ class SimulatedNetwork:
         self._rates_bps = {(link.source, link.target): link.goodput_bps for link in overlay}
         self._factors: dict[Pair, float] = {}
         self._wait_s = wait_s
+        self._unusual_s = unusual_s
         self._connect_s = None if math.isinf(connect_s) else connect_s
         self._severed: set[Pair] = set()
         self._ways = self._lay_links(seed)
@@ -209,11 +212,13 @@ class SimulatedNetwork:
         self._apply(pair)
         way = self._ways[pair]
         if factor:
+            if way.cut:
+                self._speak(lambda end: end.way is way)
             way.mend()
         elif not way.cut:
             way.cut = True
             cuts = way.cuts = way.cuts + 1
-            self._wait(lambda: way.cut and way.cuts == cuts, lambda end: end.way is way)
+            self._fall_silent(lambda: way.cut and way.cuts == cuts, lambda end: end.way is way)
 
     def _apply(self, pair: Pair) -> None:
         capacity_bps = self._rates_bps[pair] * self._factors.get(pair, 1.0)
@@ -239,19 +244,44 @@ class SimulatedNetwork:
         if not host.asleep:
             host.asleep = True
             sleeps = host.sleeps = host.sleeps + 1
-            self._wait(lambda: host.asleep and host.sleeps == sleeps, lambda end: end.host is host)
+            self._fall_silent(
+                lambda: host.asleep and host.sleeps == sleeps, lambda end: end.host is host
+            )
 
-    def _wait(self, is_silent: Callable[[], bool], says: Callable[[_End], bool]) -> None:
-        """End the connections of which an end says nothing, if it still does after ``wait_s``."""
-        if math.isinf(self._wait_s):
-            return
+    def wake(self, site: int) -> None:
+        """Let a host go on that was put to sleep."""
+        host = self.sites[site]
+        host.wake()
+        self._speak(lambda end: end.host is host)
 
-        def give_up() -> None:
-            if is_silent():
+    def _fall_silent(self, still: Callable[[], bool], says: Callable[[_End], bool]) -> None:
+        """Tell of ends that say nothing from now on, and end their connections, each in time.
+
+        Args:
+            still: whether they say nothing yet.
+            says: whether an end is one of them.
+        """
+
+        def act(what: Callable[[_End], None]) -> None:
+            if still():
                 for end in [end.other for end in self._ends if says(end)]:
-                    end.give_up(self._wait_s)
+                    what(end)
 
-        self.loop.at(self.loop.time() + self._wait_s, give_up)
+        def tell(end: _End) -> None:
+            end.host.act(end.notice, True)
+
+        def give_up(end: _End) -> None:
+            end.give_up(self._wait_s)
+
+        for after_s, what in ((self._unusual_s, tell), (self._wait_s, give_up)):
+            if after_s < math.inf:
+                self.loop.at(self.loop.time() + after_s, act, what)
+
+    def _speak(self, says: Callable[[_End], bool]) -> None:
+        """Tell of ends that were silent and no longer are."""
+        if self._unusual_s < math.inf:
+            for end in [end.other for end in self._ends if says(end)]:
+                end.host.act(end.notice, False)
 
     def revive(self, site: int | None) -> None:
         """Put another host in a dead one's place; ports on it must be made anew."""
