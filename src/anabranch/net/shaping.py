@@ -81,7 +81,7 @@ def serialised_s(
     """
     bits = 8.0 * size_bytes / (1.0 - link.loss)
     now_s = start_s
-    while True:
+    while now_s < math.inf:
         rate_bps, change_s = link.rate_bps, math.inf
         if link.trace is not None:
             starts_s = link.trace.starts_s
@@ -93,10 +93,9 @@ def serialised_s(
             rate_bps, change_s = rate_bps * factor, min(change_s, until_s)
         if rate_bps and now_s + bits / rate_bps <= change_s:
             return now_s + bits / rate_bps
-        if change_s == math.inf:
-            return math.inf
-        bits -= (change_s - now_s) * rate_bps
+        bits -= (change_s - now_s) * rate_bps if rate_bps else 0.0
         now_s = change_s
+    return math.inf
 
 
 class TokenBucket:
@@ -302,10 +301,8 @@ class ShapedNetwork:
         if address not in self._links:
             return await self._network.connect(address, receiver)
         there, back = self._links[address]
-        way, way_back = (
-            self._course((there.source, there.target)),
-            self._course((there.target, there.source)),
-        )
+        way = self._course((there.source, there.target))
+        way_back = self._course((there.target, there.source))
 
         def now_s() -> float:
             return asyncio.get_running_loop().time() - began_s

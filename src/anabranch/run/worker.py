@@ -153,7 +153,7 @@ class _RealWorld:
         wait_s = LANE_SILENCE_S if scenario.wait_s is None else scenario.wait_s
         self._tcp.give_up_after(wait_s)
         scripted = script_of(scenario, overlay)
-        began.add_done_callback(lambda began: self._suffer(scripted, began))
+        began.add_done_callback(lambda began: self._follow(scripted, began))
         if scenario.shaped:
             return ShapedNetwork(
                 *(self._tcp, self._links, scenario.seed, began),
@@ -168,7 +168,7 @@ class _RealWorld:
             heartbeat_s=LANE_HEARTBEAT_S,
         )
 
-    def _suffer(self, scripted: Sequence[Scripted], began: asyncio.Future[float]) -> None:
+    def _follow(self, scripted: Sequence[Scripted], began: asyncio.Future[float]) -> None:
         """Let what is scripted for this site's process happen to it."""
         if began.cancelled():
             return
@@ -179,7 +179,7 @@ class _RealWorld:
 
         for each in scripted:
             if isinstance(each.action, Kill | Pause) and each.action.site == self._site:
-                play(each.moments(), at, _befall)
+                play(each.moments(), at, _carry_out)
 
     def moved(self, site: int, address: Address) -> None:
         link = self._overlay.link(self._site, site)
@@ -204,14 +204,14 @@ class _RealWorld:
         return done
 
 
-def _befall(what: Scripted) -> None:
+def _carry_out(what: Scripted) -> None:
     """Let this process die, or stand still for a while."""
     own = os.getpid()
     match what.action:
         case Kill():
             os.kill(own, signal.SIGKILL)
         case Pause(for_s=for_s):
-            # Who stands still cannot end that itself. The child does not outlive the pause.
+            # A stopped process cannot continue itself. The child ends with the pause.
             subprocess.Popen(
                 ["sh", "-c", f"kill -STOP {own}; sleep {for_s:.6f}; kill -CONT {own}"],
                 stdin=subprocess.DEVNULL,
