@@ -22,8 +22,7 @@ from anabranch.net.addresses import show
 from anabranch.net.errors import LinkError, PeerError
 from anabranch.net.frames import DISCARD, Sink, encode_frame
 from anabranch.net.messages import AnyMessage, Message
-from anabranch.net.network import Address, Connection, Listener, Payload, Receiver, frozen
-from anabranch.net.tcp import TcpNetwork
+from anabranch.net.network import Address, Connection, Listener, Network, Payload, Receiver, frozen
 from anabranch.overlay import Latency, Link
 
 
@@ -216,6 +215,10 @@ class ShapedConnection:
         """See :class:`anabranch.net.network.Connection`."""
         self._connection.bear(silence_s)
 
+    def fall_silent(self, is_mute: Callable[[], bool], is_deaf: Callable[[], bool]) -> None:
+        """See :class:`anabranch.net.network.Connection`."""
+        self._connection.fall_silent(is_mute, is_deaf)
+
     def trust(self) -> None:
         """See :class:`anabranch.net.network.Connection`."""
         self._connection.trust()
@@ -281,7 +284,7 @@ class ShapedNetwork:
 
     def __init__(
         self,
-        network: TcpNetwork,
+        network: Network,
         links: Mapping[Address, tuple[Link, Link | None]],
         seed: int,
         began: asyncio.Future[float],

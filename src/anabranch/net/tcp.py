@@ -221,12 +221,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._silence.least_s = max(silence_s, self._least_silence_s)
 
     def fall_silent(self, is_mute: Callable[[], bool], is_deaf: Callable[[], bool]) -> None:
-        """Stand for links that are silent at times.
-
-        Args:
-            is_mute: whether this end says nothing of its own accord now.
-            is_deaf: whether what comes counts for nothing now, as if the other end were silent.
-        """
+        """See :meth:`anabranch.net.network.Connection.fall_silent`."""
         self._is_mute, self._is_deaf = is_mute, is_deaf
 
     def send_by(self, congestion_control: str) -> None:
@@ -723,7 +718,7 @@ class TcpNetwork:
         """Give peers up after a silence of so much, at least, on connections yet to be made."""
         self._least_silence_s = least_silence_s
 
-    async def connect(self, address: Address, receiver: Receiver) -> _TcpConnection:
+    async def connect(self, address: Address, receiver: Receiver) -> Connection:
         """See :meth:`anabranch.net.network.Network.connect`."""
         loop = asyncio.get_running_loop()
         make_session: Callable[[], tls.Session] | None = None

@@ -512,6 +512,9 @@ class _End:
     def bear(self, silence_s: float) -> None:
         """How long silence is borne is the same for all connections of a simulation."""
 
+    def fall_silent(self, is_mute: Callable[[], bool], is_deaf: Callable[[], bool]) -> None:
+        """A simulated end says nothing of its own accord; links that are cut are silent."""
+
     def notice(self, is_silent: bool) -> None:
         """Take note that nothing comes from the other end, or that something does again."""
         if self._open and self._tell_silence is not None:
