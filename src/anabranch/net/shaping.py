@@ -159,6 +159,7 @@ class ShapedConnection:
         self._latency = latency
         self._post_s = link.latency_s
         self._bucket = TokenBucket(link, course)
+        self._course = course
         self._began_s = began_s
         self._loop = asyncio.get_running_loop()
         self._flying: deque[tuple[float, Message, Payload]] = deque()  # left, not yet arrived
@@ -204,8 +205,10 @@ class ShapedConnection:
 
     def post(self, message: Message) -> None:
         """See :class:`anabranch.net.network.Connection`; it takes the latency at the start."""
-        self._flying.append((self._now_s() + self._post_s, message, b""))
-        self._left.set()
+        left_s = self._course.whole_s(self._now_s())
+        if left_s < math.inf:  # else it never leaves
+            self._flying.append((left_s + self._post_s, message, b""))
+            self._left.set()
 
     def tell_silence(self, told: Callable[[bool], None]) -> None:
         """See :class:`anabranch.net.network.Connection`."""

@@ -219,6 +219,7 @@ class DataPlane:
         self._served: dict[int, Served] = {}  # where the model is, by the plan's version
         self._serves_since: int | None = None
         self._letters: Letters | None = None  # where sites gossip
+        self._has_gossiped = False
         self._lost: set[int] = set()  # neighbours whose lanes have ended
         self._silent: dict[int, set[Connection]] = {}  # by neighbour: those that say nothing
         self._offers = Offers()  # of neighbours that take no connections
@@ -392,6 +393,7 @@ class DataPlane:
         Args:
             letters: what takes it in; None from when on nothing more comes.
         """
+        self._has_gossiped = letters is None
         self._letters = letters
 
     def withdraw_letter(self, neighbour: int) -> list[int]:
@@ -774,6 +776,8 @@ class DataPlane:
 
     def _take(self, message: ChunkMessage, payload_bytes: int) -> Sink:
         if type(message) is Letter:
+            if self._has_gossiped:
+                return Sink()  # it was cut off while the others ended
             if self._letters is None:
                 raise OutOfPlaceMessage("a letter, where no sites gossip")
             receipt = self._letters.receive(message, payload_bytes)
