@@ -17,6 +17,8 @@ long anything took.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Annotated
 
 import numpy as np
@@ -72,7 +74,7 @@ class Averaging:
     contributed where that is not the model itself.
 
     Args:
-        model: shape (elements,), changed in place.
+        model: one array or several, each of shape (elements of it,), changed in place.
         average: see there.
         remembers: whether to know how far the model has moved, which costs a copy of it.
         asks_spread: whether ``take`` has to tell how far from the mean it was; likewise.
@@ -80,46 +82,54 @@ class Averaging:
 
     def __init__(
         self,
-        model: Floats,
+        model: Sequence[Floats],
         average: Average,
         remembers: bool = False,
         asks_spread: bool = False,
     ) -> None:
         self._asks_spread = asks_spread
-        self._model = model
-        self._outer = None if average.outer is None else average.outer.start(len(model))
+        self._model = [*model]
+        self._ends = [*accumulate(map(len, self._model))]
+        self._outer = None if average.outer is None else average.outer.start(self._ends[-1])
         self._overlaps = average.delay > 0
         needs_last = self._outer is not None or remembers or asks_spread
         # Where the last average left the model, before any step of its own.
-        self._last: Floats | None = model.copy() if needs_last else None
+        self._last: Floats | None = np.concatenate(self._model) if needs_last else None
         is_apart = self._outer is not None or self._overlaps
-        self.buffer: Floats = np.empty_like(model) if is_apart else model
-        self._sent: Floats | None = np.empty_like(model) if self._overlaps else None
+        # What is exchanged; without a last model, also where the last average left the model.
+        self._buffer: Floats | None = np.concatenate(self._model) if is_apart else None
+        self._sent: Floats | None = None
+        if self._overlaps:
+            assert self._buffer is not None
+            self._sent = np.empty_like(self._buffer)
         self._own_move = 0.0  # of the contribution that is on its way
 
     def moved(self) -> float:
         """Return how far the model is from where the last average left it, over its norm there."""
         assert self._last is not None
-        return _ratio(_distance(self._model, self._last), _norm(self._last))
+        return _ratio(_distance(self._model, self._cut(self._last)), _norm([self._last]))
 
     def remember(self) -> None:
         """Count how far the model moves from here on."""
         assert self._last is not None
-        self._last[:] = self._model
+        self._copy_to(self._last)
 
-    def contribute(self) -> Floats:
-        """Return what is exchanged, in place, for its mean over the sites; shape (elements,)."""
+    def contribute(self) -> list[Floats]:
+        """Return what is exchanged, in place, for its mean over the sites, in one array or more."""
         if self._asks_spread:
             assert self._last is not None
-            self._own_move = _distance(self._model, self._last)
+            self._own_move = _distance(self._model, self._cut(self._last))
         if self._outer is not None:
             assert self._last is not None
-            np.subtract(self._last, self._model, out=self.buffer)
-        elif self._overlaps:
-            self.buffer[:] = self._model
+            assert self._buffer is not None
+            apart = zip(self._model, self._cut(self._last), self._cut(self._buffer), strict=True)
+            for model, last, out in apart:
+                np.subtract(last, model, out=out)
+        elif self._buffer is not None:
+            self._copy_to(self._buffer)
         if self._sent is not None:
-            self._sent[:] = self._model
-        return self.buffer
+            self._copy_to(self._sent)
+        return self._contributed
 
     def take(self) -> float:
         """Use the mean, which what was contributed now holds.
@@ -130,55 +140,131 @@ class Averaging:
             their moves less that of the mean's move, so that no model need be kept for it.
         """
         spread = self._spread()
-        found = self.buffer
+        found = self._buffer
         if self._outer is not None:
             assert self._last is not None
-            self._outer(self._last, self.buffer)
+            assert self._buffer is not None
+            self._outer(self._last, self._buffer)
             found = self._last
         elif self._last is not None:
-            self._last[:] = self.buffer
+            if self._buffer is None:
+                self._copy_to(self._last)
+            else:
+                self._last[:] = self._buffer
         if self._sent is not None:
-            self._model -= self._sent
-            self._model += found
-        elif found is not self._model:
-            self._model[:] = found
+            assert found is not None
+            apart = zip(self._model, self._cut(self._sent), self._cut(found), strict=True)
+            for model, sent, new in apart:
+                model -= sent
+                model += new
+        elif found is not None:
+            self._copy_from(found)
         return spread
 
     def _spread(self) -> float:
         if not self._asks_spread:
             return 0.0
         assert self._last is not None
-        is_difference = self._outer is not None
-        move = _norm(self.buffer) if is_difference else _distance(self.buffer, self._last)
+        if self._outer is not None:
+            move = _norm(self._contributed)
+        elif self._buffer is not None:
+            move = _distance([self._buffer], [self._last])
+        else:
+            move = _distance(self._model, self._cut(self._last))
         return math.sqrt(max(0.0, _ratio(self._own_move, move) ** 2 - 1.0)) if move else 0.0
 
     def settle(self) -> None:
         """Forget what the model has changed by since the last average."""
         if self._last is not None:
-            self._model[:] = self._last
-        elif self._sent is not None:
-            self._model[:] = self.buffer
+            self._copy_from(self._last)
+        elif self._buffer is not None:
+            self._copy_from(self._buffer)
+
+    def adopt(self, is_on_its_way: bool) -> None:
+        """Begin as a site that has changed nothing since the last average; after a state is loaded.
+
+        Args:
+            is_on_its_way: whether an average is, whose result the state has.
+        """
+        if self._last is not None or not is_on_its_way:
+            self.settle()
+        if self._sent is not None:
+            self._copy_to(self._sent)
 
     @property
-    def agreed(self) -> Floats:
-        """What all sites hold alike once they have used the same mean, shape (elements,)."""
-        return self.buffer if self._last is None else self._last
+    def agreed(self) -> list[Floats]:
+        """What all sites hold alike once they have used the same mean, in one array or more."""
+        return self._contributed if self._last is None else [self._last]
+
+    @property
+    def _contributed(self) -> list[Floats]:
+        return self._model if self._buffer is None else [self._buffer]
 
     def state_dict(self) -> State:
-        """Return what goes on from here where no average is on its way; nothing is copied."""
+        """Return what goes on from here, where averages that are on their way have a result.
+
+        Nothing is copied.
+        """
         state: State = {}
         if self._last is not None:
             state["last"] = self._last
         if self._outer is not None:
             state["outer"] = self._outer.state_dict()
+        if self._sent is not None:
+            state |= {"result": self._buffer, "sent": self._sent}
         return state
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from a state of an averaging of the same kind and size."""
-        if self._last is not None:
-            self._last[:] = state["last"]
+        """Go on from a state of an averaging of the same kind and size.
+
+        Raises:
+            ValueError: it is of another.
+        """
+        mine = self.state_dict()
+        if {*state} != {*mine}:
+            raise ValueError(
+                f"the state of an average has {sorted(state)}, this one {sorted(mine)}; give the "
+                "same outer, delay and fragments as where it was saved"
+            )
+        for name, here in mine.items():
+            if name == "outer":
+                continue
+            if np.shape(state[name]) != here.shape:
+                raise ValueError(
+                    f"{name} of the state of an average has shape {np.shape(state[name])}, this "
+                    f"one {here.shape}; give the same model"
+                )
+            here[:] = state[name]
         if self._outer is not None:
             self._outer.load_state_dict(state["outer"])
+
+    def _cut(self, flat: Floats) -> list[Floats]:
+        """Return the parts of a flat array that belong to each array of the model."""
+        starts = [0, *self._ends[:-1]]
+        return [flat[begin:end] for begin, end in zip(starts, self._ends, strict=True)]
+
+    def _copy_to(self, flat: Floats) -> None:
+        for part, model in zip(self._cut(flat), self._model, strict=True):
+            part[:] = model
+
+    def _copy_from(self, flat: Floats) -> None:
+        for part, model in zip(self._cut(flat), self._model, strict=True):
+            model[:] = part
+
+
+def slices(arrays: Sequence[Floats], begin: int, end: int) -> list[Floats]:
+    """Return elements ``[begin, end)`` of arrays one after the other, where they lie.
+
+    >>> slices([np.array([1, 2], np.float32), np.array([3, 4], np.float32)], 1, 3)
+    [array([2.], dtype=float32), array([3.], dtype=float32)]
+    """
+    found, start = [], 0
+    for array in arrays:
+        part = array[max(0, begin - start) : max(0, end - start)]
+        if len(part):
+            found.append(part)
+        start += len(array)
+    return found
 
 
 def bounds(elements: int, fragments: int) -> list[tuple[int, int]]:
@@ -193,16 +279,18 @@ def bounds(elements: int, fragments: int) -> list[tuple[int, int]]:
 _BLOCK_ELEMENTS = 1 << 18
 
 
-def _distance(one: Floats, other: Floats) -> float:
+def _distance(ones: Sequence[Floats], others: Sequence[Floats]) -> float:
     squares = 0.0
-    for start in range(0, len(one), _BLOCK_ELEMENTS):
-        difference = one[start : start + _BLOCK_ELEMENTS] - other[start : start + _BLOCK_ELEMENTS]
-        squares += float(np.dot(difference, difference))
+    for one, other in zip(ones, others, strict=True):
+        for start in range(0, len(one), _BLOCK_ELEMENTS):
+            stop = start + _BLOCK_ELEMENTS
+            difference = one[start:stop] - other[start:stop]
+            squares += float(np.dot(difference, difference))
     return float(squares**0.5)
 
 
-def _norm(one: Floats) -> float:
-    return float(np.linalg.norm(one))
+def _norm(ones: Sequence[Floats]) -> float:
+    return math.hypot(*(float(np.linalg.norm(one)) for one in ones))
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -34,9 +34,9 @@ from anabranch.period import Gossip
 from anabranch.record import events
 from anabranch.run.checkpoints import Files, Job, Keeper, leave_weights
 from anabranch.run.held_weights import HeldWeights
-from anabranch.run.local_steps import LocalSteps
+from anabranch.run.local_steps import LocalWork
 from anabranch.run.scenario import Scenario
-from anabranch.run.work import Assignment, Floats, local_steps, make_work, servable
+from anabranch.run.work import Assignment, Floats, local_work, make_work, servable
 from anabranch.scheduler.awareness import Passive
 from anabranch.scheduler.chunking import MOST_ELEMENTS
 from anabranch.site.agent import Gossips, SiteAgent, Transport
@@ -189,10 +189,10 @@ async def _ready(
     names = [each.name for each in overlay.sites]
     keeper = Keeper(job, files, site, names)
 
-    def make() -> tuple[Assignment, LocalSteps | None]:
+    def make() -> tuple[Assignment, LocalWork | None]:
         made, steps = make_work(scenario, site, tuple(names), files.data, sizes_only), None
         if scenario.has_local_steps:
-            steps = local_steps(made, scenario)
+            steps = local_work(made, scenario)
         keeper.resume(steps or made.work)
         return made, steps
 
@@ -289,7 +289,7 @@ class _Site:
     names: list[str]  # of all sites
     evaluator: int  # one site evaluates, since the model is the same everywhere
     share: float  # what its gradient weighs beside others'; 1 on the mean
-    steps: LocalSteps | None  # where sites make steps of their own between averages
+    steps: LocalWork | None  # where sites make steps of their own between averages
 
     async def local_step(self, step: int, samples: int, passing: Passing) -> _Step:
         """Compute this site's contribution into the buffer.
@@ -449,10 +449,11 @@ async def _rounds(site: _Site, job: Job) -> None:
         return
 
 
-async def _averages(site: _Site, steps: LocalSteps, job: Job) -> None:
+async def _averages(site: _Site, work: LocalWork, job: Job) -> None:
     """Make local steps, and average the model when the period says so."""
     period, last = job.scenario.period, job.scenario.stop.rounds
     before = job.course.after_round
+    steps = work.local
     loop = asyncio.get_running_loop()
     flying: deque[asyncio.Task[Round]] = deque()  # averages on their way, oldest first
     taken = before
@@ -466,7 +467,7 @@ async def _averages(site: _Site, steps: LocalSteps, job: Job) -> None:
         nonlocal taken
         done = await flying.popleft()
         taken += 1
-        agreed = await site.off_the_loop(partial(steps.take, done.seconds))
+        agreed = await site.off_the_loop(partial(work.take, done.seconds))
         sum_of = None if agreed is None else await site.off_the_loop(partial(site.check, agreed))
         await site.agent.round_ended(done, sum_of)
         if site.keeper.is_due(taken):
@@ -475,14 +476,14 @@ async def _averages(site: _Site, steps: LocalSteps, job: Job) -> None:
     try:
         while steps.begun < last:
             step = await site.local_step(steps.steps, site.assigned.samples, nullcontext())
-            await site.off_the_loop(partial(steps.step, step.compute_s))
+            await site.off_the_loop(partial(work.step, step.compute_s))
             site.stepped(steps.begun + 1 - before, step)
             while steps.is_ripe:
                 await take()
             if steps.is_due(site.agent.is_awaited()):
                 if steps.is_full:
                     await take()
-                elements = await site.off_the_loop(steps.begin)
+                elements = await site.off_the_loop(work.begin)
                 flying.append(loop.create_task(average(steps.begun, elements)))
                 while steps.is_ripe:
                     await take()
@@ -504,13 +505,13 @@ async def _averages(site: _Site, steps: LocalSteps, job: Job) -> None:
 def _gossips(
     gossip: Gossip,
     scenario: Scenario,
-    steps: LocalSteps,
+    work: LocalWork,
     assigned: Assignment,
     site: int,
     share: float,
 ) -> Gossips:
     """Return how a site gossips in a scenario."""
-    model = steps.work.model
+    model = work.work.model
     most = scenario.chunk_elements_of(len(model))
     letters = Letters(
         site,
@@ -524,15 +525,15 @@ def _gossips(
     return Gossips(gossip, letters, np.random.default_rng((scenario.seed, _GOSSIP, site)))
 
 
-async def _gossip(site: _Site, steps: LocalSteps, scenario: Scenario) -> None:
+async def _gossip(site: _Site, work: LocalWork, scenario: Scenario) -> None:
     """Make local steps, send the model to some neighbours, and use what comes of theirs.
 
     In the end all models become their mean, each counting by its weight.
     """
-    gossiping = site.agent.gossiping
+    gossiping, steps = site.agent.gossiping, work.local
     while steps.begun < scenario.stop.rounds and await gossiping.may_step():
         step = await site.local_step(steps.steps, site.assigned.samples, nullcontext())
-        await site.off_the_loop(partial(steps.step, step.compute_s))
+        await site.off_the_loop(partial(work.step, step.compute_s))
         site.stepped(1, step)
         gossiping.stepped()
         gossiping.use()

@@ -7,12 +7,12 @@ import re
 
 from anabranch._typed_toml import tag_of
 from anabranch.fleet import ComputeError
+from anabranch.learn import local_steps
 from anabranch.learn.profiles import load_profile
 from anabranch.learn.sampling import Shuffled
 from anabranch.merge import DataSize, Mean, Product
 from anabranch.overlay import Overlay, OverlayError
 from anabranch.pace import Bsp, TunedBatches
-from anabranch.period import Every
 from anabranch.plan import ForestRoute, Plan, PlanError
 from anabranch.run.faults import FaultError, Kill, LinkFactor, Pause, script
 from anabranch.run.scenario._model import Scenario, compute_model, script_of, with_compute_times
@@ -159,17 +159,10 @@ def _check_period(scenario: Scenario) -> None:
         return
     if isinstance(scenario.task, Exchange):
         raise ScenarioError("average: an exchange has no model to average; leave it out")
-    steps = period.steps if isinstance(period, Every) else None
-    if average.fragments > 1 and (steps is None or steps % average.fragments):
-        raise ScenarioError(
-            f"average.fragments: each of {average.fragments} fragments has its turn once a period; "
-            'give period = {kind = "every"} with a multiple of them as steps'
-        )
-    if steps is not None and average.delay > steps:
-        raise ScenarioError(
-            f"average.delay: the next average begins {steps} steps after one, before that has "
-            f"come; give at most {steps}"
-        )
+    try:
+        local_steps.check(period, average)
+    except ValueError as error:
+        raise ScenarioError(f"average.{error}") from None
 
 
 def _check_gossip(scenario: Scenario) -> None:
