@@ -380,7 +380,7 @@ class ExchangeRequest(Message, frozen=True):
         number: counts the channel's exchanges from 1, in the order in which every member asks.
         signature: what it would exchange.
         calls: whether members that have not asked for it yet are to hear of it by
-            :class:`Awaited`, where this site is the first.
+            :class:`Awaited`, where this site is the first that wants it.
     """
 
     channel: int
