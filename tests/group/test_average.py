@@ -447,6 +447,24 @@ def test_models_of_different_sizes_name_two_sites(groups: tuple[Group, ...]) -> 
     at_each(groups, run)
 
 
+def test_members_that_average_otherwise_are_told(groups: tuple[Group, ...]) -> None:
+    def run(group: Group) -> None:
+        outer = Outer(learning_rate=0.7 if group.rank else 0.5)
+        average = group.average(parameters(), every=1, outer=outer)
+        with pytest.raises(ValueError, match=f"otherwise than this one, {group.site}, with Every"):
+            average.step()
+
+    at_each(groups, run)
+
+
+@pytest.mark.parametrize("wire", ["float16", "bfloat16"])
+def test_models_may_travel_in_halves(groups: tuple[Group, ...], wire: Any) -> None:
+    found = at_each(groups, lambda group: train(group, 6, every=2, wire=wire))
+    whole = at_each(groups, lambda group: train(group, 6, every=2))
+    model = same([model for model, _ in found])
+    torch.testing.assert_close(model, whole[0][0], rtol=0.02, atol=0.02)
+
+
 def test_a_state_of_other_averages_is_refused() -> None:
     with anabranch.local(1) as (group,):
         state = group.average(parameters(), every=4, outer=Outer()).state_dict()

@@ -1,8 +1,9 @@
 """A model that is averaged with those of other sites, between local steps of a user's own loop.
 
-Each average is one exchange: the model or what it has changed by, and after it two numbers that say
-whether all sites have finished. So sites that make unequal numbers of steps end together: the mean
-of the first number is 0 once all have finished.
+Each average is one exchange: the model or what it has changed by, and after it a few numbers. The
+first says whether a site goes on with steps: its mean is 0 once all have finished, so that sites
+which make unequal numbers of steps end together. The last are a checksum of how this site averages:
+where others do it otherwise, their mean is another.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import numpy as np
 
@@ -28,6 +30,8 @@ from anabranch.site.terms import Wire
 if TYPE_CHECKING:
     from anabranch.group._group import Handle
 
+_ROUNDING = 1.5  # of a mean of equal bytes, at most, in whichever wire format
+
 
 @dataclass(frozen=True, slots=True)
 class _Flying:
@@ -35,8 +39,9 @@ class _Flying:
 
     Args:
         handle: of its exchange; None where it came with a state.
-        said: shape (2,): whether this site goes on with steps, and how many its fragment has made
-            since its last average; once the exchange has ended, the mean of these over the sites.
+        said: shape (6,): whether this site goes on with steps, how many its fragment has made since
+            its last average, and the checksum; once the exchange has ended, the mean of these over
+            the sites.
     """
 
     handle: Handle | None
@@ -82,6 +87,8 @@ class ModelAverage:
             raise ValueError(
                 f"fragments: {average.fragments} of {self._tensors.elements} elements; give fewer"
             )
+        checksum = crc32(repr((period, average)).encode())
+        self._checksum = np.frombuffer(checksum.to_bytes(4), np.uint8).astype(np.float32)
         self._local = LocalSteps(self._tensors.parts, period, average)
         self._flying: deque[_Flying] = deque()
         self._trains = True
@@ -106,7 +113,8 @@ class ModelAverage:
             Whether an average came into the model.
 
         Raises:
-            ValueError: a parameter has other memory than before; names it.
+            ValueError: a parameter has other memory than before, and names it; or other members
+                average otherwise, and what the model holds is then undefined.
             ExchangeError: members' models differ in size, or another member makes another call;
                 names two. The model is as it was, without that average.
             RunAborted: the group has ended; names who or what caused it.
@@ -157,7 +165,7 @@ class ModelAverage:
         weight = weight_of(self.weight)
         fragment, steps = self._local.next_fragment, self._local.steps
         fresh = steps - self._contributed_at[fragment]
-        said = np.array([self._trains, fresh], np.float32)
+        said = np.array([self._trains, fresh, *self._checksum], np.float32)
         handle = self._exchange([*self._local.begin(), said], weight, calls)
         self._contributed_at[fragment] = steps
         self._flying.append(_Flying(handle, said))
@@ -179,7 +187,13 @@ class ModelAverage:
                 self._local.drop()
                 raise
         self._flying.popleft()
-        trains, fresh = flying.said.tolist()
+        if np.any(abs(flying.said[2:] - self._checksum) > _ROUNDING):
+            self._local.drop()
+            raise ValueError(
+                f"other members average otherwise than this one, {self._site}, with {self._period} "
+                f"and {self._average}; give the same to group.average() at every site"
+            )
+        trains, fresh = flying.said[:2].tolist()
         self._finished = 0 if trains else self._finished + 1
         if self._average.outer is not None and not fresh:
             self._local.drop()  # the momentum alone would move the model
