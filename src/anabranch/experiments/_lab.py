@@ -13,7 +13,7 @@ from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,12 +22,14 @@ from anabranch.emulate import check_emulable
 from anabranch.overlay import Overlay
 from anabranch.plan import loads as load_plan
 from anabranch.record import Event, RunSummary, UnknownEvent, UpdateApplied, read_events, summarise
+from anabranch.record.events import REACHED_BY
 from anabranch.record.pacing import Iteration
 from anabranch.run.launch import run_locally
 from anabranch.run.scenario import Scenario, check_real, encode, loads
 from anabranch.run.simulate import simulate
 
 Label = str | int | float
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +80,10 @@ class Outcome:
             :class:`anabranch.record.pacing.PaceSummary`; there ``round_s`` is the mean time of an
             iteration, and ``rounds`` are each worker's.
         workers: of a run with servers, by name; those that ended an iteration.
-        reached_s, reached_updates: of a run with servers that trains to a target accuracy: when it
-            was first seen, seconds since the run began, and how many updates each worker had then
-            in the model, on average; None where it never was.
+        reached_s: of a run that trains to a target accuracy: when it was first seen, seconds since
+            the run began; None where it never was.
+        reached_updates: of such a run with servers, how many updates each worker had then in the
+            model, on average.
         accuracy: that was last seen; None where there is none.
         look_s: seconds from one look at the model to the next, on the mean; None where it was never
             looked at.
@@ -88,6 +91,12 @@ class Outcome:
         accuracy_by_site: that was last seen for each site, by name; see
             :mod:`anabranch.record.by_site`.
         missed: of a run with servers, how many updates of others one missed, on average.
+        steps: of a run that averages models, local steps of a site, on average.
+        reached_by: of a run whose sites' models differ, when the target was reached, seconds, by
+            the rules of :mod:`anabranch.record.target`; None where it never was.
+        sent_bytes: of any such run, the payload of all links until ``reached_s``.
+        sent_by: likewise the payload of all links until then, bytes.
+        curve: likewise (seconds, mean accuracy over the sites), after each step that was looked at.
     """
 
     labels: Mapping[str, Label]
@@ -108,6 +117,11 @@ class Outcome:
     trees: int | None = None
     accuracy_by_site: Mapping[str, float] = field(default_factory=dict)
     missed: float | None = None
+    steps: float | None = None
+    sent_bytes: int | None = None
+    reached_by: Mapping[str, float | None] = field(default_factory=dict)
+    sent_by: Mapping[str, int | None] = field(default_factory=dict)
+    curve: tuple[tuple[float, float], ...] = ()
 
 
 class Lab:
@@ -170,6 +184,21 @@ class Lab:
             self._known[_what(trial)] = outcome
             self._on_trial(ended, len(new))
         return [replace(self._known[_what(trial)], labels=trial.labels) for trial in trials]
+
+    def map(self, make: Callable[..., Made], jobs: Sequence[Any]) -> list[Made]:
+        """Return what a function makes of each job, with ``data_dir``; several at once.
+
+        Args:
+            make: of a module, so that other processes find it.
+            jobs: what it is called with, one each.
+        """
+        made, done = partial(make, data_dir=self.data_dir), []
+        self._on_trial(0, len(jobs))
+        with ProcessPoolExecutor(self._jobs, get_context("spawn")) as pool:
+            for each in pool.map(made, jobs) if self._jobs > 1 else map(made, jobs):
+                done.append(each)
+                self._on_trial(len(done), len(jobs))
+        return done
 
     def _run(self, trials: Sequence[Trial], files: Sequence[Path]) -> Iterator[Outcome]:
         execute = partial(_emulated if self.emulate else _simulated, data_dir=self.data_dir)
@@ -291,7 +320,24 @@ def _outcome(trial: Trial, file: Path, log: Path) -> Outcome:
     rounds, total_s = len(run.rounds), run.rounds[-1].at_s
     fills_time = trial.scenario.stop.after_s is not None
     round_s = total_s / rounds if fills_time else median(run.interval_s)
-    return Outcome(trial.labels, file.name, rounds, total_s, round_s, len(run.plans))
+    done = Outcome(trial.labels, file.name, rounds, total_s, round_s, len(run.plans))
+    target = trial.scenario.task.target_accuracy
+    if target is not None:
+        done = replace(
+            done,
+            reached_s=run.time_to_accuracy_s(target),
+            sent_bytes=run.bytes_to_accuracy(target),
+            accuracy=run.final_accuracy,
+        )
+    if target is not None and trial.scenario.has_local_steps:
+        done = replace(
+            done,
+            steps=len(run.steps) / len(run.sites),
+            reached_by={rule: run.time_to_accuracy_s(target, rule) for rule in REACHED_BY},
+            sent_by={rule: run.bytes_to_accuracy(target, rule) for rule in REACHED_BY},
+            curve=tuple((point.at_s, point.accuracy) for point in run.accuracy),
+        )
+    return done
 
 
 def _reached(

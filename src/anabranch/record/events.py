@@ -13,11 +13,12 @@ A field added to a published event therefore needs a default, or old logs lose t
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 ReachedBy = Literal["first", "mean", "all"]
+REACHED_BY: tuple[ReachedBy, ...] = get_args(ReachedBy)
 
 
 def _kind(class_name: str) -> str:
