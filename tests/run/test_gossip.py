@@ -212,6 +212,42 @@ def test_all_go_on_while_split_and_come_together_again(rule: str, ground: Ground
     assert found == pytest.approx(before, abs=2e-5)
 
 
+@pytest.mark.parametrize("bound", ["", ", most_ahead = 2"])
+def test_the_others_go_on_without_a_site_that_dies(bound: str, ground: Ground) -> None:
+    more = (
+        f'gossip = {{rule = "pairs"{bound}}}\non_loss = "complete"\n'
+        'fault = [{kind = "kill", site = "site3", at_s = 0.4}]'
+    )
+    done, _ = run(ground, RING, ground.scenario(more, 40, rate=0.05, apart=0.0))
+    by_site = [sum(step.site == site for step in done.steps) for site in range(5)]
+    assert by_site[3] < 40
+    assert [*by_site[:3], by_site[4]] == [40] * 4
+
+
+@pytest.mark.slow
+def test_six_processes_gossip_through_outages_and_a_partition(ground: Ground) -> None:
+    sites = tuple(Site(f"site{i}") for i in range(6))
+    links = tuple(Link(i, j, 50e6, 0.02) for i in range(6) for j in range(6) if i != j)
+    overlay = Overlay("six", sites, links)
+    more = (
+        'gossip = {most_ahead = 60}\nwait_s = 120\nfault = [{kind = "partition", '
+        'groups = [["site0", "site1", "site2"]], at_s = 1.0, for_s = 4.0}, '
+        '{kind = "outages", all = true, up_s = 4.0, down_s = 1.0, until_s = 8.0}]'
+    )
+    path = ground.folder / "scenario.toml"
+    path.write_text(ground.text(more, rounds=150, rate=0.0, apart=1.0))
+    (ground.folder / "overlay.toml").write_text(dumps(overlay))
+    run_locally(path, 0, overlay, ground.folder / "run.db")
+    done = summarise(event for _, event in read_events(ground.folder / "run.db"))
+    assert {fault.fault for fault in done.faults} == {"partition", "outages"}
+    assert not done.refused
+    assert len(done.steps) == 6 * 150
+    assert {step.site for step in done.steps if 1.5 < step.at_s < 4.5} == {*range(6)}
+    found = load_file(weights_of(ground.folder / "run.db"))["weights"]
+    models = [np.random.default_rng(site).normal(size=(2, 100))[1] for site in range(6)]
+    assert found == pytest.approx(np.mean(models, axis=0), abs=2e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_processes_gossip_and_keep_the_mean(rule: str, ground: Ground) -> None:

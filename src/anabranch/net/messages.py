@@ -828,6 +828,12 @@ class LinkCut(Message, frozen=True):
     neighbour: int
 
 
+class SiteGone(Message, frozen=True):
+    """From the scheduler: the run goes on without this site, for which no other need wait."""
+
+    site: int
+
+
 class LinkProbe(Message, frozen=True):
     """From the scheduler: can this neighbour be reached again? Answered by :class:`LinkProbed`."""
 
@@ -959,6 +965,7 @@ AnyMessage = (
     | CutOff
     | Silent
     | LinkCut
+    | SiteGone
     | LinkProbe
     | LinkProbed
     | Rejoined

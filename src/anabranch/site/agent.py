@@ -47,6 +47,7 @@ from anabranch.net.messages import (
     Restarted,
     Shutdown,
     Silent,
+    SiteGone,
     Start,
     StepsKnown,
     Stopping,
@@ -468,6 +469,9 @@ class SiteAgent:
             case Reform() if self._plane is None:  # nothing comes here yet
                 self._reforms.append(message)
                 self._scheduler.post(Reformed(plans.loads(message.plan_json).version))
+            case SiteGone():
+                if self._gossiping is not None:
+                    self._gossiping.lost(message.site)
             case Stopping() if self._gossiping is not None:
                 self._gossiping.stop()
             case Rejoined() if self._plane is not None:
@@ -523,7 +527,8 @@ class SiteAgent:
 
     def silent(self, neighbour: int, incarnation: int, is_silent: bool) -> None:
         """Tell the scheduler, which knows whether there is a way round."""
-        if self.welcome.repairs and self._scheduler.is_open:
+        gossips = self._gossiping is not None and not self._gossiping.is_finished
+        if self.welcome.repairs and not gossips and self._scheduler.is_open:
             self._scheduler.post(Silent(neighbour, incarnation, is_silent))
 
     def happened(self, what: UpdateHere | ModelHere | Quiet | LetterHere) -> None:

@@ -46,6 +46,7 @@ from anabranch.net.messages import (
     Resumed,
     Settled,
     Shutdown,
+    SiteGone,
     Start,
     Stopping,
     Subgrouped,
@@ -276,6 +277,7 @@ class Control:
                 | Rejoined()
                 | Repair()
                 | Settled()
+                | SiteGone()
                 | Stopping()
                 | Subgrouped()
                 | TimeReply()
