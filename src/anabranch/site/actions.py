@@ -111,6 +111,14 @@ class LetterHere:
     is_answer: bool
 
 
+@dataclass(frozen=True, slots=True)
+class LetterCut:
+    """Part of a letter was sent, and the rest never will be: its receiver is to hear that."""
+
+    receiver: int
+    number: int
+
+
 class Taker(Protocol):
     """A part of a site that payloads are for."""
 
@@ -137,4 +145,4 @@ class Receipt:
     owner: Taker | None = None
 
 
-Action = Send | Held | Stray | UpdateHere | ModelHere | Quiet | LetterHere
+Action = Send | Held | Stray | UpdateHere | ModelHere | Quiet | LetterHere | LetterCut

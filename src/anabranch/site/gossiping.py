@@ -15,7 +15,7 @@ from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage
 from anabranch.net.messages import AnyMessage, LetterEnds, LetterTaken, Message, StepsKnown
 from anabranch.overlay import Overlay
 from anabranch.period import Gossip, VectorClock
-from anabranch.site.actions import LetterHere
+from anabranch.site.actions import LetterCut, LetterHere
 from anabranch.site.arithmetic import Floats
 from anabranch.site.dataplane import DataPlane
 from anabranch.site.letters import Letters
@@ -107,8 +107,8 @@ class Gossiping:
         self._tell_steps()
 
     def use(self) -> None:
-        """Make what has come part of the model, and answer it."""
-        self._plane.act(self._letters.use())
+        """Make what has come part of the model."""
+        self._letters.use()
 
     def send(self) -> None:
         """Send the model to neighbours, as the peers' rule chooses them."""
@@ -131,9 +131,11 @@ class Gossiping:
             assert oldest is not None
             if oldest not in self._letters.late:
                 return  # the next time, when something has come
-            ended = self._letters.take_back(oldest, self._plane.withdraw_letter(oldest))
-            if ended is not None:
-                self._post(oldest, LetterEnds(ended))
+            for told in self._letters.take_back(oldest, self._plane.withdraw_letter(oldest)):
+                if isinstance(told, LetterCut):
+                    self._post(oldest, LetterEnds(told.number))
+                elif isinstance(told, LetterHere):
+                    self._post(oldest, LetterTaken(told.number, told.is_answer))
         now_s = self._loop.time()
         self._sent_s.update(dict.fromkeys(chosen, now_s))
         self._plane.act(self._letters.write(chosen))

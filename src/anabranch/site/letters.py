@@ -3,14 +3,15 @@
 A letter is the sender's model, in chunks; what has come is used between two steps, chunk by chunk:
 a letter that is half there is half used. What is made of it is the *rule*:
 
-**Pairs.** The receiver answers each chunk x of a letter by its own, y, as it is then. It moves by
-``a (x - y)``, and the sender, once the answer has come, by ``a (y - x)`` from wherever it is by
-then: what it has learnt since is kept, and so is the mean over all sites, with what is on its way.
+**Pairs.** The receiver of a chunk x, whose own is y by then, moves by ``a (x - y)`` and answers by
+that difference. The sender moves by as much the other way, once the answer has come, from wherever
+it is by then: what it has learnt since is kept, and so is the mean over all sites, with what is on
+its way.
 Differences that are used late may push models past one another, and the further the more of them
 are on their way at once. So all letters of a site that are on their way propose half of a model
-together, and all answers that it has given and that have not come yet half of one; the answer says
-what was taken. (Averages that are a time late are stable while all that move a model in that time
-add up to less than 1.57; Olfati-Saber and Murray, IEEE TAC 2004.)
+together, and all answers that it has given and that have not come yet half of one. (Averages that
+are a time late are stable while all that move a model in that time add up to less than 1.57;
+Olfati-Saber and Murray, IEEE TAC 2004.)
 
 **Push-sum** (Kempe, Dobra and Gehrke, FOCS 2003). Each chunk of a model has a weight. A site that
 sends a letter to m neighbours keeps ``1 / (m + 1)`` of each chunk's weight and gives each of them
@@ -23,9 +24,8 @@ the sum of the weights.
 **Loss, repetition, order.** Chunks may come in any order. A letter or answer of which a chunk may
 be lost, as its connection has broken, is sent again, whole; of each each chunk counts once. A site
 has one letter to each neighbour on its way, and keeps what it wrote until it has come. Where that
-takes too much memory it lets go of the oldest: what was not sent of it is taken back, and what was
-sent comes, unless its connection breaks; an answer to it is of no use then, and the mean moves by
-what the neighbour has made of it.
+takes too much memory it keeps the oldest no longer: what was not sent of it is taken back, and what
+was sent comes, unless its connection breaks. Only what is lost then moves the mean.
 
 **Age.** A merge rule may let a letter count less, by the steps that its model is behind this
 site's. In push-sum, what is not used of its weight falls to this site's own model, so that weights
@@ -44,7 +44,7 @@ import numpy.typing as npt
 from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage
 from anabranch.net.messages import Letter
 from anabranch.period.peers import GossipRule
-from anabranch.site.actions import Action, LetterHere, Receipt, Send
+from anabranch.site.actions import Action, LetterCut, LetterHere, Receipt, Send
 from anabranch.site.arithmetic import Floats, Scratch, arithmetic
 from anabranch.site.reduction import other_terms
 from anabranch.site.terms import Op, Terms, Wire
@@ -75,15 +75,6 @@ class _Coming:
 
     number: int = FIRST - 1
     chunks: set[int] = field(default_factory=set)
-
-
-@dataclass(slots=True)
-class _Owed:
-    """A chunk that came and is to be answered when it is used."""
-
-    sender: int
-    number: int
-    weight: float
 
 
 class Letters:
@@ -137,7 +128,6 @@ class Letters:
         self._written: dict[int, _Written] = {}  # by neighbour
         self._numbers: dict[int, int] = {}  # of the latest letter to each
         self._coming: dict[int, _Coming] = {}  # by neighbour
-        self._owed: dict[int, list[_Owed]] = {}  # by chunk
         self._answers: dict[tuple[int, int], dict[int, Send]] = {}  # by neighbour and letter
 
     # --- what is sent
@@ -149,8 +139,8 @@ class Letters:
 
     @property
     def owes(self) -> bool:
-        """Whether an answer is due, or on its way."""
-        return bool(self._owed or self._answers)
+        """Whether an answer is on its way."""
+        return bool(self._answers)
 
     @property
     def copies(self) -> int:
@@ -191,8 +181,11 @@ class Letters:
     def again(self, neighbour: int) -> list[Send]:
         """Send what is on its way to a neighbour once more: its connection has broken."""
         sends: list[Send] = []
-        if neighbour in self._written:
-            sends = self._sends(neighbour, self._written[neighbour])
+        written = self._written.get(neighbour)
+        if written is not None and written.model is None:
+            del self._written[neighbour]  # what was on its way is lost
+        elif written is not None:
+            sends = self._sends(neighbour, written)
         for (to, _), answers in self._answers.items():
             if to == neighbour:
                 sends += [Send(each.message, each.payload) for each in answers.values()]
@@ -245,7 +238,7 @@ class Letters:
         kept = [(each.steps, to) for to, each in self._written.items() if each.model is not None]
         return min(kept)[1] if kept else None
 
-    def take_back(self, neighbour: int, chunks: Collection[int]) -> int | None:
+    def take_back(self, neighbour: int, chunks: Collection[int]) -> list[Action]:
         """Keep a letter no longer; use chunks of it here that were not sent, and never will be.
 
         Args:
@@ -253,7 +246,7 @@ class Letters:
             chunks: which, by index.
 
         Returns:
-            Its number, if part of it was sent: the neighbour is to hear that it was all.
+            What the neighbour is to hear.
         """
         written = self._written[neighbour]
         assert written.model is not None
@@ -266,9 +259,11 @@ class Letters:
         written.model = None
         if not written.chunks:
             del self._written[neighbour]
-            self._numbers[neighbour] -= 1
-            return None
-        return written.number if is_cut_short else None
+            # By pairs, what was sent of it may have been answered.
+            return [LetterHere(neighbour, written.number, True)] if self._rule == "pairs" else []
+        if is_cut_short and self._rule != "pairs":
+            return [LetterCut(neighbour, written.number)]
+        return []
 
     def _add(self, chunk: int, values: Floats | None, weight: float) -> None:
         if values is not None and weight:
@@ -351,17 +346,37 @@ class Letters:
             weight = message.weight * self._counts(max(0, self.steps - message.steps))
             if self._rule == "push-sum":
                 self._unused[chunk] += message.weight - weight
-            elif self._rule == "pairs":
-                weight = min(weight, max(0.0, _MOST_ON_ITS_WAY - self._taken(chunk)))
-                self._owed.setdefault(chunk, []).append(_Owed(sender, message.exchange, weight))
+            if self._rule == "pairs":
+                return self._meet(message, values, weight)
             self._add(chunk, values, weight)
         if len(coming.chunks) < len(self._bounds) and message.exchange == coming.number:
             return []
         return [LetterHere(sender, message.exchange, False)]
 
+    def _meet(self, message: Letter, values: Floats | None, weight: float) -> list[Action]:
+        """Move towards a neighbour's chunk by pairs, and answer by how far."""
+        sender, chunk = message.path[0], message.chunk
+        begin, end = self._bounds[chunk]
+        weight = min(weight, max(0.0, _MOST_ON_ITS_WAY - self._taken(chunk)))
+        payload = self._arithmetic.encode(self._model[begin:end])
+        if values is not None:
+            move = values - self._model[begin:end]
+            move *= np.float32(weight)
+            payload = self._arithmetic.encode(move)
+            self._come[begin:end] += self._arithmetic.values(payload)  # as the neighbour gets it
+            self._changed.add(chunk)
+        answer = Letter(
+            *(message.exchange, 0, chunk, (self._site, sender), self._terms),
+            weight=weight,
+            steps=self.steps,
+            is_answer=True,
+        )
+        self._answers.setdefault((sender, message.exchange), {})[chunk] = Send(answer, payload)
+        return [Send(answer, payload)]
+
     def _taken(self, chunk: int) -> float:
-        """Return what part of a chunk is moved by answers that have not come, or are still due."""
-        taken = sum(owed.weight for owed in self._owed.get(chunk, ()))
+        """Return what part of a chunk is moved by answers that have not come yet."""
+        taken = 0.0
         for (to, _), answer in self._answers.items():
             if chunk in answer and to not in self.late:
                 message = answer[chunk].message
@@ -377,9 +392,8 @@ class Letters:
             return here  # it is settled, or was let go
         if is_news:
             begin, end = self._bounds[chunk]
-            if values is not None and written.model is not None:
-                difference = values - written.model[begin:end]
-                self._come[begin:end] += difference * np.float32(message.weight)
+            if values is not None:
+                self._come[begin:end] -= values
                 self._changed.add(chunk)
             written.chunks.discard(chunk)
         if written.chunks:
@@ -393,22 +407,14 @@ class Letters:
         self._written.pop(neighbour, None)
         self._numbers.pop(neighbour, None)
         self._answers = {key: each for key, each in self._answers.items() if key[0] != neighbour}
-        for owed in self._owed.values():
-            owed[:] = [each for each in owed if each.sender != neighbour]
 
-    def use(self) -> list[Send]:
-        """Make the model what it and all that has come make together; return answers to send."""
-        sends: list[Send] = []
+    def use(self) -> bool:
+        """Make the model what it and all that has come make together; return whether any had."""
         for chunk in sorted(self._changed):
             begin, end = self._bounds[chunk]
             block, come = self._model[begin:end], self._come[begin:end]
             own, weight = self.weights[chunk], self._come_weights[chunk]
-            owed = self._owed.pop(chunk, [])
-            if owed:
-                sends += self._answer(chunk, block.copy(), owed)
-            if self._rule == "pairs":
-                block *= np.float32(1.0 - weight)
-            else:
+            if self._rule != "pairs":
                 block *= np.float32(own / (own + weight))
                 come *= np.float32(1.0 / (own + weight))
             block += come
@@ -418,23 +424,9 @@ class Letters:
             self.weights += self._unused
         self._come_weights[:] = 0.0
         self._unused[:] = 0.0
+        has_changed = bool(self._changed)
         self._changed.clear()
-        return sends
-
-    def _answer(self, chunk: int, own: Floats, owed: Sequence[_Owed]) -> list[Send]:
-        """Answer a chunk that has come from several neighbours by what this site's was."""
-        payload, sends = self._arithmetic.encode(own), []
-        for each in owed:
-            message = Letter(
-                *(each.number, 0, chunk, (self._site, each.sender), self._terms),
-                weight=each.weight,
-                steps=self.steps,
-                is_answer=True,
-            )
-            held = self._answers.setdefault((each.sender, each.number), {})
-            held[chunk] = Send(message, payload)
-            sends.append(Send(message, payload))
-        return sends
+        return has_changed
 
     # --- the mean of all
 
