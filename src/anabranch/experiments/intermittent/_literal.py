@@ -24,7 +24,7 @@ import numpy.typing as npt
 from anabranch.learn.train import Trainer
 from anabranch.period import NearPeers, RandomPeers
 from anabranch.period.peers import AnyPeers
-from anabranch.record.events import REACHED_BY, Evaluated
+from anabranch.record.events import REACHED_BY, Evaluated, ReachedBy
 from anabranch.record.target import Target
 
 Floats = npt.NDArray[np.float32]
@@ -68,14 +68,15 @@ class Edges:
 class _Looks:
     """Follows what nodes see of their models."""
 
-    def __init__(self, target: float, nodes: int) -> None:
+    def __init__(self, target: float, nodes: int, until: ReachedBy) -> None:
+        self._until = until
         self._rules = {rule: Target(target, rule, nodes) for rule in REACHED_BY}
         self.found = Literal(dict.fromkeys(REACHED_BY))
         self._by_step: dict[int, list[float]] = {}
         self._nodes = nodes
 
     def look(self, at_s: float, node: int, step: int, accuracy: float) -> bool:
-        """Take note of one; return whether all have reached the target."""
+        """Take note of one; return whether the run is over."""
         seen = Evaluated(at_s=at_s, site=node, round=0, accuracy=accuracy, step=step)
         for name, rule in self._rules.items():
             if rule.is_reached(seen) and self.found.reached_by[name] is None:
@@ -84,7 +85,7 @@ class _Looks:
         of_step.append(accuracy)
         if len(of_step) == self._nodes:
             self.found.curve.append((at_s, sum(of_step) / self._nodes))
-        return self.found.reached_by["all"] is not None
+        return self.found.reached_by[self._until] is not None
 
 
 def all_reduce(
@@ -96,8 +97,9 @@ def all_reduce(
     samples: int,
     target: float,
     longest_s: float,
+    until: ReachedBy,
 ) -> Literal:
-    """Average all models after every so many iterations, until all nodes reach a target.
+    """Average all models after every so many iterations, until they reach a target.
 
     Args:
         nodes: one for each, which begin alike.
@@ -108,8 +110,9 @@ def all_reduce(
         samples: of a look.
         target: the accuracy.
         longest_s: after which a run ends in any case.
+        until: whose accuracy ends it, see :mod:`anabranch.record.target`.
     """
-    looks, now_s, step = _Looks(target, len(nodes)), 0.0, 0
+    looks, now_s, step = _Looks(target, len(nodes), until), 0.0, 0
     while now_s < longest_s:
         step += 1
         for node in nodes:
@@ -140,16 +143,17 @@ def gossip(
     samples: int,
     target: float,
     longest_s: float,
+    until: ReachedBy,
     seed: int,
 ) -> Literal:
     """Send models to some neighbours after each iteration, and average with what has come.
 
     Args:
-        nodes, edges, step_s, look_every, samples, target, longest_s: as for ``all_reduce``.
+        nodes, edges, step_s, look_every, samples, target, longest_s, until: as for ``all_reduce``.
         peers: whom a node sends to.
         seed: of that choice.
     """
-    looks, draw = _Looks(target, len(nodes)), np.random.default_rng((seed, 1))
+    looks, draw = _Looks(target, len(nodes), until), np.random.default_rng((seed, 1))
     steps = [0] * len(nodes)
     come: list[list[tuple[float, Floats]]] = [[] for _ in nodes]
     # When a node has trained next: (seconds, node).
