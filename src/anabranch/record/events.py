@@ -399,7 +399,7 @@ def encode(event: Event) -> str:
             a log must not take in what cannot be read back.
 
     >>> encode(Evaluated(at_s=2.5, site=0, round=4, accuracy=0.75))
-    '{"kind":"evaluated","at_s":2.5,"site":0,"round":4,"accuracy":0.75,"by_class":null}'
+    '{"kind":"evaluated","at_s":2.5,"site":0,"round":4,"accuracy":0.75,"by_class":null,"step":null}'
     """
     try:
         data = _encoder.encode(event)
