@@ -233,7 +233,7 @@ def test_a_twin_runs_both_worlds_and_reports_how_far_apart_they_are(
         (
             "run",
             '[[fault]]\nkind = "kill"\nsite = "site1"\nround = 2',
-            "fault: faults are scripted",
+            "fault[0].round: no real site knows",
         ),
         ("twin", "", "a twin needs links that keep their rates"),
         ("twin", "[simulation]\ncontrol_latency_s = 0.1", "control_latency_s: real processes"),

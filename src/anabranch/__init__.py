@@ -16,14 +16,18 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 if _TYPE_CHECKING:
-    from anabranch.group import Group, Handle, Service, Stats, join, local, spawn
+    from anabranch.group import Group, Handle, ModelAverage, Service, Stats, join, local, spawn
+    from anabranch.learn.averaging import Outer
     from anabranch.net.errors import LinkError, NetError, RunAborted
+    from anabranch.period import Moved
     from anabranch.site.collectives import ExchangeError
 
 _HOMES = {
     "ExchangeError": "site.collectives",
     "LinkError": "net.errors",
+    "Moved": "period",
     "NetError": "net.errors",
+    "Outer": "learn.averaging",
     "RunAborted": "net.errors",
 }
 
@@ -45,7 +49,10 @@ __all__ = [
     "Group",
     "Handle",
     "LinkError",
+    "ModelAverage",
+    "Moved",
     "NetError",
+    "Outer",
     "RunAborted",
     "Service",
     "Stats",

@@ -66,6 +66,20 @@ def decode_toml(text: str, kind: type[T]) -> T:
             raise TomlError(_explain(error, document, kind)) from error
 
 
+def checked(table: T) -> T:
+    """Return a table that was made in code, if a file might say the same.
+
+    Raises:
+        TomlError: a field is of the wrong type or out of range; names it.
+    """
+    with _one_at_a_time:
+        document = msgspec.to_builtins(table)
+        try:
+            return msgspec.convert(document, type(table))
+        except msgspec.ValidationError as error:
+            raise TomlError(_explain(error, document, type(table))) from None
+
+
 _TYPES = {
     "array": "an array",
     "bool": "true or false",

@@ -111,7 +111,7 @@ def test_a_lab_needs_a_job(tmp_path: Path):
 
 
 def test_an_emulated_lab_refuses_what_no_link_emulates(tmp_path: Path):
-    fault = loads(scenario_toml(STAR) + 'fault = [{ kind = "kill", site = "dc1", at_s = 1.0 }]\n')
+    fault = loads(scenario_toml(STAR) + 'fault = [{ kind = "cut", site = "dc1", at_s = 1.0 }]\n')
     with pytest.raises(ScenarioError, match="fault"):
         Lab(tmp_path, emulate=True).measure([trial(fault)])
     assert not list(tmp_path.iterdir())

@@ -19,14 +19,14 @@ RESULT = Result(
 )
 
 
-def write(folder: Path) -> tuple[Path, Path]:
+def write(folder: Path) -> tuple[Path, Path, Path]:
     return write_result(
         "netstorm/fig99", "a title", RESULT, folder, seed=7, quick=True, emulated=False
     )
 
 
 def test_the_page_has_seed_versions_rows_and_runs(tmp_path: Path):
-    page, _ = write(tmp_path / "new")
+    page, _, _ = write(tmp_path / "new")
     assert page.name == "netstorm-fig99.json"
     found = json.loads(page.read_text())
     assert (found["seed"], found["quick"], found["world"]) == (7, True, "simulated")
@@ -45,7 +45,7 @@ def test_the_page_has_seed_versions_rows_and_runs(tmp_path: Path):
 
 
 def test_the_table_has_a_line_for_each_run_and_a_column_for_each_label(tmp_path: Path):
-    _, table = write(tmp_path)
+    _, table, _ = write(tmp_path)
     lines = table.read_text().splitlines()
     about = dict(line[2:].split(": ", 1) for line in lines if line.startswith("# "))
     assert about["experiment"] == '"netstorm/fig99"'
@@ -55,6 +55,20 @@ def test_the_table_has_a_line_for_each_run_and_a_column_for_each_label(tmp_path:
     assert [row["draw"] for row in rows] == ["1", ""]
     assert float(rows[0]["round_s"]) == 0.1 + 0.2
     assert rows[1]["scenario"] == "a-b.toml"
+
+
+def test_the_comparison_is_a_page(tmp_path: Path):
+    _, _, text = write(tmp_path)
+    lines = text.read_text().splitlines()
+    assert lines[0] == "# netstorm/fig99: a title"
+    assert lines[2].startswith("By `anabranch reproduce netstorm/fig99`, commit ")
+    assert lines[4:] == [
+        "|  | paper | ours | what differs, and why |",
+        "| --- | --- | --- | --- |",
+        "| trees over star | 6.7x | 2.0x | relays pass chunks on |",
+        "",
+        "One draw.",
+    ]
 
 
 def test_the_same_result_is_written_alike(tmp_path: Path):

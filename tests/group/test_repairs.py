@@ -33,13 +33,35 @@ with anabranch.join() as group:
     assert group.all_gather(group.site) == [*group.sites]
 """
 
+AVERAGES = """
+import hashlib
+import numpy as np
+import anabranch
+
+with anabranch.join() as group:
+    model, own = np.zeros(1_000_000, np.float32), np.random.default_rng(group.rank)
+    average = group.average(
+        model, every=2, outer=anabranch.Outer(), delay={delay}, fragments={fragments}
+    )
+    named = set()
+    while average.begun < 30:
+        model += own.standard_normal(len(model), np.float32)
+        if average.step() and average.latest.contributors:
+            named |= {{names for *_, names in average.latest.contributors}}
+        if average.begun == 5:
+            print("begun", flush=True)
+    average.finish()
+    assert named <= {{("a", "b", "c"), ("a", "c")}}, named
+    print(*group.sites, hashlib.sha256(model).hexdigest())
+"""
+
 
 @pytest.fixture
 def group() -> Iterator[Callable[..., list[subprocess.Popen[str]]]]:
     """Return what starts a group of three, whose scheduler comes first; all end with the test."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*options: str) -> list[subprocess.Popen[str]]:
+    def start(*options: str, program: str = PROGRAM) -> list[subprocess.Popen[str]]:
         environment = {**os.environ, "ANABRANCH_TOKEN": "told"}
         scheduler = subprocess.Popen(
             [sys.executable, "-m", "anabranch", "scheduler", "--sites", "a,b,c", *options],
@@ -53,7 +75,7 @@ def group() -> Iterator[Callable[..., list[subprocess.Popen[str]]]]:
         environment["ANABRANCH_SCHEDULER"] = scheduler.stdout.readline().strip()
         started.extend(
             subprocess.Popen(
-                [sys.executable, "-c", PROGRAM],
+                [sys.executable, "-c", program],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -98,3 +120,19 @@ def test_a_group_may_end_instead(
         assert site.returncode == 1
         assert "RunAborted: site 1 (b) died" in err
     assert scheduler.wait() != 0
+
+
+@pytest.mark.parametrize(("on_loss", "delay", "fragments"), [("complete", 2, 2), ("retry", 0, 1)])
+def test_those_left_average_on_and_end_with_one_model(
+    group: Callable[..., list[subprocess.Popen[str]]], on_loss: str, delay: int, fragments: int
+) -> None:
+    program = AVERAGES.format(delay=delay, fragments=fragments)
+    _, a, lost, c = group("--on-loss", on_loss, program=program)
+    lost.kill()
+    told = []
+    for site in (a, c):
+        out, err = site.communicate()
+        assert site.returncode == 0, err
+        told.append(out.replace("begun\n", ""))
+    assert told[0].startswith("a c ")
+    assert told[0] == told[1]

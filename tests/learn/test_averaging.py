@@ -18,7 +18,7 @@ def models(sites: int, seed: int = 0) -> list[Floats]:
 
 def exchange(parts: list[Averaging], step_s: float = 0.0, exchange_s: float = 0.0) -> None:
     """Average what sites contribute, as an exchange does: the same bits at each."""
-    given = [part.contribute(step_s, exchange_s) for part in parts]
+    given = [piece for part in parts for piece in part.contribute(step_s, exchange_s)]
     mean = np.mean([each.astype(np.float64) for each in given], axis=0).astype(np.float32)
     for each in given:
         each[:] = mean
@@ -27,8 +27,8 @@ def exchange(parts: list[Averaging], step_s: float = 0.0, exchange_s: float = 0.
 def test_a_plain_average_is_the_mean_in_the_models_own_memory() -> None:
     held = models(3)
     mean = np.mean(held, axis=0, dtype=np.float64).astype(np.float32)
-    parts = [Averaging(each, Average()) for each in held]
-    assert all(part.contribute() is each for part, each in zip(parts, held, strict=True))
+    parts = [Averaging([each], Average()) for each in held]
+    assert all(part.contribute()[0] is each for part, each in zip(parts, held, strict=True))
     exchange(parts)
     for part, each in zip(parts, held, strict=True):
         part.take()
@@ -42,7 +42,7 @@ def test_an_outer_optimiser_is_pytorchs_sgd_on_the_mean_change(
     (start,) = models(1)
     outer = Outer(learning_rate=0.7, momentum=momentum, nesterov=nesterov)
     held = [start.copy() for _ in range(4)]
-    parts = [Averaging(each, Average(outer=outer)) for each in held]
+    parts = [Averaging([each], Average(outer=outer)) for each in held]
     expected = torch.nn.Parameter(torch.from_numpy(start.copy()).double())
     sgd = torch.optim.SGD([expected], lr=0.7, momentum=momentum, nesterov=nesterov)
     draw = np.random.default_rng(1)
@@ -64,7 +64,7 @@ def test_what_a_model_changes_by_while_an_average_is_on_its_way_is_kept(
     outer: Outer | None,
 ) -> None:
     held = [np.zeros(ELEMENTS, np.float32) for _ in range(2)]
-    parts = [Averaging(each, Average(outer=outer, delay=1)) for each in held]
+    parts = [Averaging([each], Average(outer=outer, delay=1)) for each in held]
     held[0] += 2.0
     held[1] += 4.0
     exchange(parts)
@@ -73,7 +73,7 @@ def test_what_a_model_changes_by_while_an_average_is_on_its_way_is_kept(
         part.take()
     assert (held[0] == 13.0).all()
     assert (held[1] == 3.0).all()
-    assert all((part.agreed == 3.0).all() for part in parts)
+    assert all((part.agreed[0] == 3.0).all() for part in parts)
     for part, each in zip(parts, held, strict=True):
         part.settle()
         assert (each == 3.0).all()
@@ -84,7 +84,7 @@ def test_how_far_a_model_has_moved_and_how_far_models_are_apart(outer: Outer | N
     start = np.full(ELEMENTS, 2.0, np.float32)
     held = [start.copy(), start.copy()]
     average = Average(outer=outer)
-    parts = [Averaging(each, average, remembers=True, shares=True) for each in held]
+    parts = [Averaging([each], average, remembers=True, shares=True) for each in held]
     assert parts[0].moved() == 0.0
     held[0] += 3.0
     held[1] += 1.0
@@ -102,11 +102,11 @@ def test_how_far_a_model_has_moved_and_how_far_models_are_apart(outer: Outer | N
 def test_a_state_goes_on_bit_for_bit() -> None:
     average = Average(outer=Outer())
     one, other = models(1)[0], models(1)[0]
-    part = Averaging(one, average)
+    part = Averaging([one], average)
     for step in range(4):
         if step == 2:
             other = one.copy()
-            resumed = Averaging(other, average)
+            resumed = Averaging([other], average)
             resumed.load_state_dict(part.state_dict())
         for model in (one, other) if step >= 2 else (one,):
             model += np.float32(step)

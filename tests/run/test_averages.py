@@ -174,6 +174,10 @@ def test_processes_average_as_the_simulation_does(tmp_path: Path) -> None:
             'period = {kind = "moved", by = 0.1}\nsimulation = {tensors = "sizes"}',
             'period.kind: "moved" goes by how far models move',
         ),
+        (
+            'period = {kind = "adaptive"}\ngossip = {}',
+            'period.kind: "adaptive" goes by what all sites have measured',
+        ),
     ],
 )
 def test_what_cannot_be_is_an_error_that_names_the_key(more: str, said: str) -> None:

@@ -23,6 +23,7 @@ from anabranch.overlay import Link, Overlay, Site, Trace, dumps, random_complete
 from anabranch.record import RunEnded, RunStarted, read_events, summarise
 from anabranch.run.launch import run_locally
 from anabranch.run.scenario import load
+from anabranch.run.simulate import simulate
 
 from ..emulate.sockets import emulates
 
@@ -360,6 +361,112 @@ def test_no_process_outlives_a_launcher_that_is_interrupted(
         for pid in left:
             os.kill(pid, signal.SIGKILL)
     assert not left
+
+
+SIX = random_complete(6, 0, low_bps=50e6, high_bps=100e6, latency_s=0.01)
+# A step takes 0.1 s, and a round not much more while all links are whole. Of fifteen pairs of sites
+# two are out at a time, on average; and for four seconds no link joins the two halves.
+OUTAGES = """
+overlay = "overlay.toml"
+stop.rounds = 30
+chunk_elements = 512
+route.kind = "fapt"
+wait_s = 60
+[task]
+kind = "train"
+data = "digits"
+model = "softmax"
+learning_rate = 0.5
+batch_size = 64
+evaluate_every = 10
+[compute]
+samples_per_s = 640
+[[fault]]
+kind = "outages"
+all = true
+up_s = 12
+down_s = 2
+until_s = 10
+[[fault]]
+kind = "partition"
+groups = [["site0", "site1", "site2"], ["site3", "site4", "site5"]]
+at_s = 1
+for_s = 4
+"""
+
+
+@pytest.mark.slow
+def test_six_processes_train_through_outages_and_a_partition_that_heals_as_simulated_ones_do(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "overlay.toml").write_text(dumps(SIX))
+    path = tmp_path / "scenario.toml"
+    path.write_text(OUTAGES)
+    simulate(*load(path), tmp_path / "simulated.db")
+    run_locally(path, 0, SIX, tmp_path / "measured.db")
+    runs = [
+        summarise(event for _, event in read_events(tmp_path / f"{name}.db"))
+        for name in ("simulated", "measured")
+    ]
+    for run in runs:
+        assert run.error is None
+        assert [done.round for done in run.rounds] == list(range(1, 31))
+        assert run.checked_rounds == 30
+        assert run.checksums_agree
+        assert not run.lost
+        assert run.total_s > 5.0  # the partition ended
+        assert max(done.seconds for done in run.rounds) > 1.0  # a round waited for it
+        [begins, ends] = [fault for fault in run.faults if fault.fault == "partition"]
+        assert (begins.over, ends.over) == (False, True)
+    # The same outages, in the same order of moments; the longer run may see more of them.
+    simulated, measured = (
+        [each.detail for each in run.faults if each.fault == "outages" and not each.over]
+        for run in runs
+    )
+    common = min(len(simulated), len(measured))
+    assert common >= 3
+    assert simulated[:common] == measured[:common]
+
+
+@pytest.mark.slow
+def test_a_process_that_sleeps_now_and_then_is_waited_for(
+    scenario: Callable[..., Path], tmp_path: Path
+) -> None:
+    path = scenario(rounds=300)
+    path.write_text(
+        path.read_text()
+        + '[[fault]]\nkind = "sleep"\nsite = "site1"\nawake_s = 0.3\nasleep_s = 0.7\n'
+        'distribution = "fixed"\nuntil_s = 3.0\n'
+    )
+    log = tmp_path / "run.db"
+    run_locally(path, 0, OVERLAY, log)
+    run = summarise(event for _, event in read_events(log))
+    assert run.error is None
+    assert len(run.rounds) == 300
+    assert run.checksums_agree
+    assert [each.detail for each in run.faults] == ["sleep of site1 for 0.7 s"] * 6
+    assert max(done.seconds for done in run.rounds) > 0.5  # it really stood still
+
+
+@pytest.mark.slow
+def test_a_process_that_a_script_kills_ends_the_run_and_is_named(
+    scenario: Callable[..., Path], tmp_path: Path
+) -> None:
+    path = scenario(rounds=100_000)
+    path.write_text(path.read_text() + '[[fault]]\nkind = "kill"\nsite = "site1"\nat_s = 0.5\n')
+    with pytest.raises(RunAborted, match=r"site 1 \(site1\) died in round"):
+        run_locally(path, 0, OVERLAY, tmp_path / "run.db")
+
+
+@pytest.mark.slow
+def test_a_link_that_is_cut_for_longer_than_it_is_waited_for_ends_the_run_and_is_named(
+    scenario: Callable[..., Path], tmp_path: Path
+) -> None:
+    path = scenario(rounds=100_000, top="wait_s = 2\n")
+    cut = 'kind = "cut"\npair = ["site0", "site1"]\nat_s = 0.5\n'
+    path.write_text(f"{path.read_text()}[[fault]]\n{cut}")
+    with pytest.raises(RunAborted, match=r"the lane from .* ended, .* said nothing for"):
+        run_locally(path, 0, OVERLAY, tmp_path / "run.db")
 
 
 @emulates

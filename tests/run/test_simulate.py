@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
+import math
 import os
 import re
 import signal
@@ -483,8 +485,8 @@ def test_added_delays_and_slowdowns_count_as_computing(control_s: float, run: Si
 # --- faults ---------------------------------------------------------------------------------------
 
 
-def fault(kind: str, **keys: str | float | list[str]) -> str:
-    lines = [f"{key} = {value!r}" for key, value in keys.items()]
+def fault(kind: str, **keys: object) -> str:
+    lines = [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
     return "\n".join([f'[[fault]]\nkind = "{kind}"', *lines])
 
 
@@ -659,6 +661,111 @@ def test_a_link_cut_for_ever_ends_the_run_and_is_named(
     assert not re.search(r"Task-|line \d", str(done.end.error))
     assert {each.round for each in done.of(RoundDone)} == {1}
     assert done.end.at_s < 1  # and not hours later
+
+
+def test_each_outage_of_a_link_delays_by_as_long(run: Simulate) -> None:
+    outages = fault("outages", link=["b", "a"], up_s=0.05, down_s=60.0, distribution="fixed")
+    done = run(scenario(outages, rounds=2))
+    # A sum takes 0.1 s: two outages fall into it and what came before it on its lane.
+    assert [each[1:] for each in faults_of(done)[:3]] == [
+        ("outages", "outage of b->a for 60 s", False),
+        ("outages", "outage of b->a for 60 s", True),
+        ("outages", "outage of b->a for 60 s", False),
+    ]
+    assert [at_s for at_s, *_ in faults_of(done)[:3]] == pytest.approx([0.05, 60.05, 60.1])
+    count = math.floor((HELLO_S + UP_S) / 0.05)
+    assert done.ends_s[0] == pytest.approx(HELLO_S + STAR_S + 60.0 * count, rel=ALMOST)
+
+
+def test_a_partition_delays_until_it_heals(run: Simulate) -> None:
+    parted = fault("partition", groups=[["c"]], at_s=0.05, for_s=30.0)
+    done = run(scenario(parted))
+    assert done.ends_s[0] == pytest.approx(HELLO_S + STAR_S + 30.0, rel=ALMOST)
+    assert done.rounds_s == pytest.approx([STAR_S] * 2, rel=ALMOST)
+    assert {detail for _, _, detail, _ in faults_of(done)} == {"partition c | a, b for 30 s"}
+
+
+def test_a_site_that_sleeps_now_and_then_is_later_by_all_its_sleep(run: Simulate) -> None:
+    calm = run(scenario(compute(), task=BATCH, rounds=1))
+    fixed = {"distribution": "fixed", "until_s": 5.0}  # before it talks to the others
+    sleep = fault("sleep", site="c", awake_s=0.4, asleep_s=2.0, **fixed)
+    done = run(scenario(compute(), sleep, task=BATCH, rounds=1))
+    assert done.ends_s[0] == pytest.approx(calm.ends_s[0] + 2 * 2.0, rel=ALMOST)
+
+
+def test_all_kinds_that_come_and_go_leave_a_run_its_means_and_the_same_log(run: Simulate) -> None:
+    given = scenario(
+        fault("outages", all=True, up_s=2.0, down_s=1.0, until_s=40.0),
+        fault("outages", site="b", up_s=3.0, down_s=0.5),
+        fault("sleep", site="c", awake_s=2.0, asleep_s=1.0),
+        fault("partition", groups=[["a"], ["b", "c"]], at_s=5.0, for_s=4.0),
+        fault("cut", pair=["a", "b"], at_s=4.0, for_s=3.0),
+        '[simulation]\ntensors = "real"',
+        route='kind = "fapt"',
+        rounds=30,
+    )
+    one, other = run(given), run(given)
+    assert fingerprint(one.log) == fingerprint(other.log)
+    assert {each.fault for each in one.of(FaultInjected)} == {
+        *("outages", "sleep", "partition", "cut")
+    }
+    summary = summarise(one.events)
+    assert summary.checked_rounds == 30
+    assert summary.checksums_agree
+    assert one.end.error is None
+    changed = run(msgspec.structs.replace(given, seed=1))
+    assert fingerprint(changed.log) != fingerprint(one.log)
+
+
+def test_outages_without_end_do_not_hide_a_run_that_cannot_go_on(run: Simulate) -> None:
+    outages = fault("outages", pair=["a", "c"], up_s=2.0, down_s=1.0)
+    sleep = fault("sleep", site="c", awake_s=5.0, asleep_s=1.0)
+    cut = fault("cut", link=["b", "a"], round=2)
+    run(scenario(outages, sleep, cut), aborted="nothing can happen any more: nothing moves from b")
+
+
+def test_a_run_may_begin_in_an_outage(run: Simulate) -> None:
+    cut = fault("cut", site="a", at_s=0.0, for_s=20.0)
+    assert run(scenario(cut)).ends_s[0] == pytest.approx(20.0 + HELLO_S + STAR_S, rel=ALMOST)
+
+
+@pytest.mark.parametrize(
+    ("silent", "named"),
+    [
+        (("cut", {"pair": ["b", "a"], "for_s": 60.0}), "has said nothing for 9 s"),
+        (("partition", {"groups": [["c"]], "for_s": 60.0}), "has said nothing for 9 s"),
+        (("pause", {"site": "c", "for_s": 60.0}), r"site 2 \(c\) died .*nothing for 9 s"),
+    ],
+)
+def test_what_is_silent_for_longer_than_it_is_waited_for_is_lost(
+    silent: tuple[str, dict[str, str | float | list[str]]], named: str, run: Simulate
+) -> None:
+    kind, keys = silent
+    faults = fault(kind, at_s=0.05, **keys)
+    done = run(scenario(faults, top="wait_s = 9"), aborted=named)
+    assert 9.0 < done.end.at_s < 20.0
+    patient = run(scenario(faults, top="wait_s = 61"))
+    assert patient.ends_s[0] == pytest.approx(HELLO_S + STAR_S + 60.0, abs=1.0)
+
+
+def test_sites_go_round_a_pair_at_once_and_a_link_that_is_silent_for_too_long(
+    run: Simulate,
+) -> None:
+    cut = fault("cut", pair=["b", "a"], at_s=0.05, for_s=60.0)
+    way = fault("cut", link=["b", "a"], at_s=0.05, for_s=60.0)
+    for what, least_s, most_s in ((cut, 0.4, 2.0), (way, 2.0, 10.0)):
+        done = run(scenario(what, top='wait_s = 2\non_loss = "complete"', rounds=5))
+        assert done.end.error is None
+        assert least_s < done.ends_s[0] < most_s
+        assert {each.site for each in done.of(RoundDone) if each.round == 5} == {0, 1, 2}
+
+
+def test_a_pair_that_is_silent_at_both_ends_is_taken_again_once_it_is_whole(run: Simulate) -> None:
+    cut = fault("cut", pair=["b", "a"], at_s=0.05, for_s=3.0)
+    done = run(scenario(cut, top='on_loss = "complete"', rounds=40))
+    assert done.end.error is None
+    assert done.ends_s[0] < 2.0
+    assert done.rounds_s[-5:] == pytest.approx([STAR_S] * 5, rel=ALMOST)
 
 
 @pytest.mark.parametrize("offset_s", [1000.0, -1000.0, 0.0])

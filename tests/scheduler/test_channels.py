@@ -9,6 +9,7 @@ import pytest
 from anabranch import plan as plans
 from anabranch.net.errors import OutOfPlaceMessage, OversizedMessage
 from anabranch.net.messages import (
+    Awaited,
     Called,
     Contribution,
     Dispatched,
@@ -77,6 +78,23 @@ def test_the_first_request_begins_an_exchange_and_each_is_granted() -> None:
     assert second.say == [(0, Grant(0, 1, 1, 1, "", 10))]
     assert second.began == []
     assert channels.largest_elements == 100
+
+
+def test_members_are_called_once_by_the_first_that_wants_it() -> None:
+    channels = make()
+    calls = ExchangeRequest(0, 1, SMALL, calls=True)
+    said = [channels.request(site, calls).say for site in (1, 2)]
+    quiet = request(channels, 0, 1).say
+    assert not any(isinstance(each, Awaited) for _, each in quiet)
+    awaited = [[who for who, each in each_said if isinstance(each, Awaited)] for each_said in said]
+    assert awaited == [[0, 2, 3], []]
+
+
+def test_members_are_called_where_one_that_does_not_call_asks_first() -> None:
+    channels = make()
+    assert all(not isinstance(each, Awaited) for _, each in request(channels, 0, 1).say)
+    said = channels.request(3, ExchangeRequest(0, 1, SMALL, calls=True)).say
+    assert [who for who, each in said if each == Awaited(0, 1)] == [0, 1, 2]
 
 
 def test_a_new_plan_goes_along_with_the_first_grant_under_it() -> None:

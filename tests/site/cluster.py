@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from anabranch.net.errors import PeerError
 from anabranch.net.network import Address, Connection, Network
-from anabranch.net.shaping import ShapedNetwork
+from anabranch.net.shaping import Course, ShapedNetwork
 from anabranch.net.tcp import TcpNetwork
 from anabranch.overlay import Link, Overlay
 from anabranch.plan import Plan
@@ -47,11 +47,11 @@ class Ports(Protocol):
         """Return a site's port towards other sites."""
 
 
-def simulated(overlay: Overlay) -> SimulatedNetwork:
+def simulated(overlay: Overlay, connect_s: float = 4.0) -> SimulatedNetwork:
     """Return the ports of a simulated network in the running loop."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
-    return SimulatedNetwork(loop, overlay, seed=0, control_latency_s=0.0)
+    return SimulatedNetwork(loop, overlay, seed=0, control_latency_s=0.0, connect_s=connect_s)
 
 
 class Tcp:
@@ -158,6 +158,7 @@ class Cluster:
         begin: Callable[[SiteAgent, Network], Awaitable[None]],
         shaped: bool,
         outbound_only: Collection[int],
+        course: Callable[[tuple[int, int]], Course],
     ) -> None:
         self.ports = ports
         self.scheduler = scheduler
@@ -168,6 +169,7 @@ class Cluster:
         self._begin = begin
         self._shaped = shaped
         self._outbound_only = outbound_only
+        self._course = course
 
     async def join(self, site: int) -> SiteAgent:
         """Let a site, or another process of it, join the run."""
@@ -191,7 +193,7 @@ class Cluster:
             moved(other, address)
         lanes = self.ports.lanes(site)
         if self._shaped:
-            lanes = ShapedNetwork(lanes, links, 0, agent.began)
+            lanes = ShapedNetwork(lanes, links, 0, agent.began, self._course)
         await self._begin(agent, lanes)
         return agent
 
@@ -214,8 +216,11 @@ class Cluster:
         journal: Journal | None = None,
         outbound_only: Collection[int] = (),
         sends_last: bool = False,
+        course: Callable[[tuple[int, int]], Course] = lambda link: Course(),
     ) -> Cluster:
         """Start a run; ``shaped`` holds its lanes to the overlay's rates and latencies.
+
+        Then ``course`` says what is left of the rate of a link.
 
         Where not all sites are ``joining``, it begins without the others. Those that are
         ``outbound_only`` take no connections.
@@ -246,7 +251,7 @@ class Cluster:
                 0 if own is None else len(own.model),
             )
 
-        cluster = cls(ports, scheduler, address, witness, begin, shaped, outbound_only)
+        cluster = cls(ports, scheduler, address, witness, begin, shaped, outbound_only, course)
         sites = range(overlay.size) if joining is None else joining
         cluster.agents = list(await asyncio.gather(*map(cluster.join, sites)))
         return cluster

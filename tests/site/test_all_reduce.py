@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from itertools import takewhile
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,10 +36,12 @@ from anabranch.net.messages import (
     Signature,
     Start,
 )
+from anabranch.net.shaping import Course
 from anabranch.net.tcp import TcpNetwork
 from anabranch.net.tls import identity_of
 from anabranch.overlay import Link, Overlay, Site, internet2_9, random_complete, random_sparse
 from anabranch.plan import Plan, balanced, fapt, spanning, star
+from anabranch.run.faults import OutagesFault, PartitionFault, SlowFault, link_factors, script
 from anabranch.sim.loop import run_virtually
 from anabranch.site.dataplane import MOST_STRANDS
 from anabranch.site.reduction import Reduction
@@ -300,6 +304,53 @@ def test_links_held_in_the_sender_take_as_long_as_simulated_ones(name: str) -> N
     run_virtually(simulate())
     run_virtually(shape())
     assert took_s[3:] == pytest.approx(took_s[:3], rel=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", TWO_MODELS)
+def test_so_do_those_through_outages_and_a_partition(name: str, seed: int) -> None:
+    overlay, planner = TWO_MODELS[name]
+    plan = planner(overlay)
+    first, *_ = overlay
+    one, other = overlay.sites[first.source].name, overlay.sites[first.target].name
+    faults = [
+        OutagesFault(all=True, up_s=2.0, down_s=0.5),
+        PartitionFault(groups=((overlay.sites[-1].name,),), at_s=0.3, for_s=0.4),
+        SlowFault(link=(one, other), factor=3.0, at_s=0.1),
+    ]
+    scripted, longest_s = script(faults, overlay, seed=seed), 60.0
+    took_s: list[float] = []
+
+    async def rounds(ports: Ports, **shaping: Any) -> None:
+        cluster = await Cluster.start(ports, overlay, plan, chunk_elements=10_000, **shaping)
+        for _ in range(8):
+            done = await cluster.all_reduce([np.ones(200_000, np.float32) for _ in overlay.sites])
+            took_s.append(max(each.seconds for each in done))
+        await cluster.leave()
+
+    async def simulate() -> None:
+        ports = simulated(overlay, connect_s=math.inf)
+        for link in overlay:
+            pair = link.source, link.target
+            changes = link_factors(scripted, pair)
+            for at_s, factor in takewhile(lambda change: change[0] < longest_s, changes):
+                ports.loop.at(at_s, ports.scale, pair, factor)
+        await rounds(ports)
+
+    async def shape() -> None:
+        loopback = Overlay(
+            "loopback", overlay.sites, tuple(Link(e.source, e.target, 1e18) for e in overlay)
+        )
+        await rounds(
+            simulated(loopback),
+            shaped=True,
+            course=lambda link: Course(link_factors(scripted, link)),
+        )
+
+    run_virtually(simulate())
+    run_virtually(shape())
+    assert sum(took_s) < 2 * longest_s
+    assert took_s[8:] == pytest.approx(took_s[:8], rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,8 @@ def reproduce(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter runs.")] = False,
     seed: Annotated[int, typer.Option(help="The first that networks are drawn with.", min=0)] = 0,
     out: Annotated[
-        Path, typer.Option("--out", help="Folder for tables, as JSON and CSV, and scenarios.")
+        Path,
+        typer.Option("--out", help="Folder for tables, as JSON, CSV and Markdown, and scenarios."),
     ] = Path("runs"),
     jobs: Annotated[
         int | None, typer.Option(help="Simulations at once; one a core if not given.", min=1)

@@ -13,6 +13,7 @@ from anabranch.experiments.haaf import fig13 as haaf_fig13
 from anabranch.experiments.haaf import fig14 as haaf_fig14
 from anabranch.experiments.haaf import fig15 as haaf_fig15
 from anabranch.experiments.intermittent import adaptive
+from anabranch.experiments.intermittent import tables as intermittent_tables
 from anabranch.experiments.map import cell
 from anabranch.experiments.netstorm import fig13, fig14, fig15, fig16, fig17, fig18, fig19, fig20
 from anabranch.experiments.r2sp import fig02 as r2sp_fig02
@@ -60,6 +61,7 @@ EXPERIMENTS = {
     for each in (
         *(figure.EXPERIMENT for figure in (*_NETSTORM, *_R2SP, *_HAAF)),
         *cell.EXPERIMENTS,
+        *intermittent_tables.EXPERIMENTS,
         *adaptive.EXPERIMENTS,
     )
 }

@@ -13,7 +13,7 @@ from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,12 +22,14 @@ from anabranch.emulate import check_emulable
 from anabranch.overlay import Overlay
 from anabranch.plan import loads as load_plan
 from anabranch.record import Event, RunSummary, UnknownEvent, UpdateApplied, read_events, summarise
+from anabranch.record.events import REACHED_BY
 from anabranch.record.pacing import Iteration
 from anabranch.run.launch import run_locally
 from anabranch.run.scenario import Scenario, check_real, encode, loads
 from anabranch.run.simulate import simulate
 
 Label = str | int | float
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,11 @@ class Outcome:
             :mod:`anabranch.record.by_site`.
         missed: of a run with servers, how many updates of others one missed, on average.
         steps: of a run that averages models, local steps of a site, on average.
+        reached_by: of a run whose sites' models differ, when the target was reached, seconds, by
+            the rules of :mod:`anabranch.record.target`; None where it never was.
+        sent_bytes: of any such run, the payload of all links until ``reached_s``.
+        sent_by: likewise the payload of all links until then, bytes.
+        curve: likewise (seconds, mean accuracy over the sites), after each step that was looked at.
     """
 
     labels: Mapping[str, Label]
@@ -111,6 +118,10 @@ class Outcome:
     accuracy_by_site: Mapping[str, float] = field(default_factory=dict)
     missed: float | None = None
     steps: float | None = None
+    sent_bytes: int | None = None
+    reached_by: Mapping[str, float | None] = field(default_factory=dict)
+    sent_by: Mapping[str, int | None] = field(default_factory=dict)
+    curve: tuple[tuple[float, float], ...] = ()
 
 
 class Lab:
@@ -173,6 +184,21 @@ class Lab:
             self._known[_what(trial)] = outcome
             self._on_trial(ended, len(new))
         return [replace(self._known[_what(trial)], labels=trial.labels) for trial in trials]
+
+    def map(self, make: Callable[..., Made], jobs: Sequence[Any]) -> list[Made]:
+        """Return what a function makes of each job, with ``data_dir``; several at once.
+
+        Args:
+            make: of a module, so that other processes find it.
+            jobs: what it is called with, one each.
+        """
+        made, done = partial(make, data_dir=self.data_dir), []
+        self._on_trial(0, len(jobs))
+        with ProcessPoolExecutor(self._jobs, get_context("spawn")) as pool:
+            for each in pool.map(made, jobs) if self._jobs > 1 else map(made, jobs):
+                done.append(each)
+                self._on_trial(len(done), len(jobs))
+        return done
 
     def _run(self, trials: Sequence[Trial], files: Sequence[Path]) -> Iterator[Outcome]:
         execute = partial(_emulated if self.emulate else _simulated, data_dir=self.data_dir)
@@ -297,9 +323,20 @@ def _outcome(trial: Trial, file: Path, log: Path) -> Outcome:
     done = Outcome(trial.labels, file.name, rounds, total_s, round_s, len(run.plans))
     target = trial.scenario.task.target_accuracy
     if target is not None:
-        done = replace(done, reached_s=run.time_to_accuracy_s(target), accuracy=run.final_accuracy)
-    if trial.scenario.period.averages:
-        done = replace(done, steps=len(run.steps) / len(run.sites))
+        done = replace(
+            done,
+            reached_s=run.time_to_accuracy_s(target),
+            sent_bytes=run.bytes_to_accuracy(target),
+            accuracy=run.final_accuracy,
+        )
+    if target is not None and trial.scenario.has_local_steps:
+        done = replace(
+            done,
+            steps=len(run.steps) / len(run.sites),
+            reached_by={rule: run.time_to_accuracy_s(target, rule) for rule in REACHED_BY},
+            sent_by={rule: run.bytes_to_accuracy(target, rule) for rule in REACHED_BY},
+            curve=tuple((point.at_s, point.accuracy) for point in run.accuracy),
+        )
     return done
 
 

@@ -50,8 +50,8 @@ class Result:
 
 def write_result(
     name: str, title: str, result: Result, folder: Path, *, seed: int, quick: bool, emulated: bool
-) -> tuple[Path, Path]:
-    """Write a result as JSON, and its runs as CSV; return where.
+) -> tuple[Path, Path, Path]:
+    """Write a result as JSON, its runs as CSV, and its comparison as Markdown; return where.
 
     Args:
         name: the experiment's, such as ``netstorm/fig13``.
@@ -85,7 +85,27 @@ def write_result(
         for key, value in about.items():
             file.write(f"# {key}: {json.dumps(value, ensure_ascii=False)}\n")
         _write_runs(file, result.outcomes)
-    return page, table
+    text = folder / f"{stem}.md"
+    text.write_text(_markdown(name, title, result, about), encoding="utf-8")
+    return page, table, text
+
+
+def _markdown(name: str, title: str, result: Result, about: Mapping[str, Any]) -> str:
+    """Return the comparison as a page."""
+    has_why = any(row.why for row in result.rows)
+    headings = ["", "paper", "ours", *(["what differs, and why"] if has_why else [])]
+    lines = [
+        f"# {name}: {title}",
+        "",
+        f"By `anabranch reproduce {name}`, commit {about['commit']}.",
+    ]
+    lines += ["", f"| {' | '.join(headings)} |", f"| {' | '.join('---' for _ in headings)} |"]
+    for row in result.rows:
+        cells = [row.what, row.paper, row.ours, *([row.why] if has_why else [])]
+        lines.append(f"| {' | '.join(each.replace('|', '/') for each in cells)} |")
+    for note in result.notes:
+        lines += ["", note]
+    return "\n".join(lines) + "\n"
 
 
 def _write_runs(file: TextIO, outcomes: Sequence[Outcome]) -> None:

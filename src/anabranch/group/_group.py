@@ -22,9 +22,11 @@ import numpy as np
 from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch.group import _settings
+from anabranch.group._average import ModelAverage, average_of, period_of
 from anabranch.group._state import Packed, Unpacked
-from anabranch.group._tensors import WIRES, Tensors
+from anabranch.group._tensors import WIRES, Tensors, several
 from anabranch.group._thread import LoopThread
+from anabranch.learn.averaging import Outer
 from anabranch.net import addresses
 from anabranch.net.errors import PeerError, RunAborted
 from anabranch.net.messages import Admitted, Proceed
@@ -33,6 +35,7 @@ from anabranch.net.silence import LANE_HEARTBEAT_S
 from anabranch.net.tcp import CONTROL_SILENCE_S, LANE_SILENCE_S, TcpNetwork, lane_network
 from anabranch.net.throughput import BusyPeriodEstimator
 from anabranch.net.tls import Credentials, identity_of
+from anabranch.period import AnyPeriod
 from anabranch.scheduler.channels import MOST_GATHERED_BYTES
 from anabranch.site.agent import SiteAgent, Transport
 from anabranch.site.arithmetic import Flat, Floats
@@ -265,26 +268,29 @@ class Group:
         wire: str | None,
         source: int | None,
         async_op: bool,
+        calls: bool = False,
     ) -> Handle:
         if wire is not None and wire not in WIRES:
             raise ValueError(f"wire is {wire!r}, must be one of {', '.join(WIRES)}")
-        several = isinstance(tensors, Iterable) and not hasattr(tensors, "detach")
-        if isinstance(tensors, np.ndarray) or not several:
-            tensors = [tensors]
-        buffer = Tensors(tensors, op)
+        buffer = Tensors(several(tensors), op)
         terms = Terms(op, buffer.wire if wire is None else WIRES[wire], buffer.elements, source)
-        handle = self._begin(buffer, terms, weight)
+        handle = self._begin(buffer, terms, weight, calls=calls)
         if not async_op:
             handle.wait()
         return handle
 
     def _begin(
-        self, buffer: Tensors, terms: Terms, weight: float, is_awaited: bool = True
+        self,
+        buffer: Tensors,
+        terms: Terms,
+        weight: float,
+        is_awaited: bool = True,
+        calls: bool = False,
     ) -> Handle:
         agent = self._member.agent_for_exchanges()
 
         async def exchange() -> Round:
-            done = await agent.exchange(buffer, terms, weight, channel=self._channel)
+            done = await agent.exchange(buffer, terms, weight, channel=self._channel, calls=calls)
             await agent.round_ended(done, None)
             self._rounds.append(done)
             return done
@@ -348,6 +354,71 @@ class Group:
         agent = self._member.agent_for_exchanges()
         channel = self._member.thread.run(_ending(agent.subgroup(members)))
         return Group(self._member, channel, members)
+
+    def average(
+        self,
+        parameters: Any,
+        *,
+        every: int | AnyPeriod,
+        outer: Outer | None = None,
+        delay: int = 0,
+        fragments: int = 1,
+        weight: float = 1.0,
+        wire: Literal["float32", "float16", "bfloat16"] | None = None,
+    ) -> ModelAverage:
+        """Let sites make local steps, and average their models every so often.
+
+        Every member calls it with the same arguments, apart from the weight, and then
+        :meth:`ModelAverage.step` after each step of its own optimiser::
+
+            group.broadcast(model.parameters())  # sites begin with the same model
+            average = group.average(model.parameters(), every=100, outer=anabranch.Outer())
+            for batch in loader:
+                compute(model, batch).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                average.step()
+            average.finish()
+
+        Without an outer optimiser the mean is that of the models; with one, of what they have
+        changed by since the last average, and it makes a step with that (DiLoCo). Memory beside the
+        model, in copies of it: none for a plain mean; two for an outer optimiser and one for its
+        momentum; two for a delay, or one beside an outer optimiser's; one for fragments or for
+        :class:`anabranch.Moved`, if no outer optimiser has it.
+
+        Args:
+            parameters: as for ``all_reduce``, float32 all of them; changed in place, and always
+                those of the same memory. Others' memory than contiguous ones' on the CPU is copied
+                for each average and, with :class:`anabranch.Moved`, after each step.
+            every: local steps between averages; or ``anabranch.Moved(by=...)``, which averages once
+                a site's model has moved so far, and that site calls the others.
+            outer: the outer optimiser; None takes the mean of the models.
+            delay: how many local steps are made while an average is on its way, at most ``every``:
+                it is waited for after so many, and what they changed is kept. 0 waits at once.
+            fragments: how many parts the model has that are averaged one after the other, each once
+                in ``every`` steps, which is a multiple of them (Streaming DiLoCo).
+            weight: of this site's model, > 0; an attribute of what is returned.
+            wire: as for ``all_reduce``.
+
+        Raises:
+            ValueError: parameters or another argument that cannot be; says which.
+        """
+        self._member.check_open()
+
+        def exchange(tensors: list[Any], weight: float, calls: bool) -> Handle:
+            return self._exchange(tensors, Op.MEAN, weight, wire, None, True, calls)
+
+        def is_called() -> bool:
+            # In the loop, so that averages begun before are counted.
+            agent = self._member.agent_for_exchanges()
+            called: bool = self._member.thread.run(_now(partial(agent.is_awaited, self._channel)))
+            return called
+
+        if wire is not None and wire not in WIRES:
+            raise ValueError(f"wire is {wire!r}, must be one of {', '.join(WIRES)}")
+        how = average_of(outer, delay, fragments)
+        given = several(parameters)
+        return ModelAverage(exchange, is_called, self.site, given, period_of(every), how, weight)
 
     # --- who joins later
 

@@ -17,6 +17,13 @@ _OVERLAP_WORK = 100_000  # for numpy, of two views of one piece of memory
 WIRES = {"float32": Wire.FLOAT32, "float16": Wire.FLOAT16, "bfloat16": Wire.BFLOAT16}
 
 
+def several(given: Any) -> Iterable[Any]:
+    """Return one tensor or array, or an iterable of such, as an iterable of them."""
+    if isinstance(given, np.ndarray) or hasattr(given, "detach"):
+        return [given]
+    return given if isinstance(given, Iterable) else [given]
+
+
 class Tensors:
     """Tensors or arrays, one after the other, as an exchange reads and overwrites them.
 
@@ -34,7 +41,7 @@ class Tensors:
     """
 
     def __init__(self, tensors: Iterable[Any], op: Op = Op.MEAN) -> None:
-        given = list(tensors)
+        given = self._given = list(tensors)
         if not given:
             raise ValueError("there are no tensors to exchange; give one at least")
         self._copies: list[tuple[Any, Any]] = []  # (what was given, its contiguous copy)
@@ -49,6 +56,7 @@ class Tensors:
         self._arithmetic = arithmetic(op, self.wire)
         _check_apart(given)
         self._parts = [self._flat(each) for each in given]
+        self._places = [_address_of(each) for each in given]
         self._starts = [0, *accumulate(len(part) for part in self._parts)]
         if not self.elements:
             raise ValueError("the tensors are all empty; give one element at least")
@@ -72,6 +80,11 @@ class Tensors:
         if self.wire != Wire.FLOAT32:
             tensor = tensor.view(torch.int16)
         return cast("npt.NDArray[Any]", tensor.numpy())
+
+    @property
+    def parts(self) -> list[npt.NDArray[Any]]:
+        """Each tensor's elements, flat: where they lie, or in the copy of those that need one."""
+        return self._parts
 
     @property
     def elements(self) -> int:
@@ -113,6 +126,24 @@ class Tensors:
             return None
         pieces = self._pieces(start, stop)
         return pieces[0].data.cast("B") if len(pieces) == 1 else None
+
+    def refresh(self) -> None:
+        """Read the tensors again whose memory could not be used.
+
+        Raises:
+            ValueError: a tensor has other memory than before; names it.
+        """
+        for index, (given, place) in enumerate(zip(self._given, self._places, strict=True)):
+            if _address_of(given) != place:
+                raise ValueError(
+                    f"tensor {index} has other memory than before, as after model.to(...); move "
+                    "the model first, and change it in place afterwards"
+                )
+        for given, copy in self._copies:
+            if isinstance(given, np.ndarray):
+                copy[...] = given
+            else:
+                copy.copy_(given.detach())
 
     def finish(self) -> None:
         """Write results back to tensors whose memory could not be used."""
@@ -163,6 +194,11 @@ def _place_of(given: Any) -> npt.NDArray[Any]:
         return np.asarray(given)
     item = given.element_size()
     return np.asarray(_Place(given.data_ptr(), given.shape, given.stride(), item))
+
+
+def _address_of(given: Any) -> int:
+    """Return where a tensor's first element lies."""
+    return int(given.ctypes.data if isinstance(given, np.ndarray) else given.data_ptr())
 
 
 def _span(place: npt.NDArray[Any]) -> tuple[int, int]:

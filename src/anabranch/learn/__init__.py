@@ -11,6 +11,7 @@ Import the module you need; `profiles`, `partition`, `sampling` and `checksum` c
   torch sampler for a loader of one's own;
 - `flat`: a model's parameters and gradients as two flat buffers;
 - `checksum`: tells whether two buffers are the same, bit for bit;
+- `averaging`, `local_steps`: models that make local steps of their own between averages;
 - `optimisers`: updates that give the same bits on every machine;
 - `work`: what every task does in a run, one of your own too; comes without torch;
 - `states`: states and weights on disk;

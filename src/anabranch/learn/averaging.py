@@ -17,7 +17,9 @@ long anything took.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Annotated
 
 import numpy as np
@@ -66,7 +68,7 @@ class Average(Table, frozen=True, kw_only=True):
     fragments: Positive = 1
 
 
-_NUMBERS = 3  # that are contributed where sites share what they have measured
+SHARED_NUMBERS = 3  # that are contributed where sites share what they have measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class Averaging:
     numbers more are contributed: the square of what a model has moved by, and two times.
 
     Args:
-        model: shape (elements,), changed in place.
+        model: one array or several, each of shape (elements of it,), changed in place.
         average: see there.
         remembers: whether to know how far the model has moved, which costs a copy of it.
         shares: whether ``take`` has to tell what sites have measured; likewise, and a copy of what
@@ -100,49 +102,65 @@ class Averaging:
 
     def __init__(
         self,
-        model: Floats,
+        model: Sequence[Floats],
         average: Average,
         remembers: bool = False,
         shares: bool = False,
     ) -> None:
         self._shares = shares
-        self._model = model
-        self._outer = None if average.outer is None else average.outer.start(len(model))
+        self._model = [*model]
+        self._ends = [*accumulate(map(len, self._model))]
+        self._outer = None if average.outer is None else average.outer.start(self._ends[-1])
         self._overlaps = average.delay > 0
         needs_last = self._outer is not None or remembers or shares
         # Where the last average left the model, before any step of its own.
-        self._last: Floats | None = model.copy() if needs_last else None
+        self._last: Floats | None = np.concatenate(self._model) if needs_last else None
         is_apart = self._outer is not None or self._overlaps or shares
-        more = _NUMBERS if shares else 0
-        self.buffer: Floats = np.empty(len(model) + more, np.float32) if is_apart else model
-        self._found = self.buffer[: len(model)]  # of which the mean is used
-        self._sent: Floats | None = np.empty_like(model) if self._overlaps else None
+        # What is exchanged, and the model's part of it; without a last model, that is also where
+        # the last average left the model.
+        self._whole: Floats | None = None
+        self._buffer: Floats | None = None
+        if is_apart:
+            numbers = np.zeros(SHARED_NUMBERS if shares else 0, np.float32)
+            self._whole = np.concatenate([*self._model, numbers])
+            self._buffer = self._whole[: self._ends[-1]]
+        self._sent: Floats | None = None
+        if self._overlaps:
+            assert self._buffer is not None
+            self._sent = np.empty_like(self._buffer)
 
     def moved(self) -> float:
         """Return how far the model is from where the last average left it, over its norm there."""
         assert self._last is not None
-        return _ratio(_distance(self._model, self._last), _norm(self._last))
+        return _ratio(_distance(self._model, self._cut(self._last)), _norm([self._last]))
 
-    def contribute(self, step_s: float = 0.0, exchange_s: float = 0.0) -> Floats:
-        """Return what is exchanged, in place, for its mean over the sites.
+    def remember(self) -> None:
+        """Count how far the model moves from here on."""
+        assert self._last is not None
+        self._copy_to(self._last)
 
-        Its shape is (elements,), or three more where sites share what they have measured.
+    def contribute(self, step_s: float = 0.0, exchange_s: float = 0.0) -> list[Floats]:
+        """Return what is exchanged, in place, for its mean over the sites, in one array or more.
 
         Args:
             step_s, exchange_s: what a local step and an exchange took here, seconds, to be shared.
         """
         if self._shares:
             assert self._last is not None
-            square = _distance(self._model, self._last) ** 2
-            self.buffer[-_NUMBERS:] = square, step_s, exchange_s
+            assert self._whole is not None
+            square = _distance(self._model, self._cut(self._last)) ** 2
+            self._whole[-SHARED_NUMBERS:] = square, step_s, exchange_s
         if self._outer is not None:
             assert self._last is not None
-            np.subtract(self._last, self._model, out=self._found)
-        elif self.buffer is not self._model:
-            self._found[:] = self._model
+            assert self._buffer is not None
+            apart = zip(self._model, self._cut(self._last), self._cut(self._buffer), strict=True)
+            for model, last, out in apart:
+                np.subtract(last, model, out=out)
+        elif self._buffer is not None:
+            self._copy_to(self._buffer)
         if self._sent is not None:
-            self._sent[:] = self._model
-        return self.buffer
+            self._copy_to(self._sent)
+        return self._contributed
 
     def take(self) -> Shared | None:
         """Use the mean, which what was contributed now holds.
@@ -151,59 +169,135 @@ class Averaging:
             What the sites have measured, if they share it.
         """
         shared = self._shared()
-        found = self._found
+        found = self._buffer
         if self._outer is not None:
             assert self._last is not None
-            self._outer(self._last, self._found)
+            assert self._buffer is not None
+            self._outer(self._last, self._buffer)
             found = self._last
         elif self._last is not None:
-            self._last[:] = self._found
+            if self._buffer is None:
+                self._copy_to(self._last)
+            else:
+                self._last[:] = self._buffer
         if self._sent is not None:
-            self._model -= self._sent
-            self._model += found
-        elif self.buffer is not self._model:
-            self._model[:] = found
+            assert found is not None
+            apart = zip(self._model, self._cut(self._sent), self._cut(found), strict=True)
+            for model, sent, new in apart:
+                model -= sent
+                model += new
+        elif found is not None:
+            self._copy_from(found)
         return shared
 
     def _shared(self) -> Shared | None:
         if not self._shares:
             return None
         assert self._last is not None
-        is_difference = self._outer is not None
-        move = _norm(self._found) if is_difference else _distance(self._found, self._last)
+        assert self._buffer is not None
+        assert self._whole is not None
+        if self._outer is not None:
+            move = _norm([self._buffer])
+        else:
+            move = _distance([self._buffer], [self._last])
         # The mean square of the distances from the mean is that of the moves less the square of the
         # mean's move, so that no model is kept for it.
-        square, step_s, exchange_s = self.buffer[-_NUMBERS:].tolist()
+        square, step_s, exchange_s = self._whole[-SHARED_NUMBERS:].tolist()
         spread = math.sqrt(max(0.0, square / move**2 - 1.0)) if move else 0.0
         return Shared(spread, step_s, exchange_s)
 
     def settle(self) -> None:
         """Forget what the model has changed by since the last average."""
         if self._last is not None:
-            self._model[:] = self._last
-        elif self._sent is not None:
-            self._model[:] = self._found
+            self._copy_from(self._last)
+        elif self._buffer is not None:
+            self._copy_from(self._buffer)
+
+    def adopt(self, is_on_its_way: bool) -> None:
+        """Begin as a site that has changed nothing since the last average; after a state is loaded.
+
+        Args:
+            is_on_its_way: whether an average is, whose result the state has.
+        """
+        if self._last is not None or not is_on_its_way:
+            self.settle()
+        if self._sent is not None:
+            self._copy_to(self._sent)
 
     @property
-    def agreed(self) -> Floats:
-        """What all sites hold alike once they have used the same mean, shape (elements,)."""
-        return self._found if self._last is None else self._last
+    def agreed(self) -> list[Floats]:
+        """What all sites hold alike once they have used the same mean, in one array or more."""
+        return self._contributed if self._last is None else [self._last]
+
+    @property
+    def _contributed(self) -> list[Floats]:
+        return self._model if self._whole is None else [self._whole]
 
     def state_dict(self) -> State:
-        """Return what goes on from here where no average is on its way; nothing is copied."""
+        """Return what goes on from here, where averages that are on their way have a result.
+
+        Nothing is copied.
+        """
         state: State = {}
         if self._last is not None:
             state["last"] = self._last
         if self._outer is not None:
             state["outer"] = self._outer.state_dict()
+        if self._sent is not None:
+            state |= {"result": self._buffer, "sent": self._sent}
         return state
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from a state of an averaging of the same kind and size."""
-        if self._last is not None:
-            self._last[:] = state["last"]
+        """Go on from a state of an averaging of the same kind and size.
+
+        Raises:
+            ValueError: it is of another.
+        """
+        mine = self.state_dict()
+        if {*state} != {*mine}:
+            raise ValueError(
+                f"the state of an average has {sorted(state)}, this one {sorted(mine)}; give the "
+                "same outer, delay and fragments as where it was saved"
+            )
+        for name, here in mine.items():
+            if name == "outer":
+                continue
+            if np.shape(state[name]) != here.shape:
+                raise ValueError(
+                    f"{name} of the state of an average has shape {np.shape(state[name])}, this "
+                    f"one {here.shape}; give the same model"
+                )
+            here[:] = state[name]
         if self._outer is not None:
             self._outer.load_state_dict(state["outer"])
+
+    def _cut(self, flat: Floats) -> list[Floats]:
+        """Return the parts of a flat array that belong to each array of the model."""
+        starts = [0, *self._ends[:-1]]
+        return [flat[begin:end] for begin, end in zip(starts, self._ends, strict=True)]
+
+    def _copy_to(self, flat: Floats) -> None:
+        for part, model in zip(self._cut(flat), self._model, strict=True):
+            part[:] = model
+
+    def _copy_from(self, flat: Floats) -> None:
+        for part, model in zip(self._cut(flat), self._model, strict=True):
+            model[:] = part
+
+
+def slices(arrays: Sequence[Floats], begin: int, end: int) -> list[Floats]:
+    """Return elements ``[begin, end)`` of arrays one after the other, where they lie.
+
+    >>> slices([np.array([1, 2], np.float32), np.array([3, 4], np.float32)], 1, 3)
+    [array([2.], dtype=float32), array([3.], dtype=float32)]
+    """
+    found, start = [], 0
+    for array in arrays:
+        part = array[max(0, begin - start) : max(0, end - start)]
+        if len(part):
+            found.append(part)
+        start += len(array)
+    return found
 
 
 def bounds(elements: int, fragments: int) -> list[tuple[int, int]]:
@@ -218,16 +312,18 @@ def bounds(elements: int, fragments: int) -> list[tuple[int, int]]:
 _BLOCK_ELEMENTS = 1 << 18
 
 
-def _distance(one: Floats, other: Floats) -> float:
+def _distance(ones: Sequence[Floats], others: Sequence[Floats]) -> float:
     squares = 0.0
-    for start in range(0, len(one), _BLOCK_ELEMENTS):
-        difference = one[start : start + _BLOCK_ELEMENTS] - other[start : start + _BLOCK_ELEMENTS]
-        squares += float(np.dot(difference, difference))
+    for one, other in zip(ones, others, strict=True):
+        for start in range(0, len(one), _BLOCK_ELEMENTS):
+            stop = start + _BLOCK_ELEMENTS
+            difference = one[start:stop] - other[start:stop]
+            squares += float(np.dot(difference, difference))
     return float(squares**0.5)
 
 
-def _norm(one: Floats) -> float:
-    return float(np.linalg.norm(one))
+def _norm(ones: Sequence[Floats]) -> float:
+    return math.hypot(*(float(np.linalg.norm(one)) for one in ones))
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -108,6 +108,42 @@ class Result(ChunkMessage, frozen=True):
     """Down a tree: what the root has made of a chunk."""
 
 
+class Letter(ChunkMessage, frozen=True):
+    """Between neighbours that gossip: a chunk of the sender's model.
+
+    ``exchange`` counts the letters from one to the other, or is that of the letter that this one
+    answers; ``version`` is 0, as no plan is needed, and the path is one link.
+
+    Attributes:
+        weight: what the chunk weighs, see :mod:`anabranch.site.letters`.
+        steps: that the model had made.
+        is_answer: whether it answers the receiver's letter.
+    """
+
+    weight: float = 1.0
+    steps: int = 0
+    is_answer: bool = False
+
+
+class LetterEnds(Message, frozen=True):
+    """After a letter's chunks: no other comes, as its sender has taken the rest back."""
+
+    number: int
+
+
+class LetterTaken(Message, frozen=True):
+    """To a neighbour: all of its letter, or of its answer to one of this site's, has come."""
+
+    number: int
+    is_answer: bool = False
+
+
+class StepsKnown(Message, frozen=True):
+    """To a neighbour: how many steps each site has finished, as far as the sender knows."""
+
+    steps: tuple[int, ...]
+
+
 class TimeRequest(Message, frozen=True):
     """What time is it? From a child to its parent, or from a root to the scheduler.
 
@@ -344,7 +380,7 @@ class ExchangeRequest(Message, frozen=True):
         number: counts the channel's exchanges from 1, in the order in which every member asks.
         signature: what it would exchange.
         calls: whether members that have not asked for it yet are to hear of it by
-            :class:`Awaited`, where this site is the first.
+            :class:`Awaited`, where this site is the first that wants it.
     """
 
     channel: int
@@ -742,6 +778,10 @@ class NoMoreRounds(Message, frozen=True):
     number: int
 
 
+class Stopping(Message, frozen=True):
+    """To all that gossip: the run is to end; finish the step that you are at, and no other."""
+
+
 class PaceOver(Message, frozen=True):
     """To all: where the model is served, no worker goes on any more."""
 
@@ -786,6 +826,12 @@ class LinkCut(Message, frozen=True):
     """From the scheduler: nothing crosses the links to and from this neighbour any more."""
 
     neighbour: int
+
+
+class SiteGone(Message, frozen=True):
+    """From the scheduler: the run goes on without this site, for which no other need wait."""
+
+    site: int
 
 
 class LinkProbe(Message, frozen=True):
@@ -862,6 +908,10 @@ AnyMessage = (
     | Offer
     | PartialSum
     | Result
+    | Letter
+    | LetterEnds
+    | LetterTaken
+    | StepsKnown
     | TimeRequest
     | TimeReply
     | Credit
@@ -905,6 +955,7 @@ AnyMessage = (
     | Reform
     | Reformed
     | NoMoreRounds
+    | Stopping
     | PaceOver
     | ExchangeEnded
     | Report
@@ -914,6 +965,7 @@ AnyMessage = (
     | CutOff
     | Silent
     | LinkCut
+    | SiteGone
     | LinkProbe
     | LinkProbed
     | Rejoined

@@ -84,6 +84,14 @@ class Connection(Protocol):
     def bear(self, silence_s: float) -> None:
         """Give the peer up for no silence of less, nor of less than the network always bears."""
 
+    def fall_silent(self, is_mute: Callable[[], bool], is_deaf: Callable[[], bool]) -> None:
+        """Stand for links that are silent at times.
+
+        Args:
+            is_mute: whether this end says nothing of its own accord now.
+            is_deaf: whether what comes counts for nothing now, as if the other end were silent.
+        """
+
     def trust(self) -> None:
         """Take messages of full size from now on; until then a caller may send only small ones."""
 

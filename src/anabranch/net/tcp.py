@@ -108,6 +108,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_let_go)
 
 
+def _never() -> bool:
+    return False
+
+
 class _TcpConnection(asyncio.BufferedProtocol):
     """One end of a connection; see :class:`anabranch.net.network.Connection`."""
 
@@ -151,6 +155,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._heard_s = -math.inf  # when the detector was last told that something came
         self._tell_silence: Callable[[bool], None] | None = None  # whether it is unusual
         self._is_silent = False  # as was told
+        self._is_mute = self._is_deaf = _never
         self._heartbeat_s = heartbeat_s
         self._has_written = False  # since the last heartbeat
         self._heartbeat: asyncio.TimerHandle
@@ -215,6 +220,10 @@ class _TcpConnection(asyncio.BufferedProtocol):
         """See :meth:`anabranch.net.network.Connection.bear`."""
         self._silence.least_s = max(silence_s, self._least_silence_s)
 
+    def fall_silent(self, is_mute: Callable[[], bool], is_deaf: Callable[[], bool]) -> None:
+        """See :meth:`anabranch.net.network.Connection.fall_silent`."""
+        self._is_mute, self._is_deaf = is_mute, is_deaf
+
     def send_by(self, congestion_control: str) -> None:
         """Send by this congestion control from now on, unless the other end is on this machine."""
         if self._own.family != socket.AF_UNIX and not _is_here(self._own):
@@ -245,7 +254,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         reader = self._reader
         now_s = self._loop.time()
-        if now_s - self._heard_s > _HEARD_S:
+        if now_s - self._heard_s > _HEARD_S and not self._is_deaf():
             self._heard_s = now_s
             self._silence.heard(now_s)
             if self._is_silent:
@@ -308,11 +317,11 @@ class _TcpConnection(asyncio.BufferedProtocol):
         """Say that this side lives, if it has said nothing for a while; see that the peer does."""
         now_s = self._loop.time()
         self._heartbeat = self._loop.call_later(self._heartbeat_s, self._beat)
-        if not self._has_written and not self._sending:
+        if not self._has_written and not self._sending and not self._is_mute():
             self._post(encode_alive())
         self._has_written = False
         silent_s = self._silence.look(now_s)
-        if silent_s > 2 * self._heartbeat_s:
+        if silent_s > 2 * self._heartbeat_s and not self._is_deaf():
             # Inside a payload the loop is not woken for every byte.
             silent_s = min(silent_s, self._kernel_silent_s())
             self._silence.flowed(now_s - silent_s)
@@ -705,6 +714,10 @@ class TcpNetwork:
         self._shares_memory = shares_memory and shared_memory.is_possible()
         self._congestion_control = congestion_control or {}
 
+    def give_up_after(self, least_silence_s: float) -> None:
+        """Give peers up after a silence of so much, at least, on connections yet to be made."""
+        self._least_silence_s = least_silence_s
+
     async def connect(self, address: Address, receiver: Receiver) -> Connection:
         """See :meth:`anabranch.net.network.Network.connect`."""
         loop = asyncio.get_running_loop()
@@ -770,20 +783,20 @@ class TcpNetwork:
         """See :meth:`anabranch.net.network.Network.listen`; port 0 takes a free one."""
         listener = _TcpListener()
         credentials = self._credentials
-        try:
-            await listener.begin(
-                partial(
-                    _TcpConnection,
-                    welcome,
-                    self._limits,
-                    listener,
-                    least_silence_s=self._least_silence_s,
-                    heartbeat_s=self._heartbeat_s,
-                    make_session=None if credentials is None else self._called(credentials),
-                ),
-                address,
-                self._shares_memory,
+        make_session = None if credentials is None else self._called(credentials)
+
+        def make() -> _TcpConnection:
+            return _TcpConnection(
+                welcome,
+                self._limits,
+                listener,
+                least_silence_s=self._least_silence_s,
+                heartbeat_s=self._heartbeat_s,
+                make_session=make_session,
             )
+
+        try:
+            await listener.begin(make, address, self._shares_memory)
         except OSError as error:
             raise LinkError(f"cannot listen on {show(address)}: {error}") from error
         return listener

@@ -61,7 +61,7 @@ def load(
         raise OverlayError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise OverlayError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from error
-    return loads(text, str(path), unknown_rate_bps)
+    return loads(text, str(path), unknown_rate_bps, path.parent)
 
 
 def _check_exists(path: Path) -> None:

@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -17,6 +18,7 @@ from msgspec import Meta, Struct
 from anabranch._typed_toml import TomlError, decode_toml, listed, nearest
 from anabranch.overlay._model import Link, Overlay, OverlayError, Site, Trace
 from anabranch.overlay._rates import redraw
+from anabranch.overlay._trace_file import read_trace
 
 _T = TypeVar("_T")
 # TOML has inf and nan; a bound keeps both out.
@@ -47,8 +49,10 @@ class _Link(Struct, forbid_unknown_fields=True):
     latency_drift_s: _Latency | None = None
     loss: _Loss | None = None
     trace: _Trace | None = None
+    trace_file: str | None = None
     back_rate_bps: _Rate | None = None
     back_trace: _Trace | None = None
+    back_trace_file: str | None = None
 
 
 class _Defaults(Struct, forbid_unknown_fields=True):
@@ -76,23 +80,28 @@ class _File(Struct, forbid_unknown_fields=True):
     dynamics: _Dynamics | None = None
 
 
-def loads(text: str, where: str = "<string>", unknown_rate_bps: float | None = None) -> Overlay:
+def loads(
+    text: str,
+    where: str = "<string>",
+    unknown_rate_bps: float | None = None,
+    folder: Path | None = None,
+) -> Overlay:
     """Read an overlay from TOML; equal texts may give one object, which is frozen.
 
     Args:
         text: the document. ``name`` and ``[[site]]`` (``name``, ``latitude_deg``,
             ``longitude_deg``, ``uplink_bps``, ``downlink_bps``) come first. A ``[[link]]`` has
-            ``from`` and ``to``, ``latency_s``, ``latency_drift_s``, ``loss`` and either
-            ``rate_bps`` or ``trace = {starts_s, rates_bps}``; ``back_rate_bps`` or ``back_trace``
-            also makes the link the other way, with the same latency, drift and loss.
+            ``from`` and ``to``, ``latency_s``, ``latency_drift_s``, ``loss`` and one of
+            ``rate_bps``, ``trace = {starts_s, rates_bps}`` and ``trace_file``, which `read_trace`
+            reads; ``back_rate_bps``, ``back_trace`` or ``back_trace_file`` also makes the link
+            the other way, with the same latency, drift and loss.
             ``[defaults]`` serves links that leave out ``rate_bps``, ``latency_s``,
             ``latency_drift_s`` or ``loss`` (the latter two are 0 where nobody says), and sites
             that leave out ``uplink_bps`` or ``downlink_bps``. ``[dynamics]`` changes all rates
             of links during the run, as `redraw` does.
-        where: the file's name, for messages.
-
         where: what errors call the document.
         unknown_rate_bps: of links that have no rate; None where each must have one.
+        folder: from which the paths of trace files count; None where there are none.
 
     Raises:
         OverlayError: a syntax error (with its line), or a key that is unknown, missing, of the
@@ -108,18 +117,24 @@ def loads(text: str, where: str = "<string>", unknown_rate_bps: float | None = N
     ['a->b', 'b->a']
     """
     try:
-        return _read(text, unknown_rate_bps)
+        if folder is None:
+            return _read(text, unknown_rate_bps)
+        return _make(text, unknown_rate_bps, folder)
     except (OverlayError, TomlError) as error:
         raise OverlayError(f"{where}: {error}") from error.__cause__
 
 
 @lru_cache(maxsize=8)  # every site of a simulation is sent the same text
 def _read(text: str, unknown_rate_bps: float | None) -> Overlay:
+    return _make(text, unknown_rate_bps, None)
+
+
+def _make(text: str, unknown_rate_bps: float | None, folder: Path | None) -> Overlay:
     file = decode_toml(text, _File)
     if file.defaults.rate_bps is None:
         defaults = msgspec.structs.replace(file.defaults, rate_bps=unknown_rate_bps)
         file = msgspec.structs.replace(file, defaults=defaults)
-    overlay = Overlay(file.name, tuple(_sites(file)), tuple(_links(file)))
+    overlay = Overlay(file.name, tuple(_sites(file)), tuple(_links(file, folder)))
     if file.dynamics is None:
         return overlay
     return _at_key("dynamics", redraw, overlay, **msgspec.structs.asdict(file.dynamics))
@@ -137,7 +152,7 @@ def _sites(file: _File) -> Iterator[Site]:
         )
 
 
-def _links(file: _File) -> Iterator[Link]:
+def _links(file: _File, folder: Path | None) -> Iterator[Link]:
     index = {site.name: i for i, site in enumerate(file.site)}
     given: dict[tuple[str, str], int] = {}  # which [[link]] made each direction
     for i, entry in enumerate(file.link):
@@ -158,7 +173,8 @@ def _links(file: _File) -> Iterator[Link]:
         drift_s = file.defaults.latency_drift_s if drift_s is None else drift_s
         loss = file.defaults.loss if entry.loss is None else entry.loss
         ways = [(entry.source, entry.target, "")]
-        if entry.back_rate_bps is not None or entry.back_trace is not None:
+        back_given = (entry.back_rate_bps, entry.back_trace, entry.back_trace_file)
+        if any(each is not None for each in back_given):
             ways.append((entry.target, entry.source, "back_"))
         for source, target, back in ways:
             if (source, target) in given:
@@ -167,16 +183,20 @@ def _links(file: _File) -> Iterator[Link]:
                     f"link[{given[source, target]}]; keep one (add their rates if both are real)"
                 )
             given[source, target] = i
-            rate_bps, trace = _course(file, entry, key, back)
+            rate_bps, trace = _course(file, entry, key, back, folder)
             yield Link(index[source], index[target], rate_bps, latency_s, loss, trace, drift_s)
 
 
-def _course(file: _File, entry: _Link, key: str, back: str) -> tuple[float, Trace | None]:
+def _course(
+    file: _File, entry: _Link, key: str, back: str, folder: Path | None
+) -> tuple[float, Trace | None]:
     """Return the rate at the start of one way of a link, and how it changes."""
-    own_bps, written = (
-        (entry.back_rate_bps, entry.back_trace) if back else (entry.rate_bps, entry.trace)
+    own_bps, written, elsewhere = (
+        (entry.back_rate_bps, entry.back_trace, entry.back_trace_file)
+        if back
+        else (entry.rate_bps, entry.trace, entry.trace_file)
     )
-    if written is None:
+    if written is None and elsewhere is None:
         rate_bps = file.defaults.rate_bps if own_bps is None else own_bps
         if rate_bps is None:
             raise OverlayError(
@@ -184,6 +204,8 @@ def _course(file: _File, entry: _Link, key: str, back: str) -> tuple[float, Trac
                 "trace here, or rate_bps in [defaults]"
             )
         return rate_bps, None
+    if written is not None and elsewhere is not None:
+        raise OverlayError(f"{key}.{back}trace_file: there is a {back}trace too; keep one of them")
     if own_bps is not None:
         raise OverlayError(
             f"{key}.{back}rate_bps: there is a {back}trace too, whose first rate is the rate at "
@@ -193,7 +215,17 @@ def _course(file: _File, entry: _Link, key: str, back: str) -> tuple[float, Trac
         raise OverlayError(
             f"{key}.{back}trace: [dynamics] already says how every rate changes; drop one of them"
         )
-    trace = _at_key(f"{key}.{back}trace", Trace, tuple(written.starts_s), tuple(written.rates_bps))
+    if written is not None:
+        starts_s, rates_bps = tuple(written.starts_s), tuple(written.rates_bps)
+        trace = _at_key(f"{key}.{back}trace", Trace, starts_s, rates_bps)
+    elif folder is None:
+        raise OverlayError(
+            f"{key}.{back}trace_file: its path counts from the folder of the overlay's file, and "
+            f"this text is of none; give {back}trace"
+        )
+    else:
+        assert elsewhere is not None
+        trace = _at_key(f"{key}.{back}trace_file", read_trace, folder / elsewhere)
     return trace.rate_bps(0.0), trace
 
 

@@ -13,11 +13,12 @@ A field added to a published event therefore needs a default, or old logs lose t
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 ReachedBy = Literal["first", "mean", "all"]
+REACHED_BY: tuple[ReachedBy, ...] = get_args(ReachedBy)
 
 
 def _kind(class_name: str) -> str:
@@ -398,7 +399,7 @@ def encode(event: Event) -> str:
             a log must not take in what cannot be read back.
 
     >>> encode(Evaluated(at_s=2.5, site=0, round=4, accuracy=0.75))
-    '{"kind":"evaluated","at_s":2.5,"site":0,"round":4,"accuracy":0.75,"by_class":null}'
+    '{"kind":"evaluated","at_s":2.5,"site":0,"round":4,"accuracy":0.75,"by_class":null,"step":null}'
     """
     try:
         data = _encoder.encode(event)

@@ -23,6 +23,7 @@ from anabranch.record.events import (
     LinkMeasured,
     MessageRefused,
     PlanIssued,
+    ReachedBy,
     RoundDone,
     RunEnded,
     RunStarted,
@@ -228,23 +229,28 @@ class RunSummary:
         found = {site: accuracy_of(held, by_class) for site, held in self.labels.items()}
         return {site: accuracy for site, accuracy in found.items() if accuracy is not None}
 
-    def time_to_accuracy_s(self, target: float) -> float | None:
+    def time_to_accuracy_s(
+        self, target: float, reached_by: ReachedBy | None = None
+    ) -> float | None:
         """Return when the accuracy first was at least the target, or None where it never was.
 
-        Where sites' models differ, the run's rule says whose counts.
+        Args:
+            target: in (0, 1].
+            reached_by: whose accuracy counts, where sites' models differ; as the run has it if not
+                given.
         """
         if not any(event.step is not None for event in self.evaluated):
             return next((point.at_s for point in self.accuracy if point.accuracy >= target), None)
         sites = len({event.site for event in self.evaluated})
-        rule = Target(target, self.started.reached_by, sites)
+        rule = Target(target, reached_by or self.started.reached_by, sites)
         return next((event.at_s for event in self.evaluated if rule.is_reached(event)), None)
 
-    def bytes_to_accuracy(self, target: float) -> int | None:
+    def bytes_to_accuracy(self, target: float, reached_by: ReachedBy | None = None) -> int | None:
         """Return the payload of all links until then, bytes; None where it never was.
 
         Of an interval that a site reports as a whole, the part until then counts.
         """
-        reached_s = self.time_to_accuracy_s(target)
+        reached_s = self.time_to_accuracy_s(target, reached_by)
         if reached_s is None:
             return None
         counted = 0.0

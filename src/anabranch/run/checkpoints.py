@@ -274,6 +274,11 @@ def check_course(scenario: Scenario, course: Course) -> None:
             "model servers hold; leave --checkpoint-every and --resume out, or have pace.kind = "
             '"bsp" and no [serve]'
         )
+    if course != WHOLE and scenario.gossip is not None:
+        raise ScenarioError(
+            "gossip: some model is always on its way, and a checkpoint holds none; leave "
+            "--checkpoint-every and --resume out"
+        )
     average, period = scenario.average, scenario.period
     steps = period.steps if isinstance(period, Every) else 1
     if course != WHOLE and average is not None and average.delay * average.fragments > steps:

@@ -32,7 +32,8 @@ from anabranch.record.log import EventLog, LogError
 from anabranch.record.target import Target
 from anabranch.run import replay
 from anabranch.run.checkpoints import WHOLE, Course, Job, check_course
-from anabranch.run.scenario import Scenario, check_real, with_compute_times
+from anabranch.run.faults import Scripted, play
+from anabranch.run.scenario import Scenario, check_real, script_of, with_compute_times
 from anabranch.run.scenario.tasks import Exchange, Own
 from anabranch.run.stdin import at_end_of_stdin
 from anabranch.run.work import buffer_elements, describe
@@ -147,7 +148,7 @@ class RunLog:
                     task=task,
                     model=model,
                     seed=scenario.seed,
-                    rounds=scenario.stop.rounds - after,
+                    rounds=1 if scenario.gossip else scenario.stop.rounds - after,
                     predicted_s=predicted.contention_s,
                     paper_s=predicted.paper_s,
                     limit_s=_limit_s(self._overlay, size_bytes),
@@ -163,6 +164,15 @@ class RunLog:
             ]
         )
 
+    def note_fault(self, what: Scripted, over: bool) -> None:
+        """Write down that something scripted happens, or is over; not after the end."""
+        if not self.has_ended:
+            self.scheduler.note(
+                events.FaultInjected(
+                    at_s=self.at_s(), fault=what.kind, detail=what.label, over=over
+                )
+            )
+
     def _stop_at_target(self, seen: events.Evaluated) -> None:
         if self._target is not None and self._target.is_reached(seen):
             target = self._scenario.task.target_accuracy
@@ -171,7 +181,10 @@ class RunLog:
     def _stop(self, reason: str) -> None:
         if self.scheduler.stopped is None and not self.has_ended:
             self.scheduler.note(events.RunStopping(at_s=self.at_s(), reason=reason))
-            self.scheduler.stop(reason)
+            if self._scenario.gossip is None:
+                self.scheduler.stop(reason)
+            else:
+                self.scheduler.stop_gossip(reason)
 
     def ended(self, error: str | None) -> None:
         """Write the last event.
@@ -290,11 +303,17 @@ async def _run(
     world = "emulated" if emulated else "local"
     held = msgspec.structs.replace(scenario, shaped=scenario.shaped or emulated)
     console = Console([site.name for site in overlay.sites], say)
-    recorder = RunLog(log, held, overlay, plan, world, started_at, began, course, console)
+
+    def begin() -> None:
+        began()
+        _note_faults(recorder, scenario, overlay)
+
+    recorder = RunLog(log, held, overlay, plan, world, started_at, begin, course, console)
     unheld = msgspec.structs.replace(scenario, shaped=scenario.shaped and not emulated)
     here = emulated or is_loopback(listen[0])
     cores = float(os.cpu_count() or 1) if here else math.inf
-    network = TcpNetwork(LIMITS, least_silence_s=CONTROL_SILENCE_S, credentials=credentials)
+    silence_s = CONTROL_SILENCE_S if scenario.wait_s is None else scenario.wait_s
+    network = TcpNetwork(LIMITS, least_silence_s=silence_s, credentials=credentials)
     scheduler = make_scheduler(network, recorder, unheld, overlay, token, cores)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, scheduler.abort, "the run was interrupted")
@@ -303,6 +322,23 @@ async def _run(
     listening(await scheduler.listen(listen))
     console.listening()
     await conduct(scheduler, recorder)
+
+
+def _note_faults(recorder: RunLog, scenario: Scenario, overlay: Overlay) -> None:
+    """Write down what happens by a run's script, from its beginning on; sites carry it out."""
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+
+    def at(at_s: float, callback: Callable[[Scripted], None], what: Scripted) -> None:
+        loop.call_at(began_s + at_s, callback, what)
+
+    def happen(what: Scripted) -> None:
+        recorder.note_fault(what, over=False)
+        if what.for_s is not None:
+            loop.call_later(what.for_s, recorder.note_fault, what, True)
+
+    for each in script_of(scenario, overlay):
+        play(each.moments(), at, happen)
 
 
 def first_plan(scenario: Scenario, overlay: Overlay) -> Plan:

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from msgspec import structs
 
-from anabranch._typed_toml import tag_of
 from anabranch.fleet import STEADY, ComputeModel
 from anabranch.net.errors import NetError, RunAborted
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
-from anabranch.record.events import FaultInjected
 from anabranch.record.log import EventLog
 from anabranch.run.checkpoints import Course, Files, checkpoints_of, plan_course, weights_of
 from anabranch.run.control import RunLog, conduct, first_plan, make_scheduler
-from anabranch.run.scenario import Scenario, check_simulable, compute_model
-from anabranch.run.scenario.tasks import Exchange
-from anabranch.run.site import Passing, take_part
-from anabranch.sim.faults import (
+from anabranch.run.faults import (
     ClockStep,
     ComputeFactor,
     Disconnect,
@@ -35,8 +31,11 @@ from anabranch.sim.faults import (
     LinkFactor,
     Pause,
     Scripted,
-    script,
+    play,
 )
+from anabranch.run.scenario import Scenario, check_simulable, compute_model, script_of
+from anabranch.run.scenario.tasks import Exchange
+from anabranch.run.site import Passing, take_part
 from anabranch.sim.loop import Deadlock, VirtualLoop, run_virtually
 from anabranch.sim.machine import Clock, Machine
 from anabranch.sim.network import SimulatedNetwork
@@ -45,6 +44,7 @@ T = TypeVar("T")
 
 _TOKEN = "simulated"  # nobody else is there
 _EVENTS_A_COMMIT = 1000
+_UNUSUAL_S = 0.4  # from when on real lanes are unusually silent, if they never were before
 
 
 def simulate(
@@ -136,17 +136,16 @@ class _Simulation:
         self._course = course
         self._files = files
         self._on_round = on_round
-        scripted = script(scenario.fault, overlay, rounds=scenario.stop.rounds)
         self._faults = [
-            _Fault(tag_of(fault), each)
-            for fault, each in zip(scenario.fault, scripted, strict=True)
+            each
+            for each in script_of(scenario, overlay)
             if each.round is None or each.round > course.after_round
         ]
         self._link_factors: Factors[tuple[int, int]] = Factors()
         self._compute_factors: Factors[int] = Factors()
         self._pauses: Counter[int] = Counter()  # in force, by site
         self._disconnections: Counter[int] = Counter()  # in force, by site
-        self._happened: set[str] = set()
+        self._unused = dict.fromkeys(each.label for each in self._faults)
         self._round = 0  # the latest that a site has begun
 
     async def run(self) -> None:
@@ -159,8 +158,12 @@ class _Simulation:
         assert isinstance(loop, VirtualLoop)
         self._loop = loop
         scenario, overlay = self._scenario, self._overlay
+        wait_s = math.inf if scenario.wait_s is None else scenario.wait_s
+        control_s = scenario.simulation.control_latency_s
+        # Where a run ends with the first loss, no silence is gone round, so none is told.
+        unusual_s = math.inf if scenario.on_loss == "abort" else _UNUSUAL_S
         self._network = SimulatedNetwork(
-            loop, overlay, scenario.seed, scenario.simulation.control_latency_s
+            loop, overlay, scenario.seed, control_s, wait_s, unusual_s, connect_s=wait_s
         )
         model = compute_model(scenario, overlay)
         self._worlds = [
@@ -212,8 +215,7 @@ class _Simulation:
     @property
     def unused(self) -> tuple[str, ...]:
         """The faults that never happened."""
-        labels = (fault.scripted.label for fault in self._faults)
-        return tuple(label for label in labels if label not in self._happened)
+        return tuple(self._unused)
 
     # --- what befalls them
 
@@ -221,9 +223,10 @@ class _Simulation:
         self._network.begin()
         for world in self._worlds:
             world.machine.begin()
+        began_s = self._loop.time()
         for fault in self._faults:
-            if fault.scripted.at_s is not None:
-                self._loop.call_later(fault.scripted.at_s, self._inject, fault)
+            at = self._loop.at if fault.renewal is None else self._loop.at_unless_idle
+            play(fault.moments(), _counted_from(began_s, at), partial(self._inject, fault.label))
 
     def _begin_round(self, round: int) -> None:
         if round <= self._round:
@@ -231,38 +234,39 @@ class _Simulation:
         self._round = round
         self._on_round(round)
         for fault in self._faults:
-            if fault.scripted.round == round:
-                self._inject(fault)
+            if fault.round == round:
+                self._inject(fault.label, fault)
 
-    def _inject(self, fault: _Fault) -> None:
+    def _inject(self, label: str, what: Scripted) -> None:
+        """Let something happen of the fault that has the label."""
         if self._over or self._recorder is None or self._recorder.has_ended:
             return
-        self._happened.add(fault.scripted.label)
-        self._note(fault, over=False)
-        for_s: float | None = None
-        match fault.scripted.action:
-            case Kill(site=site, for_s=for_s):
+        self._unused.pop(label, None)
+        self._note(what, over=False)
+        match what.action:
+            case Kill(site=site):
                 self._network.kill(site)
                 self._tasks[site].cancel()
-            case Pause(site=site, for_s=for_s):
+            case Pause(site=site):
                 self._pauses[site] += 1
-                self._worlds[site].fall_asleep()
-            case Disconnect(site=site, for_s=for_s):
+                self._network.put_to_sleep(site)
+                self._worlds[site].machine.stop()
+            case Disconnect(site=site):
                 self._disconnections[site] += 1
                 self._network.disconnect(site)
-            case LinkFactor(links=links, rate_factor=factor, for_s=for_s):
+            case LinkFactor(links=links, rate_factor=factor):
                 for pair in links:
                     self._network.scale(pair, self._link_factors.begin(pair, factor))
-            case ComputeFactor(site=site, time_factor=factor, for_s=for_s):
+            case ComputeFactor(site=site, time_factor=factor):
                 self._worlds[site].machine.slow(self._compute_factors.begin(site, factor))
             case ClockStep(site=site, offset_s=offset_s, drift=drift):
                 self._worlds[site].clock.step(offset_s, drift)
-        if for_s is not None:
-            self._loop.call_later(for_s, self._heal, fault)
+        if what.for_s is not None:
+            self._loop.call_later(what.for_s, self._heal, what)
 
-    def _heal(self, fault: _Fault) -> None:
-        self._note(fault, over=True)
-        match fault.scripted.action:
+    def _heal(self, what: Scripted) -> None:
+        self._note(what, over=True)
+        match what.action:
             case Kill(site=site):
                 # It may have been started again after another death.
                 if not self._over and self._network.sites[site].dead:
@@ -272,7 +276,8 @@ class _Simulation:
             case Pause(site=site):
                 self._pauses[site] -= 1
                 if not self._pauses[site]:
-                    self._worlds[site].wake_up()
+                    self._worlds[site].machine.go_on()
+                    self._network.wake(site)
             case Disconnect(site=site):
                 self._disconnections[site] -= 1
                 if not self._disconnections[site]:
@@ -283,25 +288,14 @@ class _Simulation:
             case ComputeFactor(site=site, time_factor=factor):
                 self._worlds[site].machine.slow(self._compute_factors.end(site, factor))
 
-    def _note(self, fault: _Fault, over: bool) -> None:
-        if self._recorder is None or self._recorder.has_ended:
-            return
-        self._recorder.scheduler.note(
-            FaultInjected(
-                at_s=self._recorder.at_s(),
-                fault=fault.kind,
-                detail=fault.scripted.label,
-                over=over,
-            )
-        )
+    def _note(self, what: Scripted, over: bool) -> None:
+        if self._recorder is not None:
+            self._recorder.note_fault(what, over)
 
 
-@dataclass(frozen=True, slots=True)
-class _Fault:
-    """A scripted fault and its kind, for the log."""
-
-    kind: str
-    scripted: Scripted
+def _counted_from(began_s: float, at: Callable[..., object]) -> Callable[..., object]:
+    """Return a way to call back at moments that count from the beginning of a run."""
+    return lambda at_s, *call: at(began_s + at_s, *call)
 
 
 class _SimulatedWorld:
@@ -360,13 +354,3 @@ class _SimulatedWorld:
                 await asyncio.sleep(self._model.added_s(self._site, step))
         await self._host.awake()
         return done
-
-    def fall_asleep(self) -> None:
-        """Stand still: compute nothing, hear nothing, send nothing more."""
-        self._host.asleep = True
-        self.machine.stop()
-
-    def wake_up(self) -> None:
-        """Go on."""
-        self.machine.go_on()
-        self._host.wake()

@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 import msgspec
+import numpy as np
 
 from anabranch import overlay as overlays
 from anabranch import plan as plans
+from anabranch.learn.averaging import bounds
 from anabranch.learn.work import check_finite
+from anabranch.merge import UpdateFacts
 from anabranch.net.errors import PeerError, RunAborted
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
@@ -27,18 +30,20 @@ from anabranch.net.tcp import STRANDS_INSTEAD
 from anabranch.net.throughput import BusyPeriodEstimator, ChunkMeanEstimator
 from anabranch.overlay import Overlay
 from anabranch.pace import added_up
+from anabranch.period import Gossip
 from anabranch.record import events
 from anabranch.run.checkpoints import Files, Job, Keeper, leave_weights
 from anabranch.run.held_weights import HeldWeights
-from anabranch.run.local_steps import LocalSteps
+from anabranch.run.local_steps import LocalWork
 from anabranch.run.scenario import Scenario
-from anabranch.run.work import Assignment, Floats, local_steps, make_work, servable
+from anabranch.run.work import Assignment, Floats, local_work, make_work, servable
 from anabranch.scheduler.awareness import Passive
 from anabranch.scheduler.chunking import MOST_ELEMENTS
-from anabranch.site.agent import SiteAgent, Transport
+from anabranch.site.agent import Gossips, SiteAgent, Transport
 from anabranch.site.arithmetic import Flat, Sized
 from anabranch.site.collectives import Round
 from anabranch.site.control import RoundsOver
+from anabranch.site.letters import Letters
 from anabranch.site.meter import Meter
 from anabranch.site.partition import Rule
 from anabranch.site.serving import ServedModel
@@ -49,6 +54,7 @@ T = TypeVar("T")
 Passing = AbstractAsyncContextManager[None]  # a wait in its body may be cut short
 
 _ELEMENT_BYTES = 4
+_GOSSIP = 0x605519  # tells the draws of neighbours from other draws of the same seed
 # How often measurements are sent while the scheduler looks at plans once.
 _REPORTS_AN_UPDATE = 4
 
@@ -147,6 +153,8 @@ async def take_part(world: World, name: str, scheduler: Address, token: str, fil
         site = await _ready(world, agent, event_buffer, welcome, job, files)
         if job.scenario.is_served:
             await _iterate(site)
+        elif site.steps is not None and job.scenario.gossip is not None:
+            await _gossip(site, site.steps, job.scenario)
         elif site.steps is not None:
             await _averages(site, site.steps, job)
         else:
@@ -181,10 +189,10 @@ async def _ready(
     names = [each.name for each in overlay.sites]
     keeper = Keeper(job, files, site, names)
 
-    def make() -> tuple[Assignment, LocalSteps | None]:
+    def make() -> tuple[Assignment, LocalWork | None]:
         made, steps = make_work(scenario, site, tuple(names), files.data, sizes_only), None
-        if scenario.period.averages:
-            steps = local_steps(made, scenario)
+        if scenario.has_local_steps:
+            steps = local_work(made, scenario)
         keeper.resume(steps or made.work)
         return made, steps
 
@@ -193,7 +201,7 @@ async def _ready(
     elements = len(work.buffer)
     lanes = world.enter(scenario, overlay, welcome, agent.began)
     chunk_elements = scenario.chunk_elements_of(elements)
-    exchanged = elements if steps is None else steps.most_elements
+    exchanged = elements if steps is None else steps.local.most_elements
     transport = _transport(scenario, exchanged, world.strands)
     meter = _meter(scenario, chunk_elements)
     workers = scenario.workers(overlay)
@@ -219,7 +227,10 @@ async def _ready(
         )
     own_share = assigned.share_of(site, workers) if scenario.merge.weighs_data else 1.0
     held_samples = assigned.held[site] if assigned.held else 0
-    await agent.start(transport, lanes, meter, served, elements, held_samples)
+    gossips = None
+    if scenario.gossip is not None and steps is not None:
+        gossips = _gossips(scenario.gossip, scenario, steps, assigned, site, own_share)
+    await agent.start(transport, lanes, meter, served, elements, held_samples, gossips)
     event_buffer.begin(agent, site, scenario.sample_every_s)
     if world.strands == STRANDS_INSTEAD:
         event_buffer.write(
@@ -279,7 +290,7 @@ class _Site:
     names: list[str]  # of all sites
     evaluator: int  # one site evaluates, since the model is the same everywhere
     share: float  # what its gradient weighs beside others'; 1 on the mean
-    steps: LocalSteps | None  # where sites make steps of their own between averages
+    steps: LocalWork | None  # where sites make steps of their own between averages
 
     async def local_step(self, step: int, samples: int, passing: Passing) -> _Step:
         """Compute this site's contribution into the buffer.
@@ -439,10 +450,11 @@ async def _rounds(site: _Site, job: Job) -> None:
         return
 
 
-async def _averages(site: _Site, steps: LocalSteps, job: Job) -> None:
+async def _averages(site: _Site, work: LocalWork, job: Job) -> None:
     """Make local steps, and average the model when the period says so."""
     period, last = job.scenario.period, job.scenario.stop.rounds
     before = job.course.after_round
+    steps = work.local
     loop = asyncio.get_running_loop()
     flying: deque[asyncio.Task[Round]] = deque()  # averages on their way, oldest first
     taken = before
@@ -456,7 +468,7 @@ async def _averages(site: _Site, steps: LocalSteps, job: Job) -> None:
         nonlocal taken
         done = await flying.popleft()
         taken += 1
-        agreed = await site.off_the_loop(partial(steps.take, done.seconds))
+        agreed = await site.off_the_loop(partial(work.take, done.seconds))
         sum_of = None if agreed is None else await site.off_the_loop(partial(site.check, agreed))
         await site.agent.round_ended(done, sum_of)
         if site.keeper.is_due(taken):
@@ -465,14 +477,14 @@ async def _averages(site: _Site, steps: LocalSteps, job: Job) -> None:
     try:
         while steps.begun < last:
             step = await site.local_step(steps.steps, site.assigned.samples, nullcontext())
-            await site.off_the_loop(partial(steps.step, step.compute_s))
+            await site.off_the_loop(partial(work.step, step.compute_s))
             site.stepped(steps.begun + 1 - before, step)
             while steps.is_ripe:
                 await take()
             if steps.is_due(site.agent.is_awaited()):
                 if steps.is_full:
                     await take()
-                elements = await site.off_the_loop(steps.begin)
+                elements = await site.off_the_loop(work.begin)
                 flying.append(loop.create_task(average(steps.begun, elements)))
                 while steps.is_ripe:
                     await take()
@@ -489,6 +501,59 @@ async def _averages(site: _Site, steps: LocalSteps, job: Job) -> None:
     await site.off_the_loop(steps.finish)
     if site.assigned.learns:
         await site.evaluate(taken - before, steps.steps)
+
+
+def _gossips(
+    gossip: Gossip,
+    scenario: Scenario,
+    work: LocalWork,
+    assigned: Assignment,
+    site: int,
+    share: float,
+) -> Gossips:
+    """Return how a site gossips in a scenario."""
+    model = work.work.model
+    most = scenario.chunk_elements_of(len(model))
+    letters = Letters(
+        site,
+        model,
+        bounds(len(model), -(-len(model) // most)),
+        assigned.wire,
+        share,
+        gossip.rule,
+        lambda behind: scenario.merge.weight(UpdateFacts(behind, samples=1, all_samples=1)),
+    )
+    return Gossips(gossip, letters, np.random.default_rng((scenario.seed, _GOSSIP, site)))
+
+
+async def _gossip(site: _Site, work: LocalWork, scenario: Scenario) -> None:
+    """Make local steps, send the model to some neighbours, and use what comes of theirs.
+
+    In the end all models become their mean, each counting by its weight.
+    """
+    gossiping, steps = site.agent.gossiping, work.local
+    while steps.begun < scenario.stop.rounds and await gossiping.may_step():
+        step = await site.local_step(steps.steps, site.assigned.samples, nullcontext())
+        await site.off_the_loop(partial(work.step, step.compute_s))
+        site.stepped(1, step)
+        gossiping.stepped()
+        gossiping.use()
+        if steps.is_due(is_called=False):
+            site.world.round_begins(steps.begun + 1)
+            gossiping.send()
+            steps.sent()
+        if site.evaluates_step(steps.steps):
+            await site.evaluate(0, steps.steps)
+    await gossiping.finish()
+    await site.agent.gather(b"")  # after which no letters come
+    gossiping.end()
+    elements = await site.off_the_loop(gossiping.contribution)
+    done = await site.exchange(1, elements)
+    weights = await site.agent.gather(gossiping.weights)
+    agreed = await site.off_the_loop(partial(gossiping.agree, elements, weights.values))
+    await site.agent.round_ended(done, await site.off_the_loop(partial(site.check, agreed)))
+    if site.assigned.learns:
+        await site.evaluate(1, steps.steps)
 
 
 async def _iterate(site: _Site) -> None:

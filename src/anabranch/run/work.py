@@ -14,7 +14,7 @@ import numpy.typing as npt
 from anabranch.learn.averaging import Average
 from anabranch.learn.work import Context, ServableWork, State, Work
 from anabranch.net.errors import RunAborted
-from anabranch.run.local_steps import LocalSteps
+from anabranch.run.local_steps import LocalWork
 from anabranch.run.own import OwnWork, ServableOwnWork, make_own_work
 from anabranch.run.scenario import Scenario
 from anabranch.run.scenario.tasks import Exchange, Own, Task, Train
@@ -138,8 +138,8 @@ def buffer_elements(scenario: Scenario, names: tuple[str, ...], data_dir: Path |
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def local_steps(assigned: Assignment, scenario: Scenario) -> LocalSteps:
-    """Return what a site's local steps and averages go by, in a scenario that has such.
+def local_work(assigned: Assignment, scenario: Scenario) -> LocalWork:
+    """Return a site's work with what its local steps and averages go by.
 
     Raises:
         WorkError: its work has no model.
@@ -151,7 +151,7 @@ def local_steps(assigned: Assignment, scenario: Scenario) -> LocalSteps:
             'of every step: period = {kind = "every-step"}'
         )
     assert isinstance(work, _Training | _Exchanging | _Sized | ServableOwnWork)
-    return LocalSteps(work, scenario.period, scenario.average or Average(), assigned.learns)
+    return LocalWork(work, scenario.period, scenario.average or Average(), assigned.learns)
 
 
 def servable(work: Work, scenario: Scenario) -> ServableWork:

@@ -1,25 +1,31 @@
-"""A site's process: one site of a run, in real time over TCP."""
+"""A site's process: one site of a run, in real time over TCP.
+
+Of a fault script it carries out what is its own: its links follow it, and it kills or stops itself.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import os
+import signal
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from anabranch.fleet import ComputeModel
 from anabranch.net.errors import RunAborted
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
-from anabranch.net.shaping import ShapedNetwork
+from anabranch.net.shaping import Course, ShapedNetwork
 from anabranch.net.silence import LANE_HEARTBEAT_S
-from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork, strands_of, suits
+from anabranch.net.tcp import CONTROL_SILENCE_S, LANE_SILENCE_S, TcpNetwork, strands_of, suits
 from anabranch.net.tls import Credentials
 from anabranch.overlay import Link, Overlay
 from anabranch.run.checkpoints import Files
-from anabranch.run.scenario import Scenario, compute_model
+from anabranch.run.faults import Kill, Pause, Scripted, link_factors, play
+from anabranch.run.scenario import Scenario, compute_model, script_of
 from anabranch.run.site import Passing, take_part
 from anabranch.run.stdin import at_end_of_stdin
 from anabranch.scheduler.server import LIMITS as CONTROL_LIMITS
@@ -112,9 +118,8 @@ class _RealWorld:
         self.control: Network = TcpNetwork(
             CONTROL_LIMITS, least_silence_s=CONTROL_SILENCE_S, credentials=credentials
         )
-        self.data: Network = TcpNetwork(
-            DATA_LIMITS, credentials=credentials, heartbeat_s=LANE_HEARTBEAT_S
-        )
+        self._tcp = TcpNetwork(DATA_LIMITS, credentials=credentials, heartbeat_s=LANE_HEARTBEAT_S)
+        self.data: Network = self._tcp
         self.listen = listen
         self.advertise = advertise
         self.patience_s = patience_s
@@ -145,14 +150,36 @@ class _RealWorld:
                 "--outbound-only is for sites on machines of their own, and this run holds links "
                 "to their rates on one; say shaped = false in the scenario"
             )
+        wait_s = LANE_SILENCE_S if scenario.wait_s is None else scenario.wait_s
+        self._tcp.give_up_after(wait_s)
+        scripted = script_of(scenario, overlay)
+        began.add_done_callback(lambda began: self._follow(scripted, began))
         if scenario.shaped:
-            return ShapedNetwork(self.data, self._links, scenario.seed, began)
+            return ShapedNetwork(
+                *(self._tcp, self._links, scenario.seed, began),
+                lambda link: Course(link_factors(scripted, link)),
+                connect_s=wait_s,
+            )
         self.strands = strands_of(self._controls)
         return TcpNetwork(
             *(DATA_LIMITS, self._controls),
+            least_silence_s=wait_s,
             credentials=self._credentials,
             heartbeat_s=LANE_HEARTBEAT_S,
         )
+
+    def _follow(self, scripted: Sequence[Scripted], began: asyncio.Future[float]) -> None:
+        """Let what is scripted for this site's process happen to it."""
+        if began.cancelled():
+            return
+        began_s = began.result()
+
+        def at(at_s: float, callback: Callable[[Scripted], None], what: Scripted) -> None:
+            self._loop.call_at(began_s + at_s, callback, what)
+
+        for each in scripted:
+            if isinstance(each.action, Kill | Pause) and each.action.site == self._site:
+                play(each.moments(), at, _carry_out)
 
     def moved(self, site: int, address: Address) -> None:
         link = self._overlay.link(self._site, site)
@@ -175,3 +202,19 @@ class _RealWorld:
             async with passing:
                 await asyncio.sleep(start_s + takes_s - self._loop.time())
         return done
+
+
+def _carry_out(what: Scripted) -> None:
+    """Let this process die, or stand still for a while."""
+    own = os.getpid()
+    match what.action:
+        case Kill():
+            os.kill(own, signal.SIGKILL)
+        case Pause(for_s=for_s):
+            # A stopped process cannot continue itself. The child ends with the pause.
+            subprocess.Popen(
+                ["sh", "-c", f"kill -STOP {own}; sleep {for_s:.6f}; kill -CONT {own}"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )

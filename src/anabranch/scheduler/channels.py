@@ -193,6 +193,7 @@ class Channels:
         self._will_follow = False  # those that the state is handed to next
         # Those of exchanges of all sites that were called for and have not begun, by number.
         self._followers_of: dict[int, frozenset[int]] = {}
+        self._called_for: dict[int, int] = {}  # by channel: the latest that members were called to
 
     @property
     def all(self) -> ExchangeBook:
@@ -238,7 +239,8 @@ class Channels:
             self._followers_of[message.number] = frozenset(self.followers)
             self._let_follow(site, message.number, signature, outcome)
         self._answer(message.channel, book, answers, outcome)
-        if is_first and message.calls:
+        if message.calls and message.number > self._called_for.get(message.channel, 0):
+            self._called_for[message.channel] = message.number
             awaited = Awaited(message.channel, message.number)
             outcome.say += [(member, awaited) for member in book.members if member != site]
         return outcome

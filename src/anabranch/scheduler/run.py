@@ -10,7 +10,7 @@ from typing import Protocol
 
 from anabranch.net.addresses import show
 from anabranch.net.errors import RunAborted
-from anabranch.net.messages import Abort, Message, Patience
+from anabranch.net.messages import Abort, Message, Patience, SiteGone
 from anabranch.net.session import LEAST_PATIENCE_S, Session
 from anabranch.overlay import Overlay
 from anabranch.record import LogError, events
@@ -217,5 +217,7 @@ class Run:
         self.note(events.SiteJoined(at_s=now_s, site=site, name=name, address=address))
 
     def write_lost(self, site: int, why: str, goes_on: bool, now_s: float) -> None:
-        """Write down that a site is lost, and whether the run goes on without it."""
+        """Write down that a site is lost, and whether the run goes on without it; let all know."""
+        if goes_on:
+            self.tell_members(SiteGone(site))
         self.note(events.SiteLost(at_s=now_s, site=site, detail=why, goes_on=goes_on))

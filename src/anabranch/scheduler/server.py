@@ -39,6 +39,7 @@ from anabranch.net.messages import (
     Resume,
     Silent,
     Start,
+    Stopping,
     SubgroupRequest,
     TimeReply,
     TimeRequest,
@@ -305,6 +306,12 @@ class Scheduler:
             self.channels.close()
             if self._pace is not None:
                 self._pace.book.close()
+
+    def stop_gossip(self, reason: str) -> None:
+        """Let sites that gossip make no further step; the run then ends in good order."""
+        if self.stopped is None and not self._run.is_over:
+            self.stopped = reason
+            self._run.broadcast(Stopping())
 
     # --- what sites say
 

@@ -1,1 +1,1 @@
-"""A world of its own: virtual time, links as flows, modelled computing, scripted faults."""
+"""A world of its own: virtual time, links as flows, modelled computing."""

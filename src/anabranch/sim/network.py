@@ -9,7 +9,8 @@ over a cut link none is made.
 Left out: what is posted (credits, refusals) needs the latency its link has at the start, but no
 bandwidth, and so does all that passes between sites and the scheduler. A cut link holds posts, and
 the news that an end has closed, until it is there again; the control network breaks only for who is
-disconnected.
+disconnected. A connection that is silent for longer than ``wait_s``, because a link is cut or its
+other end sleeps, ends at both ends at once.
 
 Hosts can die and sleep. A dead host's connections close, as the kernel closes those of a killed
 process. A sleeping one is like a stopped process: what has been handed to its network interface
@@ -46,7 +47,7 @@ class _Way:
         post_s: latency of what is posted, seconds.
     """
 
-    __slots__ = ("cut", "held", "latency_s", "post_s", "resources")
+    __slots__ = ("cut", "cuts", "held", "latency_s", "post_s", "resources")
 
     def __init__(
         self, resources: tuple[int, ...], latency_s: Callable[[], float], post_s: float
@@ -55,6 +56,7 @@ class _Way:
         self.latency_s = latency_s
         self.post_s = post_s
         self.cut = False
+        self.cuts = 0  # so far
         self.held: list[Callable[[], None]] = []  # posts, until the link is there again
 
     def when_whole(self, callback: Callable[[], None]) -> None:
@@ -83,6 +85,7 @@ class Host:
         self.name = name
         self.dead = False
         self.asleep = False
+        self.sleeps = 0  # so far
         self._backlog: list[tuple[Callable[..., object], tuple[object, ...]]] = []
 
     def act(self, callback: Callable[..., object], *args: object) -> None:
@@ -128,13 +131,23 @@ class SimulatedNetwork:
         overlay: sites and links; rate traces count from ``begin``.
         seed: of latencies that drift.
         control_latency_s: one way between the scheduler and any site, seconds.
+        wait_s: how long a connection may be silent, seconds.
+        unusual_s: from when on silence is told as unusual, seconds.
+        connect_s: how long one that is being made is waited for, seconds.
 
     Attributes:
         sites: the hosts, by index.
     """
 
     def __init__(
-        self, loop: VirtualLoop, overlay: Overlay, seed: int, control_latency_s: float
+        self,
+        loop: VirtualLoop,
+        overlay: Overlay,
+        seed: int,
+        control_latency_s: float,
+        wait_s: float = math.inf,
+        unusual_s: float = math.inf,
+        connect_s: float = _CONNECT_S,
     ) -> None:
         self.loop = loop
         self.sites = [Host(site.name) for site in overlay.sites]
@@ -143,6 +156,9 @@ class SimulatedNetwork:
         self._fluid: Fluid[_End] = Fluid()
         self._rates_bps = {(link.source, link.target): link.goodput_bps for link in overlay}
         self._factors: dict[Pair, float] = {}
+        self._wait_s = wait_s
+        self._unusual_s = unusual_s
+        self._connect_s = None if math.isinf(connect_s) else connect_s
         self._severed: set[Pair] = set()
         self._ways = self._lay_links(seed)
         self._control = _steady_way(control_latency_s)
@@ -194,10 +210,15 @@ class SimulatedNetwork:
         """Let a link carry ``factor`` times its rate from now on; 0 cuts it, 1 restores it."""
         self._factors[pair] = factor
         self._apply(pair)
-        if factor == 0.0:
-            self._ways[pair].cut = True
-        else:
-            self._ways[pair].mend()
+        way = self._ways[pair]
+        if factor:
+            if way.cut:
+                self._speak(lambda end: end.way is way)
+            way.mend()
+        elif not way.cut:
+            way.cut = True
+            cuts = way.cuts = way.cuts + 1
+            self._fall_silent(lambda: way.cut and way.cuts == cuts, lambda end: end.way is way)
 
     def _apply(self, pair: Pair) -> None:
         capacity_bps = self._rates_bps[pair] * self._factors.get(pair, 1.0)
@@ -216,6 +237,51 @@ class SimulatedNetwork:
             del self._listeners[address]
         for end in [end for end in self._ends if end.host is host]:
             end.vanish()
+
+    def put_to_sleep(self, site: int) -> None:
+        """Let a host stand still until it is woken."""
+        host = self.sites[site]
+        if not host.asleep:
+            host.asleep = True
+            sleeps = host.sleeps = host.sleeps + 1
+            self._fall_silent(
+                lambda: host.asleep and host.sleeps == sleeps, lambda end: end.host is host
+            )
+
+    def wake(self, site: int) -> None:
+        """Let a host go on that was put to sleep."""
+        host = self.sites[site]
+        host.wake()
+        self._speak(lambda end: end.host is host)
+
+    def _fall_silent(self, still: Callable[[], bool], says: Callable[[_End], bool]) -> None:
+        """Tell of ends that say nothing from now on, and end their connections, each in time.
+
+        Args:
+            still: whether they say nothing yet.
+            says: whether an end is one of them.
+        """
+
+        def act(what: Callable[[_End], None]) -> None:
+            if still():
+                for end in [end.other for end in self._ends if says(end)]:
+                    what(end)
+
+        def tell(end: _End) -> None:
+            end.host.act(end.notice, True)
+
+        def give_up(end: _End) -> None:
+            end.give_up(self._wait_s)
+
+        for after_s, what in ((self._unusual_s, tell), (self._wait_s, give_up)):
+            if after_s < math.inf:
+                self.loop.at(self.loop.time() + after_s, act, what)
+
+    def _speak(self, says: Callable[[_End], bool]) -> None:
+        """Tell of ends that were silent and no longer are."""
+        if self._unusual_s < math.inf:
+            for end in [end.other for end in self._ends if says(end)]:
+                end.host.act(end.notice, False)
 
     def revive(self, site: int | None) -> None:
         """Put another host in a dead one's place; ports on it must be made anew."""
@@ -310,11 +376,11 @@ class SimulatedNetwork:
             if way.cut:
                 whole: asyncio.Future[None] = self.loop.create_future()
                 way.when_whole(partial(_settle, whole))
-                await asyncio.wait({whole}, timeout=_CONNECT_S)
+                await asyncio.wait({whole}, timeout=self._connect_s)
             if way.cut:
                 raise LinkError(
                     f"cannot connect to {address[0]}:{address[1]}: nothing answered in "
-                    f"{_CONNECT_S:g} s"
+                    f"{self._connect_s:g} s"
                 )
 
     def connect(self, port: Port, address: Address, receiver: Receiver) -> _End:
@@ -444,7 +510,10 @@ class _End:
         self._tell_silence = told
 
     def bear(self, silence_s: float) -> None:
-        """Nobody is given up for silence in a simulation: its faults are scripted."""
+        """How long silence is borne is the same for all connections of a simulation."""
+
+    def fall_silent(self, is_mute: Callable[[], bool], is_deaf: Callable[[], bool]) -> None:
+        """A simulated end says nothing of its own accord; links that are cut are silent."""
 
     def notice(self, is_silent: bool) -> None:
         """Take note that nothing comes from the other end, or that something does again."""
@@ -540,6 +609,15 @@ class _End:
         """Close without a word to this side, which is dead."""
         self._shut()
         self._tell_other()
+
+    def give_up(self, wait_s: float) -> None:
+        """End, since the other end has said nothing for so long; that one hears of it at once."""
+        if self._open:
+            self._shut()
+            self.host.act(
+                self.receiver.on_closed, LinkError(f"{self.peer} has said nothing for {wait_s:g} s")
+            )
+            self.other.host.act(self.other.lose)
 
     def _shut(self) -> None:
         self._open = False

@@ -96,6 +96,29 @@ class Quiet:
     """Nothing comes any more for a part of this site that was retired."""
 
 
+@dataclass(frozen=True, slots=True)
+class LetterHere:
+    """All of a neighbour's letter is here, or all of its answer; perhaps once more.
+
+    Args:
+        sender: whose.
+        number: the letter's.
+        is_answer: which of the two.
+    """
+
+    sender: int
+    number: int
+    is_answer: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LetterCut:
+    """Part of a letter was sent, and the rest never will be: its receiver is to hear that."""
+
+    receiver: int
+    number: int
+
+
 class Taker(Protocol):
     """A part of a site that payloads are for."""
 
@@ -122,4 +145,4 @@ class Receipt:
     owner: Taker | None = None
 
 
-Action = Send | Held | Stray | UpdateHere | ModelHere | Quiet
+Action = Send | Held | Stray | UpdateHere | ModelHere | Quiet | LetterHere | LetterCut

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
+import numpy as np
+
 from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage, PeerError
@@ -29,6 +31,8 @@ from anabranch.net.messages import (
     Gathered,
     Join,
     Leave,
+    LetterEnds,
+    LetterTaken,
     LinkCut,
     LinkProbe,
     LinkProbed,
@@ -43,18 +47,24 @@ from anabranch.net.messages import (
     Restarted,
     Shutdown,
     Silent,
+    SiteGone,
     Start,
+    StepsKnown,
+    Stopping,
     TimeReply,
     Welcome,
 )
 from anabranch.net.network import Address, Connection, Listener, Network, Receiver
+from anabranch.period import Gossip
 from anabranch.plan import Plan
-from anabranch.site.actions import ModelHere, Quiet, UpdateHere
+from anabranch.site.actions import LetterHere, ModelHere, Quiet, UpdateHere
 from anabranch.site.arithmetic import Buffer, Floats
 from anabranch.site.collectives import Collectives, Round
 from anabranch.site.control import Control, RoundsOver
 from anabranch.site.dataplane import DataPlane, DataPlaneConfig
+from anabranch.site.gossiping import Gossiping
 from anabranch.site.instruments import Instruments
+from anabranch.site.letters import Letters
 from anabranch.site.meter import Meter
 from anabranch.site.serving import ServedModel, Serving
 from anabranch.site.terms import Terms
@@ -84,6 +94,21 @@ class Transport:
     primary_busy_bound: int = 2
     auxiliary_queue_length: int = 1
     kept_elements: int = 1 << 28
+
+
+@dataclass(frozen=True, slots=True)
+class Gossips:
+    """How a site gossips.
+
+    Args:
+        gossip: as every site does.
+        letters: of its model.
+        draw: what neighbours are drawn from.
+    """
+
+    gossip: Gossip
+    letters: Letters
+    draw: np.random.Generator
 
 
 class SiteAgent:
@@ -140,6 +165,7 @@ class SiteAgent:
         self._leaves = False
         self._probes: set[asyncio.Task[None]] = set()
         self._serving: Serving | None = None  # in a run with servers
+        self._gossiping: Gossiping | None = None  # where sites gossip
         self._instruments: Instruments | None = None
         # As the scheduler last said, and of which plan version.
         self._auxiliary: tuple[int, Mapping[tuple[int, int], tuple[tuple[int, ...], ...]]] = 0, {}
@@ -181,6 +207,7 @@ class SiteAgent:
         served: ServedModel | None = None,
         buffer_elements: int = 0,
         samples: int = 0,
+        gossips: Gossips | None = None,
     ) -> None:
         """Say that this site is ready, and wait until every site is.
 
@@ -192,6 +219,7 @@ class SiteAgent:
             buffer_elements: of the largest buffer that will be exchanged; 0 where that is not
                 known.
             samples: that this site trains on; 0 where it does not say.
+            gossips: how it gossips; None where sites do not.
 
         Raises:
             RunAborted: the run ended early; names who or what caused it.
@@ -215,6 +243,16 @@ class SiteAgent:
         )
         self._plane = DataPlane(lanes, config, self)
         kept_bytes = _ELEMENT_BYTES * transport.kept_elements
+        if gossips is not None:
+            self._gossiping = Gossiping(
+                self._plane,
+                config.overlay,
+                config.site,
+                gossips.gossip,
+                gossips.letters,
+                gossips.draw,
+            )
+            self._plane.gossip(gossips.letters)
         self._collectives.start(self._plane, self.welcome.retries, kept_bytes)
         self._instruments = Instruments(
             self.welcome.site,
@@ -304,6 +342,14 @@ class SiteAgent:
     def is_new(self) -> bool:
         """Whether the group goes on, and its members have not let this site in yet."""
         return self._collectives.is_new
+
+    # --- gossip
+
+    @property
+    def gossiping(self) -> Gossiping:
+        """This site's side of gossip, once it has started with such."""
+        assert self._gossiping is not None, "start() comes first, and is told how sites gossip"
+        return self._gossiping
 
     # --- push and pull
 
@@ -423,6 +469,11 @@ class SiteAgent:
             case Reform() if self._plane is None:  # nothing comes here yet
                 self._reforms.append(message)
                 self._scheduler.post(Reformed(plans.loads(message.plan_json).version))
+            case SiteGone():
+                if self._gossiping is not None:
+                    self._gossiping.lost(message.site)
+            case Stopping() if self._gossiping is not None:
+                self._gossiping.stop()
             case Rejoined() if self._plane is not None:
                 self._meet(self._plane, message)
             case Rejoined():
@@ -465,19 +516,35 @@ class SiteAgent:
             self._scheduler.post(Abort(str(error)))
 
     def cut_off(self, neighbour: int, incarnation: int, error: Exception) -> None:
-        """Tell the scheduler, which knows whether the neighbour is to blame."""
-        if self._scheduler.is_open:
+        """Tell the scheduler, which knows whether the neighbour is to blame.
+
+        Where sites gossip, others' letters go on: the lane is made again.
+        """
+        if self._gossiping is not None and not self._gossiping.is_finished:
+            self._gossiping.cut_off(neighbour)
+        elif self._scheduler.is_open:
             self._scheduler.post(CutOff(neighbour, str(error), incarnation))
 
     def silent(self, neighbour: int, incarnation: int, is_silent: bool) -> None:
         """Tell the scheduler, which knows whether there is a way round."""
-        if self.welcome.repairs and self._scheduler.is_open:
+        gossips = self._gossiping is not None and not self._gossiping.is_finished
+        if self.welcome.repairs and not gossips and self._scheduler.is_open:
             self._scheduler.post(Silent(neighbour, incarnation, is_silent))
 
-    def happened(self, what: UpdateHere | ModelHere | Quiet) -> None:
+    def happened(self, what: UpdateHere | ModelHere | Quiet | LetterHere) -> None:
         """Take note of what happened to updates and models, where the model is served."""
+        if isinstance(what, LetterHere):
+            assert self._gossiping is not None
+            self._gossiping.letter_here(what)
+            return
         assert self._serving is not None
         self._serving.happened(what)
+
+    def said(self, sender: int, message: LetterEnds | LetterTaken | StepsKnown) -> None:
+        """Hear what a neighbour says, where sites gossip."""
+        if self._gossiping is None:
+            raise OutOfPlaceMessage(f"a {type(message).__name__}, where no sites gossip")
+        self._gossiping.hear(sender, message)
 
     # --- inside
 

@@ -243,8 +243,13 @@ class Collectives:
         return await self._take_part(channel, number, buffer, terms, weight, more)
 
     def is_awaited(self, channel: int = 0) -> bool:
-        """Return whether another member has begun the next exchange, and called for it."""
-        state = self._channels[channel]
+        """Return whether another member has begun the next exchange, and called for it.
+
+        Where this site follows, also whether the next is made already in its program's place.
+        """
+        state, following = self._channels[channel], self._following
+        if channel == 0 and following is not None and following.has_kept:
+            return following.keeps_exchange
         return state.awaited > state.number
 
     def _ask_for_next(

@@ -46,7 +46,9 @@ from anabranch.net.messages import (
     Resumed,
     Settled,
     Shutdown,
+    SiteGone,
     Start,
+    Stopping,
     Subgrouped,
     TimeReply,
     Welcome,
@@ -275,6 +277,8 @@ class Control:
                 | Rejoined()
                 | Repair()
                 | Settled()
+                | SiteGone()
+                | Stopping()
                 | Subgrouped()
                 | TimeReply()
             ):

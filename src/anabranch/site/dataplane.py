@@ -29,11 +29,15 @@ from anabranch.net.messages import (
     ChunkMessage,
     Credit,
     Hello,
+    Letter,
+    LetterEnds,
+    LetterTaken,
     Message,
     Offer,
     PartialSum,
     Refusal,
     Stamp,
+    StepsKnown,
     TimeReply,
     TimeRequest,
 )
@@ -45,6 +49,7 @@ from anabranch.plan import Chunk, Plan, cut, deal
 from anabranch.site.actions import (
     Action,
     Held,
+    LetterHere,
     ModelHere,
     Quiet,
     Receipt,
@@ -55,6 +60,7 @@ from anabranch.site.actions import (
 from anabranch.site.arithmetic import Buffer
 from anabranch.site.exchange import Exchange, Exchanges
 from anabranch.site.lane import Lane, Path, relay_window
+from anabranch.site.letters import Letters
 from anabranch.site.multipath import Fork
 from anabranch.site.offers import Offering, Offers
 from anabranch.site.served import Served
@@ -145,8 +151,11 @@ class Owner(Protocol):
     def advanced(self, exchange: Exchange) -> None:
         """One more chunk of an exchange is finished here."""
 
-    def happened(self, what: UpdateHere | ModelHere | Quiet) -> None:
-        """An update or a model is all here, where the model is served."""
+    def happened(self, what: UpdateHere | ModelHere | Quiet | LetterHere) -> None:
+        """An update or a model is all here, where the model is served; or a neighbour's letter."""
+
+    def said(self, sender: int, message: LetterEnds | LetterTaken | StepsKnown) -> None:
+        """A neighbour says something, where sites gossip."""
 
     def stamp(self, backlogged: bool) -> Stamp:
         """Return the stamp of a chunk that leaves now."""
@@ -209,6 +218,8 @@ class DataPlane:
         self._relaying: Counter[tuple[Path, int]] = Counter()  # by route and sender's incarnation
         self._served: dict[int, Served] = {}  # where the model is, by the plan's version
         self._serves_since: int | None = None
+        self._letters: Letters | None = None  # where sites gossip
+        self._has_gossiped = False
         self._lost: set[int] = set()  # neighbours whose lanes have ended
         self._silent: dict[int, set[Connection]] = {}  # by neighbour: those that say nothing
         self._offers = Offers()  # of neighbours that take no connections
@@ -356,7 +367,7 @@ class DataPlane:
                 error = OutOfPlaceMessage(f"early data of exchange {number}: {action.why}")
                 self.owner.refused(action.sender, error)
             else:
-                assert isinstance(action, UpdateHere | ModelHere | Quiet)
+                assert isinstance(action, UpdateHere | ModelHere | Quiet | LetterHere)
                 self.owner.happened(action)
         if running is not None and not running.unsent:
             self._end_if_complete(running)
@@ -376,8 +387,27 @@ class DataPlane:
         """
         self._served, self._serves_since = served, since
 
+    def gossip(self, letters: Letters | None) -> None:
+        """Take in what neighbours send of their models, and let no lane that breaks end anything.
+
+        Args:
+            letters: what takes it in; None from when on nothing more comes.
+        """
+        self._has_gossiped = letters is None
+        self._letters = letters
+
+    def withdraw_letter(self, neighbour: int) -> list[int]:
+        """Return the chunks of the letter to a neighbour that are not sent, and never will be."""
+        lane = self._lanes.get(neighbour)
+        if lane is None:
+            return []
+        withdrawn = lane.withdraw_letters()
+        for send in withdrawn:
+            self._has_been_sent(send)
+        return [send.message.chunk for send in withdrawn]
+
     def act(self, actions: Sequence[Action]) -> None:
-        """Do what follows from a push or a step of a served model."""
+        """Do what follows from a push or a step of a served model, or send letters."""
         self._act(actions)
 
     async def unless_failed(self, awaitable: Awaitable[T]) -> T:
@@ -496,6 +526,13 @@ class DataPlane:
         """Fail, unless what was lost with it can be repaired, or belongs to a worker that died."""
         if incarnation < self._incarnations[neighbour]:
             return  # another process is there now
+        if self._letters is not None:
+            lane = self._lanes.pop(neighbour, None)
+            if lane is not None:
+                self._sent_bytes[neighbour] += lane.payload_bytes
+                lane.drop()
+                self.owner.cut_off(neighbour, incarnation, error)
+            return
         if neighbour not in self._lost and not self._failure.done():
             self._lost.add(neighbour)
             self._silent.pop(neighbour, None)
@@ -641,6 +678,10 @@ class DataPlane:
         """Send a message without payload to a neighbour, beside the queue; opens its lane."""
         self._lane(target).post(message)
 
+    def say(self, target: int, message: Message) -> None:
+        """Like ``post``, but not lost while the lane is being opened."""
+        self._lane(target).say(message)
+
     def sent_bytes(self) -> dict[int, int]:
         """Return the payload bytes sent so far to each neighbour."""
         sent = self._sent_bytes.copy()
@@ -663,7 +704,9 @@ class DataPlane:
         self._check(hello, connection, (hello.source, self.config.site))
         strands = self._inbound.setdefault(hello.source, {})
         if hello.strand in strands:
-            raise _not_a_strand(hello, connection)
+            if self._letters is None:
+                raise _not_a_strand(hello, connection)
+            strands[hello.strand].close()  # it has broken, and only the neighbour knows yet
         strands[hello.strand] = connection
         self._watch(connection, hello.source, hello.incarnation)
         return hello.source
@@ -732,6 +775,13 @@ class DataPlane:
         return sink
 
     def _take(self, message: ChunkMessage, payload_bytes: int) -> Sink:
+        if type(message) is Letter:
+            if self._has_gossiped:
+                return Sink()  # it was cut off while the others ended
+            if self._letters is None:
+                raise OutOfPlaceMessage("a letter, where no sites gossip")
+            receipt = self._letters.receive(message, payload_bytes)
+            return Sink(receipt.target, None, partial(self._letter_received, receipt))
         exchange = self._exchanges.active.get(message.exchange)
         if exchange is not None and message.terms == exchange.terms:  # so it is nearly always
             half = exchange.reduction if type(message) is PartialSum else exchange.spread
@@ -759,6 +809,10 @@ class DataPlane:
         if number in self._exchanges.active:  # else it has ended with an error
             assert receipt.owner is not None
             self._act(receipt.owner.received(receipt), self._running.get(number))
+
+    def _letter_received(self, receipt: Receipt) -> None:
+        assert self._letters is not None
+        self._act(self._letters.received(receipt))
 
     def _served_received(self, served: Served, receipt: Receipt) -> None:
         self._act(served.received(receipt))
@@ -848,7 +902,9 @@ class DataPlane:
             self.owner.refused(None, reported)
 
     def lost(self, sender: int, incarnation: int, error: Exception) -> None:
-        """Take note that a neighbour's lane has ended."""
+        """Take note that a neighbour's lane has ended; one that gossips will make it again."""
+        if self._letters is not None:
+            return
         self._lane_ended(sender, incarnation, self._cut(sender, self.config.site, error))
 
     def no_longer_heard(self, target: int, incarnation: int, error: Exception) -> None:
@@ -958,6 +1014,9 @@ class _Inbound:
             return self._plane.on_chunk(self._sender, message, payload_bytes)
         if isinstance(message, TimeRequest):
             self.connection.post(self._plane.owner.tell_time(message))
+            return DISCARD
+        if isinstance(message, LetterEnds | LetterTaken | StepsKnown):
+            self._plane.owner.said(self._sender, message)
             return DISCARD
         raise OutOfPlaceMessage(f"a {type(message).__name__} on a lane")
 

@@ -95,6 +95,11 @@ class Following:
         """Whether the program's next call has been made."""
         return bool(self._kept)
 
+    @property
+    def keeps_exchange(self) -> bool:
+        """Whether that call is an exchange."""
+        return bool(self._kept) and self._kept[0].signature is not None
+
     def take(self, signature: Signature | None) -> Kept | None:
         """Return what answers the program's next call; None where it is not the call that was made.
 

@@ -25,7 +25,7 @@ from itertools import chain
 from msgspec import structs
 
 from anabranch.net.errors import OutOfPlaceMessage
-from anabranch.net.messages import ChunkMessage, Message, Result, Stamp
+from anabranch.net.messages import ChunkMessage, Letter, Message, Result, Stamp
 from anabranch.net.network import Connection
 from anabranch.overlay import Link
 from anabranch.site.actions import Send
@@ -67,6 +67,10 @@ def priority(message: ChunkMessage) -> tuple[int, bool, int, bool]:
     exchange.
     """
     return message.exchange, message.is_aux, message.chunk, not isinstance(message, Result)
+
+
+def _is_letter(message: ChunkMessage) -> bool:
+    return type(message) is Letter and not message.is_answer
 
 
 _Entry = tuple[int, bool, int, bool, int, Send]  # its priority, its place between equals, and what
@@ -136,6 +140,7 @@ class Lane:
         self._site = site
         self._connect = connect
         self._connections: dict[int, Connection] = {}  # by strand
+        self._unsaid: list[Message] = []  # before there is one
         self._has_been_sent = sent
         self._failed = failed
         self._stamp = stamp
@@ -184,9 +189,20 @@ class Lane:
         if 0 in self._connections:
             self._connections[0].post(message)
 
+    def say(self, message: Message) -> None:
+        """Like ``post``, but kept until there is a lane, or it has ended."""
+        if 0 in self._connections:
+            self._connections[0].post(message)
+        else:
+            self._unsaid.append(message)
+
     async def _run(self, strand: int) -> None:
         try:
             connection = self._connections[strand] = await self._connect(strand)
+            if strand == 0:
+                for said in self._unsaid:
+                    connection.post(said)
+                self._unsaid.clear()
             backlogged = False
             while True:
                 while not self._ready:
@@ -246,6 +262,13 @@ class Lane:
                 self._ready.push(self._parked[path].popleft())
                 self._wake.set()
         return withdrawn
+
+    def withdraw_letters(self) -> list[Send]:
+        """Forget what of this site's letter it has not begun to send; return it. Answers go on."""
+        entries = [*self._ready]
+        withdrawn = [entry for entry in entries if _is_letter(entry[-1].message)]
+        self._ready.keep([entry for entry in entries if not _is_letter(entry[-1].message)])
+        return [entry[-1] for entry in withdrawn]
 
     def drop(self) -> None:
         """Close for good; what waits here will not be sent, and is handed back as if it had been.

@@ -20,6 +20,8 @@ class Op(IntEnum):
     """A server takes a step of the model with it, when the pace says so."""
     COPY = 4
     """Nothing: there is one contributor, whose elements arrive bit for bit."""
+    LETTER = 5
+    """There is no root: neighbours send each other their models, and each uses what comes."""
 
 
 class Wire(IntEnum):

@@ -1,1 +1,1 @@
-"""Models that are averaged over bad networks: how often."""
+"""Networks that come and go (Malik, Qi and Dalla): how often sites talk, and with whom."""

@@ -6,7 +6,7 @@ where that is done:
 - where aggregates travel: planners, in `plan`;
 - who may proceed when, and how much work each has: paces and loads, in `pace`;
 - how the scheduler learns of the network: `scheduler.awareness`;
-- how long computing takes: `fleet`; what goes wrong: `sim.faults`;
+- how long computing takes: `fleet`; what goes wrong: `run.faults`;
 - what an update weighs: `merge`;
 - which samples a site draws: `learn.sampling`, and which it holds: `learn.partition`;
 - what the sites do: `tasks`, here.
@@ -28,6 +28,7 @@ from anabranch.run.scenario._model import (
     Stop,
     compute_model,
     encode,
+    script_of,
     with_compute_times,
 )
 
@@ -46,5 +47,6 @@ __all__ = [
     "encode",
     "load",
     "loads",
+    "script_of",
     "with_compute_times",
 ]

@@ -7,17 +7,17 @@ import re
 
 from anabranch._typed_toml import tag_of
 from anabranch.fleet import ComputeError
+from anabranch.learn import local_steps
 from anabranch.learn.profiles import load_profile
 from anabranch.learn.sampling import Shuffled
 from anabranch.merge import DataSize, Mean, Product
 from anabranch.overlay import Overlay, OverlayError
-from anabranch.pace import TunedBatches
-from anabranch.period import Every
+from anabranch.pace import Bsp, TunedBatches
 from anabranch.plan import ForestRoute, Plan, PlanError
-from anabranch.run.scenario._model import Scenario, compute_model, with_compute_times
+from anabranch.run.faults import FaultError, Kill, LinkFactor, Pause, script
+from anabranch.run.scenario._model import Scenario, compute_model, script_of, with_compute_times
 from anabranch.run.scenario.tasks import Exchange, Own, Train
 from anabranch.scheduler.awareness import Passive
-from anabranch.sim.faults import FaultError, script
 
 
 class ScenarioError(ValueError):
@@ -134,6 +134,8 @@ def _check_served(scenario: Scenario) -> None:
 
 def _check_period(scenario: Scenario) -> None:
     period, average = scenario.period, scenario.average
+    if scenario.gossip is not None:
+        _check_gossip(scenario)
     if not period.averages:
         if average is not None:
             raise ScenarioError(
@@ -157,16 +159,36 @@ def _check_period(scenario: Scenario) -> None:
         return
     if isinstance(scenario.task, Exchange):
         raise ScenarioError("average: an exchange has no model to average; leave it out")
-    steps = period.steps if isinstance(period, Every) else None
-    if average.fragments > 1 and (steps is None or steps % average.fragments):
+    try:
+        local_steps.check(period, average)
+    except ValueError as error:
+        raise ScenarioError(f"average.{error}") from None
+
+
+def _check_gossip(scenario: Scenario) -> None:
+    others = {
+        "average": scenario.average,
+        "serve": scenario.serve,
+        "pace": None if isinstance(scenario.pace, Bsp) else scenario.pace,
+        "awareness": scenario.awareness,
+    }
+    for key, value in others.items():
+        if value is not None:
+            raise ScenarioError(
+                f"{key}: sites that gossip wait for no one, and average with neighbours alone; "
+                f"leave {key} or [gossip] out"
+            )
+    if scenario.period.shares:
         raise ScenarioError(
-            f"average.fragments: each of {average.fragments} fragments has its turn once a period; "
-            'give period = {kind = "every"} with a multiple of them as steps'
+            f'period.kind: "{tag_of(scenario.period)}" goes by what all sites have measured, and '
+            'sites that gossip tell neighbours alone; give "every"'
         )
-    if steps is not None and average.delay > steps:
+    if isinstance(scenario.task, Exchange):
+        raise ScenarioError("gossip: an exchange has no model to send; leave it out")
+    if scenario.merge.asks_loss or scenario.merge.asks_norm:
         raise ScenarioError(
-            f"average.delay: the next average begins {steps} steps after one, before that has "
-            f"come; give at most {steps}"
+            f'merge.kind: "{tag_of(scenario.merge)}" weighs by losses or gradients, and what sites '
+            'send here are models; give "mean", "staleness" or "data-size"'
         )
 
 
@@ -186,7 +208,7 @@ def _check_merge(scenario: Scenario) -> None:
     if all(isinstance(rule, Mean | DataSize) for rule in rules):
         return
     kind = tag_of(merge)
-    if not scenario.is_served:
+    if not scenario.is_served and scenario.gossip is None:
         raise ScenarioError(
             f'merge.kind: "{kind}" weighs updates that come one by one, and an all-reduce has '
             'none; give [serve], or "mean" or "data-size"'
@@ -229,7 +251,7 @@ def check(scenario: Scenario, overlay: Overlay) -> None:
         ScenarioError: names the key, and what to do.
     """
     try:
-        script(scenario.fault, overlay, rounds=scenario.stop.rounds)
+        script_of(scenario, overlay)
         compute_model(scenario, overlay)
     except (FaultError, ComputeError) as error:
         raise ScenarioError(str(error)) from None
@@ -294,11 +316,7 @@ def check_real(scenario: Scenario, overlay: Overlay, emulated: bool = False) -> 
     Raises:
         ScenarioError: names the key, and what to do.
     """
-    if scenario.fault:
-        raise ScenarioError(
-            "fault: faults are scripted in simulation only; leave them out, or run "
-            "`anabranch simulate`"
-        )
+    _check_real_faults(scenario, overlay, emulated)
     capped = [
         site.name
         for site in overlay.sites
@@ -309,6 +327,42 @@ def check_real(scenario: Scenario, overlay: Overlay, emulated: bool = False) -> 
             f"overlay: site {capped[0]} has a capped port, which a sender cannot keep; leave the "
             "caps out, say shaped = false, run with --emulate, or run `anabranch simulate`"
         )
+
+
+def _check_real_faults(scenario: Scenario, overlay: Overlay, emulated: bool) -> None:
+    """Check that a real run can let happen what is scripted.
+
+    Raises:
+        ScenarioError: names the entry, and what to do.
+    """
+    leave = "leave it out, or run `anabranch simulate`"
+    for i, fault in enumerate(scenario.fault):
+        entry = f"fault[{i}]"
+        [what, *_] = script((fault,), overlay)
+        if what.round is not None:
+            raise ScenarioError(
+                f"{entry}.round: no real site knows when another begins a round; give at_s, or "
+                "run `anabranch simulate`"
+            )
+        match what.action:
+            case Kill(for_s=float()):
+                raise ScenarioError(
+                    f"{entry}.for_s: a real site that was killed is not started again by itself; "
+                    f"{leave}"
+                )
+            case Kill() | Pause():
+                pass
+            case LinkFactor():
+                if emulated or scenario.shaped is False:
+                    holds = "the kernel holds them" if emulated else "they are real"
+                    raise ScenarioError(
+                        f"{entry}: links have faults where the sender holds them (shaped), and "
+                        f"here {holds}; {leave}"
+                    )
+            case _:
+                raise ScenarioError(
+                    f"{entry}: {what.label}: this happens in simulation only; {leave}"
+                )
 
 
 def check_twin(scenario: Scenario) -> None:

@@ -14,13 +14,13 @@ from anabranch.learn.sampling import AnySampling, Shuffled
 from anabranch.merge import AnyMerge, Mean
 from anabranch.overlay import Overlay
 from anabranch.pace import AnyLoad, AnyPace, Bsp, EqualBatches
-from anabranch.period import AnyPeriod, EveryStep
+from anabranch.period import AnyPeriod, EveryStep, Gossip
 from anabranch.plan import AnyPlanner, Auxiliary, ForestRoute, Packed
 from anabranch.record.events import ReachedBy
+from anabranch.run.faults import Fault, Scripted, script
 from anabranch.run.scenario.tasks import Task
 from anabranch.scheduler.awareness import AnyAwareness
 from anabranch.scheduler.chunking import filling_elements
-from anabranch.sim.faults import Fault
 from anabranch.site.dataplane import MOST_CHUNK_ELEMENTS
 
 
@@ -55,7 +55,7 @@ class Stop(Table, frozen=True, kw_only=True):
     """When a run ends: at whichever comes first. The round in progress is always finished.
 
     Args:
-        rounds: how many synchronisations at most.
+        rounds: how many synchronisations at most; where sites gossip, how many times each sends.
         after_s: seconds since the run began; None for no limit.
         at_target: once the task's ``target_accuracy`` has been seen.
         reached_by: whose model counts where sites' models differ: the ``first`` that reaches the
@@ -95,6 +95,8 @@ class Scenario(Table, frozen=True, kw_only=True):
         period: how often they talk.
         average: what is averaged where the period has sites make local steps; None for the mean of
             whole models, which steps wait for.
+        gossip: with whom: sites send their models to some neighbours and use what comes, instead of
+            averages of all; None averages, or all-reduces, over all sites.
         merge: what an update weighs.
         load: how much work each does.
         sampling: which of its samples each draws.
@@ -102,7 +104,8 @@ class Scenario(Table, frozen=True, kw_only=True):
         stop: when the run ends.
         compute: how long computing takes. In simulation that is all it takes; with real
             processes, a site that is done sooner waits.
-        fault: what goes wrong, and when; in simulation only.
+        fault: what goes wrong, and when. Real runs have the faults of links where ``shaped``, and
+            kills, pauses and sleep; the rest is for simulations.
         simulation: what only a simulation has to be told.
         deal: how chunks are dealt to the trees of the route; None for ``adaptive`` on packed trees
             and ``by-share`` on other routes.
@@ -114,6 +117,9 @@ class Scenario(Table, frozen=True, kw_only=True):
         on_loss: what becomes of all-reduces when a site or a link is lost: they are ``complete``d
             among those that still reach one another, or begun again among them (``retry``), or the
             run ends (``abort``).
+        wait_s: how long a link or a site that is silent is waited for before it counts as lost,
+            seconds. None is 15 s between sites and 5 s for the scheduler, or longer where
+            connections have been silent before, and in simulation for ever.
         least_sites: with fewer left than these it ends in any case.
         seed: of every random choice.
         chunk_elements: the most elements of a chunk; None for 262,144, and on packed trees for a
@@ -133,6 +139,7 @@ class Scenario(Table, frozen=True, kw_only=True):
     pace: AnyPace = Bsp()
     period: AnyPeriod = EveryStep()
     average: Average | None = None
+    gossip: Gossip | None = None
     merge: AnyMerge = Mean()
     load: AnyLoad = EqualBatches()
     sampling: AnySampling = Shuffled()
@@ -146,6 +153,7 @@ class Scenario(Table, frozen=True, kw_only=True):
     auxiliary: Auxiliary | None = None
     serve: Serve | None = None
     on_loss: Literal["complete", "retry", "abort"] = "abort"
+    wait_s: Seconds | None = None
     least_sites: Positive = 2
     seed: Annotated[int, Meta(ge=0)] = 0
     chunk_elements: Annotated[int, Meta(ge=1, le=MOST_CHUNK_ELEMENTS)] | None = None
@@ -187,6 +195,11 @@ class Scenario(Table, frozen=True, kw_only=True):
         """Whether workers compute while their last update is on its way."""
         return self.serve is not None and self.serve.ahead
 
+    @property
+    def has_local_steps(self) -> bool:
+        """Whether each site's optimiser uses its own gradients, so that models differ meanwhile."""
+        return self.period.averages or self.gossip is not None
+
     def workers(self, overlay: Overlay) -> list[int]:
         """Return the sites that compute, by index."""
         idle = () if self.serve is None else self.serve.only
@@ -206,6 +219,15 @@ def compute_model(scenario: Scenario, overlay: Overlay) -> ComputeModel | None:
     if scenario.compute is None:
         return None
     return ComputeModel(scenario.compute, [site.name for site in overlay.sites], scenario.seed)
+
+
+def script_of(scenario: Scenario, overlay: Overlay) -> tuple[Scripted, ...]:
+    """Return what a scenario's faults do on an overlay; the same wherever it is asked.
+
+    Raises:
+        FaultError: one cannot happen as it is written; see `script`.
+    """
+    return script(scenario.fault, overlay, rounds=scenario.stop.rounds, seed=scenario.seed)
 
 
 def with_compute_times(route: ForestRoute, scenario: Scenario, overlay: Overlay) -> ForestRoute:

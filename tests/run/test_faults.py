@@ -5,16 +5,19 @@ from __future__ import annotations
 import ast
 import math
 import re
+from collections.abc import Callable, Iterator
+from itertools import islice, pairwise
 from pathlib import Path
+from statistics import fmean, pstdev
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import anabranch.sim.faults as faults
+import anabranch.run.faults as faults
 from anabranch._typed_toml import Table, TomlError, decode_toml
 from anabranch.overlay import Link, Overlay, Site
-from anabranch.sim.faults import (
+from anabranch.run.faults import (
     ClockFault,
     ClockStep,
     ComputeFactor,
@@ -29,6 +32,8 @@ from anabranch.sim.faults import (
     PauseFault,
     Scripted,
     SlowFault,
+    link_factors,
+    play,
     script,
 )
 
@@ -95,10 +100,21 @@ def read(entry: str) -> tuple[Scripted, ...]:
             ClockStep(1, 2.0, 5e-5),
             "clock of dc2: jump +2 s, gain +5e-05 s/s",
         ),
+        (
+            '{kind="partition", groups=[["dc1"], ["dc2", "dc3"]], for_s=3, at_s=1}',
+            LinkFactor(((0, 1), (1, 0), (2, 0)), 0.0, 3.0),
+            "partition dc1 | dc2, dc3 for 3 s",
+        ),
+        (
+            '{kind="partition", groups=[["dc3"]], at_s=1}',  # the others are a group too
+            LinkFactor(((1, 2), (2, 1), (2, 0)), 0.0, None),
+            "partition dc3 | dc1, dc2",
+        ),
     ],
 )
 def test_a_fault_becomes_the_action_it_says(entry: str, action: object, label: str) -> None:
-    assert read(entry) == (Scripted(action, label, 1.0, None),)  # type: ignore[arg-type]
+    kind = re.findall(r'kind="(\w+)"', entry)[0]
+    assert read(entry) == (Scripted(action, label, 1.0, None, None, kind),)  # type: ignore[arg-type]
 
 
 def test_a_script_keeps_the_order_and_the_moments_of_its_entries() -> None:
@@ -161,6 +177,33 @@ GOOD = '{kind="kill", site="dc1", at_s=1}'
             '{kind="slow", factor=2, at_s=1}',
             "fault[1]: give exactly one of site, link and pair; it has none",
         ),
+        (
+            '{kind="outages", up_s=1, down_s=1}',
+            "fault[1]: give exactly one of link, pair, site and all; it has none",
+        ),
+        (
+            '{kind="outages", up_s=1, down_s=1, all=true, site="dc1"}',
+            "fault[1]: give exactly one of link, pair, site and all; it has site and all",
+        ),
+        (
+            '{kind="outages", up_s=1, down_s=1, pair=["dc3", "dc1"]}',
+            "fault[1].pair: no link dc1->dc3 in overlay 'bend'; dc1 has links to dc2",
+        ),
+        ('{kind="outages", up_s=1, down_s=1, site="x"}', "fault[1].site: no site 'x' in overlay"),
+        ('{kind="sleep", awake_s=1, asleep_s=1, site="x"}', "fault[1].site: no site 'x' in over"),
+        (
+            '{kind="partition", groups=[["dc1"], ["dc22"]], at_s=1}',
+            "fault[1].groups[1][0]: no site 'dc22' in overlay 'bend'; did you mean 'dc2'?",
+        ),
+        (
+            '{kind="partition", groups=[["dc1"], ["dc2", "dc1"]], at_s=1}',
+            "fault[1].groups[1][1]: dc1 is in a group already; name it once",
+        ),
+        (
+            '{kind="partition", groups=[["dc1", "dc2", "dc3"]], at_s=1}',
+            "fault[1].groups: no link of overlay 'bend' leads from one group to another, so not",
+        ),
+        ('{kind="partition", groups=[["dc1"]]}', "fault[1]: give exactly one of at_s and round"),
         # what
         (
             '{kind="clock", site="dc1", at_s=1}',
@@ -188,6 +231,12 @@ def test_a_fault_that_cannot_happen_is_refused(entry: str, complaint: str) -> No
         ('{kind="cut", link=["dc1"]}', "fault[1].link: must be an array of length 2, not ['dc1']"),
         ('{kind="slow", site="dc1"}', "fault[1].factor: this key is required"),
         ('{kind="slow", site="dc1", factor=1}', "fault[1].factor: must be a number > 1, not 1"),
+        ('{kind="outages", all=true, up_s=1}', "fault[1].down_s: this key is required"),
+        ('{kind="outages", all=true, up_s=0}', "fault[1].up_s: must be a number > 0, not 0"),
+        (
+            '{kind="sleep", site="dc1", awake_s=1, asleep_s=1, at_s=1}',
+            "fault[1].at_s: no such key",
+        ),
         ('{kind="clock", site="dc1", drift=-1}', "fault[1].drift: must be a number > -1, not -1"),
     ],
 )
@@ -209,6 +258,119 @@ def test_a_pause_and_a_clock_name_their_entry_without_a_file() -> None:
         script([good, ClockFault(site="x", drift=1e-5, at_s=0.0)], OVERLAY)
     with pytest.raises(FaultError, match=r"^fault\[0\]\.link"):
         script([SlowFault(link=("dc1", "dc3"), factor=2.0, at_s=0.0)], OVERLAY)
+
+
+# what is drawn
+
+OUTAGES = '{kind="outages", up_s=8, down_s=2, %s}'
+
+
+def periods(entry: str, count: int, seed: int = 0) -> list[list[tuple[float, float]]]:
+    """Return when the first periods of each thing in an entry begin, and how long they last."""
+    faults = decode_toml(f"fault = [{entry}]", File).fault
+    found = []
+    for each in script(faults, OVERLAY, seed=seed):
+        moments = list(islice(each.moments(), count))
+        assert all(at_s == what.at_s for at_s, what in moments)
+        found.append([(at_s, what.action.for_s) for at_s, what in moments])  # type: ignore[union-attr]
+    return found
+
+
+def test_outages_of_all_are_those_of_each_pair_by_itself() -> None:
+    found = script(decode_toml(f"fault = [{OUTAGES % 'all=true'}]", File).fault, OVERLAY)
+    assert [each.label for each in found] == [
+        "outage of dc1<->dc2",
+        "outage of dc1<->dc3",
+        "outage of dc2<->dc3",
+    ]
+    links = [each.action.links for each in found]  # type: ignore[union-attr]
+    assert links == [((0, 1), (1, 0)), ((2, 0),), ((1, 2), (2, 1))]
+    drawn = periods(OUTAGES % "all=true", 3)
+    assert len({at_s for each in drawn for at_s, _ in each}) == 9  # no two alike
+
+
+def test_periods_follow_from_the_seed_the_entry_and_what_it_happens_to_alone() -> None:
+    entry = OUTAGES % 'link=["dc1", "dc2"]'
+    [drawn], [again], [other] = periods(entry, 50), periods(entry, 50), periods(entry, 50, seed=1)
+    assert drawn == again
+    assert drawn[:10] == periods(entry, 10)[0]
+    assert drawn != other
+    assert drawn not in periods(f"{GOOD}, {entry}", 50)[1:]
+    assert drawn not in periods(OUTAGES % 'link=["dc2", "dc1"]', 50)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_periods_last_as_long_on_average_as_was_asked(seed: int) -> None:
+    [drawn] = periods('{kind="sleep", site="dc1", awake_s=8, asleep_s=2}', 4000, seed)
+    asleep_s = [for_s for _, for_s in drawn]
+    awake_s = [after_s - (at_s + for_s) for (at_s, for_s), (after_s, _) in pairwise(drawn)]
+    for found, mean_s in ((asleep_s, 2.0), (awake_s, 8.0)):
+        assert min(found) >= 0.0
+        # Exponential: the deviation is the mean, too. 4000 give the mean to 1.6 %.
+        assert fmean(found) == pytest.approx(mean_s, rel=0.08)
+        assert pstdev(found) == pytest.approx(mean_s, rel=0.12)
+
+
+def test_fixed_periods_are_the_mean_and_the_last_ends_when_all_is_to_be_well() -> None:
+    fixed = 'site="dc2", distribution="fixed", until_s=21.0'
+    assert periods(OUTAGES % fixed, 9) == [[(8.0, 2.0), (18.0, 2.0)]]
+    fixed = 'site="dc2", distribution="fixed", until_s=19.5'
+    assert periods(OUTAGES % fixed, 9) == [[(8.0, 2.0), (18.0, 1.5)]]
+
+
+def test_a_fault_of_a_round_has_no_moment() -> None:
+    assert [*read('{kind="kill", site="dc1", round=1}')[0].moments()] == []
+
+
+def test_each_period_says_how_long_it_lasts() -> None:
+    [sleep] = read('{kind="sleep", site="dc1", awake_s=4, asleep_s=1.5, distribution="fixed"}')
+    at_s, what = next(sleep.moments())
+    assert (at_s, what.label, what.kind) == (4.0, "sleep of dc1 for 1.5 s", "sleep")
+    assert what.action == Pause(0, 1.5)
+
+
+def test_what_is_played_comes_in_time_and_no_more_is_drawn_than_that() -> None:
+    [sleep] = read('{kind="sleep", site="dc1", awake_s=4, asleep_s=1, distribution="fixed"}')
+    drawn: list[float] = []
+    agenda: list[tuple[float, Callable[[Scripted], None], Scripted]] = []
+    happened: list[str] = []
+
+    def moments() -> Iterator[tuple[float, Scripted]]:
+        for at_s, what in sleep.moments():
+            drawn.append(at_s)
+            yield at_s, what
+
+    play(moments(), lambda *call: agenda.append(call), lambda what: happened.append(what.label))
+    for count in (1, 2, 3):
+        assert len(drawn) == count
+        [(at_s, callback, what)] = agenda
+        agenda.clear()
+        assert at_s == 5.0 * count - 1.0
+        callback(what)
+        assert len(happened) == count
+
+
+@given(st.lists(st.tuples(st.floats(0, 9), st.floats(0.1, 9), st.sampled_from([1.5, 2.0, 4.0]))))
+def test_a_link_s_factors_are_the_product_of_what_is_in_force(
+    slows: list[tuple[float, float, float]],
+) -> None:
+    faults: list[Fault] = [CutFault(pair=("dc1", "dc2"), at_s=3.0, for_s=1.0)]
+    faults += [
+        SlowFault(link=("dc1", "dc2"), factor=by, at_s=at_s, for_s=for_s)
+        for at_s, for_s, by in slows
+    ]
+    faults.append(CutFault(link=("dc2", "dc3"), at_s=0.0))  # another link's
+    changes = [*link_factors(script(faults, OVERLAY), (0, 1))]
+    assert [at_s for at_s, _ in changes] == sorted(at_s for at_s, _ in changes)
+    assert changes[-1][1] == 1.0
+    for moment_s in (0.05, 2.95, 3.5, 4.05, 9.05, 17.05):
+        now = 1.0
+        for at_s, factor in changes:
+            if at_s <= moment_s:
+                now = factor
+        expected = [1 / by for at_s, for_s, by in slows if at_s <= moment_s < at_s + for_s]
+        cut = 0.0 if 3.0 <= moment_s < 4.0 else 1.0
+        assert now == pytest.approx(cut * math.prod(expected))
 
 
 # overlapping faults

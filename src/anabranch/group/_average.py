@@ -1,0 +1,306 @@
+"""A model that is averaged with those of other sites, between local steps of a user's own loop.
+
+Each average is one exchange: the model or what it has changed by, and after it a few numbers. The
+first says whether a site goes on with steps: its mean is 0 once all have finished, so that sites
+which make unequal numbers of steps end together. The last are a checksum of how this site averages:
+where others do it otherwise, their mean is another.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import numpy as np
+
+from anabranch._typed_toml import checked
+from anabranch.group._tensors import Tensors
+from anabranch.learn.averaging import Average, Floats, Outer
+from anabranch.learn.local_steps import LocalSteps, check
+from anabranch.period import AnyPeriod, Every
+from anabranch.site.collectives import ExchangeError
+from anabranch.site.reduction import weight_of
+from anabranch.site.terms import Wire
+
+if TYPE_CHECKING:
+    from anabranch.group._group import Handle
+
+_ROUNDING = 1.5  # of a mean of equal bytes, at most, in whichever wire format
+
+
+@dataclass(frozen=True, slots=True)
+class _Flying:
+    """An average that is on its way.
+
+    Args:
+        handle: of its exchange; None where it came with a state.
+        said: shape (6,): whether this site goes on with steps, how many its fragment has made since
+            its last average, and the checksum; once the exchange has ended, the mean of these over
+            the sites.
+    """
+
+    handle: Handle | None
+    said: Floats
+
+
+class ModelAverage:
+    """A model that is averaged with those of the other members; :meth:`Group.average` makes one.
+
+    One thread calls it. Where sites or links are lost during an average, it is one over those that
+    ``latest.contributors`` names, and the same at all that are left.
+
+    Attributes:
+        weight: of this site's model in averages that begin from now on, > 0.
+        latest: the exchange of the latest average that was used; None before the first.
+    """
+
+    def __init__(
+        self,
+        exchange: Callable[[list[Any], float, bool], Handle],
+        is_called: Callable[[], bool],
+        site: str,
+        parameters: Iterable[Any],
+        period: AnyPeriod,
+        average: Average,
+        weight: float,
+    ) -> None:
+        check(period, average)
+        self.weight = weight_of(weight)
+        self.latest: Handle | None = None
+        self._exchange = exchange
+        self._is_called = is_called
+        self._site = site
+        self._period = period
+        self._average = average
+        self._tensors = Tensors(parameters)
+        if self._tensors.wire != Wire.FLOAT32:
+            raise ValueError(
+                f"parameters are {self._tensors.wire.name.lower()}, and small steps would be lost "
+                "in their means; keep them in float32, and give wire= for fewer bytes"
+            )
+        if self._tensors.elements < average.fragments:
+            raise ValueError(
+                f"fragments: {average.fragments} of {self._tensors.elements} elements; give fewer"
+            )
+        checksum = crc32(repr((period, average)).encode())
+        self._checksum = np.frombuffer(checksum.to_bytes(4), np.uint8).astype(np.float32)
+        self._local = LocalSteps(self._tensors.parts, period, average)
+        self._flying: deque[_Flying] = deque()
+        self._trains = True
+        self._finished = 0  # averages, one after the other, in which no site had steps to make
+        self._contributed_at = [0] * average.fragments  # steps made then, of each fragment
+        self._stepped_s = time.perf_counter()
+
+    @property
+    def steps(self) -> int:
+        """How many local steps this site has made."""
+        return self._local.steps
+
+    @property
+    def begun(self) -> int:
+        """How many averages have begun, the same number at every member."""
+        return self._local.begun
+
+    def step(self) -> bool:
+        """Take note of a local step, and average if it is time; after each ``optimizer.step()``.
+
+        Returns:
+            Whether an average came into the model.
+
+        Raises:
+            ValueError: a parameter has other memory than before, and names it; or other members
+                average otherwise, and what the model holds is then undefined.
+            ExchangeError: members' models differ in size, or another member makes another call;
+                names two. The model is as it was, without that average.
+            RunAborted: the group has ended; names who or what caused it.
+        """
+        self._local.stepped(time.perf_counter() - self._stepped_s)
+        self._trains = True
+        try:
+            is_used = self._take_ripe()
+            is_due = self._is_due()
+            if is_due and self._local.is_full:
+                is_used = self._take()
+            # Sites that are called are at different steps: all are to return with one average used
+            # before they begin another, since their programs may make other calls then.
+            if is_due and not (is_used and self._period.calls):
+                self._begin(self._period.calls)
+                is_used |= self._take_ripe()
+            return is_used
+        finally:
+            self._stepped_s = time.perf_counter()
+
+    def finish(self) -> None:
+        """Average what is left until all members have finished; then all have the same model.
+
+        Every member calls it after its steps, of which they may have made unequal numbers: until
+        the last has finished, the others take part with the model as it is. It makes one average
+        at least. One to which no site has brought further steps is no step of the outer optimiser.
+        Further steps may follow at all members.
+
+        Raises:
+            ValueError, ExchangeError, RunAborted: as for :meth:`step`.
+        """
+        while self._flying:
+            self._take()
+        self._trains, self._finished = False, 0
+        while self._finished < self._average.fragments:
+            # Those that go on with steps are not called: they would average after each.
+            self._begin(calls=False)
+            self._take()
+        self._stepped_s = time.perf_counter()
+
+    def _is_due(self) -> bool:
+        if self._period.asks_moved:
+            self._tensors.refresh()
+        return self._local.is_due(self._period.calls and self._is_called())
+
+    def _begin(self, calls: bool) -> None:
+        self._tensors.refresh()
+        weight = weight_of(self.weight)
+        fragment, steps = self._local.next_fragment, self._local.steps
+        fresh = steps - self._contributed_at[fragment]
+        said = np.array([self._trains, fresh, *self._checksum], np.float32)
+        handle = self._exchange([*self._local.begin(), said], weight, calls)
+        self._contributed_at[fragment] = steps
+        self._flying.append(_Flying(handle, said))
+
+    def _take_ripe(self) -> bool:
+        is_used = False
+        while self._local.is_ripe:
+            is_used |= self._take()
+        return is_used
+
+    def _take(self) -> bool:
+        """Wait for the oldest average, and use it; return whether it was used."""
+        flying, seconds = self._flying[0], 0.0
+        if flying.handle is not None:
+            try:
+                seconds = flying.handle.result.seconds
+            except ExchangeError:
+                self._flying.popleft()
+                self._local.drop()
+                raise
+        self._flying.popleft()
+        if np.any(abs(flying.said[2:] - self._checksum) > _ROUNDING):
+            self._local.drop()
+            raise ValueError(
+                f"other members average otherwise than this one, {self._site}, with {self._period} "
+                f"and {self._average}; give the same to group.average() at every site"
+            )
+        trains, fresh = flying.said[:2].tolist()
+        self._finished = 0 if trains else self._finished + 1
+        if self._average.outer is not None and not fresh:
+            self._local.drop()  # the momentum alone would move the model
+            return False
+        if self._average.outer is not None or self._average.delay:
+            self._tensors.refresh()  # steps made meanwhile are kept
+        self._local.take(seconds)
+        self._tensors.finish()
+        self.latest = flying.handle
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what goes on from here, beside the model; waits for what is on its way.
+
+        It holds tensors, numbers and strings, for ``torch.save`` or :meth:`Group.admit`. Nothing is
+        copied: the next step changes it. Sites that come later get the same from all members where
+        all have just used the same average, so ``admit`` is best called where :meth:`step` has
+        returned ``True``.
+
+        Raises:
+            ExchangeError, RunAborted: as for :meth:`step`.
+        """
+        for flying in self._flying:
+            if flying.handle is not None:
+                flying.handle.wait()
+        return {
+            "site": self._site,
+            "begun": self._local.begun,
+            "contributed_at": self._contributed_at.copy(),
+            "said": [flying.said.tolist() for flying in self._flying],
+            "local": _with_tensors(self._local.state_dict()),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state; after the model was loaded, and before the first step.
+
+        A site's own state goes on where it was saved. With that of another site, as ``admit`` hands
+        it on, this one begins with what all members have: what others' steps have changed since the
+        last average is left out, as far as a copy of it is kept (not with a plain mean).
+
+        Raises:
+            ValueError: it is of another model, or of other arguments; or averages have begun here.
+        """
+        if self._flying:
+            raise ValueError("averages are on their way here; load the state before the first step")
+        self._local.load_state_dict(_with_arrays(state["local"]))
+        self._local.resume_after(state["begun"])
+        self._contributed_at = list(state["contributed_at"])
+        self._flying = deque(_Flying(None, np.array(said, np.float32)) for said in state["said"])
+        if state["site"] != self._site:
+            self._tensors.refresh()
+            self._local.adopt()
+            self._tensors.finish()
+        self._stepped_s = time.perf_counter()
+
+
+def period_of(every: Any) -> AnyPeriod:
+    """Return the period that a user means.
+
+    Raises:
+        ValueError: it is none by which models are averaged.
+    """
+    if isinstance(every, Integral) and not isinstance(every, bool) and int(every) >= 1:
+        return Every(steps=int(every))
+    if isinstance(every, AnyPeriod) and every.averages:
+        try:
+            return checked(every)
+        except ValueError as error:
+            raise ValueError(f"every: {error}") from None
+    raise ValueError(
+        f"every is {every!r}, must be a number of local steps, 1 at least, or a period such as "
+        "anabranch.Moved(by=0.05)"
+    )
+
+
+def average_of(outer: Any, delay: Any, fragments: Any) -> Average:
+    """Return how models are averaged.
+
+    Raises:
+        ValueError: an argument that cannot be; names it.
+    """
+    if outer is not None and not isinstance(outer, Outer):
+        raise ValueError(
+            f"outer is a {type(outer).__name__}, must be anabranch.Outer(learning_rate=..., "
+            "momentum=...)"
+        )
+    whole = {"delay": delay, "fragments": fragments}
+    for name, number in whole.items():
+        if not isinstance(number, Integral):
+            raise ValueError(f"{name} is {number!r}, must be an integer")
+    return checked(Average(outer=outer, **{name: int(each) for name, each in whole.items()}))
+
+
+def _with_tensors(state: Any) -> Any:
+    """Return a state with tensors for its arrays, of the same memory: ``torch.load`` has those."""
+    import torch
+
+    if isinstance(state, dict):
+        return {key: _with_tensors(each) for key, each in state.items()}
+    if isinstance(state, list):
+        return [_with_tensors(each) for each in state]
+    return torch.from_numpy(state) if isinstance(state, np.ndarray) else state
+
+
+def _with_arrays(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {key: _with_arrays(each) for key, each in state.items()}
+    if isinstance(state, list):
+        return [_with_arrays(each) for each in state]
+    return state.cpu().numpy() if hasattr(state, "detach") else state

@@ -1,0 +1,270 @@
+"""A site that gossips: sends letters to neighbours, uses theirs, and keeps its clock.
+
+Everything goes between neighbours: nothing of it needs the scheduler, so that what is cut off from
+it, or from some sites, goes on with the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import numpy as np
+
+from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage
+from anabranch.net.messages import AnyMessage, LetterEnds, LetterTaken, Message, StepsKnown
+from anabranch.overlay import Overlay
+from anabranch.period import Gossip, VectorClock
+from anabranch.site.actions import LetterCut, LetterHere
+from anabranch.site.arithmetic import Floats
+from anabranch.site.dataplane import DataPlane
+from anabranch.site.letters import Letters
+
+_MOST_COPIES = 2
+_AGAIN_S = 0.5  # after which a broken lane is made again; twice as long each time, up to
+_LONGEST_AGAIN_S = 30.0
+_LEAST_DRAIN_S = 10.0
+_DRAIN_ROUND_TRIPS = 20
+_LATE = 3.0  # times the usual, after which a letter's answer is late
+_SMOOTHING = 0.3  # of a new round trip, in the running mean of them
+
+
+class Gossiping:
+    """One site's side of gossip.
+
+    Args:
+        plane: moves letters.
+        overlay: who its neighbours are, and how far.
+        site: this site.
+        gossip: what to do.
+        letters: what is sent and what has come.
+        draw: what neighbours are drawn from.
+
+    Attributes:
+        is_finished: whether no further letters are due.
+    """
+
+    def __init__(
+        self,
+        plane: DataPlane,
+        overlay: Overlay,
+        site: int,
+        gossip: Gossip,
+        letters: Letters,
+        draw: np.random.Generator,
+    ) -> None:
+        self._plane = plane
+        self._gossip = gossip
+        self._letters = letters
+        self._draw = draw
+        self._loop = asyncio.get_running_loop()
+        self._site = site
+        links = ((other, overlay.link(site, other)) for other in range(overlay.size))
+        self._latencies_s = {
+            other: link.latency_s
+            for other, link in links
+            if link is not None and overlay.link(other, site) is not None
+        }
+        self._clock = VectorClock(site, overlay.size, gossip.most_ahead)
+        self._heard = asyncio.Event()
+        self._sent_s: dict[int, float] = {}  # when the letter to a neighbour was handed on
+        self._broken: set[int] = set()  # neighbours to which there is no lane now
+        self._tries: dict[int, int] = {}  # to make one, since something came from there
+        self._gone: set[int] = set()
+        self._is_stopping = False
+        self._is_idle = False  # nothing but gossip changes the model
+        self.is_finished = False
+
+    # --- what the site's program asks for
+
+    async def may_step(self) -> bool:
+        """Wait until another step keeps the bound on how far this site is ahead.
+
+        Returns:
+            Whether to make it; not where the run is to end.
+        """
+        self._rest()
+        while not self._clock.may_step() and not self._is_stopping:
+            self._heard.clear()
+            await self._heard.wait()
+        self._is_idle = False
+        return not self._is_stopping
+
+    def _rest(self) -> None:
+        """Use what comes as soon as it does, since nothing else changes the model now."""
+        self._is_idle = True
+        self.use()
+
+    def stop(self) -> None:
+        """Let no further step be made."""
+        self._is_stopping = True
+        self._heard.set()
+
+    def stepped(self) -> None:
+        """Take note of a step, and let neighbours know."""
+        self._clock.step()
+        self._letters.steps = self._clock.steps
+        self._tell_steps()
+
+    def use(self) -> None:
+        """Make what has come part of the model."""
+        self._letters.use()
+
+    def send(self) -> None:
+        """Send the model to neighbours, as the peers' rule chooses them."""
+        self._letters.late = {
+            other
+            for other in self._letters.awaited
+            if self._loop.time() - self._sent_s[other] > _LATE * 2 * self._latencies_s[other]
+        }
+        may_be = {
+            other: latency_s
+            for other, latency_s in self._latencies_s.items()
+            if other not in {*self._letters.awaited, *self._gone, *self._broken}
+        }
+        everyone = len(self._latencies_s) - len(self._gone)
+        chosen = self._gossip.peers.choose(may_be, everyone, self._draw)
+        if not chosen:
+            return
+        while self._letters.copies >= _MOST_COPIES:
+            oldest = self._letters.oldest
+            assert oldest is not None
+            if oldest not in self._letters.late:
+                return  # the next time, when something has come
+            for told in self._letters.take_back(oldest, self._plane.withdraw_letter(oldest)):
+                if isinstance(told, LetterCut):
+                    self._post(oldest, LetterEnds(told.number))
+                elif isinstance(told, LetterHere):
+                    self._post(oldest, LetterTaken(told.number, told.is_answer))
+        now_s = self._loop.time()
+        self._sent_s.update(dict.fromkeys(chosen, now_s))
+        self._plane.act(self._letters.write(chosen))
+
+    async def finish(self) -> None:
+        """Make no further step, and wait until what was sent has come, where it can."""
+        self._rest()
+        self._clock.finish()
+        self._tell_steps()
+        longest_s = max(_LEAST_DRAIN_S, _DRAIN_ROUND_TRIPS * self._longest_round_trip_s())
+        try:
+            async with asyncio.timeout(longest_s):
+                while self._letters.owes or {*self._letters.awaited} - self._gone:
+                    self._heard.clear()
+                    await self._heard.wait()
+        except TimeoutError:
+            pass  # those are cut off: what was sent to them is on its way, or lost with its lane
+
+    def end(self) -> None:
+        """Use what has come, and no more after it: all sites have finished."""
+        self.use()
+        self._is_idle = False
+        self.is_finished = True
+        self._plane.gossip(None)
+
+    # --- the mean of all, once no letters come
+
+    def contribution(self) -> Floats:
+        """Return this site's part of the mean: its model, each chunk times its weight."""
+        return self._letters.weighted()
+
+    @property
+    def weights(self) -> bytes:
+        """The weights of this site's chunks."""
+        return self._letters.weights.tobytes()
+
+    def agree(self, mean: Floats, weights: Sequence[bytes]) -> Floats:
+        """Make the model the weighted mean of all sites' models; return it.
+
+        Args:
+            mean: of what all have contributed, shape (elements,).
+            weights: of all sites.
+        """
+        return self._letters.agree(mean, [np.frombuffer(each) for each in weights])
+
+    def _longest_round_trip_s(self) -> float:
+        return 2 * max(self._latencies_s.values(), default=0.0)
+
+    def _tell_steps(self) -> None:
+        known = StepsKnown(self._clock.known)
+        for neighbour in self._latencies_s:
+            self._post(neighbour, known)
+
+    def _post(self, neighbour: int, message: Message) -> None:
+        """Say something to a neighbour; where its lane is broken, ``_again`` will."""
+        if neighbour not in self._gone and neighbour not in self._broken:
+            self._plane.say(neighbour, message)
+
+    # --- what comes
+
+    def letter_here(self, here: LetterHere) -> None:
+        """Tell a neighbour that its letter has come, unless that is answered by another one."""
+        if here.is_answer:
+            self._measure(here.sender)
+        if here.is_answer or self._gossip.rule != "pairs":
+            self._post(here.sender, LetterTaken(here.number, here.is_answer))
+        if self._is_idle:
+            self.use()
+        self._heard.set()
+
+    def hear(self, sender: int, message: AnyMessage) -> None:
+        """Act on what a neighbour says.
+
+        Raises:
+            PeerError: it cannot be.
+        """
+        match message:
+            case LetterEnds():
+                self._post(sender, LetterTaken(message.number))
+            case LetterTaken():
+                is_news = self._letters.settled(sender, message.number, message.is_answer)
+                if is_news and not message.is_answer:
+                    self._measure(sender)
+            case StepsKnown():
+                try:
+                    is_news = self._clock.hear(message.steps)
+                except ValueError as error:
+                    raise MalformedMessage(str(error)) from None
+                if is_news:
+                    self._tell_steps()
+            case _:
+                raise OutOfPlaceMessage(f"a {type(message).__name__} where sites gossip")
+        self._tries.pop(sender, None)
+        self._heard.set()
+
+    def _measure(self, neighbour: int) -> None:
+        """Take note of how long a letter and its answer took: half of it is one way."""
+        took_s = (self._loop.time() - self._sent_s[neighbour]) / 2
+        before_s = self._latencies_s[neighbour]
+        self._latencies_s[neighbour] += _SMOOTHING * (took_s - before_s)
+
+    # --- what is lost
+
+    def cut_off(self, neighbour: int) -> None:
+        """Make the lane to a neighbour again, in a while: it has broken.
+
+        What may have been lost with it is said again then.
+        """
+        tries = self._tries[neighbour] = self._tries.get(neighbour, 0) + 1
+        self._broken.add(neighbour)
+        wait_s = min(_LONGEST_AGAIN_S, _AGAIN_S * 2 ** (tries - 1))
+        self._loop.call_later(wait_s, self._again, neighbour)
+
+    def _again(self, neighbour: int) -> None:
+        self._broken.discard(neighbour)
+        if neighbour in self._gone or self.is_finished:
+            return
+        self._plane.say(neighbour, StepsKnown(self._clock.known))
+        for number, is_answer in self._letters.to_confirm(neighbour):
+            self._plane.say(neighbour, LetterTaken(number, is_answer))
+        ended = self._letters.cut_short(neighbour)
+        if ended is not None:
+            self._plane.say(neighbour, LetterEnds(ended))
+        self._plane.act(self._letters.again(neighbour))
+
+    def lost(self, site: int) -> None:
+        """Go on without a site that is gone."""
+        self._gone.add(site)
+        self._letters.forget(site)
+        self._clock.gone(site)
+        self._tell_steps()
+        self._heard.set()

@@ -1,0 +1,487 @@
+"""Models that are averaged between local steps of a user's own loop, over real connections."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+import torch
+
+import anabranch
+from anabranch import ExchangeError, Group, ModelAverage, Moved, Outer
+from anabranch.group import _local
+
+T = TypeVar("T")
+SITES, ELEMENTS = 3, 1000
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def groups() -> Iterator[tuple[Group, ...]]:
+    with anabranch.local(SITES) as groups:
+        yield groups
+
+
+def at_each(groups: tuple[Group, ...], call: Callable[[Group], T]) -> list[T]:
+    """Call this with every group, each in a thread of its own; return the results by rank."""
+    with ThreadPoolExecutor(len(groups)) as pool:
+        return list(pool.map(call, groups))
+
+
+def parameters(seed: int = 0) -> list[torch.nn.Parameter]:
+    """Return a model of three tensors, one of which is not contiguous."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = (ELEMENTS // 2,), (10, ELEMENTS // 25), (ELEMENTS // 10, 1)
+    made = [torch.randn(shape, generator=generator) for shape in shapes]
+    made[1] = made[1].t()
+    return [torch.nn.Parameter(each) for each in made]
+
+
+def flat(model: list[torch.nn.Parameter]) -> torch.Tensor:
+    return torch.cat([each.detach().reshape(-1) for each in model])
+
+
+def drift(model: list[torch.nn.Parameter], rank: int, step: int) -> None:
+    """Make a local step: what a site's optimiser does to its model, known to the references."""
+    generator = torch.Generator().manual_seed(1000 * rank + step)
+    with torch.no_grad():
+        for each in model:
+            each += 0.1 * torch.randn(each.shape, generator=generator)
+
+
+def train(group: Group, steps: int, **how: Any) -> tuple[torch.Tensor, list[bool]]:
+    """Make steps at a site; return its model in the end, and after which it was averaged."""
+    model = parameters()
+    average = group.average(model, **how)
+    used = []
+    for step in range(steps):
+        drift(model, group.rank, step)
+        used.append(average.step())
+    average.finish()
+    return flat(model), used
+
+
+def same(models: list[torch.Tensor]) -> torch.Tensor:
+    """Return a model that all of these equal, to the last bit."""
+    assert all(torch.equal(models[0], each) for each in models)
+    return models[0]
+
+
+def reference(
+    steps: int, every: int, outer: Outer | None, delay: int = 0, fragments: int = 1
+) -> torch.Tensor:
+    """Do in one process, with PyTorch in float64, what the sites do."""
+    held = [parameters() for _ in range(SITES)]
+    size = len(flat(held[0]))
+    agreed = torch.nn.Parameter(flat(held[0]).double())
+    models = [flat(model).double() for model in held]
+    optimisers: list[torch.optim.SGD] = []
+    cuts = [size * each // fragments for each in range(fragments + 1)]
+    parts = [torch.nn.Parameter(agreed[cuts[i] : cuts[i + 1]].detach()) for i in range(fragments)]
+    for part in parts:
+        rate, momentum = (1.0, 0.0) if outer is None else (outer.learning_rate, outer.momentum)
+        nesterov = outer is not None and outer.nesterov and momentum > 0
+        optimisers.append(torch.optim.SGD([part], lr=rate, momentum=momentum, nesterov=nesterov))
+    flying: list[tuple[int, int, list[torch.Tensor]]] = []
+    begun, contributed_at = 0, [0] * fragments
+
+    def take(fragment: int, sent: list[torch.Tensor]) -> None:
+        span = slice(cuts[fragment], cuts[fragment + 1])
+        parts[fragment].grad = parts[fragment].detach() - torch.stack(sent).mean(0)
+        optimisers[fragment].step()
+        for model, own in zip(models, sent, strict=True):
+            model[span] += parts[fragment].detach() - own
+
+    def begin(step: int) -> None:
+        nonlocal begun
+        fragment = begun % fragments
+        begun += 1
+        contributed_at[fragment] = step
+        span = slice(cuts[fragment], cuts[fragment + 1])
+        flying.append((step + delay, fragment, [model[span].clone() for model in models]))
+
+    def take_ripe(step: float) -> None:
+        while flying and flying[0][0] <= step:
+            take(*flying.pop(0)[1:])
+
+    for step in range(1, steps + 1):
+        for rank, model in enumerate(models):
+            moved = parameters()
+            before = flat(moved)
+            drift(moved, rank, step - 1)
+            model += flat(moved) - before
+        take_ripe(step)
+        if step % (every // fragments) == 0:
+            begin(step)
+            take_ripe(step)
+    take_ripe(np.inf)
+    for _ in range(fragments):
+        if outer is not None and contributed_at[begun % fragments] == steps:
+            begun += 1  # nothing is left to average
+            continue
+        begin(steps)
+        take_ripe(np.inf)
+    return models[0]
+
+
+@pytest.mark.parametrize("steps", [8, 10])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"outer": Outer(learning_rate=0.7, momentum=0.9)},
+        {"outer": Outer(learning_rate=0.5, momentum=0.8, nesterov=False)},
+        {"delay": 2},
+        {"delay": 4, "outer": Outer()},
+        {"fragments": 2},
+        {"fragments": 2, "delay": 3, "outer": Outer()},
+    ],
+    ids=repr,
+)
+def test_sites_end_with_what_one_process_computes(
+    groups: tuple[Group, ...], how: dict[str, Any], steps: int
+) -> None:
+    found = at_each(groups, lambda group: train(group, steps, every=4, **how))
+    expected = reference(steps, 4, **{"outer": None, **how})
+    torch.testing.assert_close(
+        same([model for model, _ in found]).double(), expected, rtol=1e-4, atol=1e-5
+    )
+    spacing, delay = 4 // how.get("fragments", 1), how.get("delay", 0)
+    right = [step > delay and (step - delay) % spacing == 0 for step in range(1, steps + 1)]
+    assert all(used == right for _, used in found)
+
+
+def test_a_plain_average_needs_no_copy_of_a_model_in_one_piece_each(
+    groups: tuple[Group, ...],
+) -> None:
+    models = [np.full((2, 3), float(rank), np.float32) for rank in range(SITES)]
+    averages = [group.average(model, every=1) for group, model in zip(groups, models, strict=True)]
+    shared = [average._local.begin() for average in averages]
+    assert all(np.shares_memory(one, model) for (one,), model in zip(shared, models, strict=True))
+
+
+def test_weights_count(groups: tuple[Group, ...]) -> None:
+    models = [np.full(5, float(rank), np.float32) for rank in range(SITES)]
+
+    def step(group: Group) -> None:
+        average = group.average(models[group.rank], every=1, weight=3.0)
+        average.weight = 1.0 + group.rank
+        assert average.step()
+        assert average.latest is not None
+        assert average.latest.contributors is None
+
+    at_each(groups, step)
+    assert [model.tolist() for model in models] == [pytest.approx([8 / 6] * 5)] * SITES
+
+
+@pytest.mark.parametrize(
+    "how", [{"every": 2}, {"every": 2, "fragments": 2}, {"every": Moved(by=9)}]
+)
+def test_sites_with_unequal_numbers_of_steps_end_with_the_same_model(
+    groups: tuple[Group, ...], how: dict[str, Any]
+) -> None:
+    found = at_each(groups, lambda group: train(group, 3 + 2 * group.rank, **how))
+    same([model for model, _ in found])
+
+
+def test_one_whose_model_has_moved_calls_the_others(groups: tuple[Group, ...]) -> None:
+    """One site moves fast and has few steps to make; the others would move far too late."""
+    until = threading.Barrier(SITES)
+
+    def run(group: Group) -> int:
+        model = np.full(10, 1.0, np.float32)
+        average = group.average(model, every=Moved(by=0.5, most_steps=10_000))
+        by = 0.2 if group.rank == 0 else 1e-6
+        until.wait()
+        while average.begun < 4:
+            model += np.float32(by)
+            average.step()
+            if group.rank == 2:  # a slow one
+                threading.Event().wait(0.005)
+        average.finish()
+        assert average.begun >= 4
+        models[group.rank] = torch.from_numpy(model)
+        return average.steps
+
+    models = [torch.empty(0)] * SITES
+    steps = at_each(groups, run)
+    same(models)
+    assert max(steps) < 10_000, "none was called"
+    assert steps[0] > 4
+
+
+def test_sites_that_have_finished_do_not_call_the_others(groups: tuple[Group, ...]) -> None:
+    def run(group: Group) -> int:
+        model = np.full(10, 1.0, np.float32)
+        average = group.average(model, every=Moved(by=0.5, most_steps=10))
+        for _ in range(0 if group.rank == 0 else 40):
+            model += np.float32(1e-3)
+            average.step()
+        average.finish()
+        return average.begun
+
+    begun = at_each(groups, run)
+    assert begun == [begun[0]] * SITES
+    assert begun[0] <= 6
+
+
+def test_one_that_moves_calls_where_another_has_finished_first(groups: tuple[Group, ...]) -> None:
+    def run(group: Group) -> int:
+        model = np.full(10, 1.0, np.float32)
+        average = group.average(model, every=Moved(by=0.5, most_steps=100_000))
+        while group.rank and average.begun < 2:
+            model += np.float32(0.2 if group.rank == 1 else 1e-6)
+            average.step()
+        average.finish()
+        return average.steps
+
+    steps = at_each(groups, run)
+    assert steps[0] == 0
+    assert max(steps) < 100_000
+
+
+def test_a_subgroup_averages_its_own_models(groups: tuple[Group, ...]) -> None:
+    models = [np.full(5, float(rank), np.float32) for rank in range(SITES)]
+
+    def run(group: Group) -> None:
+        if group.rank != 1:
+            pair = group.subgroup(["site0", "site2"])
+            assert pair.average(models[group.rank], every=1).step()
+
+    at_each(groups, run)
+    assert [model[0] for model in models] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("on_loss", ["complete", "retry"])
+@pytest.mark.parametrize("outer", [None, Outer()])
+def test_a_site_that_is_lost_under_way_leaves_one_model_to_the_others(
+    outer: Outer | None, on_loss: Any
+) -> None:
+    service = anabranch.Service(_local._complete(SITES), on_loss=on_loss)
+    with anabranch.local(service) as groups:
+        lost = groups[1]
+
+        def run(group: Group) -> torch.Tensor | None:
+            rank = group.rank
+            model = parameters()
+            average = group.average(model, every=2, outer=outer)
+            for step in range(6):
+                drift(model, rank, step)
+                if group is lost and step == 3:
+                    _die(lost)
+                    return None
+                average.step()
+            average.finish()
+            assert average.begun == 4
+            assert average.latest is not None
+            for *_, names in average.latest.contributors or ():
+                assert names == ("site0", "site2")
+            return flat(model)
+
+        found = same([each for each in at_each(groups, run) if each is not None])
+        assert groups[0].sites == ("site0", "site2")
+    if outer is None:
+        expected = flat(parameters())
+        for step in range(6):
+            contribute = (0, 1, 2) if step < 2 else (0, 2)
+            for rank in contribute:
+                moved = parameters()
+                drift(moved, rank, step)
+                expected += (flat(moved) - flat(parameters())) / len(contribute)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def _die(group: Group) -> None:
+    """End a site as its process's death would."""
+
+    async def close() -> None:
+        group._member.agent.close()
+
+    group._member.thread.run(close())
+    group._member._closed = True
+    group._member.thread.close()
+
+
+# --- states
+
+
+HOWS = [
+    {"every": 3},
+    {"every": 4, "outer": Outer(), "fragments": 2},
+    {"every": 3, "delay": 2},
+    {"every": 3, "delay": 3, "outer": Outer()},
+    {"every": Moved(by=0.2, most_steps=5)},
+]
+
+
+@pytest.mark.parametrize("how", HOWS, ids=repr)
+def test_a_state_goes_on_bit_for_bit(how: dict[str, Any], tmp_path: Path) -> None:
+    def run(group: Group, first: int, stop: int, saved: Path | None) -> torch.Tensor:
+        path = tmp_path / f"{group.site}.pt"
+        model = parameters()
+        average = group.average(model, **how)
+        if saved is not None:
+            state = torch.load(path)
+            for each, held in zip(model, state["model"], strict=True):
+                each.data.copy_(held)
+            average.load_state_dict(state["average"])
+        for step in range(first, stop):
+            drift(model, group.rank, step)
+            average.step()
+            if step == 5:
+                torch.save({"model": model, "average": average.state_dict()}, path)
+        if stop == 12:
+            average.finish()
+        return flat(model)
+
+    # When one calls another depends on the moment, so of those there is one.
+    sites = 1 if isinstance(how["every"], Moved) else 2
+    with anabranch.local(sites) as groups:
+        whole = same(at_each(groups, lambda group: run(group, 0, 12, None)))
+    with anabranch.local(sites) as groups:
+        again = same(at_each(groups, lambda group: run(group, 6, 12, tmp_path)))
+    assert torch.equal(whole, again)
+
+
+@pytest.mark.parametrize("how", [*HOWS, {"every": HOWS[4]["every"], "delay": 1}], ids=repr)
+def test_a_site_that_joins_later_gets_the_state_of_averages(how: dict[str, Any]) -> None:
+    service = anabranch.Service(_local._complete(SITES), begin_with=2, awareness=None)
+    is_new_there = threading.Event()
+    began: dict[str, int] = {}
+
+    def run(group: Group) -> torch.Tensor:
+        site = int(group.site[-1])
+        model, step = parameters(site), 0
+        average = group.average(model, **how)
+
+        def state() -> dict[str, Any]:
+            return {"model": model, "average": average.state_dict(), "step": step}
+
+        is_used = True
+        while average.begun < 12:
+            if is_used:
+                found = group.admit(state)
+                if found is not None:
+                    for each, held in zip(model, found["model"], strict=True):
+                        each.data.copy_(held)
+                    average.load_state_dict(found["average"])
+                    step = began[group.site] = found["step"]
+            drift(model, site, step)
+            step += 1
+            is_used = average.step()
+            if average.begun > 4:
+                is_new_there.wait()
+        average.finish()
+        assert group.sites == ("site0", "site1", "site2")
+        return flat(model)
+
+    with _local._serving(service) as (address, token), ThreadPoolExecutor(SITES) as pool:
+
+        def join(name: str) -> Group:
+            return anabranch.join(address, name, token=token)
+
+        founders = list(pool.map(join, ("site0", "site1")))
+        running = [pool.submit(run, group) for group in founders]
+        new = join("site2")
+        is_new_there.set()
+        same([each.result() for each in (*running, pool.submit(run, new))])
+        assert (began["site1"], began["site2"] > 0) == (0, True)
+        list(pool.map(lambda group: group.close(), (*founders, new)))
+
+
+# --- errors
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"every": 0}, "every is 0, must be a number of local steps, 1 at least, or a period"),
+        ({"every": 2.5}, "every is 2.5, must be"),
+        ({"every": Moved(by=-1.0)}, "every: by: must be a number > 0, not -1.0"),
+        ({"every": 4, "outer": 0.7}, "outer is a float, must be anabranch.Outer"),
+        ({"every": 4, "outer": Outer(momentum=1.5)}, "outer.momentum: must be a number < 1"),
+        ({"every": 4, "delay": 5}, "delay: the next average begins 4 steps after one"),
+        ({"every": 4, "delay": -1}, "delay: must be an integer >= 0, not -1"),
+        ({"every": 4, "delay": 0.5}, "delay is 0.5, must be an integer"),
+        ({"every": 4, "fragments": 3}, "fragments: each of 3 fragments has its turn once"),
+        ({"every": Moved(by=0.1), "fragments": 2}, "fragments: each of 2 fragments"),
+        ({"every": 64, "fragments": 64}, "fragments: 64 of 5 elements; give fewer"),
+        ({"every": 4, "weight": 0.0}, "weight"),
+        ({"every": 4, "wire": "int8"}, "wire is 'int8', must be one of float32"),
+    ],
+    ids=repr,
+)
+def test_arguments_that_cannot_be_are_named(how: dict[str, Any], said: str) -> None:
+    with anabranch.local(1) as (group,), pytest.raises(ValueError, match=re.escape(said)):
+        group.average(np.zeros(5, np.float32), **how)
+
+
+def test_parameters_that_cannot_be_are_named() -> None:
+    with anabranch.local(1) as (group,):
+        with pytest.raises(ValueError, match=r"parameters are bfloat16, .* keep them in float32"):
+            group.average(torch.zeros(5, dtype=torch.bfloat16), every=1)
+        with pytest.raises(ValueError, match="tensor 0 is float64"):
+            group.average(np.zeros(5), every=1)
+        moved = [torch.zeros(3), torch.nn.Parameter(torch.zeros(5))]
+        average = group.average(moved, every=1)
+        moved[1].data = torch.ones(5)
+        with pytest.raises(ValueError, match=r"tensor 1 has other memory than before"):
+            average.step()
+
+
+def test_models_of_different_sizes_name_two_sites(groups: tuple[Group, ...]) -> None:
+    def run(group: Group) -> ModelAverage:
+        model = np.full(5 + group.rank // 2, 1.0, np.float32)
+        average = group.average(model, every=1)
+        with pytest.raises(ExchangeError, match="site2"):
+            average.step()
+        assert (model == 1.0).all()
+        return average
+
+    at_each(groups, run)
+
+
+def test_members_that_average_otherwise_are_told(groups: tuple[Group, ...]) -> None:
+    def run(group: Group) -> None:
+        outer = Outer(learning_rate=0.7 if group.rank else 0.5)
+        average = group.average(parameters(), every=1, outer=outer)
+        with pytest.raises(ValueError, match=f"otherwise than this one, {group.site}, with Every"):
+            average.step()
+
+    at_each(groups, run)
+
+
+@pytest.mark.parametrize("wire", ["float16", "bfloat16"])
+def test_models_may_travel_in_halves(groups: tuple[Group, ...], wire: Any) -> None:
+    found = at_each(groups, lambda group: train(group, 6, every=2, wire=wire))
+    whole = at_each(groups, lambda group: train(group, 6, every=2))
+    model = same([model for model, _ in found])
+    torch.testing.assert_close(model, whole[0][0], rtol=0.02, atol=0.02)
+
+
+def test_a_state_of_other_averages_is_refused() -> None:
+    with anabranch.local(1) as (group,):
+        state = group.average(parameters(), every=4, outer=Outer()).state_dict()
+        with pytest.raises(ValueError, match=r"has \['last', 'outer'\], this one \[\]; give the"):
+            group.average(parameters(), every=4).load_state_dict(state)
+        with pytest.raises(ValueError, match="has 1 fragments, this model 2"):
+            group.average(parameters(), every=4, fragments=2).load_state_dict(state)
+        with pytest.raises(ValueError, match="last of the state of an average has shape"):
+            group.average(torch.zeros(3), every=4, outer=Outer()).load_state_dict(state)
+
+
+def test_the_example_of_the_docs_runs() -> None:
+    text = (ROOT / "docs/group.md").read_text("utf-8")
+    examples = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    (example,) = [each for each in examples if "group.average(" in each]
+    told: dict[str, Any] = {}
+    exec(example, told)
+    one, other = told["models"]
+    assert torch.equal(one, other)
+    assert (one - 1).abs().max() < 0.01
