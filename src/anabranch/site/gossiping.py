@@ -7,12 +7,19 @@ it, or from some sites, goes on with the others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage
-from anabranch.net.messages import AnyMessage, LetterEnds, LetterTaken, Message, StepsKnown
+from anabranch.net.messages import (
+    AnyMessage,
+    Contribution,
+    LetterEnds,
+    LetterTaken,
+    Message,
+    StepsKnown,
+)
 from anabranch.overlay import Overlay
 from anabranch.period import Gossip, VectorClock
 from anabranch.site.actions import LetterCut, LetterHere
@@ -23,6 +30,7 @@ from anabranch.site.letters import Letters
 _MOST_COPIES = 2
 _AGAIN_S = 0.5  # after which a broken lane is made again; twice as long each time, up to
 _LONGEST_AGAIN_S = 30.0
+_MOST_DOUBLINGS = 10
 _LEAST_DRAIN_S = 10.0
 _DRAIN_ROUND_TRIPS = 20
 _LATE = 3.0  # times the usual, after which a letter's answer is late
@@ -86,7 +94,7 @@ class Gossiping:
         self._rest()
         while not self._clock.may_step() and not self._is_stopping:
             self._heard.clear()
-            await self._heard.wait()
+            await self._plane.unless_failed(self._heard.wait())
         self._is_idle = False
         return not self._is_stopping
 
@@ -150,7 +158,7 @@ class Gossiping:
             async with asyncio.timeout(longest_s):
                 while self._letters.owes or {*self._letters.awaited} - self._gone:
                     self._heard.clear()
-                    await self._heard.wait()
+                    await self._plane.unless_failed(self._heard.wait())
         except TimeoutError:
             pass  # those are cut off: what was sent to them is on its way, or lost with its lane
 
@@ -172,14 +180,20 @@ class Gossiping:
         """The weights of this site's chunks."""
         return self._letters.weights.tobytes()
 
-    def agree(self, mean: Floats, weights: Sequence[bytes]) -> Floats:
-        """Make the model the weighted mean of all sites' models; return it.
+    def agree(
+        self, mean: Floats, weights: Mapping[int, bytes], contributions: Sequence[Contribution]
+    ) -> Floats:
+        """Make the model the weighted mean of sites' models; return it.
 
         Args:
-            mean: of what all have contributed, shape (elements,).
-            weights: of all sites.
+            mean: of what they have contributed, shape (elements,).
+            weights: by site.
+            contributions: whose are in which elements; empty where all sites' are in all.
         """
-        return self._letters.agree(mean, [np.frombuffer(each) for each in weights])
+        numbers = {site: np.frombuffer(each) for site, each in weights.items()}
+        whole = [Contribution(0, len(mean), tuple(weights))]
+        parts = [(each.start, each.stop, each.sites) for each in contributions or whole]
+        return self._letters.agree(mean, numbers, parts)
 
     def _longest_round_trip_s(self) -> float:
         return 2 * max(self._latencies_s.values(), default=0.0)
@@ -246,7 +260,7 @@ class Gossiping:
         """
         tries = self._tries[neighbour] = self._tries.get(neighbour, 0) + 1
         self._broken.add(neighbour)
-        wait_s = min(_LONGEST_AGAIN_S, _AGAIN_S * 2 ** (tries - 1))
+        wait_s = min(_LONGEST_AGAIN_S, _AGAIN_S * 2 ** min(tries - 1, _MOST_DOUBLINGS))
         self._loop.call_later(wait_s, self._again, neighbour)
 
     def _again(self, neighbour: int) -> None:

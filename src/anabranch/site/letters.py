@@ -35,7 +35,7 @@ add up.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -437,15 +437,24 @@ class Letters:
             np.multiply(self._model[begin:end], np.float32(weight), out=found[begin:end])
         return found
 
-    def agree(self, mean: Floats, weights: Sequence[npt.NDArray[np.float64]]) -> Floats:
-        """Make the model the weighted mean of all sites' models; return it.
+    def agree(
+        self,
+        mean: Floats,
+        weights: Mapping[int, npt.NDArray[np.float64]],
+        parts: Sequence[tuple[int, int, Sequence[int]]],
+    ) -> Floats:
+        """Make the model the weighted mean of sites' models; return it.
 
         Args:
-            mean: of what all sites' ``weighted`` returned, shape (elements,).
-            weights: of their chunks, each of shape (chunks,).
+            mean: of what their ``weighted`` returned, shape (elements,).
+            weights: of each site's chunks, shape (chunks,), by site.
+            parts: which sites' are in which elements: from, to, and whose; together all elements.
         """
-        of_chunks = np.mean(weights, axis=0)
-        for (begin, end), weight in zip(self._bounds, of_chunks, strict=True):
-            np.divide(mean[begin:end], np.float32(weight), out=self._model[begin:end])
-        self.weights[:] = of_chunks
+        for start, stop, sites in parts:
+            of_chunks = np.mean([weights[site] for site in sites], axis=0)
+            for chunk, (begin, end) in enumerate(self._bounds):
+                first, last = max(begin, start), min(end, stop)
+                if first < last:
+                    weight = self.weights[chunk] = of_chunks[chunk]
+                    np.divide(mean[first:last], np.float32(weight), out=self._model[first:last])
         return self._model
