@@ -305,3 +305,12 @@ def test_a_site_lost_in_the_last_average_does_not_scale_the_model(ground: Ground
         kill = f'fault = [{{kind = "kill", site = "site3", at_s = {whole.total_s - early_s}}}]'
         _, found = run(alike, COMPLETE, alike.scenario(gossip % kill, 6, rate=0.0, apart=1.0))
         assert found == pytest.approx(np.ones(100), abs=1e-5)
+
+
+def test_letters_of_a_site_that_is_given_up_are_thrown_away(ground: Ground) -> None:
+    more = (
+        'gossip = {}\non_loss = "complete"\n'
+        'fault = [{kind = "disconnect", site = "site1", at_s = 0.5, for_s = 60.0}]'
+    )
+    done, _ = run(ground, COMPLETE, ground.scenario(more, 600, rate=0.0, apart=1.0))
+    assert done.total_s < 25.0  # nobody waits for its answers

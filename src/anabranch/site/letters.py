@@ -129,6 +129,7 @@ class Letters:
         self._numbers: dict[int, int] = {}  # of the latest letter to each
         self._coming: dict[int, _Coming] = {}  # by neighbour
         self._answers: dict[tuple[int, int], dict[int, Send]] = {}  # by neighbour and letter
+        self._gone: set[int] = set()  # from whom nothing is taken any more
 
     # --- what is sent
 
@@ -296,6 +297,8 @@ class Letters:
         least = 0.0 if message.is_answer else math.ulp(0.0)
         if not (least <= message.weight <= most and 0 <= message.steps <= _MOST_STEPS):
             raise MalformedMessage(f"a letter of weight {message.weight} after {message.steps}")
+        if sender in self._gone:
+            return Receipt(message, owner=self)
         if message.is_answer:
             self._check_answer(message)
         if not self._is_news(message) or not self._arithmetic.has_numbers:
@@ -327,6 +330,10 @@ class Letters:
         """Take in a chunk all of which is there; say when its letter, or its answer, is."""
         message = receipt.message
         assert isinstance(message, Letter)
+        if message.path[0] in self._gone:
+            if isinstance(receipt.into, np.ndarray):
+                self._scratch.give(receipt.into)
+            return []
         values: Floats | None = None
         if receipt.target is not None:
             values = self._arithmetic.values(receipt.target)
@@ -402,7 +409,8 @@ class Letters:
         return here
 
     def forget(self, neighbour: int) -> None:
-        """Begin anew with a neighbour: another process is there, or none."""
+        """Take nothing from a neighbour any more, and await nothing: it is gone."""
+        self._gone.add(neighbour)
         self._coming.pop(neighbour, None)
         self._written.pop(neighbour, None)
         self._numbers.pop(neighbour, None)
