@@ -467,7 +467,9 @@ async def _averages(site: _Site, work: LocalWork, job: Job) -> None:
 
     async def take() -> None:
         nonlocal taken
-        done = await flying.popleft()
+        # Not the task itself: a cancellation would be its own, and lost where it ends just then.
+        await asyncio.wait({flying[0]})
+        done = flying.popleft().result()
         taken += 1
         agreed = await site.off_the_loop(partial(work.take, done.seconds))
         sum_of = None if agreed is None else await site.off_the_loop(partial(site.check, agreed))
