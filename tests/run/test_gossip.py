@@ -287,9 +287,7 @@ def test_gossip_is_not_saved(ground: Ground) -> None:
 
 
 def test_sites_that_wait_for_the_bound_hear_that_the_run_has_ended(ground: Ground) -> None:
-    more = (
-        'gossip = {most_ahead = 2}\nfault = [{kind = "kill", site = "site1", at_s = 0.1}]'
-    )
+    more = 'gossip = {most_ahead = 2}\nfault = [{kind = "kill", site = "site1", at_s = 0.1}]'
     with pytest.raises(RunAborted, match=r"site1\) died"):
         run(ground, RING, ground.scenario(more, 10, rate=0.0, apart=1.0))
 
