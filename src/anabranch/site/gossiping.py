@@ -80,6 +80,8 @@ class Gossiping:
         self._tries: dict[int, int] = {}  # to make one, since something came from there
         self._gone: set[int] = set()
         self._is_stopping = False
+        self._tells = False  # what it knows of steps, in a moment
+        self._told: dict[int, tuple[int, ...]] = {}  # what each neighbour was told last
         self._is_idle = False  # nothing but gossip changes the model
         self.is_finished = False
 
@@ -124,7 +126,7 @@ class Gossiping:
             other
             for other in self._letters.awaited
             if self._loop.time() - self._sent_s[other] > _LATE * 2 * self._latencies_s[other]
-        }
+        } | self._broken
         may_be = {
             other: latency_s
             for other, latency_s in self._latencies_s.items()
@@ -199,9 +201,21 @@ class Gossiping:
         return 2 * max(self._latencies_s.values(), default=0.0)
 
     def _tell_steps(self) -> None:
+        """Let neighbours know what this site knows of others' steps: once, of all that comes now.
+
+        Where there is no bound, no site need know.
+        """
+        if self._gossip.most_ahead is not None and not self._tells:
+            self._tells = True
+            self._loop.call_soon(self._tell)
+
+    def _tell(self) -> None:
+        self._tells = False
         known = StepsKnown(self._clock.known)
         for neighbour in self._latencies_s:
-            self._post(neighbour, known)
+            if self._told.get(neighbour) != known.steps:
+                self._told[neighbour] = known.steps
+                self._post(neighbour, known)
 
     def _post(self, neighbour: int, message: Message) -> None:
         """Say something to a neighbour; where its lane is broken, ``_again`` will."""
@@ -267,7 +281,8 @@ class Gossiping:
         self._broken.discard(neighbour)
         if neighbour in self._gone or self.is_finished:
             return
-        self._plane.say(neighbour, StepsKnown(self._clock.known))
+        if self._gossip.most_ahead is not None:
+            self._plane.say(neighbour, StepsKnown(self._clock.known))
         for number, is_answer in self._letters.to_confirm(neighbour):
             self._plane.say(neighbour, LetterTaken(number, is_answer))
         ended = self._letters.cut_short(neighbour)

@@ -347,6 +347,8 @@ class Letters:
         sender, chunk = message.path[0], message.chunk
         coming = self._coming[sender]
         if message.exchange > coming.number:
+            # Its sender has let go of the one before: who confirms nothing does not fill memory.
+            self._answers.pop((sender, coming.number), None)
             coming.number, coming.chunks = message.exchange, set()
         if is_news:
             coming.chunks.add(chunk)
