@@ -200,3 +200,17 @@ def test_every_period_has_its_place_in_a_scenario() -> None:
     assert scenario('period = {kind = "every", steps = 2}\naverage = {outer = {}}').average == (
         Average(outer=Outer())
     )
+
+
+@pytest.mark.parametrize("average", ["", "\naverage = {delay = 2}"])
+def test_all_have_the_last_averages_model_where_a_run_is_stopped(
+    average: str, tmp_path: Path
+) -> None:
+    more = (
+        f'stop = {{rounds = 200, after_s = 0.3}}\nperiod = {{kind = "every", steps = 4}}{average}'
+    )
+    text = (TEXT % (more, 1)).replace("[stop]\nrounds = 1\n", "")
+    simulate(loads(text), SITES, tmp_path / "a.db")
+    done = summarise(event for _, event in read_events(tmp_path / "a.db"))
+    last = {event.site: event.accuracy for event in done.evaluated}
+    assert len({*last.values()}) == 1

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from anabranch.net.errors import RunAborted
 from anabranch.overlay import Link, Overlay, Site, dumps, random_complete
 from anabranch.record import RunSummary, read_events, summarise
 from anabranch.record.events import StepDone
@@ -283,3 +284,31 @@ def test_what_gossip_does_not_go_with_is_named(more: str, said: str, ground: Gro
 def test_gossip_is_not_saved(ground: Ground) -> None:
     with pytest.raises(ScenarioError, match="gossip: some model is always on its way"):
         check_course(ground.scenario("gossip = {}", 5, 0.1, 0.0), Course(save_every=2))
+
+
+def test_sites_that_wait_for_the_bound_hear_that_the_run_has_ended(ground: Ground) -> None:
+    more = 'gossip = {most_ahead = 2}\nfault = [{kind = "kill", site = "site1", at_s = 0.1}]'
+    with pytest.raises(RunAborted, match=r"site1\) died"):
+        run(ground, RING, ground.scenario(more, 10, rate=0.0, apart=1.0))
+
+
+def test_a_site_lost_in_the_last_average_does_not_scale_the_model(ground: Ground) -> None:
+    gossip = 'gossip = {rule = "push-sum"}\non_loss = "complete"\n%s'
+    alike = Ground(ground.folder)
+    module = ground.folder / f"pulls_{ground.name}.py"
+    drawn_model = 'drawn.normal(size=100).astype(np.float32) * context.options["apart"]'
+    module.write_text(PULLS.replace(drawn_model, "np.ones(100, np.float32)"))
+    whole, _ = run(alike, COMPLETE, alike.scenario(gossip % "", 6, rate=0.0, apart=1.0))
+    for early_s in (0.005, 0.01, 0.02):
+        kill = f'fault = [{{kind = "kill", site = "site3", at_s = {whole.total_s - early_s}}}]'
+        _, found = run(alike, COMPLETE, alike.scenario(gossip % kill, 6, rate=0.0, apart=1.0))
+        assert found == pytest.approx(np.ones(100), abs=1e-5)
+
+
+def test_letters_of_a_site_that_is_given_up_are_thrown_away(ground: Ground) -> None:
+    more = (
+        'gossip = {}\non_loss = "complete"\n'
+        'fault = [{kind = "disconnect", site = "site1", at_s = 0.5, for_s = 60.0}]'
+    )
+    done, _ = run(ground, COMPLETE, ground.scenario(more, 600, rate=0.0, apart=1.0))
+    assert done.total_s < 25.0  # nobody waits for its answers

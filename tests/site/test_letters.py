@@ -147,7 +147,9 @@ class Net:
         weighted = np.mean([each.weighted() for each in self.sites], axis=0, dtype=np.float64)
         held = np.empty(ELEMENTS, np.float32)
         agreed = Letters(0, held, BOUNDS)
-        agreed.agree(weighted.astype(np.float32), [each.weights for each in self.sites])
+        everyone = {i: each.weights for i, each in enumerate(self.sites)}
+        mean = weighted.astype(np.float32)
+        agreed.agree(mean, everyone, [(0, len(mean), [*everyone])])
         return held
 
 

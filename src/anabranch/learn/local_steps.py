@@ -24,6 +24,8 @@ class LocalSteps:
         period: how often it is averaged.
         average: how.
         has_numbers: whether there are any; otherwise only the order of things counts.
+        may_stop: whether an average may be refused, after which ``finish`` has to know where the
+            last one left the model.
 
     Attributes:
         steps: local steps made.
@@ -36,6 +38,7 @@ class LocalSteps:
         period: AnyPeriod,
         average: Average,
         has_numbers: bool = True,
+        may_stop: bool = False,
     ) -> None:
         self.steps = 0
         self.begun = 0
@@ -48,7 +51,7 @@ class LocalSteps:
         self._exchange_s = 0.0  # of the last average
         elements = sum(map(len, model))
         self._fragments = [slices(model, *each) for each in bounds(elements, average.fragments)]
-        asked = period.asks_moved or average.fragments > 1, period.shares
+        asked = period.asks_moved or average.fragments > 1 or may_stop, period.shares
         self._parts: list[Averaging] = []
         if has_numbers:
             self._parts = [Averaging(each, average, *asked) for each in self._fragments]

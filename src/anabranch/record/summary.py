@@ -241,7 +241,8 @@ class RunSummary:
         """
         if not any(event.step is not None for event in self.evaluated):
             return next((point.at_s for point in self.accuracy if point.accuracy >= target), None)
-        sites = len({event.site for event in self.evaluated})
+        gone = {event.site for event in self.lost if event.goes_on}
+        sites = len({event.site for event in self.evaluated} - gone)
         rule = Target(target, reached_by or self.started.reached_by, sites)
         return next((event.at_s for event in self.evaluated if rule.is_reached(event)), None)
 

@@ -31,6 +31,11 @@ class Target:
         self._sites = sites
         self._latest: dict[int, float] = {}
 
+    def lost(self, site: int) -> None:
+        """Count a site no longer that the run goes on without."""
+        self._latest.pop(site, None)
+        self._sites -= 1
+
     def is_reached(self, seen: Evaluated) -> bool:
         """Take note of what a site has seen; return whether the target is reached now."""
         if seen.step is None or self._reached_by == "first":

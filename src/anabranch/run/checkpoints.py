@@ -281,7 +281,7 @@ def check_course(scenario: Scenario, course: Course) -> None:
         )
     average, period = scenario.average, scenario.period
     steps = period.steps if isinstance(period, Every) else 1
-    if course != WHOLE and average is not None and average.delay * average.fragments > steps:
+    if course != WHOLE and average is not None and average.delay * average.fragments >= steps:
         raise ScenarioError(
             "average.delay: some average is always on its way, and a checkpoint holds none; leave "
             "--checkpoint-every and --resume out, or give a delay that ends before the next "

@@ -113,6 +113,8 @@ class RunLog:
         for event in happened:
             if isinstance(event, events.Evaluated):
                 self._stop_at_target(event)
+            elif isinstance(event, events.SiteLost) and event.goes_on and self._target is not None:
+                self._target.lost(event.site)
 
     def began(self, buffer_elements: int) -> None:
         """Write the first event; the run's clock starts."""

@@ -18,6 +18,7 @@ class LocalWork:
         period: how often it is averaged.
         average: how.
         has_numbers: whether there are any; otherwise only the order of things counts.
+        may_stop: see :class:`anabranch.learn.local_steps.LocalSteps`.
 
     Attributes:
         work: see there.
@@ -25,11 +26,16 @@ class LocalWork:
     """
 
     def __init__(
-        self, work: ServableWork, period: AnyPeriod, average: Average, has_numbers: bool = True
+        self,
+        work: ServableWork,
+        period: AnyPeriod,
+        average: Average,
+        has_numbers: bool = True,
+        may_stop: bool = False,
     ) -> None:
         self.work = work
         self._has_numbers = has_numbers
-        self.local = LocalSteps([work.model], period, average, has_numbers)
+        self.local = LocalSteps([work.model], period, average, has_numbers, may_stop)
 
     def step(self, compute_s: float) -> None:
         """Let the work use its own gradients, which its buffer holds.

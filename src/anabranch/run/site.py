@@ -230,6 +230,8 @@ async def _ready(
     gossips = None
     if scenario.gossip is not None and steps is not None:
         gossips = _gossips(scenario.gossip, scenario, steps, assigned, site, own_share)
+        if scenario.gossip.rule == "push-sum":
+            own_share = 1.0  # chunks' weights have it already
     await agent.start(transport, lanes, meter, served, elements, held_samples, gossips)
     event_buffer.begin(agent, site, scenario.sample_every_s)
     if world.strands == STRANDS_INSTEAD:
@@ -466,7 +468,9 @@ async def _averages(site: _Site, work: LocalWork, job: Job) -> None:
 
     async def take() -> None:
         nonlocal taken
-        done = await flying.popleft()
+        # Not the task itself: a cancellation would be its own, and lost where it ends just then.
+        await asyncio.wait({flying[0]})
+        done = flying.popleft().result()
         taken += 1
         agreed = await site.off_the_loop(partial(work.take, done.seconds))
         sum_of = None if agreed is None else await site.off_the_loop(partial(site.check, agreed))
@@ -547,10 +551,12 @@ async def _gossip(site: _Site, work: LocalWork, scenario: Scenario) -> None:
     await gossiping.finish()
     await site.agent.gather(b"")  # after which no letters come
     gossiping.end()
+    told = await site.agent.gather(gossiping.weights)  # before: who is lost later may contribute
+    weights = dict(zip(told.members, told.values, strict=True))
     elements = await site.off_the_loop(gossiping.contribution)
     done = await site.exchange(1, elements)
-    weights = await site.agent.gather(gossiping.weights)
-    agreed = await site.off_the_loop(partial(gossiping.agree, elements, weights.values))
+    agree = partial(gossiping.agree, elements, weights, done.contributions)
+    agreed = await site.off_the_loop(agree)
     await site.agent.round_ended(done, await site.off_the_loop(partial(site.check, agreed)))
     if site.assigned.learns:
         await site.evaluate(1, steps.steps)

@@ -151,7 +151,10 @@ def local_work(assigned: Assignment, scenario: Scenario) -> LocalWork:
             'of every step: period = {kind = "every-step"}'
         )
     assert isinstance(work, _Training | _Exchanging | _Sized | ServableOwnWork)
-    return LocalWork(work, scenario.period, scenario.average or Average(), assigned.learns)
+    stop = scenario.stop
+    may_stop = scenario.gossip is None and (stop.after_s is not None or stop.at_target)
+    average = scenario.average or Average()
+    return LocalWork(work, scenario.period, average, assigned.learns, may_stop)
 
 
 def servable(work: Work, scenario: Scenario) -> ServableWork:

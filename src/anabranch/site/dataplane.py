@@ -704,7 +704,7 @@ class DataPlane:
         self._check(hello, connection, (hello.source, self.config.site))
         strands = self._inbound.setdefault(hello.source, {})
         if hello.strand in strands:
-            if self._letters is None:
+            if self._letters is None and not self._has_gossiped:
                 raise _not_a_strand(hello, connection)
             strands[hello.strand].close()  # it has broken, and only the neighbour knows yet
         strands[hello.strand] = connection

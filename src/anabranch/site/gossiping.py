@@ -7,12 +7,19 @@ it, or from some sites, goes on with the others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage
-from anabranch.net.messages import AnyMessage, LetterEnds, LetterTaken, Message, StepsKnown
+from anabranch.net.messages import (
+    AnyMessage,
+    Contribution,
+    LetterEnds,
+    LetterTaken,
+    Message,
+    StepsKnown,
+)
 from anabranch.overlay import Overlay
 from anabranch.period import Gossip, VectorClock
 from anabranch.site.actions import LetterCut, LetterHere
@@ -23,6 +30,7 @@ from anabranch.site.letters import Letters
 _MOST_COPIES = 2
 _AGAIN_S = 0.5  # after which a broken lane is made again; twice as long each time, up to
 _LONGEST_AGAIN_S = 30.0
+_MOST_DOUBLINGS = 10
 _LEAST_DRAIN_S = 10.0
 _DRAIN_ROUND_TRIPS = 20
 _LATE = 3.0  # times the usual, after which a letter's answer is late
@@ -72,6 +80,8 @@ class Gossiping:
         self._tries: dict[int, int] = {}  # to make one, since something came from there
         self._gone: set[int] = set()
         self._is_stopping = False
+        self._tells = False  # what it knows of steps, in a moment
+        self._told: dict[int, tuple[int, ...]] = {}  # what each neighbour was told last
         self._is_idle = False  # nothing but gossip changes the model
         self.is_finished = False
 
@@ -86,7 +96,7 @@ class Gossiping:
         self._rest()
         while not self._clock.may_step() and not self._is_stopping:
             self._heard.clear()
-            await self._heard.wait()
+            await self._plane.unless_failed(self._heard.wait())
         self._is_idle = False
         return not self._is_stopping
 
@@ -116,7 +126,7 @@ class Gossiping:
             other
             for other in self._letters.awaited
             if self._loop.time() - self._sent_s[other] > _LATE * 2 * self._latencies_s[other]
-        }
+        } | self._broken
         may_be = {
             other: latency_s
             for other, latency_s in self._latencies_s.items()
@@ -150,7 +160,7 @@ class Gossiping:
             async with asyncio.timeout(longest_s):
                 while self._letters.owes or {*self._letters.awaited} - self._gone:
                     self._heard.clear()
-                    await self._heard.wait()
+                    await self._plane.unless_failed(self._heard.wait())
         except TimeoutError:
             pass  # those are cut off: what was sent to them is on its way, or lost with its lane
 
@@ -172,22 +182,40 @@ class Gossiping:
         """The weights of this site's chunks."""
         return self._letters.weights.tobytes()
 
-    def agree(self, mean: Floats, weights: Sequence[bytes]) -> Floats:
-        """Make the model the weighted mean of all sites' models; return it.
+    def agree(
+        self, mean: Floats, weights: Mapping[int, bytes], contributions: Sequence[Contribution]
+    ) -> Floats:
+        """Make the model the weighted mean of sites' models; return it.
 
         Args:
-            mean: of what all have contributed, shape (elements,).
-            weights: of all sites.
+            mean: of what they have contributed, shape (elements,).
+            weights: by site.
+            contributions: whose are in which elements; empty where all sites' are in all.
         """
-        return self._letters.agree(mean, [np.frombuffer(each) for each in weights])
+        numbers = {site: np.frombuffer(each) for site, each in weights.items()}
+        whole = [Contribution(0, len(mean), tuple(weights))]
+        parts = [(each.start, each.stop, each.sites) for each in contributions or whole]
+        return self._letters.agree(mean, numbers, parts)
 
     def _longest_round_trip_s(self) -> float:
         return 2 * max(self._latencies_s.values(), default=0.0)
 
     def _tell_steps(self) -> None:
+        """Let neighbours know what this site knows of others' steps: once, of all that comes now.
+
+        Where there is no bound, no site need know.
+        """
+        if self._gossip.most_ahead is not None and not self._tells:
+            self._tells = True
+            self._loop.call_soon(self._tell)
+
+    def _tell(self) -> None:
+        self._tells = False
         known = StepsKnown(self._clock.known)
         for neighbour in self._latencies_s:
-            self._post(neighbour, known)
+            if self._told.get(neighbour) != known.steps:
+                self._told[neighbour] = known.steps
+                self._post(neighbour, known)
 
     def _post(self, neighbour: int, message: Message) -> None:
         """Say something to a neighbour; where its lane is broken, ``_again`` will."""
@@ -246,14 +274,15 @@ class Gossiping:
         """
         tries = self._tries[neighbour] = self._tries.get(neighbour, 0) + 1
         self._broken.add(neighbour)
-        wait_s = min(_LONGEST_AGAIN_S, _AGAIN_S * 2 ** (tries - 1))
+        wait_s = min(_LONGEST_AGAIN_S, _AGAIN_S * 2 ** min(tries - 1, _MOST_DOUBLINGS))
         self._loop.call_later(wait_s, self._again, neighbour)
 
     def _again(self, neighbour: int) -> None:
         self._broken.discard(neighbour)
         if neighbour in self._gone or self.is_finished:
             return
-        self._plane.say(neighbour, StepsKnown(self._clock.known))
+        if self._gossip.most_ahead is not None:
+            self._plane.say(neighbour, StepsKnown(self._clock.known))
         for number, is_answer in self._letters.to_confirm(neighbour):
             self._plane.say(neighbour, LetterTaken(number, is_answer))
         ended = self._letters.cut_short(neighbour)

@@ -35,7 +35,7 @@ add up.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -129,6 +129,7 @@ class Letters:
         self._numbers: dict[int, int] = {}  # of the latest letter to each
         self._coming: dict[int, _Coming] = {}  # by neighbour
         self._answers: dict[tuple[int, int], dict[int, Send]] = {}  # by neighbour and letter
+        self._gone: set[int] = set()  # from whom nothing is taken any more
 
     # --- what is sent
 
@@ -296,6 +297,8 @@ class Letters:
         least = 0.0 if message.is_answer else math.ulp(0.0)
         if not (least <= message.weight <= most and 0 <= message.steps <= _MOST_STEPS):
             raise MalformedMessage(f"a letter of weight {message.weight} after {message.steps}")
+        if sender in self._gone:
+            return Receipt(message, owner=self)
         if message.is_answer:
             self._check_answer(message)
         if not self._is_news(message) or not self._arithmetic.has_numbers:
@@ -327,6 +330,10 @@ class Letters:
         """Take in a chunk all of which is there; say when its letter, or its answer, is."""
         message = receipt.message
         assert isinstance(message, Letter)
+        if message.path[0] in self._gone:
+            if isinstance(receipt.into, np.ndarray):
+                self._scratch.give(receipt.into)
+            return []
         values: Floats | None = None
         if receipt.target is not None:
             values = self._arithmetic.values(receipt.target)
@@ -340,6 +347,8 @@ class Letters:
         sender, chunk = message.path[0], message.chunk
         coming = self._coming[sender]
         if message.exchange > coming.number:
+            # Its sender has let go of the one before: who confirms nothing does not fill memory.
+            self._answers.pop((sender, coming.number), None)
             coming.number, coming.chunks = message.exchange, set()
         if is_news:
             coming.chunks.add(chunk)
@@ -402,7 +411,8 @@ class Letters:
         return here
 
     def forget(self, neighbour: int) -> None:
-        """Begin anew with a neighbour: another process is there, or none."""
+        """Take nothing from a neighbour any more, and await nothing: it is gone."""
+        self._gone.add(neighbour)
         self._coming.pop(neighbour, None)
         self._written.pop(neighbour, None)
         self._numbers.pop(neighbour, None)
@@ -437,15 +447,24 @@ class Letters:
             np.multiply(self._model[begin:end], np.float32(weight), out=found[begin:end])
         return found
 
-    def agree(self, mean: Floats, weights: Sequence[npt.NDArray[np.float64]]) -> Floats:
-        """Make the model the weighted mean of all sites' models; return it.
+    def agree(
+        self,
+        mean: Floats,
+        weights: Mapping[int, npt.NDArray[np.float64]],
+        parts: Sequence[tuple[int, int, Sequence[int]]],
+    ) -> Floats:
+        """Make the model the weighted mean of sites' models; return it.
 
         Args:
-            mean: of what all sites' ``weighted`` returned, shape (elements,).
-            weights: of their chunks, each of shape (chunks,).
+            mean: of what their ``weighted`` returned, shape (elements,).
+            weights: of each site's chunks, shape (chunks,), by site.
+            parts: which sites' are in which elements: from, to, and whose; together all elements.
         """
-        of_chunks = np.mean(weights, axis=0)
-        for (begin, end), weight in zip(self._bounds, of_chunks, strict=True):
-            np.divide(mean[begin:end], np.float32(weight), out=self._model[begin:end])
-        self.weights[:] = of_chunks
+        for start, stop, sites in parts:
+            of_chunks = np.mean([weights[site] for site in sites], axis=0)
+            for chunk, (begin, end) in enumerate(self._bounds):
+                first, last = max(begin, start), min(end, stop)
+                if first < last:
+                    weight = self.weights[chunk] = of_chunks[chunk]
+                    np.divide(mean[first:last], np.float32(weight), out=self._model[first:last])
         return self._model
