@@ -104,7 +104,7 @@ def test_a_site_whose_model_has_moved_calls_the_others(tmp_path: Path) -> None:
         by_site[step.site] += 1
     assert done.checksums_agree
     assert by_site[2] < by_site[0]
-    assert max(by_site) < 6 * 50, "nobody called"
+    assert max(by_site) < 6 * 50, "no site called the others"
 
 
 def test_a_delay_hides_the_exchange(tmp_path: Path) -> None:

@@ -311,4 +311,4 @@ def test_letters_of_a_site_that_is_given_up_are_thrown_away(ground: Ground) -> N
         'fault = [{kind = "disconnect", site = "site1", at_s = 0.5, for_s = 60.0}]'
     )
     done, _ = run(ground, COMPLETE, ground.scenario(more, 600, rate=0.0, apart=1.0))
-    assert done.total_s < 25.0  # nobody waits for its answers
+    assert done.total_s < 25.0  # no site waits for its answers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 FINISHED = 1 << 53
-"""The steps of a site that makes no more: nobody waits for it."""
+"""The steps of a site that makes no more: no other site waits for it."""
 
 
 class VectorClock:

@@ -22,7 +22,7 @@ the sum of the weights.
 **Plain.** A chunk becomes the mean of itself and what has come, each counting alike.
 
 **Loss, repetition, order.** Chunks may come in any order. A letter or answer of which a chunk may
-be lost, as its connection has broken, is sent again, whole; of each each chunk counts once. A site
+be lost, as its connection has broken, is sent again, whole, and each of its chunks counts once. A site
 has one letter to each neighbour on its way, and keeps what it wrote until it has come. Where that
 takes too much memory it keeps the oldest no longer: what was not sent of it is taken back, and what
 was sent comes, unless its connection breaks. Only what is lost then moves the mean.
