@@ -22,10 +22,10 @@ the sum of the weights.
 **Plain.** A chunk becomes the mean of itself and what has come, each counting alike.
 
 **Loss, repetition, order.** Chunks may come in any order. A letter or answer of which a chunk may
-be lost, as its connection has broken, is sent again, whole, and each of its chunks counts once. A site
-has one letter to each neighbour on its way, and keeps what it wrote until it has come. Where that
-takes too much memory it keeps the oldest no longer: what was not sent of it is taken back, and what
-was sent comes, unless its connection breaks. Only what is lost then moves the mean.
+be lost, as its connection has broken, is sent again, whole, and each of its chunks counts once. A
+site has one letter to each neighbour on its way, and keeps what it wrote until it has come. Where
+that takes too much memory it keeps the oldest no longer: what was not sent of it is taken back, and
+what was sent comes, unless its connection breaks. Only what is lost then moves the mean.
 
 **Age.** A merge rule may let a letter count less, by the steps that its model is behind this
 site's. In push-sum, what is not used of its weight falls to this site's own model, so that weights
