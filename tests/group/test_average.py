@@ -228,7 +228,8 @@ def test_sites_that_have_finished_do_not_call_the_others(groups: tuple[Group, ..
 
     begun = at_each(groups, run)
     assert begun == [begun[0]] * SITES
-    assert begun[0] <= 6
+    # One of two sites has made ten steps before each, of forty; and the last one of all.
+    assert begun[0] <= 2 * 40 // 10 + 1
 
 
 def test_one_that_moves_calls_where_another_has_finished_first(groups: tuple[Group, ...]) -> None:
