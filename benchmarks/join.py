@@ -18,8 +18,8 @@ meanwhile, and go first.
 A virtual machine may give memory that is free for some seconds back to its host, and wait for each
 page that it needs again. The machine of our figures does: an array of 244 MB is copied in 0.02 s
 where memory was in use a second ago, in 0.5 s where it was not, and here three sites copy one and a
-fourth receives it. With `--backed` a further process touches and frees memory each second, so that
-there is always as much as the sites need; the figure then is of the join alone.
+fourth receives it. With `--backed` sites keep what they free, by settings of their allocator, and
+have touched as much as they will need before they begin; the figure then is of the join alone.
 """
 
 from __future__ import annotations
@@ -49,7 +49,13 @@ RATE_MBPS = 400.0
 ELEMENTS = 61_000_000
 ROUNDS, ROUNDS_AFTER = 4, 9  # before the newcomer is started, and after it was let in
 START_S = 300.0
-BACKED_S = 1.0  # between touching free memory and doing so again; it is given back after two or so
+COPIES = 5  # of the state, that a site has room for where memory is to be backed
+# glibc: one arena, which grows and never shrinks, for all sizes.
+KEEPS_MEMORY = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+}
 TOKEN = "join"
 
 
@@ -59,10 +65,14 @@ def overlay(rate_bps: float) -> Overlay:
     return Overlay("four sites", sites, links)
 
 
-def take_part(name: str, scheduler: str, address: str, elements: int, compute_s: float) -> None:
+def take_part(
+    name: str, scheduler: str, address: str, elements: int, compute_s: float, is_backed: bool
+) -> None:
     """Be one site; print a line for each round."""
     import anabranch
 
+    if is_backed:
+        np.ones(COPIES * elements, np.float32)
     weights = np.zeros(elements, np.float32)
     gradient = np.ones(elements, np.float32)
     with anabranch.join(scheduler, name, host=address, insecure=True) as group:
@@ -82,13 +92,6 @@ def take_part(name: str, scheduler: str, address: str, elements: int, compute_s:
             print(json.dumps(line | {"got": state is not None}), flush=True)
 
 
-def keep_backed(elements: int) -> None:
-    """Touch and free twice as much memory as all sites' states need, for ever."""
-    while True:
-        np.ones(2 * SITES * elements, np.float32)
-        time.sleep(BACKED_S)
-
-
 def measure_copy_s(elements: int) -> float:
     """Return what a copy takes into memory that nothing touched for some seconds."""
     array = np.ones(elements, np.float32)
@@ -100,10 +103,6 @@ def measure_copy_s(elements: int) -> float:
 
 def run_once(elements: int, rate_bps: float, compute_s: float, is_backed: bool) -> dict[str, Any]:
     with ExitStack() as stack:
-        if is_backed:
-            keeper = subprocess.Popen([sys.executable, __file__, "--keep-backed", str(elements)])
-            stack.callback(keeper.wait)
-            stack.callback(keeper.kill)
         copy_s = measure_copy_s(elements)
         network = overlay(rate_bps)
         wan = stack.enter_context(emulated(network))
@@ -125,10 +124,10 @@ def run_once(elements: int, rate_bps: float, compute_s: float, is_backed: bool) 
             told = [f"site-{site}", address, wan.addresses[site], str(elements), str(compute_s)]
             process = wan.popen(
                 site,
-                [sys.executable, __file__, "--site", *told],
+                [sys.executable, __file__, "--site", *told, *(["--backed"] if is_backed else [])],
                 stdout=subprocess.PIPE,
                 text=True,
-                env=environment,
+                env=environment | (KEEPS_MEMORY if is_backed else {}),
             )
 
             def follow() -> None:
@@ -187,15 +186,14 @@ def main() -> None:
     parser.add_argument("--compute-s", type=float, default=0.0, help="of a step")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--dry", action="store_true", help="write no file")
-    parser.add_argument("--backed", action="store_true", help="keep free memory backed")
+    parser.add_argument("--backed", action="store_true", help="let sites keep what they free")
     parser.add_argument("--site", nargs=5, help=argparse.SUPPRESS)
-    parser.add_argument("--keep-backed", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.keep_backed:
-        keep_backed(options.keep_backed)
     if options.site:
         name, scheduler, address, elements, compute_s = options.site
-        take_part(name, scheduler, address, int(elements), float(compute_s))
+        take_part(
+            *(name, scheduler, address, int(elements), float(compute_s), options.backed),
+        )
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends what was started
     runs, rate_bps = [], 1e6 * options.rate_mbps
