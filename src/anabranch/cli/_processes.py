@@ -168,7 +168,7 @@ def scheduler(
             raise typer.BadParameter(
                 f"--listen {listen}: with --standby give a port, where sites look for either"
             )
-        _serve_group(service, address, log, credentials, journal, standby)
+        _serve_group(service, address, log, credentials, journal, standby, stop_with_stdin)
         return
     from anabranch.run.control import run_scheduler
 
@@ -283,10 +283,14 @@ def _serve_group(
     credentials: Credentials | None,
     journal: Path | None,
     standby: bool,
+    stop_with_stdin: bool,
 ) -> None:
     from anabranch.group._serve import serve
 
-    serve(service, _token(), address, log, _listening, _say, credentials, journal, standby)
+    serve(
+        *(service, _token(), address, log, _listening, _say, credentials, journal, standby),
+        stop_with_stdin,
+    )
 
 
 def _listening(at: Address) -> None:

@@ -29,7 +29,7 @@ from anabranch.group._thread import LoopThread
 from anabranch.learn.averaging import Outer
 from anabranch.net import addresses
 from anabranch.net.errors import PeerError, RunAborted
-from anabranch.net.messages import Admitted, Proceed
+from anabranch.net.messages import Admitted, Gathered, Proceed
 from anabranch.net.network import Address
 from anabranch.net.silence import LANE_HEARTBEAT_S
 from anabranch.net.tcp import CONTROL_SILENCE_S, LANE_SILENCE_S, TcpNetwork, lane_network
@@ -55,6 +55,9 @@ T = TypeVar("T")
 
 OPS = {"mean": Op.MEAN, "sum": Op.SUM, "max": Op.MAX}
 _NOT_IN = "this site joins a group that goes on; call group.admit(...) first"
+_TOO_LARGE = (
+    "the value has {} bytes, at most {} are gathered; exchange tensors by all_reduce or broadcast"
+)
 _MOST_TOLD = 2000  # characters of an error that others are told
 _REMEMBERED = 64  # exchanges of which `stats` tells
 
@@ -120,6 +123,15 @@ class Handle:
             self._finished = True
             self._left(done.members)
             self._tensors.finish()
+
+    def on_done(self, call: Callable[[Handle], None]) -> None:
+        """Have this called once ``wait`` would return at once, or raise.
+
+        Args:
+            call: with this handle; in the group's thread, where it must not wait for anything else,
+                or at once in the caller's if that is already so.
+        """
+        self._future.add_done_callback(lambda _: call(self))
 
     @property
     def contributors(self) -> tuple[tuple[int, int, tuple[str, ...]], ...] | None:
@@ -316,14 +328,39 @@ class Group:
         except OverflowError as error:
             raise ValueError(f"the value cannot be gathered: {error}") from None
         if len(data) > MOST_GATHERED_BYTES:
-            raise ValueError(
-                f"the value has {len(data)} bytes, at most {MOST_GATHERED_BYTES} are gathered; "
-                "exchange tensors by all_reduce or broadcast"
-            )
-        agent = self._member.agent_for_exchanges()
-        gathered = self._member.thread.run(_ending(agent.gather(data, self._channel)))
+            raise ValueError(_TOO_LARGE.format(len(data), MOST_GATHERED_BYTES))
+        gathered = self._member.thread.run(self._gather(data))
         self._are_left(self._admissions, gathered.members)
         return [msgspec.msgpack.decode(each) for each in gathered.values]
+
+    def begin_gather(self, data: bytes) -> Future[dict[str, bytes]]:
+        """Gather every member's bytes, without waiting for them.
+
+        Args:
+            data: of this site, at most 1 MiB.
+
+        Returns:
+            A future of the members' bytes by name, which fails as ``all_gather`` does; what is
+            chained to it runs in the group's thread.
+
+        Raises:
+            ValueError: there are more bytes.
+        """
+        if len(data) > MOST_GATHERED_BYTES:
+            raise ValueError(_TOO_LARGE.format(len(data), MOST_GATHERED_BYTES))
+        gathering, admissions = self._gather(data), self._admissions
+
+        async def gather() -> dict[str, bytes]:
+            gathered = await gathering
+            self._are_left(admissions, gathered.members)
+            names = [self._names[site] for site in gathered.members]
+            return dict(zip(names, gathered.values, strict=True))
+
+        return self._member.begin(gather(), is_awaited=True)
+
+    def _gather(self, data: bytes) -> Coroutine[Any, Any, Gathered]:
+        agent = self._member.agent_for_exchanges()
+        return _ending(agent.gather(data, self._channel))
 
     def barrier(self) -> None:
         """Return when every member has called it.

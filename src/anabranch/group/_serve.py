@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +22,7 @@ from anabranch.group._settings import Settings, dumps
 from anabranch.net.addresses import is_loopback
 from anabranch.net.errors import RunAborted
 from anabranch.net.network import Address, Network
+from anabranch.net.stdin import at_end_of_stdin
 from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork
 from anabranch.net.tls import Credentials
 from anabranch.overlay import Overlay
@@ -310,6 +312,7 @@ def serve(
     credentials: Credentials | None = None,
     journal_path: Path | None = None,
     stands_by: bool = False,
+    stop_with_stdin: bool = False,
 ) -> None:
     """Serve one group over TCP until every site has left.
 
@@ -327,6 +330,8 @@ def serve(
         journal_path: the journal, which is made if there is none; None for none.
         stands_by: whether to wait while another scheduler has the journal. Once that has ended its
             group, nothing is left to do.
+        stop_with_stdin: whether the group ends when standard input closes, with the process that
+            holds its other end.
 
     Raises:
         RunAborted: the group ended early; says who or what caused it.
@@ -349,7 +354,11 @@ def serve(
             log_path = _next_free(log_path)  # the one before has its own, up to where it stopped
             say(f"events go to {log_path}")
         log = None if log_path is None else stack.enter_context(EventLog.create(log_path))
-        asyncio.run(_serve(service, token, listen, log, listening, say, credentials, journal))
+        asyncio.run(
+            _serve(
+                service, token, listen, log, listening, say, credentials, journal, stop_with_stdin
+            )
+        )
 
 
 def _journal(path: Path, stands_by: bool, say: Callable[[str], None]) -> tuple[FileJournal, bool]:
@@ -376,6 +385,7 @@ async def _serve(
     say: Callable[[str], None],
     credentials: Credentials | None,
     journal: FileJournal | None,
+    stop_with_stdin: bool,
 ) -> None:
     console = Console([site.name for site in service.overlay.sites], say)
     group_log = GroupLog(service, service.plan(service.believed()), log, console)
@@ -386,6 +396,8 @@ async def _serve(
         loop.add_signal_handler(number, scheduler.abort, "the scheduler was interrupted")
     if journal is not None:
         loop.add_signal_handler(signal.SIGTERM, scheduler.abandon)
+    if stop_with_stdin:
+        at_end_of_stdin(partial(scheduler.abort, "the process that started the scheduler is gone"))
     listening(await scheduler.listen(listen))
     console.listening()
     try:

@@ -22,6 +22,7 @@ from anabranch import plan as plans
 from anabranch.net.addresses import is_loopback
 from anabranch.net.errors import RunAborted
 from anabranch.net.network import Address, Network
+from anabranch.net.stdin import at_end_of_stdin
 from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork
 from anabranch.net.tls import Credentials
 from anabranch.overlay import Overlay
@@ -35,7 +36,6 @@ from anabranch.run.checkpoints import WHOLE, Course, Job, check_course
 from anabranch.run.faults import Scripted, play
 from anabranch.run.scenario import Scenario, check_real, script_of, with_compute_times
 from anabranch.run.scenario.tasks import Exchange, Own
-from anabranch.run.stdin import at_end_of_stdin
 from anabranch.run.work import buffer_elements, describe
 from anabranch.scheduler.awareness import Awareness
 from anabranch.scheduler.channels import Chunking, Dispatching

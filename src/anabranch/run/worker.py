@@ -20,6 +20,7 @@ from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
 from anabranch.net.shaping import Course, ShapedNetwork
 from anabranch.net.silence import LANE_HEARTBEAT_S
+from anabranch.net.stdin import at_end_of_stdin
 from anabranch.net.tcp import CONTROL_SILENCE_S, LANE_SILENCE_S, TcpNetwork, strands_of, suits
 from anabranch.net.tls import Credentials
 from anabranch.overlay import Link, Overlay
@@ -27,7 +28,6 @@ from anabranch.run.checkpoints import Files
 from anabranch.run.faults import Kill, Pause, Scripted, link_factors, play
 from anabranch.run.scenario import Scenario, compute_model, script_of
 from anabranch.run.site import Passing, take_part
-from anabranch.run.stdin import at_end_of_stdin
 from anabranch.scheduler.server import LIMITS as CONTROL_LIMITS
 from anabranch.site.dataplane import LIMITS as DATA_LIMITS
 

@@ -1,0 +1,274 @@
+"""How the ranks of a process group find one another as sites of a group: over torch's store."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+from torch._C import _distributed_c10d as c10d
+
+from anabranch.group import Group, join
+from anabranch.net import addresses
+from anabranch.net.errors import RunAborted
+
+BackendOptions: Any = c10d.Backend.Options
+_VARIABLE = "ANABRANCH_{}"
+_END_S = 10.0  # for a scheduler to end by itself
+
+
+class Options(BackendOptions):  # type: ignore[misc]
+    """How a process group's ranks become sites: ``init_process_group(..., pg_options=Options())``.
+
+    An argument that is not given is taken from the environment, ``ANABRANCH_OVERLAY`` and so on,
+    so that a script changes nothing but the backend's name.
+
+    Args:
+        overlay: the network between ranks: a file or a built-in overlay's name. Rank i is its
+            site i unless ranks name themselves by ``site``. Not given, all pairs are taken for
+            equal until they are measured.
+        site: this rank's name in the overlay; given by all ranks or by none.
+        route: where aggregates travel, as for ``anabranch scheduler --route``.
+        log: the event log that rank 0's scheduler creates; of a second group, with a number.
+        scheduler: host:port of a scheduler that runs already; else rank 0 starts one.
+        token: of that scheduler; a fresh secret goes through the store otherwise.
+        host: where this rank takes connections; otherwise the address from which it reaches the
+            store, or this machine alone where the store is on it.
+        tls: the folder of this rank's certificate and key, whose name is its site's. Rank 0's also
+            has the scheduler's, in ``scheduler/`` beside it.
+        insecure: allow addresses off this machine without that; ``1`` in the environment.
+    """
+
+    def __init__(
+        self,
+        *,
+        overlay: str | None = None,
+        site: str | None = None,
+        route: str | None = None,
+        log: str | None = None,
+        scheduler: str | None = None,
+        token: str | None = None,
+        host: str | None = None,
+        tls: str | None = None,
+        insecure: bool | None = None,
+    ) -> None:
+        super().__init__("anabranch", timedelta(minutes=30))
+        self.overlay = _given("overlay", overlay)
+        self.site = _given("site", site)
+        self.route = _given("route", route)
+        self.log = _given("log", log)
+        self.scheduler = _given("scheduler", scheduler)
+        self.token = _given("token", token)
+        self.host = _given("host", host)
+        self.tls = _given("tls", tls)
+        said = _given("insecure", None) or "0"
+        if said not in ("0", "1"):
+            raise ValueError(f"$ANABRANCH_INSECURE is {said!r}, must be 0 or 1")
+        self.insecure = said == "1" if insecure is None else insecure
+
+
+def _given(name: str, value: str | None) -> str | None:
+    return value if value is not None else os.environ.get(_VARIABLE.format(name.upper())) or None
+
+
+@dataclass(frozen=True)
+class Met:
+    """A group that ranks have made.
+
+    Args:
+        group: as this rank holds it.
+        names: of the sites, by rank.
+        scheduler: the process, where this rank started it.
+    """
+
+    group: Group
+    names: tuple[str, ...]
+    scheduler: subprocess.Popen[str] | None
+
+    def close(self) -> None:
+        """Leave the group, and end its scheduler once all have left."""
+        try:
+            self.group.close()
+        finally:
+            if self.scheduler is not None:
+                end(self.scheduler)
+
+
+def end(scheduler: subprocess.Popen[str]) -> None:
+    """Wait until a scheduler that was started here has ended; in the end, end it."""
+    assert scheduler.stdin is not None
+    try:
+        scheduler.wait(_END_S)  # by itself, when the last site has left
+    except subprocess.TimeoutExpired:
+        scheduler.stdin.close()
+        try:
+            scheduler.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            scheduler.kill()
+            scheduler.wait()
+    finally:
+        for stream in (scheduler.stdin, scheduler.stdout):
+            if stream is not None:
+                stream.close()
+
+
+def meet(store: Any, rank: int, size: int, options: Options, timeout: timedelta) -> Met:
+    """Make a group of all ranks.
+
+    Args:
+        store: that all ranks share, for this group alone.
+        rank: of this process, in [0, size).
+        size: how many ranks there are.
+        options: this rank's.
+        timeout: how long to wait for the others.
+
+    Raises:
+        ValueError: options that cannot be, or do not fit others'; says which.
+        RunAborted: the scheduler does not start, or refuses this rank.
+    """
+    names = _names(store, rank, size, options)
+    scheduler = None
+    reached_at = _reached_at(store) if options.host is None else options.host
+    if rank == 0:
+        try:
+            scheduler, said = _scheduler(names, options, reached_at)
+        except (RunAborted, ValueError) as error:
+            store.set("scheduler", msgspec.json.encode(["", "", str(error)]))
+            raise
+        store.set("scheduler", msgspec.json.encode(said))
+    try:
+        address, token, wrong = msgspec.json.decode(store.get("scheduler"))
+        if wrong:
+            raise RunAborted(f"rank 0 has no scheduler: {wrong}")
+        group = join(
+            address,
+            names[rank],
+            token=options.token or token,
+            host=reached_at,
+            tls=options.tls,
+            insecure=options.insecure,
+            patience_s=timeout.total_seconds(),
+        )
+    except BaseException:
+        if scheduler is not None:
+            scheduler.kill()
+            end(scheduler)
+        raise
+    return Met(group, names, scheduler)
+
+
+def _names(store: Any, rank: int, size: int, options: Options) -> tuple[str, ...]:
+    """Return the sites' names by rank, the same at every rank."""
+    store.set(f"site{rank}", (options.site or "").encode())
+    said = [store.get(f"site{each}").decode() for each in range(size)]
+    if any(said) and not all(said):
+        raise ValueError(
+            f"rank {said.index('')} does not name its site and others do; set $ANABRANCH_SITE for "
+            "all ranks or for none"
+        )
+    for name in said:
+        if name and said.count(name) > 1:
+            one = said.index(name)
+            raise ValueError(
+                f"ranks {one} and {said.index(name, one + 1)} both say that they are site {name!r}"
+            )
+    # Ranks read no file: all have the overlay from the one that starts the scheduler.
+    if rank == 0:
+        names = said if all(said) else _overlay_names(size, options)
+        store.set("names", msgspec.json.encode(names))
+    found: list[str] = msgspec.json.decode(store.get("names"))
+    if isinstance(found, str):
+        raise ValueError(found)
+    return tuple(found)
+
+
+def _overlay_names(size: int, options: Options) -> list[str] | str:
+    """Return the names of an overlay's sites, or what is wrong with it."""
+    if options.overlay is None:
+        return [f"rank{each}" for each in range(size)]
+    from anabranch import overlay as overlays
+
+    try:
+        sites = overlays.load(options.overlay).sites
+    except (ValueError, OSError) as error:
+        return f"overlay {options.overlay}: {error}"
+    if len(sites) != size:
+        return (
+            f"overlay {options.overlay} has {len(sites)} sites and there are {size} ranks; each "
+            "rank is one site"
+        )
+    return [site.name for site in sites]
+
+
+def _scheduler(
+    names: Sequence[str], options: Options, host: str
+) -> tuple[subprocess.Popen[str] | None, list[str]]:
+    """Start a scheduler, unless one is given; return it, and its address, token and no error."""
+    if options.scheduler is not None:
+        if not options.token:
+            raise ValueError("a scheduler is given and no token; set $ANABRANCH_TOKEN to its own")
+        return None, [options.scheduler, "", ""]
+    token = options.token or secrets.token_hex(16)
+    command = [sys.executable, "-m", "anabranch", "scheduler", "--stop-with-stdin"]
+    command += ["--listen", addresses.show((host, 0)), "--least-sites", str(len(names))]
+    if options.overlay is not None:
+        command += ["--overlay", options.overlay]
+    else:
+        command += ["--sites", ",".join(names)]
+    if options.route is not None:
+        command += ["--route", options.route]
+    if options.log is not None:
+        command += ["--log", str(_free(Path(options.log)))]
+    if options.tls is not None:
+        command += ["--tls", str(Path(options.tls).parent / "scheduler")]
+    elif options.insecure:
+        command += ["--insecure"]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "ANABRANCH_TOKEN": token},
+        start_new_session=True,  # an interrupt of the terminal is for the ranks, who leave it then
+        text=True,
+    )
+    assert process.stdout is not None
+    address = process.stdout.readline().strip()
+    if not address:
+        process.wait()
+        end(process)
+        raise RunAborted(
+            f"its process ended with status {process.returncode} before it listened; what it "
+            "printed says why"
+        )
+    return process, [address, token, ""]
+
+
+def _free(path: Path) -> Path:
+    """Return this path, or one with a number behind its name that no file has."""
+    number, free = 1, path
+    while free.exists():
+        number += 1
+        free = path.with_stem(f"{path.stem}-{number}")
+    return free
+
+
+def _reached_at(store: Any) -> str:
+    """Return the address of this machine from which its store is reached."""
+    while isinstance(store, c10d.PrefixStore):
+        store = store.underlying_store
+    host = store.host if isinstance(store, c10d.TCPStore) else "127.0.0.1"
+    if host == "localhost" or addresses.is_loopback(host):
+        return "127.0.0.1"
+    found = socket.getaddrinfo(host, store.port, type=socket.SOCK_DGRAM)
+    family, kind, _, _, where = found[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(where)  # sends nothing: the kernel looks up its way there
+        return cast(str, probe.getsockname()[0])

@@ -1,0 +1,230 @@
+"""What a collective returns: a ``torch.distributed.Work`` that the group's thread completes."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import nullcontext
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from anabranch.group import Handle
+
+_cuda: Any = torch.cuda
+Begun = tuple[Handle, Callable[[], None]]
+
+
+class Work(dist.Work):
+    """A collective that is under way.
+
+    Its future always succeeds, with ``(True, tensors)`` or ``(False, error)``: one that fails by
+    ``set_exception`` crashes DDP's backward pass. ``get_future`` unwraps it.
+
+    Args:
+        what: for messages, such as ``all_reduce``.
+        timeout: how long ``wait`` waits if not told.
+        devices: of the tensors that are not on the CPU.
+    """
+
+    def __init__(self, what: str, timeout: timedelta, devices: Sequence[torch.device] = ()) -> None:
+        super().__init__()
+        self._what = what
+        self._timeout = timeout
+        self._is_done = threading.Event()
+        self._error: BaseException | None = None
+        self._tensors: list[torch.Tensor] = []
+        self._base: Any = torch.futures.Future(devices=list(devices))
+
+    def succeed(self, tensors: list[torch.Tensor]) -> None:
+        """The tensors hold the result."""
+        self._tensors = tensors
+        self._base.set_result((True, tensors))
+        self._is_done.set()
+
+    def fail(self, error: BaseException) -> None:
+        """There is no result."""
+        self._error = error
+        self._base.set_result((False, error))
+        self._is_done.set()
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Return once the tensors hold the result.
+
+        Raises:
+            RuntimeError: it is not done in time.
+            ExchangeError, RunAborted: as for the group's call.
+        """
+        limit = timeout if timeout > timedelta(0) else self._timeout
+        if not self._is_done.wait(limit.total_seconds()):
+            raise RuntimeError(
+                f"{self._what} has not ended in {limit.total_seconds():g} s: a rank has not called "
+                "it, or the links carry it more slowly; give init_process_group a longer timeout="
+            )
+        _unwrap(self._base)
+        return True
+
+    def is_completed(self) -> bool:
+        """Return whether ``wait`` would return, or raise, at once."""
+        return self._is_done.is_set()
+
+    def is_success(self) -> bool:
+        """Return whether the tensors hold the result."""
+        return self._is_done.is_set() and self._error is None
+
+    def exception(self) -> Any:
+        """Return what went wrong, or None."""
+        return self._error
+
+    def result(self) -> list[torch.Tensor]:
+        """Return the tensors."""
+        return self._tensors
+
+    def synchronize(self) -> None:
+        """Wait."""
+        self.wait()
+
+    def get_future(self) -> Any:
+        """Return a future of the tensors, as comm hooks chain them."""
+        return self._base.then(_unwrap)
+
+
+def _unwrap(future: Any) -> list[torch.Tensor]:
+    is_ok, value = future.wait()
+    if not is_ok:
+        raise value
+    tensors: list[torch.Tensor] = value
+    return tensors
+
+
+class Starter:
+    """Starts exchanges in the order of calls; those of a GPU's tensors once they are in memory.
+
+    A GPU's tensor is copied to pinned memory in a stream of its own, a thread waits for that and
+    starts the exchange, and the result is copied back in the same stream; so neither the caller
+    nor the group's thread waits for the GPU. Calls on tensors of the CPU start at once unless such
+    a copy is before them.
+    """
+
+    def __init__(self) -> None:
+        self._streams: dict[torch.device, Any] = {}
+        self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._pending = 0
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def start(
+        self,
+        work: Work,
+        tensors: list[torch.Tensor],
+        exchange: Callable[[list[torch.Tensor]], Begun],
+    ) -> Work:
+        """Begin an exchange of tensors that are all on one device.
+
+        Args:
+            work: is completed by it.
+            tensors: overwritten.
+            exchange: begins it, of tensors in the CPU's memory; returns its handle, and what puts
+                the result into these tensors once that has ended.
+        """
+        device = tensors[0].device
+        if device.type == "cpu":
+            self._in_order(lambda: _begin(work, tensors, tensors, exchange, nullcontext))
+            return work
+        stream = self._streams.get(device)
+        if stream is None:
+            stream = self._streams[device] = _cuda.Stream(device)
+        stream.wait_stream(torch.cuda.current_stream(device))
+        copied = _cuda.Event()
+        with torch.cuda.stream(stream):
+            staged = [
+                torch.empty(each.shape, dtype=each.dtype, pin_memory=True) for each in tensors
+            ]
+            for tensor, copy in zip(tensors, staged, strict=True):
+                tensor.record_stream(stream)
+                copy.copy_(tensor, non_blocking=True)
+            copied.record(stream)
+
+        def begin() -> None:
+            copied.synchronize()
+            _begin(work, tensors, staged, exchange, lambda: torch.cuda.stream(stream))
+
+        self._in_order(begin, waits=True)
+        return work
+
+    def _in_order(self, begin: Callable[[], None], waits: bool = False) -> None:
+        with self._lock:
+            if waits or self._pending:
+                if self._thread is None:
+                    self._thread = threading.Thread(
+                        target=self._run, name="anabranch staging", daemon=True
+                    )
+                    self._thread.start()
+                self._pending += 1
+                self._waiting.put(begin)
+                return
+            begin()
+
+    def _run(self) -> None:
+        while (begin := self._waiting.get()) is not None:
+            begin()
+            with self._lock:
+                self._pending -= 1
+
+    def close(self) -> None:
+        """End the thread, once what waits has begun."""
+        if self._thread is not None:
+            self._waiting.put(None)
+            self._thread.join()
+
+
+def _begin(
+    work: Work,
+    tensors: list[torch.Tensor],
+    staged: list[torch.Tensor],
+    exchange: Callable[[list[torch.Tensor]], Begun],
+    streaming: Callable[[], Any],
+) -> None:
+    """Begin an exchange of staged tensors; its end writes tensors back and completes the work."""
+
+    def ended(handle: Handle) -> None:
+        try:
+            handle.wait()
+            finish()
+            with streaming():  # the future takes note of what it has to wait for there
+                if staged is not tensors:
+                    for tensor, copy in zip(tensors, staged, strict=True):
+                        tensor.copy_(copy, non_blocking=True)
+                work.succeed(tensors)
+        except Exception as error:
+            work.fail(error)
+
+    try:
+        handle, finish = exchange(staged)
+    except Exception as error:
+        work.fail(error)
+        return
+    handle.on_done(ended)
+
+
+def complete(work: Work, future: Future[Any], finish: Callable[[Any], list[torch.Tensor]]) -> Work:
+    """Complete a work when a call of the group's ends.
+
+    Args:
+        work: which.
+        future: of the call.
+        finish: makes tensors of its result.
+    """
+
+    def ended(done: Future[Any]) -> None:
+        try:
+            work.succeed(finish(done.result()))
+        except Exception as error:
+            work.fail(error)
+
+    future.add_done_callback(ended)
+    return work

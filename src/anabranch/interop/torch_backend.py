@@ -1,0 +1,391 @@
+"""The torch.distributed backend ``anabranch``: an unmodified DDP or FSDP script over a group.
+
+Sums, means and largest elements of float32, float16 and bfloat16, and broadcasts of any type, are
+exchanges of the group: exact, over its plan's trees. Barriers and small gathers pass the scheduler.
+All else goes to a gloo group beside it, which only threads of the caller touch: in none of these
+calls does the group's own thread hold or wait for anything of gloo's.
+
+Every collective is defined here. One that is not would run in the base class, which holds the
+interpreter's lock while it does, and gloo's threads wait for that lock with their own held.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from anabranch.group import Group
+from anabranch.interop._rendezvous import Met, Options, meet
+from anabranch.interop._works import Begun, Starter, Work, complete
+
+__all__ = ["AnabranchProcessGroup", "Options", "group_of", "process_group"]
+
+_EXCHANGED = (torch.float32, torch.float16, torch.bfloat16)
+_SMALL_BYTES = 1 << 16  # of each rank's part of what is gathered by the scheduler
+_OPS = {"SUM": "sum", "AVG": "mean", "MAX": "max"}
+_ELSEWHERE = (
+    "_allgather_base",
+    "_reduce_scatter_base",
+    "all_gather_single",
+    "all_gather_single_coalesced",
+    "all_to_all_single",
+    "allgather_coalesced",
+    "allgather_into_tensor_coalesced",
+    "alltoall",
+    "alltoall_base",
+    "gather",
+    "recv",
+    "recv_anysource",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced",
+    "scatter",
+    "send",
+)
+
+
+_Base: Any = dist.ProcessGroup  # its overloads are wider than what torch.distributed calls
+
+
+class AnabranchProcessGroup(_Base):  # type: ignore[misc]
+    """A process group each of whose ranks is a site.
+
+    A rank or link that is lost: links are gone round where others lead to the same ranks; a lost
+    rank ends the group, by name, at all others, as torchrun expects, which starts all again.
+
+    Args:
+        met: the group, and its names by rank.
+        inner: gloo, for what is not the group's.
+        owns: whether to leave the group when this process group is destroyed.
+        rank, size, timeout: as torch.distributed says.
+    """
+
+    def __init__(
+        self, met: Met, inner: Any, owns: bool, rank: int, size: int, timeout: timedelta
+    ) -> None:
+        super().__init__(rank, size)
+        self.met = met
+        self._inner = inner
+        self._owns = owns
+        self._timeout = timeout
+        self._starter = Starter()
+        self._order = threading.Lock()  # DDP calls from the thread of its backward pass, too
+        self._name = ""
+        self._description = ""
+        self._is_closed = False
+
+    @property
+    def group(self) -> Group:
+        """The group that carries it."""
+        return self.met.group
+
+    # --- what the group does
+
+    def allreduce(self, tensors: Any, opts: Any = None, **other: Any) -> Any:
+        """Sum, mean or largest elements; others' operations and types by gloo."""
+        given = _several(tensors)
+        op = _op(other.get("op", opts))
+        if op is None or not all(map(_is_exchanged, given)):
+            return self._inner.allreduce(tensors, opts, **other)
+        if not sum(each.numel() for each in given):
+            return self._nothing("all_reduce", given)
+
+        def exchange(staged: list[torch.Tensor]) -> Begun:
+            handle = self.group.all_reduce(staged, op=op, async_op=True)  # type: ignore[arg-type]
+            return handle, _as_it_is
+
+        return self._exchange("all_reduce", given, exchange, opts)
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
+        """As ``allreduce``, of several tensors in one exchange."""
+        if len({each.dtype for each in tensors}) > 1 or not all(map(_is_exchanged, tensors)):
+            return self._inner.allreduce_coalesced(tensors, opts)
+        return self.allreduce(tensors, opts)
+
+    def broadcast(self, tensors: Any, opts: Any = None, **other: Any) -> Any:
+        """The root's elements, bit for bit, of any type."""
+        given = _several(tensors)
+        root = opts if isinstance(opts, int) else other.get("root")
+        if root is None:
+            root = opts.rootRank
+        if any(each.layout != torch.strided for each in given):
+            return self._inner.broadcast(tensors, opts, **other)
+        if not sum(each.numel() for each in given):
+            return self._nothing("broadcast", given)
+        name = self.met.names[root]
+
+        def exchange(staged: list[torch.Tensor]) -> Begun:
+            words = [_Words(each) for each in staged]
+            handle = self.group.broadcast([each.words for each in words], root=name, async_op=True)
+
+            def finish() -> None:
+                for each in words:
+                    each.finish()
+
+            return handle, finish
+
+        return self._exchange("broadcast", given, exchange, opts)
+
+    def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Any:
+        """All ranks' tensors; large ones by gloo."""
+        given = _several(input_tensors)
+        tensor = given[0]
+        if (
+            len(given) > 1
+            or tensor.layout != torch.strided
+            or tensor.numel() * tensor.element_size() > _SMALL_BYTES
+        ):
+            return self._inner.allgather(output_tensors, input_tensors, opts)
+        outputs = output_tensors[0] if isinstance(output_tensors[0], list) else output_tensors
+        for output in outputs:
+            if output.dtype != tensor.dtype or output.numel() != tensor.numel():
+                raise ValueError(
+                    f"all_gather of a tensor of {tuple(tensor.shape)} {tensor.dtype} into one of "
+                    f"{tuple(output.shape)} {output.dtype}; all are alike"
+                )
+        data = _bytes_of(tensor)
+
+        def finish(gathered: dict[str, bytes]) -> list[torch.Tensor]:
+            for name, output in zip(self.met.names, outputs, strict=True):
+                raw = bytearray(gathered[name])
+                if raw:
+                    output.copy_(torch.frombuffer(raw, dtype=output.dtype).view(output.shape))
+            return list(outputs)
+
+        work = Work("all_gather", self._limit(opts))
+        with self._order:
+            return complete(work, self.group.begin_gather(data), finish)
+
+    def barrier(self, opts: Any = None, **other: Any) -> Any:
+        """Every rank has called it."""
+        work = Work("barrier", self._limit(other.get("timeout", opts)))
+        with self._order:
+            return complete(work, self.group.begin_gather(b""), lambda _: [])
+
+    def _exchange(
+        self,
+        what: str,
+        tensors: list[torch.Tensor],
+        exchange: Callable[[list[torch.Tensor]], Begun],
+        opts: Any,
+    ) -> Work:
+        devices = {each.device for each in tensors}
+        if len(devices) > 1:
+            raise ValueError(f"{what} of tensors on {sorted(map(str, devices))}; give one device's")
+        devices = {each for each in devices if each.type != "cpu"}
+        work = Work(what, self._limit(opts), [*devices])
+        with self._order:
+            return self._starter.start(work, tensors, exchange)
+
+    def _nothing(self, what: str, tensors: list[torch.Tensor]) -> Work:
+        work = Work(what, self._timeout)
+        work.succeed(tensors)
+        return work
+
+    def _limit(self, opts: Any) -> timedelta:
+        given = opts if isinstance(opts, timedelta) else getattr(opts, "timeout", None)
+        return given if given is not None and given > timedelta(0) else self._timeout
+
+    # --- what torch.distributed asks a process group
+
+    def getBackendName(self) -> str:  # noqa: N802
+        """Return the backend's name."""
+        return "anabranch"
+
+    def getGroupName(self) -> str:  # noqa: N802
+        """Return the name that torch.distributed has given this group."""
+        return self._name
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        """Take the name that torch.distributed gives this group."""
+        self._name = name
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        """Return what this group is for."""
+        return self._description
+
+    def setGroupDesc(self, description: str) -> None:  # noqa: N802
+        """Take what this group is for."""
+        self._description = description
+
+    def name(self) -> str:
+        """Return the backend's name."""
+        return "anabranch"
+
+    def get_group_store(self) -> Any:
+        """Return the store of the gloo group."""
+        return self._inner.get_group_store()
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Let collectives that begin from now on wait for so long."""
+        self._timeout = timeout
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Exchanges have numbers of the group's own."""
+
+    def _get_sequence_number_for_group(self) -> int:
+        return int(self._inner._get_sequence_number_for_group())
+
+    def _wait_for_pending_works(self) -> None:
+        self.barrier().wait()
+
+    def shutdown(self) -> None:
+        """Leave the group, if it is of this process group alone."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._starter.close()
+        if self._owns:
+            self.met.close()
+
+    def abort(self) -> None:
+        """As ``shutdown``."""
+        self.shutdown()
+
+
+def _elsewhere(name: str) -> Callable[..., Any]:
+    def call(self: AnabranchProcessGroup, *given: Any, **named: Any) -> Any:
+        return getattr(self._inner, name)(*given, **named)
+
+    call.__name__ = name
+    call.__doc__ = "By gloo."
+    return call
+
+
+for _name in _ELSEWHERE:
+    if hasattr(dist.ProcessGroup, _name):  # some are of later releases
+        setattr(AnabranchProcessGroup, _name, _elsewhere(_name))
+
+
+def process_group(given: Any, options: Any) -> AnabranchProcessGroup:
+    """Make a process group; torch.distributed calls it at every rank of it.
+
+    Args:
+        given: store, ranks, timeout, as torch.distributed hands them to a backend.
+        options: :class:`Options`; None for those of the environment.
+
+    Raises:
+        ValueError, RunAborted: see :class:`Options`.
+    """
+    if options is not None and not isinstance(options, Options):
+        raise ValueError(
+            f"pg_options is a {type(options).__name__}; the backend anabranch takes "
+            "anabranch.interop.torch_backend.Options"
+        )
+    store, rank, size, timeout = given.store, given.group_rank, given.group_size, given.timeout
+    met, owns = None, False
+    if dist.is_initialized():
+        met = _part_of_all(given.global_ranks_in_group)
+    if met is None:
+        met, owns = meet(store, rank, size, options or Options(), timeout), True
+    try:
+        inner = _gloo(store, rank, size, timeout)
+    except BaseException:
+        if owns:
+            met.close()
+        raise
+    return AnabranchProcessGroup(met, inner, owns, rank, size, timeout)
+
+
+def _part_of_all(ranks: list[int]) -> Met | None:
+    """Return a subgroup of the default process group's group; None where that has none."""
+    default = dist.group.WORLD
+    if not isinstance(default, AnabranchProcessGroup):
+        return None
+    all_names = default.met.names
+    names = tuple(all_names[rank] for rank in ranks) if ranks else all_names
+    return Met(default.group.subgroup(names), names, None)
+
+
+def _gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    apart = dist.distributed_c10d.PrefixStore("gloo/", store)
+    inner = _Base(apart, rank, size)
+    kind = dist.ProcessGroup.BackendType.GLOO
+    inner._set_default_backend(kind)
+    gloo = dist.ProcessGroupGloo(apart, rank, size, timeout=timeout)
+    gloo._set_sequence_number_for_group()
+    for device in ("cpu", "cuda"):
+        inner._register_backend(torch.device(device), kind, gloo)
+    return inner
+
+
+def group_of(process_group: Any = None) -> Group:
+    """Return the group under a process group, for what torch.distributed has no call for.
+
+    Args:
+        process_group: of the backend anabranch; the default one if not given.
+
+    Raises:
+        ValueError: it is of another backend.
+    """
+    found = dist.group.WORLD if process_group is None else process_group
+    if not isinstance(found, AnabranchProcessGroup):
+        raise ValueError(
+            f"{found!r} is no process group of the backend anabranch; begin with "
+            'init_process_group("anabranch")'
+        )
+    return found.group
+
+
+def _as_it_is() -> None:
+    """The tensors hold the result already."""
+
+
+def _several(tensors: Any) -> list[torch.Tensor]:
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _op(opts: Any) -> str | None:
+    """Return the group's name of an operation, None where it has none."""
+    op = getattr(opts, "reduceOp", opts)
+    if op is None:
+        return "sum"
+    for name, ours in _OPS.items():
+        if op == getattr(dist.ReduceOp, name):
+            return ours
+    return None
+
+
+def _is_exchanged(tensor: torch.Tensor) -> bool:
+    return tensor.dtype in _EXCHANGED and tensor.layout == torch.strided
+
+
+class _Words:
+    """A tensor on the CPU as float32 words of the same bits, as a broadcast carries them."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+        size_bytes = tensor.numel() * tensor.element_size()
+        self._is_view = tensor.is_contiguous() and size_bytes % 4 == 0 and not tensor.is_complex()
+        self._is_view &= tensor.storage_offset() * tensor.element_size() % 4 == 0
+        if self._is_view:
+            self.words = tensor.detach().view(-1).view(torch.float32)
+        else:
+            self.words = torch.zeros(math.ceil(size_bytes / 4), dtype=torch.float32)
+            raw = _raw(tensor)
+            self.words.view(torch.uint8)[: len(raw)] = raw
+
+    def finish(self) -> None:
+        """Write the words into the tensor."""
+        if not self._is_view:
+            raw = _raw(self._tensor)
+            raw.copy_(self.words.view(torch.uint8)[: len(raw)])
+            self._tensor.detach().copy_(raw.view(self._tensor.dtype).view(self._tensor.shape))
+
+
+def _raw(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a tensor's elements as bytes."""
+    flat = tensor.detach().contiguous().clone().view(-1)
+    return flat.view(torch.uint8)
+
+
+def _bytes_of(tensor: torch.Tensor) -> bytes:
+    return _raw(tensor.cpu()).numpy().tobytes()
