@@ -62,8 +62,8 @@ class Work(dist.Work):
         limit = timeout if timeout > timedelta(0) else self._timeout
         if not self._is_done.wait(limit.total_seconds()):
             raise RuntimeError(
-                f"{self._what} has not ended in {limit.total_seconds():g} s: a rank has not called "
-                "it, or the links carry it more slowly; give init_process_group a longer timeout="
+                f"{self._what}: the timeout of {limit.total_seconds():g} s is over: a rank has not "
+                "called it, or the links carry it more slowly; give init_process_group a longer one"
             )
         _unwrap(self._base)
         return True

@@ -106,7 +106,8 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         """As ``allreduce``, of several tensors in one exchange."""
-        if len({each.dtype for each in tensors}) > 1 or not all(map(_is_exchanged, tensors)):
+        alike = len({each.dtype for each in tensors}) == 1 and all(map(_is_exchanged, tensors))
+        if not alike or _op(opts) is None:
             return self._inner.allreduce_coalesced(tensors, opts)
         return self.allreduce(tensors, opts)
 
