@@ -16,7 +16,18 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 if _TYPE_CHECKING:
-    from anabranch.group import Group, Handle, ModelAverage, Service, Stats, join, local, spawn
+    from anabranch.group import (
+        DiLoCo,
+        Group,
+        Handle,
+        LocalSGD,
+        ModelAverage,
+        Service,
+        Stats,
+        join,
+        local,
+        spawn,
+    )
     from anabranch.learn.averaging import Outer
     from anabranch.net.errors import LinkError, NetError, RunAborted
     from anabranch.period import Moved
@@ -45,10 +56,12 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "DiLoCo",
     "ExchangeError",
     "Group",
     "Handle",
     "LinkError",
+    "LocalSGD",
     "ModelAverage",
     "Moved",
     "NetError",

@@ -1,0 +1,130 @@
+"""Local SGD and DiLoCo by an optimiser's own steps, over real connections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import anabranch
+from anabranch import DiLoCo, Group, LocalSGD, Outer
+
+SITES, RATE = 3, 0.001
+
+
+@pytest.fixture
+def groups() -> Iterator[tuple[Group, ...]]:
+    with anabranch.local(SITES) as groups:
+        yield groups
+
+
+def at_each(groups: tuple[Group, ...], call: Callable[[Group], Any]) -> list[Any]:
+    """Call this with every group, each in a thread of its own; return the results by rank."""
+    with ThreadPoolExecutor(len(groups)) as pool:
+        return list(pool.map(call, groups))
+
+
+def net(seed: int) -> nn.Module:
+    """Return a model with a buffer, and a parameter that needs no gradient."""
+    layers = [nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Linear(7, 1)]
+    generator = torch.Generator().manual_seed(seed)
+    for layer in layers:
+        for each in layer.parameters():
+            nn.init.normal_(each, generator=generator)
+    layers[2].bias.requires_grad_(False)
+    return nn.Sequential(*layers)
+
+
+def flat(model: nn.Module) -> torch.Tensor:
+    return torch.cat([each.detach().reshape(-1) for each in model.parameters()])
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, number: int) -> None:
+    x = torch.randn(8, 5, generator=torch.Generator().manual_seed(100 * rank + number))
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+
+
+def by_hand(group: Group, steps: int, outer: Outer | None, **how: Any) -> torch.Tensor:
+    """Train with a `group.average` that is told of each step."""
+    model = net(0)
+    optimizer = torch.optim.SGD(model.parameters(), RATE, momentum=0.9)
+    needs = [each for each in model.parameters() if each.requires_grad]
+    average = group.average(needs, outer=outer, **how)
+    for number in range(steps):
+        step(model, optimizer, group.rank, number)
+        average.step()
+    average.finish()
+    return flat(model)
+
+
+def in_a_block(group: Group, steps: int, outer: Outer | None, **how: Any) -> torch.Tensor:
+    """Train in a block; sites begin with models of their own, and the first one's counts."""
+    model = net(group.rank)
+    optimizer = torch.optim.SGD(model.parameters(), RATE, momentum=0.9)
+    made = LocalSGD if outer is None else lambda *a, **k: DiLoCo(*a, outer=outer, **k)
+    with made(model, optimizer, group, **how):
+        for number in range(steps):
+            step(model, optimizer, group.rank, number)
+    before = flat(model)
+    step(model, optimizer, group.rank, 0)  # which is this site's alone: no average waits for it
+    assert not torch.equal(before, flat(model))
+    return before
+
+
+@pytest.mark.parametrize("outer", [None, Outer(learning_rate=0.5, momentum=0.8)])
+@pytest.mark.parametrize("how", [{"every": 3}, {"every": 4, "fragments": 2, "delay": 1}])
+def test_a_block_averages_as_steps_by_hand_do(groups, outer, how):
+    wanted = at_each(groups, lambda group: by_hand(group, 10, outer, **how))
+    found = at_each(groups, lambda group: in_a_block(group, 10, outer, **how))
+    torch.testing.assert_close(found[0], wanted[0])  # a sum of three depends on who comes first
+    assert all(torch.equal(each, found[0]) for each in found)
+
+
+def test_sites_make_unequal_numbers_of_steps(groups):
+    found = at_each(groups, lambda group: in_a_block(group, 4 + 3 * group.rank, None, every=2))
+    assert all(torch.equal(each, found[0]) for each in found)
+
+
+def test_averages_every_k_steps_of_an_optimiser(groups):
+    def averages(group: Group) -> list[int]:
+        model = net(0)
+        optimizer = torch.optim.SGD(model.parameters(), RATE)
+        with DiLoCo(model, optimizer, group, every=4) as block:
+            begun = []
+            for number in range(9):
+                step(model, optimizer, group.rank, number)
+                assert block.average is not None
+                begun.append(block.average.begun)
+        assert block.average is None
+        return begun
+
+    assert at_each(groups, averages) == [[0, 0, 0, 1, 1, 1, 1, 2, 2]] * SITES
+
+
+def fail(_: None) -> None:
+    raise ZeroDivisionError
+
+
+def test_an_exception_in_the_block_is_told_and_nothing_more_is_averaged(groups):
+    def fails(group: Group) -> bool:
+        model = net(0)
+        optimizer = torch.optim.SGD(model.parameters(), RATE)
+        with pytest.raises(ZeroDivisionError), LocalSGD(model, optimizer, group, every=5):
+            fail(step(model, optimizer, group.rank, 0))
+        step(model, optimizer, group.rank, 1)
+        return True
+
+    assert at_each(groups, fails) == [True] * SITES
+
+
+def test_a_model_that_does_not_train_is_refused(groups):
+    model = net(0).requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    with pytest.raises(ValueError, match="no parameter of the model needs a gradient"):
+        LocalSGD(model, optimizer, groups[0], every=5).__enter__()
