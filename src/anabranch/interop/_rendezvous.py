@@ -136,7 +136,7 @@ def meet(store: Any, rank: int, size: int, options: Options, timeout: timedelta)
     """
     names = _names(store, rank, size, options)
     scheduler = None
-    reached_at = _reached_at(store) if options.host is None else options.host
+    reached_at = _reached_at(store)
     if rank == 0:
         try:
             scheduler, said = _scheduler(names, options, reached_at)
@@ -152,7 +152,7 @@ def meet(store: Any, rank: int, size: int, options: Options, timeout: timedelta)
             address,
             names[rank],
             token=options.token or token,
-            host=reached_at,
+            host=options.host or reached_at,
             tls=options.tls,
             insecure=options.insecure,
             patience_s=timeout.total_seconds(),
