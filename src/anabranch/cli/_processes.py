@@ -77,6 +77,13 @@ def scheduler(
         bool,
         typer.Option(help="For a group: take all links for equal until they are measured."),
     ] = False,
+    links_bps: Annotated[
+        float | None,
+        typer.Option(
+            help="With --sites: the rate of every link, which then counts, and is not measured.",
+            min=1.0,
+        ),
+    ] = None,
     pace: Annotated[
         str | None,
         typer.Option(
@@ -144,7 +151,7 @@ def scheduler(
     address = _address(listen, insecure or tls is not None)
     credentials = _credentials(tls, SCHEDULER)
     if scenario is None:
-        service = _service(overlay, sites, route, measure, pace, updates)
+        service = _service(overlay, sites, route, measure, links_bps, pace, updates)
         if on_loss not in typing.get_args(OnLoss):
             raise typer.BadParameter(f"--on-loss {on_loss}: give complete, retry or abort")
         service = replace(
@@ -211,6 +218,7 @@ def _service(
     sites: str | None,
     route: str,
     measure: bool,
+    links_bps: float | None,
     pace: str | None,
     updates: int,
 ) -> Service:
@@ -222,8 +230,10 @@ def _service(
         raise typer.BadParameter(
             "give a scenario's file, or --overlay FILE, or --sites NAME,NAME,... for a group"
         )
+    if links_bps is not None and sites is None:
+        raise typer.BadParameter("--links-bps is for --sites; an overlay's links have their rates")
     if sites is not None:
-        network, measure = _complete(sites), True
+        network, measure = _complete(sites, links_bps or _UNKNOWN_BPS), True
     else:
         assert overlay is not None
         network = overlays.load(overlay, unknown_rate_bps=_UNKNOWN_BPS if measure else None)
@@ -231,6 +241,8 @@ def _service(
     if pace is not None:
         rule = _value("--pace", pace, _PACES)
         return Service(network, planner, None, adaptive=False, pace=rule, updates=updates)
+    if links_bps is not None:
+        return Service(network, planner, None, adaptive=False)
     awareness = Passive(start="equal" if measure else "overlay")
     return Service(network, planner, awareness)
 
@@ -253,11 +265,11 @@ def _value(option: str, text: str, known: Mapping[str, type[_T]]) -> _T:
         raise typer.BadParameter(f"{option} {text}: {error}") from None
 
 
-def _complete(names: str) -> Overlay:
-    """Return an overlay of these sites, each linked with each; its rates say nothing."""
+def _complete(names: str, rate_bps: float) -> Overlay:
+    """Return an overlay of these sites, each linked with each."""
     sites = tuple(overlays.Site(name.strip()) for name in names.split(","))
     links = tuple(
-        overlays.Link(source, target, _UNKNOWN_BPS)
+        overlays.Link(source, target, rate_bps)
         for source in range(len(sites))
         for target in range(len(sites))
         if source != target

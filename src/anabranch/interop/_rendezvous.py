@@ -22,6 +22,7 @@ from anabranch.net.errors import RunAborted
 
 BackendOptions: Any = c10d.Backend.Options
 _VARIABLE = "ANABRANCH_{}"
+_ONE_MACHINE_BPS = 1e10  # of links within it, which all are alike
 _END_S = 10.0  # for a scheduler to end by itself
 
 
@@ -34,7 +35,7 @@ class Options(BackendOptions):  # type: ignore[misc]
     Args:
         overlay: the network between ranks: a file or a built-in overlay's name. Rank i is its
             site i unless ranks name themselves by ``site``. Not given, all pairs are taken for
-            equal until they are measured.
+            equal, and measured unless the store is on this machine, and so are all ranks.
         site: this rank's name in the overlay; given by all ranks or by none.
         route: where aggregates travel, as for ``anabranch scheduler --route``.
         log: the event log that rank 0's scheduler creates; of a second group, with a number.
@@ -223,6 +224,8 @@ def _scheduler(
         command += ["--overlay", options.overlay]
     else:
         command += ["--sites", ",".join(names)]
+        if addresses.is_loopback(host):
+            command += ["--links-bps", str(_ONE_MACHINE_BPS)]
     if options.route is not None:
         command += ["--route", options.route]
     if options.log is not None:
