@@ -48,7 +48,7 @@ def test_help_lists_the_commands() -> None:
     assert done.returncode == 0
     for command in ("demo", "plan", "run", "simulate", "twin", "report", "replay"):
         assert command in done.stdout
-    for part in ("scheduler", "site"):
+    for part in ("scheduler", "site", "status"):
         assert part in done.stdout
 
 

@@ -31,7 +31,7 @@ from anabranch.net.tls import SCHEDULER, Credentials
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.pace import AnyPace, Asp, Bsp
 from anabranch.plan import Star
-from anabranch.record.console import Console
+from anabranch.record.console import Console, Line
 from anabranch.scheduler.presence import Presence
 from anabranch.scheduler.server import LIMITS
 
@@ -742,9 +742,9 @@ def test_the_site_that_serves_the_model_is_awaited_though_enough_others_are_ther
     others = threading.Event()
     joined: list[str] = []
 
-    def hear(line: str) -> None:
-        if " joined" in line:
-            joined.append(line)
+    def hear(line: Line) -> None:
+        if " joined" in line.text:
+            joined.append(line.text)
         if len(joined) == 2:
             others.set()
 
@@ -954,7 +954,7 @@ def test_a_group_over_tls_exchanges_and_a_site_speaks_only_as_itself(tmp_path: P
     overlay = Overlay("pair", (Site("a"), Site("b")), (Link(0, 1, 1e9), Link(1, 0, 1e9)))
     service = anabranch.Service(overlay, awareness=None, adaptive=False)
     listening: Queue[str] = Queue()
-    said: list[str] = []
+    said: list[Line] = []
     credentials = Credentials(CERTIFICATES, SCHEDULER)
 
     def take_part(name: str) -> torch.Tensor:
@@ -976,13 +976,13 @@ def test_a_group_over_tls_exchanges_and_a_site_speaks_only_as_itself(tmp_path: P
         for tensor in pool.map(take_part, ("a", "b")):
             assert torch.equal(tensor, torch.full((300_000,), 0.5))
         served.result(timeout=30)
-    assert any("has the certificate of site-a" in line for line in said)
+    assert any("has the certificate of site-a" in line.text for line in said)
 
 
 def serve_in_thread(
     service: anabranch.Service,
     listening: Callable[[tuple[str, int]], None],
-    say: Callable[[str], None],
+    say: Callable[[Line], None],
     credentials: Credentials | None,
 ) -> None:
     """Serve a group as the command does, without its signals."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TextIO, TypeVar
 
 import msgspec
 import typer
@@ -24,9 +25,11 @@ from anabranch.net.tls import SCHEDULER, Credentials, TlsError, identity_of
 from anabranch.overlay import Overlay
 from anabranch.pace import PACES
 from anabranch.plan import ForestRoute
+from anabranch.record.console import Line, logfmt
 from anabranch.run import scenario as scenarios
 from anabranch.run.checkpoints import Course, Files
 from anabranch.run.launch import BEGAN, TOKEN_VARIABLE
+from anabranch.scheduler.watching import PROGRESS_S, UNWATCHED, Watching
 
 if TYPE_CHECKING:
     from anabranch.group import Service
@@ -135,6 +138,16 @@ def scheduler(
     listen: Annotated[
         str, typer.Option(help="host:port; port 0 takes a free one.")
     ] = "127.0.0.1:0",
+    progress_every: Annotated[
+        float, typer.Option(help="Seconds between two lines of progress; 0 for none.", min=0.0)
+    ] = PROGRESS_S,
+    log_format: Annotated[
+        str,
+        typer.Option(
+            help="How lines are written: text, or logfmt with a UTC time; auto is text on a "
+            "terminal and logfmt elsewhere."
+        ),
+    ] = "auto",
     stop_with_stdin: Annotated[bool, typer.Option(hidden=True)] = False,
     emulated: Annotated[bool, typer.Option(hidden=True)] = False,
     insecure: InsecureOption = False,
@@ -148,8 +161,10 @@ def scheduler(
 
     The token is $ANABRANCH_TOKEN. A group's sites are processes that call `anabranch.join(...)`.
     """
-    address = _address(listen, insecure or tls is not None)
+    address = address_given(listen, insecure or tls is not None)
     credentials = _credentials(tls, SCHEDULER)
+    say = _sayer(log_format, sys.stderr)
+    watching = Watching(progress_every or None)
     if scenario is None:
         service = _service(overlay, sites, route, measure, links_bps, pace, updates)
         if on_loss not in typing.get_args(OnLoss):
@@ -175,7 +190,9 @@ def scheduler(
             raise typer.BadParameter(
                 f"--listen {listen}: with --standby give a port, where sites look for either"
             )
-        _serve_group(service, address, log, credentials, journal, standby, stop_with_stdin)
+        _serve_group(
+            *(service, address, log, say, credentials, journal, standby, stop_with_stdin, watching)
+        )
         return
     from anabranch.run.control import run_scheduler
 
@@ -200,7 +217,7 @@ def scheduler(
     run_scheduler(
         runs[index],
         network,
-        _token(),
+        token_given(),
         address,
         log,
         _listening,
@@ -208,8 +225,10 @@ def scheduler(
         emulated,
         lambda: print(BEGAN, flush=True) if stop_with_stdin else None,
         Course(after_round=after_round, save_every=checkpoint_every),
-        (lambda line: None) if stop_with_stdin else _say,  # its last line there is its account
+        # What a process says that another has started ends with its account.
+        (lambda line: None) if stop_with_stdin else say,
         credentials,
+        UNWATCHED if stop_with_stdin else watching,
     )
 
 
@@ -292,16 +311,18 @@ def _serve_group(
     service: Service,
     address: Address,
     log: Path | None,
+    say: Callable[[Line], None],
     credentials: Credentials | None,
     journal: Path | None,
     standby: bool,
     stop_with_stdin: bool,
+    watching: Watching,
 ) -> None:
     from anabranch.group._serve import serve
 
     serve(
-        *(service, _token(), address, log, _listening, _say, credentials, journal, standby),
-        stop_with_stdin,
+        *(service, token_given(), address, log, _listening, say, credentials, journal, standby),
+        *(stop_with_stdin, watching),
     )
 
 
@@ -309,8 +330,13 @@ def _listening(at: Address) -> None:
     print(show(at), flush=True)
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+def _sayer(log_format: str, to: TextIO) -> Callable[[Line], None]:
+    """Return what writes lines for people, or for machines that collect them."""
+    if log_format not in ("auto", "text", "logfmt"):
+        raise typer.BadParameter(f"--log-format {log_format}: give auto, text or logfmt")
+    if log_format == "text" or (log_format == "auto" and to.isatty()):
+        return lambda line: print(line.text, file=to, flush=True)
+    return lambda line: print(logfmt(line, datetime.now(UTC)), file=to, flush=True)
 
 
 @app.command()
@@ -361,7 +387,7 @@ def site(
     from anabranch.run.worker import run_site
 
     insecure = insecure or tls is not None
-    address = _address(scheduler, insecure)
+    address = address_given(scheduler, insecure)
     for each in (host, advertise or host):
         _check_host(each, insecure)
     if outbound_only and (host, port, advertise) != ("127.0.0.1", 0, None):
@@ -373,12 +399,23 @@ def site(
     files = Files(data=data_dir, weights=weights, checkpoints=checkpoints, resume=resume)
     listen = None if outbound_only else (host, port)
     run_site(
-        *(name, address, _token(), listen, files, threads, stop_with_stdin, advertise, patience),
+        *(
+            name,
+            address,
+            token_given(),
+            listen,
+            files,
+            threads,
+            stop_with_stdin,
+            advertise,
+            patience,
+        ),
         _credentials(tls, identity_of(name)),
     )
 
 
-def _token() -> str:
+def token_given() -> str:
+    """Return the run's token."""
     token = os.environ.get(TOKEN_VARIABLE, "")
     if not token:
         raise typer.BadParameter(
@@ -388,7 +425,8 @@ def _token() -> str:
     return token
 
 
-def _address(text: str, insecure: bool) -> Address:
+def address_given(text: str, insecure: bool) -> Address:
+    """Return an address; off this machine only where that is allowed."""
     try:
         address = parse(text)
     except ValueError as error:

@@ -29,7 +29,7 @@ from anabranch.overlay import Overlay
 from anabranch.pace import AnyLoad, AnyPace, EqualBatches
 from anabranch.plan import AnyPlanner, Auxiliary, ForestRoute, Packed, Plan
 from anabranch.record import events
-from anabranch.record.console import Console
+from anabranch.record.console import Console, Line
 from anabranch.record.journal import Journal as FileJournal
 from anabranch.record.journal import JournalBusy
 from anabranch.record.log import EventLog, LogError
@@ -41,6 +41,7 @@ from anabranch.scheduler.memory import Journal
 from anabranch.scheduler.pacing import PaceBook
 from anabranch.scheduler.run import Abandoned, Log
 from anabranch.scheduler.server import LIMITS, Scheduler
+from anabranch.scheduler.watching import UNWATCHED, Watching, watched
 
 _ELEMENT_BYTES = 4
 _LOOK_S = 0.2  # at a journal that another scheduler has
@@ -308,11 +309,12 @@ def serve(
     listen: Address,
     log_path: Path | None,
     listening: Callable[[Address], None],
-    say: Callable[[str], None],
+    say: Callable[[Line], None],
     credentials: Credentials | None = None,
     journal_path: Path | None = None,
     stands_by: bool = False,
     stop_with_stdin: bool = False,
+    watching: Watching = UNWATCHED,
 ) -> None:
     """Serve one group over TCP until every site has left.
 
@@ -332,6 +334,7 @@ def serve(
             group, nothing is left to do.
         stop_with_stdin: whether the group ends when standard input closes, with the process that
             holds its other end.
+        watching: what people and machines see of the group while it goes on.
 
     Raises:
         RunAborted: the group ended early; says who or what caused it.
@@ -345,23 +348,24 @@ def serve(
             journal, has_waited = _journal(journal_path, stands_by, say)
             stack.enter_context(journal)
             if has_waited and journal.had_ended:
-                say("the group has ended")
+                say(Line("ended", "the group has ended"))
                 return
             journal.begin()
             if has_waited:
-                say("the other scheduler is gone: this one goes on")
+                say(Line("took_over", "the other scheduler is gone: this one goes on"))
         if log_path is not None and journal is not None and log_path.exists():
             log_path = _next_free(log_path)  # the one before has its own, up to where it stopped
-            say(f"events go to {log_path}")
+            say(Line("log", f"events go to {log_path}", fields={"log": str(log_path)}))
         log = None if log_path is None else stack.enter_context(EventLog.create(log_path))
         asyncio.run(
             _serve(
-                service, token, listen, log, listening, say, credentials, journal, stop_with_stdin
+                *(service, token, listen, log, listening, say, credentials, journal),
+                *(stop_with_stdin, watching),
             )
         )
 
 
-def _journal(path: Path, stands_by: bool, say: Callable[[str], None]) -> tuple[FileJournal, bool]:
+def _journal(path: Path, stands_by: bool, say: Callable[[Line], None]) -> tuple[FileJournal, bool]:
     """Return the journal, and whether another scheduler had it first."""
     has_waited = False
     while True:
@@ -371,7 +375,7 @@ def _journal(path: Path, stands_by: bool, say: Callable[[str], None]) -> tuple[F
             if not stands_by:
                 raise
         if not has_waited:
-            say(f"standing by: another scheduler has {path}")
+            say(Line("standing_by", f"standing by: another scheduler has {path}"))
         has_waited = True
         time.sleep(_LOOK_S)
 
@@ -382,10 +386,11 @@ async def _serve(
     listen: Address,
     log: EventLog | None,
     listening: Callable[[Address], None],
-    say: Callable[[str], None],
+    say: Callable[[Line], None],
     credentials: Credentials | None,
     journal: FileJournal | None,
     stop_with_stdin: bool,
+    watching: Watching,
 ) -> None:
     console = Console([site.name for site in service.overlay.sites], say)
     group_log = GroupLog(service, service.plan(service.believed()), log, console)
@@ -401,7 +406,8 @@ async def _serve(
     listening(await scheduler.listen(listen))
     console.listening()
     try:
-        await scheduler.finished()
+        async with watched(scheduler, console, watching):
+            await scheduler.finished()
     except RunAborted as error:
         group_log.ended(str(error))
         _forget(journal)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 10
+WIRE_VERSION = 11
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -220,6 +220,18 @@ class Resumed(Message, frozen=True):
     """The scheduler's answer: go on; ``heard`` is how many messages of yours have come."""
 
     heard: int
+
+
+class StatusRequest(Message, frozen=True):
+    """First on a connection, and last: how does the run stand? Proven by the run's token."""
+
+    proof: bytes
+
+
+class StatusReply(Message, frozen=True):
+    """The scheduler's answer: a :class:`anabranch.record.status.Status` as JSON."""
+
+    status: bytes
 
 
 class Signature(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -919,6 +931,8 @@ AnyMessage = (
     | Join
     | Resume
     | Resumed
+    | StatusRequest
+    | StatusReply
     | Restarted
     | Standing
     | Ack

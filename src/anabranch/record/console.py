@@ -1,10 +1,65 @@
-"""What a scheduler tells people while it runs: who joined, who is awaited, what went wrong."""
+"""What a scheduler tells people while it runs: who joined, who is awaited, what went wrong.
+
+Each is a `Line`: a sentence for a terminal, and for machines the same with a time and fields, as
+`logfmt` writes it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal
 
 from anabranch.record import events
+from anabranch.record import status as statuses
+from anabranch.record.status import Status
+
+Level = Literal["info", "warning", "error"]
+Value = str | int | float | bool | None
+_BARE = re.compile(r"[^\s\"=\\]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Something that people should know.
+
+    Args:
+        event: what happened, one word or several joined by underscores.
+        text: the same as a sentence.
+        level: how bad it is.
+        fields: what of it a machine may look for; None leaves a field out.
+    """
+
+    event: str
+    text: str
+    level: Level = "info"
+    fields: Mapping[str, Value] = field(default_factory=dict)
+
+
+def logfmt(line: Line, at: datetime) -> str:
+    """Return a line for machines: the time in UTC, then keys and values.
+
+    >>> logfmt(Line("joined", "paris joined", fields={"site": "paris"}),
+    ...        datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
+    'time=2026-01-02T03:04:05.000Z level=info event=joined site=paris msg="paris joined"'
+    """
+    time = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    pairs: dict[str, Value] = {"time": time, "level": line.level, "event": line.event}
+    pairs |= line.fields
+    pairs["msg"] = line.text
+    return " ".join(f"{key}={_value(value)}" for key, value in pairs.items() if value is not None)
+
+
+def _value(value: Value) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    # As JSON writes it, a line stays one line, whatever a peer has put into a name or a reason.
+    is_bare = _BARE.fullmatch(text) and text.isprintable()
+    return text if is_bare else json.dumps(text, ensure_ascii=False)
 
 
 class Console:
@@ -15,7 +70,7 @@ class Console:
         say: called with each line.
     """
 
-    def __init__(self, names: Sequence[str], say: Callable[[str], None]) -> None:
+    def __init__(self, names: Sequence[str], say: Callable[[Line], None]) -> None:
         self._names = names
         self._say = say
         self._missing = dict.fromkeys(names)
@@ -23,44 +78,87 @@ class Console:
     def listening(self) -> None:
         """Say who is awaited."""
         if self._missing:
-            self._say(f"waiting for {', '.join(self._missing)}")
+            awaited = ",".join(self._missing)
+            text = f"waiting for {', '.join(self._missing)}"
+            self._say(Line("waiting", text, fields={"waits_for": awaited}))
 
     def tell(self, event: events.Event) -> None:
         """Say what happened, if it is for people to know at once."""
+        line = self._line(event)
+        if line is not None:
+            self._say(line)
+
+    def _line(self, event: events.Event) -> Line | None:
         match event:
-            case events.SiteJoined():
-                self._missing.pop(event.name, None)
+            case events.SiteJoined(name=name, address=address):
+                self._missing.pop(name, None)
                 waits = f"; waiting for {', '.join(self._missing)}" if self._missing else ""
-                self._say(f"{event.name} joined from {event.address}{waits}")
+                fields = {
+                    "site": name,
+                    "address": address,
+                    "waits_for": ",".join(self._missing) or None,
+                }
+                return Line("joined", f"{name} joined from {address}{waits}", fields=fields)
             case events.SiteInStep():
                 waits = f"; the others wait for it: {event.why}" if event.kept else ""
-                self._say(f"{self._names[event.site]} is in step{waits}")
+                name = self._names[event.site]
+                return Line("in_step", f"{name} is in step{waits}", fields={"site": name})
             case events.SiteLost():
                 name = self._names[event.site]
                 self._missing[name] = None
-                self._say(f"{name} is lost: {event.detail}")
+                text = f"{name} is lost: {event.detail}"
+                return Line("lost", text, "warning", {"site": name, "goes_on": event.goes_on})
             case events.SiteLeft():
-                self._say(f"{self._names[event.site]} has left; the others go on")
+                name = self._names[event.site]
+                text = f"{name} has left; the others go on"
+                return Line("left", text, fields={"site": name})
             case events.ExchangeRepaired():
                 members = ", ".join(self._names[site] for site in event.members)
-                self._say(
+                text = (
                     f"exchange {event.number} was completed among {members}: "
                     f"{event.reduced_elements} elements reduced again, {event.spread_elements} "
                     "spread from a site that had them"
                 )
+                return Line("repaired", text, "warning", {"exchange": event.number})
             case events.SiteCut():
-                self._say(f"the connection of {self._names[event.site]} broke: {event.detail}")
+                name = self._names[event.site]
+                text = f"the connection of {name} broke: {event.detail}"
+                return Line("disconnected", text, "warning", {"site": name})
             case events.SiteResumed():
-                self._say(f"{self._names[event.site]} is connected again")
+                name = self._names[event.site]
+                return Line("resumed", f"{name} is connected again", fields={"site": name})
             case events.SchedulerRestarted():
                 self._missing.clear()
-                names = ", ".join(self._names[site] for site in event.awaited)
-                self._say(f"started again; waits for {names}")
+                names = [self._names[site] for site in event.awaited]
+                text = f"started again; waits for {', '.join(names)}"
+                return Line("restarted", text, fields={"waits_for": ",".join(names)})
             case events.PlanIssued():
-                self._say(f"plan {event.version}: {event.why}")
+                text = f"plan {event.version}: {event.why}"
+                return Line("plan", text, fields={"plan": event.version})
             case events.MessageRefused():
-                self._say(f"refused a message: {event.detail}")
+                text = f"refused a message: {event.detail}"
+                return Line("refused", text, "warning", {"error": event.error})
+        return None
+
+    def progress(self, before: Status, now: Status, seconds: float) -> bool:
+        """Say what has been done between two statuses, if there is news; return whether."""
+        text = statuses.progress(before, now, seconds)
+        if text is not None:
+            fields: dict[str, Value] = {
+                "exchanges": now.exchanges,
+                "exchanges_per_s": (now.exchanges - before.exchanges) / seconds,
+                "bytes": now.exchanged_bytes,
+                "updates": now.updates or None,
+                "members": now.members,
+                "plan": now.plan_version,
+                "waits_for": ",".join(now.waits_for) or None,
+            }
+            self._say(Line("progress", text, fields=fields))
+        return text is not None
 
     def ended(self, error: str | None) -> None:
         """Say how it ended."""
-        self._say("every site has left" if error is None else f"ended early: {error}")
+        if error is None:
+            self._say(Line("ended", "every site has left"))
+        else:
+            self._say(Line("ended", f"ended early: {error}", "error"))

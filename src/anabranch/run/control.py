@@ -28,7 +28,7 @@ from anabranch.net.tls import Credentials
 from anabranch.overlay import Overlay
 from anabranch.plan import ForestRoute, Plan
 from anabranch.record import events
-from anabranch.record.console import Console
+from anabranch.record.console import Console, Line
 from anabranch.record.log import EventLog, LogError
 from anabranch.record.target import Target
 from anabranch.run import replay
@@ -45,6 +45,7 @@ from anabranch.scheduler.losses import Repairs, or_packed
 from anabranch.scheduler.pacing import PaceBook
 from anabranch.scheduler.reforming import LEAST_CHANGE, LEAST_GAIN, Reforming
 from anabranch.scheduler.server import LIMITS, Scheduler
+from anabranch.scheduler.watching import UNWATCHED, Watching, watched
 
 _ELEMENT_BYTES = 4
 _LARGE_ELEMENTS = 1 << 26  # taken for a buffer whose size is not known before sites are ready
@@ -234,8 +235,9 @@ def run_scheduler(
     emulated: bool = False,
     began: Callable[[], None] = lambda: None,
     course: Course = WHOLE,
-    say: Callable[[str], None] = lambda line: None,
+    say: Callable[[Line], None] = lambda line: None,
     credentials: Credentials | None = None,
+    watching: Watching = UNWATCHED,
 ) -> None:
     """Run one scenario's control plane over TCP, to its end.
 
@@ -253,6 +255,7 @@ def run_scheduler(
         course: which of the scenario's rounds the run makes, and when sites save.
         say: called with lines for people: who joined, who is awaited, what changed.
         credentials: for TLS; None for none.
+        watching: what people and machines see of the run while it goes on.
 
     Raises:
         RunAborted: the run ended early; says who or what caused it.
@@ -281,6 +284,7 @@ def run_scheduler(
                 course,
                 say,
                 credentials,
+                watching,
             )
         )
 
@@ -297,8 +301,9 @@ async def _run(
     emulated: bool,
     began: Callable[[], None],
     course: Course,
-    say: Callable[[str], None],
+    say: Callable[[Line], None],
     credentials: Credentials | None,
+    watching: Watching,
 ) -> None:
     loop = asyncio.get_running_loop()
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -323,7 +328,8 @@ async def _run(
         at_end_of_stdin(partial(scheduler.abort, "the process that started the run is gone"))
     listening(await scheduler.listen(listen))
     console.listening()
-    await conduct(scheduler, recorder)
+    async with watched(scheduler, console, watching):
+        await conduct(scheduler, recorder)
 
 
 def _note_faults(recorder: RunLog, scenario: Scenario, overlay: Overlay) -> None:

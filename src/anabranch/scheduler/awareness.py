@@ -86,6 +86,17 @@ class Awareness:
             estimate = Estimate(rate.rate_bps, rate.latency_s, rate.chunks)
             self._collector.measured(source, target, estimate, now_s)
 
+    def belief(self, now_s: float) -> Overlay:
+        """Return the network as it is believed to be at a moment."""
+        if self._collector is None:
+            return self._truth.at(now_s)
+        return self._collector.belief(now_s)
+
+    @property
+    def measured_links(self) -> frozenset[tuple[int, int]]:
+        """The links that were measured, as (source, target)."""
+        return frozenset() if self._collector is None else self._collector.measured_links
+
     def expectation(self, size_bytes: int, now_s: float) -> Overlay:
         """Return the network as it should be on average while the next round lasts.
 

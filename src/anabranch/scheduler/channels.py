@@ -156,6 +156,8 @@ class Channels:
         transferring: how members hand their state to further ones.
 
     Attributes:
+        results: how many exchanges have a result that a member holds.
+        result_bytes: of their buffers, as they travel.
         followers: members that contribute nothing to the exchanges of all sites that are called
             for now, as they have yet to get the state of training.
     """
@@ -189,6 +191,8 @@ class Channels:
         # Subgroups that each site asked for, in order.
         self._asked: dict[int, list[tuple[int, ...]]] = {}
         self.largest_elements = 0
+        self.results = 0
+        self.result_bytes = 0
         self.followers: set[int] = set()
         self._will_follow = False  # those that the state is handed to next
         # Those of exchanges of all sites that were called for and have not begun, by number.
@@ -474,7 +478,11 @@ class Channels:
         book = self._book(site, message.channel)
         exchange = book.exchange(message.number) if book.is_held(message.number) else 0
         outcome = Outcome()
+        awaited = book.awaited_result(message.number)
         outcome.wrong = book.ended(site, message.number, message.version, message.checksum) or ""
+        if awaited is not None and not awaited.receivers:
+            self.results += 1
+            self.result_bytes += Wire(awaited.wire).item_bytes * awaited.elements
         if not book.is_held(message.number):
             self._forget(exchange)
             self._use_room(outcome)

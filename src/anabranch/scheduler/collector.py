@@ -118,6 +118,11 @@ class Collector:
             now_s,
         )
 
+    @property
+    def measured_links(self) -> frozenset[Pair]:
+        """The links that were measured, as (source, target)."""
+        return frozenset(self._seen)
+
     def measured_since(self, since_s: float) -> dict[int, float]:
         """Return what was measured after a moment, bit/s, by the link's place in the overlay."""
         found = {}

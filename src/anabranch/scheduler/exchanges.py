@@ -247,6 +247,11 @@ class ExchangeBook:
         """Return whether a member has asked for this exchange, and not all have ended it."""
         return number in self._held
 
+    def awaited_result(self, number: int) -> Signature | None:
+        """Return what is exchanged, if the exchange is held and no member has its result yet."""
+        held = self._held.get(number)
+        return None if held is None or held.ended else held.signature
+
     def exchange(self, number: int) -> int:
         """Return the number that the chunks of an exchange carry which is held."""
         return self._held[number].exchange

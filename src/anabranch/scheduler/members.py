@@ -8,7 +8,7 @@ from itertools import permutations
 from anabranch.net.addresses import OUTBOUND_ONLY
 from anabranch.net.errors import UnauthorisedPeer
 from anabranch.net.identity import derive, is_proven
-from anabranch.net.messages import Join, Resume
+from anabranch.net.messages import Join, Resume, StatusRequest
 from anabranch.overlay import Overlay, OverlayError
 
 
@@ -70,6 +70,10 @@ class Members:
         takes_calls = bool(join.host)
         self._addresses[site] = (join.host, join.port) if takes_calls else (OUTBOUND_ONLY, site)
         return site
+
+    def knows_token(self, request: StatusRequest, challenge: bytes) -> bool:
+        """Return whether this is said by a process that knows the run's token."""
+        return is_proven(request, self._token, challenge)
 
     def restore(self, addresses: Sequence[tuple[str, int]], incarnations: Sequence[int]) -> None:
         """Take note of who had joined before the scheduler was restarted."""

@@ -20,6 +20,7 @@ from anabranch.scheduler.members import Members
 from anabranch.scheduler.newcomers import Newcomers
 from anabranch.scheduler.patience import RoundTimes
 from anabranch.scheduler.restart import Returning
+from anabranch.scheduler.tally import Tally
 
 LONGEST_S = 1e6
 """The longest time that a site may say something took."""
@@ -77,6 +78,7 @@ class Run:
         patience_s: how long a broken connection may take to come back, as sites know it.
         started_s: when the run began, by the loop's clock; None before.
         returning: who comes back, while a scheduler that was started again finds its group.
+        tally: what has happened so far, in numbers.
         end: done once the run has ended, in whichever way.
     """
 
@@ -107,6 +109,7 @@ class Run:
         self.patience_s = LEAST_PATIENCE_S
         self.started_s: float | None = None
         self.returning: Returning | None = None
+        self.tally = Tally()
         self.end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def name(self, site: int) -> str:
@@ -195,6 +198,8 @@ class Run:
 
     def note(self, *happened: events.Event) -> None:
         """Write down what happened; where that fails, the run ends and no more is written."""
+        for event in happened:
+            self.tally.note(event)
         self.write_down(partial(self._log.write, *happened))
 
     def note_began(self, buffer_elements: int) -> None:

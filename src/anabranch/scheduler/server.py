@@ -11,7 +11,12 @@ import secrets
 from collections.abc import Collection
 
 from anabranch import plan as plans
-from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage, PeerError
+from anabranch.net.errors import (
+    MalformedMessage,
+    OutOfPlaceMessage,
+    PeerError,
+    UnauthorisedPeer,
+)
 from anabranch.net.frames import DISCARD, Limits, Sink
 from anabranch.net.messages import (
     Abort,
@@ -39,6 +44,8 @@ from anabranch.net.messages import (
     Resume,
     Silent,
     Start,
+    StatusReply,
+    StatusRequest,
     Stopping,
     SubgroupRequest,
     TimeReply,
@@ -49,6 +56,8 @@ from anabranch.net.refusals import RefusalLimit
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.record import events
+from anabranch.record import status as statuses
+from anabranch.record.status import Status
 from anabranch.scheduler import memory as memories
 from anabranch.scheduler.admission import Admission
 from anabranch.scheduler.awareness import Awareness
@@ -68,6 +77,7 @@ from anabranch.scheduler.reports import reported
 from anabranch.scheduler.resumption import Resumption
 from anabranch.scheduler.run import Log, Run
 from anabranch.scheduler.served_pace import ServedPace
+from anabranch.scheduler.status import Known, status_of
 from anabranch.scheduler.survivors import Survivors
 from anabranch.site.ranges import Ranges
 
@@ -283,6 +293,37 @@ class Scheduler:
         """Sites that have died or cannot be reached, and without which the run goes on."""
         return self._run.lost
 
+    def status(self) -> Status:
+        """Return how the run stands."""
+        run, book = self._run, self.channels.all
+        believed, measured = self._planning.belief()
+        plan = book.plan if self._pace is None else self._pace.plan
+        return status_of(
+            Known(
+                overlay=self.overlay,
+                believed=believed,
+                measured=measured,
+                plan=plan,
+                running_s=None if run.started_s is None else run.since_start_s(),
+                is_over=run.is_over,
+                returning=(
+                    frozenset()
+                    if run.returning is None
+                    else run.returning.awaited - run.returning.standings.keys()
+                ),
+                addresses=self.members.addresses,
+                here=run.sessions.keys(),
+                newcomers=frozenset(run.newcomers),
+                disconnected=run.missing.keys(),
+                lost=run.lost,
+                left=run.left,
+                calls={site: book.calls(site) for site in book.members},
+                exchanges=self.channels.results,
+                exchanged_bytes=self.channels.result_bytes,
+                tally=run.tally,
+            )
+        )
+
     def name(self, site: int) -> str:
         """Return a site's index and name, for error messages."""
         return self._run.name(site)
@@ -322,6 +363,17 @@ class Scheduler:
     def resume(self, message: Resume, connection: Connection) -> int:
         """Go on with a site: see :meth:`anabranch.scheduler.presence.Presence.resume`."""
         return self._presence.resume(message, connection)
+
+    def answer(self, request: StatusRequest, connection: Connection) -> None:
+        """Say how the run stands, and close.
+
+        Raises:
+            UnauthorisedPeer: who asks does not know the run's token.
+        """
+        if not self.members.knows_token(request, connection.own_challenge):
+            raise UnauthorisedPeer(f"{connection.peer} asks how the run stands, without its token")
+        connection.post(StatusReply(statuses.dumps(self.status())))
+        connection.close()
 
     def closed(self, site: int, connection: Connection, error: Exception | None) -> None:
         """Take note that a connection of a site has ended."""
@@ -478,6 +530,8 @@ class _FromSite:
         elif isinstance(message, Resume):
             self._site = self._scheduler.resume(message, self._connection)
             self._connection.trust()
+        elif isinstance(message, StatusRequest):
+            self._scheduler.answer(message, self._connection)
         else:
             raise OutOfPlaceMessage(f"a {type(message).__name__} before Join")
         return DISCARD

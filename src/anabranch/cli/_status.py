@@ -1,0 +1,67 @@
+"""``anabranch status``: how a scheduler's run stands."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from anabranch.cli._app import app, console
+from anabranch.cli._processes import InsecureOption, address_given, token_given
+from anabranch.net.tcp import TcpNetwork
+from anabranch.net.tls import Credentials, TlsError
+from anabranch.record import status as statuses
+
+
+@app.command()
+def status(
+    address: Annotated[str, typer.Argument(help="The scheduler's host:port.")],
+    token: Annotated[
+        str | None,
+        typer.Option(
+            help="The run's shared secret; $ANABRANCH_TOKEN if not given, which other users of "
+            "this machine cannot read."
+        ),
+    ] = None,
+    tls: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls", help="Folder of a certificate of the run: a site's or the scheduler's."
+        ),
+    ] = None,
+    insecure: InsecureOption = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")] = False,
+    patience: Annotated[
+        float, typer.Option(help="Seconds to wait for the answer.", min=0.1)
+    ] = 10.0,
+) -> None:
+    """Ask a running scheduler who takes part, whom it waits for, and how far it is."""
+    from anabranch.scheduler.asking import ask
+    from anabranch.scheduler.server import LIMITS
+
+    where = address_given(address, insecure or tls is not None)
+    secret = token or token_given()
+    network = TcpNetwork(LIMITS, credentials=None if tls is None else _credentials(tls))
+    found = asyncio.run(ask(network, where, secret, patience))
+    if as_json:
+        print(statuses.dumps(found).decode())
+        return
+    console.print(statuses.headline(found), soft_wrap=True)
+    console.print(statuses.sites_table(found).for_terminal())
+    if found.links:
+        console.print(statuses.links_table(found).for_terminal())
+
+
+def _credentials(folder: Path) -> Credentials:
+    """Return the credentials of the one process, or the first, whose files a folder has."""
+    names = sorted(key.stem for key in folder.glob("*.key") if key.stem != "ca")
+    if not names:
+        raise typer.BadParameter(f"--tls {folder}: there is no key of a site or a scheduler")
+    credentials = Credentials(folder, f"anabranch:{names[0].replace('-', ':', 1)}")
+    try:
+        credentials.check()
+    except TlsError as error:
+        raise typer.BadParameter(f"--tls: {error}") from None
+    return credentials

@@ -1,0 +1,217 @@
+"""How a run stands, as its scheduler says it while it goes on. Pure.
+
+A scheduler makes a `Status` whenever it is asked; `anabranch status`, its own lines of progress and
+its metrics all show the same value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import msgspec
+
+from anabranch.record import units
+from anabranch.record.tables import Column, Table
+
+Phase = Literal["waiting", "running", "resuming", "over"]
+"""Sites are awaited; the run goes on; a scheduler that was started again awaits the sites that were
+in it; it has ended."""
+
+SiteState = Literal["awaited", "joined", "member", "joining", "disconnected", "lost", "left"]
+"""Has not come yet; has, and the run has not begun; takes part; has come and is no member yet; its
+connection broke, and it may come back; the run goes on without it; has left in good order."""
+SITE_STATES: tuple[SiteState, ...] = get_args(SiteState)
+
+
+class SiteStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A site.
+
+    Attributes:
+        name: in the overlay.
+        state: see `SiteState`.
+        address: where it takes connections, ``host:port``; None where that is not known, or it
+            takes none.
+        loss: of its latest step that told of one; None for none.
+        loss_step: which step, update or round that was.
+    """
+
+    name: str
+    state: SiteState
+    address: str | None = None
+    loss: float | None = None
+    loss_step: int | None = None
+
+
+class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A link that the plan in force uses, or that was measured.
+
+    Attributes:
+        source, target: names of sites.
+        rate_bps: what it is believed to carry.
+        latency_s: one way, likewise.
+        is_measured: whether that rests on a measurement.
+        is_used: whether the plan in force sends over it.
+    """
+
+    source: str
+    target: str
+    rate_bps: float
+    latency_s: float
+    is_measured: bool
+    is_used: bool
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """A run at a moment. Counts begin anew with a scheduler that was started again.
+
+    Attributes:
+        overlay: its name.
+        phase: see `Phase`.
+        running_s: since the run began; 0 before.
+        plan: the plan in force, in words.
+        plan_version: its version, from 1.
+        replans: plans issued after the first.
+        exchanges: whose result a member holds, of all sites and of subgroups.
+        exchanged_bytes: of the buffers of those exchanges, once each, as they travel.
+        updates: that became part of the model, where it is served.
+        losses: how many times a site was lost.
+        refused: messages that were refused.
+        sites: all of the overlay, in its order.
+        waits_for: names of sites that the others wait for: to begin, or in a call that these have
+            not made yet.
+        links: see `LinkStatus`.
+    """
+
+    overlay: str
+    phase: Phase
+    running_s: float
+    plan: str
+    plan_version: int
+    replans: int = 0
+    exchanges: int = 0
+    exchanged_bytes: int = 0
+    updates: int = 0
+    losses: int = 0
+    refused: int = 0
+    sites: tuple[SiteStatus, ...] = ()
+    waits_for: tuple[str, ...] = ()
+    links: tuple[LinkStatus, ...] = ()
+
+    @property
+    def members(self) -> int:
+        """How many sites take part, or will once the run begins."""
+        return sum(site.state in ("member", "joined") for site in self.sites)
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Status)
+
+
+def dumps(status: Status) -> bytes:
+    """Return a status as JSON; ``loads`` reads it."""
+    return _encoder.encode(status)
+
+
+def loads(data: bytes) -> Status:
+    """Read what ``dumps`` wrote.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    try:
+        return _decoder.decode(data)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"no status of a run: {error}") from None
+
+
+def headline(status: Status) -> str:
+    """Return a status in a sentence or two.
+
+    >>> headline(Status(overlay="group", phase="waiting", running_s=0, plan="star",
+    ...                 plan_version=1, waits_for=("tokyo",)))
+    'group is waiting; plan 1 (star); 0 exchanges; waits for tokyo'
+    """
+    since = f" for {units.seconds(status.running_s)}" if status.phase == "running" else ""
+    parts = [
+        f"{status.overlay} is {status.phase}{since}",
+        f"plan {status.plan_version} ({status.plan})",
+        _done(status),
+    ]
+    if status.waits_for:
+        parts.append(f"waits for {', '.join(status.waits_for)}")
+    return "; ".join(parts)
+
+
+def _done(status: Status) -> str:
+    counts = [(status.updates, "update"), (status.exchanges, "exchange")]
+    said = [units.count(number, noun) for number, noun in counts if number]
+    size = f", {units.size(status.exchanged_bytes)}" if status.exchanged_bytes else ""
+    return " and ".join(said or ["0 exchanges"]) + size
+
+
+def progress(before: Status, now: Status, seconds: float) -> str | None:
+    """Return what has been done since an earlier status of the same run; None for no news.
+
+    Args:
+        before, now: the two.
+        seconds: between them, > 0.
+    """
+    exchanges, updates = now.exchanges - before.exchanges, now.updates - before.updates
+    # While exchanges end, some site is always a moment behind.
+    waits_for = () if exchanges or updates else now.waits_for
+    is_news = exchanges or updates or waits_for != before.waits_for
+    if not is_news or now.phase != "running":
+        return None
+    parts = [_done(now)]
+    if updates:
+        parts.append(f"{updates / seconds:.3g} updates/s")
+    if exchanges:
+        rate = units.size((now.exchanged_bytes - before.exchanged_bytes) / seconds)
+        parts.append(f"{exchanges / seconds:.3g} exchanges/s, {rate}/s")
+    parts.append(units.count(now.members, "member"))
+    if waits_for:
+        parts.append(f"waits for {', '.join(waits_for)}")
+    return "; ".join(parts)
+
+
+def _loss(site: SiteStatus) -> str:
+    if site.loss is None:
+        return units.NONE
+    return f"{site.loss:.4g}" if site.loss_step is None else f"{site.loss:.4g} at {site.loss_step}"
+
+
+_SITE_COLUMNS: Sequence[Column[SiteStatus]] = (
+    Column("site", lambda site: site.name, brief=True, number=False),
+    Column("state", lambda site: site.state, brief=True, number=False),
+    Column("address", lambda site: site.address or units.NONE, brief=True, number=False),
+    Column("loss", _loss, brief=True),
+)
+
+_LINK_COLUMNS: Sequence[Column[LinkStatus]] = (
+    Column("link", lambda link: f"{link.source}->{link.target}", brief=True, number=False),
+    Column("rate", lambda link: units.rate(link.rate_bps), brief=True),
+    Column("latency", lambda link: units.seconds(link.latency_s), brief=True),
+    Column(
+        "believed",
+        lambda link: "measured" if link.is_measured else "given",
+        brief=True,
+        number=False,
+    ),
+    Column(
+        "plan",
+        lambda link: "sends over it" if link.is_used else units.NONE,
+        brief=True,
+        number=False,
+    ),
+)
+
+
+def sites_table(status: Status) -> Table:
+    """Return a status's sites."""
+    return Table.of(_SITE_COLUMNS, status.sites)
+
+
+def links_table(status: Status) -> Table:
+    """Return a status's links."""
+    return Table.of(_LINK_COLUMNS, status.links)

@@ -1,0 +1,68 @@
+"""Asking a scheduler how its run stands, from outside the run."""
+
+from __future__ import annotations
+
+import asyncio
+
+from anabranch.net.errors import LinkError, MalformedMessage, NetError, UnauthorisedPeer
+from anabranch.net.frames import DISCARD, Sink
+from anabranch.net.identity import proven
+from anabranch.net.messages import AnyMessage, Refusal, StatusReply, StatusRequest
+from anabranch.net.network import Address, Network
+from anabranch.net.tls import SCHEDULER, check_identity
+from anabranch.record.status import Status, loads
+
+
+class _Answer:
+    """Receives a scheduler's answer, or why there is none."""
+
+    def __init__(self) -> None:
+        self.status: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
+
+    def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
+        if self.status.done():
+            return DISCARD
+        match message:
+            case StatusReply():
+                try:
+                    self.status.set_result(loads(message.status))
+                except ValueError as error:
+                    self.status.set_exception(MalformedMessage(str(error)))
+            case Refusal():
+                self.status.set_exception(UnauthorisedPeer(message.detail))
+        return DISCARD
+
+    def on_refused(self, message: AnyMessage, error: NetError) -> None:
+        raise AssertionError(f"refused {message}")  # nothing is
+
+    def on_closed(self, error: Exception | None) -> None:
+        if not self.status.done():
+            self.status.set_exception(error or LinkError("the scheduler closed the connection"))
+
+
+async def ask(network: Network, scheduler: Address, token: str, longest_s: float) -> Status:
+    """Return how the run of a scheduler stands.
+
+    Args:
+        network: leads to the scheduler.
+        scheduler: where it listens.
+        token: the run's shared secret.
+        longest_s: how long to wait for its answer.
+
+    Raises:
+        LinkError: it cannot be reached, or does not answer.
+        PeerError: it refuses to say, or is no scheduler of this release.
+    """
+    answer = _Answer()
+    connection = await network.connect(scheduler, answer)
+    try:
+        check_identity(connection.peer, connection.identity, SCHEDULER)
+        connection.post(proven(StatusRequest(b""), token.encode(), connection.their_challenge))
+        async with asyncio.timeout(longest_s):
+            return await answer.status
+    except TimeoutError:
+        raise LinkError(f"no answer from {connection.peer} in {longest_s:g} s") from None
+    finally:
+        connection.close()
+        if answer.status.done() and not answer.status.cancelled():
+            answer.status.exception()  # it may have come after the deadline: no reason to warn

@@ -1,0 +1,40 @@
+"""What has happened in a run so far, counted from its events. Pure."""
+
+from __future__ import annotations
+
+from anabranch.record import events
+
+
+class Tally:
+    """Counts for people and for metrics; nothing in the run depends on them.
+
+    Attributes:
+        replans: plans issued after the first.
+        updates: that became part of a served model.
+        losses: how many times a site was lost.
+        refused: messages that were refused.
+        loss: the latest that each site told of, and the step, update or round it was of.
+    """
+
+    def __init__(self) -> None:
+        self.replans = 0
+        self.updates = 0
+        self.losses = 0
+        self.refused = 0
+        self.loss: dict[int, tuple[float, int]] = {}
+
+    def note(self, event: events.Event) -> None:
+        """Count an event."""
+        match event:
+            case events.StepDone(site=site, round=step, loss=float(loss)):
+                self.loss[site] = loss, step
+            case events.ProceedAsked(site=site, update=step, loss=float(loss)):
+                self.loss[site] = loss, step
+            case events.PlanIssued():
+                self.replans += 1
+            case events.UpdateApplied():
+                self.updates += 1
+            case events.SiteLost():
+                self.losses += 1
+            case events.MessageRefused():
+                self.refused += 1

@@ -1,0 +1,103 @@
+"""A scheduler's process as people and machines watch it: its lines, and what it answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.test_cli import anabranch as command
+
+import anabranch
+
+pytestmark = pytest.mark.slow  # processes
+
+TOKEN = "watched"
+CERTIFICATES = Path(__file__).parent.parent / "net" / "certs" / "ours"
+
+
+@contextmanager
+def scheduler(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run a scheduler of two sites; yields its process and its address."""
+    running = subprocess.Popen(
+        [sys.executable, "-m", "anabranch", "scheduler", "--sites", "a,b", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "ANABRANCH_TOKEN": TOKEN},
+    )
+    try:
+        assert running.stdout is not None
+        yield running, running.stdout.readline().strip()
+    finally:
+        running.kill()
+        running.communicate()
+
+
+def pairs(line: str) -> dict[str, str]:
+    """Read a line of logfmt."""
+    found = re.findall(r'(\w+)=(?:"((?:[^"\\]|\\.)*)"|(\S*))', line)
+    return {key: quoted or bare for key, quoted, bare in found}
+
+
+def test_a_scheduler_is_asked_how_its_group_stands_and_says_it_where_no_terminal_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ANABRANCH_TOKEN", TOKEN)
+    with scheduler("--progress-every", "0.2") as (running, address):
+        done = command("status", address, "--json")
+        assert done.returncode == 0, done.stderr
+        waiting = json.loads(done.stdout)
+        assert waiting["phase"] == "waiting"
+        assert waiting["waits_for"] == ["a", "b"]
+
+        def take_part(name: str) -> None:
+            with anabranch.join(address, name, token=TOKEN) as group:
+                for _ in range(3):
+                    group.all_reduce(np.ones(1000, np.float32))
+                if group.rank == 0:
+                    told = command("status", address)
+                    assert told.returncode == 0, told.stderr
+                    assert re.search(r"group is running .* 3 exchanges, 12 kB", told.stdout)
+                    assert re.search(r"a +member +127\.0\.0\.1:\d+", told.stdout)
+                group.barrier()
+
+        with ThreadPoolExecutor(1) as pool:  # the command redirects this thread's output
+            other = pool.submit(take_part, "b")
+            take_part("a")
+            other.result()
+        assert running.stderr is not None
+        lines = [pairs(line) for line in running.stderr.read().splitlines()]
+        assert running.wait(30) == 0
+    kinds = [line["event"] for line in lines]
+    assert kinds[:3] == ["waiting", "joined", "joined"]
+    assert kinds[-1] == "ended"
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z", line["time"]) for line in lines)
+    progress = [line for line in lines if line["event"] == "progress"]
+    assert progress
+    assert progress[-1]["exchanges"] == "3"
+
+
+def test_who_does_not_know_the_token_is_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with scheduler("--log-format", "text") as (_, address):
+        in_the_clear = command("status", "10.0.0.1:1", "--token", TOKEN)
+        assert in_the_clear.returncode == 2
+        assert "10.0.0.1 is off this machine" in in_the_clear.stderr
+        refused = command("status", address, "--token", "another")
+        assert refused.returncode == 1
+        assert "asks how the run stands, without its token" in refused.stderr
+
+
+def test_with_certificates_any_process_of_the_run_may_ask() -> None:
+    with scheduler("--tls", str(CERTIFICATES)) as (_, address):
+        done = command("status", address, "--token", TOKEN, "--tls", str(CERTIFICATES), "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["plan_version"] == 1

@@ -1,0 +1,148 @@
+"""What a scheduler says of its run: states of sites, whom others wait for, what was counted."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec import structs
+
+from anabranch.net.errors import LinkError, UnauthorisedPeer
+from anabranch.net.tcp import TcpNetwork
+from anabranch.overlay import random_complete
+from anabranch.plan import star
+from anabranch.record import events
+from anabranch.record.console import Console, Line
+from anabranch.scheduler.asking import ask
+from anabranch.scheduler.server import LIMITS
+from anabranch.scheduler.status import Known, status_of
+from anabranch.scheduler.tally import Tally
+from anabranch.scheduler.watching import Watching, watched
+from anabranch.sim.loop import run_virtually
+
+from ..site.cluster import TOKEN, Cluster, Tcp, simulated
+
+OVERLAY = random_complete(4, 0)
+PLAN = star(OVERLAY, hub=0)
+KNOWN = Known(
+    overlay=OVERLAY,
+    believed=OVERLAY,
+    measured=[(1, 2)],
+    plan=PLAN,
+    running_s=5.0,
+    is_over=False,
+    returning=frozenset(),
+    addresses=[("10.0.0.1", 1), ("10.0.0.2", 2), ("-", 2), ("", 0)],
+    here={0, 1, 2},
+    newcomers=frozenset(),
+    disconnected=frozenset(),
+    lost={3},
+    left=frozenset(),
+    calls={0: 4, 1: 3, 2: 4},
+    exchanges=3,
+    exchanged_bytes=12,
+    tally=Tally(),
+)
+
+
+def states(**changed: Any) -> list[str]:
+    return [site.state for site in status_of(replace(KNOWN, **changed)).sites]
+
+
+def test_each_site_has_the_state_that_it_is_in() -> None:
+    assert states() == ["member", "member", "member", "awaited"]  # of the last nothing was heard
+    assert states(running_s=None) == ["joined", "joined", "joined", "awaited"]
+    assert states(lost={2, 3}, here={0, 1})[2] == "lost"
+    assert states(disconnected={1})[1] == "disconnected"
+    assert states(newcomers={1}, lost={1})[1] == "joining"
+    assert states(left={0}, lost={0})[0] == "left"
+
+
+def test_those_are_waited_for_that_have_made_fewer_calls() -> None:
+    assert status_of(KNOWN).waits_for == ("site1",)
+    assert status_of(replace(KNOWN, calls={0: 4, 1: 4, 2: 4})).waits_for == ()
+    assert status_of(replace(KNOWN, running_s=None)).waits_for == ("site3",)
+    assert status_of(replace(KNOWN, returning={0, 2})).waits_for == ("site0", "site2")
+    assert status_of(replace(KNOWN, is_over=True)).waits_for == ()
+
+
+def test_a_site_that_takes_no_connections_has_no_address() -> None:
+    addresses = [site.address for site in status_of(KNOWN).sites]
+    assert addresses == ["10.0.0.1:1", "10.0.0.2:2", None, None]
+
+
+def test_links_are_those_of_the_plan_and_those_measured() -> None:
+    found = {
+        (link.source, link.target): (link.is_used, link.is_measured)
+        for link in status_of(KNOWN).links
+    }
+    assert found.pop(("site1", "site2")) == (False, True)
+    assert len(found) == 6
+    assert all("site0" in pair and of == (True, False) for pair, of in found.items())
+
+
+def test_events_are_counted_and_the_latest_loss_is_kept() -> None:
+    tally = Tally()
+    for event in (
+        events.StepDone(at_s=1.0, site=2, round=7, loss=0.5, samples=1, compute_s=1.0),
+        events.StepDone(at_s=2.0, site=2, round=8, loss=None, samples=1, compute_s=1.0),
+        events.ProceedAsked(at_s=2.0, site=1, update=3, samples=1, compute_s=1.0, loss=0.25),
+        events.UpdateApplied(at_s=2.0, site=1, update=3, version=1, missed=0),
+        events.SiteLost(at_s=3.0, site=3, detail="it died"),
+    ):
+        tally.note(event)
+    status = status_of(replace(KNOWN, tally=tally))
+    assert [(site.loss, site.loss_step) for site in status.sites][1:3] == [(0.25, 3), (0.5, 7)]
+    assert (status.updates, status.losses, status.replans) == (1, 1, 0)
+
+
+async def exchange(cluster: Cluster) -> None:
+    """Let all sites have a result, and say so."""
+    rounds = await cluster.all_reduce([np.ones(1000, np.float32) for _ in range(4)])
+    for agent, round in zip(cluster.agents, rounds, strict=True):
+        await agent.round_ended(round, None)
+    await asyncio.sleep(0.05)  # until the scheduler has heard it
+
+
+def test_exchanges_are_counted_once_and_progress_is_said() -> None:
+    said: list[Line] = []
+
+    async def scenario() -> None:
+        cluster = await Cluster.start(simulated(OVERLAY), OVERLAY, PLAN)
+        console = Console([site.name for site in OVERLAY.sites], said.append)
+        async with watched(cluster.scheduler, console, Watching(progress_s=10.0)):
+            for _ in range(3):
+                await exchange(cluster)
+            status = cluster.scheduler.status()
+            await asyncio.sleep(25.0)
+        assert (status.phase, status.exchanges, status.exchanged_bytes) == ("running", 3, 12_000)
+        assert status.members == 4
+        assert status.waits_for == ()
+        await cluster.leave()
+
+    run_virtually(scenario())
+    assert [line.event for line in said] == ["progress"]  # and no second one without news
+    assert said[0].fields["exchanges"] == 3
+
+
+def test_a_scheduler_says_how_its_run_stands_to_those_who_know_the_token() -> None:
+    async def scenario() -> None:
+        cluster = await Cluster.start(Tcp(), OVERLAY, PLAN)
+        at = cluster.scheduler._listener.address
+        network = TcpNetwork(LIMITS)
+        await exchange(cluster)
+        status = await ask(network, at, TOKEN, 5.0)
+        assert status == structs.replace(cluster.scheduler.status(), running_s=status.running_s)
+        assert status.exchanges == 1
+        with pytest.raises(UnauthorisedPeer, match="without its token"):
+            await ask(network, at, "another", 5.0)
+        # None of that harms the run.
+        await exchange(cluster)
+        await cluster.leave()
+        with pytest.raises(LinkError):
+            await ask(network, at, TOKEN, 5.0)
+
+    asyncio.run(scenario())
