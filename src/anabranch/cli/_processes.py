@@ -141,6 +141,13 @@ def scheduler(
     progress_every: Annotated[
         float, typer.Option(help="Seconds between two lines of progress; 0 for none.", min=0.0)
     ] = PROGRESS_S,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            help="host:port where Prometheus finds metrics, at /metrics; a port alone is on this "
+            "machine only. Whoever reaches it may read them."
+        ),
+    ] = None,
     log_format: Annotated[
         str,
         typer.Option(
@@ -164,7 +171,7 @@ def scheduler(
     address = address_given(listen, insecure or tls is not None)
     credentials = _credentials(tls, SCHEDULER)
     say = _sayer(log_format, sys.stderr)
-    watching = Watching(progress_every or None)
+    watching = Watching(progress_every or None, None if metrics is None else _metrics_at(metrics))
     if scenario is None:
         service = _service(overlay, sites, route, measure, links_bps, pace, updates)
         if on_loss not in typing.get_args(OnLoss):
@@ -412,6 +419,14 @@ def site(
         ),
         _credentials(tls, identity_of(name)),
     )
+
+
+def _metrics_at(text: str) -> Address:
+    """Return where metrics are to be found: on this machine, unless asked otherwise."""
+    try:
+        return parse(f"127.0.0.1:{text}" if text.isdigit() else text)
+    except ValueError as error:
+        raise typer.BadParameter(f"--metrics: {error}") from None
 
 
 def token_given() -> str:

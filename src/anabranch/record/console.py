@@ -82,6 +82,10 @@ class Console:
             text = f"waiting for {', '.join(self._missing)}"
             self._say(Line("waiting", text, fields={"waits_for": awaited}))
 
+    def metrics(self, where: str) -> None:
+        """Say where metrics are found."""
+        self._say(Line("metrics", f"metrics at http://{where}", fields={"address": where}))
+
     def tell(self, event: events.Event) -> None:
         """Say what happened, if it is for people to know at once."""
         line = self._line(event)

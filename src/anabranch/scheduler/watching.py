@@ -7,8 +7,15 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+from anabranch.net.addresses import show
+from anabranch.net.http import serving_page
+from anabranch.net.network import Address
 from anabranch.record.console import Console
+from anabranch.record.metrics import CONTENT_TYPE, exposition
 from anabranch.scheduler.server import Scheduler
+
+PATH = "/metrics"
+"""Where the page of metrics is."""
 
 PROGRESS_S = 10.0
 """How often a scheduler says how far its run is, if not asked otherwise."""
@@ -20,9 +27,11 @@ class Watching:
 
     Args:
         progress_s: how often to say how far it is, seconds; None never.
+        metrics: where Prometheus finds metrics, to whoever asks; None nowhere.
     """
 
     progress_s: float | None = None
+    metrics: Address | None = None
 
 
 UNWATCHED = Watching()
@@ -38,8 +47,16 @@ async def watched(
         scheduler: whose run.
         console: where to say how far it is.
         watching: how.
+
+    Raises:
+        LinkError: the address for metrics cannot be had.
     """
     async with AsyncExitStack() as stack:
+        if watching.metrics is not None:
+            page = serving_page(
+                watching.metrics, PATH, CONTENT_TYPE, lambda: exposition(scheduler.status())
+            )
+            console.metrics(show(await stack.enter_async_context(page)) + PATH)
         if watching.progress_s is not None:
             said = asyncio.create_task(_say_progress(scheduler, console, watching.progress_s))
             stack.push_async_callback(_ended, said)
