@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import signal
 import subprocess
 import sys
@@ -46,7 +47,7 @@ def test_help_lists_the_commands() -> None:
     command = [sys.executable, "-m", "anabranch", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0
-    for command in ("demo", "plan", "run", "simulate", "twin", "report", "replay"):
+    for command in ("demo", "plan", "run", "simulate", "twin", "report", "replay", "export"):
         assert command in done.stdout
     for part in ("scheduler", "site", "status"):
         assert part in done.stdout
@@ -158,8 +159,29 @@ def test_a_scenario_runs_once_for_each_route_and_is_reported(
     assert again.returncode == 0
     assert "star" in again.stdout
     assert (tmp_path / "again.html").read_text().count("<html") == 1
+    rows = tmp_path / "rows.jsonl"
+    exported = anabranch("export", str(folder / logs[0]), "--jsonl", str(rows))
+    assert exported.returncode == 0, exported.stderr
+    assert [json.loads(line)["_step"] for line in rows.read_text().splitlines()] == [1, 2, 3]
+    assert anabranch("export", str(folder), "--jsonl", str(rows)).returncode == 2  # two runs
+    assert anabranch("export", str(folder)).returncode == 2  # to where?
     if world == "simulate":
         assert all(f"event log {fingerprint(folder / log)}" in done.stdout for log in logs)
+
+
+@pytest.mark.filterwarnings("default")  # TensorBoard's own
+def test_tensorboard_reads_what_is_exported_for_it(two_routes: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="pip install 'anabranch[tensorboard]'")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    loaded, overlay = load_scenario(two_routes)
+    log = tmp_path / "one.db"
+    simulate(loaded.runs()[0], overlay, log)
+    done = anabranch("export", str(log), "--tensorboard", str(tmp_path / "board"))
+    assert done.returncode == 0, done.stderr
+    board = EventAccumulator(str(tmp_path / "board" / "one"))
+    board.Reload()
+    assert [each.step for each in board.Scalars("round/exchange_s")] == [1, 2, 3]
 
 
 def test_one_route_of_several_is_resumed_from_its_checkpoint(

@@ -79,6 +79,7 @@ PURE = [
     "net/session.py",
     "net/throughput.py",
     "record/awareness.py",
+    "record/export.py",
     "record/metrics.py",
     "record/pacing.py",
     "record/status.py",

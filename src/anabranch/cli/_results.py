@@ -1,16 +1,18 @@
-"""Commands that read what runs left: report, replay."""
+"""Commands that read what runs left: report, replay, export."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from anabranch.cli._app import app, console
 from anabranch.cli._runs import print_results
-from anabranch.record import LogError, read_events, units
+from anabranch.record import LogError, read_events, summarise, units
+from anabranch.record import export as exporting
 from anabranch.run.replay import ReplayError
 from anabranch.run.replay import replay as replay_log
 
@@ -46,6 +48,60 @@ def replay(
             f"{units.count(done.decided, 'decision')}",
             soft_wrap=True,
         )
+
+
+@app.command()
+def export(
+    runs: Annotated[list[Path], typer.Argument(help="Event logs of runs, or folders of them.")],
+    tensorboard: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for TensorBoard, a folder in it for each run; needs tensorboard."
+        ),
+    ] = None,
+    jsonl: Annotated[
+        Path | None,
+        typer.Option(help="File of JSON lines for one run, with the keys of Weights & Biases."),
+    ] = None,
+) -> None:
+    """Write the rounds of runs for other tools: losses, accuracy, times."""
+    logs = _logs(runs)
+    if tensorboard is None and jsonl is None:
+        raise typer.BadParameter("give --tensorboard FOLDER or --jsonl FILE")
+    if jsonl is not None and len(logs) > 1:
+        raise typer.BadParameter(f"--jsonl takes one run, and these are {len(logs)}")
+    writer_of = None if tensorboard is None else _tensorboard_writer()
+    for log in logs:
+        run = summarise(event for _, event in read_events(log))
+        began = run.started.started_at
+        began_s = None if began is None else datetime.fromisoformat(began).timestamp()
+        rows = exporting.rows(run, began_s)
+        if jsonl is not None:
+            jsonl.write_bytes(exporting.as_json_lines(rows))
+            console.print(f"{jsonl}: {units.count(len(rows), 'round')}", soft_wrap=True)
+        if tensorboard is not None and writer_of is not None:
+            _write_tensorboard(rows, writer_of(str(tensorboard / log.stem)))
+            said = f"{tensorboard / log.stem}: {units.count(len(rows), 'round')}"
+            console.print(said, soft_wrap=True)
+
+
+def _tensorboard_writer() -> Callable[[str], Any]:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise typer.BadParameter(
+            "--tensorboard needs the package tensorboard; pip install 'anabranch[tensorboard]'"
+        ) from None
+    return SummaryWriter
+
+
+def _write_tensorboard(rows: Iterable[exporting.Row], writer: Any) -> None:
+    for row in rows:
+        step, at_s = row["_step"], row.get("_timestamp", row["_runtime"])
+        for key, value in row.items():
+            if not key.startswith("_"):
+                writer.add_scalar(key, value, step, walltime=at_s)
+    writer.close()
 
 
 def _logs(paths: Iterable[Path]) -> list[Path]:
