@@ -65,7 +65,7 @@ def rounds(overlay: Overlay, route: str, elements: int, chunk_elements: int, cou
             scenario,
             overlay,
             Path(folder, "run.db"),
-            on_round=lambda round: began.append(time.perf_counter()),
+            on_round=lambda round, loss: began.append(time.perf_counter()),
         )
         end_s = time.perf_counter()
     first_s, total_s = began[0], end_s - start_s

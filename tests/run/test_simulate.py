@@ -430,7 +430,7 @@ def test_a_site_that_cannot_begin_ends_the_run_by_name_and_the_log_can_be_read(
 
 
 def test_an_interrupted_run_says_so_in_its_log(tmp_path: Path) -> None:
-    def on_round(round: int) -> None:
+    def on_round(round: int, loss: float | None) -> None:
         if round == 3:
             signal.raise_signal(signal.SIGINT)
 
@@ -933,7 +933,7 @@ def test_thousands_of_rounds_pass_in_seconds_and_leave_nothing_behind(tmp_path: 
     tasks: list[int] = []
     objects: list[int] = []
 
-    def on_round(round: int) -> None:
+    def on_round(round: int, loss: float | None) -> None:
         if round in (500, 2000):
             gc.collect()
             tasks.append(len(asyncio.all_tasks()))

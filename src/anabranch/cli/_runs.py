@@ -10,6 +10,7 @@ from functools import partial
 from importlib.resources import as_file, files
 from itertools import count
 from pathlib import Path
+from time import monotonic
 from typing import Annotated
 
 import typer
@@ -25,7 +26,7 @@ from anabranch.run import scenario as scenarios
 from anabranch.run.checkpoints import CheckpointError, plan_course
 from anabranch.run.checkpoints import find as find_checkpoint
 from anabranch.run.launch import run_locally
-from anabranch.run.progress import LiveRun
+from anabranch.run.progress import LiveRun, eta_text, loss_text
 from anabranch.run.scenario import Scenario, ScenarioError
 
 OutOption = Annotated[Path, typer.Option("--out", help="Folder for the logs and the report.")]
@@ -310,17 +311,16 @@ def _simulate(
 ) -> None:
     from anabranch.run.simulate import simulate
 
-    rounds = run.scenario.stop.rounds
-    with ending_on_interrupt(), console.status(f"{run.title}, simulated") as status:
-        unused = simulate(
-            run.scenario,
-            run.overlay,
-            run.log,
-            data_dir,
-            lambda round: status.update(f"{run.title}, simulated: round {round} of {rounds}"),
-            save_every,
-            resume,
-        )
+    rounds, title, began_s = run.scenario.stop.rounds, f"{run.title}, simulated", monotonic()
+    with ending_on_interrupt(), console.status(title) as status:
+
+        def show(round: int, loss: float | None) -> None:
+            each_s = (monotonic() - began_s) / max(round - 1, 1)
+            left = eta_text((rounds - round + 1) * each_s if round > 1 else None)
+            said = [f"{title}: round {round} of {rounds}{loss_text(loss)}", left]
+            status.update(", ".join(filter(None, said)))
+
+        unused = simulate(run.scenario, run.overlay, run.log, data_dir, show, save_every, resume)
     for label in unused:
         console.print(f"{run.title}: the run ended before this fault: {label}", soft_wrap=True)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from pathlib import Path
+from statistics import fmean
 from types import TracebackType
 
 from rich.console import Console, Group
@@ -14,8 +16,48 @@ from anabranch.record import tables
 from anabranch.record.events import Event, UnknownEvent
 from anabranch.record.log import LogError, read_events
 from anabranch.record.runs import Run
+from anabranch.record.summary import RunSummary
 
 _REFRESH_S = 0.5
+_LATEST = 20  # rounds whose mean pace is expected to go on
+
+
+def remaining_s(run: RunSummary, done: int) -> float | None:
+    """Return how long a run should go on, at the pace of its latest rounds; None where unknown.
+
+    Args:
+        run: the run, so far; what comes after its last event is not known.
+        done: how many rounds all sites have done, or the slowest worker.
+    """
+    if not done or not run.started.rounds:
+        return None
+    latest = run.interval_s[-_LATEST:] or (run.total_s / done,)
+    return max(run.started.rounds - done, 0) * fmean(latest)
+
+
+def mean_loss(run: RunSummary) -> float | None:
+    """Return the mean loss of each site's latest step; None where there is none."""
+    latest = {step.site: step.loss for step in run.steps}
+    losses = [loss for loss in latest.values() if loss is not None]
+    return fmean(losses) if losses else None
+
+
+def loss_text(loss: float | None) -> str:
+    """Return a loss after what else is said of a run; empty for none.
+
+    >>> loss_text(0.123456), loss_text(None)
+    (', loss 0.1235', '')
+    """
+    return "" if loss is None else f", loss {loss:.4g}"
+
+
+def eta_text(seconds: float | None) -> str:
+    """Return how long something should take.
+
+    >>> eta_text(None), eta_text(7.4), eta_text(3725.0)
+    ('', '0:00:07 left', '1:02:05 left')
+    """
+    return "" if seconds is None else f"{timedelta(seconds=round(seconds))} left"
 
 
 class LiveRun:
@@ -37,11 +79,12 @@ class LiveRun:
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("rounds"),
+            TextColumn("rounds{task.fields[loss]}"),
             TimeElapsedColumn(),
+            TextColumn("{task.fields[eta]}"),
             console=console,
         )
-        self._task = self._bar.add_task(title, total=None)
+        self._task = self._bar.add_task(title, total=None, loss="", eta="")
         self._live = Live(self._bar, console=console, transient=True, refresh_per_second=4)
 
     def __enter__(self) -> LiveRun:
@@ -74,6 +117,13 @@ class LiveRun:
             pace = run.summary.pace
             # Where there are servers, as far as the slowest worker is.
             done = min(map(len, (pace.iterations.values() if pace else (run.summary.rounds,))))
-            self._bar.update(self._task, total=run.summary.started.rounds, completed=done)
+            rounds = run.summary.started.rounds
+            self._bar.update(
+                self._task,
+                total=rounds,
+                completed=done,
+                loss=loss_text(mean_loss(run.summary)),
+                eta=eta_text(remaining_s(run.summary, done)),
+            )
             table = tables.paces([run]) if pace else tables.results([run])
             self._live.update(Group(self._bar, table.for_terminal()))

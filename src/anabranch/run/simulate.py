@@ -52,7 +52,7 @@ def simulate(
     overlay: Overlay,
     log_path: Path,
     data_dir: Path | None = None,
-    on_round: Callable[[int], None] = lambda round: None,
+    on_round: Callable[[int, float | None], None] = lambda round, loss: None,
     save_every: int | None = None,
     resume: Path | None = None,
 ) -> tuple[str, ...]:
@@ -63,7 +63,8 @@ def simulate(
         overlay: its overlay.
         log_path: the event log to create; weights and checkpoints are left beside it.
         data_dir: where data sets are.
-        on_round: called when a round begins, with its number.
+        on_round: called when a round begins, with its number and the sites' mean loss, None where
+            no step has told of one.
         save_every: rounds between two checkpoints; None for none.
         resume: the folder of the round to go on after; None to begin at the first.
 
@@ -125,7 +126,7 @@ class _Simulation:
         log: EventLog,
         course: Course,
         files: Files,
-        on_round: Callable[[int], None],
+        on_round: Callable[[int, float | None], None],
     ) -> None:
         self._plan = plan
         self._recorder: RunLog | None = None
@@ -232,7 +233,8 @@ class _Simulation:
         if round <= self._round:
             return  # another site was first
         self._round = round
-        self._on_round(round)
+        assert self._recorder is not None
+        self._on_round(round, self._recorder.scheduler.mean_loss)
         for fault in self._faults:
             if fault.round == round:
                 self._inject(fault.label, fault)

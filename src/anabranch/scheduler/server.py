@@ -293,6 +293,11 @@ class Scheduler:
         """Sites that have died or cannot be reached, and without which the run goes on."""
         return self._run.lost
 
+    @property
+    def mean_loss(self) -> float | None:
+        """The mean over sites of the latest loss that each told of; None before the first."""
+        return self._run.tally.mean_loss
+
     def status(self) -> Status:
         """Return how the run stands."""
         run, book = self._run, self.channels.all

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
 from anabranch.record import events
 
 
@@ -22,6 +24,11 @@ class Tally:
         self.losses = 0
         self.refused = 0
         self.loss: dict[int, tuple[float, int]] = {}
+
+    @property
+    def mean_loss(self) -> float | None:
+        """The mean of each site's latest loss; None before the first."""
+        return fmean(loss for loss, _ in self.loss.values()) if self.loss else None
 
     def note(self, event: events.Event) -> None:
         """Count an event."""
