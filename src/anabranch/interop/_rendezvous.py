@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +19,7 @@ from torch._C import _distributed_c10d as c10d
 
 from anabranch.group import Group, join
 from anabranch.net import addresses
-from anabranch.net.errors import RunAborted
+from anabranch.net.errors import NetError, RunAborted
 
 BackendOptions: Any = c10d.Backend.Options
 _VARIABLE = "ANABRANCH_{}"
@@ -46,6 +47,8 @@ class Options(BackendOptions):  # type: ignore[misc]
         tls: the folder of this rank's certificate and key, whose name is its site's. Rank 0's also
             has the scheduler's, in ``scheduler/`` beside it.
         insecure: allow addresses off this machine without that; ``1`` in the environment.
+        switch_interval_s: see :func:`anabranch.join`; beside Python threads that compute without a
+            pause, 0.0005 makes small exchanges several times as fast.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Options(BackendOptions):  # type: ignore[misc]
         host: str | None = None,
         tls: str | None = None,
         insecure: bool | None = None,
+        switch_interval_s: float | None = None,
     ) -> None:
         super().__init__("anabranch", timedelta(minutes=30))
         self.overlay = _given("overlay", overlay)
@@ -74,6 +78,14 @@ class Options(BackendOptions):  # type: ignore[misc]
         if said not in ("0", "1"):
             raise ValueError(f"$ANABRANCH_INSECURE is {said!r}, must be 0 or 1")
         self.insecure = said == "1" if insecure is None else insecure
+        interval = _given("switch_interval_s", None)
+        try:
+            given_s = None if interval is None else float(interval)
+        except ValueError:
+            raise ValueError(
+                f"$ANABRANCH_SWITCH_INTERVAL_S is {interval!r}, must be a number of seconds"
+            ) from None
+        self.switch_interval_s = given_s if switch_interval_s is None else switch_interval_s
 
 
 def _given(name: str, value: str | None) -> str | None:
@@ -135,6 +147,19 @@ def meet(store: Any, rank: int, size: int, options: Options, timeout: timedelta)
         ValueError: options that cannot be, or do not fit others'; says which.
         RunAborted: the scheduler does not start, or refuses this rank.
     """
+    try:
+        return _meet(store, rank, size, options, timeout)
+    except (ValueError, NetError):
+        # The store is rank 0's in most cases, and ends with it: the others are to hear why first.
+        if rank:
+            store.set(f"failed{rank}", b"")
+        else:
+            with suppress(Exception):  # what counts is raised below
+                store.wait([f"failed{each}" for each in range(1, size)], timedelta(seconds=_END_S))
+        raise
+
+
+def _meet(store: Any, rank: int, size: int, options: Options, timeout: timedelta) -> Met:
     names = _names(store, rank, size, options)
     scheduler = None
     reached_at = _reached_at(store)
@@ -157,6 +182,7 @@ def meet(store: Any, rank: int, size: int, options: Options, timeout: timedelta)
             tls=options.tls,
             insecure=options.insecure,
             patience_s=timeout.total_seconds(),
+            switch_interval_s=options.switch_interval_s,
         )
     except BaseException:
         if scheduler is not None:

@@ -1,0 +1,203 @@
+"""The torch.distributed backend: collectives, subgroups, training, and what goes wrong."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.interop import parity
+from tests.interop.ranks import run_ranks
+
+RANKS, STEPS = 3, 8
+WAYS = ["small buckets", "unused parameters", "no_sync"]
+BESIDE_A_BUSY_THREAD = {"ANABRANCH_SWITCH_INTERVAL_S": "0.0005"}
+
+
+def collectives() -> list[str]:
+    """Check each collective at a rank; return what is wrong."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    wrong = []
+
+    def check(what: str, found: Any, wanted: Any) -> None:
+        found, wanted = (torch.as_tensor(each) for each in (found, wanted))
+        if not torch.equal(found.to(torch.float64), wanted.to(torch.float64)):
+            wrong.append(f"{what}: {found}, should be {wanted}")
+
+    kinds = torch.float32, torch.float16, torch.bfloat16, torch.int64
+    for kind, (op, result) in itertools.product(
+        kinds,
+        {
+            dist.ReduceOp.SUM: 1 + 2 + 3,
+            dist.ReduceOp.MAX: 3,
+            dist.ReduceOp.MIN: 1,
+            dist.ReduceOp.PRODUCT: 6,
+        }.items(),
+    ):
+        tensor = torch.full((5, 3), rank + 1).to(kind)
+        dist.all_reduce(tensor, op)
+        check(f"{op} of {kind}", tensor, torch.full((5, 3), result))
+    tensor = torch.full((7,), float(rank))
+    dist.all_reduce(tensor, dist.ReduceOp.AVG)
+    check("mean", tensor, torch.ones(7))
+    tensor = torch.arange(12.0).view(3, 4).t()  # which is not contiguous
+    dist.all_reduce(tensor)
+    check("transposed", tensor, 3 * torch.arange(12.0).view(3, 4).t())
+    for each in (torch.empty(0), torch.tensor(float("nan") if rank == 1 else 1.0)):
+        dist.all_reduce(each)
+    check("a nan is one", each.isnan(), True)
+    bytes_ = torch.arange(5, dtype=torch.uint8) + rank
+    dist.broadcast(bytes_, 2)
+    check("five bytes", bytes_, torch.arange(5) + 2)
+    for kind in (torch.bool, torch.complex64, torch.float64, torch.int16):
+        tensor = torch.arange(6).to(kind) if rank == 1 else torch.zeros(6).to(kind)
+        dist.broadcast(tensor, 1)
+        wanted = torch.arange(6).to(kind)
+        check(
+            f"broadcast of {kind}",
+            torch.view_as_real(tensor) if tensor.is_complex() else tensor,
+            torch.view_as_real(wanted) if wanted.is_complex() else wanted,
+        )
+    for elements in (3, 100_000):  # by the scheduler, and by gloo
+        parts = [torch.empty(elements) for _ in range(size)]
+        dist.all_gather(parts, torch.full((elements,), float(rank)))
+        check("all_gather", [part[-1] for part in parts], range(size))
+    whole = torch.empty(2 * size)
+    dist.all_gather_into_tensor(whole, torch.full((2,), float(rank)))
+    check("all_gather_into_tensor", whole, [0, 0, 1, 1, 2, 2])
+    part = torch.empty(2)
+    dist.reduce_scatter_tensor(part, torch.arange(2.0 * size))
+    check("reduce_scatter", part, size * torch.tensor([2.0 * rank, 2.0 * rank + 1]))
+    objects: list[Any] = [None] * size
+    dist.all_gather_object(objects, {"rank": rank})
+    check("objects", [each["rank"] for each in objects], range(size))
+    if rank == 0:
+        dist.send(torch.ones(4), 2)
+    elif rank == 2:
+        got = torch.zeros(4)
+        dist.recv(got, 0)
+        check("recv", got, torch.ones(4))
+    works = [dist.all_reduce(torch.full((1000,), float(i)), async_op=True) for i in range(20)]
+    for number, work in reversed([*enumerate(works)]):
+        work.wait()
+        check("future", work.get_future().wait()[0][0], size * number)
+    assert all(work.is_completed() and work.is_success() for work in works)
+    one, other = dist.new_group([0, 2]), dist.new_group([1, 2])
+    for group, ranks in ((one, (0, 2)), (other, (1, 2))):
+        if rank in ranks:
+            tensor = torch.tensor([float(rank)])
+            dist.all_reduce(tensor, group=group)
+            check("subgroup", tensor, [sum(ranks)])
+            dist.broadcast(tensor.fill_(rank), ranks[1], group=group)
+            check("broadcast in a subgroup", tensor, [ranks[1]])
+    check("backend", dist.get_backend() == "anabranch", True)
+    if rank == 0:
+        dist.group.WORLD.set_timeout(timedelta(seconds=0.5))
+        with pytest.raises(RuntimeError, match=r"barrier: the timeout of 0\.5 s is over"):
+            dist.barrier()
+        dist.group.WORLD.set_timeout(timedelta(seconds=60))
+        dist.send(torch.ones(1), 1)
+    else:
+        if rank == 1:
+            dist.recv(torch.ones(1), 0)
+        dist.barrier()
+    return wrong
+
+
+def everything() -> tuple[list[str], dict[str, torch.Tensor]]:
+    return collectives(), parity.ddp_ways(WAYS, STEPS)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_collectives_are_right_and_ddp_makes_the_model_of_one_process():
+    found = run_ranks(everything, RANKS, environment=BESIDE_A_BUSY_THREAD)
+    assert [wrong for wrong, _ in found] == [[]] * RANKS
+    for way in WAYS:
+        models = [each[way] for _, each in found]
+        assert parity.compare(models, parity.alone(way, RANKS, STEPS)) < 1e-6
+
+
+def both_ways() -> list[torch.Tensor]:
+    return [parity.hsdp(4, hooked) for hooked in (False, True)]
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_hsdp_of_two_sites_makes_the_model_of_one_process():
+    found = run_ranks(both_ways, 4, backend="gloo", environment=BESIDE_A_BUSY_THREAD)
+    for models in zip(*found, strict=True):
+        assert parity.compare([*models], parity.alone("default", 4, 4)) < 1e-6
+
+
+def _dies() -> None:
+    if dist.get_rank() == 1:
+        sys.stdout.flush()
+        import os
+
+        os._exit(3)
+    dist.all_reduce(torch.ones(1000))
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_a_rank_that_dies_ends_the_others_by_name():
+    with pytest.raises(AssertionError) as raised:
+        run_ranks(_dies, RANKS)
+    said = str(raised.value)
+    assert "rank 1:\nits process died" in said
+    assert said.count("rank1") >= 2, said  # the others name it
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"ANABRANCH_OVERLAY": "internet2-9"}, "has 9 sites and there are 2 ranks"),
+        ({"ANABRANCH_OVERLAY": "nowhere.toml"}, "overlay nowhere.toml"),
+        ({"ANABRANCH_SITE": "paris"}, "ranks 0 and 1 both say that they are site 'paris'"),
+        ({"ANABRANCH_INSECURE": "yes"}, "must be 0 or 1"),
+        ({"ANABRANCH_SCHEDULER": "127.0.0.1:1"}, "set $ANABRANCH_TOKEN to its own"),
+        ({"ANABRANCH_ROUTE": "round"}, "rank 0 has no scheduler"),
+    ],
+)
+def test_what_cannot_be_is_named_at_all_ranks(variables, said):
+    with pytest.raises(AssertionError) as raised:
+        run_ranks(_nothing, 2, environment=variables)
+    assert str(raised.value).count(said) >= 2
+
+
+def _nothing() -> None:
+    """Do nothing in a process group."""
+
+
+def test_importing_torch_loads_nothing_of_this_package_but_the_registration():
+    code = (
+        "import sys, torch, torch.distributed as dist\n"
+        "assert 'anabranch' in dist.Backend.backend_list\n"
+        "ours = sorted(name for name in sys.modules if name.startswith('anabranch'))\n"
+        "print(ours)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(
+        ["anabranch", "anabranch.interop", "anabranch.interop.autoload"]
+    )
+
+
+def test_a_registration_that_fails_is_told_and_breaks_nothing(monkeypatch, caplog):
+    from anabranch.interop import autoload
+
+    def broken(*given: Any, **named: Any) -> None:
+        raise TypeError("another release")
+
+    monkeypatch.setattr(dist.Backend, "backend_list", [])
+    monkeypatch.setattr(dist.Backend, "register_backend", broken)
+    autoload.register()
+    assert "does not know the backend anabranch" in caplog.text
