@@ -1,9 +1,9 @@
 """PyTorch's own tests of its backends, ``DistributedTest`` of its wheel, against ours.
 
-    python tests/interop/torch_suite.py RANKS [unittest's arguments]
+    python tests/interop/torch_suite.py anabranch RANKS [unittest's arguments]
 
 The tests skip by the backend's name what it cannot do, so they are told ``gloo``, and the process
-group that they make is the backend anabranch's.
+group that they make is the backend anabranch's; or gloo's, to compare.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 sys.dont_write_bytecode = True  # tests of PyTorch's that import this file by name
-RANKS = sys.argv.pop(1) if __name__ == "__main__" and len(sys.argv) > 1 else "3"
+OURS, RANKS = sys.argv.pop(1), sys.argv.pop(1)
 os.environ.update(BACKEND="gloo", WORLD_SIZE=RANKS, OMP_NUM_THREADS="1")
 os.environ.setdefault("TEMP_DIR", os.environ.get("TMPDIR", "/tmp"))
 
@@ -32,12 +32,12 @@ def init_process_group(*given: Any, backend: str | None = None, **named: Any) ->
     if given:
         backend, given = given[0], given[1:]
     assert backend == "gloo", backend
-    _MAKE("anabranch", *given, **named)
+    _MAKE(OURS, *given, **named)
 
 
 def new_group(*given: Any, backend: str | None = None, **named: Any) -> Any:
     """Likewise, of some ranks."""
-    return _PART(*given, backend="anabranch" if backend == "gloo" else backend, **named)
+    return _PART(*given, backend=OURS if backend == "gloo" else backend, **named)
 
 
 dist.init_process_group = init_process_group
