@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 SOURCES := src tests benchmarks examples
 
-.PHONY: demo test test-slow check lint format clean
+.PHONY: demo test test-slow check lint format dist clean
 
 demo: $(VENV)/ready  ## nine sites of this machine train one model over three routes; a table and a report
 	$(BIN)/anabranch demo
@@ -27,8 +27,12 @@ format: $(VENV)/ready  ## put the code in shape
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
+dist: $(VENV)/ready  ## an sdist and a wheel, in dist/
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+
 clean:  ## forget the environment and what tools left behind
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
