@@ -2,9 +2,9 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-SOURCES := src tests benchmarks examples
+SOURCES := src tests benchmarks examples docs/*.py
 
-.PHONY: demo test test-slow check lint format dist clean
+.PHONY: demo test test-slow check lint format docs dist clean
 
 demo: $(VENV)/ready  ## nine sites of this machine train one model over three routes; a table and a report
 	$(BIN)/anabranch demo
@@ -27,14 +27,21 @@ format: $(VENV)/ready  ## put the code in shape
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
+docs: $(VENV)/ready-for-docs  ## the documentation as a site, in site/; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 dist: $(VENV)/ready  ## an sdist and a wheel, in dist/
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation
 
 clean:  ## forget the environment and what tools left behind
-	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) site dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+$(VENV)/ready-for-docs: $(VENV)/ready
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	touch $@

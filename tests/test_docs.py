@@ -1,27 +1,143 @@
-"""What the documents point at is there."""
+"""What the documents point at is there, on GitHub and in the site that `make docs` builds."""
 
 from __future__ import annotations
 
+import inspect
+import os
 import re
+import subprocess
+import sys
+import unicodedata
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+import anabranch
+from anabranch._typed_toml import Table
+from anabranch.run.scenario import loads
+
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
+EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+FENCE = re.compile(r"^( *)(`{3,})(\w*).*?\n(.*?)^\1\2`*$", re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def links(page: Path) -> list[tuple[str, str]]:
+    """Return where a page's relative links lead: a path, empty for the page, and an anchor."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    found = re.findall(r"\]\(([^)\s#]*)(?:#([^)\s]*))?\)", text)
+    return [(path, anchor) for path, anchor in found if "://" not in path]
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """Return the anchors that GitHub gives a page's headings, by its rule, and its own."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    found = re.findall(r'<a id="([^"]+)">', text)
+    for heading in re.findall(r"^#{1,6} +(.*?)\s*$", text, re.MULTILINE):
+        shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower().replace(" ", "-")
+        kept = {
+            c for c in shown if c in "-_" or unicodedata.category(c)[:1] in "LM" or c.isdecimal()
+        }
+        name = "".join(c for c in shown if c in kept)
+        found.append(name if name not in found else f"{name}-{found.count(name)}")
+    return frozenset(found)
+
+
+@EACH_PAGE
 def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#]+)", text):
-        if "://" not in target:
-            assert (page.parent / target).exists(), target
+    for path, _ in links(page):
+        assert (page.parent / path).exists(), path
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@EACH_PAGE
+def test_every_link_to_a_heading_leads_to_one(page: Path) -> None:
+    for path, anchor in links(page):
+        target = (page.parent / path).resolve() if path else page
+        if anchor:
+            assert target.suffix == ".md", f"{path}#{anchor}"
+            assert anchor in anchors(target), f"{path}#{anchor}"
+
+
+@EACH_PAGE
 def test_every_file_named_in_passing_is_there(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     places = (ROOT, ROOT / "src" / "anabranch", page.parent)
     for name in re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|md|toml|json))`", text):
         assert any((place / name).exists() for place in places), name
+
+
+def test_anchors_are_those_of_github(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A `code` span, and (more)\n\n## Same\n\n```\n# no heading\n```\n\n## Same\n\n"
+        "## [Linked](else.md) R²SP: 5 %\n\n## snake_case\n"
+    )
+    assert anchors(page) == {
+        "a-code-span-and-more",
+        "same",
+        "same-1",
+        "linked-rsp-5-",
+        "snake_case",
+    }
+
+
+def test_every_page_has_its_place_in_the_site() -> None:
+    named = set(
+        re.findall(r"^ +- (?:[\w ]+: )?([\w/-]+\.md)", (ROOT / "mkdocs.yml").read_text(), re.M)
+    )
+    made = {"index.md", "today.md", "examples.md", "contributing.md", "changelog.md"}
+    made |= {f"reference/{page}.md" for page in ("anabranch", "commands", "scenario")}
+    docs = ROOT / "docs"
+    pages = {page.relative_to(docs).as_posix() for page in docs.glob("**/*.md")}
+    assert {page for page in pages if not page.startswith("reproductions/results/")} == named - made
+
+
+def test_the_scenarios_of_the_page_about_scenarios_are_read() -> None:
+    text = (ROOT / "docs/scenario.md").read_text(encoding="utf-8")
+    found = [code for _, _, language, code in FENCE.findall(text) if language == "toml"]
+    assert len(found) == 2
+    for code in found:
+        loads(code)
+
+
+def arguments(docstring: str | None) -> list[str]:
+    """Return what a docstring says that the arguments are."""
+    section = re.search(r"^Args:\n((?:    .*\n?|\n)+)", inspect.cleandoc(docstring or ""), re.M)
+    named = re.findall(r"^    (\S[^:]*):", section[1], re.M) if section else []
+    return [name for names in named for name in names.split(", ")]
+
+
+def below(cls: type[Table]) -> list[type[Table]]:
+    """Return all classes that inherit from one, and are imported."""
+    return [each for child in cls.__subclasses__() for each in (child, *below(child))]
+
+
+def test_docstrings_name_arguments_that_there_are() -> None:
+    public = [getattr(anabranch, name) for name in anabranch.__all__ if not name.startswith("_")]
+    classes = [each for each in public if inspect.isclass(each)]
+    methods = [of for owner in classes for _, of in inspect.getmembers(owner, inspect.isfunction)]
+    for each in (*public, *methods):
+        parameters = inspect.signature(each).parameters
+        if not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+            assert [name for name in arguments(each.__doc__) if name not in parameters] == [], each
+    for table in below(Table):  # of scenario files
+        assert set(arguments(table.__doc__)) <= set(table.__struct_fields__), table
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("mkdocs") is None, reason="needs the extra docs")
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for page, said in {
+        "index": "anabranch",
+        "reference/anabranch": "all_reduce",
+        "reference/commands": "--checkpoint-every",
+        "reference/scenario": "route.kind = &#34;packed&#34;",
+    }.items():
+        assert said in (tmp_path / f"{page}.html").read_text("utf-8")
