@@ -490,6 +490,29 @@ def test_who_calls_after_a_site_has_left_is_told_so_where_none_may_be_lost() -> 
             pool_closes.join()
 
 
+def test_subgroups_of_the_same_members_have_orders_of_their_own(groups: tuple[Group, ...]) -> None:
+    def calls(group: Group) -> list[float]:
+        one, other = (group.subgroup(group.sites, name=name) for name in ("one", "other"))
+        values = [np.full(5, group.rank + add, np.float32) for add in (0, 10)]
+        order = [(one, values[0]), (other, values[1])]
+        handles = [
+            each.all_reduce(value, op="sum", async_op=True)
+            for each, value in (order if group.rank else reversed(order))
+        ]
+        for handle in handles:
+            handle.wait()
+        assert one.subgroup(group.sites, name="one")._channel == one._channel
+        return [float(value[0]) for value in values]
+
+    total = sum(range(len(groups)))
+    assert at_each(groups, calls) == [[total, total + 10 * len(groups)]] * len(groups)
+
+
+def test_a_subgroup_with_a_long_name_is_refused(groups: tuple[Group, ...]) -> None:
+    with pytest.raises(ValueError, match="name has 201 characters"):
+        groups[0].subgroup(groups[0].sites, name=201 * "a")
+
+
 def test_sites_that_name_different_subgroups_are_told_so(groups: tuple[Group, ...]) -> None:
     def call(group: Group) -> str:
         members = ["site0", "site1"] if group.rank == 0 else ["site0", "site1", "site2"]

@@ -36,7 +36,7 @@ from anabranch.net.tcp import CONTROL_SILENCE_S, LANE_SILENCE_S, TcpNetwork, lan
 from anabranch.net.throughput import BusyPeriodEstimator
 from anabranch.net.tls import Credentials, identity_of
 from anabranch.period import AnyPeriod
-from anabranch.scheduler.channels import MOST_GATHERED_BYTES
+from anabranch.scheduler.channels import MOST_GATHERED_BYTES, MOST_NAME_CHARACTERS
 from anabranch.site.agent import SiteAgent, Transport
 from anabranch.site.arithmetic import Flat, Floats
 from anabranch.site.collectives import ExchangeError, Round
@@ -371,25 +371,35 @@ class Group:
         """
         self.all_gather(None)
 
-    def subgroup(self, names: Iterable[str]) -> Group:
+    def subgroup(self, names: Iterable[str], *, name: str = "") -> Group:
         """Return the group of some members; each of them calls this with the same names.
 
         Its trees span its members alone; other sites may relay for it. Two sites ask for the
         subgroups that they share in the same order; where they do not, calls of these subgroups
         raise an ExchangeError that names both.
 
+        Args:
+            names: the members'.
+            name: for another subgroup of the same members, whose calls have an order of their own,
+                as where another thread makes them; at most 200 characters.
+
         Raises:
-            ValueError: a name that is no member's, or this site's is not among them.
+            ValueError: a name that is no member's, or this site's is not among them, or one that
+                is too long.
         """
+        if len(name) > MOST_NAME_CHARACTERS:
+            raise ValueError(
+                f"name has {len(name)} characters, at most {MOST_NAME_CHARACTERS} are allowed"
+            )
         wanted = [*names]
-        for name in wanted:
-            if name not in self.sites:
-                raise ValueError(f"{name!r} is no member; members are {list(self.sites)}")
+        for each in wanted:
+            if each not in self.sites:
+                raise ValueError(f"{each!r} is no member; members are {list(self.sites)}")
         if self.site not in wanted:
             raise ValueError(f"this site, {self.site!r}, is not among {wanted}")
-        members = tuple(sorted({self._present[self.sites.index(name)] for name in wanted}))
+        members = tuple(sorted({self._present[self.sites.index(each)] for each in wanted}))
         agent = self._member.agent_for_exchanges()
-        channel = self._member.thread.run(_ending(agent.subgroup(members)))
+        channel = self._member.thread.run(_ending(agent.subgroup(members, name)))
         return Group(self._member, channel, members)
 
     def average(

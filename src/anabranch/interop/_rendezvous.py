@@ -7,10 +7,11 @@ import secrets
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ import msgspec
 from torch._C import _distributed_c10d as c10d
 
 from anabranch.group import Group, join
+from anabranch.interop._sharing import Part, Shared
 from anabranch.net import addresses
 from anabranch.net.errors import NetError, RunAborted
 
@@ -37,7 +39,9 @@ class Options(BackendOptions):  # type: ignore[misc]
         overlay: the network between ranks: a file or a built-in overlay's name. Rank i is its
             site i unless ranks name themselves by ``site``. Not given, all pairs are taken for
             equal, and measured unless the store is on this machine, and so are all ranks.
-        site: this rank's name in the overlay; given by all ranks or by none.
+        site: this rank's name in the overlay; given by all ranks or by none. Where the default
+            process group is of another backend, as under HSDP, ranks of one machine may name the
+            same site: they are one participant, and share its links.
         route: where aggregates travel, as for ``anabranch scheduler --route``.
         log: the event log that rank 0's scheduler creates; of a second group, with a number.
         scheduler: host:port of a scheduler that runs already; else rank 0 starts one.
@@ -99,20 +103,24 @@ class Met:
     Args:
         group: as this rank holds it.
         names: of the sites, by rank.
-        scheduler: the process, where this rank started it.
+        leave: leaves it, and waits for a scheduler that this rank started.
     """
 
-    group: Group
+    group: Group | Part
     names: tuple[str, ...]
-    scheduler: subprocess.Popen[str] | None
+    leave: Callable[[], None]
 
     def close(self) -> None:
         """Leave the group, and end its scheduler once all have left."""
-        try:
-            self.group.close()
-        finally:
-            if self.scheduler is not None:
-                end(self.scheduler)
+        self.leave()
+
+
+def _leave(whole: Group | Shared, scheduler: subprocess.Popen[str] | None) -> None:
+    try:
+        whole.close()
+    finally:
+        if scheduler is not None:
+            end(scheduler)
 
 
 def end(scheduler: subprocess.Popen[str]) -> None:
@@ -161,9 +169,26 @@ def meet(store: Any, rank: int, size: int, options: Options, timeout: timedelta)
 
 def _meet(store: Any, rank: int, size: int, options: Options, timeout: timedelta) -> Met:
     names = _names(store, rank, size, options)
+    group, _, scheduler = _join(store, rank == 0, names, names[rank], options, timeout)
+    return Met(group, names, partial(_leave, group, scheduler))
+
+
+def _join(
+    store: Any,
+    starts: bool,
+    names: Sequence[str],
+    name: str,
+    options: Options,
+    timeout: timedelta,
+) -> tuple[Group, str, subprocess.Popen[str] | None]:
+    """Join as a site, and start the scheduler first if that falls to this rank.
+
+    Returns:
+        The group, its token, and the scheduler's process where it was started here.
+    """
     scheduler = None
     reached_at = _reached_at(store)
-    if rank == 0:
+    if starts:
         try:
             scheduler, said = _scheduler(names, options, reached_at)
         except (RunAborted, ValueError) as error:
@@ -173,11 +198,12 @@ def _meet(store: Any, rank: int, size: int, options: Options, timeout: timedelta
     try:
         address, token, wrong = msgspec.json.decode(store.get("scheduler"))
         if wrong:
-            raise RunAborted(f"rank 0 has no scheduler: {wrong}")
+            raise RunAborted(f"there is no scheduler: {wrong}")
+        token = options.token or token
         group = join(
             address,
-            names[rank],
-            token=options.token or token,
+            name,
+            token=token,
             host=options.host or reached_at,
             tls=options.tls,
             insecure=options.insecure,
@@ -189,7 +215,73 @@ def _meet(store: Any, rank: int, size: int, options: Options, timeout: timedelta
             scheduler.kill()
             end(scheduler)
         raise
-    return Met(group, names, scheduler)
+    return group, token, scheduler
+
+
+class _Site:
+    """This process's site, which several of its process groups use, and other ranks."""
+
+    here: _Site | None = None
+
+    def __init__(self, shared: Shared, token: str, scheduler: subprocess.Popen[str] | None) -> None:
+        self.shared = shared
+        self.token = token
+        self._scheduler = scheduler
+        self.uses = 0
+
+    def leave(self) -> None:
+        """One process group needs it no longer."""
+        self.uses -= 1
+        if not self.uses:
+            _Site.here = None
+            _leave(self.shared, self._scheduler)
+
+
+def share(
+    world: Any, store: Any, rank: int, size: int, options: Options, timeout: timedelta
+) -> Met:
+    """Make a group of sites, of which each may have several ranks, in process groups of their own.
+
+    Args:
+        world: the store of all ranks.
+        store, rank, size, timeout: as for :func:`meet`.
+        options: this rank's; its site is named.
+
+    Raises:
+        ValueError, RunAborted: as for :func:`meet`; or process groups have different sites, or
+            ranks of one site are on several machines.
+    """
+    assert options.site is not None
+    world = c10d.PrefixStore("anabranch/", world)
+    names = _names(store, rank, size, options)
+    if rank == 0:
+        store.set("channel", str(world.add("channels", 1) - 1))
+    channel = int(store.get("channel"))
+    all_names = msgspec.json.decode(world.compare_set("names", "", msgspec.json.encode(names)))
+    if sorted(all_names) != sorted(names):
+        raise ValueError(
+            f"this process group is of the sites {sorted(names)} and another is of "
+            f"{sorted(all_names)}; ranks that share sites are in process groups of all of them"
+        )
+    site, me = options.site, str(os.getpid()) + secrets.token_hex(4)
+    if _Site.here is None and world.compare_set(f"first of {site}", "", me).decode() == me:
+        starts = world.compare_set("starts", "", me).decode() == me
+        try:
+            group, token, scheduler = _join(world, starts, all_names, site, options, timeout)
+        except (ValueError, NetError) as error:
+            world.set(f"at {site}", msgspec.json.encode(["", "", str(error)]))
+            raise
+        shared = Shared(group, token)
+        _Site.here = _Site(shared, token, scheduler)
+        world.set(f"at {site}", msgspec.json.encode([shared.address, token, ""]))
+    if _Site.here is not None:
+        _Site.here.uses += 1
+        return Met(_Site.here.shared.channel(channel), names, _Site.here.leave)
+    address, token, wrong = msgspec.json.decode(world.get(f"at {site}"))
+    if wrong:
+        raise RunAborted(f"the first rank of {site} has not joined: {wrong}")
+    part = Part(address, token, channel)
+    return Met(part, names, part.close)
 
 
 def _names(store: Any, rank: int, size: int, options: Options) -> tuple[str, ...]:

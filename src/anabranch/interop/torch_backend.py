@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from anabranch.group import Group
-from anabranch.interop._rendezvous import Met, Options, meet
+from anabranch.interop._rendezvous import Met, Options, meet, share
 from anabranch.interop._works import Begun, Starter, Work, complete
 
 __all__ = ["AnabranchProcessGroup", "Options", "group_of", "process_group"]
@@ -83,8 +83,8 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         self._is_closed = False
 
     @property
-    def group(self) -> Group:
-        """The group that carries it."""
+    def group(self) -> Any:
+        """The group that carries it, or this rank's part of its site's."""
         return self.met.group
 
     # --- what the group does
@@ -99,7 +99,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
             return self._nothing("all_reduce", given)
 
         def exchange(staged: list[torch.Tensor]) -> Begun:
-            handle = self.group.all_reduce(staged, op=op, async_op=True)  # type: ignore[arg-type]
+            handle = self.group.all_reduce(staged, op=op, async_op=True)
             return handle, _as_it_is
 
         return self._exchange("all_reduce", given, exchange, opts)
@@ -284,9 +284,14 @@ def process_group(given: Any, options: Any) -> AnabranchProcessGroup:
     store, rank, size, timeout = given.store, given.group_rank, given.group_size, given.timeout
     met, owns = None, False
     if dist.is_initialized():
-        met = _part_of_all(given.global_ranks_in_group)
+        met = _part_of_all(given.global_ranks_in_group, str(given.group_id))
     if met is None:
-        met, owns = meet(store, rank, size, options or Options(), timeout), True
+        how, owns = options or Options(), True
+        if dist.is_initialized() and how.site is not None:
+            world = dist.distributed_c10d._get_default_store()
+            met = share(world, store, rank, size, how, timeout)
+        else:
+            met = meet(store, rank, size, how, timeout)
     try:
         inner = _gloo(store, rank, size, timeout)
     except BaseException:
@@ -296,14 +301,21 @@ def process_group(given: Any, options: Any) -> AnabranchProcessGroup:
     return AnabranchProcessGroup(met, inner, owns, rank, size, timeout)
 
 
-def _part_of_all(ranks: list[int]) -> Met | None:
-    """Return a subgroup of the default process group's group; None where that has none."""
+def _part_of_all(ranks: list[int], name: str) -> Met | None:
+    """Return a subgroup of the default process group's group; None where that has none.
+
+    Each process group has a name, and so an order of calls of its own.
+    """
     default = dist.group.WORLD
     if not isinstance(default, AnabranchProcessGroup):
         return None
     all_names = default.met.names
     names = tuple(all_names[rank] for rank in ranks) if ranks else all_names
-    return Met(default.group.subgroup(names), names, None)
+    return Met(group_of(default).subgroup(names, name=name), names, _stay)
+
+
+def _stay() -> None:
+    """A subgroup is left with the whole."""
 
 
 def _gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
@@ -325,7 +337,7 @@ def group_of(process_group: Any = None) -> Group:
         process_group: of the backend anabranch; the default one if not given.
 
     Raises:
-        ValueError: it is of another backend.
+        ValueError: it is of another backend, or another rank of this site has joined for this one.
     """
     found = dist.group.WORLD if process_group is None else process_group
     if not isinstance(found, AnabranchProcessGroup):
@@ -333,6 +345,8 @@ def group_of(process_group: Any = None) -> Group:
             f"{found!r} is no process group of the backend anabranch; begin with "
             'init_process_group("anabranch")'
         )
+    if not isinstance(found.group, Group):
+        raise ValueError("another rank of this site holds the group; ask there")
     return found.group
 
 

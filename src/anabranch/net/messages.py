@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 11
+WIRE_VERSION = 12
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -541,9 +541,13 @@ class Settled(Message, frozen=True):
 
 
 class SubgroupRequest(Message, frozen=True):
-    """A site would exchange with these sites alone, itself among them, in rising order."""
+    """A site would exchange with these sites alone, itself among them, in rising order.
+
+    The name tells the subgroup from others of the same members.
+    """
 
     members: tuple[int, ...]
+    name: str = ""
 
 
 class Subgrouped(Message, frozen=True):
@@ -552,6 +556,7 @@ class Subgrouped(Message, frozen=True):
     channel: int
     members: tuple[int, ...]
     plan_json: str
+    name: str = ""
 
 
 class Gather(Message, frozen=True):

@@ -72,6 +72,7 @@ elements of a chunk."""
 
 _ANSWERS = ExchangeFailed, Settled, Gathered, GatherFailed, Admitted
 MOST_GATHERED_BYTES = 1 << 20
+MOST_NAME_CHARACTERS = 200  # of a subgroup
 """The largest value that a site may have gathered."""
 
 
@@ -105,17 +106,22 @@ class Repaired:
     interrupted: int
 
 
+_Asked = tuple[tuple[int, ...], str]  # a subgroup's members, and its name
+
+
 @dataclass(frozen=True, slots=True)
 class Subgroup:
     """A channel of some sites.
 
     Args:
         members: who asked for it.
+        name: that tells it from others of the same members.
         inside: of those, who is not lost.
         is_current: whether who asks for these members now gets this channel.
     """
 
     members: tuple[int, ...]
+    name: str
     inside: tuple[int, ...]
     is_current: bool
 
@@ -182,14 +188,14 @@ class Channels:
         self._dispatching = dispatching
         self._counter = Counter(most_bytes)
         self._books = [ExchangeBook(range(sites), plan, self._counter)]
-        self._subgroups: dict[tuple[int, ...], int] = {}
-        self._memberships: list[tuple[int, ...]] = []  # of channels from 1 on, as they began
+        self._subgroups: dict[_Asked, int] = {}
+        self._memberships: list[_Asked] = []  # of channels from 1 on, as they began
         self._dispatchers: dict[int, Dispatcher] = {}  # by exchange
         self._chunk_elements: dict[int, int] = {}  # by exchange
         self._gone: set[int] = set()  # sites that have left
         self._lost: set[int] = set()  # and that are lost
         # Subgroups that each site asked for, in order.
-        self._asked: dict[int, list[tuple[int, ...]]] = {}
+        self._asked: dict[int, list[_Asked]] = {}
         self.largest_elements = 0
         self.results = 0
         self.result_bytes = 0
@@ -505,8 +511,8 @@ class Channels:
     def subgroups(self) -> tuple[Subgroup, ...]:
         """Every channel but that of all sites, in the order of their numbers."""
         return tuple(
-            Subgroup(members, book.members, self._subgroups.get(members) == channel)
-            for channel, (members, book) in enumerate(
+            Subgroup(*asked, book.members, self._subgroups.get(asked) == channel)
+            for channel, (asked, book) in enumerate(
                 zip(self._memberships, self._books[1:], strict=True), 1
             )
         )
@@ -551,9 +557,11 @@ class Channels:
         if lost:
             self.all.lose(*lost)
         for each in subgroups:
-            self._open(each.members, each.inside)
+            self._open((each.members, each.name), each.inside)
         self._subgroups = {
-            each.members: channel for channel, each in enumerate(subgroups, 1) if each.is_current
+            (each.members, each.name): channel
+            for channel, each in enumerate(subgroups, 1)
+            if each.is_current
         }
         for channel, book in enumerate(self._books):
             said = {
@@ -791,20 +799,17 @@ class Channels:
             # Subgroups that are asked for from now on may have the new members; one that some of
             # its members have asked for, and others have not yet, is the same for these.
             awaited = {
-                members
-                for members, channel in self._subgroups.items()
+                asked
+                for asked, channel in self._subgroups.items()
                 if any(
-                    members not in self._asked.get(site, ())
-                    for site in self._books[channel].members
+                    asked not in self._asked.get(site, ()) for site in self._books[channel].members
                 )
             }
             self._subgroups = {
-                members: channel
-                for members, channel in self._subgroups.items()
-                if members in awaited
+                asked: channel for asked, channel in self._subgroups.items() if asked in awaited
             }
             self._asked = {
-                site: [members for members in asked if members in awaited]
+                site: [each for each in asked if each in awaited]
                 for site, asked in self._asked.items()
             }
         newcomers = tuple(site for site in book.members if site not in holders)
@@ -823,55 +828,70 @@ class Channels:
 
     # --- some sites, and small values
 
-    def subgroup(self, site: int, members: tuple[int, ...]) -> Outcome:
+    def subgroup(self, site: int, members: tuple[int, ...], name: str = "") -> Outcome:
         """Answer a site that would exchange with some others.
+
+        Args:
+            site: which.
+            members: the sites, in rising order.
+            name: that tells this subgroup from others of the same members.
 
         Raises:
             OutOfPlaceMessage: sites that cannot be, or without the one that asks.
+            OversizedMessage: the name is too long.
         """
+        if len(name) > MOST_NAME_CHARACTERS:
+            raise OversizedMessage(
+                f"{self._name(site)} names a subgroup with {len(name)} characters, at most "
+                f"{MOST_NAME_CHARACTERS} are allowed"
+            )
         fits = all(0 <= each < self._sites for each in members) and members == tuple(
             sorted({*members})
         )
         if not fits or site not in members:
             raise OutOfPlaceMessage(f"{self._name(site)} asks for a subgroup of sites {members}")
-        if members not in self._subgroups:
-            self._open(members, tuple(each for each in members if each not in self._lost))
-        channel = self._subgroups[members]
+        asked = members, name
+        if asked not in self._subgroups:
+            self._open(asked, tuple(each for each in members if each not in self._lost))
+        channel = self._subgroups[asked]
         # Each member asks once, so each has the plan that was in force then, or gets a newer one.
         plan = self._books[channel].known_from_now(site)
         outcome = Outcome()
-        outcome.say.append((site, Subgrouped(channel, members, plans.dumps(plan))))
-        self._asked.setdefault(site, []).append(members)
+        outcome.say.append((site, Subgrouped(channel, members, plans.dumps(plan), name)))
+        self._asked.setdefault(site, []).append(asked)
         for other in members:
             self._compare(site, other, outcome)
         return outcome
 
-    def _open(self, members: tuple[int, ...], inside: tuple[int, ...]) -> None:
-        """Begin a channel of these members, of which some are inside: the others are lost."""
-        self._subgroups[members] = len(self._books)
-        self._memberships.append(members)
+    def _open(self, asked: _Asked, inside: tuple[int, ...]) -> None:
+        """Begin a channel of some members, of which some are inside: the others are lost."""
+        self._subgroups[asked] = len(self._books)
+        self._memberships.append(asked)
         plan = plans.restrict(self.all.plan, inside) if inside else self.all.plan
         book = ExchangeBook(inside, plan, self._counter, is_known=False)
-        for gone in self._gone.intersection(members):
+        for gone in self._gone.intersection(asked[0]):
             book.leave(gone, self._absence(gone))
         self._books.append(book)
 
     def _compare(self, site: int, other: int, outcome: Outcome) -> None:
         """Check that two sites ask for the subgroups they share in the same order."""
-        ours = [members for members in self._asked[site] if other in members]
-        theirs = [members for members in self._asked.get(other, ()) if site in members]
+        ours = [each for each in self._asked[site] if other in each[0]]
+        theirs = [each for each in self._asked.get(other, ()) if site in each[0]]
         if len(ours) > len(theirs) or ours[-1] == theirs[len(ours) - 1]:
             return
 
-        def account(who: int, members: tuple[int, ...]) -> str:
-            return f"{self._name(who)} asks for a subgroup of {', '.join(map(self._name, members))}"
+        def account(who: int, asked: _Asked) -> str:
+            members, name = asked
+            named = f" named {name!r}" if name else ""
+            among = ", ".join(map(self._name, members))
+            return f"{self._name(who)} asks for a subgroup{named} of {among}"
 
         reason = (
             f"{account(site, ours[-1])}; {account(other, theirs[len(ours) - 1])}; ask for the same "
             "subgroups in the same order at every site"
         )
-        for members in (ours[-1], theirs[len(ours) - 1]):
-            channel = self._subgroups[members]
+        for asked in (ours[-1], theirs[len(ours) - 1]):
+            channel = self._subgroups[asked]
             book = self._books[channel]
             self._answer(channel, book, book.abandon(reason), outcome)
 

@@ -445,7 +445,7 @@ class Scheduler:
             case ExchangeEnded():
                 self._calls.ended(site, message)
             case SubgroupRequest() if run.started_s is not None:
-                outcome = self.channels.subgroup(site, message.members)
+                outcome = self.channels.subgroup(site, message.members, message.name)
                 self._keeper.remember()
                 self._calls.follow(outcome)
             case Gather() if run.started_s is not None:

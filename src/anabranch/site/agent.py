@@ -312,9 +312,9 @@ class SiteAgent:
         """See :meth:`anabranch.site.collectives.Collectives.is_awaited`."""
         return self._collectives.is_awaited(channel)
 
-    async def subgroup(self, members: tuple[int, ...]) -> int:
+    async def subgroup(self, members: tuple[int, ...], name: str = "") -> int:
         """See :meth:`anabranch.site.collectives.Collectives.subgroup`."""
-        return await self._collectives.subgroup(members)
+        return await self._collectives.subgroup(members, name)
 
     async def gather(self, value: bytes, channel: int = 0) -> Gathered:
         """See :meth:`anabranch.site.collectives.Collectives.gather`."""

@@ -165,7 +165,7 @@ class Collectives:
         self._plane: DataPlane | None = None
         self._retries = False
         self._channels: dict[int, Channel] = {}
-        self._subgroups: dict[tuple[int, ...], asyncio.Future[int]] = {}
+        self._subgroups: dict[tuple[tuple[int, ...], str], asyncio.Future[int]] = {}
         self._underway: dict[int, _Underway] = {}  # by exchange
         self._over = False  # no further exchange is held
         self._round_trip_s = 0.0  # to the scheduler, as it last was
@@ -358,19 +358,21 @@ class Collectives:
             if is_time_to_ask(elapsed_s, exchange.done_share, self._round_trip_s):
                 self._ask(underway.channel, underway.number + 1, underway.more)
 
-    async def subgroup(self, members: tuple[int, ...]) -> int:
+    async def subgroup(self, members: tuple[int, ...], name: str = "") -> int:
         """Return the channel of some sites, which all of them ask for; this one is among them.
 
         Args:
             members: in rising order.
+            name: that tells it from others of the same members.
 
         Raises:
             RunAborted: the run ended early.
         """
-        if members not in self._subgroups:
-            self._subgroups[members] = self._loop.create_future()
-            self._scheduler.say(SubgroupRequest(members))
-        return await asyncio.shield(self._subgroups[members])
+        asked = members, name
+        if asked not in self._subgroups:
+            self._subgroups[asked] = self._loop.create_future()
+            self._scheduler.say(SubgroupRequest(members, name))
+        return await asyncio.shield(self._subgroups[asked])
 
     async def gather(self, value: bytes, channel: int = 0) -> Gathered:
         """Return the small values of all members, in the order of their indices, and who they are.
@@ -539,9 +541,9 @@ class Collectives:
         following = self._following if self._gets_state else None
         follows = following is not None and not following.is_in_step
         self._scheduler.post(Standing((*standings,), self.is_new, follows))
-        for members, future in self._subgroups.items():
+        for (members, name), future in self._subgroups.items():
             if not future.done():
-                self._scheduler.post(SubgroupRequest(members))
+                self._scheduler.post(SubgroupRequest(members, name))
 
     def hear(self, message: AnyMessage) -> None:
         """Act on what the scheduler says.
@@ -573,7 +575,7 @@ class Collectives:
                 self.fail_waiting(RoundsOver())
             case Subgrouped():
                 self._channel(message.channel).plan = plans.loads(message.plan_json)
-                self._subgroups[message.members].set_result(message.channel)
+                self._subgroups[message.members, message.name].set_result(message.channel)
             case Gathered() | GatherFailed():
                 self._gathered(message)
             case Admitted():

@@ -1,0 +1,336 @@
+"""One site, several ranks: they share its part in the group, and each exchanges what it holds.
+
+Under HSDP every rank of a site holds a shard, and averages it with the ranks that hold the same
+shard at other sites. The first rank of a site joins the group, and its others reach it over a
+socket of the machine: one site is one participant, whose lanes carry all its ranks' shards, and
+whose measurements are of all its traffic. Each process group has a channel of its own in the group,
+so that ranks of a site need not call in one order. Tensors pass between ranks in shared memory.
+
+Messages between ranks are msgpack, and a rank proves by the group's token that it may send them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import tempfile
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from anabranch.group import Group
+from anabranch.net.errors import RunAborted
+
+_SHARED = Path("/dev/shm")
+_DTYPES = {str(each): each for each in (torch.float32, torch.float16, torch.bfloat16)}
+
+
+class _Memory:
+    """A file in memory that two ranks map."""
+
+    def __init__(self, path: Path, size_bytes: int) -> None:
+        self.path = path
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), size_bytes)
+        self.size_bytes = size_bytes
+
+    @classmethod
+    def make(cls, size_bytes: int) -> _Memory:
+        """Make one."""
+        handle, path = tempfile.mkstemp(prefix="anabranch-", dir=_SHARED)
+        os.ftruncate(handle, size_bytes)
+        os.close(handle)
+        return cls(Path(path), size_bytes)
+
+    def tensor(self, dtype: torch.dtype, elements: int) -> torch.Tensor:
+        """Return its beginning as elements."""
+        return torch.frombuffer(self._map, dtype=dtype, count=elements)
+
+
+class Shared:
+    """A site's part in the group, as the rank that joined holds it; others reach it by its address.
+
+    Args:
+        group: of all sites, which is left when the last rank of this site has left.
+        token: what ranks have to know.
+    """
+
+    def __init__(self, group: Group, token: str) -> None:
+        self.group = group
+        self._channels: list[Group] = []
+        self._makes = threading.Lock()  # channels, which takes until all sites do
+        self._lock = threading.Lock()
+        self._served: list[threading.Thread] = []
+        folder = tempfile.mkdtemp(prefix="anabranch-")
+        self.address = str(Path(folder, "site"))
+        self._listener = Listener(self.address, "AF_UNIX", authkey=token.encode())
+        self._is_over = False
+        self._accepts = threading.Thread(target=self._accept, name="anabranch ranks", daemon=True)
+        self._accepts.start()
+
+    def _accept(self) -> None:
+        while not self._is_over:
+            try:
+                connection = self._listener.accept()
+            except Exception:  # one that does not know the token, or the end
+                continue
+            thread = threading.Thread(
+                target=_Rank(self, connection).run, name="anabranch rank", daemon=True
+            )
+            with self._lock:
+                self._served.append(thread)
+            thread.start()
+
+    def channel(self, number: int) -> Group:
+        """Return the group of all sites that one process group uses.
+
+        Sites make channels in the order of their numbers, whichever they are asked for first.
+        """
+        with self._makes:
+            while len(self._channels) <= number:
+                name = f"process group {len(self._channels)}"
+                self._channels.append(self.group.subgroup(self.group.sites, name=name))
+            return self._channels[number]
+
+    def fail(self, error: Exception) -> None:
+        """A rank of this site is gone: the site's part in all exchanges is lacking."""
+        self.group.__exit__(type(error), error, None)
+
+    def close(self) -> None:
+        """Wait until the site's other ranks have left, and leave."""
+        with self._lock:
+            served = [*self._served]
+        for thread in served:
+            thread.join()
+        self._is_over = True
+        self._listener.close()
+        Path(self.address).unlink(missing_ok=True)
+        Path(self.address).parent.rmdir()
+        self.group.close()
+
+
+class _Rank:
+    """What another rank of the site asks for."""
+
+    def __init__(self, shared: Shared, connection: Connection) -> None:
+        self._shared = shared
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._memory: dict[str, _Memory] = {}
+
+    def run(self) -> None:
+        """Carry out its calls, in its order, until it leaves."""
+        with self._connection:
+            while True:
+                try:
+                    said = msgspec.msgpack.decode(self._connection.recv_bytes())
+                except (EOFError, OSError):
+                    self._shared.fail(RunAborted("another rank of this site is gone"))
+                    return
+                if said is None:
+                    return
+                number, channel, what, arguments = said
+                try:
+                    group = self._shared.channel(channel)
+                    getattr(self, f"_{what}")(partial(self._answer, number), group, *arguments)
+                except Exception as error:
+                    self._answer(number, None, error)
+
+    def _answer(self, number: int, value: Any, error: BaseException | None) -> None:
+        said = None if error is None else f"{type(error).__name__}: {error}"
+        with self._lock:
+            try:
+                self._connection.send_bytes(msgspec.msgpack.encode([number, value, said]))
+            except OSError:
+                return  # it is gone, as `run` sees
+
+    def _tensor(self, path: str, size_bytes: int, dtype: str, elements: int) -> torch.Tensor:
+        memory = self._memory.get(path)
+        if memory is None:
+            memory = self._memory[path] = _Memory(Path(path), size_bytes)
+        return memory.tensor(_DTYPES[dtype], elements)
+
+    def _open(self, answer: Any, group: Group) -> None:
+        answer(None, None)
+
+    def _all_reduce(self, answer: Any, group: Group, op: Any, *place: Any) -> None:
+        handle = group.all_reduce(self._tensor(*place), op=op, async_op=True)
+        handle.on_done(lambda done: answer(None, _error(done.wait)))
+
+    def _broadcast(self, answer: Any, group: Group, root: str, *place: Any) -> None:
+        handle = group.broadcast(self._tensor(*place), root=root, async_op=True)
+        handle.on_done(lambda done: answer(None, _error(done.wait)))
+
+    def _gather(self, answer: Any, group: Group, data: bytes) -> None:
+        def gathered(done: Future[dict[str, bytes]]) -> None:
+            error = _error(done.result)
+            answer(None if error else done.result(), error)
+
+        group.begin_gather(data).add_done_callback(gathered)
+
+
+def _error(call: Callable[[], object]) -> Exception | None:
+    try:
+        call()
+    except Exception as error:
+        return error
+    return None
+
+
+class Part:
+    """What a rank uses of its site's part, where another rank has joined; as a group's calls.
+
+    Args:
+        address: where that rank listens.
+        token: the group's.
+        channel: of this rank's process group.
+
+    Raises:
+        ValueError: the address is of another machine.
+        RunAborted: the group has ended.
+    """
+
+    def __init__(self, address: str, token: str, channel: int) -> None:
+        try:
+            connection = Client(address, "AF_UNIX", authkey=token.encode())
+        except FileNotFoundError:
+            raise ValueError(
+                "ranks of one site are on several machines; give each machine a site of its own"
+            ) from None
+        self._connection = connection
+        self._channel = channel
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._under_way: dict[int, Future[Any]] = {}
+        self._memory: list[_Memory] = []  # that no call uses
+        self._is_over = False
+        self._reads = threading.Thread(target=self._read, name="anabranch site", daemon=True)
+        self._reads.start()
+        self._call("open").result()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                number, value, error = msgspec.msgpack.decode(self._connection.recv_bytes())
+            except (EOFError, OSError):
+                break
+            with self._lock:
+                future = self._under_way.pop(number)
+            if error is None:
+                future.set_result(value)
+            else:
+                future.set_exception(RunAborted(error))
+        with self._lock:
+            self._is_over, under_way = True, [*self._under_way.values()]
+        for future in under_way:
+            future.set_exception(RunAborted("the rank that joined for this site is gone"))
+
+    def _call(self, what: str, *arguments: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        with self._lock:
+            if self._is_over:
+                raise RunAborted("the rank that joined for this site is gone")
+            number = next(self._numbers)
+            self._under_way[number] = future
+            said = [number, self._channel, what, arguments]
+            self._connection.send_bytes(msgspec.msgpack.encode(said))
+        return future
+
+    def _exchange(self, what: str, given: Any, argument: str) -> _Handle:
+        tensors = [given] if isinstance(given, torch.Tensor) else list(given)
+        dtype = tensors[0].dtype
+        if any(each.dtype != dtype for each in tensors):
+            raise ValueError("tensors of several types; exchange each type in a call of its own")
+        elements = sum(each.numel() for each in tensors)
+        memory = self._take(elements * dtype.itemsize)
+        whole = memory.tensor(dtype, elements)
+        _copy(tensors, whole, out=False)
+        place = str(memory.path), memory.size_bytes, str(dtype), elements
+        return _Handle(
+            self._call(what, argument, *place), tensors, whole, partial(self._put, memory)
+        )
+
+    def _take(self, size_bytes: int) -> _Memory:
+        with self._lock:
+            fits = [each for each in self._memory if each.size_bytes >= size_bytes]
+            if fits:
+                found = min(fits, key=lambda each: each.size_bytes)
+                self._memory.remove(found)
+                return found
+        return _Memory.make(size_bytes)
+
+    def _put(self, memory: _Memory) -> None:
+        with self._lock:
+            self._memory.append(memory)
+
+    def all_reduce(self, tensors: Any, *, op: str, async_op: bool) -> _Handle:
+        """See :meth:`anabranch.Group.all_reduce`."""
+        return self._exchange("all_reduce", tensors, op)
+
+    def broadcast(self, tensors: Any, *, root: str, async_op: bool) -> _Handle:
+        """See :meth:`anabranch.Group.broadcast`."""
+        return self._exchange("broadcast", tensors, root)
+
+    def begin_gather(self, data: bytes) -> Future[dict[str, bytes]]:
+        """See :meth:`anabranch.Group.begin_gather`."""
+        return self._call("gather", data)
+
+    def close(self) -> None:
+        """Leave, once this rank's calls have ended."""
+        with self._lock:
+            under_way = [*self._under_way.values()]
+        for future in under_way:
+            future.exception()
+        with self._lock:
+            if not self._is_over:
+                self._connection.send_bytes(msgspec.msgpack.encode(None))
+        self._reads.join()
+        self._connection.close()
+        for memory in self._memory:
+            memory.path.unlink(missing_ok=True)
+
+
+class _Handle:
+    """An exchange that another rank of the site makes for this one."""
+
+    def __init__(
+        self,
+        future: Future[Any],
+        tensors: list[torch.Tensor],
+        whole: torch.Tensor,
+        put: Callable[[], None],
+    ) -> None:
+        self._future = future
+        self._tensors = tensors
+        self._whole = whole
+        self._put = put
+        self._finished = False
+
+    def wait(self) -> None:
+        self._future.result()
+        if not self._finished:
+            self._finished = True
+            _copy(self._tensors, self._whole, out=True)
+            self._put()
+
+    def on_done(self, call: Callable[[Any], None]) -> None:
+        self._future.add_done_callback(lambda _: call(self))
+
+
+def _copy(tensors: list[torch.Tensor], whole: torch.Tensor, out: bool) -> None:
+    start = 0
+    for each in tensors:
+        part = whole[start : start + each.numel()].view(each.shape)
+        start += each.numel()
+        if out:
+            each.detach().copy_(part)
+        else:
+            part.copy_(each.detach())
