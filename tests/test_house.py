@@ -69,6 +69,7 @@ PURE = [
     "period",
     "merge",
     "fleet",
+    "group/_place.py",
     "learn/averaging.py",
     "learn/partition.py",
     "learn/sampling.py",

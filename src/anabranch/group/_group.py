@@ -23,6 +23,8 @@ from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch.group import _settings
 from anabranch.group._average import ModelAverage, average_of, period_of
+from anabranch.group._place import Place
+from anabranch.group._place import find as find_place
 from anabranch.group._state import Packed, Unpacked
 from anabranch.group._tensors import WIRES, Tensors, several
 from anabranch.group._thread import LoopThread
@@ -46,10 +48,6 @@ from anabranch.site.meter import Meter
 from anabranch.site.reduction import weight_of
 from anabranch.site.serving import ServedModel
 from anabranch.site.terms import Op, Terms, Wire
-
-SCHEDULER_VARIABLE = "ANABRANCH_SCHEDULER"
-SITE_VARIABLE = "ANABRANCH_SITE"
-TOKEN_VARIABLE = "ANABRANCH_TOKEN"
 
 T = TypeVar("T")
 
@@ -984,8 +982,8 @@ def join(
     site: str | None = None,
     *,
     token: str | None = None,
-    host: str = "127.0.0.1",
-    port: int = 0,
+    host: str | None = None,
+    port: int | None = None,
     advertise: str | None = None,
     outbound_only: bool = False,
     tls: str | Path | None = None,
@@ -999,16 +997,21 @@ def join(
 
     Args:
         scheduler: host:port of ``anabranch scheduler``; ``$ANABRANCH_SCHEDULER`` if not given.
-        site: this site's name in the overlay; ``$ANABRANCH_SITE`` if not given.
+        site: this site's name in the overlay; ``$ANABRANCH_SITE`` if not given, or the name in
+            ``$ANABRANCH_SITES`` at the place that ``$SLURM_PROCID`` or ``$JOB_COMPLETION_INDEX``
+            says.
         token: the group's shared secret; ``$ANABRANCH_TOKEN`` if not given.
         host: where this site takes connections of other sites; ``"0.0.0.0"`` for all its addresses.
-        port: likewise; 0 takes a free one.
-        advertise: the host, by name or number, at which others reach it; ``host`` if not given.
+            ``$ANABRANCH_HOST`` if not given, or this machine alone.
+        port: likewise, ``$ANABRANCH_PORT``; 0 takes a free one.
+        advertise: the host, by name or number, at which others reach it; ``$ANABRANCH_ADVERTISE``
+            if not given, or where all addresses are taken ``$SLURMD_NODENAME``, or ``host``.
         outbound_only: no other site can connect to this one, as behind NAT: it makes all
             connections itself, and they carry data both ways. Instead of the three above.
         tls: the folder of this site's certificate and key, as ``anabranch certs`` makes them; then
             all traffic is encrypted, and every other process proves by its own who it is.
-        insecure: allow addresses off this machine without that.
+            ``$ANABRANCH_TLS`` if not given.
+        insecure: allow addresses off this machine without that; or ``$ANABRANCH_INSECURE`` is 1.
         patience_s: how long to try where no scheduler answers; it may be started later.
         switch_interval_s: ask the interpreter to change threads so often
             (``sys.setswitchinterval``, for the whole process). Where Python code computes without
@@ -1022,41 +1025,58 @@ def join(
     Usable as ``with anabranch.join(...) as group:``, which leaves at the end, and tells the other
     sites by name what went wrong if an exception leaves the block.
     """
-    address = _given(scheduler, SCHEDULER_VARIABLE, "scheduler", "its host:port")
-    name = _given(site, SITE_VARIABLE, "site", "this site's name in the overlay")
-    secret = _given(token, TOKEN_VARIABLE, "token", "the group's shared secret")
-    try:
-        where = addresses.parse(address)
-    except ValueError as error:
-        raise ValueError(f"scheduler: {error}") from None
-    if not where[1]:
-        raise ValueError(f"scheduler is {address!r}; give the port that it printed")
-    if outbound_only and (host, port, advertise) != ("127.0.0.1", 0, None):
+    if outbound_only and (host, port, advertise) != (None, None, None):
         raise ValueError(
             "outbound_only: this site takes no connections, so give no host, port or advertise"
         )
-    if advertise is None and addresses.is_wildcard(host):
-        raise ValueError(f"host is {host!r}, all addresses; say by advertise= where others find it")
-    for each in (where[0], host, advertise):
-        if not (insecure or tls) and each is not None and not addresses.is_loopback(each):
+    place = find_place(
+        os.environ,
+        scheduler=scheduler,
+        site=site,
+        token=token,
+        host="127.0.0.1" if outbound_only else host,
+        port=port,
+        advertise="127.0.0.1" if outbound_only else advertise,
+        tls=None if tls is None else str(tls),
+        insecure=insecure,
+    )
+    if switch_interval_s is not None:
+        sys.setswitchinterval(switch_interval_s)
+    return join_at(place, outbound_only, patience_s)
+
+
+def join_at(place: Place, outbound_only: bool = False, patience_s: float = 60.0) -> Group:
+    """Join a group as :func:`join` does, whatever the environment says.
+
+    Raises:
+        ValueError, LinkError, RunAborted: see there.
+    """
+    try:
+        where = addresses.parse(place.scheduler)
+    except ValueError as error:
+        raise ValueError(f"scheduler: {error}") from None
+    if not where[1]:
+        raise ValueError(f"scheduler is {place.scheduler!r}; give the port that it printed")
+    if place.advertise is None and addresses.is_wildcard(place.host):
+        raise ValueError(
+            f"host is {place.host!r}, all addresses; say by advertise= where others find it"
+        )
+    for each in (where[0], place.host, place.advertise):
+        if (
+            not (place.insecure or place.tls)
+            and each is not None
+            and not addresses.is_loopback(each)
+        ):
             raise ValueError(
                 f"{each} is off this machine, and traffic would not be encrypted; give tls=, the "
                 "folder of this site's certificate, or say insecure=True if the network between is "
                 "your own"
             )
     credentials = None
-    if tls is not None:
-        credentials = Credentials(Path(tls), identity_of(name))
+    if place.tls is not None:
+        credentials = Credentials(Path(place.tls), identity_of(place.site))
         credentials.check()
-    if switch_interval_s is not None:
-        sys.setswitchinterval(switch_interval_s)
-    listen = None if outbound_only else (host, port)
-    member = _Member(where, name, secret, listen, advertise, patience_s, credentials)
+    listen = None if outbound_only else (place.host, place.port)
+    shown = None if outbound_only else place.advertise
+    member = _Member(where, place.site, place.token, listen, shown, patience_s, credentials)
     return Group(member, 0, sorted(member.first_plan.members))
-
-
-def _given(value: str | None, variable: str, name: str, what: str) -> str:
-    given = os.environ.get(variable, "") if value is None else value
-    if not given:
-        raise ValueError(f"{name} is not given: pass {name}=, {what}, or set ${variable}")
-    return given

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from anabranch.group._group import Group, join
+from anabranch.group._group import Group, join_at
+from anabranch.group._place import Place
 from anabranch.group._serve import Service
 from anabranch.group._thread import LoopThread
 from anabranch.net.addresses import show
@@ -96,7 +97,9 @@ def local(sites: int | Service = 2) -> Iterator[tuple[Group, ...]]:
     service = _service(sites)
     names = [site.name for site in service.overlay.sites]
     with _serving(service) as (address, token), ThreadPoolExecutor(len(names)) as pool:
-        groups = tuple(pool.map(lambda name: join(address, name, token=token), names))
+        groups = tuple(
+            pool.map(lambda name: join_at(Place(scheduler=address, site=name, token=token)), names)
+        )
         try:
             yield groups
         except BaseException as error:
@@ -167,7 +170,7 @@ def _run(
     arguments: Sequence[Any],
 ) -> None:
     try:
-        with join(address, name, token=token) as group:
+        with join_at(Place(scheduler=address, site=name, token=token)) as group:
             result = function(group, *arguments)
             pickled = ForkingPickler.dumps(result)
     except BaseException as error:

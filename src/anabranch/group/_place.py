@@ -1,0 +1,144 @@
+"""Who a site is and where it is found, from arguments and the environment of its process. Pure.
+
+An argument goes before a variable. What a cluster says of its processes fills in what is left:
+under Slurm (``srun``) and in an indexed Job of Kubernetes each process has an index, which tells
+its site by the list of all names, ``$ANABRANCH_SITES``; so one command starts all sites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from anabranch.net.addresses import is_wildcard
+
+SCHEDULER_VARIABLE = "ANABRANCH_SCHEDULER"
+SITE_VARIABLE = "ANABRANCH_SITE"
+SITES_VARIABLE = "ANABRANCH_SITES"
+TOKEN_VARIABLE = "ANABRANCH_TOKEN"
+HOST_VARIABLE = "ANABRANCH_HOST"
+PORT_VARIABLE = "ANABRANCH_PORT"
+ADVERTISE_VARIABLE = "ANABRANCH_ADVERTISE"
+TLS_VARIABLE = "ANABRANCH_TLS"
+INSECURE_VARIABLE = "ANABRANCH_INSECURE"
+
+INDEX_VARIABLES = "SLURM_PROCID", "JOB_COMPLETION_INDEX"
+"""Which process this one is, from 0: under Slurm, and in an indexed Job of Kubernetes."""
+NODE_VARIABLE = "SLURMD_NODENAME"
+
+_DEFAULT_HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A site's own part of what it needs to join; see :func:`anabranch.join`.
+
+    Args:
+        scheduler: host:port.
+        site: its name.
+        token: the group's secret.
+        host, port: where it takes connections.
+        advertise: where others reach it; None for ``host``.
+        tls: the folder of its certificate; None for none.
+        insecure: whether addresses off this machine are allowed without.
+    """
+
+    scheduler: str
+    site: str
+    token: str
+    host: str = _DEFAULT_HOST
+    port: int = 0
+    advertise: str | None = None
+    tls: str | None = None
+    insecure: bool = False
+
+
+def find(
+    environment: Mapping[str, str],
+    *,
+    scheduler: str | None = None,
+    site: str | None = None,
+    token: str | None = None,
+    host: str | None = None,
+    port: int | None = None,
+    advertise: str | None = None,
+    tls: str | None = None,
+    insecure: bool = False,
+) -> Place:
+    """Return where and who a site is.
+
+    Args:
+        environment: the process's variables.
+        scheduler, site, token, host, port, advertise, tls, insecure: what was given; see ``Place``.
+
+    Raises:
+        ValueError: something is missing or no such thing, and how to give it.
+
+    >>> under_slurm = {"SLURM_PROCID": "1", "SLURMD_NODENAME": "node7"}
+    >>> ours = {"ANABRANCH_SITES": "paris,austin", "ANABRANCH_HOST": "0.0.0.0"}
+    >>> place = find(under_slurm | ours, scheduler="head:7700", token="secret")
+    >>> place.site, place.host, place.advertise
+    ('austin', '0.0.0.0', 'node7')
+    """
+
+    def said(variable: str) -> str | None:
+        return environment.get(variable) or None  # an empty one is as good as none
+
+    own_host = host or said(HOST_VARIABLE) or _DEFAULT_HOST
+    own_advertise = advertise or said(ADVERTISE_VARIABLE)
+    if own_advertise is None and is_wildcard(own_host):
+        own_advertise = said(NODE_VARIABLE)
+    return Place(
+        scheduler=_given(scheduler, environment, SCHEDULER_VARIABLE, "scheduler", "its host:port"),
+        site=site or said(SITE_VARIABLE) or _by_index(environment),
+        token=_given(token, environment, TOKEN_VARIABLE, "token", "the group's shared secret"),
+        host=own_host,
+        port=_port(said(PORT_VARIABLE)) if port is None else port,
+        advertise=own_advertise,
+        tls=tls or said(TLS_VARIABLE),
+        insecure=insecure or _flag(said(INSECURE_VARIABLE)),
+    )
+
+
+def _given(
+    value: str | None, environment: Mapping[str, str], variable: str, name: str, what: str
+) -> str:
+    given = environment.get(variable, "") if value is None else value
+    if not given:
+        raise ValueError(f"{name} is not given: pass {name}=, {what}, or set ${variable}")
+    return given
+
+
+def _by_index(environment: Mapping[str, str]) -> str:
+    """Return the name of the site whose process has this index."""
+    variable = next((each for each in INDEX_VARIABLES if environment.get(each)), None)
+    names = [name.strip() for name in environment.get(SITES_VARIABLE, "").split(",")]
+    if variable is None or not any(names):
+        raise ValueError(
+            f"site is not given: pass site=, this site's name in the overlay, or set "
+            f"${SITE_VARIABLE}; or ${SITES_VARIABLE}, the names of all, where "
+            f"${' or $'.join(INDEX_VARIABLES)} says which it is"
+        )
+    index = environment[variable]
+    if not index.isdecimal() or int(index) >= len(names):
+        raise ValueError(
+            f"${variable} is {index!r}, and ${SITES_VARIABLE} has names for 0..{len(names) - 1}; "
+            "start as many processes as it has names"
+        )
+    return names[int(index)]
+
+
+def _port(text: str | None) -> int:
+    if text is None:
+        return 0
+    if not text.isdecimal() or int(text) > 65535:
+        raise ValueError(f"${PORT_VARIABLE} is {text!r}, which is no port")
+    return int(text)
+
+
+def _flag(text: str | None) -> bool:
+    if text is None or text in ("0", "false"):
+        return False
+    if text not in ("1", "true"):
+        raise ValueError(f"${INSECURE_VARIABLE} is {text!r}; give 1 or 0")
+    return True
