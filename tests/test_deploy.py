@@ -1,0 +1,384 @@
+"""The files of examples/deploy: each is well formed, and starts what is there.
+
+No cluster is needed: what Slurm and Kubernetes do, which is to start processes with some variables
+set, is done here.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import shlex
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from anabranch.cli import app
+
+ROOT = Path(__file__).parent.parent
+DEPLOY = ROOT / "examples" / "deploy"
+CERTIFICATES = Path(__file__).parent / "net" / "certs" / "ours"  # of sites a and b
+ANABRANCH = str(Path(sys.executable).with_name("anabranch"))
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def assert_command(arguments: list[str]) -> None:
+    """Check that a command line of anabranch is one: that it has this command and these options."""
+    command = typer.main.get_command(app)
+    context = command.make_context("anabranch", [arguments[0], "--help"], resilient_parsing=True)
+    sub = command.get_command(context, arguments[0])  # type: ignore[attr-defined]
+    assert sub is not None, arguments[0]
+    sub.make_context(arguments[0], arguments[1:], parent=context).close()
+
+
+@contextmanager
+def processes(commands: Mapping[str, tuple[list[str], dict[str, str]]]) -> Iterator[dict[str, str]]:
+    """Run commands, each with its environment, to their ends; yields what each has printed."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("ANABRANCH_", "SLURM"))}
+    running = {
+        name: subprocess.Popen(
+            command,
+            env={**clean, "OMP_NUM_THREADS": "1", **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name, (command, environment) in commands.items()
+    }
+    try:
+        printed = {}
+        for name, process in running.items():
+            out, err = process.communicate(timeout=90)
+            assert process.returncode == 0, f"{name}: {err}"
+            printed[name] = out
+        yield printed
+    finally:
+        for process in running.values():
+            process.kill()
+            process.communicate()
+
+
+# --- systemd
+
+UNITS = sorted(path.name for path in DEPLOY.glob("*.service"))
+
+
+class _Several(dict[str, Any]):
+    """Keeps all values of a key that is given more than once, a line each."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if isinstance(value, list) and isinstance(self.get(key), list):
+            value = [*self[key], *value]
+        super().__setitem__(key, value)
+
+
+def unit(name: str) -> configparser.RawConfigParser:
+    parser = configparser.RawConfigParser(strict=False, dict_type=_Several)
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read(DEPLOY / name)
+    return parser
+
+
+def test_there_are_units_for_a_scheduler_and_a_site() -> None:
+    assert UNITS == ["anabranch-scheduler.service", "anabranch-site@.service"]
+
+
+def test_the_schedulers_unit_starts_a_scheduler_with_options_that_are_there() -> None:
+    program, *arguments = shlex.split(unit("anabranch-scheduler.service")["Service"]["ExecStart"])
+    assert program == "/opt/anabranch/bin/anabranch"
+    assert_command(arguments)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
+@pytest.mark.parametrize("name", UNITS)
+def test_systemd_takes_a_unit(name: str, tmp_path: Path) -> None:
+    text = (DEPLOY / name).read_text("utf-8")
+    for program in re.findall(r"/opt/anabranch/bin/\w+", text):
+        text = text.replace(program, sys.executable)  # it is checked whether that is there
+    verified = tmp_path / name
+    verified.write_text(text, "utf-8")
+    command = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(verified)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert name not in done.stderr, done.stderr  # unknown keys are only warned of
+
+
+# --- Slurm
+
+
+def test_the_batch_script_is_one_of_bash() -> None:
+    subprocess.run(["bash", "-n", str(DEPLOY / "train.sbatch")], check=True, timeout=30)
+    text = (DEPLOY / "train.sbatch").read_text("utf-8")
+    [line] = re.findall(r"^anabranch (.*(?:\\\n.*)*) &$", text, re.MULTILINE)
+    assert_command(shlex.split(line.replace("\\\n", " ").replace("$ANABRANCH_SCHEDULER", "h:7700")))
+    assert "\n#SBATCH" not in text.partition("set -euo")[2]  # Slurm reads none after a command
+
+
+SRUN = """#!/bin/bash
+# What srun does, as far as the script needs it: a process for each task, told which it is.
+[ "$1" = --kill-on-bad-exit=0 ] && shift
+for ((task = 0; task < SLURM_NTASKS; task++)); do
+  SLURM_PROCID=$task SLURMD_NODENAME=localhost "$@" &
+  tasks+=($!)
+done
+for task in "${tasks[@]}"; do wait "$task" || exit 1; done
+"""
+
+
+@pytest.mark.slow
+def test_tasks_of_slurm_find_their_scheduler_and_train(tmp_path: Path) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "srun").write_text(SRUN)
+    for name, module in (("anabranch", "-m anabranch"), ("python", "")):
+        (programs / name).write_text(f'#!/bin/bash\nexec "{sys.executable}" {module} "$@"\n')
+    for program in programs.iterdir():
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    environment = {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "SLURM_NTASKS": "2",
+        "SLURM_JOB_ID": "17",
+        "SLURMD_NODENAME": "localhost",
+        "PORT": str(free_port()),
+        "STEPS": "20",
+        "TRAIN": str(DEPLOY / "train.py"),
+    }
+    script = f'cd "{tmp_path}" && exec bash "{DEPLOY / "train.sbatch"}"'
+    with processes({"batch": (["bash", "-c", script], environment)}) as printed:
+        assert sorted(re.findall(r"(\w+): 20 steps with 2 sites", printed["batch"])) == [
+            "site0",
+            "site1",
+        ]
+    assert (tmp_path / "anabranch-17.db").exists()
+
+
+# --- Kubernetes
+
+_META = {"name", "labels", "annotations", "namespace"}
+_POD = {
+    *("containers", "hostname", "subdomain", "restartPolicy", "securityContext", "volumes"),
+    *("topologySpreadConstraints", "nodeSelector", "affinity", "tolerations", "initContainers"),
+    *("serviceAccountName", "terminationGracePeriodSeconds", "hostNetwork", "dnsPolicy"),
+}
+# The fields that the API has, as far as such files need them; it refuses others.
+FIELDS: dict[str, set[str]] = {
+    "ConfigMap": {"apiVersion", "kind", "metadata", "data", "binaryData", "immutable"},
+    "Service": {"apiVersion", "kind", "metadata", "spec"},
+    "Job": {"apiVersion", "kind", "metadata", "spec"},
+    "Service.metadata": _META,
+    "ConfigMap.metadata": _META,
+    "Job.metadata": _META,
+    "Service.spec": {
+        *("clusterIP", "publishNotReadyAddresses", "selector", "ports", "type"),
+        *("sessionAffinity", "ipFamilies", "ipFamilyPolicy"),
+    },
+    "Service.spec.ports": {"name", "port", "targetPort", "protocol", "appProtocol", "nodePort"},
+    "Job.spec": {
+        *("activeDeadlineSeconds", "backoffLimit", "backoffLimitPerIndex", "completionMode"),
+        *("completions", "manualSelector", "maxFailedIndexes", "parallelism", "podFailurePolicy"),
+        *("podReplacementPolicy", "selector", "successPolicy", "suspend", "template"),
+        "ttlSecondsAfterFinished",
+    },
+    "Job.spec.template": {"metadata", "spec"},
+    "Job.spec.template.metadata": _META,
+    "Job.spec.template.spec": _POD,
+    "Job.spec.template.spec.securityContext": {
+        *("runAsNonRoot", "runAsUser", "runAsGroup", "fsGroup", "seccompProfile"),
+    },
+    "Job.spec.template.spec.topologySpreadConstraints": {
+        *("maxSkew", "topologyKey", "whenUnsatisfiable", "labelSelector", "minDomains"),
+    },
+    "Job.spec.template.spec.topologySpreadConstraints.labelSelector": {
+        *("matchLabels", "matchExpressions"),
+    },
+    "Job.spec.template.spec.containers": {
+        *("name", "image", "imagePullPolicy", "command", "args", "env", "envFrom", "ports"),
+        *("resources", "volumeMounts", "readinessProbe", "livenessProbe", "startupProbe"),
+        *("securityContext", "workingDir", "lifecycle"),
+    },
+    "Job.spec.template.spec.containers.env": {"name", "value", "valueFrom"},
+    "Job.spec.template.spec.containers.env.valueFrom": {
+        *("fieldRef", "secretKeyRef", "configMapKeyRef", "resourceFieldRef"),
+    },
+    "Job.spec.template.spec.containers.env.valueFrom.fieldRef": {"fieldPath", "apiVersion"},
+    "Job.spec.template.spec.containers.envFrom": {"configMapRef", "secretRef", "prefix"},
+    "Job.spec.template.spec.containers.envFrom.configMapRef": {"name", "optional"},
+    "Job.spec.template.spec.containers.envFrom.secretRef": {"name", "optional"},
+    "Job.spec.template.spec.containers.ports": {"name", "containerPort", "protocol", "hostPort"},
+    "Job.spec.template.spec.containers.readinessProbe": {
+        *("httpGet", "tcpSocket", "exec", "periodSeconds", "timeoutSeconds", "failureThreshold"),
+        *("initialDelaySeconds", "successThreshold"),
+    },
+    "Job.spec.template.spec.containers.readinessProbe.httpGet": {"path", "port", "host", "scheme"},
+    "Job.spec.template.spec.containers.resources": {"requests", "limits"},
+    "Job.spec.template.spec.containers.volumeMounts": {
+        *("name", "mountPath", "readOnly", "subPath"),
+    },
+    "Job.spec.template.spec.volumes": {
+        *("name", "secret", "emptyDir", "configMap", "persistentVolumeClaim"),
+    },
+    "Job.spec.template.spec.volumes.secret": {"secretName", "defaultMode", "items", "optional"},
+    "Job.spec.template.spec.volumes.emptyDir": {"medium", "sizeLimit"},
+}
+# Whose keys are names of one's own, and whose values are text.
+FREE = ("data", "labels", "annotations", "selector", "matchLabels", "requests", "limits")
+API = {"ConfigMap": "v1", "Service": "v1", "Job": "batch/v1"}
+
+
+def objects() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text("utf-8")))
+
+
+def unknown_fields(value: Any, path: str) -> list[str]:
+    """Return the fields of an object that the API does not have."""
+    if isinstance(value, list):
+        return [each for item in value for each in unknown_fields(item, path)]
+    if not isinstance(value, dict):
+        return []
+    if path.rpartition(".")[2] in FREE:
+        return [f"{path}.{key} is no text" for key, v in value.items() if not isinstance(v, str)]
+    known = FIELDS.get(path, set())
+    return [f"{path}.{key}" for key in value if key not in known] + [
+        each for key, item in value.items() for each in unknown_fields(item, f"{path}.{key}")
+    ]
+
+
+def job(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a Job's spec and its container."""
+    [spec] = [each["spec"] for each in objects() if each["metadata"]["name"] == name != "anabranch"]
+    [container] = spec["template"]["spec"]["containers"]
+    return spec, container
+
+
+def test_kubernetes_knows_every_field() -> None:
+    found = objects()
+    assert [each["kind"] for each in found] == ["ConfigMap", "Service", "Job", "Job"]
+    for each in found:
+        assert each["apiVersion"] == API[each["kind"]]
+        assert unknown_fields(each, each["kind"]) == []
+
+
+@pytest.mark.skipif(shutil.which("kubeconform") is None, reason="no kubeconform here")
+def test_kubeconform_finds_nothing_wrong() -> None:
+    command = ["kubeconform", "-strict", "-summary", str(DEPLOY / "kubernetes.yaml")]
+    subprocess.run(command, check=True, timeout=100)
+
+
+def test_the_objects_of_kubernetes_fit_one_another() -> None:
+    settings, service, *_ = objects()
+    scheduler_spec, scheduler_container = job("anabranch-scheduler")
+    train_spec, _ = job("train")
+    names = settings["data"]["ANABRANCH_SITES"].split(",")
+    assert train_spec["completionMode"] == "Indexed"
+    assert train_spec["completions"] == train_spec["parallelism"] == len(names)
+    host, _, port = settings["data"]["ANABRANCH_SCHEDULER"].partition(":")
+    pod = scheduler_spec["template"]["spec"]
+    assert service["spec"]["clusterIP"] == "None"  # headless
+    assert host == f"{pod['hostname']}.{pod['subdomain']}"
+    assert pod["subdomain"] == service["metadata"]["name"]
+    labels = scheduler_spec["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    ports = {each["containerPort"] for each in scheduler_container["ports"]}
+    assert ports == {each["port"] for each in service["spec"]["ports"]} >= {int(port)}
+    for spec in (scheduler_spec, train_spec):
+        pod = spec["template"]["spec"]
+        [container] = pod["containers"]
+        mounts = {each["name"] for each in container["volumeMounts"]}
+        assert mounts == {each["name"] for each in pod["volumes"]}
+        assert pod["restartPolicy"] in ("OnFailure", "Never")  # a Job's choice
+    assert_command([expand(each, settings["data"]) for each in scheduler_container["args"]])
+
+
+def expand(text: str, environment: Mapping[str, str]) -> str:
+    """Do what Kubernetes does with $(NAME) in commands."""
+    return re.sub(r"\$\((\w+)\)", lambda found: environment.get(found[1], found[0]), text)
+
+
+@pytest.mark.slow
+def test_pods_find_their_scheduler_and_train(tmp_path: Path) -> None:
+    settings = objects()[0]["data"]
+    port, (_, scheduler), (_, site) = free_port(), job("anabranch-scheduler"), job("train")
+    environment = {
+        **settings,
+        # Of these machines: names with certificates, addresses, and where files are mounted.
+        "ANABRANCH_SITES": "a,b",
+        "ANABRANCH_SCHEDULER": f"127.0.0.1:{port}",
+        "ANABRANCH_TLS": str(CERTIFICATES),
+        "ANABRANCH_TOKEN": "secret",
+        "STEPS": "20",
+    }
+    arguments = [expand(each, environment) for each in scheduler["args"]]
+    moved = {":7700": f":{port}", ":7701": ":0", "/var/lib/anabranch": str(tmp_path)}
+    for was, becomes in moved.items():
+        arguments = [each.replace(was, becomes) for each in arguments]
+    [advertise] = site["env"]
+    assert advertise["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
+    program, script = site["command"]
+    assert (program, Path(script).name) == ("python", "train.py")
+    commands = {
+        f"train-{index}": (
+            [sys.executable, str(DEPLOY / "train.py")],
+            {**environment, advertise["name"]: "127.0.0.1", "JOB_COMPLETION_INDEX": str(index)},
+        )
+        for index in range(2)
+    }
+    commands["scheduler"] = ([sys.executable, "-m", "anabranch", *arguments], environment)
+    with processes(commands) as printed:
+        assert printed["train-0"].startswith("a: 20 steps with 2 sites")
+        assert printed["train-1"].startswith("b: 20 steps with 2 sites")
+
+
+# --- Docker
+
+INSTRUCTIONS = {"FROM", "ARG", "WORKDIR", "COPY", "RUN", "ENV", "USER", "ENTRYPOINT", "CMD"}
+
+
+def test_the_dockerfile_is_one_and_copies_what_is_there() -> None:
+    text = (DEPLOY / "Dockerfile").read_text("utf-8")
+    lines = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE).replace("\\\n", " ").splitlines()
+    parsed = [tuple(line.split(None, 1)) for line in lines if line.strip()]
+    words = [word for word, _ in parsed]
+    assert set(words) <= INSTRUCTIONS
+    assert words[0] == "FROM"
+    stages = []
+    for word, rest in parsed:
+        if word == "FROM":
+            image, *name = rest.split()
+            assert ":" in image
+            assert not image.endswith(":latest")
+            stages += name[1:]
+        elif word == "COPY":
+            *sources, _ = [each for each in rest.split() if not each.startswith("--")]
+            origin = re.search(r"--from=(\S+)", rest)
+            if origin is None:
+                assert all((ROOT / source).exists() for source in sources), sources
+            else:
+                assert origin[1] in stages
+        elif word in ("ENTRYPOINT", "CMD"):
+            assert re.fullmatch(r'\["[^"]+"(, "[^"]+")*\]', rest)  # no shell between it and signals
+        elif word == "RUN" and "pip install" in rest:
+            assert "--no-cache-dir" in rest
+    users = [rest for word, rest in parsed if word == "USER"]
+    assert users
+    assert users[-1] not in ("root", "0")
+    pods = [each["spec"]["template"]["spec"] for each in objects() if each["kind"] == "Job"]
+    assert {str(pod["securityContext"]["runAsUser"]) for pod in pods} == {users[-1]}
+    [script] = re.findall(r"COPY examples/deploy/train.py (\S+)", text)
+    assert job("train")[1]["command"][1] == script
+    assert script in unit("anabranch-site@.service")["Service"]["ExecStart"]
