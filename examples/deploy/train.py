@@ -39,4 +39,6 @@ with anabranch.join() as group:
         group.all_reduce(p.grad for p in model.parameters())
         optimizer.step()
         step += 1
+        if step % 10 == 0:
+            group.report_loss(loss.item(), step)
     print(f"{group.site}: {step} steps with {group.size} sites, loss {loss.item():.2g}", flush=True)

@@ -346,6 +346,14 @@ def test_exchanges_of_all_and_of_some_may_be_under_way_at_once(groups: tuple[Gro
 # --- what is known
 
 
+@pytest.mark.parametrize(("step", "samples"), [(0, 1), (1, 0)])
+def test_a_loss_of_no_step_is_refused(groups: tuple[Group, ...], step: int, samples: int) -> None:
+    with pytest.raises(ValueError, match="both must be at least 1"):
+        groups[0].report_loss(0.5, step, samples)
+    groups[0].report_loss(float("nan"))  # training has diverged, which ends nothing
+    at_each(groups, Group.barrier)
+
+
 def test_stats_tell_what_was_sent_and_how_long_it_took(groups: tuple[Group, ...]) -> None:
     before = groups[0].stats
     assert before.rounds == ()

@@ -72,11 +72,13 @@ def test_a_scheduler_is_asked_how_its_group_stands_and_says_it_where_no_terminal
             with anabranch.join(address, name, token=TOKEN) as group:
                 for _ in range(3):
                     group.all_reduce(np.ones(1000, np.float32))
+                    group.report_loss(0.5 + group.rank)
+                group.barrier()
                 if group.rank == 0:
                     told = command("status", address)
                     assert told.returncode == 0, told.stderr
                     assert re.search(r"group is running .* 3 exchanges, 12 kB", told.stdout)
-                    assert re.search(r"a +member +127\.0\.0\.1:\d+", told.stdout)
+                    assert re.search(r"a +member +127\.0\.0\.1:\d+ +0\.5 at 3", told.stdout)
                     time.sleep(0.5)  # until progress was said
                 group.barrier()
 

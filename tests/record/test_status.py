@@ -82,17 +82,20 @@ def test_tables_list_every_site_and_link() -> None:
 def test_progress_is_said_in_rates() -> None:
     later = replace(RUNNING, exchanges=61, exchanged_bytes=61_000_000)
     assert progress(RUNNING, later, 10.0) == (
-        "61 exchanges, 61 MB; 2 exchanges/s, 2 MB/s; 2 members"
+        "61 exchanges, 61 MB; 2 exchanges/s, 2 MB/s; 2 members; mean loss 0.25"
     )
     served = replace(RUNNING, updates=30)
     assert progress(RUNNING, served, 10.0) == (
-        "30 updates and 41 exchanges, 41 MB; 3 updates/s; 2 members"
+        "30 updates and 41 exchanges, 41 MB; 3 updates/s; 2 members; mean loss 0.25"
     )
 
 
 def test_where_nothing_ended_it_is_said_once_whom_others_wait_for() -> None:
     before = replace(RUNNING, waits_for=())
-    assert progress(before, RUNNING, 10.0) == "41 exchanges, 41 MB; 2 members; waits for austin"
+    assert (
+        progress(before, RUNNING, 10.0)
+        == "41 exchanges, 41 MB; 2 members; mean loss 0.25; waits for austin"
+    )
     assert progress(RUNNING, RUNNING, 10.0) is None
     waiting = replace(RUNNING, phase="waiting")
     assert progress(before, waiting, 10.0) is None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
+import math
 import os
 import sys
 import time
@@ -38,6 +40,7 @@ from anabranch.net.tcp import CONTROL_SILENCE_S, LANE_SILENCE_S, TcpNetwork, lan
 from anabranch.net.throughput import BusyPeriodEstimator
 from anabranch.net.tls import Credentials, identity_of
 from anabranch.period import AnyPeriod
+from anabranch.record import events
 from anabranch.scheduler.channels import MOST_GATHERED_BYTES, MOST_NAME_CHARACTERS
 from anabranch.site.agent import SiteAgent, Transport
 from anabranch.site.arithmetic import Flat, Floats
@@ -654,6 +657,27 @@ class Group:
             share,
         )
 
+    def report_loss(self, loss: float, step: int | None = None, samples: int = 1) -> None:
+        """Tell the scheduler of this site's loss, for its log, `anabranch status` and metrics.
+
+        It waits for no other site.
+
+        Args:
+            loss: a mean over samples; one that is no finite number counts as diverged.
+            step: which step's, from 1; the one after the last that was told of if not given.
+            samples: how many the mean is over, and so what it weighs beside other sites'.
+
+        Raises:
+            ValueError: a step before the first, or samples of which there are none.
+        """
+        member = self._member
+        member.check_open()
+        step = member.steps_told + 1 if step is None else step
+        if step < 1 or samples < 1:
+            raise ValueError(f"step is {step} and samples {samples}; both must be at least 1")
+        member.steps_told = step
+        member.thread.run(_now(partial(member.report_loss, float(loss), step, samples)))
+
     def close(self) -> None:
         """Leave: wait until this site's calls have ended and every site has left, and close.
 
@@ -708,6 +732,7 @@ class _Member:
         self._closed = False
         self._process = os.getpid()
         self._started = False
+        self.steps_told = 0  # that the scheduler was told a loss of
         self._served: _Served | None = None
         self._under_way: set[Future[Any]] = set()  # calls
         self._handing_on: set[Future[Any]] = set()  # the state, while others go on
@@ -796,6 +821,19 @@ class _Member:
             raise RunAborted("this site has left the group")
         if os.getpid() != self._process:
             raise RunAborted("this process was forked and has no part in the group; join() in it")
+
+    def report_loss(self, loss: float, step: int, samples: int) -> None:
+        """Tell the scheduler of a step's loss; in the loop's thread."""
+        began_s = self.agent.began.result()
+        told = events.StepDone(
+            at_s=max(0.0, asyncio.get_running_loop().time() - began_s),
+            site=self.index,
+            round=step,
+            loss=loss if math.isfinite(loss) else None,
+            samples=samples,
+            compute_s=0.0,
+        )
+        self.agent.report((events.encode(told).encode(),))
 
     def begin(self, call: Coroutine[Any, Any, T], is_awaited: bool) -> Future[T]:
         """Start a call in the loop; the site leaves when it has ended.

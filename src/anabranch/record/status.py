@@ -7,6 +7,7 @@ its metrics all show the same value.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Literal, get_args
 
 import msgspec
@@ -170,6 +171,9 @@ def progress(before: Status, now: Status, seconds: float) -> str | None:
         rate = units.size((now.exchanged_bytes - before.exchanged_bytes) / seconds)
         parts.append(f"{exchanges / seconds:.3g} exchanges/s, {rate}/s")
     parts.append(units.count(now.members, "member"))
+    losses = [site.loss for site in now.sites if site.loss is not None]
+    if losses:
+        parts.append(f"mean loss {fmean(losses):.4g}")
     if waits_for:
         parts.append(f"waits for {', '.join(waits_for)}")
     return "; ".join(parts)
