@@ -27,10 +27,10 @@ from anabranch.group import _settings
 from anabranch.group._average import ModelAverage, average_of, period_of
 from anabranch.group._place import Place
 from anabranch.group._place import find as find_place
-from anabranch.group._state import Packed, Unpacked
 from anabranch.group._tensors import WIRES, Tensors, several
 from anabranch.group._thread import LoopThread
 from anabranch.learn.averaging import Outer
+from anabranch.learn.handed_state import Packed, Unpacked
 from anabranch.net import addresses
 from anabranch.net.errors import PeerError, RunAborted
 from anabranch.net.messages import Admitted, Gathered, Proceed

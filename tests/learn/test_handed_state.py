@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from anabranch.group._state import Packed, Unpacked
+from anabranch.learn.handed_state import MOST_DESCRIBED_BYTES, Packed, Unpacked
+from anabranch.scheduler.channels import MOST_GATHERED_BYTES
 
 
 def through(state: Any) -> Any:
@@ -124,3 +125,7 @@ def test_only_tensors_count_where_states_are_compared() -> None:
 def test_a_description_that_is_none_is_refused(skeleton: bytes) -> None:
     with pytest.raises(ValueError, match="cannot be read"):
         Unpacked(skeleton)
+
+
+def test_the_largest_description_can_be_gathered() -> None:
+    assert MOST_DESCRIBED_BYTES < MOST_GATHERED_BYTES

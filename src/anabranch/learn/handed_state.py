@@ -1,4 +1,8 @@
-"""The state of training as bytes: what ``state_dict()`` returns, or anything like it; no pickle."""
+"""The state of training as bytes: what ``state_dict()`` returns, or anything like it; no pickle.
+
+Sites hand it to others that join: a description, which is small and gathered, and the memory of its
+tensors, of which each site that has the state sends a part.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from anabranch.scheduler.channels import MOST_GATHERED_BYTES
-
-_MOST_BYTES = MOST_GATHERED_BYTES - 256  # of a description, which is gathered
+MOST_DESCRIBED_BYTES = (1 << 20) - 256
+"""The largest description: with what goes along with it, sites gather so much at most."""
 _UNIT_BYTES = 4  # tensors travel as elements of so many bytes, whatever their own type is
 _PLAIN = (bool, int, float, str, bytes, type(None))
 _TYPES = frozenset(
@@ -62,11 +65,11 @@ class Packed:
             self.skeleton = msgspec.msgpack.encode(described)
         except (RecursionError, UnicodeEncodeError, OverflowError) as error:
             raise ValueError(f"the state cannot be handed on: {error}") from None
-        if len(self.skeleton) > _MOST_BYTES:
+        if len(self.skeleton) > MOST_DESCRIBED_BYTES:
             raise ValueError(
                 f"what describes the state, and all in it that is no tensor, has "
-                f"{len(self.skeleton)} bytes, at most {_MOST_BYTES} are handed on; make tensors of "
-                "long lists"
+                f"{len(self.skeleton)} bytes, at most {MOST_DESCRIBED_BYTES} are handed on; make "
+                "tensors of long lists"
             )
         tensors = msgspec.msgpack.encode([*_tensors_of(described, ())])
         self.shape = hashlib.blake2b(tensors, digest_size=16).digest()
