@@ -53,3 +53,11 @@ class UnauthorisedPeer(PeerError):
 
 class RunAborted(NetError):
     """The run ended early, everywhere; the message says who or what caused it."""
+
+
+class LeftOut(RunAborted):
+    """The run may go on without this site, which may join again."""
+
+
+class EndedWithout(RunAborted):
+    """The run has ended in good order without this site, which waited to be let in."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 12
+WIRE_VERSION = 13
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -915,9 +915,14 @@ class Abort(Message, frozen=True):
     """From the scheduler: the run is over, early; ``reason`` names who or what caused it.
 
     From a site: a lane of mine has broken; the scheduler decides who is to blame.
+
+    Args:
+        reason: see above.
+        goes_on: whether the run goes on without the site that is told, which may join again.
     """
 
     reason: str
+    goes_on: bool = False
 
 
 AnyMessage = (

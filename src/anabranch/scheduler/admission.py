@@ -197,7 +197,7 @@ class Admission:
         return False
 
     def _turn_away(self, site: int, reason: str) -> None:
-        self._run.sessions[site].post(Abort(reason))
+        self._run.sessions[site].post(Abort(reason, goes_on=True))
         self.forget(site)
 
     def _start(self, site: int) -> None:

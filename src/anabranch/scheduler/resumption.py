@@ -108,7 +108,9 @@ class Resumption:
         self._follow(outcome)
         for site in sorted(absent):
             if not run.is_over and site not in run.lost:
-                run.post(site, Abort("the scheduler was restarted; this site has to join again"))
+                run.post(
+                    site, Abort("the scheduler was restarted; this site has to join again", True)
+                )
                 run.sessions.setdefault(site, Session(None))
                 why = f"{run.name(site)} did not come back to the scheduler"
                 self._survivors.lose(site, why, died=True)

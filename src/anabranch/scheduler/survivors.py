@@ -124,7 +124,7 @@ class Survivors:
         else:
             reason = f"{run.name(site)} reaches the others no more: {why}"
             run.write_lost(site, reason, True, now_s)
-            run.post(site, Abort(reason))
+            run.post(site, Abort(reason, goes_on=True))
             run.sessions.pop(site, None)
         self._admission.need_not_know(site)
 
@@ -193,8 +193,6 @@ class Survivors:
         if len(run.left | run.lost) == run.overlay.size and not run.is_over:
             for site in [*run.missing]:
                 run.await_no_longer(site)
-            for site, session in run.sessions.items():
-                late = Abort("the group has ended, and did not let this site in")
-                is_late = self._pace is None and site in run.newcomers
-                session.post(late if is_late else Shutdown())
+            for session in run.sessions.values():
+                session.post(Shutdown())  # also to newcomers that wait to be let in
             run.end.set_result(None)

@@ -8,15 +8,16 @@ makes with others (:mod:`anabranch.site.collectives`), a served model
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
 from anabranch import overlay as overlays
 from anabranch import plan as plans
-from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage, PeerError
+from anabranch.net.errors import EndedWithout, MalformedMessage, OutOfPlaceMessage, PeerError
 from anabranch.net.frames import Sink
 from anabranch.net.messages import (
     Abandon,
@@ -68,6 +69,8 @@ from anabranch.site.letters import Letters
 from anabranch.site.meter import Meter
 from anabranch.site.serving import ServedModel, Serving
 from anabranch.site.terms import Terms
+
+T = TypeVar("T")
 
 _ELEMENT_BYTES = 4
 
@@ -321,8 +324,48 @@ class SiteAgent:
         return await self._collectives.gather(value, channel)
 
     async def admit(self) -> Admitted:
-        """See :meth:`anabranch.site.collectives.Collectives.admit`."""
-        return await self._collectives.admit(self.holds_state)
+        """See :meth:`anabranch.site.collectives.Collectives.admit`.
+
+        Raises:
+            EndedWithout: this site is new, and the run ended before it was let in.
+        """
+        admitted = self._collectives.admit(self.holds_state)
+        return await (self.unless_ended(admitted) if self.is_new else admitted)
+
+    async def unless_ended(self, doing: Coroutine[Any, Any, T]) -> T:
+        """Do something as a site that is new, until the run ends.
+
+        Raises:
+            EndedWithout: it ended first, in good order.
+            RunAborted: likewise, early; or it goes on without this site.
+        """
+        done = self._loop.create_task(doing)
+        over = self._loop.create_task(self._scheduler.expect(Shutdown))
+        try:
+            await asyncio.wait({done, over}, return_when=asyncio.FIRST_COMPLETED)
+            if done.done():
+                return done.result()
+            over.result()
+            raise EndedWithout("the group has ended, and did not let this site in")
+        finally:
+            for task in (done, over):
+                task.cancel()
+            await asyncio.gather(done, over, return_exceptions=True)
+
+    async def try_neighbours(self) -> bool:
+        """Return whether a neighbour answers this site, which is new.
+
+        Those that do not are named to the scheduler, which takes the links with them for cut when
+        it lets this site in, and looks at them later.
+        """
+        assert self._plane is not None, "start() comes first"
+        neighbours = self._plane.neighbours()
+        answers = await asyncio.gather(*(self._plane.answers(each) for each, _ in neighbours))
+        if any(answers):
+            for (neighbour, incarnation), is_there in zip(neighbours, answers, strict=True):
+                if not is_there:
+                    self._scheduler.say(CutOff(neighbour, "it does not answer", incarnation))
+        return any(answers)
 
     def has_state(self) -> None:
         """Take note that this site has the state of training, which members hand to newcomers."""
@@ -337,6 +380,16 @@ class SiteAgent:
     def is_over(self) -> bool:
         """Whether the run is over for this site, before its end."""
         return self._scheduler.is_over
+
+    @property
+    def patience_s(self) -> float:
+        """How long a connection to the scheduler may be gone, as it last said."""
+        return self._scheduler.patience_s
+
+    @property
+    def has_kept(self) -> bool:
+        """Whether the others made this site's next call while it got the state of training."""
+        return self._collectives.has_kept
 
     @property
     def is_new(self) -> bool:

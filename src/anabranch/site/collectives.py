@@ -242,6 +242,11 @@ class Collectives:
         self._make_called()  # what others have called for after it
         return await self._take_part(channel, number, buffer, terms, weight, more)
 
+    @property
+    def has_kept(self) -> bool:
+        """Whether the next call is made already in the program's place."""
+        return self._following is not None and self._following.has_kept
+
     def is_awaited(self, channel: int = 0) -> bool:
         """Return whether another member has begun the next exchange, and called for it.
 

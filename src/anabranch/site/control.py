@@ -8,7 +8,15 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from anabranch.net.addresses import show
-from anabranch.net.errors import LinkError, NetError, OutOfPlaceMessage, PeerError, RunAborted
+from anabranch.net.errors import (
+    LeftOut,
+    LinkError,
+    NetError,
+    OutOfPlaceMessage,
+    PeerError,
+    RunAborted,
+    UnauthorisedPeer,
+)
 from anabranch.net.frames import DISCARD, Sink
 from anabranch.net.identity import proven
 from anabranch.net.messages import (
@@ -122,6 +130,11 @@ class Control:
     def is_connected(self) -> bool:
         """Whether there is a connection."""
         return self.is_open and self._reconnecting is None
+
+    @property
+    def patience_s(self) -> float:
+        """How long a connection may be gone, as the scheduler last said."""
+        return self._patience_s
 
     def wait_longer(self, patience_s: float) -> None:
         """Look for a scheduler that is gone for so long at least, as it may be restarted."""
@@ -252,7 +265,10 @@ class Control:
                 self._told(message)
                 return
             case Refusal():
-                self._abort(RunAborted(f"the scheduler refused this site: {message.detail}"))
+                # It does not know this process, or no more; it may know the next one.
+                is_unknown = message.error == UnauthorisedPeer.__name__
+                kind = LeftOut if is_unknown else RunAborted
+                self._abort(kind(f"the scheduler refused this site: {message.detail}"))
                 return
         self._session.count()
         match message:
@@ -288,7 +304,7 @@ class Control:
             case Welcome() | Start() | Proceed() | PaceOver() | Shutdown():
                 self._answers.put_nowait(message)
             case Abort():
-                self._abort(RunAborted(message.reason))
+                self._abort((LeftOut if message.goes_on else RunAborted)(message.reason))
             case _:
                 raise OutOfPlaceMessage(f"a {type(message).__name__} from the scheduler")
 
@@ -315,7 +331,8 @@ class Control:
             self._answers.put_nowait(error)
             return
         if self._site is None or not isinstance(error, LinkError):
-            self._abort(RunAborted(f"the scheduler is gone: {error}"))
+            kind = LeftOut if isinstance(error, LinkError) else RunAborted
+            self._abort(kind(f"the scheduler is gone: {error}"))
             return
         assert self._session is not None
         self._session.cut()
@@ -333,7 +350,7 @@ class Control:
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         except TimeoutError:
-            self._abort(RunAborted(f"the scheduler is gone: {why}"))
+            self._abort(LeftOut(f"the scheduler is gone: {why}"))
         finally:
             self._reconnecting = None
 

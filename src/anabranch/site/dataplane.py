@@ -578,6 +578,12 @@ class DataPlane:
         """Return the neighbours whose lanes have ended, and in which incarnation."""
         return [(site, self._incarnations[site]) for site in sorted(self._lost)]
 
+    def neighbours(self) -> list[tuple[int, int]]:
+        """Return the sites that links join this one with, and which of their processes is known."""
+        site, link = self.config.site, self.config.overlay.link
+        near = [each for each in range(self.config.overlay.size) if link(site, each)]
+        return [(each, self._incarnations[each]) for each in near]
+
     async def answers(self, neighbour: int) -> bool:
         """Return whether a neighbour answers on a connection that is made for that.
 
