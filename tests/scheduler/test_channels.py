@@ -528,3 +528,11 @@ def test_what_takes_more_than_the_room_waits_for_a_member_that_follows() -> None
         said = request(channels, site, 1).say
         assert not any(isinstance(told, Grant) for _, told in said)
     assert [site for site, _ in request(channels, 3, 1).say] == [0, 1, 2, 3]
+
+
+def test_exchanges_that_hand_the_state_on_are_no_rounds() -> None:
+    channels = make(repairs=True)
+    handed_on = Signature(op=4, wire=0, elements=100, receivers=(2,))
+    for number, signature in ((1, SMALL), (2, handed_on), (3, SMALL)):
+        request(channels, 0, number, signature=signature)
+    assert [channels.round_of(number) for number in (1, 2, 3)] == [1, None, 2]

@@ -336,3 +336,13 @@ def test_several_may_be_lost_at_once() -> None:
     for site in (0, 1, 3):
         assert book.gather(site, 1, b"%d" % site) == ()
     assert book.lose(2, 3) == (Whole(1, (b"0", b"1"), admits=False, heard=0),)
+
+
+def test_a_site_that_tells_no_checksum_differs_from_none() -> None:
+    book = book_of([0, 1, 2])
+    for site in (0, 1, 2):
+        granted(book, site, 1)
+        granted(book, site, 2)
+    assert [book.ended(site, 1, 1, sum_of) for site, sum_of in enumerate((5, None, 5))][-1] is None
+    wrong = [book.ended(site, 2, 1, sum_of) for site, sum_of in enumerate((None, 5, 6))][-1]
+    assert wrong == "after round 2 the models of sites [1] differ from the others'"

@@ -57,12 +57,13 @@ class Calls:
         outcome = run.channels.ended(site, message)
         self._times.add((message.channel, message.number), message.seconds)
         run.tell_patience()
-        if message.channel == 0:
+        round = run.channels.round_of(message.number)
+        if message.channel == 0 and round is not None:
             run.note(
                 events.RoundDone(
                     at_s=run.since_start_s(),
                     site=site,
-                    round=message.number,
+                    round=round,
                     version=message.version,
                     seconds=message.seconds,
                     checksum=message.checksum,
@@ -82,11 +83,12 @@ class Calls:
             if not run.buffer_elements:
                 run.buffer_elements = began.elements
                 run.note_began(began.elements)
-            if began.channel == 0:
+            round = run.channels.round_of(began.number)
+            if began.channel == 0 and round is not None:
                 run.note(
                     events.RoundBegan(
                         at_s=run.since_start_s(),
-                        round=began.number,
+                        round=round,
                         version=began.version,
                         site=began.site,
                     )

@@ -201,6 +201,7 @@ class Channels:
         self.result_bytes = 0
         self.followers: set[int] = set()
         self._will_follow = False  # those that the state is handed to next
+        self._transfers: list[int] = []  # exchanges of all sites that hand the state on
         # Those of exchanges of all sites that were called for and have not begun, by number.
         self._followers_of: dict[int, frozenset[int]] = {}
         self._called_for: dict[int, int] = {}  # by channel: the latest that members were called to
@@ -236,6 +237,8 @@ class Channels:
         signature = message.signature
         self._check(site, signature)
         is_first = message.number > book.latest
+        if is_first and book is self.all and signature.receivers:
+            self._transfers.append(message.number)
         book.has_followers = book is self.all and bool(self.followers)
         answers = book.request(site, message.number, signature)
         outcome = Outcome()
@@ -254,6 +257,15 @@ class Channels:
             awaited = Awaited(message.channel, message.number)
             outcome.say += [(member, awaited) for member in book.members if member != site]
         return outcome
+
+    def round_of(self, number: int) -> int | None:
+        """Return which round an exchange of all sites is; None where it hands the state on.
+
+        Rounds are counted from 1. What a scheduler that was started again has not seen counts.
+        """
+        if number in self._transfers:
+            return None
+        return number - sum(transfer < number for transfer in self._transfers)
 
     def _let_follow(
         self, site: int, number: int, signature: Signature | None, outcome: Outcome

@@ -659,9 +659,12 @@ def _size_bytes(signature: Signature) -> int:
 
 
 def _disagreement(number: int, votes: dict[int, int | None]) -> str | None:
-    values = list(votes.values())
-    common = max(set(values), key=lambda value: (values.count(value), value is not None, value))
-    odd = sorted(site for site, value in votes.items() if value != common)
+    # A site whose program has not used the result yet, or that computes none, says none.
+    values = [value for value in votes.values() if value is not None]
+    if not values:
+        return None
+    common = max(set(values), key=lambda value: (values.count(value), value))
+    odd = sorted(site for site, value in votes.items() if value not in (None, common))
     if not odd:
         return None
     return f"after round {number} the models of sites {odd} differ from the others'"
