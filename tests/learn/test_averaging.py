@@ -123,3 +123,32 @@ def test_fragments_are_all_of_a_model(elements: int, fragments: int) -> None:
     assert (found[0][0], found[-1][1]) == (0, elements)
     sizes = [end - begin for begin, end in found]
     assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+    "average",
+    [Average(), Average(outer=Outer()), Average(delay=2), Average(outer=Outer(), delay=2)],
+)
+def test_a_site_that_joins_begins_where_the_last_average_left_the_others(average: Average) -> None:
+    held = models(3)
+    held[1][:] = held[0]
+    parts = [Averaging([each], average) for each in held]
+
+    def average_two(numbers: tuple[int, int]) -> None:
+        for number in numbers:
+            held[number] += np.float32(number + 1)
+        exchange([parts[number] for number in numbers])
+        for number in numbers:
+            parts[number].take()
+
+    average_two((0, 1))
+    if average.delay:
+        held[0] += np.float32(7)  # its own, of steps that were made meanwhile
+    parts[2].load_shared_state(parts[0].shared_state())
+    if average.delay:
+        held[0] -= np.float32(7)
+        held[0][:] = held[1]
+    assert np.array_equal(held[2], held[1])
+    average_two((1, 2))
+    for mine, theirs in zip(parts[1].agreed, parts[2].agreed, strict=True):
+        assert np.array_equal(mine, theirs)

@@ -271,6 +271,32 @@ class Averaging:
         if self._outer is not None:
             self._outer.load_state_dict(state["outer"])
 
+    def shared_state(self) -> State:
+        """Return what is alike at all sites while no average is on its way; nothing is copied.
+
+        Without a last model or an array of its own for what is exchanged, that is the model as the
+        last average left it: no step may have followed then.
+        """
+        state = self.state_dict()
+        state.pop("sent", None)
+        if self._last is None and self._buffer is None:
+            state["model"] = [*self._model]
+        return state
+
+    def load_shared_state(self, state: State) -> None:
+        """Begin where the last average left all sites, from another site's ``shared_state``.
+
+        Raises:
+            ValueError: it is of an averaging of another kind or size.
+        """
+        state = dict(state)
+        if (model := state.pop("model", None)) is not None:
+            for mine, theirs in zip(self._model, model, strict=True):
+                mine[:] = theirs
+        sent = {} if self._sent is None else {"sent": self._sent}
+        self.load_state_dict({**state, **sent})
+        self.adopt(is_on_its_way=False)
+
     def _cut(self, flat: Floats) -> list[Floats]:
         """Return the parts of a flat array that belong to each array of the model."""
         starts = [0, *self._ends[:-1]]

@@ -193,6 +193,29 @@ class LocalSteps:
         for fragment, part in enumerate(self._parts):
             part.adopt(fragment in flying)
 
+    def shared_state(self) -> State:
+        """Return what a site gets that joins while no average is on its way; nothing is copied.
+
+        See :meth:`anabranch.learn.averaging.Averaging.shared_state` on the moment.
+        """
+        return {
+            "steps": self.steps,
+            "begun": self.begun,
+            "exchange_s": self._exchange_s,
+            "rule": self._rule.state_dict(),
+            "parts": [part.shared_state() for part in self._parts],
+        }
+
+    def load_shared_state(self, state: State) -> None:
+        """Begin where the last average left all sites, from another site's ``shared_state``."""
+        for part, each in zip(self._parts, state["parts"], strict=True):
+            part.load_shared_state(each)
+        self.steps, self.begun = state["steps"], state["begun"]
+        self._since, self._compute_s = 0, 0.0
+        self._exchange_s = state["exchange_s"]
+        self._rule.load_state_dict(state["rule"])
+        self._flying.clear()
+
     def resume_after(self, averages: int) -> None:
         """Take note of how many averages were begun before."""
         self.begun = averages

@@ -113,7 +113,13 @@ class Work(Protocol):
         """
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from a state that `state_dict` returned, in another process perhaps."""
+        """Go on from a state that `state_dict` returned, in another process perhaps.
+
+        Where a site comes back to a run that goes on (``on_loss``), the state is that of the other
+        sites, all tensors of which must be alike there. Apart from the entries that an attribute
+        ``own_state`` names, a tuple of strings: of these, such as the order of the site's own data,
+        it is what `state_dict` returned here.
+        """
 
 
 class ServableWork(Work, Protocol):

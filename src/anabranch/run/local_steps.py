@@ -68,6 +68,17 @@ class LocalWork:
         self.work.apply(self.local.begun)  # which checks the mean, if there is one
         return None
 
+    def shared_state(self) -> State:
+        """Return what a site gets that comes back; see ``LocalSteps.shared_state``.
+
+        Each site's own optimiser is its own, so that of the work is not in it.
+        """
+        return {_STATE: self.local.shared_state()}
+
+    def load_shared_state(self, state: State) -> None:
+        """Begin where the last average left all sites, with this site's own optimiser."""
+        self.local.load_shared_state(state[_STATE])
+
     def state_dict(self) -> State:
         """Return all that goes on from here, while no average is on its way."""
         return {**self.work.state_dict(), _STATE: self.local.state_dict()}
