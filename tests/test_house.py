@@ -87,6 +87,7 @@ PURE = [
     "record/target.py",
     "record/summary.py",
     "record/twin.py",
+    "run/attendance.py",
     "run/faults.py",
     "run/replay.py",
     "scheduler/channels.py",

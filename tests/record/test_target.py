@@ -50,3 +50,11 @@ def test_an_interval_counts_as_far_as_it_was_over(start: Callable[..., RunStarte
     sent = LinkBytes(at_s=4.0, source=0, target=1, seconds=4.0, payload_bytes=100)
     run = summarise([start(), sent, *evaluated()])
     assert run.bytes_to_accuracy(0.9) == 50
+
+
+def test_a_site_that_comes_back_counts_again() -> None:
+    rule = Target(0.9, "all", sites=2)
+    rule.lost(1)
+    rule.joined()
+    [seen, *_] = evaluated()
+    assert not rule.is_reached(seen)

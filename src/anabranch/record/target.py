@@ -36,6 +36,10 @@ class Target:
         self._latest.pop(site, None)
         self._sites -= 1
 
+    def joined(self) -> None:
+        """Count a site again that has come back."""
+        self._sites += 1
+
     def is_reached(self, seen: Evaluated) -> bool:
         """Take note of what a site has seen; return whether the target is reached now."""
         if seen.step is None or self._reached_by == "first":

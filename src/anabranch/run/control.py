@@ -116,6 +116,8 @@ class RunLog:
                 self._stop_at_target(event)
             elif isinstance(event, events.SiteLost) and event.goes_on and self._target is not None:
                 self._target.lost(event.site)
+            elif isinstance(event, events.SiteJoined) and self._target is not None:
+                self._target.joined()
 
     def began(self, buffer_elements: int) -> None:
         """Write the first event; the run's clock starts."""

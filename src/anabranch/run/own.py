@@ -134,6 +134,11 @@ class OwnWork:
         return WorkError(f"{self._where}: {what}")
 
     @property
+    def own_state(self) -> tuple[str, ...]:
+        """The entries of its state that no other site has alike."""
+        return (*getattr(self._work, "own_state", ()), _GENERATORS)
+
+    @property
     def buffer(self) -> Floats:
         """See :class:`anabranch.learn.work.Work`."""
         return self._checked(self._work.buffer, "buffer")

@@ -14,7 +14,7 @@ from typing import TypeVar
 from msgspec import structs
 
 from anabranch.fleet import STEADY, ComputeModel
-from anabranch.net.errors import NetError, RunAborted
+from anabranch.net.errors import EndedWithout, NetError, RunAborted
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
 from anabranch.overlay import Overlay
@@ -191,6 +191,8 @@ class _Simulation:
         except RunAborted as error:
             aborted = error
         self._over = True
+        for world in self._worlds:
+            world.end()
         ends = await asyncio.gather(*self._tasks, return_exceptions=True)
         # A run that ended well did so without who was given up, or does not know that it has ended.
         bugs = (end for end in ends if isinstance(end, Exception) and not isinstance(end, NetError))
@@ -295,6 +297,11 @@ class _Simulation:
             self._recorder.note_fault(what, over)
 
 
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
 def _counted_from(began_s: float, at: Callable[..., object]) -> Callable[..., object]:
     """Return a way to call back at moments that count from the beginning of a run."""
     return lambda at_s, *call: at(began_s + at_s, *call)
@@ -323,6 +330,9 @@ class _SimulatedWorld:
         self._model = model
         self.machine = Machine(loop, STEADY if model is None else model.slowdowns(site))
         self.clock = Clock(loop)
+        self._loop = loop
+        self._pausing: asyncio.Future[None] = loop.create_future()
+        self._is_over = False
 
     def _plug_in(self, network: SimulatedNetwork) -> None:
         self.control, self.data = network.control(self._site), network.lanes(self._site)
@@ -347,6 +357,21 @@ class _SimulatedWorld:
     def sizes_only(self, scenario: Scenario) -> bool:
         tensors = scenario.simulation.tensors
         return tensors == "sizes" or (tensors is None and isinstance(scenario.task, Exchange))
+
+    async def pause(self, seconds: float) -> None:
+        if not self._is_over:
+            self._pausing = up = self._loop.create_future()
+            # A run that stands still is at a deadlock, whoever tries to come back to it.
+            self._loop.at_unless_idle(self._loop.time() + seconds, _settle, up)
+            await up
+            await self._host.awake()
+        if self._is_over:
+            raise EndedWithout("the run is over")
+
+    def end(self) -> None:
+        """Let no site try to come back to a run that is over."""
+        self._is_over = True
+        _settle(self._pausing)
 
     async def compute(self, step: int, samples: int, do: Callable[[], T], passing: Passing) -> T:
         done = do()

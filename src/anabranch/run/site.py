@@ -21,9 +21,9 @@ import numpy as np
 from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch.learn.averaging import bounds
-from anabranch.learn.work import check_finite
+from anabranch.learn.work import State, check_finite
 from anabranch.merge import UpdateFacts
-from anabranch.net.errors import PeerError, RunAborted
+from anabranch.net.errors import EndedWithout, LeftOut, LinkError, PeerError, RunAborted
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
 from anabranch.net.tcp import STRANDS_INSTEAD
@@ -32,9 +32,11 @@ from anabranch.overlay import Overlay
 from anabranch.pace import added_up
 from anabranch.period import Gossip
 from anabranch.record import events
+from anabranch.run.attendance import Absence, Attendance
 from anabranch.run.checkpoints import Files, Job, Keeper, leave_weights
 from anabranch.run.held_weights import HeldWeights
 from anabranch.run.local_steps import LocalWork
+from anabranch.run.returning import NotHandedOn, get_state, hand_on
 from anabranch.run.scenario import Scenario
 from anabranch.run.work import Assignment, Floats, local_work, make_work, servable
 from anabranch.scheduler.awareness import Passive
@@ -54,6 +56,7 @@ T = TypeVar("T")
 Passing = AbstractAsyncContextManager[None]  # a wait in its body may be cut short
 
 _ELEMENT_BYTES = 4
+_STATE_TIMES = 4  # as large as what is exchanged, the state of a model under Adam or an outer step
 _GOSSIP = 0x605519  # tells the draws of neighbours from other draws of the same seed
 # How often measurements are sent while the scheduler looks at plans once.
 _REPORTS_AN_UPDATE = 4
@@ -104,6 +107,13 @@ class World(Protocol):
     def round_begins(self, round: int) -> None:
         """Hear that this site begins to exchange."""
 
+    async def pause(self, seconds: float) -> None:
+        """Wait before this site tries again to take part.
+
+        Raises:
+            EndedWithout: the run is over.
+        """
+
     async def compute(self, step: int, samples: int, do: Callable[[], T], passing: Passing) -> T:
         """Do a step's computing, and let the time pass that it takes.
 
@@ -118,6 +128,9 @@ class World(Protocol):
 async def take_part(world: World, name: str, scheduler: Address, token: str, files: Files) -> None:
     """Take part in a run as one site, to its end.
 
+    Where all-reduces go on without a site that is lost (``on_loss``), and that is this one, it
+    joins again and goes on from the others' state, for as long as :class:`Absence` says.
+
     Args:
         world: what this site runs in.
         name: this site's name in the run's overlay.
@@ -128,6 +141,78 @@ async def take_part(world: World, name: str, scheduler: Address, token: str, fil
     Raises:
         RunAborted: the run ended early; says who or what caused it.
         LinkError: the scheduler cannot be reached.
+    """
+    loop = asyncio.get_running_loop()
+    past = _Past()
+    while True:
+        try:
+            await _live(world, name, scheduler, token, files, past)
+            return
+        except EndedWithout:
+            if not past.may_return:
+                raise
+            return
+        except (LeftOut, LinkError):
+            now_s = loop.time()
+            if not past.may_return or past.left_out(now_s).is_given_up(now_s):
+                raise
+        try:
+            await world.pause(past.left_out(now_s).pause_s(now_s))
+        except EndedWithout:
+            return
+
+
+class _Past:
+    """What a site keeps from one incarnation to the next, in one process.
+
+    Attributes:
+        made: its work, and its local steps if it makes such.
+        may_return: whether it joins again where the others go on without it.
+        absence: since it was left out; None while it takes part.
+        handing_on: what sends the state of training to others, while it goes on.
+    """
+
+    def __init__(self) -> None:
+        self.made: tuple[Assignment, LocalWork | None] | None = None
+        self.may_return = False
+        self.absence: Absence | None = None
+        self.handing_on: set[asyncio.Task[None]] = set()
+        self._began_s = 0.0
+        self._patience_s = 0.0
+
+    def takes_part(self, agent: SiteAgent) -> None:
+        """Take note that it takes part from now on."""
+        self.absence = None
+        self._began_s = agent.began.result()
+        self._patience_s = agent.patience_s
+
+    async def stop_handing_on(self) -> None:
+        """Let no state be sent any more: this site's part in the run is over, for now."""
+        for sends in self.handing_on:
+            sends.cancel()
+        await asyncio.gather(*self.handing_on, return_exceptions=True)
+        self.handing_on.clear()
+
+    def left_out(self, now_s: float) -> Absence:
+        """Return how it waits; where it took part until now, from now on."""
+        if self.absence is None:
+            self.absence = Absence(now_s, now_s - self._began_s, self._patience_s)
+        return self.absence
+
+
+def _comes_back(scenario: Scenario) -> bool:
+    """Return whether the sites of a scenario let one in that was left out."""
+    return scenario.on_loss != "abort" and not scenario.is_served and scenario.gossip is None
+
+
+async def _live(
+    world: World, name: str, scheduler: Address, token: str, files: Files, past: _Past
+) -> None:
+    """Take part as one incarnation of a site; see ``take_part``.
+
+    Raises:
+        LeftOut: the others go on without it.
+        EndedWithout: they have ended, and it had not come back.
     """
     event_buffer = _EventBuffer(world)
     agent = SiteAgent(
@@ -144,13 +229,20 @@ async def take_part(world: World, name: str, scheduler: Address, token: str, fil
     )
     try:
         welcome = await agent.join(scheduler, world.patience_s)
-        if welcome.is_new:
-            raise RunAborted(
-                f"the run goes on without {name}; sites join again where the model is served, and "
-                "in groups (anabranch.join)"
-            )
         job = msgspec.json.decode(welcome.work, type=Job)
-        site = await _ready(world, agent, event_buffer, welcome, job, files)
+        if welcome.is_new and not _comes_back(job.scenario):
+            raise RunAborted(
+                f"the run goes on without {name}; sites join again where the model is served, "
+                "where sites all-reduce, and in groups (anabranch.join), not where they gossip"
+            )
+        if past.absence is not None:
+            past.absence.taken_in(asyncio.get_running_loop().time())
+        site = await _ready(world, agent, event_buffer, welcome, job, files, past)
+        past.may_return = _comes_back(job.scenario)
+        if welcome.is_new and not await site.come_in(past):
+            await agent.leave()
+            return
+        past.takes_part(agent)
         if job.scenario.is_served:
             await _iterate(site)
         elif site.steps is not None and job.scenario.gossip is not None:
@@ -161,16 +253,19 @@ async def take_part(world: World, name: str, scheduler: Address, token: str, fil
             await _rounds(site, job)
         await site.leave_weights()
         event_buffer.report()
+        await site.has_handed_on()
         await agent.leave()
         await site.gather_weights()
     except RoundsOver:
         agent.close()
-    except asyncio.CancelledError:
+    except (LeftOut, EndedWithout, NotHandedOn, asyncio.CancelledError):
         agent.close()
         raise
     except Exception as error:
         await agent.fail(error)
         raise
+    finally:
+        await past.stop_handing_on()
 
 
 async def _ready(
@@ -180,8 +275,9 @@ async def _ready(
     welcome: Welcome,
     job: Job,
     files: Files,
+    past: _Past,
 ) -> _Site:
-    """Make the site's work, and wait until every site is ready."""
+    """Make the site's work, unless a past incarnation has, and wait until every site is ready."""
     site, scenario = welcome.site, job.scenario
     loop = asyncio.get_running_loop()
     sizes_only = world.sizes_only(scenario)
@@ -196,13 +292,16 @@ async def _ready(
         keeper.resume(steps or made.work)
         return made, steps
 
-    assigned, steps = await loop.run_in_executor(None, make)
+    if past.made is None:
+        past.made = await loop.run_in_executor(None, make)
+    assigned, steps = past.made
     work = assigned.work
     elements = len(work.buffer)
     lanes = world.enter(scenario, overlay, welcome, agent.began)
     chunk_elements = scenario.chunk_elements_of(elements)
     exchanged = elements if steps is None else steps.local.most_elements
-    transport = _transport(scenario, exchanged, world.strands)
+    room = exchanged * (_STATE_TIMES if _comes_back(scenario) else 1)
+    transport = _transport(scenario, exchanged, room, world.strands)
     meter = _meter(scenario, chunk_elements)
     workers = scenario.workers(overlay)
     served, partition = None, None
@@ -233,6 +332,8 @@ async def _ready(
         if scenario.gossip.rule == "push-sum":
             own_share = 1.0  # chunks' weights have it already
     await agent.start(transport, lanes, meter, served, elements, held_samples, gossips)
+    if not welcome.is_new:
+        agent.has_state()
     event_buffer.begin(agent, site, scenario.sample_every_s)
     if world.strands == STRANDS_INSTEAD:
         event_buffer.write(
@@ -255,7 +356,17 @@ async def _ready(
         *(world, agent, event_buffer, assigned, keeper, weights, partition, site, names, evaluator),
         own_share,
         steps,
+        Attendance(len(names), _window(scenario)),
+        past.handing_on,
     )
+
+
+def _window(scenario: Scenario) -> int:
+    """Return how many exchanges later a site that is missing is looked for, at least."""
+    average = scenario.average
+    if average is not None and average.fragments > 1:
+        return average.fragments
+    return 1 if scenario.period.calls else 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +404,80 @@ class _Site:
     evaluator: int  # one site evaluates, since the model is the same everywhere
     share: float  # what its gradient weighs beside others'; 1 on the mean
     steps: LocalWork | None  # where sites make steps of their own between averages
+    attendance: Attendance
+    handing_on: set[asyncio.Task[None]]  # of the state, while others go on
+    handed: State | None = None  # what the others' program says, where this site has come back
+
+    # --- sites that come back
+
+    async def come_in(self, past: _Past) -> bool:
+        """Join a run that goes on, and take the others' state.
+
+        Returns:
+            False where it was let in as the run ended.
+
+        Raises:
+            EndedWithout, LeftOut: it was not let in.
+        """
+        agent = self.agent
+        await agent.unless_ended(self._is_reached(past))
+        try:
+            state = await get_state(agent, await agent.admit())
+        except RoundsOver:
+            return False
+        await self.off_the_loop(partial(self._load, state["work"]))
+        self.attendance.load(state["attendance"])
+        self.handed = state["program"]
+        agent.has_state()
+        return True
+
+    async def _is_reached(self, past: _Past) -> None:
+        """Return once a neighbour answers."""
+        loop = asyncio.get_running_loop()
+        while not await self.agent.try_neighbours():
+            now_s = loop.time()
+            await self.world.pause(past.left_out(now_s).pause_s(now_s))
+
+    async def let_in_before(self, number: int, program: Callable[[], State]) -> None:
+        """Let in sites that wait, if it is time to, and hand the state of training to them.
+
+        Args:
+            number: of the round or average that follows.
+            program: returns where this site's program is, beside its work.
+        """
+        if not self.attendance.lets_in_before(number):
+            return
+        self.attendance.let_in(number)
+        admitted = await self.agent.admit()
+        if not admitted.newcomers or self.index in admitted.newcomers:
+            return
+
+        def state() -> State:
+            held = {"work": self._shared(), "program": program()}
+            return {**held, "attendance": self.attendance.state()}
+
+        sends = await hand_on(self.agent, admitted, state)
+        if sends is not None:
+            self.handing_on.add(sends)
+
+    async def has_handed_on(self) -> None:
+        """Wait until the state of training is where it was sent to."""
+        await asyncio.gather(*self.handing_on, return_exceptions=True)
+
+    def _shared(self) -> State:
+        """Return what is alike at all sites of this one's state."""
+        if self.steps is not None:
+            return self.steps.shared_state()
+        own, state = self.assigned.own_state, self.assigned.work.state_dict()
+        return {key: value for key, value in state.items() if key not in own}
+
+    def _load(self, shared: State) -> None:
+        """Go on from what is alike at all other sites."""
+        if self.steps is not None:
+            self.steps.load_shared_state(shared)
+        else:
+            work = self.assigned.work
+            work.load_state_dict({**work.state_dict(), **shared})
 
     async def local_step(self, step: int, samples: int, passing: Passing) -> _Step:
         """Compute this site's contribution into the buffer.
@@ -437,15 +622,23 @@ class _Site:
 
 async def _rounds(site: _Site, job: Job) -> None:
     """Step, all-reduce and apply, round by round."""
-    last = job.scenario.stop.rounds
+    before, last = job.course.after_round, job.scenario.stop.rounds
+    attendance = site.attendance
+    done_before = before if site.handed is None else site.handed["round"]
     try:
-        for round in range(job.course.after_round + 1, last + 1):
-            step = await site.local_step(round - 1, site.assigned.samples, nullcontext())
-            done = await site.exchange(round, site.assigned.work.buffer, more=round < last)
+        for round in range(done_before + 1, last + 1):
+            await site.let_in_before(round, partial(dict, round=round - 1))
+            step = None
+            if not site.agent.has_kept:  # else this round is over, or goes on without this site
+                step = await site.local_step(round - 1, site.assigned.samples, nullcontext())
+            more = round < last and not attendance.lets_in_before(round + 1)
+            done = await site.exchange(round, site.assigned.work.buffer, more=more)
             await site.apply(round, done)
-            site.stepped(done.round, step)
+            attendance.ended(round, done.members)
+            if step is not None and not done.was_kept:
+                site.stepped(round - before, step)
             if site.evaluation_is_due(round, last):
-                await site.evaluate(done.round)
+                await site.evaluate(round - before)
             if site.keeper.is_due(round):
                 await site.save(round)
     except RoundsOver:
@@ -460,18 +653,41 @@ async def _averages(site: _Site, work: LocalWork, job: Job) -> None:
     loop = asyncio.get_running_loop()
     flying: deque[asyncio.Task[Round]] = deque()  # averages on their way, oldest first
     taken = before
-    steps.resume_after(before)
+    attendance = site.attendance
+    if site.handed is None:
+        steps.resume_after(before)
+    else:
+        taken = steps.begun
 
     async def average(number: int, elements: Floats) -> Round:
         more = not period.calls and number < last and not steps.is_fragmented
+        more = more and not attendance.lets_in_before(number + 1)
         return await site.exchange(number, elements, more, period.calls)
 
+    async def begin() -> None:
+        await let_in()  # where it could not be done before, as some average was on its way
+        elements = await site.off_the_loop(work.begin)
+        flying.append(loop.create_task(average(steps.begun, elements)))
+
+    async def let_in() -> None:
+        if attendance.lets_in_before(steps.begun + 1):
+            while flying:
+                await take_one()
+            await site.let_in_before(steps.begun + 1, dict)
+
     async def take() -> None:
+        await take_one()
+        # The model is the same at all sites only until the next step.
+        if not flying and steps.begun < last:
+            await let_in()
+
+    async def take_one() -> None:
         nonlocal taken
         # Not the task itself: a cancellation would be its own, and lost where it ends just then.
         await asyncio.wait({flying[0]})
         done = flying.popleft().result()
         taken += 1
+        attendance.ended(taken, done.members)
         agreed = await site.off_the_loop(partial(work.take, done.seconds))
         sum_of = None if agreed is None else await site.off_the_loop(partial(site.check, agreed))
         await site.agent.round_ended(done, sum_of)
@@ -480,6 +696,11 @@ async def _averages(site: _Site, work: LocalWork, job: Job) -> None:
 
     try:
         while steps.begun < last:
+            if site.agent.has_kept:  # the next average is over, or goes on without this site
+                if not flying:
+                    await begin()
+                await take()
+                continue
             step = await site.local_step(steps.steps, site.assigned.samples, nullcontext())
             await site.off_the_loop(partial(work.step, step.compute_s))
             site.stepped(steps.begun + 1 - before, step)
@@ -488,8 +709,7 @@ async def _averages(site: _Site, work: LocalWork, job: Job) -> None:
             if steps.is_due(site.agent.is_awaited()):
                 if steps.is_full:
                     await take()
-                elements = await site.off_the_loop(work.begin)
-                flying.append(loop.create_task(average(steps.begun, elements)))
+                await begin()
                 while steps.is_ripe:
                     await take()
             if site.evaluates_step(steps.steps) and steps.begun < last:
@@ -582,7 +802,7 @@ async def _iterate(site: _Site) -> None:
             site.stepped(update, step)
 
 
-def _transport(scenario: Scenario, elements: int, strands: int) -> Transport:
+def _transport(scenario: Scenario, elements: int, room: int, strands: int) -> Transport:
     chunk_elements = scenario.chunk_elements_of(elements)
     auxiliary = scenario.auxiliary
     bounds = (
@@ -591,7 +811,7 @@ def _transport(scenario: Scenario, elements: int, strands: int) -> Transport:
         else (auxiliary.primary_busy_bound, auxiliary.auxiliary_queue_length)
     )
     most = max(chunk_elements, MOST_ELEMENTS)
-    return Transport(chunk_elements, most, elements, strands, *bounds)
+    return Transport(chunk_elements, most, room, strands, *bounds)
 
 
 def _meter(scenario: Scenario, chunk_elements: int) -> Meter | None:

@@ -41,6 +41,7 @@ class Assignment:
         held: how many samples each site trains on, by index; empty where that is not known.
         labels: how many samples of each class this site trains on; empty where its task has no
             classes, or no single label for each sample.
+        own_state: the entries of its work's state that no other site has alike.
     """
 
     work: Work
@@ -49,6 +50,7 @@ class Assignment:
     evaluate_every: int | None = None
     held: tuple[int, ...] = ()
     labels: tuple[int, ...] = ()
+    own_state: tuple[str, ...] = ()
 
     def evaluate(self) -> tuple[float, list[float | None] | None]:
         """Return how good the model is, and how good for each class.
@@ -107,13 +109,15 @@ def make_work(
         return Assignment(_Sized(_nothing(elements)), Wire.SIZES, task.batch_size)
     if isinstance(task, Exchange):
         return Assignment(_Exchanging(task, site, len(names)), Wire.FLOAT32, task.batch_size)
-    work: Work
+    work: _Training | OwnWork
     if isinstance(task, Train):
         work = _Training(scenario, task, site, len(names), data_dir)
     else:
         work = _make_own(scenario, task, site, names, data_dir)
     held, labels = (work.held, work.labels) if isinstance(work, _Training) else ((), ())
-    return Assignment(work, Wire.FLOAT32, task.batch_size, task.evaluate_every, held, labels)
+    return Assignment(
+        *(work, Wire.FLOAT32, task.batch_size, task.evaluate_every, held, labels, work.own_state)
+    )
 
 
 def buffer_elements(scenario: Scenario, names: tuple[str, ...], data_dir: Path | None) -> int:
@@ -201,6 +205,8 @@ def _make_own(
 
 class _Training:
     """Real gradients of a real model."""
+
+    own_state = "waiting", "sampling", "dropout"
 
     def __init__(
         self, scenario: Scenario, task: Train, site: int, sites: int, data_dir: Path | None

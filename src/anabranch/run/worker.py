@@ -128,6 +128,7 @@ class _RealWorld:
         self._model: ComputeModel | None = None
         self._site: int
         self._began: asyncio.Future[float]
+        self._is_followed = False  # the script, by an earlier incarnation
         # Of the links from this site, by the address that each leads to.
         self._links: dict[Address, tuple[Link, Link | None]] = {}
         self._controls: dict[Address, str] = {}
@@ -153,7 +154,9 @@ class _RealWorld:
         wait_s = LANE_SILENCE_S if scenario.wait_s is None else scenario.wait_s
         self._tcp.give_up_after(wait_s)
         scripted = script_of(scenario, overlay)
-        began.add_done_callback(lambda began: self._follow(scripted, began))
+        if not self._is_followed:
+            self._is_followed = True
+            began.add_done_callback(lambda began: self._follow(scripted, began))
         if scenario.shaped:
             return ShapedNetwork(
                 *(self._tcp, self._links, scenario.seed, began),
@@ -192,6 +195,9 @@ class _RealWorld:
 
     def round_begins(self, round: int) -> None:
         pass
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
 
     async def compute(self, step: int, samples: int, do: Callable[[], T], passing: Passing) -> T:
         start_s = self._loop.time()

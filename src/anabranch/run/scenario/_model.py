@@ -115,8 +115,8 @@ class Scenario(Table, frozen=True, kw_only=True):
         serve: where the model is while workers push and pull; None all-reduces under ``bsp``, and
             lets all sites compute under other paces.
         on_loss: what becomes of all-reduces when a site or a link is lost: they are ``complete``d
-            among those that still reach one another, or begun again among them (``retry``), or the
-            run ends (``abort``).
+            among those that still reach one another, or begun again among them (``retry``), and
+            sites that are left out come back once they can; or the run ends (``abort``).
         wait_s: how long a link or a site that is silent is waited for before it counts as lost,
             seconds. None is 15 s between sites and 5 s for the scheduler, or longer where
             connections have been silent before, and in simulation for ever.
