@@ -283,6 +283,7 @@ def test_what_a_world_cannot_do_is_refused_before_anything_runs(
         (["--journal", "j", "--on-loss", "abort"], "--journal is not for a group with --on-loss"),
         (["--journal", "j", "--pace", "asp"], "--journal is not for a group with"),
         (["--begin-with", "3"], "--begin-with 3: the overlay has 2 sites"),
+        (["--links-bps", "0"], "--links-bps"),
     ],
 )
 def test_a_scheduler_names_the_option_that_does_not_go_with_others(
@@ -291,6 +292,13 @@ def test_a_scheduler_names_the_option_that_does_not_go_with_others(
     done = anabranch("scheduler", "--sites", "a,b", *options)
     assert done.returncode == 2
     assert named in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_the_links_of_an_overlay_have_their_own_rates() -> None:
+    options = "--overlay", "internet2-9", "--links-bps", "1e9"
+    done = anabranch("scheduler", *options)
+    assert done.returncode == 2
+    assert "--links-bps is for --sites" in " ".join(done.stderr.replace("│", " ").split())
 
 
 @pytest.mark.parametrize("command", ["run", "twin"])
