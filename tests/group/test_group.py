@@ -104,6 +104,35 @@ def test_the_largest_is_kept_among_negative_numbers(groups: tuple[Group, ...]) -
     assert same(tensors).tolist() == [-1.0] * 5
 
 
+def test_integers_are_added_up_in_a_byte_each(groups: tuple[Group, ...]) -> None:
+    drawn = torch.Generator().manual_seed(0)
+    tensors = [torch.randint(-42, 43, (10_000,), generator=drawn).float() for _ in range(SITES)]
+    right, largest = sum(tensors), [each.clone() for each in tensors]
+    at_each(groups, lambda group: group.all_reduce(tensors[group.rank], op="sum", wire="int8"))
+    assert torch.equal(same(tensors), torch.as_tensor(right))
+    expected = torch.stack(largest).amax(0)
+    at_each(groups, lambda group: group.all_reduce(largest[group.rank], op="max", wire="int8"))
+    assert torch.equal(same(largest), expected)
+
+
+@pytest.mark.parametrize(
+    ("values", "how", "message"),
+    [
+        ([1.0, 43.0], {"op": "sum"}, r"element 1 is 43; int8 carries integers from -42 to 42 here"),
+        ([1.5], {"op": "sum"}, r"element 0 is 1\.5"),
+        ([torch.nan], {"op": "max"}, r"element 0 is nan; .* from -127 to 127"),
+        ([1.0], {"op": "mean"}, "op must be sum or max"),
+        ([1.0], {"op": "sum", "weight": 2.0}, "weight 1"),
+    ],
+)
+def test_what_is_no_integer_is_refused_before_anything_is_sent(
+    groups: tuple[Group, ...], values: list[float], how: dict[str, Any], message: str
+) -> None:
+    for group in groups:
+        with pytest.raises(ValueError, match=message):
+            group.all_reduce(torch.tensor(values), wire="int8", **how)
+
+
 @pytest.mark.parametrize(
     ("wire", "rounding"), [("float32", 2**-23), ("float16", 2**-10), ("bfloat16", 2**-7)]
 )
@@ -376,7 +405,7 @@ def test_stats_tell_what_was_sent_and_how_long_it_took(groups: tuple[Group, ...]
     ("wrong", "named"),
     [
         (lambda g: g.all_reduce(torch.ones(2), op="min"), "op is 'min'"),
-        (lambda g: g.all_reduce(torch.ones(2), wire="int8"), "wire is 'int8'"),
+        (lambda g: g.all_reduce(torch.ones(2), wire="int4"), "wire is 'int4'"),
         (lambda g: g.all_reduce(torch.ones(2), weight=0.0), "weight"),
         (lambda g: g.all_reduce(torch.ones(2), weight=float("nan")), "weight"),
         (lambda g: g.all_reduce([torch.ones(2), None]), "tensor 1 is None"),

@@ -13,6 +13,7 @@ from anabranch.site.arithmetic import (
     Arithmetic,
     Flat,
     Floats,
+    NotOnWireError,
     Payload,
     Sized,
     arithmetic,
@@ -120,6 +121,25 @@ def test_narrow_formats_carry_what_they_hold_and_round_the_rest(wire: Wire) -> N
     np.testing.assert_allclose(act.values(act.encode(fine)), fine, rtol=2**-8)
     read_only = memoryview(bytes(act.encode(held)))  # as some networks hand payloads over
     np.testing.assert_array_equal(act.values(read_only), held)
+
+
+@pytest.mark.parametrize("op", [Op.SUM, Op.MAX])
+def test_integers_travel_in_a_byte_each_and_come_out_as_they_are(op: Op) -> None:
+    rows = np.random.default_rng(0).integers(-42, 43, (3, 20)).astype(np.float32)
+    act = arithmetic(op, Wire.INT8)
+    found = reduced(act, rows[0], [rows[1], rows[2]], [1.0, 1.0])
+    expected = rows.sum(axis=0) if op == Op.SUM else rows.max(axis=0)
+    np.testing.assert_array_equal(found, expected)
+    assert len(act.encode(rows[0])) == 20
+    copy = arithmetic(Op.COPY, Wire.INT8)  # as a repair hands results on
+    np.testing.assert_array_equal(copy.values(copy.encode(expected)), expected)
+
+
+@pytest.mark.parametrize("wrong", [0.5, 128.0, -128.0, np.nan, np.inf])
+def test_what_is_no_integer_in_range_does_not_travel_as_one(wrong: float) -> None:
+    act = arithmetic(Op.SUM, Wire.INT8)
+    with pytest.raises(NotOnWireError, match=r"element 2 is .* integers from -127 to 127"):
+        act.encode(np.array([127, -127, wrong, 0], np.float32))
 
 
 def test_float32_with_weight_one_travels_from_the_buffers_own_memory() -> None:

@@ -43,7 +43,7 @@ from anabranch.period import AnyPeriod
 from anabranch.record import events
 from anabranch.scheduler.channels import MOST_GATHERED_BYTES, MOST_NAME_CHARACTERS
 from anabranch.site.agent import SiteAgent, Transport
-from anabranch.site.arithmetic import Flat, Floats
+from anabranch.site.arithmetic import MOST_INTEGER, Flat, Floats, check_integers
 from anabranch.site.collectives import ExchangeError, Round
 from anabranch.site.control import RoundsOver
 from anabranch.site.dataplane import LIMITS as DATA_LIMITS
@@ -60,6 +60,7 @@ _TOO_LARGE = (
     "the value has {} bytes, at most {} are gathered; exchange tensors by all_reduce or broadcast"
 )
 _MOST_TOLD = 2000  # characters of an error that others are told
+_CHECKED = 1 << 18  # elements at a time, so that masks stay small
 _REMEMBERED = 64  # exchanges of which `stats` tells
 
 
@@ -224,7 +225,7 @@ class Group:
         *,
         op: Literal["mean", "sum", "max"] = "mean",
         weight: float = 1.0,
-        wire: Literal["float32", "float16", "bfloat16"] | None = None,
+        wire: Literal["float32", "float16", "bfloat16", "int8"] | None = None,
         async_op: bool = False,
     ) -> Handle:
         """Replace tensors by their weighted mean, sum or largest elements over all members.
@@ -238,7 +239,9 @@ class Group:
                 out the division; ``max`` knows no weights.
             weight: of this site's tensors, > 0.
             wire: the type in which elements travel; their own if not given. Sums are computed in
-                float32 and rounded to it once a hop.
+                float32 and rounded to it once a hop. ``int8`` is for integers alone, which it
+                carries as they are: float32 tensors of integers, for ``sum`` from -127 // size to
+                127 // size, and for ``max`` from -127 to 127, all of weight 1.
             async_op: return at once; the tensors must not be touched until the handle's ``wait``
                 has returned.
 
@@ -252,7 +255,25 @@ class Group:
         """
         if not isinstance(op, str) or op not in OPS:
             raise ValueError(f"op is {op!r}, must be one of {', '.join(OPS)}")
+        if wire == "int8":
+            return self._exchange_integers(tensors, OPS[op], weight, async_op)
         return self._exchange(tensors, OPS[op], weight, wire, None, async_op)
+
+    def _exchange_integers(self, tensors: Any, op: Op, weight: float, async_op: bool) -> Handle:
+        if op == Op.MEAN or weight != 1.0:
+            raise ValueError(
+                "wire 'int8' carries integers: op must be sum or max, and weight 1; divide the sum "
+                "afterwards"
+            )
+        buffer = Tensors(several(tensors), op)
+        most = MOST_INTEGER // self.size if op == Op.SUM else MOST_INTEGER
+        for part in range(0, buffer.elements, _CHECKED):
+            values = buffer.read(part, min(part + _CHECKED, buffer.elements))
+            check_integers(values, most, first=part)
+        handle = self._begin(buffer, Terms(op, Wire.INT8, buffer.elements), 1.0)
+        if not async_op:
+            handle.wait()
+        return handle
 
     def broadcast(self, tensors: Any, *, root: int | str = 0, async_op: bool = False) -> Handle:
         """Overwrite tensors by those of one member.

@@ -22,8 +22,40 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float32]
 Combine = Callable[..., object]
 Piece = Callable[[int, memoryview], None]
+MOST_INTEGER = 127  # either sign, of the wire's INT8
 Payload = memoryview | Callable[[], memoryview]
 """A payload, or what makes it when it begins to leave."""
+
+
+class NotOnWireError(ValueError):
+    """A value that the wire's format cannot carry as it is."""
+
+
+def check_integers(values: Floats, most: int = MOST_INTEGER, first: int = 0) -> None:
+    """Check that values can travel as INT8.
+
+    Args:
+        values: float32, shape (elements,).
+        most: either sign.
+        first: index of the first, for the message.
+
+    Raises:
+        NotOnWireError: one is no integer, or is too large; says which.
+
+    >>> check_integers(np.array([3, -127], np.float32))
+    >>> try:
+    ...     check_integers(np.array([3, 0.5], np.float32), most=42)
+    ... except NotOnWireError as error:
+    ...     print(error)
+    element 1 is 0.5; int8 carries integers from -42 to 42 here
+    """
+    is_well = (np.abs(values) <= most) & (np.rint(values) == values)
+    if not is_well.all():
+        index = int(np.argmin(is_well))
+        raise NotOnWireError(
+            f"element {first + index} is {values[index]:g}; int8 carries integers from {-most} to "
+            f"{most}" + (" here" if most < MOST_INTEGER else "")
+        )
 
 
 class Buffer(Protocol):
@@ -222,13 +254,15 @@ class Accumulator:
         """Add a child's piece as it comes off the network; see ``add``."""
         self.add(offset_bytes // 4, np.frombuffer(piece, np.float32))
 
-    def take_halves(self, weight: float, offset_bytes: int, piece: memoryview) -> None:
-        """Add a child's piece of two bytes an element, times a weight; see ``add``."""
+    def take_narrow(
+        self, item_bytes: int, weight: float, offset_bytes: int, piece: memoryview
+    ) -> None:
+        """Add a child's piece of one or two bytes an element, times a weight; see ``add``."""
         assert self._values is not None
         values = self._values(piece)
         if weight != 1.0:
             values *= np.float32(weight)
-        self.add(offset_bytes // 2, values)
+        self.add(offset_bytes // item_bytes, values)
 
     def _weighted(self, start: int, stop: int) -> Floats:
         assert self._own is not None
@@ -315,7 +349,8 @@ class Arithmetic:
             return None
         if self.item_bytes == 4:
             return gathering.take
-        return partial(gathering.take_halves, weight if self._travels_as_mean else 1.0)
+        factor = weight if self._travels_as_mean else 1.0
+        return partial(gathering.take_narrow, self.item_bytes, factor)
 
     def payload_up(self, total: Floats, weight: float) -> memoryview:
         """Return the bytes that travel up for a sum and its weight.
@@ -396,16 +431,25 @@ class Arithmetic:
             return np.frombuffer(data, np.float32)
         if self._copies_halves:
             return np.frombuffer(data, np.int16).astype(np.float32)
+        if self.wire == Wire.INT8:
+            return np.frombuffer(data, np.int8).astype(np.float32)
         return _tensor(data, self.wire).float().numpy()
 
     def encode(self, values: Floats) -> memoryview:
-        """Return the bytes that travel for these values; the values' own memory if it can be."""
+        """Return the bytes that travel for these values; the values' own memory if it can be.
+
+        Raises:
+            NotOnWireError: the format is INT8, and a value is no integer in its range.
+        """
         if not self.has_numbers:
             return _zeros(len(values)).data.cast("B")
         if self.item_bytes == 4:
             return values.data.cast("B")
         if self._copies_halves:
             return values.astype(np.int16).data.cast("B")
+        if self.wire == Wire.INT8:
+            check_integers(values)
+            return values.astype(np.int8).data.cast("B")
         import torch
 
         data = torch.from_numpy(values).to(_torch_type(self.wire)).view(torch.int16)

@@ -32,11 +32,22 @@ class Wire(IntEnum):
     BFLOAT16 = 2
     SIZES = 3
     """As long as float32, and nothing in it: a simulation that asks only how long things take."""
+    INT8 = 4
+    """Integers from -127 to 127, and nothing else: a value or sum that is none is an error."""
 
     @property
     def item_bytes(self) -> int:
         """Bytes of an element."""
-        return 2 if self in (Wire.FLOAT16, Wire.BFLOAT16) else 4
+        return _ITEM_BYTES[self]
+
+
+_ITEM_BYTES = {
+    Wire.FLOAT32: 4,
+    Wire.FLOAT16: 2,
+    Wire.BFLOAT16: 2,
+    Wire.SIZES: 4,
+    Wire.INT8: 1,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +78,9 @@ class Terms:
 
     @property
     def code(self) -> int:
-        """Op and wire format in the low five bits, a hash of the rest above."""
-        rest = zlib.crc32(f"{self.elements} {self.source} {self.receivers}".encode()) & 0x7FFFFFF
-        return rest << 5 | self.wire << 3 | self.op
+        """Op and wire format in the low six bits, a hash of the rest above."""
+        rest = zlib.crc32(f"{self.elements} {self.source} {self.receivers}".encode()) & 0x1FFFFFF
+        return rest << 6 | self.wire << 3 | self.op
 
     def __str__(self) -> str:
         what = self.op.name.lower() if self.source is None else f"broadcast from {self.source}"
@@ -85,4 +96,4 @@ def op_of(code: int) -> Op:
 
 def wire_of(code: int) -> Wire:
     """Return the wire format of a code of terms."""
-    return Wire(code >> 3 & 3)
+    return Wire(code >> 3 & 7)
