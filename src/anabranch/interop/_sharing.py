@@ -161,8 +161,8 @@ class _Rank:
     def _open(self, answer: Any, group: Group) -> None:
         answer(None, None)
 
-    def _all_reduce(self, answer: Any, group: Group, op: Any, *place: Any) -> None:
-        handle = group.all_reduce(self._tensor(*place), op=op, async_op=True)
+    def _all_reduce(self, answer: Any, group: Group, how: dict[str, Any], *place: Any) -> None:
+        handle = group.all_reduce(self._tensor(*place), **how, async_op=True)
         handle.on_done(lambda done: answer(None, _error(done.wait)))
 
     def _broadcast(self, answer: Any, group: Group, root: str, *place: Any) -> None:
@@ -244,7 +244,7 @@ class Part:
             self._connection.send_bytes(msgspec.msgpack.encode(said))
         return future
 
-    def _exchange(self, what: str, given: Any, argument: str) -> _Handle:
+    def _exchange(self, what: str, given: Any, argument: Any) -> _Handle:
         tensors = [given] if isinstance(given, torch.Tensor) else list(given)
         dtype = tensors[0].dtype
         if any(each.dtype != dtype for each in tensors):
@@ -271,9 +271,18 @@ class Part:
         with self._lock:
             self._memory.append(memory)
 
-    def all_reduce(self, tensors: Any, *, op: str, async_op: bool) -> _Handle:
+    def all_reduce(
+        self,
+        tensors: Any,
+        *,
+        op: str = "mean",
+        weight: float = 1.0,
+        wire: str | None = None,
+        async_op: bool,
+    ) -> _Handle:
         """See :meth:`anabranch.Group.all_reduce`."""
-        return self._exchange("all_reduce", tensors, op)
+        how = {"op": op, "weight": float(weight), "wire": wire}
+        return self._exchange("all_reduce", tensors, how)
 
     def broadcast(self, tensors: Any, *, root: str, async_op: bool) -> _Handle:
         """See :meth:`anabranch.Group.broadcast`."""

@@ -16,7 +16,25 @@ import torch.distributed as dist
 from anabranch.group import Handle
 
 _cuda: Any = torch.cuda
+_here = threading.local()  # has `calls_back` in a thread that runs futures' callbacks just now
 Begun = tuple[Handle, Callable[[], None]]
+
+
+def check_may_begin() -> None:
+    """Check that this is no callback of a future.
+
+    Callbacks run in the group's thread, which would wait for itself; and where they run among other
+    calls differs from rank to rank.
+
+    Raises:
+        RuntimeError: it is; says what to do.
+    """
+    if getattr(_here, "calls_back", False):
+        raise RuntimeError(
+            "a collective is called in a callback of a future, so ranks would call collectives in "
+            "different orders; for a comm hook that does so, as torch's powerSGD_hook, register "
+            "anabranch.interop.ddp_hooks.InOrder(powerSGD_hook, state)"
+        )
 
 
 class Work(dist.Work):
@@ -43,13 +61,19 @@ class Work(dist.Work):
     def succeed(self, tensors: list[torch.Tensor]) -> None:
         """The tensors hold the result."""
         self._tensors = tensors
-        self._base.set_result((True, tensors))
-        self._is_done.set()
+        self._settle((True, tensors))
 
     def fail(self, error: BaseException) -> None:
         """There is no result."""
         self._error = error
-        self._base.set_result((False, error))
+        self._settle((False, error))
+
+    def _settle(self, result: tuple[bool, Any]) -> None:
+        _here.calls_back = True
+        try:
+            self._base.set_result(result)
+        finally:
+            _here.calls_back = False
         self._is_done.set()
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -22,7 +23,7 @@ import torch.distributed as dist
 
 from anabranch.group import Group
 from anabranch.interop._rendezvous import Met, Options, meet, share
-from anabranch.interop._works import Begun, Starter, Work, complete
+from anabranch.interop._works import Begun, Starter, Work, check_may_begin, complete
 
 __all__ = ["AnabranchProcessGroup", "Options", "group_of", "process_group"]
 
@@ -81,6 +82,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         self._name = ""
         self._description = ""
         self._is_closed = False
+        self._waits_in: int | None = None  # the thread in which exchanges are waited for
 
     @property
     def group(self) -> Any:
@@ -102,7 +104,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
             handle = self.group.all_reduce(staged, op=op, async_op=True)
             return handle, _as_it_is
 
-        return self._exchange("all_reduce", given, exchange, opts)
+        return self.exchange("all_reduce", given, exchange, opts)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         """As ``allreduce``, of several tensors in one exchange."""
@@ -133,7 +135,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
 
             return handle, finish
 
-        return self._exchange("broadcast", given, exchange, opts)
+        return self.exchange("broadcast", given, exchange, opts)
 
     def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Any:
         """All ranks' tensors; large ones by gloo."""
@@ -162,29 +164,60 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
             return list(outputs)
 
         work = Work("all_gather", self._limit(opts))
+        check_may_begin()
         with self._order:
             return complete(work, self.group.begin_gather(data), finish)
 
     def barrier(self, opts: Any = None, **other: Any) -> Any:
         """Every rank has called it."""
         work = Work("barrier", self._limit(other.get("timeout", opts)))
+        check_may_begin()
         with self._order:
             return complete(work, self.group.begin_gather(b""), lambda _: [])
 
-    def _exchange(
+    def exchange(
         self,
         what: str,
         tensors: list[torch.Tensor],
         exchange: Callable[[list[torch.Tensor]], Begun],
-        opts: Any,
+        opts: Any = None,
     ) -> Work:
+        """Begin an exchange of the group's, in the order of all calls of this process group.
+
+        Args:
+            what: for messages.
+            tensors: of one device; overwritten by the result.
+            exchange: begins it; see :meth:`anabranch.interop._works.Starter.start`.
+            opts: as torch.distributed says, or its timeout.
+
+        Raises:
+            ValueError: the tensors are on several devices.
+            RuntimeError: this is a callback of a future.
+        """
         devices = {each.device for each in tensors}
         if len(devices) > 1:
             raise ValueError(f"{what} of tensors on {sorted(map(str, devices))}; give one device's")
         devices = {each for each in devices if each.type != "cpu"}
         work = Work(what, self._limit(opts), [*devices])
+        check_may_begin()
         with self._order:
-            return self._starter.start(work, tensors, exchange)
+            self._starter.start(work, tensors, exchange)
+        if self._waits_in == threading.get_ident():
+            work.wait()
+        return work
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Let every exchange that this thread begins meanwhile end before its call returns.
+
+        So what is chained to its future runs at once, in this thread, and collectives that it calls
+        are in the same order at all ranks.
+        """
+        before, self._waits_in = self._waits_in, threading.get_ident()
+        try:
+            yield
+        finally:
+            self._waits_in = before
 
     def _nothing(self, what: str, tensors: list[torch.Tensor]) -> Work:
         work = Work(what, self._timeout)
@@ -339,15 +372,25 @@ def group_of(process_group: Any = None) -> Group:
     Raises:
         ValueError: it is of another backend, or another rank of this site has joined for this one.
     """
+    found = backend_of(process_group)
+    if not isinstance(found.group, Group):
+        raise ValueError("another rank of this site holds the group; ask there")
+    return found.group
+
+
+def backend_of(process_group: Any = None) -> AnabranchProcessGroup:
+    """Return a process group, or the default one, as what it is here.
+
+    Raises:
+        ValueError: it is of another backend.
+    """
     found = dist.group.WORLD if process_group is None else process_group
     if not isinstance(found, AnabranchProcessGroup):
         raise ValueError(
             f"{found!r} is no process group of the backend anabranch; begin with "
             'init_process_group("anabranch")'
         )
-    if not isinstance(found.group, Group):
-        raise ValueError("another rank of this site holds the group; ask there")
-    return found.group
+    return found
 
 
 def _as_it_is() -> None:

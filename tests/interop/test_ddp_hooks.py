@@ -1,0 +1,287 @@
+"""Comm hooks: what is sent and what is kept are together what there was, the same at all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from anabranch.interop import ddp_hooks
+from anabranch.interop.ddp_hooks import InOrder, Int8, Mean, Residuals, TopK, hook
+from tests.interop.ranks import run_ranks
+
+RANKS = 3
+STEPS = 6
+BLOCK = 8
+ELEMENTS = 3 * 40 + 40 + 40 + 1  # of the model below
+
+
+@pytest.mark.parametrize("sites", [1, 2, 3, 9, 42])
+def test_sums_of_quantised_values_stay_in_int8_and_lose_nothing(sites: int) -> None:
+    levels = ddp_hooks.levels(sites)
+    torch.manual_seed(sites)
+    spread = 10.0 ** torch.randint(-30, 30, (1000,))  # blocks of one element each to all alike
+    values = [torch.randn(1000) * spread for _ in range(sites)]
+    largest = torch.stack([ddp_hooks.largest_by_block(each, 7) for each in values]).amax(0)
+    total = torch.zeros(1000)
+    for each in values:
+        integers, left = ddp_hooks.quantised(each, torch.zeros(1000), largest, levels, 7)
+        sent = ddp_hooks.dequantised(integers, largest, levels, 7)
+        assert torch.equal(sent.double() + left.double(), each.double())  # to the bit
+        total += integers
+    assert total.abs().max() <= 127
+    assert torch.equal(total, total.round())
+
+
+def test_tiny_and_zero_blocks_are_kept_whole() -> None:
+    values = torch.tensor([0.0, 0.0, 1e-45, -3e-45, 2e-39, -1e-38])
+    largest = ddp_hooks.largest_by_block(values, 2)
+    integers, left = ddp_hooks.quantised(values, torch.zeros(6), largest, 42, 2)
+    sent = ddp_hooks.dequantised(integers, largest, 42, 2)
+    assert torch.equal(sent + left, values)
+    assert integers.abs().max() <= 42
+
+
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf, -torch.inf])
+def test_a_block_that_is_not_finite_is_nan_for_all_and_keeps_its_residual(wrong: float) -> None:
+    values, residual = torch.tensor([1.0, 2.0, wrong, 4.0]), torch.tensor([0.1, 0.2, 0.3, 0.4])
+    largest = ddp_hooks.largest_by_block(values, 2)
+    integers, left = ddp_hooks.quantised(values, residual, largest, 42, 2)
+    assert integers.isfinite().all()
+    assert torch.equal(left[2:], residual[2:])
+    found = ddp_hooks.dequantised(integers, largest, 42, 2)
+    assert found[:2].isfinite().all()
+    assert found[2:].isnan().all()
+
+
+def test_too_many_sites_for_int8_are_told_the_limit() -> None:
+    with pytest.raises(ValueError, match="up to 42 sites"):
+        ddp_hooks.levels(43)
+
+
+@pytest.mark.parametrize("count", [1, 5, 20])
+def test_the_largest_are_selected_and_added_up(count: int) -> None:
+    rng = np.random.default_rng(count)
+    rows = rng.standard_normal((3, 20)).astype(np.float32)
+    expected = np.zeros(20, np.float32)
+    for row in rows:
+        indices = np.argsort(-np.abs(row))[:count]
+        expected[indices] += row[indices]
+    letters = [ddp_hooks.selected(torch.from_numpy(row), count) for row in rows]
+    assert np.array_equal(ddp_hooks.added_up(letters, 20).numpy(), expected)
+
+
+def test_residuals_move_with_their_parameters_to_other_buckets() -> None:
+    a, b, c = (nn.Parameter(torch.zeros(size)) for size in (2, 3, 4))
+    residuals = Residuals()
+    residuals.of([a, b])[:] = torch.arange(5.0)
+    residuals.of([c])[:] = 9.0
+    assert residuals.of([a, b]).tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert residuals.of([c, b]).tolist() == [9.0] * 4 + [2.0, 3.0, 4.0]
+    assert residuals.of([a]).tolist() == [0.0, 1.0]
+    residuals.of([c, b])[:] = 7.0
+    assert residuals.of([c, b, a]).tolist() == [7.0] * 7 + [0.0, 1.0]
+    assert not residuals.of([a, b, c]).requires_grad
+
+
+def test_states_say_what_cannot_be() -> None:
+    with pytest.raises(ValueError, match="no process group of the backend anabranch"):
+        Mean()
+    with pytest.raises(ValueError, match="wire is 'int8'"):
+        Mean(wire="int8")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"share is 0\.0"):
+        TopK(share=0.0)
+
+
+class _Refusing:
+    def start(self, bucket: object) -> Any:
+        raise ValueError("no bucket for this one")
+
+
+def test_what_is_raised_in_a_hook_is_what_its_future_raises() -> None:
+    future = hook(_Refusing(), None)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="no bucket for this one"):
+        future.wait()
+
+
+# --- over the backend
+
+
+def _net() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(3, 40), nn.Tanh(), nn.Linear(40, 1))
+
+
+def _samples(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    drawn = torch.Generator().manual_seed(100 * step + rank)
+    x = torch.randn(4 * (rank + 1), 3, generator=drawn)  # unequal batches
+    return x, x.sum(1, keepdim=True).sin()
+
+
+def _backward(model: nn.Module, step: int, rank: int) -> None:
+    x, y = _samples(step, rank)
+    nn.functional.mse_loss(model(x), y).backward()
+
+
+def _gradient(model: nn.Module) -> torch.Tensor:
+    return torch.cat(
+        [each.grad.reshape(-1) for each in model.parameters() if each.grad is not None]
+    )
+
+
+def _trained(state: Any, call: Callable[..., Any], before: Callable[[int], None]) -> Any:
+    """Return the gradients of each step, and what this rank alone would have had."""
+    model = DistributedDataParallel(_net(), bucket_cap_mb=0.0004)  # several buckets
+    model.register_comm_hook(state, call)
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    rank = dist.get_rank()
+    found, own = [], []
+    for step in range(STEPS):
+        before(step)
+        alone = _net()
+        alone.load_state_dict(model.module.state_dict())
+        _backward(alone, step, rank)
+        own.append(_gradient(alone))
+        _backward(model, step, rank)
+        found.append(_gradient(model))
+        optimizer.step()
+        optimizer.zero_grad()
+    return torch.stack(found), torch.stack(own), [*model.parameters()]
+
+
+def _left(state: Any, parameters: list[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([state._residuals.of([each]) for each in parameters])
+
+
+def _two_steps() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what int8 makes of two gradients in one block, and what is left, at one rank."""
+    weights = nn.Parameter(torch.zeros(50))
+    module = nn.Module()
+    module.register_parameter("weights", weights)
+    module.forward = lambda x: (weights * x).sum()  # type: ignore[method-assign]
+    model = DistributedDataParallel(module)
+    state = Int8(block_elements=16)
+    model.register_comm_hook(state, hook)
+    found = []
+    for step in range(2):
+        model(_given(step, dist.get_rank())).backward()
+        assert weights.grad is not None
+        found.append(weights.grad.clone())
+        weights.grad = None
+    return torch.stack(found), state._residuals.of([weights])
+
+
+def _given(step: int, rank: int) -> torch.Tensor:
+    return torch.randn(50, generator=torch.Generator().manual_seed(10 * step + rank))
+
+
+def _all() -> dict[str, Any]:
+    """Train over each hook in turn, at one rank."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+    samples = 4.0 * (dist.get_rank() + 1)
+    told: dict[str, Any] = {}
+
+    def run(name: str, state: Any, call: Any = hook, weight: float | None = None) -> None:
+        def before(step: int) -> None:
+            if weight is not None:
+                state.weight = weight
+
+        found, own, parameters = _trained(state, call, before)
+        has_residual = isinstance(state, Int8 | TopK)
+        told[name] = found, own, _left(state, parameters) if has_residual else None
+
+    run("mean", Mean())
+    run("weighted", Mean(), weight=samples)
+    run("bfloat16", Mean(wire="bfloat16"))
+    run("float16", Mean(wire="float16", weight=2.0))
+    run("int8", Int8(block_elements=BLOCK))
+    run("top-k", TopK(share=0.1))
+    power = powerSGD_hook.PowerSGDState(
+        None, matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=1
+    )
+    run("PowerSGD", InOrder(powerSGD_hook.powerSGD_hook, power))
+    run("torch's fp16", None, default_hooks.fp16_compress_hook)
+    # DDP refuses torch's bfloat16 hook by its name where there is no NCCL.
+    run("torch's bf16", None, lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket))
+    told["int8's steps"] = _two_steps()
+    told["weight"] = _wrong(Mean(weight=-1.0), hook)
+    plain = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2, min_compression_rate=1)
+    told["callback"] = _wrong(plain, powerSGD_hook.powerSGD_hook)
+    group = ddp_hooks.backend_of().group
+    integers = torch.tensor([-42.0, 0.0, 42.0])
+    group.all_reduce(integers, op="sum", wire="int8")
+    told["integers"] = integers.tolist()
+    return told
+
+
+def _wrong(state: Any, call: Callable[..., Any]) -> str:
+    """Return what is said of three backward passes by a hook that cannot be."""
+    model = DistributedDataParallel(_net())
+    model.register_comm_hook(state, call)
+    try:
+        for step in range(3):
+            _backward(model, step, dist.get_rank())
+    except RuntimeError as error:
+        return str(error)
+    return "nothing"
+
+
+def _check_int8(told: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Check it against a computation by NumPy."""
+    residual = np.zeros((RANKS, 50), np.float32)
+    for step in range(2):
+        values = np.stack([_given(step, rank).numpy() for rank in range(RANKS)]) + residual
+        result = np.empty(50, np.float32)
+        for start in range(0, 50, 16):
+            part = values[:, start : start + 16]
+            size = np.abs(part).max() / np.float32(127 // RANKS)
+            steps = np.rint(part / size)
+            result[start : start + 16] = steps.sum(0) * size / np.float32(RANKS)
+            residual[:, start : start + 16] = part - steps * size
+        for found, _ in told:
+            assert np.array_equal(found[step].numpy(), result)
+    for rank, (_, left) in enumerate(told):
+        assert np.array_equal(left.numpy(), residual[rank])
+
+
+@pytest.mark.slow
+def test_hooks_over_the_backend() -> None:
+    told = run_ranks(_all, RANKS)
+    names = [name for name in told[0] if len(told[0][name]) == 3 and name != "integers"]
+    assert len(names) == 9
+    for name in names:
+        for each in told[1:]:
+            assert torch.equal(each[name][0], told[0][name][0]), name  # the same bits
+    own = {name: torch.stack([each[name][1] for each in told]).double() for name in names}
+    found = {name: told[0][name][0].double() for name in names}  # (steps, elements)
+    samples = torch.tensor([4.0, 8.0, 12.0], dtype=torch.float64)
+
+    def far(name: str, expected: torch.Tensor) -> float:
+        return float((found[name] - expected).abs().max())
+
+    assert far("mean", own["mean"].mean(0)) < 1e-6
+    weighted = torch.einsum("r,rse->se", samples / samples.sum(), own["weighted"])
+    assert far("weighted", weighted) < 1e-6
+    assert 0.0 < far("bfloat16", own["bfloat16"].mean(0)) < 0.05
+    assert 0.0 < far("float16", own["float16"].mean(0)) < 0.005
+    assert 0.0 < far("torch's bf16", own["torch's bf16"].mean(0)) < 0.05
+    assert 0.0 < far("torch's fp16", own["torch's fp16"].mean(0)) < 0.005
+    assert far("PowerSGD", own["PowerSGD"].mean(0)) > 0.0
+    for name in ("int8", "top-k"):
+        # All that was ever sent, and what is left at the sites, are all gradients that there were.
+        left = torch.stack([each[name][2] for each in told]).double()
+        assert far(name, own[name].mean(0)) > 0.0
+        sent = RANKS * found[name].sum(0)
+        assert (sent + left.sum(0) - own[name].sum((0, 1))).abs().max() < 1e-5
+    for each in told:
+        assert "weight is -1" in each["weight"]
+        assert "InOrder(powerSGD_hook, state)" in each["callback"]
+        assert each["integers"] == [-126.0, 0.0, 126.0]
+    _check_int8([each["int8's steps"] for each in told])
