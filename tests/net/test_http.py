@@ -1,4 +1,4 @@
-"""A page over HTTP: whoever asks gets it, and none can hold it up."""
+"""A page over HTTP: it is for all who ask, and no caller holds it up."""
 
 from __future__ import annotations
 

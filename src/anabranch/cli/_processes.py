@@ -145,7 +145,7 @@ def scheduler(
         str | None,
         typer.Option(
             help="host:port where Prometheus finds metrics, at /metrics; a port alone is on this "
-            "machine only. Whoever reaches it may read them."
+            "machine only. All that reach it may read them."
         ),
     ] = None,
     log_format: Annotated[

@@ -1,4 +1,4 @@
-"""One page over HTTP, for whoever reads metrics: no authentication, no keep-alive, no library.
+"""One page over HTTP, for programs that read metrics: no authentication, no keep-alive, no library.
 
 It answers ``GET`` for one path. A caller has a few seconds to ask and to take the answer, and few
 are served at a time, so that none can hold the loop's memory or files for long.

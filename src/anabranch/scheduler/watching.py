@@ -27,7 +27,7 @@ class Watching:
 
     Args:
         progress_s: how often to say how far it is, seconds; None never.
-        metrics: where Prometheus finds metrics, to whoever asks; None nowhere.
+        metrics: where Prometheus finds metrics, as all that reach it may; None nowhere.
     """
 
     progress_s: float | None = None
