@@ -47,6 +47,9 @@ def collectives() -> list[str]:
     tensor = torch.full((7,), float(rank))
     dist.all_reduce(tensor, dist.ReduceOp.AVG)
     check("mean", tensor, torch.ones(7))
+    whole_mean = torch.tensor([rank, -rank, 5, 2 * rank + 1])
+    dist.all_reduce(whole_mean, dist.ReduceOp.AVG)
+    check("mean of integers", whole_mean, [1, -1, 5, 3])
     tensor = torch.arange(12.0).view(3, 4).t()  # which is not contiguous
     dist.all_reduce(tensor)
     check("transposed", tensor, 3 * torch.arange(12.0).view(3, 4).t())

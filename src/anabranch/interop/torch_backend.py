@@ -95,6 +95,8 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         """Sum, mean or largest elements; others' operations and types by gloo."""
         given = _several(tensors)
         op = _op(other.get("op", opts))
+        if op == "mean" and any(map(_is_whole, given)):
+            return self._mean_of_whole(given, opts)
         if op is None or not all(map(_is_exchanged, given)):
             return self._inner.allreduce(tensors, opts, **other)
         if not sum(each.numel() for each in given):
@@ -105,6 +107,16 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
             return handle, _as_it_is
 
         return self.exchange("all_reduce", given, exchange, opts)
+
+    def _mean_of_whole(self, tensors: list[torch.Tensor], opts: Any) -> Work:
+        """Integers' mean without its fraction, as NCCL has it; gloo has none."""
+        sums: Any = dist.AllreduceOptions()
+        sums.reduceOp = dist.ReduceOp.SUM
+        sums.timeout = self._limit(opts)
+        self._inner.allreduce(tensors, sums).wait()
+        for each in tensors:
+            each.div_(self.size(), rounding_mode="trunc")
+        return self._nothing("all_reduce", tensors)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         """As ``allreduce``, of several tensors in one exchange."""
@@ -410,6 +422,10 @@ def _op(opts: Any) -> str | None:
         if op == getattr(dist.ReduceOp, name):
             return ours
     return None
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex())
 
 
 def _is_exchanged(tensor: torch.Tensor) -> bool:
