@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from datetime import timedelta
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -35,6 +36,17 @@ def check_may_begin() -> None:
             "different orders; for a comm hook that does so, as torch's powerSGD_hook, register "
             "anabranch.interop.ddp_hooks.InOrder(powerSGD_hook, state)"
         )
+
+
+def untraced(kind: type) -> None:
+    """Let torch.compile leave a class's methods alone, and what they call.
+
+    Under a compiled model it traces every Python function that PyTorch calls, those that DDP's
+    reducer calls among them, and cannot trace a process group.
+    """
+    for name, method in list(vars(kind).items()):
+        if not name.startswith("__") and isinstance(method, FunctionType):
+            setattr(kind, name, torch.compiler.disable(method))  # type: ignore[no-untyped-call]
 
 
 class Work(dist.Work):
@@ -115,6 +127,9 @@ class Work(dist.Work):
     def get_future(self) -> Any:
         """Return a future of the tensors, as comm hooks chain them."""
         return self._base.then(_unwrap)
+
+
+untraced(Work)
 
 
 def _unwrap(future: Any) -> list[torch.Tensor]:

@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from anabranch.group import Group
 from anabranch.interop._rendezvous import Met, Options, meet, share
-from anabranch.interop._works import Begun, Starter, Work, check_may_begin, complete
+from anabranch.interop._works import Begun, Starter, Work, check_may_begin, complete, untraced
 
 __all__ = ["AnabranchProcessGroup", "Options", "group_of", "process_group"]
 
@@ -309,6 +309,7 @@ def _elsewhere(name: str) -> Callable[..., Any]:
 for _name in _ELSEWHERE:
     if hasattr(dist.ProcessGroup, _name):  # some are of later releases
         setattr(AnabranchProcessGroup, _name, _elsewhere(_name))
+untraced(AnabranchProcessGroup)
 
 
 def process_group(given: Any, options: Any) -> AnabranchProcessGroup:
