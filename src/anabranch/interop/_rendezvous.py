@@ -187,10 +187,10 @@ def _join(
         The group, its token, and the scheduler's process where it was started here.
     """
     scheduler = None
-    reached_at = _reached_at(store)
+    here = reached_at(store)
     if starts:
         try:
-            scheduler, said = _scheduler(names, options, reached_at)
+            scheduler, said = _scheduler(names, options, here)
         except (RunAborted, ValueError) as error:
             store.set("scheduler", msgspec.json.encode(["", "", str(error)]))
             raise
@@ -204,7 +204,7 @@ def _join(
             address,
             name,
             token=token,
-            host=options.host or reached_at,
+            host=options.host or here,
             tls=options.tls,
             insecure=options.insecure,
             patience_s=timeout.total_seconds(),
@@ -381,7 +381,7 @@ def _free(path: Path) -> Path:
     return free
 
 
-def _reached_at(store: Any) -> str:
+def reached_at(store: Any) -> str:
     """Return the address of this machine from which its store is reached."""
     while isinstance(store, c10d.PrefixStore):
         store = store.underlying_store

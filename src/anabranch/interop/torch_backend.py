@@ -12,6 +12,7 @@ interpreter's lock while it does, and gloo's threads wait for that lock with the
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,12 +23,13 @@ import torch
 import torch.distributed as dist
 
 from anabranch.group import Group
-from anabranch.interop._rendezvous import Met, Options, meet, share
+from anabranch.interop._rendezvous import Met, Options, meet, reached_at, share
 from anabranch.interop._works import Begun, Starter, Work, check_may_begin, complete, untraced
 
 __all__ = ["AnabranchProcessGroup", "Options", "group_of", "process_group"]
 
 _EXCHANGED = (torch.float32, torch.float16, torch.bfloat16)
+_GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 _SMALL_BYTES = 1 << 16  # of each rank's part of what is gathered by the scheduler
 _OPS = {"SUM": "sum", "AVG": "mean", "MAX": "max"}
 _ELSEWHERE = (
@@ -53,6 +55,7 @@ _ELSEWHERE = (
 )
 
 
+_Gloo: Any = dist.ProcessGroupGloo
 _Base: Any = dist.ProcessGroup  # its overloads are wider than what torch.distributed calls
 
 
@@ -369,7 +372,13 @@ def _gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
     inner = _Base(apart, rank, size)
     kind = dist.ProcessGroup.BackendType.GLOO
     inner._set_default_backend(kind)
-    gloo = dist.ProcessGroupGloo(apart, rank, size, timeout=timeout)
+    if os.environ.get(_GLOO_INTERFACE):
+        gloo = _Gloo(apart, rank, size, timeout=timeout)
+    else:  # gloo itself would take what this machine's name says, which may be its loopback
+        options = _Gloo._Options()
+        options._devices = [_Gloo.create_device(hostname=reached_at(store))]
+        options._timeout = timeout
+        gloo = _Gloo(apart, rank, size, options)
     gloo._set_sequence_number_for_group()
     for device in ("cpu", "cuda"):
         inner._register_backend(torch.device(device), kind, gloo)
