@@ -1,0 +1,18 @@
+"""Accelerate's own tests over the backend."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.interop import accelerate_suite
+from tests.interop.ranks import run_ranks
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.xdist_group("ranks")
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("name", accelerate_suite.NAMES)
+def test_a_script_of_accelerates_own_passes(name: str, size: int) -> None:
+    pytest.importorskip("accelerate", reason="needs pip install 'anabranch[accelerate]'")
+    assert run_ranks(accelerate_suite.run, size, name) == ["anabranch"] * size
