@@ -1,0 +1,61 @@
+"""Three machines, of which each is a network namespace, train by an unmodified script."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from anabranch.emulate import emulated
+from anabranch.overlay import Link, Overlay, Site
+from tests.emulate.sockets import emulates
+
+SCRIPT = Path(__file__).parent.parent.parent / "examples/interop/trainer_bert.py"
+SITES = 3
+TRIANGLE = Overlay(
+    "triangle",
+    tuple(Site(f"machine{i}") for i in range(SITES)),
+    tuple(Link(i, j, 100e6) for i in range(SITES) for j in range(SITES) if i != j),
+)
+
+
+@emulates
+@pytest.mark.timeout(240)
+def test_a_hugging_face_model_trains_over_three_machines() -> None:
+    pytest.importorskip("transformers", reason="needs pip install 'anabranch[text]'")
+    pytest.importorskip("accelerate", reason="needs pip install 'anabranch[accelerate]'")
+    with emulated(TRIANGLE) as wan:
+        variables = {
+            "ANABRANCH_INSECURE": "1",
+            "MASTER_ADDR": wan.addresses[0],
+            "MASTER_PORT": "29500",
+            "WORLD_SIZE": str(SITES),
+            "OMP_NUM_THREADS": "1",
+            # What torchrun sets beside these.
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+        }
+        processes = [
+            wan.popen(
+                site,
+                [sys.executable, str(SCRIPT)],
+                env={**os.environ, **variables, "RANK": str(site)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for site in range(SITES)
+        ]
+        said = [process.communicate(timeout=200)[0] for process in processes]
+        assert [process.returncode for process in processes] == [0] * SITES, "\n".join(said)
+        wan.check()
+    assert f"{SITES} ranks, the same bits: True" in said[0]
+    losses = re.search(r"held-out loss (\S+) after one epoch, (\S+) in the end", said[0])
+    assert losses is not None
+    assert float(losses[2]) < float(losses[1])
+    for name in ("rank0", "rank1", "rank2"):
+        assert re.search(rf"{name} joined from 10\.", said[0]), said[0]
