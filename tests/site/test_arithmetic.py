@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.net.errors import MalformedMessage
 from anabranch.plan import Chunk
 from anabranch.site.arithmetic import (
     Accumulator,
@@ -185,3 +186,10 @@ def test_a_code_of_terms_tells_op_and_wire_and_one_from_another(op: Op, wire: Wi
     assert 0 <= terms.code < 1 << 31
     others = [Terms(op, wire, 1001), Terms(op, wire, 1000, 0), Terms(op, wire, 1000, 1)]
     assert len({terms.code, *(each.code for each in others)}) == 4
+
+
+def test_a_code_that_names_no_op_or_wire_is_the_peers_mistake() -> None:
+    with pytest.raises(MalformedMessage, match="no operation"):
+        op_of(7)
+    with pytest.raises(MalformedMessage, match="no wire format"):
+        wire_of(7 << 3)

@@ -6,6 +6,8 @@ import zlib
 from dataclasses import dataclass
 from enum import IntEnum
 
+from anabranch.net.errors import MalformedMessage
+
 
 class Op(IntEnum):
     """What happens to a chunk's sum at the root of its tree."""
@@ -90,10 +92,24 @@ class Terms:
 
 
 def op_of(code: int) -> Op:
-    """Return the op of a code of terms."""
-    return Op(code & 7)
+    """Return the op of a code of terms.
+
+    Raises:
+        MalformedMessage: it names none.
+    """
+    try:
+        return Op(code & 7)
+    except ValueError:
+        raise MalformedMessage(f"terms {code} name no operation") from None
 
 
 def wire_of(code: int) -> Wire:
-    """Return the wire format of a code of terms."""
-    return Wire(code >> 3 & 7)
+    """Return the wire format of a code of terms.
+
+    Raises:
+        MalformedMessage: it names none.
+    """
+    try:
+        return Wire(code >> 3 & 7)
+    except ValueError:
+        raise MalformedMessage(f"terms {code} name no wire format") from None
