@@ -331,13 +331,14 @@ def process_group(given: Any, options: Any) -> AnabranchProcessGroup:
             "anabranch.interop.torch_backend.Options"
         )
     store, rank, size, timeout = given.store, given.group_rank, given.group_size, given.timeout
+    store = _of_this_attempt(store)
     met, owns = None, False
     if dist.is_initialized():
         met = _part_of_all(given.global_ranks_in_group, str(given.group_id))
     if met is None:
         how, owns = options or Options(), True
         if dist.is_initialized() and how.site is not None:
-            world = dist.distributed_c10d._get_default_store()
+            world = _of_this_attempt(dist.distributed_c10d._get_default_store())
             met = share(world, store, rank, size, how, timeout)
         else:
             met = meet(store, rank, size, how, timeout)
@@ -365,6 +366,12 @@ def _part_of_all(ranks: list[int], name: str) -> Met | None:
 
 def _stay() -> None:
     """A subgroup is left with the whole."""
+
+
+def _of_this_attempt(store: Any) -> Any:
+    """Return a store without what ranks left in it before torchrun started them again."""
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return dist.distributed_c10d.PrefixStore(f"attempt {attempt}/", store)
 
 
 def _gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
