@@ -101,7 +101,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         if op == "mean" and any(map(_is_whole, given)):
             return self._mean_of_whole(given, opts)
         if op is None or not all(map(_is_exchanged, given)):
-            return self._inner.allreduce(tensors, opts, **other)
+            return self._inner.allreduce(tensors, *_if_given(opts), **other)
         if not sum(each.numel() for each in given):
             return self._nothing("all_reduce", given)
 
@@ -125,7 +125,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         """As ``allreduce``, of several tensors in one exchange."""
         alike = len({each.dtype for each in tensors}) == 1 and all(map(_is_exchanged, tensors))
         if not alike or _op(opts) is None:
-            return self._inner.allreduce_coalesced(tensors, opts)
+            return self._inner.allreduce_coalesced(tensors, *_if_given(opts))
         return self.allreduce(tensors, opts)
 
     def broadcast(self, tensors: Any, opts: Any = None, **other: Any) -> Any:
@@ -135,7 +135,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         if root is None:
             root = opts.rootRank
         if any(each.layout != torch.strided for each in given):
-            return self._inner.broadcast(tensors, opts, **other)
+            return self._inner.broadcast(tensors, *_if_given(opts), **other)
         if not sum(each.numel() for each in given):
             return self._nothing("broadcast", given)
         name = self.met.names[root]
@@ -161,7 +161,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
             or tensor.layout != torch.strided
             or tensor.numel() * tensor.element_size() > _SMALL_BYTES
         ):
-            return self._inner.allgather(output_tensors, input_tensors, opts)
+            return self._inner.allgather(output_tensors, input_tensors, *_if_given(opts))
         outputs = output_tensors[0] if isinstance(output_tensors[0], list) else output_tensors
         for output in outputs:
             if output.dtype != tensor.dtype or output.numel() != tensor.numel():
@@ -424,6 +424,11 @@ def backend_of(process_group: Any = None) -> AnabranchProcessGroup:
 
 def _as_it_is() -> None:
     """The tensors hold the result already."""
+
+
+def _if_given(opts: Any) -> tuple[Any, ...]:
+    """Return what to hand on: torch 2.7 knows no None where later releases do."""
+    return () if opts is None else (opts,)
 
 
 def _several(tensors: Any) -> list[torch.Tensor]:
