@@ -1,3 +1,3 @@
 """Programs that tests start, which replace functions of PyTorch's when they are imported."""
 
-collect_ignore = ["torch_suite.py"]
+collect_ignore = ["restarted.py", "torch_suite.py"]

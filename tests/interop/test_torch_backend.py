@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -210,3 +211,18 @@ def test_a_registration_that_fails_is_told_and_breaks_nothing(monkeypatch, caplo
     monkeypatch.setattr(dist.Backend, "register_backend", broken)
     autoload.register()
     assert "does not know the backend anabranch" in caplog.text
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_ranks_that_torchrun_starts_again_meet_again():
+    script = Path(__file__).with_name("restarted.py")
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [sys.executable, *command, "--max-restarts", "1", str(script)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert sorted(done.stdout.split("\n")[:-1]) == [f"attempt 1, rank {r}: 2" for r in range(2)]
