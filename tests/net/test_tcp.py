@@ -747,8 +747,9 @@ def test_a_peer_that_is_borne_with_is_given_up_only_when_it_no_longer_is(
         connection.bear(60.0)
         connection.tell_silence(told.put_nowait)
         called.connection._heartbeat.cancel()  # type: ignore[attr-defined]
-        for _ in range(20):  # once a heartbeat: twice the least silence
-            assert await told.get()
+        silent = 0  # heartbeats: twice the least silence, from the last one that was on its way
+        while silent < 20:
+            silent = silent + 1 if await told.get() else 0
         assert not caller.closed.done()
         connection.bear(0.0)
         assert "has said nothing" in str(await caller.closed)
