@@ -62,7 +62,7 @@ def overlays() -> dict[str, Overlay]:
     slow = tuple(replace(link, rate_bps=link.rate_bps / 20) for link in nine.links)
     return {
         "slow-3": Overlay("slow-3", three, links),  # 8 Mbit/s, 20 ms
-        "internet2-9, a twentieth": replace(nine, links=slow),  # 1 to 8 Mbit/s, 30 ms, .02 % loss
+        "internet2-9, a twentieth": replace(nine, links=slow),  # 1 to 7.4 Mbit/s, 30 ms, .02 % loss
     }
 
 

@@ -15,7 +15,7 @@ class LocalSGD:
     """Let sites train by themselves, and average their models every so often.
 
     Every member enters the block at the same place, and all begin with the first one's parameters
-    and buffers::
+    and floating-point buffers::
 
         with anabranch.LocalSGD(model, optimizer, group, every=100):
             for batch in loader:
@@ -39,7 +39,8 @@ class LocalSGD:
         average: what :meth:`Group.average` returned; None outside of the block.
 
     Raises:
-        ValueError: on entering, as for :meth:`Group.average`; or no parameter needs a gradient.
+        ValueError: on entering, as for :meth:`Group.average`; or no parameter needs a gradient; or
+            a parameter or buffer is of float64, which no exchange carries.
     """
 
     _outer: Outer | None = None

@@ -100,8 +100,8 @@ class Int8:
     rounds gradient plus residual to integers of at most ``127 // sites`` steps, a step being that
     largest value over as many; the integers are added up exactly on the way, for no sum leaves
     int8. So the result does not depend on the plan's trees, and what a site sent and its new
-    residual are together, bit for bit, gradient plus old residual. A block that has an infinity or
-    NaN at any site becomes NaN at all, and leaves residuals as they were.
+    residual are together, bit for bit, the float32 sum of gradient and old residual. A block that
+    has an infinity or NaN at any site becomes NaN at all, and leaves residuals as they were.
 
     Each bucket waits for the first exchange, one round trip, before its second begins. Residuals
     take a float32 for each parameter, and are in no checkpoint.

@@ -68,14 +68,15 @@ _TRIES = 4  # while the time doubles that a site has been left out
 class Absence:
     """How long a site that was left out of a run pauses between tries, and when it gives up.
 
-    It tries again after a quarter of the time that it has been left out, so that it is back within
-    a quarter more of what an outage takes. While the scheduler takes it in, it waits as long as the
-    run goes on. Otherwise it gives up once it was not taken in for as long as it had been in the
-    run before, and no earlier than any broken connection is given up.
+    It tries again after a quarter of the time that it has been left out, and after a minute at
+    most, so that it tries within a quarter more of what an outage took. While the scheduler takes
+    it in, it waits as long as the run goes on. Otherwise it gives up once it was not taken in for
+    as long as the run had gone on when it was left out, and no earlier than any broken connection
+    is given up.
 
     Args:
         at_s: when it was left out.
-        was_in_s: for how long it had been in the run.
+        was_in_s: for how long the run had gone on by then.
         patience_s: how long a broken connection may take to come back.
 
     >>> absence = Absence(at_s=100.0, was_in_s=60.0, patience_s=5.0)
