@@ -16,7 +16,7 @@ import pytest
 
 import anabranch
 from anabranch._typed_toml import Table
-from anabranch.run.scenario import loads
+from anabranch.run.scenario import check_simulable, loads
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
@@ -95,12 +95,12 @@ def test_every_page_has_its_place_in_the_site() -> None:
     assert {page for page in pages if not page.startswith("reproductions/results/")} == named - made
 
 
-def test_the_scenarios_of_the_page_about_scenarios_are_read() -> None:
+def test_the_scenarios_of_the_page_about_scenarios_can_be_simulated() -> None:
     text = (ROOT / "docs/scenario.md").read_text(encoding="utf-8")
     found = [code for _, _, language, code in FENCE.findall(text) if language == "toml"]
     assert len(found) == 2
     for code in found:
-        loads(code)
+        check_simulable(loads(code))
 
 
 def arguments(docstring: str | None) -> list[str]:
