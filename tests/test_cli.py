@@ -284,6 +284,7 @@ def test_what_a_world_cannot_do_is_refused_before_anything_runs(
         (["--journal", "j", "--pace", "asp"], "--journal is not for a group with"),
         (["--begin-with", "3"], "--begin-with 3: the overlay has 2 sites"),
         (["--links-bps", "0"], "--links-bps"),
+        (["--keep-plan"], "--keep-plan is for --overlay"),
     ],
 )
 def test_a_scheduler_names_the_option_that_does_not_go_with_others(

@@ -80,6 +80,14 @@ def scheduler(
         bool,
         typer.Option(help="For a group: take all links for equal until they are measured."),
     ] = False,
+    keep_plan: Annotated[
+        bool,
+        typer.Option(
+            "--keep-plan",
+            help="With --overlay: its rates are facts, so that no link is measured and the first "
+            "plan stays.",
+        ),
+    ] = False,
     links_bps: Annotated[
         float | None,
         typer.Option(
@@ -173,7 +181,7 @@ def scheduler(
     say = _sayer(log_format, sys.stderr)
     watching = Watching(progress_every or None, None if metrics is None else _metrics_at(metrics))
     if scenario is None:
-        service = _service(overlay, sites, route, measure, links_bps, pace, updates)
+        service = _service(overlay, sites, route, measure, keep_plan, links_bps, pace, updates)
         if on_loss not in typing.get_args(OnLoss):
             raise typer.BadParameter(f"--on-loss {on_loss}: give complete, retry or abort")
         service = replace(
@@ -244,6 +252,7 @@ def _service(
     sites: str | None,
     route: str,
     measure: bool,
+    keep_plan: bool,
     links_bps: float | None,
     pace: str | None,
     updates: int,
@@ -256,6 +265,8 @@ def _service(
         raise typer.BadParameter(
             "give a scenario's file, or --overlay FILE, or --sites NAME,NAME,... for a group"
         )
+    if keep_plan and (overlay is None or measure):
+        raise typer.BadParameter("--keep-plan is for --overlay, and not with --measure")
     if links_bps is not None and sites is None:
         raise typer.BadParameter("--links-bps is for --sites; an overlay's links have their rates")
     if sites is not None:
@@ -269,6 +280,8 @@ def _service(
         return Service(network, planner, None, adaptive=False, pace=rule, updates=updates)
     if links_bps is not None:
         return Service(network, planner, None, adaptive=False)
+    if keep_plan:
+        return Service(network, planner, None)
     awareness = Passive(start="equal" if measure else "overlay")
     return Service(network, planner, awareness)
 

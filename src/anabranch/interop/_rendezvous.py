@@ -42,6 +42,8 @@ class Options(BackendOptions):  # type: ignore[misc]
         site: this rank's name in the overlay; given by all ranks or by none. Where the default
             process group is of another backend, as under HSDP, ranks of one machine may name the
             same site: they are one participant, and share its links.
+        keep_plan: the overlay's rates are facts: no link is measured and the first plan stays; ``1``
+            in the environment.
         route: where aggregates travel, as for ``anabranch scheduler --route``.
         log: the event log that rank 0's scheduler creates; of a second group, with a number.
         scheduler: host:port of a scheduler that runs already; else rank 0 starts one.
@@ -60,6 +62,7 @@ class Options(BackendOptions):  # type: ignore[misc]
         *,
         overlay: str | None = None,
         site: str | None = None,
+        keep_plan: bool | None = None,
         route: str | None = None,
         log: str | None = None,
         scheduler: str | None = None,
@@ -78,10 +81,12 @@ class Options(BackendOptions):  # type: ignore[misc]
         self.token = _given("token", token)
         self.host = _given("host", host)
         self.tls = _given("tls", tls)
-        said = _given("insecure", None) or "0"
-        if said not in ("0", "1"):
-            raise ValueError(f"$ANABRANCH_INSECURE is {said!r}, must be 0 or 1")
-        self.insecure = said == "1" if insecure is None else insecure
+        self.insecure = _said("insecure", insecure)
+        self.keep_plan = _said("keep_plan", keep_plan)
+        if self.keep_plan and self.overlay is None:
+            raise ValueError(
+                "the plan is to be kept, which is for an overlay; set $ANABRANCH_OVERLAY"
+            )
         interval = _given("switch_interval_s", None)
         try:
             given_s = None if interval is None else float(interval)
@@ -94,6 +99,14 @@ class Options(BackendOptions):  # type: ignore[misc]
 
 def _given(name: str, value: str | None) -> str | None:
     return value if value is not None else os.environ.get(_VARIABLE.format(name.upper())) or None
+
+
+def _said(name: str, value: bool | None) -> bool:
+    """Return a switch's value, which is 0 or 1 in the environment."""
+    said = _given(name, None) or "0"
+    if said not in ("0", "1"):
+        raise ValueError(f"$ANABRANCH_{name.upper()} is {said!r}, must be 0 or 1")
+    return said == "1" if value is None else value
 
 
 @dataclass(frozen=True)
@@ -339,7 +352,7 @@ def _scheduler(
     command = [sys.executable, "-m", "anabranch", "scheduler", "--stop-with-stdin"]
     command += ["--listen", addresses.show((host, 0)), "--least-sites", str(len(names))]
     if options.overlay is not None:
-        command += ["--overlay", options.overlay]
+        command += ["--overlay", options.overlay, *["--keep-plan"][: options.keep_plan]]
     else:
         command += ["--sites", ",".join(names)]
         if addresses.is_loopback(host):
