@@ -42,8 +42,8 @@ class Options(BackendOptions):  # type: ignore[misc]
         site: this rank's name in the overlay; given by all ranks or by none. Where the default
             process group is of another backend, as under HSDP, ranks of one machine may name the
             same site: they are one participant, and share its links.
-        keep_plan: the overlay's rates are facts: no link is measured and the first plan stays; ``1``
-            in the environment.
+        keep_plan: the overlay's rates are facts: no link is measured, and the first plan stays;
+            ``1`` in the environment.
         route: where aggregates travel, as for ``anabranch scheduler --route``.
         log: the event log that rank 0's scheduler creates; of a second group, with a number.
         scheduler: host:port of a scheduler that runs already; else rank 0 starts one.
