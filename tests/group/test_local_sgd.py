@@ -107,6 +107,23 @@ def test_averages_every_k_steps_of_an_optimiser(groups):
     assert at_each(groups, averages) == [[0, 0, 0, 1, 1, 1, 1, 2, 2]] * SITES
 
 
+def test_buffers_of_any_width_begin_alike(groups):
+    def begins(group: Group) -> list[list[float]]:
+        model = net(group.rank)
+        model.register_buffer("wide", torch.full((3,), group.rank + 0.1, dtype=torch.float64))
+        model.register_buffer("narrow", torch.full((2,), group.rank, dtype=torch.float16))
+        model.get_submodule("1").num_batches_tracked.fill_(5 + group.rank)
+        optimizer = torch.optim.SGD(model.parameters(), RATE)
+        with LocalSGD(model, optimizer, group, every=5):
+            pass
+        return [each.double().reshape(-1).tolist() for each in model.buffers()]
+
+    found = at_each(groups, begins)
+    assert found[0] == found[1] == found[2]
+    assert [0.1] * 3 in found[0]
+    assert [5.0] in found[0]
+
+
 def fail(_: None) -> None:
     raise ZeroDivisionError
 

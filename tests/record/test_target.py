@@ -58,3 +58,9 @@ def test_a_site_that_comes_back_counts_again() -> None:
     rule.joined()
     [seen, *_] = evaluated()
     assert not rule.is_reached(seen)
+
+
+def test_sites_that_are_exactly_there_reach_it_in_the_mean() -> None:
+    rule = Target(0.9, "mean", sites=9)
+    seen = [Evaluated(at_s=1.0, site=site, round=1, accuracy=0.9, step=1) for site in range(9)]
+    assert [rule.is_reached(each) for each in seen] == [False] * 8 + [True]

@@ -15,7 +15,7 @@ class LocalSGD:
     """Let sites train by themselves, and average their models every so often.
 
     Every member enters the block at the same place, and all begin with the first one's parameters
-    and floating-point buffers::
+    and buffers::
 
         with anabranch.LocalSGD(model, optimizer, group, every=100):
             for batch in loader:
@@ -39,8 +39,7 @@ class LocalSGD:
         average: what :meth:`Group.average` returned; None outside of the block.
 
     Raises:
-        ValueError: on entering, as for :meth:`Group.average`; or no parameter needs a gradient; or
-            a parameter or buffer is of float64, which no exchange carries.
+        ValueError: on entering, as for :meth:`Group.average`; or no parameter needs a gradient.
     """
 
     _outer: Outer | None = None
@@ -83,10 +82,16 @@ class LocalSGD:
         return self
 
     def _begin_alike(self) -> None:
-        by_type: dict[Any, list[Any]] = {}
+        """Overwrite parameters and buffers by the first site's, bit for bit."""
+        import torch
+
+        by_type: dict[torch.dtype, list[torch.Tensor]] = {}
         for each in (*self._model.parameters(), *self._model.buffers()):
-            if each.is_floating_point() and each.numel():
-                by_type.setdefault(each.dtype, []).append(each)
+            tensor = each.detach()
+            if tensor.element_size() in (4, 8) and tensor.is_contiguous():
+                tensor = tensor.reshape(-1).view(torch.float32)  # words of the same bits
+            if tensor.is_floating_point() and tensor.numel():
+                by_type.setdefault(tensor.dtype, []).append(tensor)
         for _, tensors in sorted(by_type.items(), key=str):
             self._group.broadcast(tensors)
 

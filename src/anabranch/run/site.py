@@ -143,7 +143,7 @@ async def take_part(world: World, name: str, scheduler: Address, token: str, fil
         LinkError: the scheduler cannot be reached.
     """
     loop = asyncio.get_running_loop()
-    past = _Past()
+    past = _Past(loop.time())
     while True:
         try:
             await _live(world, name, scheduler, token, files, past)
@@ -172,12 +172,12 @@ class _Past:
         handing_on: what sends the state of training to others, while it goes on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, now_s: float) -> None:
         self.made: tuple[Assignment, LocalWork | None] | None = None
         self.may_return = False
         self.absence: Absence | None = None
         self.handing_on: set[asyncio.Task[None]] = set()
-        self._began_s = 0.0
+        self._began_s = now_s  # until it takes part
         self._patience_s = 0.0
 
     def takes_part(self, agent: SiteAgent) -> None:
