@@ -44,6 +44,7 @@ from anabranch.scheduler.server import LIMITS, Scheduler
 from anabranch.scheduler.watching import UNWATCHED, Watching, watched
 
 _ELEMENT_BYTES = 4
+_NAMED_FIRST_S = 0.5
 _LOOK_S = 0.2  # at a journal that another scheduler has
 _REPORTS_AN_UPDATE = 4  # how often sites report measurements while plans are looked at once
 
@@ -402,7 +403,9 @@ async def _serve(
     if journal is not None:
         loop.add_signal_handler(signal.SIGTERM, scheduler.abandon)
     if stop_with_stdin:
-        at_end_of_stdin(partial(scheduler.abort, "the process that started the scheduler is gone"))
+        gone = partial(scheduler.abort, "the process that started the scheduler is gone")
+        # Where that process was a site too, its connections' end names it.
+        at_end_of_stdin(partial(loop.call_later, _NAMED_FIRST_S, gone))
     listening(await scheduler.listen(listen))
     console.listening()
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import socket
@@ -26,6 +27,7 @@ from anabranch.net.errors import NetError, RunAborted
 BackendOptions: Any = c10d.Backend.Options
 _VARIABLE = "ANABRANCH_{}"
 _ONE_MACHINE_BPS = 1e10  # of links within it, which all are alike
+_SILENCE_S = 10.0  # ranks hold the interpreter's lock in long calls of C code, and are not gone
 _END_S = 10.0  # for a scheduler to end by itself
 
 
@@ -94,6 +96,8 @@ class Options(BackendOptions):  # type: ignore[misc]
             raise ValueError(
                 f"$ANABRANCH_SWITCH_INTERVAL_S is {interval!r}, must be a number of seconds"
             ) from None
+        if given_s is not None and not 0 < given_s < math.inf:
+            raise ValueError(f"$ANABRANCH_SWITCH_INTERVAL_S is {interval!r}, must be > 0")
         self.switch_interval_s = given_s if switch_interval_s is None else switch_interval_s
 
 
@@ -351,6 +355,7 @@ def _scheduler(
     token = options.token or secrets.token_hex(16)
     command = [sys.executable, "-m", "anabranch", "scheduler", "--stop-with-stdin"]
     command += ["--listen", addresses.show((host, 0)), "--least-sites", str(len(names))]
+    command += ["--silence", str(_SILENCE_S)]
     if options.overlay is not None:
         command += ["--overlay", options.overlay, *["--keep-plan"][: options.keep_plan]]
     else:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import mmap
 import os
+import secrets
 import tempfile
 import threading
 from collections.abc import Callable
@@ -28,6 +29,7 @@ import torch
 
 from anabranch.group import Group
 from anabranch.net.errors import RunAborted
+from anabranch.site.collectives import ExchangeError
 
 _SHARED = Path("/dev/shm")
 _DTYPES = {str(each): each for each in (torch.float32, torch.float16, torch.bfloat16)}
@@ -69,8 +71,8 @@ class Shared:
         self._makes = threading.Lock()  # channels, which takes until all sites do
         self._lock = threading.Lock()
         self._served: list[threading.Thread] = []
-        folder = tempfile.mkdtemp(prefix="anabranch-")
-        self.address = str(Path(folder, "site"))
+        # In the kernel alone: no file stays where this process is killed.
+        self.address = f"\0anabranch-{secrets.token_hex(8)}"
         self._listener = Listener(self.address, "AF_UNIX", authkey=token.encode())
         self._is_over = False
         self._accepts = threading.Thread(target=self._accept, name="anabranch ranks", daemon=True)
@@ -112,8 +114,6 @@ class Shared:
             thread.join()
         self._is_over = True
         self._listener.close()
-        Path(self.address).unlink(missing_ok=True)
-        Path(self.address).parent.rmdir()
         self.group.close()
 
 
@@ -125,6 +125,7 @@ class _Rank:
         self._connection = connection
         self._lock = threading.Lock()
         self._memory: dict[str, _Memory] = {}
+        self._name = "another rank"
 
     def run(self) -> None:
         """Carry out its calls, in its order, until it leaves."""
@@ -133,7 +134,7 @@ class _Rank:
                 try:
                     said = msgspec.msgpack.decode(self._connection.recv_bytes())
                 except (EOFError, OSError):
-                    self._shared.fail(RunAborted("another rank of this site is gone"))
+                    self._shared.fail(RunAborted(f"{self._name}, of this site, is gone"))
                     return
                 if said is None:
                     return
@@ -145,7 +146,7 @@ class _Rank:
                     self._answer(number, None, error)
 
     def _answer(self, number: int, value: Any, error: BaseException | None) -> None:
-        said = None if error is None else f"{type(error).__name__}: {error}"
+        said = None if error is None else [type(error).__name__, str(error)]
         with self._lock:
             try:
                 self._connection.send_bytes(msgspec.msgpack.encode([number, value, said]))
@@ -156,9 +157,11 @@ class _Rank:
         memory = self._memory.get(path)
         if memory is None:
             memory = self._memory[path] = _Memory(Path(path), size_bytes)
+            memory.path.unlink()  # both have it: nothing stays where one is killed
         return memory.tensor(_DTYPES[dtype], elements)
 
-    def _open(self, answer: Any, group: Group) -> None:
+    def _open(self, answer: Any, group: Group, name: str) -> None:
+        self._name = name
         answer(None, None)
 
     def _all_reduce(self, answer: Any, group: Group, how: dict[str, Any], *place: Any) -> None:
@@ -201,9 +204,10 @@ class Part:
     def __init__(self, address: str, token: str, channel: int) -> None:
         try:
             connection = Client(address, "AF_UNIX", authkey=token.encode())
-        except FileNotFoundError:
+        except ConnectionRefusedError:
             raise ValueError(
-                "ranks of one site are on several machines; give each machine a site of its own"
+                "the rank that joined for this site is not on this machine, or gone; give each "
+                "machine a site of its own"
             ) from None
         self._connection = connection
         self._channel = channel
@@ -214,7 +218,7 @@ class Part:
         self._is_over = False
         self._reads = threading.Thread(target=self._read, name="anabranch site", daemon=True)
         self._reads.start()
-        self._call("open").result()
+        self._call("open", f"rank {os.environ.get('RANK', os.getpid())}").result()
 
     def _read(self) -> None:
         while True:
@@ -227,7 +231,7 @@ class Part:
             if error is None:
                 future.set_result(value)
             else:
-                future.set_exception(RunAborted(error))
+                future.set_exception(_error_of(*error))
         with self._lock:
             self._is_over, under_way = True, [*self._under_way.values()]
         for future in under_way:
@@ -252,7 +256,11 @@ class Part:
         elements = sum(each.numel() for each in tensors)
         memory = self._take(elements * dtype.itemsize)
         whole = memory.tensor(dtype, elements)
-        _copy(tensors, whole, out=False)
+        try:
+            _copy(tensors, whole, out=False)
+        except Exception:
+            self._put(memory, is_mapped=False)
+            raise
         place = str(memory.path), memory.size_bytes, str(dtype), elements
         return _Handle(
             self._call(what, argument, *place), tensors, whole, partial(self._put, memory)
@@ -267,9 +275,12 @@ class Part:
                 return found
         return _Memory.make(size_bytes)
 
-    def _put(self, memory: _Memory) -> None:
-        with self._lock:
-            self._memory.append(memory)
+    def _put(self, memory: _Memory, is_mapped: bool) -> None:
+        """Let another call use memory; where the other rank has not mapped it, it is given up."""
+        memory.path.unlink(missing_ok=True)
+        if is_mapped:
+            with self._lock:
+                self._memory.append(memory)
 
     def all_reduce(
         self,
@@ -303,8 +314,13 @@ class Part:
                 self._connection.send_bytes(msgspec.msgpack.encode(None))
         self._reads.join()
         self._connection.close()
-        for memory in self._memory:
-            memory.path.unlink(missing_ok=True)
+
+
+def _error_of(kind: str, text: str) -> Exception:
+    """Return an error as the rank that joined had it."""
+    if kind == "ExchangeError":
+        return ExchangeError(text)
+    return RunAborted(text if kind == "RunAborted" else f"{kind}: {text}")
 
 
 class _Handle:
@@ -315,7 +331,7 @@ class _Handle:
         future: Future[Any],
         tensors: list[torch.Tensor],
         whole: torch.Tensor,
-        put: Callable[[], None],
+        put: Callable[[bool], None],
     ) -> None:
         self._future = future
         self._tensors = tensors
@@ -324,11 +340,14 @@ class _Handle:
         self._finished = False
 
     def wait(self) -> None:
-        self._future.result()
+        error = self._future.exception()
         if not self._finished:
             self._finished = True
-            _copy(self._tensors, self._whole, out=True)
-            self._put()
+            if error is None:
+                _copy(self._tensors, self._whole, out=True)
+            self._put(error is None)
+        if error is not None:
+            raise error
 
     def on_done(self, call: Callable[[Any], None]) -> None:
         self._future.add_done_callback(lambda _: call(self))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import nullcontext
 from datetime import timedelta
 from types import FunctionType
@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from anabranch.group import Handle
+from anabranch.net.errors import RunAborted
 
 _cuda: Any = torch.cuda
 _here = threading.local()  # has `calls_back` in a thread that runs futures' callbacks just now
@@ -35,6 +36,19 @@ def check_may_begin() -> None:
             "a collective is called in a callback of a future, so ranks would call collectives in "
             "different orders; for a comm hook that does so, as torch's powerSGD_hook, register "
             "anabranch.interop.ddp_hooks.InOrder(powerSGD_hook, state)"
+        )
+
+
+def check_may_wait() -> None:
+    """Check that this is no callback of a future: the group's thread would wait for itself.
+
+    Raises:
+        RuntimeError: it is; says what to do.
+    """
+    if getattr(_here, "calls_back", False):
+        raise RuntimeError(
+            "a work is waited for in a callback of a future, which runs in the thread that carries "
+            "it; chain to its get_future() instead"
         )
 
 
@@ -81,21 +95,23 @@ class Work(dist.Work):
         self._settle((False, error))
 
     def _settle(self, result: tuple[bool, Any]) -> None:
+        self._is_done.set()
         _here.calls_back = True
         try:
             self._base.set_result(result)
         finally:
             _here.calls_back = False
-        self._is_done.set()
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Return once the tensors hold the result.
 
         Raises:
-            RuntimeError: it is not done in time.
+            RuntimeError: it is not done in time, or this is a callback of a future.
             ExchangeError, RunAborted: as for the group's call.
         """
         limit = timeout if timeout > timedelta(0) else self._timeout
+        if not self._is_done.is_set():
+            check_may_wait()
         if not self._is_done.wait(limit.total_seconds()):
             raise RuntimeError(
                 f"{self._what}: the timeout of {limit.total_seconds():g} s is over: a rank has not "
@@ -239,6 +255,10 @@ def _begin(
                     for tensor, copy in zip(tensors, staged, strict=True):
                         tensor.copy_(copy, non_blocking=True)
                 work.succeed(tensors)
+        except CancelledError:
+            work.fail(
+                RunAborted("this rank has left the group, or another rank of its site is gone")
+            )
         except Exception as error:
             work.fail(error)
 

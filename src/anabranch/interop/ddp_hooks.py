@@ -21,6 +21,7 @@ from torch.futures import Future
 from anabranch.interop._works import Begun, Work
 from anabranch.interop.torch_backend import backend_of
 from anabranch.site.arithmetic import MOST_INTEGER
+from anabranch.site.reduction import weight_of
 
 __all__ = ["InOrder", "Int8", "Mean", "TopK", "hook"]
 
@@ -80,6 +81,16 @@ class Mean:
         self._group = backend_of(group)
         self._wire = wire
         self.weight = weight
+
+    @property
+    def weight(self) -> float:
+        """Of this rank's gradients; setting one that cannot be raises a ValueError."""
+        return self._weight
+
+    @weight.setter
+    def weight(self, weight: float) -> None:
+        # Here and not in the exchange, to which the others would have come.
+        self._weight = weight_of(float(weight))
 
     def start(self, bucket: Any) -> Any:
         """See :class:`State`."""
@@ -154,7 +165,8 @@ class TopK:
 
     Of gradient plus residual each site sends the elements of the largest absolute values, as they
     are, in float32; the rest is the new residual, so nothing is rounded. Sites' elements are added
-    in the order of ranks, whatever the plan. NaN counts as the largest, and is sent.
+    in the order of ranks, whatever the plan. NaN counts as the largest, and is sent; where a bucket
+    has an infinity or NaN, its residual stays as it was.
 
     Each site receives all others' elements: ``8 * share * sites`` bytes an element of the model.
     Residuals take a float32 for each parameter, and are in no checkpoint.
@@ -178,8 +190,9 @@ class TopK:
         residual = self._residuals.of(bucket.parameters())
         values = buffer.float() + residual
         mine = selected(values, max(1, round(self._share * len(values))))
-        residual.copy_(values)
-        residual[_indices(mine)] = 0.0
+        if bool(values.isfinite().all()):  # else the next step would bring it again
+            residual.copy_(values)
+            residual[_indices(mine)] = 0.0
         letters = [mine if each == rank else torch.empty_like(mine) for each in range(len(names))]
 
         def from_site(name: str) -> Callable[[list[torch.Tensor]], Begun]:

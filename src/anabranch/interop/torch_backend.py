@@ -101,6 +101,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         if op == "mean" and any(map(_is_whole, given)):
             return self._mean_of_whole(given, opts)
         if op is None or not all(map(_is_exchanged, given)):
+            check_may_begin()
             return self._inner.allreduce(tensors, *_if_given(opts), **other)
         if not sum(each.numel() for each in given):
             return self._nothing("all_reduce", given)
@@ -125,6 +126,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         """As ``allreduce``, of several tensors in one exchange."""
         alike = len({each.dtype for each in tensors}) == 1 and all(map(_is_exchanged, tensors))
         if not alike or _op(opts) is None:
+            check_may_begin()
             return self._inner.allreduce_coalesced(tensors, *_if_given(opts))
         return self.allreduce(tensors, opts)
 
@@ -135,6 +137,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         if root is None:
             root = opts.rootRank
         if any(each.layout != torch.strided for each in given):
+            check_may_begin()
             return self._inner.broadcast(tensors, *_if_given(opts), **other)
         if not sum(each.numel() for each in given):
             return self._nothing("broadcast", given)
@@ -161,8 +164,11 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
             or tensor.layout != torch.strided
             or tensor.numel() * tensor.element_size() > _SMALL_BYTES
         ):
+            check_may_begin()
             return self._inner.allgather(output_tensors, input_tensors, *_if_given(opts))
         outputs = output_tensors[0] if isinstance(output_tensors[0], list) else output_tensors
+        if len(outputs) != self.size():
+            raise ValueError(f"all_gather into {len(outputs)} tensors from {self.size()} ranks")
         for output in outputs:
             if output.dtype != tensor.dtype or output.numel() != tensor.numel():
                 raise ValueError(
@@ -302,6 +308,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
 
 def _elsewhere(name: str) -> Callable[..., Any]:
     def call(self: AnabranchProcessGroup, *given: Any, **named: Any) -> Any:
+        check_may_begin()
         return getattr(self._inner, name)(*given, **named)
 
     call.__name__ = name
