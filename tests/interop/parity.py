@@ -24,6 +24,7 @@ from tests.interop.ranks import run_ranks
 SAMPLES = 4  # of each rank in a step
 WIDE = 64
 RATE = 0.05
+LIMIT_S = 1800.0  # of one process group: longer is a hang
 WAYS: dict[str, dict[str, Any]] = {
     "default": {},
     "small buckets": {"bucket_cap_mb": 0.01},
@@ -188,13 +189,13 @@ def main(repetitions: int, steps: int) -> None:
     wanted = {way: alone(way, 3, steps) for way in WAYS}
     for repetition in range(repetitions):
         begun_s = time.perf_counter()
-        found = run_ranks(ddp_ways, 3, [*WAYS], steps)
+        found = run_ranks(ddp_ways, 3, [*WAYS], steps, limit_s=LIMIT_S)
         for way in WAYS:
             far = compare([each[way] for each in found], wanted[way])
             _report(f"{repetition}: DDP, {way}", far, begun_s)
         for hooked in (False, True):
             begun_s = time.perf_counter()
-            whole = run_ranks(hsdp, 4, steps, hooked, backend="gloo")
+            whole = run_ranks(hsdp, 4, steps, hooked, backend="gloo", limit_s=LIMIT_S)
             far = compare(whole, alone("default", 4, steps))
             _report(
                 f"{repetition}: HSDP, {'by a hook' if hooked else 'of two meshes'}", far, begun_s

@@ -19,6 +19,7 @@ def run_ranks(
     *arguments: Any,
     backend: str = "anabranch",
     environment: Mapping[str, str] | None = None,
+    limit_s: float = _LIMIT_S,
 ) -> list[Any]:
     """Return what ``function(*arguments)`` returns at each rank, with a process group made.
 
@@ -28,6 +29,7 @@ def run_ranks(
         arguments: for all ranks alike.
         backend: of the process group.
         environment: variables of all ranks; a value may hold ``{rank}``.
+        limit_s: how long they may take.
 
     Raises:
         AssertionError: it raised at a rank; with its traceback.
@@ -56,7 +58,7 @@ def run_ranks(
             pipes.append(ours)
         told = []
         for rank, pipe in enumerate(pipes):
-            assert pipe.poll(_LIMIT_S), f"rank {rank} has not ended"
+            assert pipe.poll(limit_s), f"rank {rank} has not ended"
             try:
                 told.append(pickle.loads(pipe.recv_bytes()))
             except EOFError:
