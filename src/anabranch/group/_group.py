@@ -830,7 +830,10 @@ class _Member:
             kept_elements=settings.under_way_bytes // 4,
         )
         elements = 0 if served is None else len(served.model)
-        await self.agent.start(transport, lanes, self.meter, served, elements)
+        try:
+            await self.agent.start(transport, lanes, self.meter, served, elements)
+        except RoundsOver:
+            raise RunAborted("the group has ended, before it let this site in") from None
         self._started = True
 
     @cached_property

@@ -34,6 +34,7 @@ from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.agent import SiteAgent, Transport
 from anabranch.site.arithmetic import Flat
 from anabranch.site.collectives import ExchangeError
+from anabranch.site.control import RoundsOver
 from anabranch.site.terms import Op, Terms, Wire
 
 _TOKEN = "explored"
@@ -388,7 +389,7 @@ async def _run(
                         ready.set()
                 else:
                     first = 1 + await _enter(case, agent, site, life, ended[site], wrong)
-            except NetError:
+            except (NetError, RoundsOver):
                 if not life and not case.is_late(site):
                     raise
             else:
