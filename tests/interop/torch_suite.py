@@ -23,6 +23,8 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch.testing._internal.distributed import distributed_test  # noqa: E402
 
+import anabranch.interop.torch_backend  # noqa: E402, F401  # once, and not in each forked rank
+
 _MAKE = dist.init_process_group
 _PART = dist.new_group
 
