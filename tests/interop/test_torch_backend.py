@@ -192,7 +192,7 @@ def test_a_rank_that_dies_ends_the_others_by_name():
         ({"ANABRANCH_OVERLAY": "internet2-9"}, "has 9 sites and there are 2 ranks"),
         ({"ANABRANCH_OVERLAY": "nowhere.toml"}, "overlay nowhere.toml"),
         ({"ANABRANCH_SITE": "paris"}, "ranks 0 and 1 both say that they are site 'paris'"),
-        ({"ANABRANCH_INSECURE": "yes"}, "must be 0 or 1"),
+        ({"ANABRANCH_INSECURE": "yes"}, "give 1 or 0"),
         ({"ANABRANCH_SCHEDULER": "127.0.0.1:1"}, "set $ANABRANCH_TOKEN to its own"),
         ({"ANABRANCH_ROUTE": "round"}, "before it listened"),
     ],

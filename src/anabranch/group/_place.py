@@ -96,7 +96,7 @@ def find(
         port=_port(said(PORT_VARIABLE)) if port is None else port,
         advertise=own_advertise,
         tls=tls or said(TLS_VARIABLE),
-        insecure=insecure or _flag(said(INSECURE_VARIABLE)),
+        insecure=insecure or flag(environment, INSECURE_VARIABLE),
     )
 
 
@@ -136,9 +136,15 @@ def _port(text: str | None) -> int:
     return int(text)
 
 
-def _flag(text: str | None) -> bool:
-    if text is None or text in ("0", "false"):
+def flag(environment: Mapping[str, str], variable: str) -> bool:
+    """Return whether a variable is set to 1.
+
+    Raises:
+        ValueError: it is neither that nor 0.
+    """
+    text = environment.get(variable) or "0"
+    if text in ("0", "false"):
         return False
     if text not in ("1", "true"):
-        raise ValueError(f"${INSECURE_VARIABLE} is {text!r}; give 1 or 0")
+        raise ValueError(f"${variable} is {text!r}; give 1 or 0")
     return True

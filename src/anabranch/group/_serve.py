@@ -355,7 +355,7 @@ def serve(
             if has_waited:
                 say(Line("took_over", "the other scheduler is gone: this one goes on"))
         if log_path is not None and journal is not None and log_path.exists():
-            log_path = _next_free(log_path)  # the one before has its own, up to where it stopped
+            log_path = next_free(log_path)  # the one before has its own, up to where it stopped
             say(Line("log", f"events go to {log_path}", fields={"log": str(log_path)}))
         log = None if log_path is None else stack.enter_context(EventLog.create(log_path))
         asyncio.run(
@@ -424,7 +424,7 @@ async def _serve(
         await scheduler.close()
 
 
-def _next_free(path: Path) -> Path:
+def next_free(path: Path) -> Path:
     """Return this path, or with the first number behind its name that no file has."""
     number, free = 1, path
     while free.exists():

@@ -20,6 +20,8 @@ import msgspec
 from torch._C import _distributed_c10d as c10d
 
 from anabranch.group import Group, join
+from anabranch.group._place import flag
+from anabranch.group._serve import next_free
 from anabranch.interop._sharing import Part, Shared
 from anabranch.net import addresses
 from anabranch.net.errors import NetError, RunAborted
@@ -106,11 +108,7 @@ def _given(name: str, value: str | None) -> str | None:
 
 
 def _said(name: str, value: bool | None) -> bool:
-    """Return a switch's value, which is 0 or 1 in the environment."""
-    said = _given(name, None) or "0"
-    if said not in ("0", "1"):
-        raise ValueError(f"$ANABRANCH_{name.upper()} is {said!r}, must be 0 or 1")
-    return said == "1" if value is None else value
+    return flag(os.environ, _VARIABLE.format(name.upper())) if value is None else value
 
 
 @dataclass(frozen=True)
@@ -357,7 +355,7 @@ def _scheduler(
     command += ["--listen", addresses.show((host, 0)), "--least-sites", str(len(names))]
     command += ["--silence", str(_SILENCE_S)]
     if options.overlay is not None:
-        command += ["--overlay", options.overlay, *["--keep-plan"][: options.keep_plan]]
+        command += ["--overlay", options.overlay, *(["--keep-plan"] if options.keep_plan else [])]
     else:
         command += ["--sites", ",".join(names)]
         if addresses.is_loopback(host):
@@ -365,7 +363,7 @@ def _scheduler(
     if options.route is not None:
         command += ["--route", options.route]
     if options.log is not None:
-        command += ["--log", str(_free(Path(options.log)))]
+        command += ["--log", str(next_free(Path(options.log)))]
     if options.tls is not None:
         command += ["--tls", str(Path(options.tls).parent / "scheduler")]
     elif options.insecure:
@@ -388,15 +386,6 @@ def _scheduler(
             "printed says why"
         )
     return process, [address, token, ""]
-
-
-def _free(path: Path) -> Path:
-    """Return this path, or one with a number behind its name that no file has."""
-    number, free = 1, path
-    while free.exists():
-        number += 1
-        free = path.with_stem(f"{path.stem}-{number}")
-    return free
 
 
 def reached_at(store: Any) -> str:

@@ -361,7 +361,7 @@ class _SimulatedWorld:
     async def pause(self, seconds: float) -> None:
         if not self._is_over:
             self._pausing = up = self._loop.create_future()
-            # A run that stands still is at a deadlock, whoever tries to come back to it.
+            # A run that stands still is at a deadlock, also while a site tries to come back to it.
             self._loop.at_unless_idle(self._loop.time() + seconds, _settle, up)
             await up
             await self._host.awake()
