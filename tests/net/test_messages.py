@@ -15,6 +15,7 @@ from anabranch.net.messages import (
     Abandon,
     Abort,
     Admitted,
+    Agreed,
     AnyMessage,
     Awaited,
     Called,
@@ -75,6 +76,7 @@ EXAMPLES: list[Message] = [
     Came(3, 7, 1),
     Abandon(7),
     EpochChanged(2, (3, 5), 7, 2),
+    Agreed(((3, 7), (5, 2)), (0.5, -1.0), (2.0, 3.0), 1.5),
     Reform("{}", (8, 3)),
     Reformed(4),
     Rejoined(3, 1, "127.0.0.1", 4711),
@@ -133,7 +135,7 @@ def test_a_change_of_the_messages_comes_with_another_wire_version() -> None:
     """Releases that speak differently must know: raise WIRE_VERSION, then write both down here."""
     schema = json.dumps(without_prose(msgspec.json.schema(AnyMessage)), sort_keys=True)
     digest = hashlib.sha256(schema.encode()).hexdigest()[:16]
-    assert (WIRE_VERSION, digest) == (13, "12fa666f8962b3e0")
+    assert (WIRE_VERSION, digest) == (14, "c08a8689f3328a1f")
 
 
 def without_prose(schema: Any) -> Any:
@@ -161,6 +163,7 @@ def test_every_message_survives_the_wire(message: Message) -> None:
         ["Gather", 0, 1, "text"],
         ["Grant", 0, 3, 41, 1, ""],
         ["EpochChanged", 2, 3, 7],
+        ["Agreed", [[3, 7]], [0.5], "none", 1.0],
         ["Hello", "secret", 1, 2],
         ["Nonsense"],
         [],

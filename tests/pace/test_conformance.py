@@ -8,7 +8,19 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from anabranch.pace import PACES, Asp, Bsp, Pace, R2sp, Safa, Ssp, Waves
+from anabranch.pace import (
+    PACES,
+    Asp,
+    Bsp,
+    FedAvg,
+    FedBuff,
+    FlR2sp,
+    Pace,
+    R2sp,
+    Safa,
+    Ssp,
+    Waves,
+)
 from tests.pace.world import Story, Takes, live
 
 EACH: list[Pace] = [
@@ -21,6 +33,16 @@ EACH: list[Pace] = [
     ),
     *(R2sp(relaxation=relaxation) for relaxation in (0.8, 0.0, 1.0)),
     *(Waves(staleness_cost=cost) for cost in (0.1, 0.0, 1.0)),
+    FlR2sp(groups=3),
+    FlR2sp(groups=8, fraction=0.5, relaxation=0.5, collects="turn"),
+    FlR2sp(groups=1, fraction=1.0),
+    FlR2sp(groups=3, grouping="delay", regroup_every=2),
+    FlR2sp(groups=2, give_up_after=1),
+    FedAvg(),
+    FedAvg(fraction=0.5, give_up_after=1),
+    FedAvg(sample=0.5, fraction=0.75),
+    FedBuff(size=3),
+    FedBuff(size=1, share=0.6),
 ]
 paces = pytest.mark.parametrize("pace", EACH, ids=str)
 SEEDS = 30

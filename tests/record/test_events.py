@@ -39,9 +39,10 @@ from anabranch.record import (
     UpdateApplied,
     UpdateCame,
     UpdateDiscarded,
+    UpdateJudged,
     WorkerWent,
 )
-from anabranch.record.events import decode, encode, kind_of
+from anabranch.record.events import ClientBarred, ClientReadmitted, decode, encode, kind_of
 
 STARTED = RunStarted(
     at_s=0.0,
@@ -97,6 +98,9 @@ ONE_OF_EACH: list[Event] = [
     UpdateCame(at_s=2.5, site=1, update=3),
     UpdateApplied(at_s=2.5, site=1, update=3, version=7, missed=2),
     UpdateDiscarded(at_s=2.5, site=1, update=3),
+    UpdateJudged(at_s=2.5, site=1, update=3, cosine=0.25),
+    ClientBarred(at_s=2.5, client=17),
+    ClientReadmitted(at_s=7.5, client=17),
     PaceLooked(at_s=2.5),
     MessageRefused(at_s=2.0, site=0, sender=None, error="DuplicateMessage", detail='chunk "3"'),
     SiteInStep(at_s=1.5, site=1, kept=2, why="its program does not catch up"),

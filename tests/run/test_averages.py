@@ -161,7 +161,11 @@ def test_processes_average_as_the_simulation_does(tmp_path: Path) -> None:
     ("more", "said"),
     [
         ("average = {delay = 2}", "average: gradients are exchanged in every step"),
-        ('period = {kind = "every", steps = 4}\npace = {kind = "asp"}', "period.kind: "),
+        ('period = {kind = "moved", by = 0.1}\npace = {kind = "asp"}', "period.kind: "),
+        (
+            'period = {kind = "every", steps = 4}\naverage = {delay = 2}\npace = {kind = "asp"}',
+            "average: where the model is served, steps wait for the whole model",
+        ),
         (
             'period = {kind = "every", steps = 4}\naverage = {fragments = 3}',
             "average.fragments: each of 3 fragments",

@@ -7,7 +7,14 @@ it, which nothing stretches.
 """
 
 from anabranch.fleet._compute import Compute, ComputeModel, SiteCompute
-from anabranch.fleet._distributions import Constant, Distribution, Exponential, Lognormal, Uniform
+from anabranch.fleet._distributions import (
+    Constant,
+    Distribution,
+    Exponential,
+    Lognormal,
+    Uniform,
+    drawn_share,
+)
 from anabranch.fleet._errors import ComputeError
 from anabranch.fleet._slowdowns import STEADY, Slowdowns
 from anabranch.fleet._speeds import uneven_samples_per_s
@@ -24,5 +31,6 @@ __all__ = [
     "SiteCompute",
     "Slowdowns",
     "Uniform",
+    "drawn_share",
     "uneven_samples_per_s",
 ]

@@ -84,9 +84,20 @@ class Trainer:
         self.flat = FlatModel(model)
         self.steps = 0
         self._task = task
+        self._sampling = sampling
         self._draws = sampling.start(shard, task.train_labels[shard].numpy(), drawing)
         self._batch_size = batch_size
         self._update = optimiser.start(self.flat.parameters.size)
+
+    def train_on(self, shard: npt.NDArray[np.int64], seed: int) -> None:
+        """Draw from another shard from now on.
+
+        Args:
+            shard: indices of its training samples, shape (n,), n >= 1.
+            seed: of its draws, and of dropout.
+        """
+        drawing, self._dropout = np.random.default_rng(seed).spawn(2)
+        self._draws = self._sampling.start(shard, self._task.train_labels[shard].numpy(), drawing)
 
     def compute_gradients(self, batch_size: int | None = None) -> float:
         """Fill ``flat.gradients`` from the next batch and return its mean loss.

@@ -10,11 +10,21 @@ from anabranch.merge._merge import Merge, UpdateFacts
 from anabranch.merge.data_size import DataSize
 from anabranch.merge.fairness import Fairness
 from anabranch.merge.mean import Mean
+from anabranch.merge.outliers import Judge, OutlierFilter, cosine
 from anabranch.merge.product import Factor, Product
+from anabranch.merge.robust import Krum, Median, TrimmedMean
 from anabranch.merge.staleness import Staleness
 
-AnyMerge = Factor | Product
+Robust = TrimmedMean | Median | Krum
+AnyMerge = Factor | Product | Robust
 MERGES: tuple[type[AnyMerge], ...] = _get_args(AnyMerge)
+
+
+def filter_of(merge: AnyMerge) -> OutlierFilter | None:
+    """Return the outlier filter of a rule, or of a product; None if it has none."""
+    rules = merge.of if isinstance(merge, Product) else (merge,)
+    return next((rule for rule in rules if isinstance(rule, OutlierFilter)), None)
+
 
 __all__ = [
     "MERGES",
@@ -22,9 +32,17 @@ __all__ = [
     "DataSize",
     "Factor",
     "Fairness",
+    "Judge",
+    "Krum",
     "Mean",
+    "Median",
     "Merge",
+    "OutlierFilter",
     "Product",
+    "Robust",
     "Staleness",
+    "TrimmedMean",
     "UpdateFacts",
+    "cosine",
+    "filter_of",
 ]

@@ -9,19 +9,20 @@ from anabranch.merge._merge import UpdateFacts
 from anabranch.merge.data_size import DataSize
 from anabranch.merge.fairness import Fairness
 from anabranch.merge.mean import Mean
+from anabranch.merge.outliers import OutlierFilter
 from anabranch.merge.staleness import Staleness
 
-Factor = Mean | DataSize | Staleness | Fairness
+Factor = Mean | DataSize | Staleness | Fairness | OutlierFilter
 
 
 class Product(Table, frozen=True, kw_only=True, tag_field="kind", tag="product"):
     """An update weighs the product of what several rules say.
 
     Args:
-        of: the rules, at least one; their order changes no bit.
+        of: the rules, at least one; their order changes no bit. At most one is an outlier filter.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is none, or several filters.
     """
 
     of: tuple[Factor, ...]
@@ -29,6 +30,8 @@ class Product(Table, frozen=True, kw_only=True, tag_field="kind", tag="product")
     def __post_init__(self) -> None:
         if not self.of:
             raise ValueError('a product of no rules; give one or more, or take kind = "mean"')
+        if sum(isinstance(rule, OutlierFilter) for rule in self.of) > 1:
+            raise ValueError("a product of several outlier filters; leave one")
 
     @property
     def weighs_data(self) -> bool:

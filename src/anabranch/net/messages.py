@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 13
+WIRE_VERSION = 14
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -701,12 +701,13 @@ class Proceed(Message, frozen=True):
     """To a worker: compute this update, on a batch of so many samples.
 
     (R²SP's Permission-to-Proceed.) ``pulls`` says whether the model comes for it; otherwise it is
-    computed on the one that is there.
+    computed on the one that is there. ``client`` is for whom, where a worker stands for many.
     """
 
     update: int
     samples: int
     pulls: bool
+    client: int | None = None
 
 
 class Abandon(Message, frozen=True):
@@ -745,12 +746,33 @@ class Advance(Message, frozen=True):
         discard: updates that never will.
         pulls: who gets the model as it then is, as (worker, the update it will compute).
         factors: for each update that is applied, what its step is multiplied by; empty for 1.
+        share: how far the step goes to the mean of its updates; None for their weights' part of all
+            workers'.
+        deprecated: workers whose update under way is given up, as its model is too old.
     """
 
     apply: tuple[tuple[int, int], ...]
     discard: tuple[tuple[int, int], ...]
     pulls: tuple[tuple[int, int], ...]
     factors: tuple[float, ...] = ()
+    share: float | None = None
+    deprecated: tuple[int, ...] = ()
+
+
+class Agreed(Message, frozen=True):
+    """From a server: how far a step's updates agree with their mean, in its part of the model.
+
+    Attributes:
+        updates: those of the step, as (worker, update).
+        dots: of each with the mean.
+        squared_norms: of each.
+        squared_norm: of the mean.
+    """
+
+    updates: tuple[tuple[int, int], ...]
+    dots: tuple[float, ...]
+    squared_norms: tuple[float, ...]
+    squared_norm: float
 
 
 class EpochChanged(Message, frozen=True):
@@ -976,6 +998,7 @@ AnyMessage = (
     | Came
     | Advance
     | EpochChanged
+    | Agreed
     | Reform
     | Reformed
     | NoMoreRounds

@@ -9,6 +9,9 @@ from typing import get_args as _get_args
 from anabranch.pace._pace import Pace, Rule, Step, Update, added_up
 from anabranch.pace.asp import Asp
 from anabranch.pace.bsp import Bsp
+from anabranch.pace.fed_avg import FedAvg
+from anabranch.pace.fed_buff import FedBuff
+from anabranch.pace.fl_r2sp import FlR2sp
 from anabranch.pace.ledger import Applied, Ledger
 from anabranch.pace.load import AnyLoad, Equal, EqualBatches, Load, Tuned, TunedBatches
 from anabranch.pace.r2sp import R2sp
@@ -16,7 +19,7 @@ from anabranch.pace.safa import Safa
 from anabranch.pace.ssp import Ssp
 from anabranch.pace.waves import Waves
 
-AnyPace = Bsp | Asp | Ssp | Safa | R2sp | Waves
+AnyPace = Bsp | Asp | Ssp | Safa | R2sp | Waves | FlR2sp | FedAvg | FedBuff
 PACES: tuple[type[AnyPace], ...] = _get_args(AnyPace)
 
 __all__ = [
@@ -28,6 +31,9 @@ __all__ = [
     "Bsp",
     "Equal",
     "EqualBatches",
+    "FedAvg",
+    "FedBuff",
+    "FlR2sp",
     "Ledger",
     "Load",
     "Pace",

@@ -32,12 +32,15 @@ class Step:
         discard: updates that will never become part of the model.
         abandon: workers that compute on a model so old that their update will be discarded whenever
             it comes: they stop, push nothing, and ask to go on, which the rule is told as a push.
+        share: how far the model goes to the mean of the updates, in (0, 1]; None for their weights'
+            part of all workers'.
     """
 
     apply: tuple[Update, ...] = ()
     proceed: tuple[int, ...] = ()
     discard: tuple[Update, ...] = ()
     abandon: tuple[int, ...] = ()
+    share: float | None = None
 
 
 class Pace(Protocol):

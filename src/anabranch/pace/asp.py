@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
 
 from anabranch._typed_toml import Table
 from anabranch.pace._pace import NEVER_S, Rule, Step, Workers
 
 
 class Asp(Table, frozen=True, kw_only=True, tag_field="kind", tag="asp"):
-    """No coordination: an update becomes part of the model when it comes, whatever it missed."""
+    """No coordination: an update becomes part of the model when it comes, whatever it missed.
 
+    Args:
+        share: how far each update takes the model, in (0, 1]: the mixing weight of FedAsync (Xie et
+            al., 2019), 0.6 there, which the merge rule ``staleness`` lowers; None for one worker's
+            part of all.
+    """
+
+    share: Annotated[float, Meta(gt=0, le=1)] | None = None
     barrier: ClassVar[bool] = False
 
     def rule(self) -> Rule:
         """See :class:`anabranch.pace.Pace`."""
-        return _Rule()
+        return _Rule(self.share)
 
     def staleness_bound(self, workers: int) -> None:
         """Return None: there is no bound."""
@@ -26,7 +35,8 @@ class _Rule:
 
     due_s = NEVER_S
 
-    def __init__(self) -> None:
+    def __init__(self, share: float | None) -> None:
+        self._share = share
         self._workers = Workers()
 
     def join(self, worker: int, now_s: float) -> tuple[Step, ...]:
@@ -44,7 +54,7 @@ class _Rule:
         """See :class:`anabranch.pace.Rule`."""
         update = self._workers.push(worker)
         self._workers.proceed(worker)
-        return (Step((update,), (worker,)),)
+        return (Step((update,), (worker,), share=self._share),)
 
     def look(self, now_s: float) -> tuple[Step, ...]:
         """See :class:`anabranch.pace.Rule`."""

@@ -37,6 +37,7 @@ from anabranch.record.events import (
     UpdateApplied,
     UpdateCame,
     UpdateDiscarded,
+    UpdateJudged,
     WorkerWent,
 )
 from anabranch.record.log import EventLog, LogError, fingerprint, read_events
@@ -83,6 +84,7 @@ __all__ = [
     "UpdateApplied",
     "UpdateCame",
     "UpdateDiscarded",
+    "UpdateJudged",
     "Wait",
     "WorkerWent",
     "compare",

@@ -198,6 +198,7 @@ class WorkerWent(_Event, frozen=True, kw_only=True):
     site: int
     update: int  # which of its updates it goes on to, from 1
     samples: int  # of its batch
+    client: int | None = None  # that it stands for, where it stands for many
 
 
 class UpdateCame(_Event, frozen=True, kw_only=True):
@@ -223,6 +224,32 @@ class UpdateDiscarded(_Event, frozen=True, kw_only=True):
 
     site: int
     update: int
+
+
+class UpdateJudged(_Event, frozen=True, kw_only=True):
+    """How far an update agreed with the mean of its step, where outliers are filtered.
+
+    ``cosine`` is of the angle between the two.
+    """
+
+    site: int
+    update: int
+    cosine: float
+
+
+class ClientBarred(_Event, frozen=True, kw_only=True):
+    """A client was found to be an outlier: it takes no part until it is readmitted.
+
+    ``client`` is its index among those that are registered, or the site that stands for itself.
+    """
+
+    client: int
+
+
+class ClientReadmitted(_Event, frozen=True, kw_only=True):
+    """A client that was barred takes part again."""
+
+    client: int
 
 
 class PaceLooked(_Event, frozen=True, kw_only=True):
@@ -346,6 +373,9 @@ Event = (
     | UpdateCame
     | UpdateApplied
     | UpdateDiscarded
+    | UpdateJudged
+    | ClientBarred
+    | ClientReadmitted
     | PaceLooked
     | MessageRefused
     | SiteJoined

@@ -54,6 +54,21 @@ class HeldWeights:
 
         return step
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether this site holds all of the model."""
+        return self._servers == [self._site]
+
+    def show(self) -> None:
+        """Let the work's model be as this site holds it, which holds all of it."""
+        assert self.is_whole
+        start = 0
+        held = self._parameters()
+        for place in self._places[self._site]:
+            stop = start + place.stop - place.start
+            self._work.model[place] = held[start:stop]
+            start = stop
+
     def leave(self, path: Path) -> None:
         """Write this site's part beside the final weights; not where it is all there is."""
         if self._site in self._servers and len(self._servers) > 1:

@@ -17,12 +17,15 @@ import msgspec
 
 from anabranch import plan as plans
 from anabranch._typed_toml import tag_of
+from anabranch.cohort import Clients, Registry
 from anabranch.merge import AnyMerge, Mean
 from anabranch.net.errors import PeerError
 from anabranch.overlay import Overlay
 from anabranch.pace import AnyLoad, AnyPace
 from anabranch.plan import Plan
 from anabranch.record.events import (
+    ClientBarred,
+    ClientReadmitted,
     Event,
     GroupsFormed,
     PaceLooked,
@@ -38,6 +41,7 @@ from anabranch.record.events import (
     UpdateApplied,
     UpdateCame,
     UpdateDiscarded,
+    UpdateJudged,
     WorkerWent,
     kind_of,
 )
@@ -53,6 +57,7 @@ from anabranch.scheduler.pacing import (
 
 _Told = (
     ProceedAsked
+    | UpdateJudged
     | UpdateCame
     | PaceLooked
     | SiteLost
@@ -61,7 +66,9 @@ _Told = (
     | GroupsFormed
     | RunStopping
 )
-_Decided = UpdateCame | UpdateApplied | UpdateDiscarded | WorkerWent
+_Decided = (
+    UpdateCame | UpdateApplied | UpdateDiscarded | WorkerWent | ClientBarred | ClientReadmitted
+)
 
 
 class ReplayError(ValueError):
@@ -77,6 +84,8 @@ class _Pacing(msgspec.Struct, frozen=True, kw_only=True):
     workers: list[int]
     ahead: bool = False
     merge: AnyMerge = Mean()
+    clients: Clients | None = None
+    seed: int = 0
 
 
 def encode(scenario: Scenario, overlay: Overlay) -> str:
@@ -88,6 +97,8 @@ def encode(scenario: Scenario, overlay: Overlay) -> str:
         workers=scenario.workers(overlay),
         ahead=scenario.computes_ahead,
         merge=scenario.merge,
+        clients=scenario.clients,
+        seed=scenario.seed,
     )
     return msgspec.json.encode(pacing).decode()
 
@@ -113,6 +124,7 @@ def make_book(pacing_json: str, plan: Plan, updates: int) -> PaceBook:
         int(pacing.ahead),
         [group.workers for group in plan.groups],
         pacing.merge,
+        None if pacing.clients is None else Registry(pacing.clients, pacing.seed),
     )
 
 
@@ -190,6 +202,7 @@ class _Player:
             case (
                 ProceedAsked()
                 | UpdateCame()
+                | UpdateJudged()
                 | PaceLooked()
                 | SiteLost()
                 | SiteJoined()
@@ -201,7 +214,13 @@ class _Player:
                 self._tell(number, event)
                 if isinstance(event, UpdateCame):
                     self._compare(number, event)
-            case UpdateApplied() | UpdateDiscarded() | WorkerWent():
+            case (
+                UpdateApplied()
+                | UpdateDiscarded()
+                | WorkerWent()
+                | ClientBarred()
+                | ClientReadmitted()
+            ):
                 if not self._begun and isinstance(event, WorkerWent):
                     self._begun = True
                     self._decide(self._book.begin(event.at_s), event.at_s)
@@ -227,6 +246,8 @@ class _Player:
                     *(event.site, event.update, event.samples),
                     *(event.compute_s, event.at_s, event.loss),
                 )
+            case UpdateJudged():
+                return book.judged(event.site, event.update, event.cosine, event.at_s)
             case UpdateCame():  # with the last server; the pace hears of none before
                 norms = dict.fromkeys(sorted(self._servers), 0.0)
                 norms[min(norms)] = event.squared_norm or 0.0

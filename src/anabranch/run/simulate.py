@@ -373,11 +373,14 @@ class _SimulatedWorld:
         self._is_over = True
         _settle(self._pausing)
 
-    async def compute(self, step: int, samples: int, do: Callable[[], T], passing: Passing) -> T:
+    async def compute(
+        self, step: int, samples: int, do: Callable[[], T], passing: Passing, client: int | None
+    ) -> T:
         done = do()
         if self._model is not None:
+            who = self._site if client is None else client
             async with passing:
-                await self.machine.work(self._model.work_s(self._site, step, samples))
-                await asyncio.sleep(self._model.added_s(self._site, step))
+                await self.machine.work(self._model.work_s(who, step, samples))
+                await asyncio.sleep(self._model.added_s(who, step))
         await self._host.awake()
         return done

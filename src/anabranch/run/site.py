@@ -7,9 +7,10 @@ is made of the mean. `_rounds` and `_iterate` say in which order they come.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,9 +21,10 @@ import numpy as np
 
 from anabranch import overlay as overlays
 from anabranch import plan as plans
+from anabranch.cohort import Clients
 from anabranch.learn.averaging import bounds
 from anabranch.learn.work import State, check_finite
-from anabranch.merge import UpdateFacts
+from anabranch.merge import Robust, UpdateFacts, filter_of
 from anabranch.net.errors import EndedWithout, LeftOut, LinkError, PeerError, RunAborted
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
@@ -47,7 +49,7 @@ from anabranch.site.collectives import Round
 from anabranch.site.control import RoundsOver
 from anabranch.site.letters import Letters
 from anabranch.site.meter import Meter
-from anabranch.site.partition import Rule
+from anabranch.site.partition import Mixing, Rule
 from anabranch.site.serving import ServedModel
 from anabranch.site.terms import Op, Terms, Wire
 
@@ -114,12 +116,15 @@ class World(Protocol):
             EndedWithout: the run is over.
         """
 
-    async def compute(self, step: int, samples: int, do: Callable[[], T], passing: Passing) -> T:
+    async def compute(
+        self, step: int, samples: int, do: Callable[[], T], passing: Passing, client: int | None
+    ) -> T:
         """Do a step's computing, and let the time pass that it takes.
 
         Args:
             step: counted from 0.
             samples: the step's batch.
+            client: for which client, whose speed then counts; None for this site itself.
             do: what there is to compute.
             passing: in which the time passes; may end it early.
         """
@@ -323,9 +328,15 @@ async def _ready(
             int(ahead),
             assigned.wire,
             scenario.merge.asks_norm,
+            _mixing(scenario),
         )
-    own_share = assigned.share_of(site, workers) if scenario.merge.weighs_data else 1.0
-    held_samples = assigned.held[site] if assigned.held else 0
+    own_share, held_samples = 1.0, 0
+    if scenario.clients is not None:
+        held_samples = 1  # clients push with what they weigh
+    elif assigned.held:
+        held_samples = assigned.held[site]
+    if scenario.merge.weighs_data and scenario.clients is None:
+        own_share = assigned.share_of(site, workers)
     gossips = None
     if scenario.gossip is not None and steps is not None:
         gossips = _gossips(scenario.gossip, scenario, steps, assigned, site, own_share)
@@ -350,14 +361,29 @@ async def _ready(
             events.LabelsHeld(at_s=event_buffer.now_s(), site=site, samples=held_labels)
         )
         event_buffer.report()  # known even if the site dies
-    evaluator = workers[0] if scenario.is_served else 0
+    evaluator = 0
+    if scenario.is_served:  # a server, if one holds all of the model and has nothing else to do
+        holders = {tree.root for tree in plans.loads(welcome.plan_json).trees}
+        alone = len(holders) == 1 and not holders & {*workers}
+        evaluator = min(holders) if alone else workers[0]
     weights = files.weights if assigned.learns else None
     return _Site(
         *(world, agent, event_buffer, assigned, keeper, weights, partition, site, names, evaluator),
-        own_share,
+        len(workers),
+        *(own_share, scenario.merge.weighs_data, scenario.clients, scenario.seed),
         steps,
         Attendance(len(names), _window(scenario)),
         past.handing_on,
+    )
+
+
+def _mixing(scenario: Scenario) -> Mixing:
+    """Return what a step of a served model makes of its updates."""
+    merge = scenario.merge
+    return Mixing(
+        "updates" if scenario.serve is None else scenario.serve.mixes,
+        merge.combine if isinstance(merge, Robust) else None,
+        filter_of(merge) is not None,
     )
 
 
@@ -402,7 +428,11 @@ class _Site:
     index: int
     names: list[str]  # of all sites
     evaluator: int  # one site evaluates, since the model is the same everywhere
+    workers: int  # how many compute
     share: float  # what its gradient weighs beside others'; 1 on the mean
+    weighs_data: bool
+    clients: Clients | None  # that it stands for, one at a time
+    seed: int
     steps: LocalWork | None  # where sites make steps of their own between averages
     attendance: Attendance
     handing_on: set[asyncio.Task[None]]  # of the state, while others go on
@@ -479,13 +509,15 @@ class _Site:
             work = self.assigned.work
             work.load_state_dict({**work.state_dict(), **shared})
 
-    async def local_step(self, step: int, samples: int, passing: Passing) -> _Step:
+    async def local_step(
+        self, step: int, samples: int, passing: Passing, client: int | None = None
+    ) -> _Step:
         """Compute this site's contribution into the buffer.
 
         Args:
             step: counted from 0.
             samples: of the batch.
-            passing: see :meth:`World.compute`.
+            passing, client: see :meth:`World.compute`.
 
         Raises:
             DivergedError: what it computed is not finite: it would spoil everybody's.
@@ -500,8 +532,9 @@ class _Site:
                 check_finite(work.buffer, step)
             return loss
 
-        loss = await self.world.compute(step, samples, do, passing)
-        return _Step(loss, samples, loop.time() - began_s)
+        samples_in_all = samples * self.assigned.steps
+        loss = await self.world.compute(step, samples_in_all, do, passing, client)
+        return _Step(loss, samples_in_all, loop.time() - began_s)
 
     async def exchange(
         self, round: int, elements: Floats, more: bool = False, calls: bool = False
@@ -535,6 +568,16 @@ class _Site:
         """
         checksum = await self.off_the_loop(partial(self.assigned.work.apply, round))
         await self.agent.round_ended(done, checksum)
+
+    async def client_returns(self, client: int, update: int) -> None:
+        """Wait until a client returns what it has computed; for ever if it does not."""
+        assert self.clients is not None
+        loop = asyncio.get_running_loop()
+        now_s = loop.time() - self.agent.began.result()
+        wait_s = self.clients.returns_s(self.seed, client, update, now_s) - now_s
+        if math.isinf(wait_s):
+            await loop.create_future()
+        await asyncio.sleep(wait_s)
 
     def stepped(self, round: int, step: _Step) -> None:
         """Write down a local step whose update is in use, or on its way.
@@ -784,6 +827,44 @@ async def _gossip(site: _Site, work: LocalWork, scenario: Scenario) -> None:
 
 async def _iterate(site: _Site) -> None:
     """Pull, step and push, as the pace permits; a site that only serves is never permitted."""
+    async with _evaluating(site):
+        await _permitted(site)
+
+
+@asynccontextmanager
+async def _evaluating(site: _Site) -> AsyncIterator[None]:
+    """Let a server that holds all of the model evaluate it, while it serves and in the end.
+
+    It does so after each ``evaluate_every`` rounds: as many updates as workers make in so many,
+    those among them that are discarded.
+    """
+    held, every = site.partition, site.assigned.evaluate_every
+    if held is None or every is None or site.index != site.evaluator or not held.is_whole:
+        yield
+        return
+    seen = 0
+
+    async def see(round: int) -> None:
+        await site.off_the_loop(held.show)
+        await site.evaluate(round)
+
+    async def watch() -> None:
+        nonlocal seen
+        while True:
+            await site.agent.settle((seen + every) * site.workers)
+            seen = site.agent.settled // site.workers
+            await see(seen)
+
+    watching = asyncio.get_running_loop().create_task(watch())
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+    await see(-(-site.agent.settled // site.workers))
+
+
+async def _permitted(site: _Site) -> None:
     while True:
         try:
             permission = await site.agent.permission()
@@ -792,11 +873,18 @@ async def _iterate(site: _Site) -> None:
         update, samples = permission.update, permission.samples
         if update > 1 and site.evaluation_is_due(update - 1):
             await site.evaluate(update - 1)
+        client, share = permission.client, site.share
+        if client is not None:
+            by_data = await site.off_the_loop(partial(site.assigned.stand_for, client, update))
+            share = by_data if site.weighs_data else 1.0
         passing = site.agent.unless_abandoned(permission)
-        step = await site.local_step(update - 1, samples, passing)
+        step = await site.local_step(update - 1, samples, passing, client)
+        if client is not None:
+            async with site.agent.unless_abandoned(permission):
+                await site.client_returns(client, update)
         site.world.round_begins(update)
         usual = site.assigned.samples
-        weight = site.share * (samples / usual if usual else 1.0)
+        weight = share * (samples / usual if usual else 1.0)
         buffer = site.assigned.work.buffer
         if site.agent.push(permission, buffer, weight, samples, step.compute_s, step.loss):
             site.stepped(update, step)

@@ -12,12 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from anabranch.learn.averaging import Average
+from anabranch.learn.partition import AnyPartition, Indices
 from anabranch.learn.work import Context, ServableWork, State, Work
 from anabranch.net.errors import RunAborted
 from anabranch.run.local_steps import LocalWork
 from anabranch.run.own import OwnWork, ServableOwnWork, make_own_work
 from anabranch.run.scenario import Scenario
 from anabranch.run.scenario.tasks import Exchange, Own, Task, Train
+from anabranch.run.served_steps import ServedSteps
 from anabranch.site.terms import Wire
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ class Assignment:
         labels: how many samples of each class this site trains on; empty where its task has no
             classes, or no single label for each sample.
         own_state: the entries of its work's state that no other site has alike.
+        steps: how many local steps an update has, which take so many samples each.
+        training: what trains, if the work is ours.
     """
 
     work: Work
@@ -51,6 +55,8 @@ class Assignment:
     held: tuple[int, ...] = ()
     labels: tuple[int, ...] = ()
     own_state: tuple[str, ...] = ()
+    steps: int = 1
+    training: _Training | None = None
 
     def evaluate(self) -> tuple[float, list[float | None] | None]:
         """Return how good the model is, and how good for each class.
@@ -59,13 +65,25 @@ class Assignment:
         """
         if not self.labels:
             return self.work.evaluate(), None
-        assert isinstance(self.work, _Training)
-        right, there = self.work.right_of_class()
+        assert self.training is not None
+        right, there = self.training.right_of_class()
         by_class = [
             int(of_class) / int(samples) if samples else None
             for of_class, samples in zip(right, there, strict=True)
         ]
         return int(right.sum()) / int(there.sum()), by_class
+
+    def stand_for(self, client: int, update: int) -> float:
+        """Train on the data of a registered client; return what it weighs by its samples.
+
+        Args:
+            client: which.
+            update: a number that tells what it computes apart.
+        """
+        if self.training is None:
+            return 1.0
+        self.training.stand_for(client, update)
+        return self.held[client] * len(self.held) / sum(self.held)
 
     def share_of(self, site: int, workers: Sequence[int]) -> float:
         """Return what a site weighs by its samples: 1 on the mean of those that compute.
@@ -103,20 +121,27 @@ def make_work(
     Raises:
         WorkError: the scenario's own code cannot be used; names the factory, and what is wrong.
     """
-    task = scenario.task
+    task, steps = scenario.task, scenario.steps_a_round
     if sizes_only:
         elements = buffer_elements(scenario, names, data_dir)
-        return Assignment(_Sized(_nothing(elements)), Wire.SIZES, task.batch_size)
+        sized = _Sized(_nothing(elements))
+        return Assignment(sized, Wire.SIZES, task.batch_size, steps=steps)
     if isinstance(task, Exchange):
-        return Assignment(_Exchanging(task, site, len(names)), Wire.FLOAT32, task.batch_size)
+        exchanging = _Exchanging(task, site, len(names))
+        return Assignment(exchanging, Wire.FLOAT32, task.batch_size, steps=steps)
     work: _Training | OwnWork
     if isinstance(task, Train):
         work = _Training(scenario, task, site, len(names), data_dir)
     else:
         work = _make_own(scenario, task, site, names, data_dir)
-    held, labels = (work.held, work.labels) if isinstance(work, _Training) else ((), ())
+    training = work if isinstance(work, _Training) else None
+    held, labels = ((), ()) if training is None else (training.held, training.labels)
+    rounds: Work = work
+    if scenario.is_served and scenario.period.averages:
+        rounds = ServedSteps(servable(work, scenario), steps, scenario.average or Average())
     return Assignment(
-        *(work, Wire.FLOAT32, task.batch_size, task.evaluate_every, held, labels, work.own_state)
+        *(rounds, Wire.FLOAT32, task.batch_size, task.evaluate_every, held, labels),
+        *(work.own_state, steps, training),
     )
 
 
@@ -172,7 +197,7 @@ def servable(work: Work, scenario: Scenario) -> ServableWork:
             "has no model and make_rule, which servers need; give them, or let the sites "
             'all-reduce: pace = {kind = "bsp"} and no [serve]'
         )
-    assert isinstance(work, _Training | _Exchanging | _Sized | ServableOwnWork)
+    assert isinstance(work, _Training | _Exchanging | _Sized | ServableOwnWork | ServedSteps)
     return work
 
 
@@ -203,6 +228,17 @@ def _make_own(
     return make_own_work(task.factory, Path(task.folder), context)
 
 
+_MOST_UPDATES = 1 << 32  # of a client, in the seeds of its draws
+
+
+@lru_cache(maxsize=1)  # the sites of a simulation share it
+def _dealt(
+    partition: AnyPartition, data: str, data_dir: Path | None, parts: int, seed: int, least: int
+) -> tuple[Indices, ...]:
+    labels = _load_task(data, data_dir).train_labels.numpy()
+    return partition.deal(labels, parts, seed, least=least)
+
+
 class _Training:
     """Real gradients of a real model."""
 
@@ -217,13 +253,20 @@ class _Training:
         data = _load_task(task.data, data_dir)
         model = _build_model(task, data, scenario.seed)
         labels = data.train_labels.numpy()
+        clients = scenario.clients
+        parts, least = sites, task.batch_size
+        if clients is not None:
+            parts, least = clients.registered, 1
         try:
-            shards = task.partition.deal(labels, sites, scenario.seed, least=task.batch_size)
+            shards = _dealt(task.partition, task.data, data_dir, parts, scenario.seed, least)
         except ValueError as error:
             raise ValueError(f"task.partition: {error}") from None
         self.held = tuple(map(len, shards))
         self.labels: tuple[int, ...] = ()
-        if labels.ndim == 1:
+        self._shards, self._seed = shards, scenario.seed
+        if scenario.clients is not None:
+            site %= len(shards)  # until it stands for one
+        elif labels.ndim == 1:
             counted = np.bincount(labels[shards[site]], minlength=data.classes)
             self.labels = tuple(counted.tolist())
         rate = task.learning_rate
@@ -234,7 +277,7 @@ class _Training:
             model,
             shards[site],
             optimiser,
-            task.batch_size,
+            min(task.batch_size, len(shards[site])),
             seed=scenario.seed * sites + site,
             sampling=scenario.sampling,
         )
@@ -246,6 +289,12 @@ class _Training:
         self.right_of_class = partial(self._trainer.right_of_class, task.evaluate_samples)
         self.state_dict = self._trainer.state_dict
         self.load_state_dict = self._trainer.load_state_dict
+
+    def stand_for(self, client: int, update: int) -> None:
+        """Train on another client's samples from now on."""
+        # A number for each, so that no two draw alike.
+        seed = (self._seed * len(self._shards) + client) * _MOST_UPDATES + update
+        self._trainer.train_on(self._shards[client], seed)
 
     def apply(self, round: int) -> int:
         from anabranch.learn.checksum import checksum

@@ -199,12 +199,15 @@ class _RealWorld:
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    async def compute(self, step: int, samples: int, do: Callable[[], T], passing: Passing) -> T:
+    async def compute(
+        self, step: int, samples: int, do: Callable[[], T], passing: Passing, client: int | None
+    ) -> T:
         start_s = self._loop.time()
         done = await self._loop.run_in_executor(None, do)
         if self._model is not None:
             began_s = await self._began
-            takes_s = self._model.step_s(self._site, step, samples, start_s - began_s)
+            who = self._site if client is None else client
+            takes_s = self._model.step_s(who, step, samples, start_s - began_s)
             async with passing:
                 await asyncio.sleep(start_s + takes_s - self._loop.time())
         return done

@@ -14,8 +14,10 @@ from dataclasses import dataclass, replace
 from itertools import chain, product
 
 from anabranch import plan as plans
-from anabranch.merge import AnyMerge, Mean, UpdateFacts
+from anabranch.cohort import Registry
+from anabranch.merge import AnyMerge, Mean, UpdateFacts, cosine, filter_of
 from anabranch.net.errors import OutOfPlaceMessage
+from anabranch.net.messages import Agreed
 from anabranch.pace import Ledger, Load, Pace, Step, Update, added_up
 from anabranch.plan import Plan
 from anabranch.record import events
@@ -31,12 +33,14 @@ class Permission:
         update: which of its updates it is to compute, from 1.
         samples: of its batch.
         pulls: whether the model comes for it; otherwise it computes on what it has.
+        client: for which client it computes, where it stands for many; None for itself.
     """
 
     worker: int
     update: int
     samples: int
     pulls: bool
+    client: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,10 @@ class Decision:
         abandoned: for each worker that is to compute and push nothing before it goes on anew, the
             last of its updates that are given up.
         is_broken: whether the way is broken over which the models for these would come.
+        share: how far the step goes to the mean of its updates; None for their weights' part.
+        barred: outliers, that take no part from now on: clients, or workers that stand for
+            themselves.
+        readmitted: those that were barred, and take part again.
     """
 
     applied: tuple[Merged, ...]
@@ -84,6 +92,9 @@ class Decision:
     squared_norm: float | None = None
     abandoned: tuple[Update, ...] = ()
     is_broken: bool = False
+    share: float | None = None
+    barred: tuple[int, ...] = ()
+    readmitted: tuple[int, ...] = ()
 
 
 _NOTHING = -1  # the version of the model that a new process of a site has
@@ -137,6 +148,10 @@ class PaceBook:
     lost cannot end its iteration: its updates under way are discarded, and it is at rest when all
     its workers have asked to proceed.
 
+    **Outliers are barred**, where the merge rule has a filter: servers tell how far the updates of
+    each step agree with their mean. A worker that is barred leaves the pace, and abandons what it
+    computes. One that is let in again goes on with its next update.
+
     Args:
         pace: the pace.
         load: sizes the batches; a fresh one.
@@ -147,6 +162,7 @@ class PaceBook:
             in, 0 or 1: it computes while that one and the model are on their way.
         groups: of the workers, where they move in such; their updates are added up on their way.
         merge: what an update weighs.
+        registry: of the clients that workers stand for; None where each stands for itself.
 
     Attributes:
         times: of iterations, each from going on to asking to go on.
@@ -166,6 +182,7 @@ class PaceBook:
         ahead: int = 0,
         groups: Sequence[tuple[int, ...]] = (),
         merge: AnyMerge | None = None,
+        registry: Registry | None = None,
     ) -> None:
         workers = tuple(workers)
         together = added_up(pace, workers, groups, ahead)
@@ -200,6 +217,13 @@ class PaceBook:
         self._names: dict[Update, tuple[Update, ...]] = {}  # ours, by the pace's
         self._closed = False
         self._next: tuple[tuple[int, ...], ...] | None = None  # the groups that there are to be
+        self._registry = registry
+        self._clients: dict[Update, int] = {}  # who computes each update that is not settled
+        rule = filter_of(self.merge)
+        self._judge = None if rule is None else rule.start()
+        # By the updates of each step that is to be judged, what each server said of it.
+        self._agreements: dict[tuple[Update, ...], dict[int, Agreed]] = {}
+        self._barred: dict[int, bool] = {}  # workers, and whether each is to be let in again
         self._draining: set[int] = set()  # groups that are to change
         self._giving_up: set[int] = set()  # of those, whose workers give up what is under way
         self._resting: set[int] = set()  # groups of which nothing is under way, out of the pace
@@ -255,7 +279,8 @@ class PaceBook:
     def is_over(self) -> bool:
         """Whether no worker takes part any more, nor is about to in groups to be formed."""
         waiting = [each for each in self._returning if self._lead.get(each) in self._draining]
-        return not self._workers and not self.homeless and not self._with_more_to_do(waiting)
+        here = self._workers.keys() - self._barred.keys()
+        return not here and not self.homeless and not self._with_more_to_do(waiting)
 
     def holds(self, worker: int, samples: int) -> None:
         """Take note of how many samples a worker trains on, before the run begins."""
@@ -309,7 +334,8 @@ class PaceBook:
         if (worker, update + 1) in self._began_s:
             self._began_s[worker, update + 1] = now_s
         if (worker, update) in self._forgotten:  # its time is not that of an iteration
-            return (*self._rest_if_all_asked(self._lead[worker]), *self._tell(now_s))
+            back = self._readmit(worker, now_s) if self._barred.get(worker) else ()
+            return (*back, *self._rest_if_all_asked(self._lead[worker]), *self._tell(now_s))
         self.times.add((worker, update), iteration_s)
         if not self._counts_pushing:
             self._load.measured(worker, samples, coming.compute_s, iteration_s)
@@ -352,6 +378,100 @@ class PaceBook:
             raise OutOfPlaceMessage(f"site {server} has update {update} of site {worker} twice")
         coming.servers[server] = squared_norm
         return self._push_if_all_here(worker, update, now_s)
+
+    # --- outliers
+
+    def agreed(self, server: int, told: Agreed) -> list[tuple[Update, float]]:
+        """Take what a server says of how far a step's updates agree with their mean.
+
+        Args:
+            server: which.
+            told: of its part of the model.
+
+        Returns:
+            Once all servers have said it, each update with the cosine of the angle between the two.
+
+        Raises:
+            OutOfPlaceMessage: it holds no part, has said so before, or there was no such step.
+        """
+        said = self._agreements.get(told.updates)
+        if server not in self._servers or said is None or server in said:
+            raise OutOfPlaceMessage(
+                f"site {server} tells how updates {list(told.updates)} agree, which is not awaited"
+            )
+        said[server] = told
+        if said.keys() != self._servers:
+            return []
+        del self._agreements[told.updates]
+        parts = [said[each] for each in sorted(said)]
+        square = math.fsum(part.squared_norm for part in parts)
+        return [
+            (
+                update,
+                cosine(
+                    math.fsum(part.dots[place] for part in parts),
+                    math.fsum(part.squared_norms[place] for part in parts),
+                    square,
+                ),
+            )
+            for place, update in enumerate(told.updates)
+        ]
+
+    def judged(self, worker: int, update: int, cosine: float, now_s: float) -> tuple[Decision, ...]:
+        """Take note of how far an update agreed with its step; bar whose it is if it is time to.
+
+        Args:
+            worker: whose.
+            update: which.
+            cosine: of the angle between the two.
+            now_s: the time.
+        """
+        assert self._judge is not None
+        version, decisions = self._ledger.version, list[Decision]()
+        registry = self._registry
+        who, of = worker, len(self._all)
+        if registry is not None:
+            who, of = self._clients.pop((worker, update)), registry.registered
+        if self._judge.saw(who, cosine, version, of):
+            if registry is None:
+                decisions += self._bar(worker, now_s)
+            else:
+                registry.barred.add(who)
+                decisions.append(Decision((), (), (), version, barred=(who,)))
+        for each in self._judge.ended(version):
+            if registry is None:
+                decisions += self._readmit(each, now_s)
+            else:
+                registry.barred.discard(each)
+                decisions.append(Decision((), (), (), version, readmitted=(each,)))
+        return (*decisions, *self._tell(now_s))
+
+    def _bar(self, worker: int, now_s: float) -> tuple[Decision, ...]:
+        if worker not in self._workers:
+            return ()
+        self._barred[worker] = False
+        under_way = self._under_way(worker)
+        self._forgotten.update(under_way)
+        version = self._ledger.version
+        decision = Decision((), under_way, (), version, abandoned=under_way[-1:], barred=(worker,))
+        return (decision, *self._leave_pace(self._lead[worker], now_s))
+
+    def _readmit(self, worker: int, now_s: float) -> tuple[Decision, ...]:
+        """Let a barred worker take part again, once it has asked to after what it abandoned."""
+        if worker not in self._barred:
+            return ()
+        self._barred[worker] = True
+        under_way = self._under_way(worker)
+        if not all(each in self._coming and self._coming[each].asked for each in under_way):
+            return ()
+        for each in under_way:
+            del self._coming[each], self._based_on[each]
+        self._settled[worker] = self.made(worker)
+        if self.made(worker) == self._updates or self._closed:
+            return ()
+        del self._barred[worker]
+        back = Decision((), (), (), self._ledger.version, readmitted=(worker,))
+        return (back, *self._book(self._join(self._lead[worker], now_s), now_s))
 
     def _expected(self, worker: int, update: int) -> _Coming:
         due = self._settled.get(worker, 0) < update <= self.made(worker)
@@ -456,6 +576,7 @@ class PaceBook:
         under_way = self._under_way(worker)
         self._settled[worker] = self.made(worker)
         self._forgotten.update(under_way)
+        self._settle_clients((), under_way)
         self._pulled[worker] = _NOTHING
         decisions = (*self._leave(worker, now_s), *self._tell(now_s))
         if not self._groups[lead]:  # no iteration is under way any more
@@ -490,6 +611,10 @@ class PaceBook:
         if self.made(worker) == self._updates:
             return ()
         self._groups[lead][worker] = None
+        if self._judge is not None and worker in self._judge.barred:
+            self._workers[worker] = None
+            self._barred[worker] = False
+            return ()
         return (*self._book(self._join(lead, now_s), now_s), *self._tell(now_s))
 
     def _let_back(self, lead: int) -> None:
@@ -555,6 +680,9 @@ class PaceBook:
             del self._based_on[update]
         if self._groups[lead]:
             return self._rest_if_all_asked(lead)
+        if worker in self._barred:
+            del self._barred[worker]
+            return ()
         if lead in self._giving_up or lead in self._resting:
             self._giving_up.discard(lead)
             self._resting.discard(lead)
@@ -710,6 +838,9 @@ class PaceBook:
                     permissions += self._permit(worker, now_s)
                     if self.made(worker) == self._settled.get(worker, 0):
                         finished.append(worker)
+            self._settle_clients(applied, discarded)
+            if applied and self._judge is not None:
+                self._agreements[tuple(each.update for each in applied)] = {}
             leaving += finished
             abandoned: list[Update] = []
             for worker in chain.from_iterable(self._groups[lead] for lead in step.abandon):
@@ -724,6 +855,7 @@ class PaceBook:
                     self._ledger.version,
                     tuple(finished),
                     abandoned=tuple(abandoned),
+                    share=step.share,
                 )
             )
         for worker in leaving:
@@ -731,6 +863,11 @@ class PaceBook:
         for lead in resting:
             decisions += self._leave_pace(lead, now_s)
         return tuple(decisions)
+
+    def _settle_clients(self, applied: Sequence[Merged], discarded: Sequence[Update]) -> None:
+        """Let clients be free whose updates are settled, and judged if they are to be."""
+        for update in [*discarded, *(each.update for each in applied if self._judge is None)]:
+            self._clients.pop(update, None)
 
     def _is_to_rest(self, lead: int) -> bool:
         """Return whether a group that may go on is to change instead; not if it has made all."""
@@ -770,7 +907,12 @@ class PaceBook:
             pulls = self._pulled.get(worker, 0) < self._ledger.version
             self._pulled[worker] = self._based_on[worker, update] = self._ledger.version
             self._began_s[worker, update] = now_s
-            permissions.append(Permission(worker, update, self._load.samples(worker), pulls))
+            client = None
+            if self._registry is not None:
+                client = self._registry.draw({*self._clients.values()}, now_s)
+                self._clients[worker, update] = client
+            samples = self._load.samples(worker)
+            permissions.append(Permission(worker, update, samples, pulls, client))
         self._made[worker] = until
         return permissions
 
@@ -812,9 +954,17 @@ def events_of(decision: Decision, at_s: float) -> list[events.Event]:
             for worker, update in decision.discarded
         ),
         *(
-            events.WorkerWent(at_s=at_s, site=went.worker, update=went.update, samples=went.samples)
+            events.WorkerWent(
+                at_s=at_s,
+                site=went.worker,
+                update=went.update,
+                samples=went.samples,
+                client=went.client,
+            )
             for went in decision.permissions
         ),
+        *(events.ClientBarred(at_s=at_s, client=client) for client in decision.barred),
+        *(events.ClientReadmitted(at_s=at_s, client=client) for client in decision.readmitted),
     ]
 
 

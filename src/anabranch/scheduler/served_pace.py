@@ -11,6 +11,7 @@ from anabranch.net.errors import MalformedMessage
 from anabranch.net.messages import (
     Abandon,
     Advance,
+    Agreed,
     Came,
     EpochChanged,
     PaceOver,
@@ -171,6 +172,21 @@ class ServedPace:
             worker, update = message.worker, message.update
             self._act(self._ask(lambda: self.book.came(site, worker, update, now_s, norm)), now_s)
 
+    def agreed(self, site: int, message: Agreed) -> None:
+        """Hear how far a step's updates agree with their mean."""
+        count = len(message.updates)
+        numbers = (*message.dots, *message.squared_norms, message.squared_norm)
+        if len(message.dots) != count or len(message.squared_norms) != count:
+            raise MalformedMessage(f"{count} updates, and not as many numbers of each")
+        if not all(map(math.isfinite, numbers)) or min((0.0, *message.squared_norms)) < 0:
+            raise MalformedMessage("a step whose updates agree by no number")
+        for (worker, update), cosine in self.book.agreed(site, message):
+            now_s = self._run.since_start_s()
+            self._run.note(
+                events.UpdateJudged(at_s=now_s, site=worker, update=update, cosine=cosine)
+            )
+            self._act(self.book.judged(worker, update, cosine, now_s), now_s)
+
     def _ask(self, decide: Callable[[], tuple[Decision, ...]]) -> tuple[Decision, ...]:
         """Return what the book decides; where a rule cannot weigh an update, the run ends."""
         try:
@@ -311,6 +327,8 @@ class ServedPace:
                 decision.discarded,
                 tuple((each.worker, each.update) for each in decision.permissions if each.pulls),
                 tuple(each.factor for each in decision.applied if each.factor is not None),
+                decision.share if decision.applied else None,
+                tuple(worker for worker, _ in decision.abandoned) if decision.applied else (),
             )
             if advance.apply or advance.discard or advance.pulls:
                 for server in self._servers:
@@ -322,7 +340,8 @@ class ServedPace:
             for each in decision.permissions:
                 # A lost worker's new process may be here: the scheduler has yet to let it begin.
                 if each.worker not in self._run.lost:
-                    self._run.post(each.worker, Proceed(each.update, each.samples, each.pulls))
+                    proceed = Proceed(each.update, each.samples, each.pulls, each.client)
+                    self._run.post(each.worker, proceed)
         if self.book.is_over and not self._is_over_told:
             self._is_over_told = True
             self._wanted = None

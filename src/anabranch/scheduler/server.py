@@ -21,6 +21,7 @@ from anabranch.net.frames import DISCARD, Limits, Sink
 from anabranch.net.messages import (
     Abort,
     Ack,
+    Agreed,
     AnyMessage,
     Came,
     CutOff,
@@ -458,6 +459,8 @@ class Scheduler:
                 self._pace.asked(site, message)
             case Came() if self._pace is not None:
                 self._pace.came(site, message)
+            case Agreed() if self._pace is not None:
+                self._pace.agreed(site, message)
             case Reformed() if self._pace is not None:
                 self._pace.reformed(site, message)
             case Progress():

@@ -410,6 +410,15 @@ class SiteAgent:
         """See :meth:`anabranch.site.serving.Serving.permission`."""
         return await self._served().permission()
 
+    @property
+    def settled(self) -> int:
+        """See :class:`anabranch.site.serving.Serving`."""
+        return self._served().settled
+
+    async def settle(self, updates: int) -> None:
+        """See :meth:`anabranch.site.serving.Serving.settle`."""
+        await self._served().settle(updates)
+
     async def last_model(self) -> None:
         """See :meth:`anabranch.site.serving.Serving.last_model`."""
         await self._served().last_model()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -22,12 +23,55 @@ Rule = Callable[[Floats, Floats, float], None]
 """Changes parameters in place, given gradients and what multiplies the learning rate."""
 
 
+Combine = Callable[[Sequence[Floats]], Floats]
+"""Makes one update of a step's, each of shape (elements,)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mixing:
+    """What a step makes of its updates.
+
+    An update says how far a worker went from the model that it had pulled.
+
+    Args:
+        of: ``updates``, and the model goes as far as they say, from where it is; ``models``, and it
+            goes towards the models that the workers came to (FL-R²SP's Algorithm 2, FedAsync);
+            ``cache``, and it becomes the mean of the last models of all workers, by their weights
+            (SAFA, eq. 6 to 8).
+        combine: makes one update of a step's; None takes their mean by weight.
+        asks_agreement: whether to tell how far updates agree with their mean.
+    """
+
+    of: Literal["updates", "models", "cache"] = "updates"
+    combine: Combine | None = None
+    asks_agreement: bool = False
+
+
+AS_UPDATES = Mixing()
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How far a step's updates agree with their mean, in one part of the model.
+
+    Args:
+        dots: of each with the mean.
+        squared_norms: of each.
+        squared_norm: of the mean.
+    """
+
+    dots: tuple[float, ...]
+    squared_norms: tuple[float, ...]
+    squared_norm: float
+
+
 @dataclass(slots=True)
 class _Incoming:
     """Updates that come together, as their mean."""
 
     mean: Floats
     weights: dict[int, float] = field(default_factory=dict)  # of the chunks that are here
+    base: Floats | None = None  # the model that they were computed on, where models are mixed
 
 
 class ServerPartition:
@@ -38,6 +82,7 @@ class ServerPartition:
         parameters: the whole model as it is at first, shape (elements,); not changed.
         rule: changes parameters by gradients; None leaves the numbers out.
         workers: how many push updates.
+        mixing: what a step makes of them.
 
     Attributes:
         version: how many steps have changed the model.
@@ -49,9 +94,13 @@ class ServerPartition:
         parameters: Floats,
         rule: Rule | None,
         workers: int,
+        mixing: Mixing = AS_UPDATES,
     ) -> None:
         self._rule = rule
         self._workers = workers
+        self._mixing = mixing
+        self._pulled: dict[int, Floats] = {}  # by worker, where models are mixed
+        self._cache: dict[int, tuple[Floats, float]] = {}  # its last model, and what that weighs
         self._places: dict[int, slice] = {}  # of each chunk in what follows
         held = 0
         for chunk in chunks:
@@ -71,6 +120,10 @@ class ServerPartition:
             return
         for chunk in self._chunks:
             self._parameters[self._places[chunk.index]] = parameters[chunk.start : chunk.stop]
+        if self._mixing.of != "updates":
+            self._first = self._parameters.copy()
+        if self._mixing.of == "cache":
+            self._mean = self._parameters.astype(np.float64)  # of all workers' last models
 
     def has_settled(self, update: Update) -> bool:
         """Return whether an update has become part of the model, or never will."""
@@ -104,6 +157,8 @@ class ServerPartition:
             for void in [other for other in self._incoming if set(other) & set(updates)]:
                 mean = self._incoming.pop(void).mean
             incoming = self._incoming[updates] = _Incoming(mean)
+            if self._mixing.of != "updates" and self._rule is not None:
+                incoming.base = self._pulled.get(updates[0][0], self._first)
         index = total.chunk.index
         assert index in self._places
         assert index not in incoming.weights
@@ -122,7 +177,32 @@ class ServerPartition:
         mean = self._incoming[sum_].mean
         return float(np.dot(mean, mean))
 
-    def apply(self, updates: Sequence[Update], factors: Sequence[float] = ()) -> None:
+    def pulls(self, workers: Collection[int]) -> None:
+        """Take note of workers that get the model as it is, and compute on it."""
+        if self._mixing.of == "updates" or self._rule is None or not workers:
+            return
+        model = self._parameters.copy()
+        for worker in workers:
+            self._pulled[worker] = model
+
+    def deprecate(self, workers: Collection[int]) -> None:
+        """Let the present model be the last of workers whose update is given up (SAFA, eq. 6)."""
+        if self._mixing.of == "cache" and self._rule is not None:
+            for worker in workers:
+                _, weight = self._cache.get(worker, (self._first, 1.0))
+                self._cached(worker, self._parameters.copy(), weight)
+
+    def _cached(self, worker: int, model: Floats, weight: float) -> None:
+        before, _ = self._cache.get(worker, (self._first, weight))
+        self._mean += (weight / self._workers) * (model.astype(np.float64) - before)
+        self._cache[worker] = model, weight
+
+    def apply(
+        self,
+        updates: Sequence[Update],
+        factors: Sequence[float] = (),
+        share: float | None = None,
+    ) -> Agreement | None:
         """Take one step with these updates, which are all here.
 
         The gradients are averaged by weight, and the step is as long as the weights' part of the
@@ -131,35 +211,67 @@ class ServerPartition:
         Args:
             updates: those that came in one sum together, in one step.
             factors: what each one's weight is multiplied by; none for 1. Of a sum, the first one's
-                counts.
+                counts. Where the step has a share, what their mean loses of 1 shortens it.
+            share: how far the step goes, whatever the weights' part; None for that part.
+
+        Returns:
+            How far they agree with their mean, if that is asked for.
 
         Raises:
             OutOfPlaceMessage: one is not here, or they are a part of a sum.
         """
         if not updates:
-            return
+            return None
         sums = self._sums_of(updates)
         self.version += 1
         # Chunks may differ in the last bits, having been added up in different orders.
-        weights = [_weight(self._incoming[each]) for each in sums]
+        weights = unscaled = [_weight(self._incoming[each]) for each in sums]
         if factors:
             by_update = dict(zip(updates, factors, strict=True))
             weights = [
                 weight * by_update[each[0]] for each, weight in zip(sums, weights, strict=True)
             ]
+        length = sum(weights) / self._workers
+        if share is not None:
+            length = share * sum(weights) / sum(unscaled)
+        agreement = None
         if self._rule is not None:
-            gradients = self._incoming[sums[0]].mean
-            if len(sums) > 1 and any(weights):
-                parts = [weight / max(weights) for weight in weights]  # which float32 can hold
-                gradients *= np.float32(parts[0])
-                for each, part in zip(sums[1:], parts[1:], strict=True):
-                    gradients += np.float32(part) * self._incoming[each].mean
-                gradients /= np.float32(sum(parts))
-            self._rule(self._parameters, gradients, sum(weights) / self._workers)
+            agreement = self._step(self._rule, sums, weights, length)
         for each in sums:
             del self._incoming[each]
         for update in updates:
             self._settle(update)
+        return agreement
+
+    def _step(
+        self, rule: Rule, sums: list[tuple[Update, ...]], weights: list[float], length: float
+    ) -> Agreement | None:
+        """Change the parameters by updates that came in these sums."""
+        incoming = [self._incoming[each] for each in sums]
+        mixing, agreement = self._mixing, None
+        means = [each.mean for each in incoming]
+        if mixing.of == "cache":
+            for each, here, weight in zip(sums, incoming, weights, strict=True):
+                assert here.base is not None
+                self._cached(each[0][0], here.base - here.mean, weight)
+        if mixing.combine is not None:
+            gradients = mixing.combine(means)
+        else:
+            # In place, unless what came is looked at again.
+            gradients = _mean(means, weights, means[0].copy() if mixing.asks_agreement else None)
+        if mixing.asks_agreement:
+            agreement = Agreement(
+                tuple(float(np.dot(each, gradients)) for each in means),
+                tuple(float(np.dot(each, each)) for each in means),
+                float(np.dot(gradients, gradients)),
+            )
+        if mixing.of == "models":
+            bases = [each.base for each in incoming if each.base is not None]
+            gradients = gradients + (self._parameters - _mean(bases, weights, bases[0].copy()))
+        elif mixing.of == "cache":
+            gradients, length = self._parameters - self._mean.astype(np.float32), 1.0
+        rule(self._parameters, gradients, length)
+        return agreement
 
     def _sums_of(self, updates: Sequence[Update]) -> list[tuple[Update, ...]]:
         """Return the sums that updates have come in, in the order of their first ones."""
@@ -203,6 +315,18 @@ class ServerPartition:
         """Return the parameters of each chunk as they are now; later steps do not change them."""
         parameters = self._parameters if self._rule is None else self._parameters.copy()
         return {index: parameters[place] for index, place in self._places.items()}
+
+
+def _mean(arrays: Sequence[Floats], weights: Sequence[float], into: Floats | None) -> Floats:
+    """Return the mean of arrays by weight, in the memory of the first if there is no other."""
+    total = arrays[0] if into is None else into
+    if len(arrays) > 1 and any(weights):
+        parts = [weight / max(weights) for weight in weights]  # which float32 can hold
+        total *= np.float32(parts[0])
+        for each, part in zip(arrays[1:], parts[1:], strict=True):
+            total += np.float32(part) * each
+        total /= np.float32(sum(parts))
+    return total
 
 
 def _weight(incoming: _Incoming) -> float:

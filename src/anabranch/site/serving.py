@@ -21,6 +21,7 @@ from anabranch.net.errors import (
 from anabranch.net.messages import (
     Abandon,
     Advance,
+    Agreed,
     Came,
     EpochChanged,
     PaceOver,
@@ -35,7 +36,7 @@ from anabranch.site.actions import ModelHere, Quiet, UpdateHere
 from anabranch.site.arithmetic import Flat, Floats, Sized
 from anabranch.site.control import Control, RoundsOver
 from anabranch.site.dataplane import DataPlane
-from anabranch.site.partition import Rule, ServerPartition
+from anabranch.site.partition import AS_UPDATES, Mixing, Rule, ServerPartition
 from anabranch.site.served import Served
 from anabranch.site.terms import Op, Terms, Wire
 
@@ -55,6 +56,7 @@ class ServedModel:
             in. Pulls and pushes then have memory of their own: twice ``1 + ahead`` models more.
         wire: how elements travel.
         asks_norm: whether servers tell of each update how large it is.
+        mixing: what a step makes of its updates.
         comes_later: whether nothing is served before ``reload``, as the model is not here yet.
     """
 
@@ -65,6 +67,7 @@ class ServedModel:
     ahead: int = 0
     wire: Wire = Wire.FLOAT32
     asks_norm: bool = False
+    mixing: Mixing = AS_UPDATES
     comes_later: bool = False
 
 
@@ -78,6 +81,9 @@ class Serving:
         plan: of the run; its groups have plans of their own.
         served: see there.
         chunk_elements: the most elements of a chunk.
+
+    Attributes:
+        settled: how many updates have become part of the model here, or never will.
     """
 
     def __init__(
@@ -99,6 +105,8 @@ class Serving:
         self._back: asyncio.Event | None = None  # the first model of one that has come back
         self._abandoned = 0  # this worker's updates up to this one are given up
         self._passing: asyncio.Timeout | None = None  # while this worker lets time pass
+        self.settled = 0
+        self._settling: tuple[int, asyncio.Event] | None = None  # how many are waited for
         self._rooms: list[tuple[Floats, Floats]] = []  # for pulls and pushes that are under way
         if served.ahead and served.make_rule is not None:
             self._rooms = [
@@ -111,7 +119,9 @@ class Serving:
         if own:
             elements = sum(chunk.elements for chunk in own)
             rule = None if served.make_rule is None else served.make_rule(elements)
-            self._partition = ServerPartition(own, served.model, rule, served.workers)
+            self._partition = ServerPartition(
+                own, served.model, rule, served.workers, served.mixing
+            )
         self._asks_norm = served.asks_norm
         self._waits = served.comes_later
         self._waiting: list[Advance] = []  # for the model
@@ -128,6 +138,10 @@ class Serving:
             self._take_part(way, group)
         self._known = {**self._parts}  # with those of groups that are no more
         plane.serve(self._known, plan.version)
+        if not served.groups and not welcome.updates and plan.version in self._parts:
+            # One that is let go on later than others may begin on a later model.
+            self._models_here[1] = asyncio.Event()
+            self._own_part.expect(1, self._memory(self._room(1, 0, served.model)))
         if welcome.updates and (not plan.groups or welcome.site in self._version_of):
             first = welcome.updates + 1
             self._back = asyncio.Event()
@@ -204,6 +218,13 @@ class Serving:
         if self._rooms:
             self._model[:] = self._room(answer.update, 0, self._model)
         return answer
+
+    async def settle(self, updates: int) -> None:
+        """Wait until so many updates have become part of the model here, or never will."""
+        if self.settled < updates:
+            self._settling = updates, asyncio.Event()
+            await self._settling[1].wait()
+            self._settling = None
 
     async def last_model(self) -> None:
         """Wait for the model that no step follows, which servers send when all is over.
@@ -305,8 +326,16 @@ class Serving:
         if self._waits:
             self._waiting.append(message)
             return
-        self._partition.apply(message.apply, message.factors)
+        self._partition.deprecate(message.deprecated)
+        agreement = self._partition.apply(message.apply, message.factors, message.share)
+        if agreement is not None:
+            of_each = agreement.dots, agreement.squared_norms
+            self._scheduler.post(Agreed(message.apply, *of_each, agreement.squared_norm))
         self._partition.discard(message.discard)
+        self.settled += len(message.apply) + len(message.discard)
+        if self._settling is not None and self.settled >= self._settling[0]:
+            self._settling[1].set()
+        self._partition.pulls([worker for worker, _ in message.pulls])
         for version, part in self._parts.items():
             part.discard(message.discard)
             pulls = [

@@ -10,9 +10,10 @@ from anabranch.fleet import ComputeError
 from anabranch.learn import local_steps
 from anabranch.learn.profiles import load_profile
 from anabranch.learn.sampling import Shuffled
-from anabranch.merge import DataSize, Mean, Product
+from anabranch.merge import DataSize, Mean, OutlierFilter, Product, Robust, filter_of
 from anabranch.overlay import Overlay, OverlayError
 from anabranch.pace import Bsp, TunedBatches
+from anabranch.period import Every
 from anabranch.plan import ForestRoute, Plan, PlanError
 from anabranch.run.faults import FaultError, Kill, LinkFactor, Pause, script
 from anabranch.run.scenario._model import Scenario, compute_model, script_of, with_compute_times
@@ -55,6 +56,8 @@ def check_keys(scenario: Scenario) -> None:
         )
     _check_probes(scenario)
     _check_merge(scenario)
+    _check_one_by_one(scenario)
+    _check_clients(scenario)
     _check_served(scenario)
     _check_period(scenario)
     if not scenario.routes:
@@ -104,6 +107,80 @@ def _check_option(value: object, path: str) -> None:
             raise ScenarioError(f"{path}: dates and times are not handed on; write it as a string")
 
 
+def _check_served_period(scenario: Scenario) -> None:
+    if not isinstance(scenario.period, Every):
+        raise ScenarioError(
+            f'period.kind: "{tag_of(scenario.period)}" goes by what sites that all-reduce know of '
+            'each other, and here each pushes to servers; give "every", or have pace.kind = "bsp" '
+            "and no [serve]"
+        )
+    average = scenario.average
+    if average is not None and (average.delay or average.fragments > 1):
+        raise ScenarioError(
+            "average: where the model is served, steps wait for the whole model; leave delay and "
+            "fragments out"
+        )
+
+
+def _check_one_by_one(scenario: Scenario) -> None:
+    """Check what looks at updates one by one."""
+    merge, mixes = scenario.merge, "updates" if scenario.serve is None else scenario.serve.mixes
+    if filter_of(merge) is None and not isinstance(merge, Robust) and mixes == "updates":
+        return
+    key = f"serve.mixes: {mixes}" if mixes != "updates" else f'merge.kind: "{tag_of(merge)}"'
+    if not scenario.is_served:
+        raise ScenarioError(
+            f"{key} looks at updates one by one, and an all-reduce has none; give [serve], and a "
+            "pace such as fedavg"
+        )
+    if scenario.computes_ahead:
+        raise ScenarioError(
+            f"{key} has to know the model that an update was computed on; leave serve.ahead out"
+        )
+    if scenario.pace.barrier:
+        raise ScenarioError(
+            f'{key} looks at updates one by one, and pace.kind = "bsp" adds them up on their way; '
+            'give "fedavg", whose rounds are as synchronous'
+        )
+    if any(isinstance(route, ForestRoute) for route in scenario.routes):
+        raise ScenarioError(
+            f"{key} looks at updates one by one, and a forest adds them up on their way; give "
+            "another route"
+        )
+    if filter_of(merge) is not None and scenario.simulation.tensors == "sizes":
+        raise ScenarioError(
+            f"{key} looks at numbers, and there are none where simulation.tensors is sizes; leave "
+            "one of them out"
+        )
+
+
+def _check_clients(scenario: Scenario) -> None:
+    clients, task = scenario.clients, scenario.task
+    if clients is None:
+        return
+    if not scenario.is_served or scenario.pace.barrier or scenario.computes_ahead:
+        raise ScenarioError(
+            "clients: they push to a model that is served, each by itself; give [serve] without "
+            "ahead, and a pace such as fedavg or fl-r2sp"
+        )
+    if any(isinstance(route, ForestRoute) for route in scenario.routes):
+        raise ScenarioError("clients: a forest's trees are of workers; give another route")
+    if clients.vanish and getattr(scenario.pace, "give_up_after", None) is None:
+        raise ScenarioError(
+            "clients.vanish: somebody has to give up who never returns; give pace.give_up_after "
+            "(fedavg, fl-r2sp), or leave it out"
+        )
+    if isinstance(task, Own):
+        raise ScenarioError(
+            'clients: code of your own trains on one site\'s data; have task.kind = "train"'
+        )
+    if isinstance(task, Train) and (task.optimiser != "sgd" or task.momentum):
+        raise ScenarioError(
+            "clients: a worker's optimiser would carry one client's state to another; have "
+            'task.optimiser = "sgd" without momentum'
+        )
+
+
 def _check_served(scenario: Scenario) -> None:
     if not scenario.is_served:
         if isinstance(scenario.load, TunedBatches):
@@ -145,10 +222,8 @@ def _check_period(scenario: Scenario) -> None:
         return
     kind = tag_of(period)
     if scenario.is_served:
-        raise ScenarioError(
-            f'period.kind: "{kind}" averages the models of sites that all-reduce, and here each '
-            'update is pushed to servers; leave it out, or have pace.kind = "bsp" and no [serve]'
-        )
+        _check_served_period(scenario)
+        return
     learns = not isinstance(scenario.task, Exchange) and scenario.simulation.tensors != "sizes"
     if (period.asks_moved or period.shares) and not learns:
         raise ScenarioError(
@@ -205,7 +280,7 @@ def _check_merge(scenario: Scenario) -> None:
             "sizes; leave one of them out"
         )
     rules = merge.of if isinstance(merge, Product) else (merge,)
-    if all(isinstance(rule, Mean | DataSize) for rule in rules):
+    if all(isinstance(rule, Mean | DataSize | OutlierFilter | Robust) for rule in rules):
         return
     kind = tag_of(merge)
     if not scenario.is_served and scenario.gossip is None:
@@ -261,6 +336,12 @@ def check(scenario: Scenario, overlay: Overlay) -> None:
             raise ScenarioError(f"serve.only: the overlay has no site {unknown[0]!r}")
         if not scenario.workers(overlay):
             raise ScenarioError("serve.only: it names every site; let one compute")
+    workers = len(scenario.workers(overlay))
+    if scenario.clients is not None and scenario.clients.registered <= workers:
+        raise ScenarioError(
+            f"clients.registered: {scenario.clients.registered} for {workers} workers, which stand "
+            "for a client each at any time; give more, or leave [clients] out"
+        )
     for index, route in enumerate(scenario.routes):
         key = f"route[{index}]" if isinstance(scenario.route, tuple) else "route"
         try:

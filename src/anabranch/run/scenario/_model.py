@@ -8,13 +8,14 @@ import msgspec
 from msgspec import Meta
 
 from anabranch._typed_toml import LONGEST_S, Positive, Seconds, Table
+from anabranch.cohort import Clients
 from anabranch.fleet import Compute, ComputeModel
 from anabranch.learn.averaging import Average
 from anabranch.learn.sampling import AnySampling, Shuffled
 from anabranch.merge import AnyMerge, Mean
 from anabranch.overlay import Overlay
 from anabranch.pace import AnyLoad, AnyPace, Bsp, EqualBatches
-from anabranch.period import AnyPeriod, EveryStep, Gossip
+from anabranch.period import AnyPeriod, Every, EveryStep, Gossip
 from anabranch.plan import AnyPlanner, Auxiliary, ForestRoute, Packed
 from anabranch.record.events import ReachedBy
 from anabranch.run.faults import Fault, Scripted, script
@@ -45,10 +46,15 @@ class Serve(Table, frozen=True, kw_only=True):
         only: names of sites that compute nothing.
         ahead: whether a worker computes its next update while its last one and the model are on
             their way: they then cost no time, but what it computes on is one update older.
+        mixes: what a step makes of what workers come to. With ``updates`` the model goes as far as
+            they went, from where it is; with ``models`` it goes towards the models that they came
+            to, and so back where they began on an old one (FL-R²SP's Algorithm 2, FedAsync); with
+            ``cache`` it is the mean of the last models of all workers (SAFA).
     """
 
     only: tuple[str, ...] = ()
     ahead: bool = False
+    mixes: Literal["updates", "models", "cache"] = "updates"
 
 
 class Stop(Table, frozen=True, kw_only=True):
@@ -92,9 +98,11 @@ class Scenario(Table, frozen=True, kw_only=True):
         route: where aggregates travel, packed trees if not given; of a list, each is a run of its
             own.
         pace: when a participant may proceed.
-        period: how often they talk.
+        period: how often they talk; where the model is served, how many local steps a worker makes
+            between pull and push, which then says how far they went.
         average: what is averaged where the period has sites make local steps; None for the mean of
-            whole models, which steps wait for.
+            whole models, which steps wait for. Where the model is served, its outer optimiser is
+            the servers'.
         gossip: with whom: sites send their models to some neighbours and use what comes, instead of
             averages of all; None averages, or all-reduces, over all sites.
         merge: what an update weighs.
@@ -114,6 +122,8 @@ class Scenario(Table, frozen=True, kw_only=True):
         auxiliary: paths that help the trees' links; None for none.
         serve: where the model is while workers push and pull; None all-reduces under ``bsp``, and
             lets all sites compute under other paces.
+        clients: who is registered, where a worker stands for another client with each update; None
+            where each stands for itself.
         on_loss: what becomes of all-reduces when a site or a link is lost: they are ``complete``d
             among those that still reach one another, or begun again among them (``retry``), and
             sites that are left out come back once they can; or the run ends (``abort``).
@@ -152,6 +162,7 @@ class Scenario(Table, frozen=True, kw_only=True):
     awareness: AnyAwareness | None = None
     auxiliary: Auxiliary | None = None
     serve: Serve | None = None
+    clients: Clients | None = None
     on_loss: Literal["complete", "retry", "abort"] = "abort"
     wait_s: Seconds | None = None
     least_sites: Positive = 2
@@ -198,7 +209,13 @@ class Scenario(Table, frozen=True, kw_only=True):
     @property
     def has_local_steps(self) -> bool:
         """Whether each site's optimiser uses its own gradients, so that models differ meanwhile."""
-        return self.period.averages or self.gossip is not None
+        averages = self.period.averages and not self.is_served
+        return averages or self.gossip is not None
+
+    @property
+    def steps_a_round(self) -> int:
+        """How many local steps a worker makes between pull and push; 1 unless a period says so."""
+        return self.period.steps if self.is_served and isinstance(self.period, Every) else 1
 
     def workers(self, overlay: Overlay) -> list[int]:
         """Return the sites that compute, by index."""
@@ -213,12 +230,17 @@ class Scenario(Table, frozen=True, kw_only=True):
 def compute_model(scenario: Scenario, overlay: Overlay) -> ComputeModel | None:
     """Return how long a scenario's computing takes on an overlay's sites; None if it says not.
 
+    Where workers stand for clients, it is by client, from ``client-0`` on.
+
     Raises:
         ComputeError: it names a site that the overlay has not got, or asks the impossible.
     """
     if scenario.compute is None:
         return None
-    return ComputeModel(scenario.compute, [site.name for site in overlay.sites], scenario.seed)
+    names = [site.name for site in overlay.sites]
+    if scenario.clients is not None:
+        names = [f"client-{number}" for number in range(scenario.clients.registered)]
+    return ComputeModel(scenario.compute, names, scenario.seed)
 
 
 def script_of(scenario: Scenario, overlay: Overlay) -> tuple[Scripted, ...]:

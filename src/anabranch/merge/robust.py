@@ -1,0 +1,116 @@
+"""Merge rules that a few bad updates of a step cannot lead astray, whatever they are.
+
+They are no weights: each looks at all updates of a step together, at the server. Where several
+servers hold the model, each does so for its part. An update that is alone in its step is taken as
+it is, so these are for paces whose steps have many.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Meta
+
+from anabranch._typed_toml import Positive, Table
+from anabranch.merge._merge import UpdateFacts
+
+Floats = npt.NDArray[np.float32]
+
+_BLOCK_ELEMENTS = 1 << 16  # of each update that are looked at together
+
+
+class _Robust(Table, frozen=True, kw_only=True):
+    """What these rules have in common: every update weighs 1."""
+
+    weighs_data: ClassVar[bool] = False
+    asks_loss: ClassVar[bool] = False
+    asks_norm: ClassVar[bool] = False
+
+    def weight(self, facts: UpdateFacts) -> float:
+        """Return 1."""
+        return 1.0
+
+
+class TrimmedMean(_Robust, frozen=True, kw_only=True, tag_field="kind", tag="trimmed-mean"):
+    """Of each element the mean without the largest and the smallest (Yin et al., ICML 2018).
+
+    Args:
+        trim: which part of the updates is left out at each end, rounded down, in [0, 0.5).
+    """
+
+    trim: Annotated[float, Meta(ge=0, lt=0.5)] = 0.2
+
+    def combine(self, updates: Sequence[Floats]) -> Floats:
+        """Return what a step makes of its updates, each of shape (elements,).
+
+        >>> TrimmedMean(trim=0.25).combine([np.float32([each]) for each in (1, 2, 4, 900)])
+        array([3.], dtype=float32)
+        """
+        cut = math.floor(self.trim * len(updates))
+        kept = slice(cut, len(updates) - cut)
+        return _by_block(updates, lambda block: np.sort(block, axis=0)[kept].mean(axis=0))
+
+
+class Median(_Robust, frozen=True, kw_only=True, tag_field="kind", tag="median"):
+    """Of each element the median (Yin et al., ICML 2018)."""
+
+    def combine(self, updates: Sequence[Floats]) -> Floats:
+        """Return what a step makes of its updates, each of shape (elements,)."""
+        return _by_block(updates, lambda block: np.median(block, axis=0))
+
+
+class Krum(_Robust, frozen=True, kw_only=True, tag_field="kind", tag="krum"):
+    """The mean of the updates that are closest to their neighbours (Blanchard et al., NIPS 2017).
+
+    An update's score is the sum of its squared distances to its ``n - f - 2`` nearest others, with
+    f the ``bad`` part of n. The mean is of the ``keep`` with the least scores.
+
+    Args:
+        bad: which part of the updates may be anything, rounded up, in [0, 0.5).
+        keep: how many are averaged; 1 is Krum, more Multi-Krum.
+    """
+
+    bad: Annotated[float, Meta(ge=0, lt=0.5)] = 0.3
+    keep: Positive = 1
+
+    def combine(self, updates: Sequence[Floats]) -> Floats:
+        """Return what a step makes of its updates, each of shape (elements,).
+
+        >>> close = [np.float32([each]) for each in (1, 1.5, 2, 2.5)]
+        >>> Krum(bad=0.2, keep=2).combine([*close, np.float32([-50])])
+        array([1.75], dtype=float32)
+        """
+        count = len(updates)
+        nearest = max(1, count - math.ceil(self.bad * count) - 2)
+        if count == 1:
+            return updates[0].copy()
+        squares = np.zeros((count, count))
+        for _, block in _blocks(updates):
+            # Differences and not products, whose rounding could hide a small distance.
+            for row, one in enumerate(block):
+                apart = (block - one).astype(np.float64)
+                squares[row] += np.einsum("ij,ij->i", apart, apart)
+        np.fill_diagonal(squares, np.inf)
+        scores = np.sort(squares, axis=1)[:, :nearest].sum(axis=1)
+        best = sorted(np.argsort(scores, kind="stable")[: self.keep].tolist())
+        mean = np.mean([updates[each] for each in best], axis=0, dtype=np.float64)
+        return np.asarray(mean, np.float32)
+
+
+def _blocks(updates: Sequence[Floats]) -> Iterator[tuple[slice, Floats]]:
+    """Yield some elements of all updates at a time: which, and their shape (updates, elements)."""
+    for start in range(0, len(updates[0]), _BLOCK_ELEMENTS):
+        place = slice(start, start + _BLOCK_ELEMENTS)
+        yield place, np.stack([each[place] for each in updates])
+
+
+def _by_block(updates: Sequence[Floats], combine: Callable[[Floats], Floats]) -> Floats:
+    """Return what is made of each element of the updates by itself."""
+    result = np.empty_like(updates[0])
+    for place, block in _blocks(updates):
+        result[place] = combine(block)
+    return result

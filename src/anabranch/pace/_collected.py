@@ -1,0 +1,115 @@
+"""Updates that are collected until enough are in: what rounds of clients have in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator
+
+from anabranch.pace._pace import NEVER_S, Update
+
+# A round that has not its number, since workers hang, ends so much later than rounds usually do.
+_DEADLINE = 3.0
+
+
+class Collected:
+    """The updates of a round that have come, and when it is enough.
+
+    Args:
+        fraction: of the workers that take part in it; so many updates end it.
+        smoothing: weight of the latest round's time in the moving average.
+
+    Attributes:
+        began_s: when the round began.
+        usual_s: how long it usually takes until enough are in, seconds; 0 where that is not known.
+    """
+
+    def __init__(self, fraction: float, smoothing: float) -> None:
+        self._fraction = fraction
+        self._smoothing = smoothing
+        self._in: dict[int, Update] = {}
+        self._enough_s: float | None = None  # when that was so
+        self.began_s = 0.0
+        self.usual_s = 0.0
+
+    def __len__(self) -> int:
+        return len(self._in)
+
+    def __contains__(self, worker: int) -> bool:
+        return worker in self._in
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._in)
+
+    def add(self, worker: int, update: Update) -> None:
+        """Take an update."""
+        self._in[worker] = update
+
+    def remove(self, worker: int) -> tuple[Update, ...]:
+        """Forget a worker's update; return it, if there is one."""
+        update = self._in.pop(worker, None)
+        return () if update is None else (update,)
+
+    def is_enough(self, taking_part: int, still_computing: int, now_s: float) -> bool:
+        """Return whether the round has its number, or nobody is left to wait for.
+
+        Args:
+            taking_part: how many workers do, those whose updates are in among them.
+            still_computing: how many of them compute an update of this round.
+            now_s: the time.
+        """
+        wanted = max(1, math.ceil(self._fraction * taking_part))
+        enough = bool(self._in) and (len(self._in) >= wanted or not still_computing)
+        if enough and self._enough_s is None:
+            self._enough_s = now_s
+        if not enough:
+            self._enough_s = None
+        return enough
+
+    def late_s(self, otherwise_s: float = 0.0) -> float:
+        """Return when it is no longer waited for.
+
+        Args:
+            otherwise_s: how long such rounds take, where this one's time is not known; 0 for ever.
+        """
+        usual_s = self.usual_s or otherwise_s
+        return self.began_s + _DEADLINE * usual_s if usual_s else NEVER_S
+
+    @property
+    def took_s(self) -> float | None:
+        """How long it took until enough were in, seconds; None where that is not so."""
+        return None if self._enough_s is None else self._enough_s - self.began_s
+
+    def end(self, now_s: float) -> tuple[Update, ...]:
+        """Return the updates by their workers' index, and begin the next round."""
+        took_s = self.took_s
+        if took_s is not None:
+            self.usual_s = smoothed(self.usual_s, took_s, self._smoothing)
+        updates = tuple(self._in[worker] for worker in sorted(self._in))
+        self._in, self._enough_s, self.began_s = {}, None, now_s
+        return updates
+
+
+def smoothed(before: float, value: float, weight: float) -> float:
+    """Return a moving average, of which 0 says that it is the first value.
+
+    >>> smoothed(0.0, 4.0, 0.1), smoothed(4.0, 5.0, 0.1)
+    (4.0, 4.1)
+    """
+    return value if not before else before + weight * (value - before)
+
+
+def check_fraction(name: str, value: float) -> None:
+    """Check a part of the workers.
+
+    Raises:
+        ValueError: it is outside (0, 1]; names it.
+    """
+    if not 0 < value <= 1:
+        raise ValueError(f"{name} is {value:g}, must be in (0, 1]")
+
+
+def who_computes(
+    workers: Iterable[int], computing: Collection[int], late: Collection[int]
+) -> list[int]:
+    """Return the workers that compute an update of the round that goes on."""
+    return [worker for worker in workers if worker in computing and worker not in late]

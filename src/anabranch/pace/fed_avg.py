@@ -1,0 +1,168 @@
+"""FedAvg: rounds of drawn clients, of which enough are waited for (McMahan et al., 2017)."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, ClassVar
+
+import numpy as np
+from msgspec import Meta
+
+from anabranch._typed_toml import Positive, Table
+from anabranch.pace._collected import Collected, check_fraction, who_computes
+from anabranch.pace._pace import NEVER_S, Rule, Step, Workers
+
+_SMOOTHING = 0.1
+
+
+class FedAvg(Table, frozen=True, kw_only=True, tag_field="kind", tag="fedavg"):
+    """Synchronous rounds: each draws some clients, and ends when enough of them have returned.
+
+    Those that come later are discarded, and their clients wait to be drawn again; a round that has
+    not its number by three times what rounds usually take ends with what it has. A step goes all
+    the way to the mean of the updates.
+
+    Draws are even: in a random order each client is drawn once before one is drawn again.
+
+    Args:
+        sample: which part of the clients that wait or could is drawn for a round, in (0, 1]; one at
+            least.
+        fraction: of those that are drawn, whose updates end the round, in (0, 1]; the R²SP paper's
+            selection rate of BSP, 0.75 there.
+        give_up_after: how many more rounds a client that is late is waited for; then it abandons
+            what it computes. If nothing comes of anybody, all do so after three times what a round
+            usually takes. None for ever.
+        seed: of the draws.
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+
+    sample: float = 1.0
+    fraction: float = 1.0
+    give_up_after: Positive | None = None
+    seed: Annotated[int, Meta(ge=0)] = 0
+    barrier: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_fraction("sample", self.sample)
+        check_fraction("fraction", self.fraction)
+
+    def rule(self) -> Rule:
+        """See :class:`anabranch.pace.Pace`."""
+        return _Rule(self)
+
+    def staleness_bound(self, workers: int) -> int:
+        """Return 0: what was computed on an older model is discarded."""
+        return 0
+
+
+class _Rule:
+    """The rule of one run."""
+
+    def __init__(self, pace: FedAvg) -> None:
+        self._pace = pace
+        self._workers = Workers()
+        self._draw = np.random.default_rng(pace.seed)
+        self._deck: list[int] = []  # who is drawn next, from its end
+        self._drawn: set[int] = set()  # for the round that goes on
+        self._late: dict[int, int] = {}  # whose update is of a round that is over: rounds since
+        self._round = Collected(pace.fraction, _SMOOTHING)
+        self.due_s = NEVER_S
+
+    def join(self, worker: int, now_s: float) -> tuple[Step, ...]:
+        """See :class:`anabranch.pace.Rule`; who joins has its place in the draws at random."""
+        self._workers.join(worker)
+        self._deck.insert(int(self._draw.integers(len(self._deck) + 1)), worker)
+        return self.look(now_s)
+
+    def leave(self, worker: int, now_s: float) -> tuple[Step, ...]:
+        """See :class:`anabranch.pace.Rule`."""
+        self._workers.leave(worker)
+        self._deck = [each for each in self._deck if each != worker]
+        self._drawn.discard(worker)
+        self._late.pop(worker, None)
+        gone = self._round.remove(worker)
+        discarded = (Step(discard=gone),) if gone else ()
+        return (*discarded, *self.look(now_s))
+
+    def push(self, worker: int, now_s: float, compute_s: float = 0.0) -> tuple[Step, ...]:
+        """See :class:`anabranch.pace.Rule`."""
+        update = self._workers.push(worker)
+        if worker in self._late:
+            del self._late[worker]
+            return (Step(discard=(update,)), *self.look(now_s))
+        self._round.add(worker, update)
+        return self.look(now_s)
+
+    def look(self, now_s: float) -> tuple[Step, ...]:
+        """See :class:`anabranch.pace.Rule`; end the round if it is time to, and begin the next."""
+        self.due_s = NEVER_S
+        computing = who_computes(self._drawn, self._workers.computing, self._late)
+        if not self._round.is_enough(len(self._drawn), len(computing), now_s):
+            if not self._round and not computing:
+                went_on = self._begin(now_s)
+                if went_on:
+                    return (Step(proceed=went_on),)
+            if not self._round:
+                return self._give_all_up(computing, now_s)
+            late_s = self._round.late_s()
+            if now_s < late_s:
+                self.due_s = late_s
+                more = self._top_up()
+                return (Step(proceed=more),) if more else ()
+        for worker in [*self._late, *computing]:
+            self._late[worker] = self._late.get(worker, -1) + 1
+        after = self._pace.give_up_after
+        given_up = tuple(worker for worker, since in self._late.items() if since == after)
+        updates = self._round.end(now_s)
+        return (Step(updates, self._begin(now_s), abandon=given_up, share=1.0),)
+
+    def _give_all_up(self, computing: list[int], now_s: float) -> tuple[Step, ...]:
+        """Let a round of which nothing has come go on, or let all abandon what they compute."""
+        more = self._top_up()
+        went_on = (Step(proceed=more),) if more else ()
+        if self._pace.give_up_after is None or more or not (computing or self._late):
+            return went_on
+        late_s = self._round.late_s()
+        if now_s < late_s:
+            self.due_s = late_s
+            return ()
+        given_up = tuple(sorted({*computing, *self._late}))
+        self._late.update(dict.fromkeys(given_up, self._pace.give_up_after))
+        self._round.began_s = now_s
+        return (Step(abandon=given_up),)
+
+    def _begin(self, now_s: float) -> tuple[int, ...]:
+        """Draw the clients of the next round, and let them go on."""
+        self._drawn = set()
+        went_on = self._top_up()
+        if went_on:
+            self._round.began_s = now_s
+        return went_on
+
+    def _top_up(self) -> tuple[int, ...]:
+        """Draw until the round has its part of the clients, as far as they wait."""
+        wanted = max(1, math.ceil(self._pace.sample * len(self._workers)))
+        went_on: list[int] = []
+        while len(self._drawn) < wanted:
+            worker = self._next_of_deck()
+            if worker is None:
+                break
+            self._workers.proceed(worker)
+            self._drawn.add(worker)
+            went_on.append(worker)
+        return tuple(sorted(went_on))
+
+    def _next_of_deck(self) -> int | None:
+        """Return the next that waits and has pushed nothing in this round, if there is one."""
+        if not self._deck:
+            self._deck = [*self._workers.computing, *self._workers.waiting]
+            self._deck.sort()
+            self._draw.shuffle(self._deck)
+        for place in reversed(range(len(self._deck))):
+            worker = self._deck[place]
+            if worker in self._workers.waiting and worker not in self._round:
+                del self._deck[place]
+                return worker
+        return None

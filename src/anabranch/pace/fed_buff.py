@@ -1,0 +1,73 @@
+"""FedBuff: a step of the first few updates that are in; nobody waits (Nguyen et al., 2022)."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
+
+from anabranch._typed_toml import Positive, Table
+from anabranch.pace._pace import NEVER_S, Rule, Step, Update, Workers
+
+
+class FedBuff(Table, frozen=True, kw_only=True, tag_field="kind", tag="fedbuff"):
+    """Updates wait in a buffer until it is full, and then become part of the model in one step.
+
+    A worker goes on with the model as it is as soon as its update has come. What is late weighs
+    less by the merge rule: ``staleness`` with ``a = 0.5`` is the paper's.
+
+    Args:
+        size: updates of a step; the paper's K. No more than there are workers.
+        share: how far a step goes to the mean of its updates, in (0, 1]; the paper's server
+            learning rate.
+    """
+
+    size: Positive = 10
+    share: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    barrier: ClassVar[bool] = False
+
+    def rule(self) -> Rule:
+        """See :class:`anabranch.pace.Pace`."""
+        return _Rule(self)
+
+    def staleness_bound(self, workers: int) -> None:
+        """Return None: there is no bound."""
+
+
+class _Rule:
+    """The rule of one run."""
+
+    due_s = NEVER_S
+
+    def __init__(self, pace: FedBuff) -> None:
+        self._pace = pace
+        self._workers = Workers()
+        self._buffer: list[Update] = []
+
+    def join(self, worker: int, now_s: float) -> tuple[Step, ...]:
+        """See :class:`anabranch.pace.Rule`."""
+        self._workers.join(worker)
+        self._workers.proceed(worker)
+        return (Step(proceed=(worker,)),)
+
+    def leave(self, worker: int, now_s: float) -> tuple[Step, ...]:
+        """See :class:`anabranch.pace.Rule`; what it has pushed stays, to the last worker's end."""
+        self._workers.leave(worker)
+        return self._step(())
+
+    def push(self, worker: int, now_s: float, compute_s: float = 0.0) -> tuple[Step, ...]:
+        """See :class:`anabranch.pace.Rule`."""
+        self._buffer.append(self._workers.push(worker))
+        self._workers.proceed(worker)
+        return self._step((worker,)) or (Step(proceed=(worker,)),)
+
+    def look(self, now_s: float) -> tuple[Step, ...]:
+        """See :class:`anabranch.pace.Rule`."""
+        return ()
+
+    def _step(self, proceed: tuple[int, ...]) -> tuple[Step, ...]:
+        """Take a step if the buffer is full, or nobody is left to fill it."""
+        if not self._buffer or len(self._buffer) < min(self._pace.size, len(self._workers)):
+            return ()
+        updates, self._buffer = tuple(self._buffer), []
+        return (Step(updates, proceed, share=self._pace.share),)

@@ -1,0 +1,240 @@
+"""FL-R²SP: groups of clients take turns, evenly apart (R²SP, IV-B2 and Algorithm 2)."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
+
+from anabranch._typed_toml import Positive, Table
+from anabranch.pace._collected import Collected, check_fraction, smoothed, who_computes
+from anabranch.pace._pace import NEVER_S, Rule, Step, Workers
+
+
+class FlR2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="fl-r2sp"):
+    """Clients are dealt to groups; a group is synchronous inside, and groups take turns.
+
+    **Inside a group** (TryIntraGroupAggregate) a round ends when ``fraction`` of its clients have
+    returned their updates. Those that come later are stragglers': they are discarded, and their
+    clients go on with the present model at once.
+
+    **Between groups** (InterGroupAggregate) turns go round in a fixed order, no two closer than
+    ``relaxation * T / M``: M groups, and T the moving average of what their rounds take until
+    enough updates are in. In its turn a group's updates become part of the model in one step, which
+    goes an M-th of the way to their mean; then its clients go on.
+
+    **Who is late.** A group whose turn it is and that has not enough is waited for until three
+    times what its rounds usually take; then what it has is taken. One that has nothing is passed
+    over, and after the second time what its clients compute counts as stragglers'.
+
+    Args:
+        groups: M; those that have no client count for nothing.
+        fraction: of a group's clients, whose updates end its round, in (0, 1]; the paper's C.
+        relaxation: of the gap between turns, in [0, 1].
+        smoothing: weight of the latest round's time in T, in (0, 1].
+        grouping: which group a client is in: by its ``index`` modulo M, as the paper has it, or by
+            its ``delay``: those that take about as long are together (ours), so that no group
+            waits for a few slow ones.
+        regroup_every: by delay, after how many turns of each group they are dealt anew.
+        collects: whether updates count that come after enough are in and before the group's
+            ``turn`` (ours), or only what is there when the ``fraction`` is (the paper's).
+        give_up_after: how many turns of its group a straggler is waited for; then it abandons what
+            it computes, and goes on with the present model. A group of which nothing comes is
+            passed over each time that three times what rounds usually take have gone by, which
+            counts as a turn then. None for ever (the paper's).
+
+    Raises:
+        ValueError: an argument outside its range.
+    """
+
+    groups: Positive = 8
+    fraction: float = 0.75
+    relaxation: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    smoothing: float = 0.1
+    grouping: Literal["index", "delay"] = "index"
+    regroup_every: Positive = 4
+    collects: Literal["fraction", "turn"] = "fraction"
+    give_up_after: Positive | None = None
+    barrier: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_fraction("fraction", self.fraction)
+        check_fraction("smoothing", self.smoothing)
+
+    def rule(self) -> Rule:
+        """See :class:`anabranch.pace.Pace`."""
+        return _Rule(self)
+
+    def staleness_bound(self, workers: int) -> int:
+        """Return ``4 workers``: each other group has two turns at most between two of a client's.
+
+        Where groups are dealt anew a client may change to one whose turn is two cycles away.
+        """
+        return 4 * workers
+
+
+class _Rule:
+    """The rule of one run."""
+
+    def __init__(self, pace: FlR2sp) -> None:
+        self._pace = pace
+        self._workers = Workers()
+        self._members: list[dict[int, None]] = [{} for _ in range(pace.groups)]
+        self._group: dict[int, int] = {}
+        self._rounds = [Collected(pace.fraction, pace.smoothing) for _ in range(pace.groups)]
+        self._late: dict[int, int] = {}  # whose update is of a round that is over: turns since
+        self._passed = [0] * pace.groups  # how often each was passed over since its last turn
+        self._went_s: dict[int, float] = {}
+        self._delay_s: dict[int, float] = {}
+        self._next = 0  # whose turn it is
+        self._cycles = 0
+        self._turned_s = -NEVER_S
+        self._round_s = 0.0  # T
+        self.due_s = NEVER_S
+
+    def join(self, worker: int, now_s: float) -> tuple[Step, ...]:
+        """See :class:`anabranch.pace.Rule`."""
+        self._workers.join(worker)
+        group = worker % self._pace.groups
+        if self._pace.grouping == "delay":
+            group = min(range(self._pace.groups), key=lambda each: len(self._members[each]))
+        if not self._members[group]:
+            self._rounds[group].began_s = now_s
+        self._put(worker, group)
+        return (Step(proceed=self._let_go((worker,), now_s)), *self.look(now_s))
+
+    def leave(self, worker: int, now_s: float) -> tuple[Step, ...]:
+        """See :class:`anabranch.pace.Rule`."""
+        self._workers.leave(worker)
+        group = self._group.pop(worker)
+        del self._members[group][worker], self._went_s[worker]
+        self._delay_s.pop(worker, None)
+        self._late.pop(worker, None)
+        gone = self._rounds[group].remove(worker)
+        discarded = (Step(discard=gone),) if gone else ()
+        return (*discarded, *self.look(now_s))
+
+    def push(self, worker: int, now_s: float, compute_s: float = 0.0) -> tuple[Step, ...]:
+        """See :class:`anabranch.pace.Rule`."""
+        update = self._workers.push(worker)
+        took_s = now_s - self._went_s[worker]
+        self._delay_s[worker] = smoothed(
+            self._delay_s.get(worker, 0.0), took_s, self._pace.smoothing
+        )
+        group = self._group[worker]
+        is_closed = self._pace.collects == "fraction" and self._rounds[group].took_s is not None
+        if worker in self._late or is_closed:
+            went_on = self._let_go((worker,), now_s)
+            return (Step((), went_on, (update,)), *self.look(now_s))
+        self._rounds[group].add(worker, update)
+        self._is_enough(group, now_s)
+        return self.look(now_s)
+
+    def look(self, now_s: float) -> tuple[Step, ...]:
+        """See :class:`anabranch.pace.Rule`; give the turns that are due."""
+        steps: list[Step] = []
+        self.due_s = NEVER_S
+        passed_over = 0
+        while self._goes_on and passed_over < len(self._present):
+            group = self._next
+            if not self._members[group]:
+                self._pass_on(now_s)
+                continue
+            due_s = self._turned_s + self.gap_s
+            if not self._is_enough(group, now_s):
+                due_s = max(due_s, self._rounds[group].late_s(self._round_s))
+            if now_s < due_s:
+                self.due_s = due_s
+                break
+            if self._rounds[group]:
+                steps.append(self._turn(group, now_s))
+                passed_over = 0
+            else:
+                given_up = self._pass_over(group, now_s)
+                steps += [Step(abandon=given_up)] if given_up else []
+                passed_over += 1
+            self._pass_on(now_s)
+        return tuple(steps)
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether there is anything to decide: who is given up is so even if nothing comes."""
+        gives_up = self._pace.give_up_after is not None and bool(self._workers.computing)
+        return gives_up or any(self._rounds)
+
+    @property
+    def _present(self) -> list[int]:
+        return [group for group, members in enumerate(self._members) if members]
+
+    @property
+    def gap_s(self) -> float:
+        """The least time between two turns."""
+        return self._pace.relaxation * self._round_s / max(1, len(self._present))
+
+    def _is_enough(self, group: int, now_s: float) -> bool:
+        members = self._members[group]
+        computing = who_computes(members, self._workers.computing, self._late)
+        return self._rounds[group].is_enough(len(members), len(computing), now_s)
+
+    def _turn(self, group: int, now_s: float) -> Step:
+        collected = self._rounds[group]
+        took_s = collected.took_s
+        if took_s is not None:
+            self._round_s = smoothed(self._round_s, took_s, self._pace.smoothing)
+        share = 1.0 / len(self._present)
+        workers = tuple(sorted(collected))
+        updates = collected.end(now_s)
+        self._turned_s = now_s
+        self._passed[group] = 0
+        given_up = self._let_be_late(group)
+        return Step(updates, self._let_go(workers, now_s), abandon=given_up, share=share)
+
+    def _pass_over(self, group: int, now_s: float) -> tuple[int, ...]:
+        self._passed[group] += 1
+        if self._pace.give_up_after is not None:
+            self._rounds[group].began_s = now_s
+        return self._let_be_late(group) if self._passed[group] > 1 else ()
+
+    def _let_be_late(self, group: int) -> tuple[int, ...]:
+        """Let what a group's clients compute be of a round that is over; return who is given up."""
+        for worker in self._members[group]:
+            if worker in self._workers.computing:
+                self._late[worker] = self._late.get(worker, -1) + 1
+        after = self._pace.give_up_after
+        late = [
+            (worker, self._late[worker]) for worker in self._members[group] if worker in self._late
+        ]
+        return tuple(worker for worker, turns in late if turns == after)
+
+    def _pass_on(self, now_s: float) -> None:
+        self._next = (self._next + 1) % self._pace.groups
+        if not self._next:
+            self._cycles += 1
+            if self._pace.grouping == "delay" and self._cycles % self._pace.regroup_every == 0:
+                self._regroup(now_s)
+
+    def _regroup(self, now_s: float) -> None:
+        """Deal those whose updates are not in anew: those that take about as long to one group."""
+        free = [each for each in self._group if each not in self._rounds[self._group[each]]]
+        free.sort(key=lambda each: (self._delay_s.get(each, 0.0), each))
+        size = -(-len(self._group) // self._pace.groups)
+        for worker in free:
+            del self._members[self._group[worker]][worker]
+        for group, collected in enumerate(self._rounds):
+            room = max(0, size - len(collected))
+            if not self._members[group]:
+                collected.began_s = now_s
+            for worker in free[:room]:
+                self._put(worker, group)
+            del free[:room]
+
+    def _put(self, worker: int, group: int) -> None:
+        self._group[worker] = group
+        self._members[group][worker] = None
+
+    def _let_go(self, workers: tuple[int, ...], now_s: float) -> tuple[int, ...]:
+        for worker in workers:
+            self._workers.proceed(worker)
+            self._went_s[worker] = now_s
+            self._late.pop(worker, None)
+        return workers
