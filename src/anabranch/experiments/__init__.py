@@ -25,9 +25,11 @@ from anabranch.experiments.r2sp import fig11 as r2sp_fig11
 from anabranch.experiments.r2sp import fig12 as r2sp_fig12
 from anabranch.experiments.r2sp import fig13 as r2sp_fig13
 from anabranch.experiments.r2sp import fig14 as r2sp_fig14
+from anabranch.experiments.r2sp import fig16 as r2sp_fig16
 from anabranch.experiments.r2sp import table1 as r2sp_table1
 from anabranch.experiments.r2sp import table2 as r2sp_table2
 from anabranch.experiments.r2sp import table3 as r2sp_table3
+from anabranch.experiments.r2sp import table4 as r2sp_table4
 
 _NETSTORM = (fig13, fig14, fig15, fig16, fig17, fig18, fig19, fig20)
 _R2SP = (
@@ -60,6 +62,8 @@ EXPERIMENTS = {
     each.name: each
     for each in (
         *(figure.EXPERIMENT for figure in (*_NETSTORM, *_R2SP, *_HAAF)),
+        *r2sp_table4.EXPERIMENTS,
+        *r2sp_fig16.EXPERIMENTS,
         *cell.EXPERIMENTS,
         *intermittent_tables.EXPERIMENTS,
         *adaptive.EXPERIMENTS,
