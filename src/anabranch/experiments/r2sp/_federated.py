@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +26,7 @@ from anabranch.overlay import Link, Overlay, Site
 from anabranch.pace import FlR2sp
 from anabranch.period import Every
 from anabranch.plan import Star
-from anabranch.record import Event, LinkBytes, UnknownEvent, WorkerWent, read_events
+from anabranch.record import WorkerWent, read_events
 from anabranch.record.pacing import Iteration, summarise_pace
 from anabranch.run.scenario import Scenario, Serve, Stop
 from anabranch.run.scenario.tasks import Exchange
@@ -37,12 +37,12 @@ SERVER = "server"
 _SAMPLES = 32  # of a step; what it takes is given
 _ROUNDS = 10
 _SETTLED = 3  # the first rounds of a client do not count: all begin at once
-_BIN_S = 0.1  # between two looks at the server's uplink, while it is used
+_BIN_S = 0.1  # of the server's uplink
 DELAY = Lognormal(mu=-2.0, sigma=1.0)
 NOTE = (
     f"{CLIENTS} clients, {_ROUNDS} rounds of each, of which the first {_SETTLED} do not count; C "
-    f"is {FRACTION:g}. Simulated with sizes alone. A client's push is told without the delay that the "
-    "paper injects before it."
+    f"is {FRACTION:g}. Simulated with sizes alone. A client's push is told without the delay that "
+    "the paper injects before it."
 )
 
 
@@ -131,7 +131,6 @@ class Case:
         under: when clients may go on.
         clients: how many.
         seed: of jitter and delays.
-        chunks: of a model; one is quick.
     """
 
     model: Model
@@ -139,7 +138,6 @@ class Case:
     under: FlR2sp
     clients: int = CLIENTS
     seed: int = 0
-    chunks: int = 1
 
     def scenario(self, rounds: int = _ROUNDS) -> Scenario:
         """Return what is simulated."""
@@ -157,8 +155,8 @@ class Case:
                 added_delay=DELAY,
             ),
             task=Exchange(elements=self.model.elements, batch_size=_SAMPLES),
-            chunk_elements=-(-self.model.elements // self.chunks),
-            sample_every_s=_BIN_S,
+            chunk_elements=self.model.elements,
+            sample_every_s=1e6,
             seed=self.seed,
         )
 
@@ -172,8 +170,7 @@ class Seen:
         push_s, pull_s: of an update, and of the model.
         wait_s: for the aggregation.
         gaps_s: between the moments at which groups went on.
-        peak_bps: of the server's uplink over 0.1 s; it counts chunks as they have left, so with one
-            chunk to a model it tells little.
+        peak_bps: of the server's uplink, over 0.1 s.
         phases: of some clients: (client, phase, from, to).
     """
 
@@ -211,18 +208,25 @@ def observe(case: Case, data_dir: Path | None = None) -> Seen:
         fmean(each.pull_s for each in whole),
         fmean(each.blocked_s for each in whole),
         tuple(after - before for before, after in pairwise(turns)),
-        max(_uplink(events)),
+        _peak_bps(case, whole),
         tuple(_phases(of_each)),
     )
 
 
-def _uplink(events: Iterable[Event | UnknownEvent]) -> list[float]:
-    """Return what the server's uplink carried between its reports, bit/s."""
-    carried: defaultdict[tuple[float, float], int] = defaultdict(int)
-    for event in events:
-        if isinstance(event, LinkBytes) and event.source == 0:
-            carried[event.at_s, event.seconds] += event.payload_bytes
-    return [8 * count / seconds for (_, seconds), count in carried.items() if seconds >= _BIN_S]
+def _peak_bps(case: Case, whole: Sequence[Iteration]) -> float:
+    """Return the most that the server's uplink carried over 0.1 s, bit/s.
+
+    A pull is taken to go evenly while it lasts, and the server no faster than it can.
+    """
+    carried: defaultdict[int, float] = defaultdict(float)
+    for each in whole:
+        if each.pull_s <= 0:
+            continue
+        begins_s, ends_s = each.went_s, each.went_s + each.pull_s
+        for number in range(int(begins_s / _BIN_S), int(ends_s / _BIN_S) + 1):
+            here_s = min(ends_s, (number + 1) * _BIN_S) - max(begins_s, number * _BIN_S)
+            carried[number] += 32 * case.model.elements * max(0.0, here_s) / each.pull_s
+    return min(case.server.up_bps, max(carried.values()) / _BIN_S)
 
 
 def _phases(of_each: dict[int, list[Iteration]]) -> Iterator[tuple[int, str, float, float]]:

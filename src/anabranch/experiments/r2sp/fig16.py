@@ -12,14 +12,11 @@ from anabranch.experiments.r2sp._federated import CLIENTS, GROUPS, Case, Model, 
 
 _SIZES = (2, 4, 8, 16, 32, 64, 128)
 _SEEDS = 5
-_CHUNKS = 8  # of a model, where what is on its way counts
 
 
-def _both(
-    lab: Lab, models: tuple[Model, ...], servers: tuple[Server, ...], chunks: int = 1
-) -> dict[Case, Seen]:
+def _both(lab: Lab, models: tuple[Model, ...], servers: tuple[Server, ...]) -> dict[Case, Seen]:
     cases = [
-        Case(model, server, federated.pace(groups), seed=lab.seed, chunks=chunks)
+        Case(model, server, federated.pace(groups), seed=lab.seed)
         for model in models
         for server in servers
         for groups in (1, GROUPS)
@@ -62,7 +59,7 @@ def _parts(seen: Seen) -> tuple[float, float, float, float]:
 
 def _fig_17(lab: Lab) -> Result:
     models = federated.MODELS[:1] if lab.quick else federated.MODELS
-    found = _both(lab, models, federated.SERVERS, _CHUNKS)
+    found = _both(lab, models, federated.SERVERS)
     by_case = {(c.model.name, c.server.name, c.under.groups): seen for c, seen in found.items()}
     rows = []
     for case, ours in found.items():
@@ -78,8 +75,8 @@ def _fig_17(lab: Lab) -> Result:
             )
         )
     note = (
-        "Peaks are over 0.1 s. A program that goes at one rate whenever anybody pulls has the same "
-        "peak under any pace; only a port that is wider than that shows one."
+        "Peaks are over 0.1 s, each pull taken to go evenly while it lasts. A program that goes at "
+        "one rate whenever anybody pulls has the same peak under any pace."
     )
     return Result(tuple(rows), (), (federated.NOTE, note))
 
