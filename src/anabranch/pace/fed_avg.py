@@ -122,12 +122,14 @@ class _Rule:
         """Let a round of which nothing has come go on, or let all abandon what they compute."""
         more = self._top_up()
         went_on = (Step(proceed=more),) if more else ()
-        if self._pace.give_up_after is None or more or not (computing or self._late):
+        if self._pace.give_up_after is None or not (computing or more or self._late):
             return went_on
+        if more:
+            self._round.began_s = now_s
         late_s = self._round.late_s()
         if now_s < late_s:
             self.due_s = late_s
-            return ()
+            return went_on
         given_up = tuple(sorted({*computing, *self._late}))
         self._late.update(dict.fromkeys(given_up, self._pace.give_up_after))
         self._round.began_s = now_s
@@ -156,13 +158,14 @@ class _Rule:
 
     def _next_of_deck(self) -> int | None:
         """Return the next that waits and has pushed nothing in this round, if there is one."""
-        if not self._deck:
-            self._deck = [*self._workers.computing, *self._workers.waiting]
-            self._deck.sort()
-            self._draw.shuffle(self._deck)
-        for place in reversed(range(len(self._deck))):
-            worker = self._deck[place]
-            if worker in self._workers.waiting and worker not in self._round:
-                del self._deck[place]
-                return worker
-        return None
+        waiting = {worker for worker in self._workers.waiting if worker not in self._round}
+        if not waiting:
+            return None
+        if waiting.isdisjoint(self._deck):
+            # Those that are left of the last deal compute; they are before all others once they
+            # wait again.
+            more = sorted({*self._workers.computing, *self._workers.waiting} - {*self._deck})
+            self._draw.shuffle(more)
+            self._deck = [*more, *self._deck]
+        last = next(k for k in reversed(range(len(self._deck))) if self._deck[k] in waiting)
+        return self._deck.pop(last)

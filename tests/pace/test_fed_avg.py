@@ -1,0 +1,90 @@
+"""FedAvg and FedBuff by themselves."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from anabranch.pace import Asp, FedAvg, FedBuff, Step
+from tests.pace.test_conformance import all_at_once, heavy_tailed
+from tests.pace.world import live
+
+NEVER = float("inf")
+
+
+def test_a_round_ends_with_its_fraction_and_goes_all_the_way() -> None:
+    takes = {0: 1.0, 1: 2.0, 2: 3.0, 3: 3.5}
+    story = live(
+        FedAvg(fraction=0.75), lambda worker, k: takes[worker], all_at_once(4), until_s=3.6
+    )
+    (step,) = [step for _, step in story.steps if step.apply]
+    assert step.apply == ((0, 1), (1, 1), (2, 1))
+    assert step.share == 1.0
+    assert story.discarded == [(3, 1)]
+
+
+def test_draws_are_even() -> None:
+    story = live(FedAvg(sample=0.25), lambda worker, k: 1.0, all_at_once(16), until_s=400.0)
+    counts = Counter(worker for worker, moments in story.went.items() for _ in moments)
+    assert set(counts) == set(range(16))
+    assert max(counts.values()) - min(counts.values()) <= 2
+    drawn = [len(step.apply) for _, step in story.steps if step.apply]
+    assert set(drawn[2:]) == {4}
+
+
+def test_other_seeds_draw_others() -> None:
+    stories = [
+        live(FedAvg(sample=0.25, seed=seed), lambda worker, k: 1.0, all_at_once(16), until_s=9.0)
+        for seed in range(4)
+    ]
+    assert len({tuple(each.applied) for each in stories}) > 1
+
+
+@pytest.mark.parametrize("never", [{2}, {0, 1, 2, 3, 4, 5}])
+def test_who_never_returns_is_given_up(never: set[int]) -> None:
+    def takes(worker: int, k: int) -> float:
+        return NEVER if worker in never and k == 3 else 1.0
+
+    story = live(FedAvg(fraction=0.6, give_up_after=2), takes, all_at_once(6), until_s=200.0)
+    for worker in never:
+        assert (worker, 3) in story.discarded
+        assert story.went[worker][-1] > 150.0
+
+
+def test_without_giving_up_a_round_ends_with_what_it_has() -> None:
+    def takes(worker: int, k: int) -> float:
+        return NEVER if worker and k == 3 else 1.0
+
+    story = live(FedAvg(), takes, all_at_once(3), until_s=100.0)
+    assert story.went[0][-1] > 90.0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_update_has_missed_any(seed: int) -> None:
+    workers, takes = heavy_tailed(seed)
+    story = live(FedAvg(sample=0.6, fraction=0.7), takes, all_at_once(workers))
+    assert all(each.missed == 0 for each in story.applied)
+
+
+def test_a_full_buffer_is_a_step_and_nobody_waits() -> None:
+    story = live(FedBuff(size=3, share=0.5), lambda worker, k: 1.0 + worker / 10, all_at_once(5))
+    steps = [step for _, step in story.steps if step.apply]
+    assert {len(step.apply) for step in steps} == {3}
+    assert {step.share for step in steps} == {0.5}
+    for worker, moments in story.went.items():
+        assert moments == pytest.approx([k * (1.0 + worker / 10) for k in range(len(moments))])
+
+
+def test_a_buffer_is_no_larger_than_there_are_workers() -> None:
+    rule = FedBuff(size=10).rule()
+    rule.join(0, 0.0)
+    rule.join(1, 0.0)
+    assert rule.push(0, 1.0) == (Step(proceed=(0,)),)
+    assert rule.push(1, 1.0) == (Step(((0, 1), (1, 1)), (1,), share=1.0),)
+
+
+def test_asp_goes_as_far_as_its_share() -> None:
+    rule = Asp(share=0.6).rule()
+    rule.join(0, 0.0)
+    assert rule.push(0, 1.0) == (Step(((0, 1),), (0,), share=0.6),)
