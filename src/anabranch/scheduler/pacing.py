@@ -438,10 +438,11 @@ class PaceBook:
             else:
                 registry.barred.add(who)
                 decisions.append(Decision((), (), (), version, barred=(who,)))
-        for each in self._judge.ended(version):
+        for each in self._judge.over(version):
             if registry is None:
                 decisions += self._readmit(each, now_s)
             else:
+                self._judge.readmit(each)
                 registry.barred.discard(each)
                 decisions.append(Decision((), (), (), version, readmitted=(each,)))
         return (*decisions, *self._tell(now_s))
@@ -470,6 +471,8 @@ class PaceBook:
         if self.made(worker) == self._updates or self._closed:
             return ()
         del self._barred[worker]
+        assert self._judge is not None
+        self._judge.readmit(worker)
         back = Decision((), (), (), self._ledger.version, readmitted=(worker,))
         return (back, *self._book(self._join(self._lead[worker], now_s), now_s))
 

@@ -12,7 +12,7 @@ from anabranch.learn.profiles import load_profile
 from anabranch.learn.sampling import Shuffled
 from anabranch.merge import DataSize, Mean, OutlierFilter, Product, Robust, filter_of
 from anabranch.overlay import Overlay, OverlayError
-from anabranch.pace import Bsp, TunedBatches
+from anabranch.pace import Bsp, FedAvg, FlR2sp, TunedBatches
 from anabranch.period import Every
 from anabranch.plan import ForestRoute, Plan, PlanError
 from anabranch.run.faults import FaultError, Kill, LinkFactor, Pause, script
@@ -165,10 +165,12 @@ def _check_clients(scenario: Scenario) -> None:
         )
     if any(isinstance(route, ForestRoute) for route in scenario.routes):
         raise ScenarioError("clients: a forest's trees are of workers; give another route")
-    if clients.vanish and getattr(scenario.pace, "give_up_after", None) is None:
+    pace = scenario.pace
+    gives_up = isinstance(pace, FedAvg | FlR2sp) and pace.give_up_after and pace.deadline_s
+    if clients.vanish and not gives_up:
         raise ScenarioError(
             "clients.vanish: somebody has to give up who never returns; give pace.give_up_after "
-            "(fedavg, fl-r2sp), or leave it out"
+            "and pace.deadline_s (fedavg, fl-r2sp), or leave it out"
         )
     if isinstance(task, Own):
         raise ScenarioError(
