@@ -1,0 +1,1 @@
+"""A Flower app whose server has FL-R²SP as its strategy."""
