@@ -16,14 +16,20 @@ def cache_of(task: str) -> Path:
 
 
 def fetch(
-    task: str, url: str, known_hash: str, places: Sequence[Path], download: bool, missing: str
+    task: str,
+    url: str,
+    known_hash: str | None,
+    places: Sequence[Path],
+    download: bool,
+    missing: str,
 ) -> Path:
     """Fetch a file that is in none of the places into the last of them.
 
     Args:
         task: whose file it is, for the errors.
         url: of the file; it keeps its name.
-        known_hash: as pooch writes it, the algorithm and a colon first.
+        known_hash: as pooch writes it, the algorithm and a colon first; None where the caller
+            checks what is in the file.
         places: where it was looked for; the last is the cache.
         download: whether that is allowed.
         missing: what it is, and where it is not, for the errors.

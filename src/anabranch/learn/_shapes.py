@@ -34,6 +34,26 @@ def resnet(layers: int) -> Shapes:
     yield from _with_bias("fc", 10, 64)
 
 
+def cnn() -> Shapes:
+    """Return those of a small convolutional network for 10 classes of colour images, 32 x 32."""
+    yield from _with_bias("conv1", 32, 3, 5, 5)
+    yield from _with_bias("conv2", 64, 32, 5, 5)
+    yield from _with_bias("fc3", 512, 64 * 8 * 8)
+    yield from _with_bias("fc4", 10, 512)
+
+
+def lstm(features: int = 40, units: int = 128, layers: int = 2, classes: int = 10) -> Shapes:
+    """Return those of LSTM layers that read frames of so many features, and a classifier."""
+    inputs = features
+    for layer in range(layers):
+        yield f"lstm{layer}.input.weight", (4 * units, inputs)
+        yield f"lstm{layer}.hidden.weight", (4 * units, units)
+        yield f"lstm{layer}.input.bias", (4 * units,)
+        yield f"lstm{layer}.hidden.bias", (4 * units,)
+        inputs = units
+    yield from _with_bias("fc", classes, units)
+
+
 def inception_v3() -> Shapes:
     """Return Inception-v3's for 1000 classes, without the auxiliary classifier."""
     yield from _normalised("conv1", 32, 3, 3, 3)

@@ -95,6 +95,22 @@ RESNET_32 = Profile("resnet-32", tuple(_shapes.resnet(32)))
 464154
 """
 
+CNN = Profile("cnn", tuple(_shapes.cnn()))
+"""The ``cnn`` of `anabranch.learn.models` on colour images, 32 x 32: 2,156,490 parameters, 8.6 MB.
+
+Source: McMahan et al., AISTATS 2017.
+
+>>> CNN.elements
+2156490
+"""
+
+LSTM = Profile("lstm", tuple(_shapes.lstm()))
+"""The ``lstm`` of `anabranch.learn.models` on frames of 40 bands: 220,426 parameters, 0.9 MB.
+
+>>> LSTM.elements
+220426
+"""
+
 INCEPTION_V3 = Profile("inception-v3", tuple(_shapes.inception_v3()))
 """Inception-v3 for 1000 classes: 23,834,568 parameters, 95 MB, without the auxiliary classifier.
 
@@ -125,7 +141,7 @@ Source: Raffel et al., JMLR 2020; vocabulary padded to 32,128, embedding and las
 
 _PROFILES = {
     profile.name: profile
-    for profile in (ALEXNET, VGG_16, RESNET_20, RESNET_32, INCEPTION_V3, BERT, T5_SMALL)
+    for profile in (ALEXNET, VGG_16, CNN, RESNET_20, RESNET_32, LSTM, INCEPTION_V3, BERT, T5_SMALL)
 }
 
 PROFILES = tuple(_PROFILES)

@@ -4,8 +4,10 @@
 official files, found in a directory or fetched, and refused if a single byte differs. `cifar-10`
 is read from its official archive, or from files of their form. `cifar-10-part` trains on the
 archive's first three training files alone and holds out the fifth, for whoever has no more of
-them; its accuracies are not those of the official split. `pairs` and `translation` are tokens,
-drawn by rules: to classify pairs of sentences, and to say a sentence's translation word by word.
+them; its accuracies are not those of the official split. `spoken-digits` is the Free Spoken Digit
+Dataset as spectrograms, for key-word spotting. `synthetic-tones` has their form and needs no file:
+pairs of gliding tones in noise, drawn by a rule. `pairs` and `translation` are tokens, drawn by
+rules: to classify pairs of sentences, and to say a sentence's translation word by word.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from anabranch.learn import _cifar, _tokens
+from anabranch.learn import _cifar, _speech, _tokens, _tones
 from anabranch.learn._fetch import cache_of, fetch
 from anabranch.learn._idx import DataError, parse_idx_gz
 from anabranch.learn._names import unknown
@@ -33,17 +35,18 @@ _DIGITS_HELD_OUT = 0.2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """Images or tokens to classify, split into what is trained on and what is held out.
+    """Images, spectrograms or tokens to classify, split into what is trained on and held out.
 
     Args:
         name: as given to `load_task`.
         train_inputs, held_out_inputs: images of shape (N, C, H, W), float32, normalised by
-            constants of the task so that training pixels have mean 0 and standard deviation 1; or
-            token ids, int64, of shape (N, L) or (N, 2, L).
+            constants of the task so that training pixels have mean 0 and standard deviation 1;
+            spectrograms (N, 1, frames, bands) likewise; or token ids, int64, of shape (N, L) or
+            (N, 2, L).
         train_labels, held_out_labels: shape (N,), int64, in [0, classes); or (N, L), one for each
             token that is to be said.
         classes: how many there are.
-        vocabulary: how many different tokens there are, ids in [0, vocabulary); None for images.
+        vocabulary: how many different tokens there are, ids in [0, vocabulary); None for the rest.
 
     Raises:
         ValueError: shapes, types, counts or labels that contradict this.
@@ -94,7 +97,7 @@ class Task:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one input: channels, height and width of an image."""
+        """Shape of one input: channels, height and width of an image; 1, frames, bands."""
         return tuple(self.train_inputs.shape[1:])
 
 
@@ -161,7 +164,10 @@ _TOKEN_TASKS = {
     "translation": (_tokens.translation, _tokens.VOCABULARY),
 }
 
-TASKS = ("digits", *_IDX_TASKS, *_cifar.CIFAR_TASKS, *_TOKEN_TASKS)
+# Of the 2,700 training spectrograms: logarithms of energy.
+_SPEECH_MEAN, _SPEECH_DEVIATION = -5.4386, 2.5969
+
+TASKS = ("digits", *_IDX_TASKS, *_cifar.CIFAR_TASKS, _speech.TASK, _tones.TASK, *_TOKEN_TASKS)
 """The names `load_task` knows."""
 
 
@@ -187,6 +193,10 @@ def looks_of(name: str) -> Looks:
         return Looks(drawn.shape, drawn.classes, drawn.vocabulary)
     if name in _cifar.CIFAR_TASKS:
         return Looks((3, 32, 32), _cifar.CLASSES)
+    if name == _speech.TASK:
+        return Looks((1, _speech.FRAMES, _speech.BANDS), _speech.CLASSES)
+    if name == _tones.TASK:
+        return Looks((1, _tones.FRAMES, _tones.BANDS), _tones.CLASSES)
     return Looks((1, 8, 8) if name == "digits" else (1, 28, 28), 10)
 
 
@@ -196,15 +206,18 @@ def load_task(name: str, data_dir: Path | None = None, *, download: bool = True)
     Args:
         name: one of `TASKS`.
         data_dir: where to look first for the official files, as ``data_dir/<name>/<file>`` or
-            ``data_dir/<file>``; then this user's cache directory is looked in. `digits` and the
-            tokens need neither. CIFAR-10's may also lie in ``data_dir/cifar10`` or, as in their
-            archive, in ``data_dir/cifar-10-batches-bin``, plain or as ``.xz``.
+            ``data_dir/<file>``; then this user's cache directory is looked in. `digits`,
+            `synthetic-tones` and the tokens need neither. CIFAR-10's may also lie in
+            ``data_dir/cifar10`` or, as in their archive, in ``data_dir/cifar-10-batches-bin``,
+            plain or as ``.xz``. Recordings of spoken digits are in ``data_dir/fsdd`` or
+            ``data_dir/free-spoken-digit-dataset``, as ``recordings/*.wav`` or ``recordings.tar``,
+            which may be packed by gzip or xz.
         download: whether a file that is in none of them is fetched into the cache.
 
     Raises:
         ValueError: no task of this name.
         DataError: a file that is nowhere to be had, whose hash is not the official one, or, of
-            CIFAR-10, whose form is not.
+            CIFAR-10, whose form is not; recordings that are not just those of the data set.
     """
     if name not in TASKS:
         raise ValueError(unknown("task", name, TASKS))
@@ -214,6 +227,10 @@ def load_task(name: str, data_dir: Path | None = None, *, download: bool = True)
         return _drawn(name)
     if name in _cifar.CIFAR_TASKS:
         return _cifar_10(name, data_dir, download)
+    if name == _speech.TASK:
+        return _spoken_digits(data_dir, download)
+    if name == _tones.TASK:
+        return _synthetic_tones()
     source = _IDX_TASKS[name]
 
     def read(file: str, dimensions: int) -> npt.NDArray[np.uint8]:
@@ -255,6 +272,25 @@ def _cifar_10(name: str, data_dir: Path | None, download: bool) -> Task:
 
     train, held_out = _cifar.read_cifar(name, data_dir, download)
     return Task(name, *tensors(*train), *tensors(*held_out), classes=_cifar.CLASSES)
+
+
+def _spoken_digits(data_dir: Path | None, download: bool) -> Task:
+    def tensors(
+        spectrograms: npt.NDArray[np.float32], labels: npt.NDArray[np.int64]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        one_channel = spectrograms[:, np.newaxis]
+        return _inputs(one_channel, 1.0, (_SPEECH_MEAN,), (_SPEECH_DEVIATION,)), _labels(labels)
+
+    train, held_out = _speech.read_spoken_digits(data_dir, download)
+    return Task(_speech.TASK, *tensors(*train), *tensors(*held_out), classes=_speech.CLASSES)
+
+
+def _synthetic_tones() -> Task:
+    train, train_labels, held_out, held_out_labels = map(torch.from_numpy, _tones.synthetic_tones())
+    return Task(
+        *(_tones.TASK, train[:, None], train_labels, held_out[:, None], held_out_labels),
+        classes=_tones.CLASSES,
+    )
 
 
 def _drawn(name: str) -> Task:
