@@ -70,6 +70,7 @@ PURE = [
     "merge",
     "fleet",
     "group/_place.py",
+    "learn/adversaries.py",
     "learn/averaging.py",
     "learn/partition.py",
     "learn/sampling.py",

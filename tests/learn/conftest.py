@@ -32,6 +32,6 @@ def data_dir() -> Path:
     named = os.environ.get("ANABRANCH_DATA")
     if not named:
         pytest.skip(
-            "ANABRANCH_DATA does not name a directory with mnist/, fashion-mnist/, cifar10/"
+            "ANABRANCH_DATA does not name a directory with mnist/, fashion-mnist/, cifar10/, fsdd/"
         )
     return Path(named)

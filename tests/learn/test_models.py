@@ -16,6 +16,7 @@ SHAPES = {
     "vgg-16": (3, 32, 32),
     "resnet-20": (1, 8, 8),
     "resnet-32": (1, 8, 8),
+    "lstm": (1, 6, 5),
 }
 SMALL = [name for name in SHAPES if name != "alexnet"]  # whose building takes no second
 
@@ -40,6 +41,8 @@ def flatten(model):
         ("vgg-16", (3, 32, 32), 14_728_266),
         ("resnet-20", (3, 32, 32), 269_722),
         ("resnet-32", (3, 32, 32), 464_154),
+        ("lstm", (1, 49, 40), 220_426),
+        ("lstm", (3, 32, 32), 4 * 128 * (96 + 128 + 2) + 4 * 128 * (256 + 2) + 1_290),
         ("alexnet", (1, 28, 28), 61_100_840 - 64 * 2 * 11 * 11),
         ("alexnet", (1, 8, 8), 61_100_840 - 64 * 2 * 11 * 11),
     ],
@@ -99,6 +102,24 @@ def test_every_residual_block_begins_as_its_shortcut():
     assert outputs.shape == (2, 32, 4, 4)
     assert torch.equal(outputs[:, :16], inputs[:, :, ::2, ::2])
     assert not outputs[:, 16:].any()
+
+
+def test_an_lstm_reads_rows_from_top_to_bottom():
+    model = build_model("lstm", (2, 4, 3), 10, seed=0)
+    image = torch.from_numpy(np.random.default_rng(0).normal(size=(1, 2, 4, 3))).float()
+    with torch.inference_mode():
+        said, _ = model.layers(image[0].permute(1, 0, 2).reshape(1, 4, 6))
+        torch.testing.assert_close(model(image), model.head(said.mean(dim=1)))
+        assert not torch.allclose(model(image), model(image.flip(2)))
+
+
+def test_an_lstm_begins_with_open_forget_gates():
+    layers = build_model("lstm", (1, 4, 3), 10, seed=0).layers
+    assert layers.weight_hh_l1.abs().max().item() == pytest.approx(128**-0.5, rel=0.01)
+    for layer in (0, 1):
+        gates = getattr(layers, f"bias_ih_l{layer}").view(4, 128)
+        assert torch.equal(gates.mean(dim=1), torch.tensor([0.0, 1.0, 0.0, 0.0]))
+        assert not getattr(layers, f"bias_hh_l{layer}").any()
 
 
 def test_building_leaves_the_generators_of_torch_and_numpy_alone():

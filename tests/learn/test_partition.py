@@ -9,6 +9,7 @@ from anabranch.learn.partition import (
     AnyPartition,
     Dirichlet,
     Even,
+    MixedDirichlet,
     Quantity,
     Shards,
     partition_evenly,
@@ -49,7 +50,8 @@ def labels_of(counts, seed=0):
 
 
 TEN = labels_of([100] * 10)
-EACH = [Even(), Dirichlet(alpha=2.0), Shards(per_site=2), Quantity(alpha=2.0)]
+DEALS_ALL = [Even(), Dirichlet(alpha=2.0), Shards(per_site=2), Quantity(alpha=2.0)]
+EACH = [*DEALS_ALL, MixedDirichlet()]
 each = pytest.mark.parametrize("partition", EACH, ids=str)
 
 
@@ -63,7 +65,7 @@ def test_no_partition_is_left_out():
     assert {type(partition) for partition in EACH} == set(get_args(AnyPartition))
 
 
-@each
+@pytest.mark.parametrize("partition", DEALS_ALL, ids=str)
 @settings(deadline=None)
 @given(
     st.lists(st.integers(1, 40), min_size=1, max_size=5), st.integers(1, 5), st.integers(0, 2**32)
@@ -166,7 +168,7 @@ def test_quantity_skews_sizes_and_mixes_labels():
     assert shares.max() < 0.2
 
 
-@pytest.mark.parametrize("partition", [Dirichlet(alpha=1.0), Shards()], ids=str)
+@pytest.mark.parametrize("partition", [Dirichlet(alpha=1.0), Shards(), MixedDirichlet()], ids=str)
 def test_samples_with_several_labels_cannot_be_dealt_by_them(partition):
     with pytest.raises(ValueError, match=r"labels have shape \(9, 4\), not one for each"):
         partition.deal(np.zeros((9, 4), np.int64), 2, seed=0)
@@ -178,3 +180,79 @@ def test_samples_with_several_labels_are_dealt_without(partition):
     shards = partition.deal(np.zeros((9, 4), np.int64), 2, seed=0)
     np.testing.assert_array_equal(np.sort(np.concatenate(shards)), np.arange(9))
     assert not partition.by_label
+
+
+CIFAR = labels_of([5000] * 10)
+
+
+def test_of_a_mixed_partition_a_few_sites_are_outliers_and_can_be_asked_for():
+    partition = MixedDirichlet(alpha=10.0, outlier_alpha=0.1, outliers=0.25)
+    shares, of_outliers = [], []
+    for seed in range(5):
+        shards = partition.deal(CIFAR, 128, seed)
+        assert {shard.size for shard in shards} == {390}
+        outliers = partition.outlier_sites(128, seed)
+        assert outliers.tolist() == sorted({*outliers.tolist()})
+        assert outliers.size == 32
+        largest = counts_of(CIFAR, shards).max(axis=0) / 390
+        of_outliers.append(largest[outliers])
+        shares.append(np.delete(largest, outliers))
+    # The largest of ten shares has these means at 0.1 and at 10.
+    assert np.mean(of_outliers) == pytest.approx(0.66, abs=0.05)
+    assert np.mean(shares) == pytest.approx(0.16, abs=0.01)
+    assert np.max(shares) < 0.35
+
+
+def test_who_is_an_outlier_depends_on_the_seed_and_on_no_concentration():
+    first, again, other = (
+        MixedDirichlet(alpha=alpha).outlier_sites(40, seed).tolist()
+        for alpha, seed in ((10.0, 1), (5.0, 1), (10.0, 2))
+    )
+    assert first == again != other
+    assert MixedDirichlet(outliers=0.0).outlier_sites(40, 1).size == 0
+    assert MixedDirichlet(outliers=1.0).outlier_sites(40, 1).tolist() == list(range(40))
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(1, 30), min_size=1, max_size=5),
+    st.integers(1, 12),
+    st.integers(1, 40),
+    st.integers(0, 2**32),
+)
+def test_mixed_sites_are_equally_large_and_share_samples_only_of_classes_that_run_out(
+    counts, sites, size, seed
+):
+    labels = labels_of(counts, seed)
+    assume(size <= len(labels))
+    shards = MixedDirichlet(samples_per_site=size).deal(labels, sites, seed)
+    assert [shard.size for shard in shards] == [size] * sites
+    assert all(len(set(shard.tolist())) == size for shard in shards)
+    held = np.bincount(np.concatenate(shards), minlength=len(labels))
+    for label in range(len(counts)):
+        of_class = held[labels == label]
+        assert of_class.max() - of_class.min() <= 1
+
+
+def test_a_mixed_partition_has_no_sample_twice_where_classes_suffice():
+    shards = MixedDirichlet(samples_per_site=300).deal(CIFAR, 128, seed=0)
+    assert len(np.unique(np.concatenate(shards))) == 128 * 300
+
+
+def test_a_mixed_partition_deals_to_more_sites_than_there_are_samples():
+    shards = MixedDirichlet(samples_per_site=20).deal(TEN, 2000, seed=0)
+    assert {shard.size for shard in shards} == {20}
+    held = np.bincount(np.concatenate(shards))
+    assert held.min() > 20
+    with pytest.raises(ValueError, match="1000 samples to 2000 sites"):
+        MixedDirichlet().deal(TEN, 2000, seed=0)
+    with pytest.raises(ValueError, match="1001 samples for each"):
+        MixedDirichlet(samples_per_site=1001).deal(TEN, 2, seed=0)
+    with pytest.raises(ValueError, match="to 0 sites"):
+        MixedDirichlet(samples_per_site=1).deal(TEN, 0, seed=0)
+
+
+def test_samples_of_a_mixed_class_are_shuffled_before_they_are_dealt():
+    labels = np.zeros(1000, np.int64)
+    shards = MixedDirichlet().deal(labels, 2, seed=0)
+    assert shards[0].max() > 900

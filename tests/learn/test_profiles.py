@@ -16,8 +16,10 @@ def test_alexnet_has_the_published_61_100_840_parameters():
     ("name", "elements"),
     [
         ("vgg-16", 138_357_544),
+        ("cnn", 2_156_490),
         ("resnet-20", 269_722),
         ("resnet-32", 464_154),
+        ("lstm", 220_426),
         ("inception-v3", 23_834_568),
         ("bert", 109_483_778),
         ("t5-small", 60_506_624),
@@ -28,9 +30,17 @@ def test_each_profile_has_the_parameters_that_libraries_count(name, elements):
     assert len({name for name, _ in load_profile(name).shapes}) == len(load_profile(name).shapes)
 
 
-@pytest.mark.parametrize("name", ["resnet-20", "resnet-32"])
-def test_a_residual_network_s_profile_has_the_shapes_of_the_model(name):
-    model = build_model(name, (3, 32, 32), 10, seed=0)
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("cnn", (3, 32, 32)),
+        ("resnet-20", (3, 32, 32)),
+        ("resnet-32", (3, 32, 32)),
+        ("lstm", (1, 49, 40)),
+    ],
+)
+def test_a_small_network_s_profile_has_the_shapes_of_the_model(name, shape):
+    model = build_model(name, shape, 10, seed=0)
     shapes = [tuple(parameter.shape) for parameter in model.parameters()]
     assert shapes == [shape for _, shape in load_profile(name).shapes]
 
@@ -52,8 +62,8 @@ def test_profiles_are_found_by_name_and_an_unknown_one_names_the_nearest():
 def test_what_a_run_without_training_needs_loads_no_torch():
     code = """
 import sys
-import anabranch.learn.checksum, anabranch.learn.partition, anabranch.learn.profiles
-import anabranch.learn.sampling
+import anabranch.learn.adversaries, anabranch.learn.checksum, anabranch.learn.partition
+import anabranch.learn.profiles, anabranch.learn.sampling
 print({"torch", "asyncio", "sklearn", "pooch"} & set(sys.modules))
 import anabranch.run.scenario
 print({"torch", "sklearn", "pooch"} & set(sys.modules))

@@ -1,14 +1,16 @@
 """What is learnt: tasks, models, how data is split, and training steps. Synchronous, no network.
 
-Import the module you need; `profiles`, `partition`, `sampling` and `checksum` come without torch:
+Import the module you need; `profiles`, `partition`, `sampling`, `adversaries` and `checksum` come
+without torch:
 
 - `tasks`: named data sets as tensors;
-- `models`: networks of images and of tokens, the same at every site;
+- `models`: networks of images, sequences and tokens, the same at every site;
 - `profiles`: a model's parameter shapes alone, for runs that communicate without training, and how
   fast machines compute;
 - `partition`: which samples each site holds;
 - `sampling`: which of them it draws for each batch; `resampling`: rare labels more often, also as a
   torch sampler for a loader of one's own;
+- `adversaries`: sites whose labels or contributions are bad, to compare what withstands them;
 - `flat`: a model's parameters and gradients as two flat buffers;
 - `checksum`: tells whether two buffers are the same, bit for bit;
 - `averaging`, `local_steps`: models that make local steps of their own between averages;

@@ -16,10 +16,11 @@ class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
 
     Args:
         data: ``digits``, ``mnist``, ``fashion-mnist``, ``cifar-10``; ``cifar-10-part``, which needs
-            only four of its files; or tokens: ``pairs``, ``translation``.
+            only four of its files; ``spoken-digits``, as spectrograms; ``synthetic-tones``, which
+            are like those and need no file; or tokens: ``pairs``, ``translation``.
         partition: which samples each site holds.
         model: ``softmax``, ``mlp``, ``cnn``, ``cnn-6``, ``lenet-5``, ``alexnet``, ``vgg-16``,
-            ``resnet-20`` or ``resnet-32``; for ``pairs``, ``bert`` or ``bert-tiny``; for
+            ``resnet-20``, ``resnet-32`` or ``lstm``; for ``pairs``, ``bert`` or ``bert-tiny``; for
             ``translation``, ``t5-small`` or ``t5-tiny``.
         hidden: widths of the mlp's hidden layers; its own choice if empty.
         optimiser: ``sgd`` or ``adam``.
@@ -37,6 +38,8 @@ class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
         "fashion-mnist",
         "cifar-10",
         "cifar-10-part",
+        "spoken-digits",
+        "synthetic-tones",
         "pairs",
         "translation",
     ] = "digits"
@@ -51,6 +54,7 @@ class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
         "vgg-16",
         "resnet-20",
         "resnet-32",
+        "lstm",
         "bert",
         "bert-tiny",
         "t5-small",
@@ -70,8 +74,8 @@ class Exchange(Table, frozen=True, kw_only=True, tag_field="kind", tag="exchange
     """Exchange a buffer and compute no gradients; every mean is checked against the exact one.
 
     Args:
-        profile: the model whose parameter count the buffer has: ``alexnet``, ``vgg-16``,
-            ``resnet-20``, ``resnet-32``, ``inception-v3``, ``bert`` or ``t5-small``; or
+        profile: the model whose parameter count the buffer has: ``alexnet``, ``vgg-16``, ``cnn``,
+            ``resnet-20``, ``resnet-32``, ``lstm``, ``inception-v3``, ``bert`` or ``t5-small``; or
         elements: its length.
         batch_size: samples whose computing ``[compute]`` lets pass before each exchange.
     """
