@@ -25,6 +25,7 @@ from anabranch.experiments.r2sp import fig11 as r2sp_fig11
 from anabranch.experiments.r2sp import fig12 as r2sp_fig12
 from anabranch.experiments.r2sp import fig13 as r2sp_fig13
 from anabranch.experiments.r2sp import fig14 as r2sp_fig14
+from anabranch.experiments.r2sp import fig15 as r2sp_fig15
 from anabranch.experiments.r2sp import fig16 as r2sp_fig16
 from anabranch.experiments.r2sp import table1 as r2sp_table1
 from anabranch.experiments.r2sp import table2 as r2sp_table2
@@ -45,6 +46,7 @@ _R2SP = (
     r2sp_fig12,
     r2sp_fig13,
     r2sp_fig14,
+    r2sp_fig15,
 )
 
 _HAAF = (

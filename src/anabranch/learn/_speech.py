@@ -146,7 +146,8 @@ def _mel_bands() -> npt.NDArray[np.float64]:
     ends = np.linspace(_mel(_LOWEST_HZ), _mel(_RATE_HZ / 2), BANDS + 2)
     at = _mel(np.fft.rfftfreq(_FFT, 1 / _RATE_HZ))[:, np.newaxis]
     step = ends[1] - ends[0]
-    return np.maximum(0.0, 1.0 - np.abs(at - ends[1:-1]) / step)
+    bands: npt.NDArray[np.float64] = np.maximum(0.0, 1.0 - np.abs(at - ends[1:-1]) / step)
+    return bands
 
 
 def _mel(hz: npt.ArrayLike) -> npt.NDArray[np.float64]:

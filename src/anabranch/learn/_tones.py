@@ -68,4 +68,5 @@ def _drawn(
     sounds = (progress >= 0.0) & (progress < 1.0)
     tones = np.exp(-0.5 * away**2).max(axis=1) * sounds[..., np.newaxis]
     noise = generator.standard_normal(tones.shape)
-    return (loudness * tones + noise - _MEAN) / _DEVIATION
+    frames: npt.NDArray[np.float64] = (loudness * tones + noise - _MEAN) / _DEVIATION
+    return frames
