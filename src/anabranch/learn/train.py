@@ -85,17 +85,22 @@ class Trainer:
         self.steps = 0
         self._task = task
         self._sampling = sampling
+        self._labels = task.train_labels
         self._draws = sampling.start(shard, task.train_labels[shard].numpy(), drawing)
         self._batch_size = batch_size
         self._update = optimiser.start(self.flat.parameters.size)
 
-    def train_on(self, shard: npt.NDArray[np.int64], seed: int) -> None:
+    def train_on(
+        self, shard: npt.NDArray[np.int64], seed: int, labels: torch.Tensor | None = None
+    ) -> None:
         """Draw from another shard from now on.
 
         Args:
             shard: indices of its training samples, shape (n,), n >= 1.
             seed: of its draws, and of dropout.
+            labels: what all training samples are taken for, as the task's; None for those.
         """
+        self._labels = self._task.train_labels if labels is None else labels
         drawing, self._dropout = np.random.default_rng(seed).spawn(2)
         self._draws = self._sampling.start(shard, self._task.train_labels[shard].numpy(), drawing)
 
@@ -115,7 +120,7 @@ class Trainer:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int(self._dropout.integers(2**63)))
             logits = self.flat.module(self._task.train_inputs[chosen])
-            labels = self._task.train_labels[chosen]
+            labels = self._labels[chosen]
             mean_loss = functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
             loss = mean_loss.item()
             if not math.isfinite(loss):

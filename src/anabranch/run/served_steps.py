@@ -22,6 +22,7 @@ class ServedSteps:
         work: makes the steps.
         steps: how many.
         average: whose outer optimiser is the servers'.
+        spoil: changes an update in place, where this site sends what it should not.
 
     Attributes:
         buffer: the update, shape (elements,).
@@ -29,8 +30,15 @@ class ServedSteps:
             it was pulled.
     """
 
-    def __init__(self, work: ServableWork, steps: int, average: Average) -> None:
+    def __init__(
+        self,
+        work: ServableWork,
+        steps: int,
+        average: Average,
+        spoil: Callable[[Floats], None] = lambda update: None,
+    ) -> None:
         self._work = work
+        self._spoil = spoil
         self._steps = steps
         self._made = 0
         self.model = work.model
@@ -51,6 +59,7 @@ class ServedSteps:
                 losses.append(loss)
         np.subtract(self._pulled, self.model, out=self.buffer)
         self.model[:] = self._pulled
+        self._spoil(self.buffer)
         return sum(losses) / len(losses) if losses else None
 
     def apply(self, round: int) -> int | None:

@@ -23,6 +23,7 @@ from anabranch.run.served_steps import ServedSteps
 from anabranch.site.terms import Wire
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from anabranch.learn import tasks
@@ -138,7 +139,13 @@ def make_work(
     held, labels = ((), ()) if training is None else (training.held, training.labels)
     rounds: Work = work
     if scenario.is_served and scenario.period.averages:
-        rounds = ServedSteps(servable(work, scenario), steps, scenario.average or Average())
+        own = servable(work, scenario)
+        if training is None:
+            rounds = ServedSteps(own, steps, scenario.average or Average())
+        else:
+            training.sends_each_step = False
+            average = scenario.average or Average()
+            rounds = ServedSteps(own, steps, average, training.spoil)
     return Assignment(
         *(rounds, Wire.FLOAT32, task.batch_size, task.evaluate_every, held, labels),
         *(work.own_state, steps, training),
@@ -228,6 +235,7 @@ def _make_own(
     return make_own_work(task.factory, Path(task.folder), context)
 
 
+_SPOILT = 0x5B0117  # tells the draws of adversaries from others of the same seed
 _MOST_UPDATES = 1 << 32  # of a client, in the seeds of its draws
 
 
@@ -284,17 +292,49 @@ class _Training:
         self.buffer = self._trainer.flat.gradients
         self.model = self._trainer.flat.parameters
         self.make_rule: Callable[[int], Update] | None = optimiser.start
-        self.local_step = self._trainer.compute_gradients
+        self._adversaries = task.adversaries
+        self._bad = frozenset[int]()
+        if task.adversaries is not None:
+            self._bad = frozenset(task.adversaries.who(parts, scenario.seed).tolist())
+        self._who = site
+        self._classes = data.classes
+        self._labels = data.train_labels
+        self._noise = np.random.default_rng((scenario.seed, site, _SPOILT))
+        self.sends_each_step = True  # else an update is of several
+        if clients is None and site in self._bad:
+            self._trainer.train_on(shards[site], scenario.seed * sites + site, self._wrong())
         self.evaluate = partial(self._trainer.accuracy, task.evaluate_samples)
         self.right_of_class = partial(self._trainer.right_of_class, task.evaluate_samples)
         self.state_dict = self._trainer.state_dict
         self.load_state_dict = self._trainer.load_state_dict
 
+    def local_step(self, samples: int) -> float:
+        loss = self._trainer.compute_gradients(samples)
+        if self.sends_each_step:
+            self.spoil(self.buffer)
+        return loss
+
+    def spoil(self, update: Floats) -> None:
+        """Change what is contributed, where this site or client is an adversary."""
+        if self._adversaries is not None and self._who in self._bad:
+            update[:] = self._adversaries.contribution(update, self._noise)
+
+    def _wrong(self) -> torch.Tensor | None:
+        """Return what an adversary takes all samples for."""
+        import torch
+
+        if self._adversaries is None:
+            return None
+        labels = self._adversaries.labels(self._labels.numpy(), self._classes)
+        return torch.from_numpy(labels)
+
     def stand_for(self, client: int, update: int) -> None:
         """Train on another client's samples from now on."""
+        self._who = client
+        labels = self._wrong() if client in self._bad else None
         # A number for each, so that no two draw alike.
         seed = (self._seed * len(self._shards) + client) * _MOST_UPDATES + update
-        self._trainer.train_on(self._shards[client], seed)
+        self._trainer.train_on(self._shards[client], seed, labels)
 
     def apply(self, round: int) -> int:
         from anabranch.learn.checksum import checksum

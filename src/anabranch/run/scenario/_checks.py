@@ -8,6 +8,7 @@ import re
 from anabranch._typed_toml import tag_of
 from anabranch.fleet import ComputeError
 from anabranch.learn import local_steps
+from anabranch.learn.adversaries import Noise, Scaled
 from anabranch.learn.profiles import load_profile
 from anabranch.learn.sampling import Shuffled
 from anabranch.merge import DataSize, Mean, OutlierFilter, Product, Robust, filter_of
@@ -58,6 +59,7 @@ def check_keys(scenario: Scenario) -> None:
     _check_merge(scenario)
     _check_one_by_one(scenario)
     _check_clients(scenario)
+    _check_adversaries(scenario)
     _check_served(scenario)
     _check_period(scenario)
     if not scenario.routes:
@@ -151,6 +153,21 @@ def _check_one_by_one(scenario: Scenario) -> None:
         raise ScenarioError(
             f"{key} looks at numbers, and there are none where simulation.tensors is sizes; leave "
             "one of them out"
+        )
+
+
+def _check_adversaries(scenario: Scenario) -> None:
+    task = scenario.task
+    if not isinstance(task, Train) or task.adversaries is None:
+        return
+    if isinstance(task.adversaries, Noise | Scaled) and scenario.has_local_steps:
+        raise ScenarioError(
+            f'task.adversaries.kind: "{tag_of(task.adversaries)}" is of updates, and these sites '
+            'average or send models; have the model served, or give "label-flip"'
+        )
+    if scenario.simulation.tensors == "sizes":
+        raise ScenarioError(
+            "task.adversaries: nothing is learnt where simulation.tensors is sizes; leave one out"
         )
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta, field
 
 from anabranch._typed_toml import Positive, Table
+from anabranch.learn.adversaries import AnyAdversaries
 from anabranch.learn.partition import AnyPartition, Even
 from anabranch.learn.profiles import load_profile
 
@@ -30,6 +31,8 @@ class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
         evaluate_every: rounds between two looks at the held-out data.
         evaluate_samples: how much of it a look takes, the first samples; None for all.
         target_accuracy: what time-to-accuracy is measured to; None for no target.
+        adversaries: sites or clients that label wrongly, or send what they should not; None for
+            none.
     """
 
     data: Literal[
@@ -68,6 +71,7 @@ class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
     evaluate_every: Positive = 10
     evaluate_samples: Positive | None = None
     target_accuracy: Annotated[float, Meta(gt=0, le=1)] | None = None
+    adversaries: AnyAdversaries | None = None
 
 
 class Exchange(Table, frozen=True, kw_only=True, tag_field="kind", tag="exchange"):
