@@ -17,7 +17,8 @@ class Collected:
     Args:
         fraction: of the workers that take part in it; so many updates end it.
         smoothing: weight of the latest round's time in the moving average.
-        deadline_s: how long it is waited for; None for three times what it usually takes.
+        deadline_s: how long it is waited for at most; it is three times what it usually takes, once
+            that is known.
 
     Attributes:
         began_s: when the round began.
@@ -75,10 +76,9 @@ class Collected:
         Args:
             otherwise_s: how long such rounds take, where this one's time is not known; 0 for ever.
         """
-        if self._deadline_s is not None:
-            return self.began_s + self._deadline_s
         usual_s = self.usual_s or otherwise_s
-        return self.began_s + _DEADLINE * usual_s if usual_s else NEVER_S
+        longest_s = NEVER_S if self._deadline_s is None else self._deadline_s
+        return self.began_s + min(longest_s, _DEADLINE * usual_s if usual_s else NEVER_S)
 
     @property
     def part(self) -> float:

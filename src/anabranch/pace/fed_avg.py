@@ -32,8 +32,8 @@ class FedAvg(Table, frozen=True, kw_only=True, tag_field="kind", tag="fedavg"):
         give_up_after: how many more rounds a client that is late is waited for; then it abandons
             what it computes. If nothing comes of anybody, all do so after three times what a round
             usually takes. None for ever.
-        deadline_s: how long a round is waited for, seconds; None for three times what rounds
-            usually take.
+        deadline_s: how long a round is waited for at most, seconds, even where it is not known
+            what rounds usually take.
         seed: of the draws.
 
     Raises:

@@ -43,8 +43,8 @@ class FlR2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="fl-r2sp"):
             it computes, and goes on with the present model. A group of which nothing comes is
             passed over each time that three times what rounds usually take have gone by, which
             counts as a turn then. None for ever (the paper's).
-        deadline_s: how long a group is waited for, seconds; None for three times what its rounds
-            usually take.
+        deadline_s: how long a group is waited for at most, seconds, even where it is not known
+            what its rounds usually take.
 
     Raises:
         ValueError: an argument outside its range.

@@ -362,10 +362,12 @@ async def _ready(
         )
         event_buffer.report()  # known even if the site dies
     evaluator = 0
-    if scenario.is_served:  # a server, if one holds all of the model and has nothing else to do
+    if scenario.is_served:
+        evaluator = workers[0]
+        # Of clients any may be barred, or away: the server does, if one holds all of the model.
         holders = {tree.root for tree in plans.loads(welcome.plan_json).trees}
-        alone = len(holders) == 1 and not holders & {*workers}
-        evaluator = min(holders) if alone else workers[0]
+        if scenario.period.averages and len(holders) == 1 and not holders & {*workers}:
+            evaluator = min(holders)
     weights = files.weights if assigned.learns else None
     return _Site(
         *(world, agent, event_buffer, assigned, keeper, weights, partition, site, names, evaluator),
