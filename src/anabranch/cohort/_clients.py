@@ -55,8 +55,8 @@ class Clients(Table, frozen=True, kw_only=True):
             at_s: the moment, seconds since the run began.
 
         >>> clients = Clients(registered=2, away=Away(awake_s=60, asleep_s=30))
-        >>> [round(clients.back_s(7, 1, at_s)) for at_s in (0.0, 100.0, 200.0)]
-        [0, 100, 202]
+        >>> [round(clients.back_s(4, 1, at_s)) for at_s in (0.0, 50.0, 100.0)]
+        [0, 50, 163]
         """
         if self.away is None:
             return at_s
