@@ -70,6 +70,8 @@ PURE = [
     "merge",
     "fleet",
     "group/_place.py",
+    "interop/_conversation.py",
+    "interop/_federation.py",
     "learn/adversaries.py",
     "learn/averaging.py",
     "learn/partition.py",

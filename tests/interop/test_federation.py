@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pytest
 
 from anabranch.interop._federation import Federation
-from anabranch.merge import Mean, OutlierFilter, Staleness
-from anabranch.pace import FedBuff, FlR2sp
+from anabranch.merge import AnyMerge, Fairness, Mean, Median, OutlierFilter, Staleness
+from anabranch.pace import AnyPace, Asp, Bsp, FedBuff, FlR2sp, Safa
 
 Arrays = dict[str, npt.NDArray[np.float32]]
 
@@ -101,12 +101,35 @@ def test_an_outlier_is_barred_and_let_in_again() -> None:
     assert federation.joined(3, now_s).goes_on == (3,)
 
 
+def test_a_step_without_a_share_goes_as_far_as_its_part_of_all_nodes() -> None:
+    federation = Federation(Asp(), Mean(), arrays(0.0))
+    for node in range(4):
+        federation.joined(node, 0.0)
+    federation.returned(0, arrays(8.0), 1, 1.0)
+    assert federation.arrays["weight"][0, 0] == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("pace", "merge"),
+    [
+        (Bsp(), Mean()),
+        (Safa(), Mean()),
+        (FedBuff(), Median()),
+        (FedBuff(), Fairness(q=1.0, lipschitz=1.0)),
+    ],
+)
+def test_what_asks_for_more_than_models_is_refused(pace: AnyPace, merge: AnyMerge) -> None:
+    with pytest.raises(ValueError, match="take "):
+        Federation(pace, merge, arrays(0.0))
+
+
 @pytest.mark.parametrize(
     ("model", "examples", "said"),
     [
         ({"weight": np.zeros((2, 3), np.float32)}, 1.0, "'bias' differs"),
         ({**arrays(0.0), "bias": np.zeros(4, np.float32)}, 1.0, "'bias' differs"),
         ({**arrays(0.0), "more": np.zeros(4, np.float32)}, 1.0, "'more' differs"),
+        ({**arrays(0.0), "bias": np.float32([0, 1, np.nan])}, 1.0, "'bias' that are not finite"),
         (arrays(0.0), 0.0, "trained on 0.0 examples"),
         (arrays(0.0), float("nan"), "trained on nan examples"),
     ],

@@ -10,8 +10,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,13 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs pip install 'anabranch[flower]'")
 
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.supercore.task_identity import TaskIdentity
 
 from anabranch.interop import flower
+from anabranch.merge import Mean, Staleness
+from anabranch.pace import Asp, Bsp
 
 APP = Path(__file__).parents[2] / "examples" / "interop" / "flower-app"
 BIN = Path(sys.executable).parent
@@ -33,62 +38,85 @@ STARTED = "Application startup complete"
 class Reply:
     """What the strategy reads of a reply."""
 
-    def __init__(self, to: str, content: RecordDict) -> None:
+    def __init__(self, to: str, content: RecordDict | None, error: str = "") -> None:
         self.metadata = type("Metadata", (), {"reply_to_message_id": to})
         self.content = content
+        self.error = type("Error", (), {"code": ErrorCode.CLIENT_APP_CRASHED, "reason": error})
 
     def has_error(self) -> bool:
-        return False
+        return self.content is None
 
 
+@dataclass
 class Grid:
-    """Nodes whose models go towards a number each; some are silent from some message on."""
+    """Nodes in virtual time, whose models go half of the way to a number each.
 
-    def __init__(self, goals: dict[int, float], silent: dict[int, int]) -> None:
-        self._goals = goals
-        self._silent = silent
-        self._out: dict[str, tuple[int, Message]] = {}
-        self.sent: dict[int, int] = {}
-        self.most_out = 0
+    Args:
+        goals: by node.
+        takes_s: by node, how long an update takes; one second where nothing is said.
+        fails: what a node says instead of a model.
+        joins_s: by node, when it is there; from the beginning where nothing is said.
+    """
+
+    goals: dict[int, float]
+    takes_s: dict[int, float] = field(default_factory=dict)
+    fails: dict[int, str] = field(default_factory=dict)
+    joins_s: dict[int, float] = field(default_factory=dict)
+    time_s: float = 0.0
+    sent: Counter[int] = field(default_factory=Counter)
+    pulled: Counter[str] = field(default_factory=Counter)
+    _out: dict[str, tuple[float, Message]] = field(default_factory=dict)
+
+    def now_s(self) -> float:
+        return self.time_s
+
+    def sleep(self, for_s: float) -> None:
+        self.time_s += for_s
 
     def get_node_ids(self) -> Iterable[int]:
-        return list(self._goals)
+        return [node for node in self.goals if self.joins_s.get(node, 0.0) <= self.time_s]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         ids = []
         for message in messages:
             node = message.metadata.dst_node_id
-            assert node not in [out for out, _ in self._out.values()], "one message at a time"
-            self.sent[node] = self.sent.get(node, 0) + 1
+            out = [other.metadata.dst_node_id for _, other in self._out.values()]
+            assert node not in out, "one message at a time"
+            self.sent[node] += 1
             ids.append(f"{node}-{self.sent[node]}")
-            if self.sent[node] != self._silent.get(node):
-                self._out[ids[-1]] = node, message
+            self._out[ids[-1]] = self.time_s + self.takes_s.get(node, 1.0), message
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Reply]:
         replies = []
-        for each in list(message_ids)[:2]:  # not all at once
-            if each not in self._out:
+        for each in message_ids:
+            ready_s, message = self._out[each]
+            if ready_s > self.time_s:
                 continue
-            node, message = self._out.pop(each)
+            del self._out[each]
+            self.pulled[each] += 1
+            node = message.metadata.dst_node_id
+            if node in self.fails:
+                replies.append(Reply(each, None, self.fails[node]))
+                continue
             model = message.content["arrays"]["w"].numpy()
-            moved = model + 0.5 * (self._goals[node] - model)
+            moved = model + 0.5 * (self.goals[node] - model)
             arrays = ArrayRecord({"w": Array(moved.astype(np.float32))})
-            metrics = MetricRecord({"num-examples": 10, "loss": 1.0})
+            seen = message.content["config"]["server-round"]
+            metrics = MetricRecord({"num-examples": 10, "loss": 1.0, "seen": seen})
             replies.append(Reply(each, RecordDict({"arrays": arrays, "metrics": metrics})))
         return replies
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flower, "_POLL_S", 0.0)
-    monkeypatch.setattr(flower, "_NODES_S", 0.0)
-    # Messages name the run and the task that they are of, which Flower sets in its processes.
+@pytest.fixture(autouse=True)
+def in_an_app(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let messages name the run and task that they are of, which Flower sets in its processes."""
     for name in ("_run_id", "_task_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1, raising=False)
 
 
 def start(strategy: flower.Paced, grid: Grid, rounds: int, timeout: float = 60.0) -> Any:
+    strategy._clock = grid  # type: ignore[assignment]
     first = ArrayRecord({"w": Array(np.zeros(8, np.float32))})
     seen = []
 
@@ -100,40 +128,101 @@ def start(strategy: flower.Paced, grid: Grid, rounds: int, timeout: float = 60.0
         grid=grid, initial_arrays=first, num_rounds=rounds, timeout=timeout, evaluate_fn=evaluate
     )
     assert seen == list(range(rounds + 1))
+    assert set(grid.pulled.values()) <= {1}
     return result
 
 
 @pytest.mark.parametrize(
     "strategy",
     [
-        flower.FlR2sp(groups=3, relaxation=0.0, beta=None),
-        flower.FlR2sp(groups=2, relaxation=0.0, collects="turn", mixes="updates"),
+        flower.FlR2sp(groups=3, beta=None),
+        flower.FlR2sp(groups=2, collects="turn", grouping="delay", mixes="updates"),
         flower.FedBuff(size=3),
+        flower.Paced(Asp(share=0.3), Staleness(a=0.5), "models", steps_a_round=9),
     ],
-    ids=["fl-r2sp", "fl-r2sp of updates", "fedbuff"],
+    ids=["fl-r2sp", "fl-r2sp of updates", "fedbuff", "fedasync"],
 )
-def test_a_strategy_comes_to_the_mean_of_what_nodes_want(
-    strategy: flower.Paced, quick: None
-) -> None:
-    grid = Grid({node: 1.0 + node % 3 / 10 for node in range(100, 109)}, {})
-    result = start(strategy, grid, rounds=12)
+def test_a_strategy_comes_to_the_mean_of_what_nodes_want(strategy: flower.Paced) -> None:
+    nodes = range(100, 109)
+    grid = Grid(
+        {node: 1.0 + node % 3 / 10 for node in nodes}, {node: 1.0 + node % 4 for node in nodes}
+    )
+    result = start(strategy, grid, rounds=20)
     assert result.arrays["w"].numpy() == pytest.approx(np.full(8, 1.1), abs=0.2)
-    assert result.train_metrics_clientapp[12]["loss"] == pytest.approx(1.0)
-    assert set(grid.sent) == set(range(100, 109))
+    assert result.train_metrics_clientapp[20]["loss"] == pytest.approx(1.0)
+    assert result.train_metrics_clientapp[20]["seen"] <= 20
+    assert result.evaluate_metrics_serverapp[20]["mean"] == pytest.approx(1.1, abs=0.2)
+    assert set(grid.sent) == set(nodes)
 
 
-def test_a_silent_node_is_gone_on_without(quick: None) -> None:
-    grid = Grid(dict.fromkeys(range(6), 1.0), silent={2: 2})
-    result = start(flower.FlR2sp(groups=2, relaxation=0.0, fraction=1.0), grid, 8, timeout=0.3)
+def test_groups_take_turns_a_part_of_a_round_apart() -> None:
+    grid = Grid(dict.fromkeys(range(8), 1.0), dict.fromkeys(range(8), 10.0))
+    start(flower.FlR2sp(groups=4, fraction=1.0, beta=None), grid, rounds=5)
+    assert 45.0 < grid.time_s < 75.0  # five rounds of ten seconds, and a turn each 2.5 s
+    assert set(grid.sent.values()) <= {5, 6}
+
+
+def test_a_silent_node_is_gone_on_without_and_its_late_reply_discarded(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    grid = Grid(dict.fromkeys(range(6), 1.0), {2: 30.0})
+    strategy = flower.FlR2sp(groups=2, relaxation=0.0, fraction=1.0, beta=None)
+    with caplog.at_level("INFO", "flwr"):
+        result = start(strategy, grid, 40, timeout=5.0)
     assert result.arrays["w"].numpy() == pytest.approx(np.ones(8), abs=0.1)
-    assert grid.sent[2] == 2
+    assert "node 2 has been silent for 5 s; the others go on without it" in caplog.text
+    assert "the reply of node 2 came after 30." in caplog.text
+    assert grid.sent[2] == 2 < grid.sent[3]
 
 
-def test_an_outlier_gets_no_more_messages(quick: None) -> None:
-    grid = Grid({**dict.fromkeys(range(5), 1.0), 5: -1.0}, {})
-    strategy = flower.FlR2sp(groups=1, relaxation=0.0, fraction=1.0, beta=0.1, patience=2)
-    start(strategy, grid, rounds=8)
-    assert grid.sent[5] < grid.sent[0]
+def test_an_outlier_gets_no_more_messages() -> None:
+    grid = Grid({**dict.fromkeys(range(5), 1.0), 5: -1.0})
+    strategy = flower.FlR2sp(
+        groups=1, relaxation=0.0, fraction=1.0, beta=0.1, patience=2, steps_a_round=2
+    )
+    result = start(strategy, grid, rounds=8)
+    assert (grid.sent[5], grid.sent[0]) == (2, 17)
+    assert result.arrays["w"].numpy() == pytest.approx(np.ones(8), abs=0.05)
+
+
+def test_a_node_that_comes_later_takes_part() -> None:
+    grid = Grid(dict.fromkeys(range(4), 1.0), joins_s={3: 10.0})
+    start(flower.FedBuff(size=2), grid, rounds=40)
+    assert 0 < grid.sent[3] < grid.sent[0] - 5
+
+
+def test_a_client_app_that_raises_everywhere_ends_the_run() -> None:
+    nodes = range(4)
+    grid = Grid(dict.fromkeys(nodes, 1.0), fails=dict.fromkeys(nodes, "ValueError: no data"))
+    with pytest.raises(flower.NoNodesLeft, match="4 failed 3 times in a row"):
+        start(flower.FlR2sp(groups=2), grid, rounds=3)
+    assert set(grid.sent.values()) == {3}
+
+
+def test_replies_without_a_weight_are_failures(caplog: pytest.LogCaptureFixture) -> None:
+    grid = Grid(dict.fromkeys(range(4), 1.0))
+    with pytest.raises(flower.NoNodesLeft):
+        start(flower.FedBuff(weighted_by_key="samples"), grid, rounds=1)
+    assert "its reply is none of this app's: KeyError" in caplog.text
+
+
+def test_what_wraps_rounds_refuses_a_paced_strategy() -> None:
+    with pytest.raises(NotImplementedError, match="FedBuff has no rounds that all nodes wait for"):
+        flower.FedBuff().configure_train(1, ArrayRecord(), ConfigRecord(), Grid({}))
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: flower.FlR2sp(fraction=2.0), "fraction is 2"),
+        (lambda: flower.FlR2sp(mixes="both"), "mixes is 'both'"),
+        (lambda: flower.FedBuff(min_available_nodes=0), "must be 1 or more"),
+        (lambda: flower.Paced(Bsp(), Mean(), "models", 1), "no pace of a federation"),
+    ],
+)
+def test_what_is_out_of_range_is_refused_at_once(made: Callable[[], Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        made()
 
 
 def free_port() -> int:

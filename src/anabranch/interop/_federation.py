@@ -7,16 +7,18 @@ framework has to do is to send models and to say what came; times are handed in.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from anabranch.merge import AnyMerge, UpdateFacts, cosine, filter_of
-from anabranch.pace import AnyPace, Step
+from anabranch.merge import AnyMerge, Robust, UpdateFacts, cosine, filter_of
+from anabranch.pace import AnyPace, Safa, Step
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]
+Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +83,32 @@ class Federation:
     """One run's model, and who takes part.
 
     Args:
-        pace: when nodes go on; one that is no barrier.
-        merge: what their models weigh, and who is an outlier.
+        pace: when nodes go on.
+        merge: what their models weigh beside their examples, and who is an outlier.
         arrays: the model at first, by name; never changed in place.
-        mixes_models: whether a step goes towards the models that nodes came to (Algorithm 2), or as
-            far as they went from where they began.
+        mixes_models: whether a step goes towards the models that nodes came to (R²SP's Algorithm
+            2), or as far as they went from where they began.
 
     Attributes:
         arrays: the model as it is now.
         version: how many steps have changed it.
+        barred: nodes that take no part, since their updates point elsewhere.
+
+    Raises:
+        ValueError: a pace or merge rule that needs what is not here: a sum on the way (``bsp``), a
+            cache of models (``safa``), a loss, a norm, or all updates of a step at once.
     """
 
     def __init__(
         self, pace: AnyPace, merge: AnyMerge, arrays: Arrays, mixes_models: bool = True
     ) -> None:
+        if pace.barrier or isinstance(pace, Safa):
+            raise ValueError(f"{pace} is no pace of a federation; take FlR2sp, FedBuff or Asp")
+        if merge.asks_loss or merge.asks_norm or isinstance(merge, Robust):
+            raise ValueError(f"{merge} asks for more than models; take OutlierFilter or Staleness")
         self.arrays = arrays
         self.version = 0
+        self.barred: set[int] = set()
         self._rule = pace.rule()
         self._merge = merge
         rule = filter_of(merge)
@@ -113,6 +125,11 @@ class Federation:
         """When to call ``look`` next; infinite where nothing depends on time alone."""
         return self._rule.due_s
 
+    @property
+    def known(self) -> frozenset[int]:
+        """All nodes that have taken part."""
+        return frozenset(self._workers)
+
     def __contains__(self, node: int) -> bool:
         return node in self._nodes
 
@@ -123,7 +140,7 @@ class Federation:
         """Let a node take part, which is there and computes nothing; not one that is barred."""
         told = _Told()
         worker = self._workers.setdefault(node, len(self._workers))
-        if self._judge is None or worker not in self._judge.barred:
+        if node not in self.barred:
             self._join(node, worker, now_s, told)
         return told.heard()
 
@@ -135,13 +152,14 @@ class Federation:
     def left(self, node: int, now_s: float) -> Heard:
         """Go on without a node that is gone or silent; what it sends later is nobody's."""
         told = _Told()
-        self._leave(node, now_s, told)
+        self._take(self._leave(node, now_s), now_s, told)
         return told.heard()
 
-    def _leave(self, node: int, now_s: float, told: _Told) -> None:
+    def _leave(self, node: int, now_s: float) -> tuple[Step, ...]:
+        """Forget a node, and return what its pace makes of it."""
         worker = self._nodes.pop(node).worker
-        self._take(self._rule.leave(worker, now_s), now_s, told)
-        self._node_of.pop(worker, None)
+        del self._node_of[worker]
+        return self._rule.leave(worker, now_s)
 
     def returned(self, node: int, arrays: Arrays, examples: float, now_s: float) -> Heard:
         """Take the model that a node came to.
@@ -149,11 +167,12 @@ class Federation:
         Args:
             node: which takes part and was let go on.
             arrays: its model, by name, shapes as the model's.
-            examples: it was trained on; what it weighs.
+            examples: how many it was trained on; what it weighs.
             now_s: the time.
 
         Raises:
-            ValueError: it is another model, or weighs nothing.
+            ValueError: it is another model, has elements that are not finite, or weighs nothing;
+                the node then computes still, as far as this object knows.
         """
         self._check(node, arrays, examples)
         told, here = _Told(), self._nodes[node]
@@ -172,6 +191,9 @@ class Federation:
                 if shapes.get(name) != wanted.get(name)
             )
             raise ValueError(f"node {node} returns another model: {wrong[0]!r} differs")
+        for name, each in arrays.items():
+            if not np.isfinite(each).all():
+                raise ValueError(f"node {node} returns elements of {name!r} that are not finite")
         if not 0 < examples < math.inf:
             raise ValueError(f"node {node} was trained on {examples} examples; give a number > 0")
 
@@ -182,35 +204,79 @@ class Federation:
         return told.heard()
 
     def _take(self, steps: tuple[Step, ...], now_s: float, told: _Told) -> None:
-        for step in steps:
+        """Follow steps in the order in which they were decided; to bar a node may lead to more."""
+        to_do = deque(steps)
+        while to_do:
+            step = to_do.popleft()
             outliers = self._step(step, told) if step.apply else ()
             for update in step.discard:
-                came = self._came.pop(update, None)
-                if came is not None:
-                    told.discarded.append(came.node)
+                told.discarded.append(self._came.pop(update).node)
             for worker in step.proceed:
-                node = self._node_of[worker]
-                here = self._nodes[node]
-                here.pulled, here.version = self.arrays, self.version
-                told.goes_on.append(node)
-            self._bar(outliers, now_s, told)
+                node = self._node_of.get(worker)
+                if node is not None:  # not barred since this was decided
+                    here = self._nodes[node]
+                    here.pulled, here.version = self.arrays, self.version
+                    told.goes_on.append(node)
+            for node in outliers:
+                self.barred.add(node)
+                told.barred.append(node)
+                if node in self._nodes:
+                    to_do += self._leave(node, now_s)
+            self._readmit(told)
+
+    def _readmit(self, told: _Told) -> None:
+        """Let those take part again whose time is over; they join as new nodes do."""
+        if self._judge is None:
+            return
+        over = {*self._judge.over(self.version)}
+        for worker in over:
+            self._judge.readmit(worker)
+        back = [node for node in self.barred if self._workers[node] in over]
+        self.barred.difference_update(back)
+        told.readmitted += back
 
     def _step(self, step: Step, told: _Told) -> tuple[int, ...]:
-        """Change the model; return the workers that are found to be outliers."""
+        """Change the model; return the nodes that are found to be outliers."""
         came = [self._came.pop(update) for update in step.apply]
         told.applied += [each.node for each in came]
         factors = [self._merge.weight(self._facts(each)) for each in came]
         weights = [each.weight * factor for each, factor in zip(came, factors, strict=True)]
-        share = 1.0 if step.share is None else step.share
+        share = step.share
+        if share is None:
+            share = min(1.0, len(came) / max(1, len(self._nodes)))
         # What the merge rule takes from an update shortens the step.
         share *= sum(weights) / sum(each.weight for each in came)
-        parts = [weight / sum(weights) for weight in weights] if any(weights) else weights
-        before, self.version = self.arrays, self.version + 1
-        changes = {name: self._mean(name, came, parts) for name in before}
+        parts = [weight / sum(weights) for weight in weights]
+        self.version += 1
+        changes = None
+        if self._judge is not None or not self._mixes_models:
+            changes = {
+                name: _mean([_went(each, name) for each in came], parts) for name in self.arrays
+            }
         self.arrays = {
-            name: _moved(each, changes[name], came, parts, share, self._mixes_models, name)
-            for name, each in before.items()
+            name: _as_before(before, self._moved(before, name, share, came, parts, changes))
+            for name, before in self.arrays.items()
         }
+        return () if changes is None else self._judged(came, changes)
+
+    def _moved(
+        self,
+        before: npt.NDArray[np.generic],
+        name: str,
+        share: float,
+        came: list[_Came],
+        parts: list[float],
+        changes: dict[str, Doubles] | None,
+    ) -> Doubles:
+        """Return what a step makes of an array of the model."""
+        now = before.astype(np.float64)
+        if self._mixes_models:
+            return (1.0 - share) * now + share * _mean([each.arrays[name] for each in came], parts)
+        assert changes is not None
+        return now + share * changes[name]
+
+    def _judged(self, came: list[_Came], changes: dict[str, Doubles]) -> tuple[int, ...]:
+        """Compare each update with its step; return the nodes that are found to be outliers."""
         if self._judge is None:
             return ()
         square = sum(float(np.vdot(each, each)) for each in changes.values())
@@ -224,58 +290,28 @@ class Federation:
             worker = self._workers[each.node]
             angle = cosine(dot, own, square)
             if self._judge.saw(worker, angle, self.version, len(self._workers)):
-                outliers.append(worker)
+                outliers.append(each.node)
         return tuple(outliers)
-
-    def _mean(self, name: str, came: list[_Came], parts: list[float]) -> npt.NDArray[np.float64]:
-        total = np.zeros(self.arrays[name].shape, np.float64)
-        for each, part in zip(came, parts, strict=True):
-            total += part * _went(each, name)
-        return total
 
     def _facts(self, came: _Came) -> UpdateFacts:
         return UpdateFacts(staleness=self.version - came.version, samples=1, all_samples=1)
 
-    def _bar(self, outliers: tuple[int, ...], now_s: float, told: _Told) -> None:
-        if self._judge is None:
-            return
-        for worker in outliers:
-            node = self._node_of.get(worker)
-            if node is not None:
-                told.barred.append(node)
-                self._leave(node, now_s, told)
-        for worker in self._judge.over(self.version):
-            self._judge.readmit(worker)
-            node = next(each for each, own in self._workers.items() if own == worker)
-            told.readmitted.append(node)
 
-
-def _went(came: _Came, name: str) -> npt.NDArray[np.float64]:
+def _went(came: _Came, name: str) -> Doubles:
     """Return how far a node went from where it began."""
-    went: npt.NDArray[np.float64] = np.subtract(
-        came.arrays[name], came.pulled[name], dtype=np.float64
-    )
-    return went
+    return np.subtract(came.arrays[name], came.pulled[name], dtype=np.float64)
 
 
-def _moved(
-    array: npt.NDArray[np.generic],
-    change: npt.NDArray[np.float64],
-    came: list[_Came],
-    parts: list[float],
-    share: float,
-    mixes_models: bool,
-    name: str,
-) -> npt.NDArray[np.generic]:
-    """Return what a step makes of an array."""
-    if mixes_models:
-        models = sum(
-            part * each.arrays[name].astype(np.float64)
-            for each, part in zip(came, parts, strict=True)
-        )
-        moved = (1.0 - share) * array.astype(np.float64) + share * np.asarray(models)
-    else:
-        moved = array.astype(np.float64) + share * change
-    if not np.issubdtype(array.dtype, np.floating):
-        moved = np.rint(moved)  # such as how many batches a layer has seen
-    return np.asarray(moved, dtype=array.dtype)
+def _mean(arrays: list[npt.NDArray[np.generic]] | list[Doubles], parts: list[float]) -> Doubles:
+    """Return a weighted mean."""
+    total = np.zeros(arrays[0].shape, np.float64)
+    for each, part in zip(arrays, parts, strict=True):
+        total += part * each.astype(np.float64)
+    return total
+
+
+def _as_before(before: npt.NDArray[np.generic], moved: Doubles) -> npt.NDArray[np.generic]:
+    """Return an array in the type that it had; counters, as of batches seen, stay whole."""
+    if not np.issubdtype(before.dtype, np.floating):
+        moved = np.rint(moved)
+    return np.asarray(moved, dtype=before.dtype)

@@ -6,55 +6,88 @@
     result = strategy.start(grid=grid, initial_arrays=..., num_rounds=20, evaluate_fn=...)
 
 A node has one message at a time. It is sent the model when its pace lets it go on, and not in
-rounds that all wait for. The app's own keys and metrics are as with Flower's ``FedAvg``.
+rounds that all wait for. The app's own keys and metrics are as with Flower's ``FedAvg``. What is
+decided is pure and elsewhere: ``_federation`` and ``_conversation``; here messages are moved.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from logging import INFO, WARNING
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
-from flwr.common.logger import log
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg, Result
+from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from anabranch import pace as paces
-from anabranch.interop._federation import Federation, Heard
+from anabranch.interop._conversation import Conversation, NoNodesLeft, Then
+from anabranch.interop._federation import Federation
 from anabranch.merge import AnyMerge, Mean, OutlierFilter, Staleness
 from anabranch.pace import AnyPace
 
-_POLL_S = 0.1
+__all__ = ["FedBuff", "FlR2sp", "NoNodesLeft", "Paced"]
+
+_POLL_S = 0.2  # between two looks at what has come
 _NODES_S = 2.0  # between two looks at which nodes there are
+# The message or its reply was lost, or the node is offline: the app did not fail.
+_LOST = (
+    ErrorCode.MESSAGE_UNAVAILABLE,
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+    ErrorCode.NODE_UNAVAILABLE,
+)
+_log = logging.getLogger("flwr")
+
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
-@dataclass(slots=True)
-class _Out:
-    """A message that is out."""
+class _Clock:
+    """The time of the run; tests have another."""
 
-    node: int
-    since_s: float
-    counts: bool = True  # whether its reply does, or its node was given up
+    def now_s(self) -> float:
+        """Return seconds since some moment."""
+        return time.monotonic()
+
+    def sleep(self, for_s: float) -> None:
+        """Wait."""
+        time.sleep(for_s)
 
 
-class Paced(FedAvg):  # type: ignore[misc]  # flwr is not typed here
+class Paced(Strategy):  # type: ignore[misc]  # flwr is not typed here
     """A Flower strategy in which a pace says when each node goes on.
 
     A round is as many steps of the model as there are ``steps_a_round``; after each round
-    ``evaluate_fn`` is called. Nodes evaluate nothing, since they compute all the time.
+    ``evaluate_fn`` is called. Nodes evaluate nothing, since they compute all the time. What Flower
+    has to wrap a strategy of rounds, such as its differential privacy, refuses this one.
 
     Args:
-        pace: when nodes go on.
-        merge: what their models weigh beside their ``num-examples``, and who is an outlier.
-        mixes: whether a step goes towards nodes' ``models``, or adds ``updates``.
+        pace: when nodes go on: ``anabranch.pace.FlR2sp``, ``FedBuff``, ``Asp`` and others.
+        merge: what their models weigh beside their examples, and who is an outlier.
+        mixes: whether a step goes towards nodes' ``models``, or adds their ``updates``.
         steps_a_round: see above.
         min_available_nodes: how many have to be there before it begins.
-        weighted_by_key, arrayrecord_key, configrecord_key, train_metrics_aggr_fn: see Flower's
-            ``FedAvg``.
+        max_failures: after so many failures in a row, such as exceptions in its client app, a node
+            is sent no more messages.
+        weighted_by_key: of the metric in replies by which models are weighed.
+        arrayrecord_key, configrecord_key: of the records in messages and replies.
+        train_metrics_aggr_fn: makes of a round's replies the metrics in the result, as in Flower's
+            ``FedAvg``; it is given their metrics without their arrays.
+
+    Raises:
+        ValueError: a number out of range, or a pace or merge rule that has no place here.
     """
+
+    _clock = _Clock()
 
     def __init__(
         self,
@@ -63,29 +96,37 @@ class Paced(FedAvg):  # type: ignore[misc]  # flwr is not typed here
         mixes: Literal["models", "updates"],
         steps_a_round: int,
         min_available_nodes: int = 2,
+        max_failures: int = 3,
         weighted_by_key: str = "num-examples",
         arrayrecord_key: str = "arrays",
         configrecord_key: str = "config",
         train_metrics_aggr_fn: Callable[[list[RecordDict], str], MetricRecord] | None = None,
     ) -> None:
-        super().__init__(
-            min_available_nodes=min_available_nodes,
-            weighted_by_key=weighted_by_key,
-            arrayrecord_key=arrayrecord_key,
-            configrecord_key=configrecord_key,
-            train_metrics_aggr_fn=train_metrics_aggr_fn,
-        )
-        self.fraction_evaluate, self.min_evaluate_nodes = 0.0, 0  # after it, which warns of it
+        if mixes not in ("models", "updates"):
+            raise ValueError(f"mixes is {mixes!r}; take 'models' or 'updates'")
+        if min(steps_a_round, min_available_nodes, max_failures) < 1:
+            raise ValueError(
+                "steps_a_round, min_available_nodes and max_failures must be 1 or more"
+            )
+        Federation(pace, merge, {})  # refuses what has no place here before the run begins
         self.pace = pace
         self.merge = merge
         self.mixes = mixes
         self.steps_a_round = steps_a_round
+        self.min_available_nodes = min_available_nodes
+        self.max_failures = max_failures
+        self.weighted_by_key = weighted_by_key
+        self.arrayrecord_key = arrayrecord_key
+        self.configrecord_key = configrecord_key
+        self.train_metrics_aggr_fn = (
+            train_metrics_aggr_fn or FedAvg(weighted_by_key=weighted_by_key).train_metrics_aggr_fn
+        )
 
     def summary(self) -> None:
         """Log what the strategy is."""
-        log(INFO, "\t├──> Pace: %s", self.pace)
-        log(INFO, "\t├──> Merge: %s", self.merge)
-        log(INFO, "\t└──> Steps of the model in a round: %d", self.steps_a_round)
+        _log.info("\t├──> Pace: %s", self.pace)
+        _log.info("\t├──> Merge: %s; steps mix %s", self.merge, self.mixes)
+        _log.info("\t└──> Steps of the model in a round: %d", self.steps_a_round)
 
     def start(
         self,
@@ -95,7 +136,7 @@ class Paced(FedAvg):  # type: ignore[misc]  # flwr is not typed here
         timeout: float = 3600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        evaluate_fn: EvaluateFn | None = None,
     ) -> Result:
         """Train; see Flower's ``Strategy.start``.
 
@@ -103,52 +144,67 @@ class Paced(FedAvg):  # type: ignore[misc]  # flwr is not typed here
             grid: where nodes are.
             initial_arrays: the model at first.
             num_rounds: how many rounds, of ``steps_a_round`` steps.
-            timeout: how long a node may be silent, seconds; then the others go on without it. It
-                takes part again once its reply has come, which does not count.
+            timeout: how long a node may take to reply, seconds; then the others go on without it.
+                It takes part again once its reply has come, which does not count.
             train_config: sent with each model, with ``server-round``.
             evaluate_config: unused.
             evaluate_fn: evaluates the model on the server, before the first round and after each.
+
+        Raises:
+            NoNodesLeft: all nodes that are there are barred, or failed too often.
         """
-        run = _Run(self, grid, initial_arrays, timeout, train_config or ConfigRecord())
-        result = Result()
-        self._evaluate(0, run, evaluate_fn, result)
+        began_s = self._clock.now_s()
+        _log.info("Starting %s strategy:", type(self).__name__)
+        _log.info("\t├── Number of rounds: %d", num_rounds)
+        self.summary()
+        run = _Run(self, grid, initial_arrays, timeout, train_config or ConfigRecord(), self._clock)
+        result = Result(arrays=initial_arrays)
+        self._evaluate(0, result, evaluate_fn)
         for number in range(1, num_rounds + 1):
-            log(INFO, "[ROUND %s/%s]", number, num_rounds)
-            metrics = run.round(number)
-            if metrics:
-                result.train_metrics_clientapp[number] = self.train_metrics_aggr_fn(
-                    metrics, self.weighted_by_key
-                )
+            _log.info("[ROUND %d/%d]", number, num_rounds)
+            replies = run.round(number)
+            if replies:
+                metrics = self.train_metrics_aggr_fn(replies, self.weighted_by_key)
+                _log.info("\t├──> %d replies: %s", len(replies), metrics)
+                result.train_metrics_clientapp[number] = metrics
             result.arrays = run.arrays()
-            self._evaluate(number, run, evaluate_fn, result)
+            self._evaluate(number, result, evaluate_fn)
+        _log.info("Strategy execution finished in %.2fs", self._clock.now_s() - began_s)
         run.end()
+        for line in str(result).splitlines():
+            _log.info("\t%s", line)
         return result
 
     @staticmethod
-    def _evaluate(
-        number: int,
-        run: _Run,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
-        result: Result,
-    ) -> None:
+    def _evaluate(number: int, result: Result, evaluate_fn: EvaluateFn | None) -> None:
         if evaluate_fn is None:
             return
-        found = evaluate_fn(number, run.arrays())
-        log(INFO, "after %d rounds: %s", number, found)
+        found = evaluate_fn(number, result.arrays)
+        _log.info("\t└──> Evaluated after %d rounds: %s", number, found)
         if found is not None:
             result.evaluate_metrics_serverapp[number] = found
+
+    def configure_train(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse: there are no rounds that all nodes wait for."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no rounds that all nodes wait for, so nothing can wrap it "
+            "that changes these; call its start()"
+        )
+
+    aggregate_train = configure_evaluate = aggregate_evaluate = configure_train
 
 
 class FlR2sp(Paced):
     """FL-R²SP (Zhang et al., 2025): groups of nodes take turns, and outliers are barred.
 
     Args:
-        groups, fraction, relaxation, grouping, collects: see :class:`anabranch.pace.FlR2sp`.
-        beta, patience: of the outlier filter, see :class:`anabranch.merge.OutlierFilter`; a beta of
-            None filters nobody.
-        ends_after, most: likewise.
+        groups, fraction, relaxation, smoothing, grouping, regroup_every, collects, deadline_s: see
+            :class:`anabranch.pace.FlR2sp`.
+        beta, patience, ends_after, most: of the outlier filter, see
+            :class:`anabranch.merge.OutlierFilter`; a ``beta`` of None is no filter.
         mixes: ``models`` as the paper's Algorithm 2 does, or ``updates``.
-        more: see :class:`Paced`. A round is one turn of each group.
+        steps_a_round: see :class:`Paced`; None for one turn of each group.
+        more: see :class:`Paced`.
     """
 
     def __init__(
@@ -157,46 +213,61 @@ class FlR2sp(Paced):
         fraction: float = 0.75,
         beta: float | None = 0.5,
         patience: int = 3,
+        *,
         ends_after: int | None = None,
         most: float = 1.0,
         relaxation: float = 1.0,
+        smoothing: float = 0.1,
         grouping: Literal["index", "delay"] = "index",
+        regroup_every: int = 4,
         collects: Literal["fraction", "turn"] = "fraction",
+        deadline_s: float | None = None,
         mixes: Literal["models", "updates"] = "models",
+        steps_a_round: int | None = None,
         **more: Any,
     ) -> None:
         pace = paces.FlR2sp(
             groups=groups,
             fraction=fraction,
             relaxation=relaxation,
+            smoothing=smoothing,
             grouping=grouping,
+            regroup_every=regroup_every,
             collects=collects,
+            deadline_s=deadline_s,
         )
         merge: AnyMerge = Mean()
         if beta is not None:
             merge = OutlierFilter(beta=beta, patience=patience, ends_after=ends_after, most=most)
-        super().__init__(pace, merge, mixes, steps_a_round=groups, **more)
+        super().__init__(pace, merge, mixes, steps_a_round or groups, **more)
 
 
 class FedBuff(Paced):
-    """FedBuff (Nguyen et al., 2022): a step of each so many models that come; nobody waits.
+    """FedBuff (Nguyen et al., 2022): a step of each so many models that come; no node waits.
 
     Args:
         size: models of a step, the paper's K.
         share: how far a step goes, the paper's server learning rate.
         staleness: how fast the weight of a late model falls: ``(s + 1) ** -staleness``.
-        more: see :class:`Paced`. A round is one step.
+        steps_a_round: see :class:`Paced`.
+        more: see :class:`Paced`.
     """
 
     def __init__(
-        self, size: int = 10, share: float = 1.0, staleness: float = 0.5, **more: Any
+        self,
+        size: int = 10,
+        share: float = 1.0,
+        staleness: float = 0.5,
+        *,
+        steps_a_round: int = 1,
+        **more: Any,
     ) -> None:
         pace = paces.FedBuff(size=size, share=share)
-        super().__init__(pace, Staleness(a=staleness), "updates", steps_a_round=1, **more)
+        super().__init__(pace, Staleness(a=staleness), "updates", steps_a_round, **more)
 
 
 class _Run:
-    """One call of ``start``: what is out, and what came."""
+    """One call of ``start``: moves messages between a grid and what decides."""
 
     def __init__(
         self,
@@ -205,157 +276,103 @@ class _Run:
         initial_arrays: ArrayRecord,
         timeout_s: float,
         config: ConfigRecord,
+        clock: _Clock,
     ) -> None:
         self._strategy = strategy
         self._grid = grid
-        self._timeout_s = timeout_s
         self._config = config
-        arrays = {name: each.numpy() for name, each in initial_arrays.items()}
-        mixes_models = strategy.mixes == "models"
-        self._federation = Federation(strategy.pace, strategy.merge, arrays, mixes_models)
-        self._began_s = time.monotonic()
-        self._out: dict[str, _Out] = {}
-        self._there: set[int] = set()
-        self._barred: set[int] = set()
+        self._clock = clock
+        self._began_s = clock.now_s()
         self._looked_s = -_NODES_S
         self._number = 0
-        self._metrics: list[RecordDict] = []
+        self._replies: list[RecordDict] = []
+        arrays = {name: each.numpy() for name, each in initial_arrays.items()}
+        self._federation = Federation(
+            strategy.pace, strategy.merge, arrays, strategy.mixes == "models"
+        )
+        self._conversation = Conversation(
+            self._federation, timeout_s, strategy.max_failures, strategy.min_available_nodes
+        )
 
     def arrays(self) -> ArrayRecord:
         """Return the model as it is now."""
-        from flwr.app import Array
-
-        found = ArrayRecord()
-        for name, each in self._federation.arrays.items():
-            found[name] = Array(each)
-        return found
+        return ArrayRecord({name: Array(each) for name, each in self._federation.arrays.items()})
 
     def round(self, number: int) -> list[RecordDict]:
-        """Go on for as many steps as a round has; return what nodes said of the training."""
-        self._number, self._metrics = number, []
-        until = self._federation.version + self._strategy.steps_a_round
-        while self._federation.version < until:
-            self._nodes()
-            self._replies()
+        """Go on until all steps of a round are made; return what nodes said of the training."""
+        self._number, self._replies = number, []
+        while self._federation.version < number * self._strategy.steps_a_round:
             now_s = self._now_s()
-            if now_s >= self._federation.due_s:
-                self._follow(self._federation.look(now_s))
-            self._give_up_the_silent(now_s)
-            if self._federation.version < until:
-                time.sleep(_POLL_S)
-        return self._metrics
+            if now_s - self._looked_s >= _NODES_S:
+                self._looked_s = now_s
+                self._do(self._conversation.there([*self._grid.get_node_ids()], now_s))
+            came = self._pull()
+            self._do(self._conversation.look(self._now_s()))
+            if not came:
+                self._clock.sleep(_POLL_S)
+        return self._replies
 
     def end(self) -> None:
-        """Take what is still out, so that no reply is left at the server; for a little while."""
-        self._replies()
-        if self._out:
-            log(INFO, "%d nodes still compute; their replies do not count", len(self._out))
+        """Say what is left; its run over, the SuperLink takes no more replies."""
+        if self._conversation.out:
+            _log.info(
+                "%d nodes compute still; their replies do not count", len(self._conversation.out)
+            )
 
     def _now_s(self) -> float:
-        return time.monotonic() - self._began_s
+        return self._clock.now_s() - self._began_s
 
-    def _nodes(self) -> None:
-        """See which nodes there are, from time to time."""
-        now_s = self._now_s()
-        if now_s - self._looked_s < _NODES_S:
-            return
-        self._looked_s = now_s
-        self._there = {*self._grid.get_node_ids()}
-        busy = {out.node for out in self._out.values()}
-        if not len(self._federation) and len(self._there) < self._strategy.min_available_nodes:
-            log(
-                INFO,
-                "waiting for nodes: %d of %d are there",
-                len(self._there),
-                self._strategy.min_available_nodes,
-            )
-            return
-        for node in sorted(self._there):
-            if node not in self._federation and node not in busy and node not in self._barred:
-                log(INFO, "node %d takes part", node)
-                self._follow(self._federation.joined(node, now_s))
-        for node in [out.node for out in self._out.values() if out.counts]:
-            if node not in self._there:
-                self._lose(node, "is gone")
+    def _pull(self) -> bool:
+        """Take what has come; return whether anything has."""
+        out = self._conversation.out
+        replies = [*self._grid.pull_messages([*out])] if out else []
+        for reply in replies:
+            self._do(self._take(reply))
+        return bool(replies)
 
-    def _lose(self, node: int, why: str) -> None:
-        for out in self._out.values():
-            if out.node == node:
-                out.counts = False
-        log(WARNING, "node %d %s; the others go on without it", node, why)
-        if node in self._federation:
-            self._follow(self._federation.left(node, self._now_s()))
-
-    def _give_up_the_silent(self, now_s: float) -> None:
-        late = [
-            out.node
-            for out in self._out.values()
-            if out.counts and now_s - out.since_s > self._timeout_s
-        ]
-        for node in late:
-            self._lose(node, f"has been silent for {self._timeout_s:g} s")
-
-    def _replies(self) -> None:
-        """Take what has come, each reply once."""
-        if not self._out:
-            return
-        for reply in self._grid.pull_messages([*self._out]):
-            out = self._out.pop(reply.metadata.reply_to_message_id, None)
-            if out is None:
-                continue
-            if not out.counts:
-                log(INFO, "what node %d returns comes too late, and does not count", out.node)
-            elif reply.has_error():
-                self._lose(out.node, f"failed: {reply.error.reason}")
-            else:
-                self._take(out.node, reply.content)
-
-    def _take(self, node: int, content: RecordDict) -> None:
-        strategy = self._strategy
+    def _take(self, reply: Message) -> Then:
+        message, now_s = reply.metadata.reply_to_message_id, self._now_s()
+        if reply.has_error():
+            lost = reply.error.code in _LOST
+            return self._conversation.failed(message, reply.error.reason, now_s, counts=not lost)
+        strategy, content = self._strategy, reply.content
         try:
             arrays = {
                 name: each.numpy() for name, each in content[strategy.arrayrecord_key].items()
             }
             (metrics,) = content.metric_records.values()
             examples = float(metrics[strategy.weighted_by_key])
-            heard = self._federation.returned(node, arrays, examples, self._now_s())
-        except (KeyError, TypeError, ValueError) as error:
-            self._lose(node, f"returned what is no model of this app: {error!r}")
-            return
-        self._metrics.append(content)
-        self._follow(heard)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            why = f"its reply is none of this app's: {error!r}"
+            return self._conversation.failed(message, why, now_s)
+        then = self._conversation.returned(message, arrays, examples, now_s)
+        if then.took:
+            self._replies.append(RecordDict(dict(content.metric_records)))
+        return then
 
-    def _follow(self, heard: Heard) -> None:
-        for node in heard.discarded:
-            log(INFO, "what node %d returned comes too late, and does not count", node)
-        for node in heard.barred:
-            log(INFO, "node %d is an outlier: its updates point elsewhere", node)
-            self._barred.add(node)
-            for out in self._out.values():
-                if out.node == node:
-                    out.counts = False
-        for node in heard.readmitted:
-            log(INFO, "node %d may take part again", node)
-            self._barred.discard(node)
-        if heard.goes_on:
-            self._send(heard.goes_on)
+    def _do(self, then: Then) -> None:
+        """Log and send; what cannot be sent may let others go on."""
+        to_do = [then]
+        while to_do:
+            then = to_do.pop(0)
+            for line in then.lines:
+                _log.log(logging.WARNING if line.warns else logging.INFO, "%s", line.text)
+            if then.send:
+                to_do += self._send(then.send)
 
-    def _send(self, nodes: Iterable[int]) -> None:
-        strategy = self._strategy
-        config = ConfigRecord({**self._config, "server-round": self._number})
+    def _send(self, nodes: Iterable[int]) -> list[Then]:
+        strategy, config = self._strategy, ConfigRecord({**self._config})
+        config["server-round"] = self._number
         record = RecordDict(
             {strategy.arrayrecord_key: self.arrays(), strategy.configrecord_key: config}
         )
-        nodes, now_s = list(nodes), self._now_s()
-        messages = [
-            Message(content=record, message_type=MessageType.TRAIN, dst_node_id=node)
-            for node in nodes
-        ]
-        for node, message_id in zip(nodes, self._grid.push_messages(messages), strict=True):
+        unsent = []
+        for node in nodes:
+            message = Message(content=record, message_type=MessageType.TRAIN, dst_node_id=node)
+            # One by one: of several, grids leave out or blank those that they do not take.
+            message_id = next(iter(self._grid.push_messages([message])), None)
             if message_id:
-                self._out[message_id] = _Out(node, now_s)
+                self._conversation.sent(node, message_id, self._now_s())
             else:
-                self._lose(node, "takes no message")
-
-
-__all__ = ["FedBuff", "FlR2sp", "Paced"]
+                unsent.append(self._conversation.unsent(node, self._now_s()))
+        return unsent
