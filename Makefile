@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 SOURCES := src tests benchmarks examples docs/*.py
 
-.PHONY: demo test test-slow check lint format docs dist clean
+.PHONY: demo test test-slow test-flower check lint format docs dist clean
 
 demo: $(VENV)/ready  ## nine sites of this machine train one model over three routes; a table and a report
 	$(BIN)/anabranch demo
@@ -15,6 +15,10 @@ test: $(VENV)/ready  ## the fast tests, doctests and examples; warnings are erro
 
 test-slow: $(VENV)/ready  ## real processes, emulated links (root only), every order
 	$(BIN)/pytest -n 2 --dist loadgroup -m slow
+
+# flwr holds some packages lower than constraints.txt, thus an environment of its own.
+test-flower: $(VENV)-flower/ready  ## the strategies for Flower, in its two runtimes; not in `make check`
+	$(VENV)-flower/bin/pytest tests/interop/test_flower.py
 
 check: lint test test-slow  ## what must pass before a change lands
 
@@ -35,7 +39,7 @@ dist: $(VENV)/ready  ## an sdist and a wheel, in dist/
 	$(BIN)/python -m build --no-isolation
 
 clean:  ## forget the environment and what tools left behind
-	rm -rf $(VENV) site dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-flower site dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -44,4 +48,11 @@ $(VENV)/ready: pyproject.toml constraints.txt
 
 $(VENV)/ready-for-docs: $(VENV)/ready
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
+$(VENV)-flower/ready: pyproject.toml constraints.txt constraints-flower.txt
+	$(PYTHON) -m venv $(VENV)-flower
+	awk -F== 'NR == FNR { own[$$1]; next } !($$1 in own)' constraints-flower.txt constraints.txt > $(VENV)-flower/others.txt
+	$(VENV)-flower/bin/pip install --quiet --constraint $(VENV)-flower/others.txt --constraint constraints-flower.txt \
+		--editable '.[dev,flower]'
 	touch $@

@@ -65,7 +65,8 @@ from flwr.app import Array, ArrayRecord, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-client, server = ClientApp(), ServerApp()
+client = ClientApp()
+server = ServerApp()
 
 @client.train()
 def echo(message, context):
