@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -261,15 +261,30 @@ def wait_for(log: Path, text: str, limit_s: float = 60.0) -> None:
         time.sleep(0.2)
 
 
+def still_there(home: Path) -> list[int]:
+    """Return the processes of a Flower home; Ray's have sessions of their own."""
+    marker, found = f"FLWR_HOME={home}".encode(), []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if marker in (process / "environ").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+        except OSError:  # another user's, or gone
+            continue
+    return [each for each in found if each != os.getpid()]
+
+
 @pytest.fixture
-def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a copy of the app, in a folder where Flower keeps its own."""
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return a copy of the app, in a folder where Flower keeps its own; end what is left of it."""
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "0")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.setenv("PATH", f"{BIN}{os.pathsep}{os.environ['PATH']}")
     (tmp_path / "home").mkdir()
-    return Path(shutil.copytree(APP, tmp_path / "app"))
+    yield Path(shutil.copytree(APP, tmp_path / "app"))
+    for each in still_there(tmp_path / "home"):
+        with suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
 
 
 def run(app: Path, address: str, more: str, *arguments: str) -> float:
