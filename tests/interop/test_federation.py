@@ -152,6 +152,19 @@ def test_whole_numbers_stay_whole() -> None:
     assert federation.arrays["seen"][0] in (7, 8)
 
 
+def test_counters_hide_no_outlier() -> None:
+    first = {**arrays(0.0), "batches_seen": np.array([0], np.int64)}
+    federation = Federation(
+        FlR2sp(groups=1, fraction=1.0, relaxation=0.0), OutlierFilter(patience=1), first
+    )
+    for node in range(4):
+        federation.joined(node, 0.0)
+    counted = {"batches_seen": np.array([100], np.int64)}
+    for node in range(3):
+        federation.returned(node, {**arrays(1.0), **counted}, 1, 1.0)
+    assert federation.returned(3, {**arrays(-1.0), **counted}, 1, 1.0).barred == (3,)
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_whatever_happens_each_model_counts_once(seed: int) -> None:
     rng = np.random.default_rng(seed)

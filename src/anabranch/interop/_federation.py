@@ -279,6 +279,8 @@ class Federation:
         """Compare each update with its step; return the nodes that are found to be outliers."""
         if self._judge is None:
             return ()
+        # Counters, as of batches seen, agree whatever the data is, and are large.
+        changes = {name: each for name, each in changes.items() if _is_float(self.arrays[name])}
         square = sum(float(np.vdot(each, each)) for each in changes.values())
         outliers = []
         for each in came:
@@ -311,7 +313,11 @@ def _mean(arrays: list[npt.NDArray[np.generic]] | list[Doubles], parts: list[flo
 
 
 def _as_before(before: npt.NDArray[np.generic], moved: Doubles) -> npt.NDArray[np.generic]:
-    """Return an array in the type that it had; counters, as of batches seen, stay whole."""
-    if not np.issubdtype(before.dtype, np.floating):
+    """Return an array in the type that it had; counters stay whole."""
+    if not _is_float(before):
         moved = np.rint(moved)
     return np.asarray(moved, dtype=before.dtype)
+
+
+def _is_float(array: npt.NDArray[np.generic]) -> bool:
+    return np.issubdtype(array.dtype, np.floating)

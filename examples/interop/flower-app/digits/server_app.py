@@ -22,7 +22,7 @@ def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
 def main(grid: Grid, context: Context) -> None:
     """Train."""
     groups = int(context.run_config["groups"])
-    strategy = FlR2sp(groups=groups, beta=0.2, collects="turn")  # this line
+    strategy = FlR2sp(groups, beta=0.2, collects="turn", smoothing=0.5)  # this line
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(model().state_dict()),
