@@ -34,6 +34,7 @@ TODAY = "What it does today"
 DOCUMENTS = {
     "README.md": "index.md",
     "examples/README.md": "examples.md",
+    "examples/interop/flower-app/README.md": "flower-app.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
 }

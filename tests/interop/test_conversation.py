@@ -116,6 +116,7 @@ def test_a_node_that_fails_late_is_no_different() -> None:
     talk.look(61.0)
     for message in ("1-1", "2-1", "3-1"):
         talk.failed(message, 62.0)
+    assert talk.lines[-1] == "node 3, given up before, failed after 62.0 s: it broke"
     assert talk.there(1, 2, 3, at_s=64.0) == ["1-2", "2-2", "3-2"]
 
 

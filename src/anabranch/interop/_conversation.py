@@ -161,7 +161,8 @@ class Conversation:
         """
         out = self._out.pop(message, None)
         if out is not None and not out.counts:
-            self._say_late(out.node, now_s - out.since_s)
+            took_s = now_s - out.since_s
+            self._say(f"node {out.node}, given up before, failed after {took_s:.1f} s: {why}")
         elif out is not None and counts:
             self._fail(out.node, why, now_s)
         elif out is not None:
