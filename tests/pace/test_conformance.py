@@ -45,7 +45,7 @@ EACH: list[Pace] = [
     FedBuff(size=1, share=0.6),
 ]
 paces = pytest.mark.parametrize("pace", EACH, ids=str)
-SEEDS = 30
+SEEDS = 18
 seeded = pytest.mark.parametrize("seed", range(SEEDS))
 
 

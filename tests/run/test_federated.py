@@ -277,7 +277,7 @@ def test_what_befalls_one_client_does_not_stop_the_others(
     assert all(ends[site] == 4 for site in range(CLIENTS) if names(CLIENTS)[site] not in fault)
 
 
-@seeds(12, 60)
+@seeds(10, 24)
 def test_clients_that_come_go_and_vanish_never_stop_a_run(seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)
     workers = int(rng.integers(1, 7))
