@@ -499,7 +499,7 @@ class PaceBook:
     def _tell(self, now_s: float) -> list[Decision]:
         """Tell the pace of all updates that are here and that it can hear of."""
         decisions: list[Decision] = []
-        waiting = list(self._groups)
+        waiting = self._coming_groups()
         while waiting:
             lead = waiting.pop(0)
             workers = tuple(self._groups[lead])
@@ -524,8 +524,13 @@ class PaceBook:
             names = tuple((lead, number) for number in range(first, last + 1))
             self._names[lead, self._told[lead]] = names
             decisions += self._book(self._rule.push(lead, now_s, compute_s), now_s)
-            waiting = list(self._groups)  # a worker's next update may be here already
+            waiting = self._coming_groups()  # a worker's next update may be here already
         return decisions
+
+    def _coming_groups(self) -> list[int]:
+        """Return the groups of which anything has come, in their order."""
+        leads = {self._lead[worker] for worker, _ in self._coming if worker in self._lead}
+        return [lead for lead in self._groups if lead in leads]
 
     def _of_group(self, workers: tuple[int, ...], number: int) -> _Here:
         """Return what is known of an update of a group, whose parts are awaited no more."""
