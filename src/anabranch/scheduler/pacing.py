@@ -219,6 +219,7 @@ class PaceBook:
         self._next: tuple[tuple[int, ...], ...] | None = None  # the groups that there are to be
         self._registry = registry
         self._clients: dict[Update, int] = {}  # who computes each update that is not settled
+        self._unjudged: dict[Update, int] = {}  # whose update is settled, and to be judged
         rule = filter_of(self.merge)
         self._judge = None if rule is None else rule.start()
         # By the updates of each step that is to be judged, what each server said of it.
@@ -431,7 +432,7 @@ class PaceBook:
         registry = self._registry
         who, of = worker, len(self._all)
         if registry is not None:
-            who, of = self._clients.pop((worker, update)), registry.registered
+            who, of = self._unjudged.pop((worker, update)), registry.registered
         if self._judge.saw(who, cosine, version, of):
             if registry is None:
                 decisions += self._bar(worker, now_s)
@@ -834,6 +835,7 @@ class PaceBook:
                 for lead, number in step.discard
                 for worker in self._here.pop((lead, number)).workers
             ]
+            self._settle_clients([each.update for each in applied], discarded)
             permissions, finished = [], []
             for lead in step.proceed:
                 if self._is_to_rest(lead):
@@ -846,7 +848,6 @@ class PaceBook:
                     permissions += self._permit(worker, now_s)
                     if self.made(worker) == self._settled.get(worker, 0):
                         finished.append(worker)
-            self._settle_clients(applied, discarded)
             if applied and self._judge is not None:
                 self._agreements[tuple(each.update for each in applied)] = {}
             leaving += finished
@@ -872,10 +873,20 @@ class PaceBook:
             decisions += self._leave_pace(lead, now_s)
         return tuple(decisions)
 
-    def _settle_clients(self, applied: Sequence[Merged], discarded: Sequence[Update]) -> None:
-        """Let clients be free whose updates are settled, and judged if they are to be."""
-        for update in [*discarded, *(each.update for each in applied if self._judge is None)]:
+    def _settle_clients(self, applied: Iterable[Update], discarded: Iterable[Update]) -> None:
+        """Let clients be free whose updates are settled, before others are drawn."""
+        for update in discarded:
             self._clients.pop(update, None)
+        for update in applied:
+            client = self._clients.pop(update, None)
+            if client is not None and self._judge is not None:
+                self._unjudged[update] = client
+
+    def _draw_client(self, registry: Registry, now_s: float) -> int:
+        """Return for whom a worker computes next: one that is to be judged only if none else is."""
+        busy = {*self._clients.values()}
+        unjudged = busy.union(self._unjudged.values())
+        return registry.draw(unjudged if len(unjudged) < registry.registered else busy, now_s)
 
     def _is_to_rest(self, lead: int) -> bool:
         """Return whether a group that may go on is to change instead; not if it has made all."""
@@ -917,7 +928,7 @@ class PaceBook:
             self._began_s[worker, update] = now_s
             client = None
             if self._registry is not None:
-                client = self._registry.draw({*self._clients.values()}, now_s)
+                client = self._draw_client(self._registry, now_s)
                 self._clients[worker, update] = client
             samples = self._load.samples(worker)
             permissions.append(Permission(worker, update, samples, pulls, client))
