@@ -577,6 +577,7 @@ class PaceBook:
         lead = self._lead[worker]
         # Who gives up what is under way makes no other sum of it, and takes what still comes.
         gives_up = lead in self._giving_up or lead in self._resting
+        is_settled = gives_up or worker in self._barred  # what is under way, by name
         if self.adds_up and not gives_up:
             self.epochs[lead] += 1
             for (other, _), coming in self._coming.items():
@@ -590,7 +591,7 @@ class PaceBook:
         decisions = (*self._leave(worker, now_s), *self._tell(now_s))
         if not self._groups[lead]:  # no iteration is under way any more
             decisions += self._begin_anew(lead, now_s)
-        if not under_way or gives_up:
+        if not under_way or is_settled:
             return decisions  # it was all here: the pace has discarded it now, or it counts
         forgotten = Decision((), under_way, (), self._ledger.version)
         return (forgotten, *decisions)
