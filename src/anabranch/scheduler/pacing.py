@@ -449,12 +449,13 @@ class PaceBook:
         return (*decisions, *self._tell(now_s))
 
     def _bar(self, worker: int, now_s: float) -> tuple[Decision, ...]:
-        if worker not in self._workers:
-            return ()
+        version = self._ledger.version
+        if worker not in self._workers:  # it is lost, and may come back
+            return (Decision((), (), (), version, barred=(worker,)),)
         self._barred[worker] = False
+        self._load.leave(worker)
         under_way = self._under_way(worker)
         self._forgotten.update(under_way)
-        version = self._ledger.version
         decision = Decision((), under_way, (), version, abandoned=under_way[-1:], barred=(worker,))
         return (decision, *self._leave_pace(self._lead[worker], now_s))
 
