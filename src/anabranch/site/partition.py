@@ -7,6 +7,7 @@ all servers alike.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -36,8 +37,9 @@ class Mixing:
     Args:
         of: ``updates``, and the model goes as far as they say, from where it is; ``models``, and it
             goes towards the models that the workers came to (FL-R²SP's Algorithm 2, FedAsync);
-            ``cache``, and it becomes the mean of the last models of all workers, by their weights
-            (SAFA, eq. 6 to 8).
+            ``cache``, and it becomes the mean of the last models of all workers, by the weights
+            that these came with (SAFA, eq. 6 to 8); the first model has the place of those that
+            have not come.
         combine: makes one update of a step's; None takes their mean by weight.
         asks_agreement: whether to tell how far updates agree with their mean.
     """
@@ -123,7 +125,8 @@ class ServerPartition:
         if self._mixing.of != "updates":
             self._first = self._parameters.copy()
         if self._mixing.of == "cache":
-            self._mean = self._parameters.astype(np.float64)  # of all workers' last models
+            # Of the last models that have come, by weight.
+            self._sum = np.zeros(len(self._parameters), np.float64)
 
     def has_settled(self, update: Update) -> bool:
         """Return whether an update has become part of the model, or never will."""
@@ -193,9 +196,17 @@ class ServerPartition:
                 self._cached(worker, self._parameters.copy(), weight)
 
     def _cached(self, worker: int, model: Floats, weight: float) -> None:
-        before, _ = self._cache.get(worker, (self._first, weight))
-        self._mean += (weight / self._workers) * (model.astype(np.float64) - before)
+        before, weighed = self._cache.get(worker, (self._first, 0.0))
+        self._sum += weight * model.astype(np.float64) - weighed * before.astype(np.float64)
         self._cache[worker] = model, weight
+
+    def _mean_of_cache(self) -> Floats:
+        weight = math.fsum(each for _, each in self._cache.values())
+        missing = max(0.0, self._workers - weight) if len(self._cache) < self._workers else 0.0
+        if not weight + missing:
+            return self._parameters.copy()
+        mean = (self._sum + missing * self._first.astype(np.float64)) / (weight + missing)
+        return mean.astype(np.float32)
 
     def apply(
         self,
@@ -269,7 +280,7 @@ class ServerPartition:
             bases = [each.base for each in incoming if each.base is not None]
             gradients = gradients + (self._parameters - _mean(bases, weights, bases[0].copy()))
         elif mixing.of == "cache":
-            gradients, length = self._parameters - self._mean.astype(np.float32), 1.0
+            gradients, length = self._parameters - self._mean_of_cache(), 1.0
         rule(self._parameters, gradients, length)
         return agreement
 
