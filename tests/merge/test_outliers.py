@@ -64,3 +64,10 @@ def test_a_filter_is_found_in_a_product_and_only_one_may_be() -> None:
     assert filter_of(Staleness()) is None
     with pytest.raises(ValueError, match="several outlier filters; leave one"):
         Product(of=(rule, OutlierFilter()))
+
+
+def test_as_many_are_barred_as_a_part_of_them_is() -> None:
+    """0.29 times 100 is a little less than 29 in floating point."""
+    judge = OutlierFilter(patience=1, most=0.29).start()
+    barred = [judge.saw(client, -1.0, 1, 100) for client in range(40)]
+    assert sum(barred) == 29

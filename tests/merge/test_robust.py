@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import combinations
 
 import numpy as np
@@ -41,11 +42,11 @@ def test_krum_takes_the_update_with_the_least_sum_of_nearest_distances() -> None
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
-@pytest.mark.parametrize("evil", [1e6, -1e30, float("3e38")])
+@pytest.mark.parametrize("evil", [1e6, -1e30, 3e38, math.inf, math.nan])
 def test_a_few_bad_updates_cannot_lead_astray(rule: Robust, evil: float) -> None:
     good = draw(5, 8)
     bad = [np.full(50, evil, np.float32)] * 2
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         found = rule.combine([*good[:3], *bad, *good[3:]])
     assert np.all(found >= np.min(good, axis=0))
     assert np.all(found <= np.max(good, axis=0))
@@ -69,3 +70,34 @@ def test_updates_that_agree_stay_as_they_are_and_are_not_changed(rule: Robust) -
     updates = [update.copy() for _ in range(6)]
     assert np.allclose(rule.combine(updates), update)
     assert all(np.array_equal(each, update) for each in updates)
+
+
+@pytest.mark.parametrize(("trim", "count", "cut"), [(0.29, 100, 29), (0.2, 5, 1), (0.3, 10, 3)])
+def test_as_many_are_left_out_as_a_part_of_them_is(trim: float, count: int, cut: int) -> None:
+    """0.29 times 100 is a little less than 29 in floating point."""
+    values = [np.float32([k if k < count - cut else 1e9]) for k in range(count)]
+    found = TrimmedMean(trim=trim).combine(values)
+    assert found == pytest.approx(np.mean(range(cut, count - cut)))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_robust_step_is_no_further_from_the_good_ones_than_they_are_from_each_other(
+    seed: int,
+) -> None:
+    """Whatever as many adversaries send as each rule allows for, and however large it is."""
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(5, 14))
+    bad = int(0.3 * count)
+    good = rng.normal(size=(count - bad, 30)).astype(np.float32)
+    size = 10.0 ** rng.uniform(-2, 18)
+    evil = (rng.normal(size=(bad, 30)) * size).astype(np.float32)
+    if rng.random() < 0.5:  # together
+        evil[:] = evil[:1] if bad else evil
+    updates = list(rng.permutation(np.concatenate([good, evil])))
+    for rule in (TrimmedMean(trim=0.3), Median()):
+        found = rule.combine(updates)
+        assert np.all(found >= good.min(axis=0) - 1e-6)
+        assert np.all(found <= good.max(axis=0) + 1e-6)
+    found = Krum(bad=0.3).combine(updates)
+    widest = max(float(np.linalg.norm(a - b)) for a in good for b in good)
+    assert min(float(np.linalg.norm(found - each)) for each in good) <= widest

@@ -10,6 +10,7 @@ from msgspec import Meta
 from anabranch._typed_toml import Positive, Table
 from anabranch.merge._merge import UpdateFacts
 
+_ROUNDING = 1e-9  # by which a part of a number of clients may miss a whole number
 _Share = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -85,7 +86,7 @@ class Judge:
             return False
         below = self._below.get(client, 0) + 1 if cosine < self._rule.beta else 0
         self._below[client] = below
-        room = len(self.barred) + 1 <= math.floor(self._rule.most * clients)
+        room = len(self.barred) + 1 <= self._rule.most * clients + _ROUNDING
         if below < self._rule.patience or not room:
             return False
         self.barred[client] = version

@@ -20,6 +20,7 @@ from anabranch.merge._merge import UpdateFacts
 
 Floats = npt.NDArray[np.float32]
 
+_ROUNDING = 1e-9  # by which a part of a number of updates may miss a whole number
 _BLOCK_ELEMENTS = 1 << 16  # of each update that are looked at together
 
 
@@ -50,7 +51,7 @@ class TrimmedMean(_Robust, frozen=True, kw_only=True, tag_field="kind", tag="tri
         >>> TrimmedMean(trim=0.25).combine([np.float32([each]) for each in (1, 2, 4, 900)])
         array([3.], dtype=float32)
         """
-        cut = math.floor(self.trim * len(updates))
+        cut = math.floor(self.trim * len(updates) + _ROUNDING)
         kept = slice(cut, len(updates) - cut)
         return _by_block(updates, lambda block: np.sort(block, axis=0)[kept].mean(axis=0))
 
@@ -60,7 +61,10 @@ class Median(_Robust, frozen=True, kw_only=True, tag_field="kind", tag="median")
 
     def combine(self, updates: Sequence[Floats]) -> Floats:
         """Return what a step makes of its updates, each of shape (elements,)."""
-        return _by_block(updates, lambda block: np.median(block, axis=0))
+        count = len(updates)
+        middle = slice((count - 1) // 2, count // 2 + 1)
+        # Sorted, what is no number is last, and NumPy's median would be none.
+        return _by_block(updates, lambda block: np.sort(block, axis=0)[middle].mean(axis=0))
 
 
 class Krum(_Robust, frozen=True, kw_only=True, tag_field="kind", tag="krum"):
@@ -85,7 +89,7 @@ class Krum(_Robust, frozen=True, kw_only=True, tag_field="kind", tag="krum"):
         array([1.75], dtype=float32)
         """
         count = len(updates)
-        nearest = max(1, count - math.ceil(self.bad * count) - 2)
+        nearest = max(1, count - math.ceil(self.bad * count - _ROUNDING) - 2)
         if count == 1:
             return updates[0].copy()
         squares = np.zeros((count, count))
