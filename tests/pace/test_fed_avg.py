@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from anabranch.pace import Asp, FedAvg, FedBuff, Step
@@ -88,3 +89,44 @@ def test_asp_goes_as_far_as_its_share() -> None:
     rule = Asp(share=0.6).rule()
     rule.join(0, 0.0)
     assert rule.push(0, 1.0) == (Step(((0, 1),), (0,), share=0.6),)
+
+
+def test_nobody_is_drawn_while_it_computes() -> None:
+    rule = FedAvg(sample=0.5, fraction=0.5, seed=3).rule()
+    computing: set[int] = set()
+
+    def take(steps: tuple[Step, ...]) -> None:
+        for step in steps:
+            assert not computing & {*step.proceed}
+            computing.update(step.proceed)
+
+    for worker in range(8):
+        take(rule.join(worker, 0.0))
+    rng = np.random.default_rng(0)
+    for k in range(1, 400):
+        worker = int(rng.choice(sorted(computing)))
+        computing.remove(worker)
+        take(rule.push(worker, float(k)))
+        assert len(computing) >= 1
+
+
+@pytest.mark.parametrize("sample", [0.07, 0.14, 0.28, 0.56])
+def test_a_part_of_a_hundred_is_drawn_to_the_client(sample: float) -> None:
+    """0.07 times 100 is a little more than 7 in floating point."""
+    story = live(
+        FedAvg(sample=sample, fraction=1.0), lambda worker, k: 1.0, all_at_once(100), until_s=9.5
+    )
+    steps = [step for _, step in story.steps if step.apply]
+    assert len(steps[-1].apply) == round(100 * sample)
+    assert steps[-1].share == 1.0
+
+
+def test_rounds_go_on_when_all_have_become_slower_than_they_are_waited_for() -> None:
+    story = live(
+        FedAvg(give_up_after=1),
+        lambda worker, k: 1.0 if k < 5 else 40.0,
+        all_at_once(4),
+        until_s=3000.0,
+    )
+    assert len(story.steps) < 500
+    assert max(each.update[1] for each in story.applied) > 20

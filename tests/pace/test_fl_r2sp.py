@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from anabranch.pace import FlR2sp, R2sp, Step
 from tests.pace.test_conformance import all_at_once, heavy_tailed
-from tests.pace.world import live
+from tests.pace.world import Takes, live
+from tests.seeds import seeds
 
 NEVER = float("inf")
 
@@ -145,3 +147,131 @@ def test_no_group_has_two_turns_running_and_shares_are_an_mth(grouping: str, see
 def test_a_part_that_is_none_is_named(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=rf"{name} is .*, must be in \(0, 1\]"):
         FlR2sp(**{name: value})  # type: ignore[arg-type]
+
+
+def test_who_goes_on_after_enough_are_in_computes_for_the_next_round() -> None:
+    """Algorithm 2: a straggler's update is ignored, and the one after it is like the others'."""
+    rule = FlR2sp(groups=2, fraction=0.5).rule()
+    for worker in range(4):
+        rule.join(worker, 0.0)
+    rule.push(1, 1.0)  # enough of group 1, which waits for its turn
+    assert rule.push(3, 2.0) == (Step((), (3,), ((3, 1),)),)
+    assert rule.push(0, 3.0) == (Step(((0, 1),), (0,), share=0.5),)
+    turn = rule.look(rule.due_s)
+    assert turn == (Step(((1, 1),), (1,), share=0.5),)
+    assert rule.push(3, 5.0) == ()  # of the round that goes on, which it is enough for
+    rule.push(2, 5.0)
+    rule.push(0, 5.0)
+    steps = rule.look(rule.due_s)
+    steps += rule.look(rule.due_s)
+    assert ((3, 2),) in [step.apply for step in steps]
+
+
+def test_a_group_that_is_empty_for_a_while_begins_anew() -> None:
+    """What was enough before its last client left is not when another joins."""
+    rule = FlR2sp(groups=2, fraction=0.5, give_up_after=1).rule()
+    rule.join(0, 0.0)
+    rule.join(1, 0.0)
+    rule.push(1, 1.0)
+    rule.leave(1, 2.0)
+    rule.push(0, 3.0)
+    rule.join(3, 40.0)
+    (step,) = rule.push(3, 41.0)
+    assert step.apply == ((3, 1),)
+    assert rule._rounds[1].usual_s == 1.0  # type: ignore[attr-defined]
+
+
+def test_whether_enough_are_in_goes_by_who_is_there() -> None:
+    rule = FlR2sp(groups=2, fraction=0.5).rule()
+    for worker in (0, 1, 3):
+        rule.join(worker, 0.0)
+    rule.push(1, 1.0)  # one of two is enough
+    rule.join(5, 2.0)
+    assert rule.push(3, 3.0) == ()  # two of three: it counts
+    assert rule.push(5, 4.0)[0] == Step((), (5,), ((5, 1),))
+    rule.leave(3, 5.0)  # one of two again
+    assert rule.push(5, 6.0)[0] == Step((), (5,), ((5, 2),))
+
+
+def test_all_may_become_slower_than_they_are_waited_for() -> None:
+    story = live(
+        FlR2sp(groups=2, fraction=0.5, give_up_after=1),
+        lambda worker, k: 1.0 if k < 5 else 40.0,
+        all_at_once(6),
+        until_s=3000.0,
+    )
+    assert len(story.steps) < 2000
+    assert {worker for worker, number in story.pushed if number > 5} == set(range(6))
+    assert max(each.update[1] for each in story.applied) > 20
+
+
+def drawn(seed: int) -> tuple[FlR2sp, int, Takes]:
+    """Return a pace, how many workers there are, and times of which some are for ever."""
+    rng = np.random.default_rng(seed)
+    workers = int(rng.integers(1, 9))
+    never = float(rng.choice([0.0, 0.02, 0.1]))
+    usual_s = rng.uniform(0.1, 3.0, workers)
+    noise = rng.lognormal(0.0, rng.choice([0.0, 0.3, 1.5]), (workers, 300))
+    hangs = rng.random((workers, 300)) < never
+    gives_up = bool(never) or rng.random() < 0.5
+    pace = FlR2sp(
+        groups=int(rng.integers(1, 6)),
+        fraction=float(rng.uniform(0.05, 1)),
+        relaxation=float(rng.choice([0.0, 1.0, rng.uniform()])),
+        smoothing=float(rng.uniform(0.05, 1)),
+        grouping="delay" if rng.random() < 0.5 else "index",
+        regroup_every=int(rng.integers(1, 4)),
+        collects="turn" if rng.random() < 0.5 else "fraction",
+        give_up_after=int(rng.integers(1, 3)) if gives_up else None,
+        deadline_s=float(rng.uniform(0.5, 9)) if gives_up else None,
+    )
+
+    def takes(worker: int, k: int) -> float:
+        return NEVER if hangs[worker, k % 300] else float(usual_s[worker] * noise[worker, k % 300])
+
+    return pace, workers, takes
+
+
+@seeds(1, 20)
+def test_no_update_is_staler_than_promised_and_some_are_as_stale(seed: int) -> None:
+    """Some updates miss each other's twice; three times, where groups are dealt anew."""
+    most = {"index": 0.0, "delay": 0.0}
+    for part in range(60):
+        pace, workers, takes = drawn(60 * seed + part)
+        story = live(pace, takes, all_at_once(workers), until_s=60.0)
+        assert len(story.steps) < 6000
+        missed = max((each.missed for each in story.applied), default=0)
+        assert missed <= pace.staleness_bound(workers)
+        if workers > 1:
+            most[pace.grouping] = max(most[pace.grouping], missed / (workers - 1))
+    assert most["index"] > 1.4
+    assert most["delay"] > 1.4
+
+
+def test_a_group_is_passed_over_and_what_comes_after_it_counts_in_its_next_turn() -> None:
+    """Of two groups of one: the bound, 2 (N - 1), is reached."""
+    rule = FlR2sp(groups=2, relaxation=0.0).rule()
+    rule.join(0, 0.0)
+    rule.join(1, 0.0)
+    rule.push(0, 1.0)
+    rule.push(1, 1.0)
+    assert rule.push(0, 2.0) == (Step(((0, 2),), (0,), share=0.5),)
+    assert rule.push(0, 3.0) == ()  # group 1's turn
+    (step,) = rule.look(rule.due_s)  # not any more
+    assert step.apply == ((0, 3),)
+    (step,) = rule.push(1, 4.6)
+    assert step.apply == ((1, 2),)  # it has missed (0, 2) and (0, 3)
+
+
+def test_who_was_passed_over_twice_is_a_straggler() -> None:
+    rule = FlR2sp(groups=2, relaxation=0.0).rule()
+    rule.join(0, 0.0)
+    rule.join(1, 0.0)
+    rule.push(0, 1.0)
+    rule.push(1, 1.0)
+    now_s = 1.0
+    for _ in range(4):
+        now_s += 10.0
+        rule.push(0, now_s)
+    answer = rule.push(1, now_s + 1.0)
+    assert answer[0] == Step((), (1,), ((1, 2),))

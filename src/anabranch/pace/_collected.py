@@ -9,6 +9,8 @@ from anabranch.pace._pace import NEVER_S, Update
 
 # A round that has not its number, since workers hang, ends so much later than rounds usually do.
 _DEADLINE = 3.0
+_MOST_DOUBLINGS = 30  # of that
+_ROUNDING = 1e-9  # by which a fraction of a number of workers may miss a whole number
 
 
 class Collected:
@@ -27,6 +29,7 @@ class Collected:
 
     def __init__(self, fraction: float, smoothing: float, deadline_s: float | None = None) -> None:
         self._deadline_s = deadline_s
+        self._in_vain = 0  # how often it was waited for, since something came
         self._most = 0  # that have taken part in a round
         self._fraction = fraction
         self._smoothing = smoothing
@@ -51,6 +54,8 @@ class Collected:
     def remove(self, worker: int) -> tuple[Update, ...]:
         """Forget a worker's update; return it, if there is one."""
         update = self._in.pop(worker, None)
+        if not self._in:
+            self._enough_s = None
         return () if update is None else (update,)
 
     def is_enough(self, taking_part: int, still_computing: int, now_s: float) -> bool:
@@ -62,13 +67,21 @@ class Collected:
             now_s: the time.
         """
         self._most = max(self._most, taking_part)
-        wanted = max(1, math.ceil(self._fraction * taking_part))
+        wanted = part_of(self._fraction, taking_part)
         enough = bool(self._in) and (len(self._in) >= wanted or not still_computing)
         if enough and self._enough_s is None:
             self._enough_s = now_s
         if not enough:
             self._enough_s = None
         return enough
+
+    def wait_anew(self, now_s: float) -> None:
+        """Wait for it once more, twice as long as before, as nothing has come.
+
+        All may have become slower than what is usual, which the rounds that end tell.
+        """
+        self.began_s = now_s
+        self._in_vain += 1
 
     def late_s(self, otherwise_s: float = 0.0) -> float:
         """Return when it is no longer waited for.
@@ -78,12 +91,13 @@ class Collected:
         """
         usual_s = self.usual_s or otherwise_s
         longest_s = NEVER_S if self._deadline_s is None else self._deadline_s
-        return self.began_s + min(longest_s, _DEADLINE * usual_s if usual_s else NEVER_S)
+        times = _DEADLINE * 2.0 ** min(self._in_vain, _MOST_DOUBLINGS)
+        return self.began_s + min(longest_s, times * usual_s if usual_s else NEVER_S)
 
     @property
     def part(self) -> float:
         """How much of a whole round's updates are in, in [0, 1]: of the fraction of all."""
-        return min(1.0, len(self._in) / max(1, math.ceil(self._fraction * self._most)))
+        return min(1.0, len(self._in) / part_of(self._fraction, self._most))
 
     @property
     def took_s(self) -> float | None:
@@ -96,7 +110,7 @@ class Collected:
         if took_s is not None:
             self.usual_s = smoothed(self.usual_s, took_s, self._smoothing)
         updates = tuple(self._in[worker] for worker in sorted(self._in))
-        self._in, self._enough_s, self.began_s = {}, None, now_s
+        self._in, self._enough_s, self.began_s, self._in_vain = {}, None, now_s, 0
         return updates
 
 
@@ -107,6 +121,15 @@ def smoothed(before: float, value: float, weight: float) -> float:
     (4.0, 4.1)
     """
     return value if not before else before + weight * (value - before)
+
+
+def part_of(fraction: float, workers: int) -> int:
+    """Return how many are a fraction of some workers, rounded up; one at least.
+
+    >>> part_of(0.07, 100), 0.07 * 100
+    (7, 7.000000000000001)
+    """
+    return max(1, math.ceil(fraction * workers - _ROUNDING))
 
 
 def check_fraction(name: str, value: float) -> None:

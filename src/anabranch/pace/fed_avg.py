@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, ClassVar
 
 import numpy as np
 from msgspec import Meta
 
 from anabranch._typed_toml import Positive, Seconds, Table
-from anabranch.pace._collected import Collected, check_fraction, who_computes
+from anabranch.pace._collected import Collected, check_fraction, part_of, who_computes
 from anabranch.pace._pace import NEVER_S, Rule, Step, Workers
 
 _SMOOTHING = 0.1
@@ -31,7 +30,7 @@ class FedAvg(Table, frozen=True, kw_only=True, tag_field="kind", tag="fedavg"):
             selection rate of BSP, 0.75 there.
         give_up_after: how many more rounds a client that is late is waited for; then it abandons
             what it computes. If nothing comes of anybody, all do so after three times what a round
-            usually takes. None for ever.
+            usually takes, and after twice as much the next time. None for ever.
         deadline_s: how long a round is waited for at most, seconds, even where it is not known
             what rounds usually take.
         seed: of the draws.
@@ -135,7 +134,7 @@ class _Rule:
             return went_on
         given_up = tuple(sorted({*computing, *self._late}))
         self._late.update(dict.fromkeys(given_up, self._pace.give_up_after))
-        self._round.began_s = now_s
+        self._round.wait_anew(now_s)
         return (Step(abandon=given_up),)
 
     def _begin(self, now_s: float) -> tuple[int, ...]:
@@ -150,7 +149,7 @@ class _Rule:
 
     def _top_up(self) -> tuple[int, ...]:
         """Draw until the round has its part of the clients, as far as they wait."""
-        wanted = max(1, math.ceil(self._pace.sample * len(self._workers)))
+        wanted = part_of(self._pace.sample, len(self._workers))
         went_on: list[int] = []
         while len(self._drawn) < wanted:
             worker = self._next_of_deck()

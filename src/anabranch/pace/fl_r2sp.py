@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
@@ -16,7 +17,7 @@ class FlR2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="fl-r2sp"):
 
     **Inside a group** (TryIntraGroupAggregate) a round ends when ``fraction`` of its clients have
     returned their updates. Those that come later are stragglers': they are discarded, and their
-    clients go on with the present model at once.
+    clients go on with the present model at once. What these then compute is of the next round.
 
     **Between groups** (InterGroupAggregate) turns go round in a fixed order, no two closer than
     ``relaxation * T / M``: M groups, and T the moving average of what their rounds take until
@@ -26,7 +27,7 @@ class FlR2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="fl-r2sp"):
 
     **Who is late.** A group whose turn it is and that has not enough is waited for until three
     times what its rounds usually take; then what it has is taken. One that has nothing is passed
-    over, and after the second time what its clients compute counts as stragglers'.
+    over, and what its clients compute after a second turn of theirs counts as stragglers'.
 
     Args:
         groups: M; those that have no client count for nothing.
@@ -41,8 +42,8 @@ class FlR2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="fl-r2sp"):
             ``turn`` (ours), or only what is there when the ``fraction`` is (the paper's).
         give_up_after: how many turns of its group a straggler is waited for; then it abandons what
             it computes, and goes on with the present model. A group of which nothing comes is
-            passed over each time that three times what rounds usually take have gone by, which
-            counts as a turn then. None for ever (the paper's).
+            passed over each time that three times what rounds usually take have gone by, and
+            twice as much the next time, which counts as a turn then. None for ever (the paper's).
         deadline_s: how long a group is waited for at most, seconds, even where it is not known
             what its rounds usually take.
 
@@ -70,11 +71,15 @@ class FlR2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="fl-r2sp"):
         return _Rule(self)
 
     def staleness_bound(self, workers: int) -> int:
-        """Return ``4 workers``: each other group has two turns at most between two of a client's.
+        """Return twice as many as there are others, and three times where groups are dealt anew.
 
-        Where groups are dealt anew a client may change to one whose turn is two cycles away.
+        A client sees two of its group's turns at most until its update counts, or is discarded:
+        at the first the group was passed over, or had enough before the client went on. Each
+        other group has two turns until then. By delay another client may have changed to a group
+        that comes earlier, and have a third.
         """
-        return 4 * workers
+        turns = 2 if self.grouping == "index" else 3
+        return turns * (workers - 1)
 
 
 class _Rule:
@@ -90,7 +95,9 @@ class _Rule:
             Collected(pace.fraction, pace.smoothing, pace.deadline_s) for _ in range(pace.groups)
         ]
         self._late: dict[int, int] = {}  # whose update is of a round that is over: turns since
-        self._passed = [0] * pace.groups  # how often each was passed over since its last turn
+        # Who has seen a turn of its group go by since it went on, and is not late.
+        self._passed: set[int] = set()
+        self._ahead: set[int] = set()  # who went on after its group had enough, before the turn
         self._went_s: dict[int, float] = {}
         self._delay_s: dict[int, float] = {}
         self._next = 0  # whose turn it is
@@ -108,7 +115,9 @@ class _Rule:
         if not self._members[group]:
             self._rounds[group].began_s = now_s
         self._put(worker, group)
-        return (Step(proceed=self._let_go((worker,), now_s)), *self.look(now_s))
+        went_on = self._let_go((worker,), now_s)
+        self._is_enough(group, now_s)  # it may no longer be
+        return (Step(proceed=went_on), *self.look(now_s))
 
     def leave(self, worker: int, now_s: float) -> tuple[Step, ...]:
         """See :class:`anabranch.pace.Rule`."""
@@ -117,7 +126,10 @@ class _Rule:
         del self._members[group][worker], self._went_s[worker]
         self._delay_s.pop(worker, None)
         self._late.pop(worker, None)
+        self._passed.discard(worker)
+        self._ahead.discard(worker)
         gone = self._rounds[group].remove(worker)
+        self._is_enough(group, now_s)  # as nobody is left to wait for, or no longer
         discarded = (Step(discard=gone),) if gone else ()
         return (*discarded, *self.look(now_s))
 
@@ -132,6 +144,8 @@ class _Rule:
         is_closed = self._pace.collects == "fraction" and self._rounds[group].took_s is not None
         if worker in self._late or is_closed:
             went_on = self._let_go((worker,), now_s)
+            if is_closed:
+                self._ahead.add(worker)
             return (Step((), went_on, (update,)), *self.look(now_s))
         self._rounds[group].add(worker, update)
         self._is_enough(group, now_s)
@@ -194,26 +208,37 @@ class _Rule:
         workers = tuple(sorted(collected))
         updates = collected.end(now_s)
         self._turned_s = now_s
-        self._passed[group] = 0
-        given_up = self._let_be_late(group)
+        of_next = self._ahead.intersection(self._members[group]) - self._passed
+        self._ahead.difference_update(self._members[group])
+        self._passed |= of_next
+        given_up = self._let_be_late(group, of_next)
         return Step(updates, self._let_go(workers, now_s), abandon=given_up, share=share)
 
     def _pass_over(self, group: int, now_s: float) -> tuple[int, ...]:
-        self._passed[group] += 1
         if self._pace.give_up_after is not None:
-            self._rounds[group].began_s = now_s
-        return self._let_be_late(group) if self._passed[group] > 1 else ()
+            self._rounds[group].wait_anew(now_s)
+        first = {worker for worker in self._members[group] if worker not in self._passed}
+        self._ahead -= first
+        given_up = self._let_be_late(group, first)
+        self._passed |= first - self._late.keys()
+        return given_up
 
-    def _let_be_late(self, group: int) -> tuple[int, ...]:
-        """Let what a group's clients compute be of a round that is over; return who is given up."""
-        for worker in self._members[group]:
-            if worker in self._workers.computing:
-                self._late[worker] = self._late.get(worker, -1) + 1
-        after = self._pace.give_up_after
+    def _let_be_late(self, group: int, on_time: Collection[int]) -> tuple[int, ...]:
+        """Let what a group's clients compute be of a round that is over; return who is given up.
+
+        Args:
+            group: which.
+            on_time: whose update is of the round that begins, if it is not late already.
+        """
         late = [
-            (worker, self._late[worker]) for worker in self._members[group] if worker in self._late
+            worker
+            for worker in self._members[group]
+            if worker in self._workers.computing and (worker in self._late or worker not in on_time)
         ]
-        return tuple(worker for worker, turns in late if turns == after)
+        for worker in late:
+            self._late[worker] = self._late.get(worker, -1) + 1
+        after = self._pace.give_up_after
+        return tuple(worker for worker in late if self._late[worker] == after)
 
     def _pass_on(self, now_s: float) -> None:
         self._next = (self._next + 1) % self._pace.groups
@@ -236,6 +261,8 @@ class _Rule:
             for worker in free[:room]:
                 self._put(worker, group)
             del free[:room]
+        for group in self._present:
+            self._is_enough(group, now_s)
 
     def _put(self, worker: int, group: int) -> None:
         self._group[worker] = group
@@ -247,4 +274,6 @@ class _Rule:
             self._workers.proceed(worker)
             self._went_s[worker] = now_s
             self._late.pop(worker, None)
+            self._passed.discard(worker)
+            self._ahead.discard(worker)
         return workers

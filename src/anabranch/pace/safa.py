@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
 from anabranch._typed_toml import Table
+from anabranch.pace._collected import part_of
 from anabranch.pace._pace import NEVER_S, Rule, Step, Update, Workers
 
 # A round that has its number waits so much longer than rounds usually take for those whose turn it
@@ -107,7 +107,7 @@ class _Rule:
     def look(self, now_s: float) -> tuple[Step, ...]:
         """See :class:`anabranch.pace.Rule`; end the round if it is time to."""
         self.due_s = NEVER_S
-        wanted = math.ceil(self._fraction * len(self._workers))
+        wanted = part_of(self._fraction, len(self._workers))
         first = [worker for worker in self._in if worker not in self._picked]
         if not self._in:
             return ()
