@@ -149,6 +149,11 @@ def _check_one_by_one(scenario: Scenario) -> None:
             f"{key} looks at updates one by one, and a forest adds them up on their way; give "
             "another route"
         )
+    if isinstance(merge, Robust) and mixes == "cache":
+        raise ScenarioError(
+            f"serve.mixes: a cache is the mean of all workers' last models, and merge.kind: "
+            f'"{tag_of(merge)}" is not a mean; give "updates" or "models"'
+        )
     if filter_of(merge) is not None and scenario.simulation.tensors == "sizes":
         raise ScenarioError(
             f"{key} looks at numbers, and there are none where simulation.tensors is sizes; leave "
