@@ -29,7 +29,7 @@ class Collected:
 
     def __init__(self, fraction: float, smoothing: float, deadline_s: float | None = None) -> None:
         self._deadline_s = deadline_s
-        self._in_vain = 0  # how often it was waited for, since something came
+        self._in_vain = 0  # how often workers were given up since something came
         self._most = 0  # that have taken part in a round
         self._fraction = fraction
         self._smoothing = smoothing
@@ -75,13 +75,16 @@ class Collected:
             self._enough_s = None
         return enough
 
-    def wait_anew(self, now_s: float) -> None:
-        """Wait for it once more, twice as long as before, as nothing has come.
+    def wait_anew(self, now_s: float, has_given_up: bool) -> None:
+        """Wait for it once more, as nothing has come.
 
-        All may have become slower than what is usual, which the rounds that end tell.
+        Args:
+            now_s: the time.
+            has_given_up: whether workers were given up for it. Then it is waited for twice as long:
+                all may have become slower than is usual, which only rounds that end can tell.
         """
         self.began_s = now_s
-        self._in_vain += 1
+        self._in_vain += has_given_up
 
     def late_s(self, otherwise_s: float = 0.0) -> float:
         """Return when it is no longer waited for.

@@ -134,7 +134,7 @@ class _Rule:
             return went_on
         given_up = tuple(sorted({*computing, *self._late}))
         self._late.update(dict.fromkeys(given_up, self._pace.give_up_after))
-        self._round.wait_anew(now_s)
+        self._round.wait_anew(now_s, has_given_up=True)
         return (Step(abandon=given_up),)
 
     def _begin(self, now_s: float) -> tuple[int, ...]:

@@ -42,8 +42,9 @@ class FlR2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="fl-r2sp"):
             ``turn`` (ours), or only what is there when the ``fraction`` is (the paper's).
         give_up_after: how many turns of its group a straggler is waited for; then it abandons what
             it computes, and goes on with the present model. A group of which nothing comes is
-            passed over each time that three times what rounds usually take have gone by, and
-            twice as much the next time, which counts as a turn then. None for ever (the paper's).
+            passed over each time that three times what rounds usually take have gone by, which
+            counts as a turn then; twice as much once some were given up in vain. None for ever (the
+            paper's).
         deadline_s: how long a group is waited for at most, seconds, even where it is not known
             what its rounds usually take.
 
@@ -215,12 +216,12 @@ class _Rule:
         return Step(updates, self._let_go(workers, now_s), abandon=given_up, share=share)
 
     def _pass_over(self, group: int, now_s: float) -> tuple[int, ...]:
-        if self._pace.give_up_after is not None:
-            self._rounds[group].wait_anew(now_s)
         first = {worker for worker in self._members[group] if worker not in self._passed}
         self._ahead -= first
         given_up = self._let_be_late(group, first)
         self._passed |= first - self._late.keys()
+        if self._pace.give_up_after is not None:
+            self._rounds[group].wait_anew(now_s, bool(given_up))
         return given_up
 
     def _let_be_late(self, group: int, on_time: Collection[int]) -> tuple[int, ...]:
