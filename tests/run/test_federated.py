@@ -20,6 +20,7 @@ from anabranch.record import (
     Evaluated,
     Event,
     FaultInjected,
+    ProceedAsked,
     SiteLost,
     UpdateApplied,
     UpdateDiscarded,
@@ -37,7 +38,8 @@ from anabranch.run.scenario import load as load_scenario
 from anabranch.run.simulate import simulate
 
 from ..seeds import seeds
-from .test_served import hub
+from .federated_worlds import live
+from .test_served import hub, write_overlay
 
 Floats = npt.NDArray[np.float32]
 
@@ -313,6 +315,29 @@ def test_clients_that_come_go_and_vanish_never_stop_a_run(seed: int, tmp_path: P
     assert all(made[site] == 6 for site in range(workers) if site not in lost)
 
 
+def test_clients_may_be_fewer_than_sites_and_each_has_its_own_speed(tmp_path: Path) -> None:
+    """Four sites, two of which compute; three clients are registered."""
+    write_overlay(tmp_path, "hub", [("server", "a"), ("server", "b"), ("server", "z")], 1e8)
+    (tmp_path / "scenario.toml").write_text(
+        'overlay = "hub.toml"\nroute = {kind = "star", hub = "server"}\n'
+        'clients = {registered = 3}\nserve = {only = ["server", "z"]}\npace = {kind = "asp"}\n'
+        "stop = {rounds = 40}\n"
+        'task = {kind = "exchange", elements = 10, batch_size = 8}\n[compute]\nsamples_per_s = 80\n'
+        "[compute.sites.client-1]\nslowdowns = {starts_s = [0, 1.5], factors = [10, 0.5]}\n"
+    )
+    simulate(*load_scenario(tmp_path / "scenario.toml"), tmp_path / "run.db")
+    since: dict[int, WorkerWent] = {}
+    took_s: dict[int | None, set[float]] = {}
+    for _, event in read_events(tmp_path / "run.db"):
+        if isinstance(event, WorkerWent):
+            since[event.site] = event
+        elif isinstance(event, ProceedAsked):
+            began = since[event.site]
+            took_s.setdefault(began.client, set()).add(round(event.at_s - began.at_s, 2))
+    assert took_s[0] == took_s[2] == {0.1}
+    assert {1.0, 0.05} <= took_s[1]  # whichever worker stands for it
+
+
 def test_a_client_computes_one_update_at_a_time(tmp_path: Path) -> None:
     more = "clients = {registered = 6}\nstop = {rounds = 20}\n"
     happened = simulated(scenario('{kind = "fedbuff", size = 2}', more), tmp_path)
@@ -415,3 +440,8 @@ def test_processes_stand_for_registered_clients(tmp_path: Path) -> None:
     check(happened)
     went = [event for event in happened if isinstance(event, WorkerWent)]
     assert len({event.client for event in went}) > CLIENTS
+
+
+@seeds(30, 300)  # 96 has a buffer with the updates of all clients that are free
+def test_drawn_federated_runs_end_and_settle_each_update_once(seed: int, tmp_path: Path) -> None:
+    live(seed, tmp_path)

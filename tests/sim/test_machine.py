@@ -45,14 +45,14 @@ def ends_s(
 
     async def main() -> list[float]:
         loop = loop_of_test()
-        machine = Machine(loop, slowdowns)
+        machine = Machine(loop)
         await asyncio.sleep(begin_s)
         machine.begin()
         for at_s, action in script:
             loop.call_at(begin_s + at_s, act, machine, action)
         ends = []
         for work_s in works_s:
-            await machine.work(work_s)
+            await machine.work(work_s, slowdowns)
             ends.append(loop.time() - begin_s)
         return ends
 
@@ -114,7 +114,7 @@ def test_the_table_counts_from_the_beginning_of_the_run_and_multiplies_with_faul
 def test_a_factor_set_while_there_is_nothing_to_do_holds_for_the_next_work() -> None:
     async def main() -> float:
         loop = loop_of_test()
-        machine = Machine(loop, STEADY)
+        machine = Machine(loop)
         machine.begin()
         await machine.work(1.0)
         machine.slow(3.0)
@@ -158,7 +158,7 @@ def test_any_script_over_any_table_is_integrated_exactly(
 def test_a_machine_that_stands_still_for_ever_never_ends() -> None:
     async def main() -> None:
         loop = loop_of_test()
-        machine = Machine(loop, STEADY)
+        machine = Machine(loop)
         machine.begin()
         loop.call_at(0.5, machine.stop)
         await loop.create_task(machine.work(1.0), name="site Oslo")
@@ -170,7 +170,7 @@ def test_a_machine_that_stands_still_for_ever_never_ends() -> None:
 def test_work_that_is_cancelled_leaves_the_machine_free() -> None:
     async def main() -> float:
         loop = loop_of_test()
-        machine = Machine(loop, STEADY)
+        machine = Machine(loop)
         machine.begin()
         work = asyncio.ensure_future(machine.work(10.0))
         await asyncio.sleep(3.0)

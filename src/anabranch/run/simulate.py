@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from msgspec import structs
 
-from anabranch.fleet import STEADY, ComputeModel
+from anabranch.fleet import ComputeModel
 from anabranch.net.errors import EndedWithout, NetError, RunAborted
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
@@ -328,7 +328,7 @@ class _SimulatedWorld:
         self.patience_s = 0.0
         self.strands = 1
         self._model = model
-        self.machine = Machine(loop, STEADY if model is None else model.slowdowns(site))
+        self.machine = Machine(loop)
         self.clock = Clock(loop)
         self._loop = loop
         self._pausing: asyncio.Future[None] = loop.create_future()
@@ -380,7 +380,8 @@ class _SimulatedWorld:
         if self._model is not None:
             who = self._site if client is None else client
             async with passing:
-                await self.machine.work(self._model.work_s(who, step, samples))
+                work_s = self._model.work_s(who, step, samples)
+                await self.machine.work(work_s, self._model.slowdowns(who))
                 await asyncio.sleep(self._model.added_s(who, step))
         await self._host.awake()
         return done

@@ -885,10 +885,19 @@ class PaceBook:
                 self._unjudged[update] = client
 
     def _draw_client(self, registry: Registry, now_s: float) -> int:
-        """Return for whom a worker computes next: one that is to be judged only if none else is."""
+        """Return for whom a worker computes next.
+
+        One whose update waits for its step, or to be judged, only if there is no other.
+        """
         busy = {*self._clients.values()}
         unjudged = busy.union(self._unjudged.values())
-        return registry.draw(unjudged if len(unjudged) < registry.registered else busy, now_s)
+        for taken in (unjudged, busy):
+            if len(taken) < registry.registered:
+                return registry.draw(taken, now_s)
+        settled = self._settled
+        return registry.draw(
+            {who for (site, k), who in self._clients.items() if k > settled.get(site, 0)}, now_s
+        )
 
     def _is_to_rest(self, lead: int) -> bool:
         """Return whether a group that may go on is to change instead; not if it has made all."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from anabranch.fleet import Slowdowns
+from anabranch.fleet import STEADY, Slowdowns
 from anabranch.sim.loop import VirtualLoop
 
 
@@ -13,12 +13,11 @@ class Machine:
 
     Args:
         loop: whose time it works in.
-        slowdowns: how its speed changes by itself, from the beginning of the run on.
     """
 
-    def __init__(self, loop: VirtualLoop, slowdowns: Slowdowns) -> None:
+    def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
-        self._slowdowns = slowdowns
+        self._slowdowns = STEADY  # of the work in hand
         self._factor = 1.0  # how many times as long everything takes, by the faults in force
         self._stopped = False
         self._began_s = 0.0  # the loop's time when the run began
@@ -31,9 +30,16 @@ class Machine:
         """Let the run begin: slowdowns count from now."""
         self._began_s = self._loop.time()
 
-    async def work(self, work_s: float) -> None:
-        """Return when work that takes this long at nominal speed is done."""
+    async def work(self, work_s: float, slowdowns: Slowdowns = STEADY) -> None:
+        """Return when work that takes this long at nominal speed is done.
+
+        Args:
+            work_s: how long, seconds.
+            slowdowns: how the speed changes by itself, from the beginning of the run on; of who it
+                is that computes, as a site may stand for many clients.
+        """
         assert self._done is None, "one piece at a time"
+        self._slowdowns = slowdowns
         self._left_s, self._since_s = work_s, self._now_s()
         self._done = self._loop.create_future()
         self._plan()
