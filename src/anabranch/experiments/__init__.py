@@ -47,7 +47,6 @@ _R2SP = (
     r2sp_fig12,
     r2sp_fig13,
     r2sp_fig14,
-    r2sp_fig15,
     r2sp_robust,
 )
 
@@ -67,6 +66,7 @@ EXPERIMENTS = {
     for each in (
         *(figure.EXPERIMENT for figure in (*_NETSTORM, *_R2SP, *_HAAF)),
         *r2sp_table4.EXPERIMENTS,
+        *r2sp_fig15.EXPERIMENTS,
         *r2sp_fig16.EXPERIMENTS,
         *cell.EXPERIMENTS,
         *intermittent_tables.EXPERIMENTS,
