@@ -285,6 +285,20 @@ def test_a_barred_worker_is_let_in_once_it_has_heard_that_its_update_is_given_up
     assert run.went[-1] == (0, 3)
 
 
+def test_a_run_is_not_over_before_the_verdict_that_lets_somebody_in_again() -> None:
+    run = Run(make(Asp(), 2, 3, OutlierFilter(patience=1, ends_after=1, most=0.5)))
+    push(run, 0, cosine=-1.0)
+    run.tell("asked", 0, 2)
+    for number in (1, 2, 3):
+        run.tell("asked", 1, number)
+        run.tell("came", 9, 1, number)
+    assert not run.book.is_over  # nobody computes, but updates are to be judged
+    for number in (1, 2, 3):
+        run.tell("judged", 1, number, 1.0)
+    assert run.went[-1] == (0, 3)
+    assert run.barred == set() and not run.book.is_over
+
+
 def test_once_all_are_barred_the_run_is_over() -> None:
     run = Run(make(FedAvg(), 2, 9, OutlierFilter(patience=1)))
     for worker in (0, 1):

@@ -278,10 +278,14 @@ class PaceBook:
 
     @property
     def is_over(self) -> bool:
-        """Whether no worker takes part any more, nor is about to in groups to be formed."""
+        """Whether no worker takes part any more, nor is about to.
+
+        In groups to be formed it may, or where the last verdicts can let it in again.
+        """
         waiting = [each for each in self._returning if self._lead.get(each) in self._draining]
         here = self._workers.keys() - self._barred.keys()
-        return not here and not self.homeless and not self._with_more_to_do(waiting)
+        may_be_let_in = self._barred and self._unjudged and not self._closed
+        return not (here or self.homeless or may_be_let_in or self._with_more_to_do(waiting))
 
     def holds(self, worker: int, samples: int) -> None:
         """Take note of how many samples a worker trains on, before the run begins."""
@@ -430,9 +434,8 @@ class PaceBook:
         assert self._judge is not None
         version, decisions = self._ledger.version, list[Decision]()
         registry = self._registry
-        who, of = worker, len(self._all)
-        if registry is not None:
-            who, of = self._unjudged.pop((worker, update)), registry.registered
+        who = self._unjudged.pop((worker, update))
+        of = len(self._all) if registry is None else registry.registered
         if self._judge.saw(who, cosine, version, of):
             if registry is None:
                 decisions += self._bar(worker, now_s)
@@ -881,8 +884,8 @@ class PaceBook:
             self._clients.pop(update, None)
         for update in applied:
             client = self._clients.pop(update, None)
-            if client is not None and self._judge is not None:
-                self._unjudged[update] = client
+            if self._judge is not None:
+                self._unjudged[update] = update[0] if client is None else client
 
     def _draw_client(self, registry: Registry, now_s: float) -> int:
         """Return for whom a worker computes next.
