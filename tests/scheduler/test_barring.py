@@ -296,7 +296,8 @@ def test_a_run_is_not_over_before_the_verdict_that_lets_somebody_in_again() -> N
     for number in (1, 2, 3):
         run.tell("judged", 1, number, 1.0)
     assert run.went[-1] == (0, 3)
-    assert run.barred == set() and not run.book.is_over
+    assert run.barred == set()
+    assert not run.book.is_over
 
 
 def test_once_all_are_barred_the_run_is_over() -> None:
