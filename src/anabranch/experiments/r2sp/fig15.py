@@ -150,7 +150,6 @@ def train(job: tuple[str, int], size: Size, data_dir: Path | None = None) -> Tra
     name, seed = job
     scheme = schemes(size.groups)[name]
     overlay = federated.fleet(server_of(size.clients), size.clients)
-    steps_a_round = scheme.under.groups if isinstance(scheme.under, FlR2sp) else size.clients
     scenario = Scenario(
         overlay=overlay.name,
         route=Star(hub=federated.SERVER),
@@ -169,7 +168,7 @@ def train(job: tuple[str, int], size: Size, data_dir: Path | None = None) -> Tra
             model=size.model,  # type: ignore[arg-type]
             learning_rate=size.rate,
             batch_size=size.batch,
-            evaluate_every=steps_a_round,
+            evaluate_every=1,
             evaluate_samples=_LOOKED_AT,
             partition=size.partition,
         ),
@@ -184,7 +183,7 @@ def train(job: tuple[str, int], size: Size, data_dir: Path | None = None) -> Tra
     barred = tuple(event.client for event in events if isinstance(event, ClientBarred))
     judged = [event for event in events if isinstance(event, UpdateJudged)]
     return Trained(
-        tuple((e.at_s, e.accuracy) for e in events if isinstance(e, Evaluated)),
+        tuple({e.at_s: (e.at_s, e.accuracy) for e in events if isinstance(e, Evaluated)}.values()),
         barred,
         sum(client in outliers for client in barred),
         (
