@@ -26,7 +26,7 @@ from anabranch.experiments.r2sp import _setting as setting
 from anabranch.fleet import Compute
 from anabranch.learn.partition import MixedDirichlet
 from anabranch.merge import AnyMerge, Mean, OutlierFilter
-from anabranch.pace import AnyPace, Asp, FlR2sp
+from anabranch.pace import AnyPace, Asp
 from anabranch.period import Every
 from anabranch.plan import Star
 from anabranch.record import Evaluated, UpdateJudged, read_events
