@@ -10,6 +10,7 @@ from anabranch.period import (
     AnyPeriod,
     Averaged,
     Every,
+    EveryEpoch,
     EveryStep,
     Moved,
     Progress,
@@ -19,7 +20,8 @@ EACH: list[AnyPeriod] = [EveryStep(), Every(steps=4), Moved(by=0.1, most_steps=6
 
 
 def test_every_period_is_tried() -> None:
-    assert {type(each) for each in EACH} == {*PERIODS}
+    served = {EveryEpoch}  # whose steps are counted before they are made
+    assert {type(each) for each in EACH} | served == {*PERIODS}
 
 
 @pytest.mark.parametrize("period", EACH, ids=lambda each: type(each).__name__)
@@ -34,6 +36,13 @@ def test_an_average_is_due_some_time_and_decided_by_what_is_handed_in(period: An
     assert [rule.is_due(each) for each in told] == [again.is_due(each) for each in told]
     is_called = [period.rule().is_due(Progress(1, is_called=True))]
     assert is_called == [not period.averages or period.calls]
+
+
+@pytest.mark.parametrize(
+    ("held", "samples", "steps"), [(40, 10, 8), (41, 10, 9), (3, 10, 1), (1, 1, 2), (0, 5, 1)]
+)
+def test_epochs_are_whole_passes_in_whole_batches(held: int, samples: int, steps: int) -> None:
+    assert EveryEpoch(epochs=2).steps(held, samples) == steps
 
 
 def test_every_counts_steps() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from anabranch.learn.models import build_model
 from anabranch.learn.optimisers import Sgd
-from anabranch.learn.partition import partition_evenly
+from anabranch.learn.partition import Quantity, partition_evenly
 from anabranch.learn.tasks import load_task
 from anabranch.learn.train import Trainer
 from anabranch.overlay import load as load_overlay
@@ -22,6 +22,7 @@ from anabranch.record import (
     FaultInjected,
     ProceedAsked,
     SiteLost,
+    StepDone,
     UpdateApplied,
     UpdateDiscarded,
     UpdateJudged,
@@ -100,10 +101,10 @@ class Client:
         self._trainer = Trainer(data, model, shard, Sgd(RATE), BATCH, seed=5 * sites + site)
         self.parameters = self._trainer.flat.parameters
 
-    def goes_to(self, model: Floats) -> Floats:
+    def goes_to(self, model: Floats, steps: int = STEPS) -> Floats:
         """Return where some steps from a model lead."""
         self.parameters[:] = model
-        for _ in range(STEPS):
+        for _ in range(steps):
             self._trainer.compute_gradients()
             self._trainer.update()
         return self.parameters.copy()
@@ -130,6 +131,36 @@ def test_rounds_of_all_are_means_of_models(mixes: str, tmp_path: Path) -> None:
     for _ in range(4):
         model = np.mean([client.goes_to(model) for client in clients], axis=0)
     np.testing.assert_allclose(final(tmp_path), model, atol=2e-6)
+
+
+def test_local_epochs_are_as_many_steps_as_there_are_samples_for(tmp_path: Path) -> None:
+    epochs = '{kind = "every-epoch", epochs = 2}'
+    text = scenario('{kind = "fedavg"}').replace(f'{{kind = "every", steps = {STEPS}}}', epochs)
+    happened = simulated(text, tmp_path)
+    clients, model = by_hand()
+    steps = math.ceil(2 * 287 / BATCH)  # of 1437 samples, which five sites share
+    assert steps == math.ceil(2 * 288 / BATCH)
+    assert {e.samples for e in happened if isinstance(e, StepDone)} == {steps * BATCH}
+    for _ in range(4):
+        model = np.mean([client.goes_to(model, steps) for client in clients], axis=0)
+    np.testing.assert_allclose(final(tmp_path), model, atol=1e-5)
+
+
+def test_each_registered_client_makes_the_steps_of_its_own_samples(tmp_path: Path) -> None:
+    more = "clients = {registered = 9}\nstop = {rounds = 9}\n"
+    more += _task(', partition = {kind = "quantity", alpha = 2.0}')
+    text = scenario('{kind = "asp"}', more)
+    text = text.replace(f'{{kind = "every", steps = {STEPS}}}', '{kind = "every-epoch"}')
+    happened = simulated(text, tmp_path)
+    who = {(e.site, e.update): e.client for e in happened if isinstance(e, WorkerWent)}
+    made: dict[int | None, set[int]] = {}
+    for each in happened:
+        if isinstance(each, StepDone):
+            made.setdefault(who[each.site, each.round], set()).add(each.samples)
+    labels = load_task("digits", None).train_labels.numpy()
+    held = [len(shard) for shard in Quantity(alpha=2.0).deal(labels, 9, 5, BATCH)]
+    assert len(made) == 9
+    assert made == {client: {math.ceil(held[client] / BATCH) * BATCH} for client in range(9)}
 
 
 @pytest.mark.parametrize("mixes", ["updates", "models"])
@@ -383,6 +414,17 @@ def test_a_client_computes_one_update_at_a_time(tmp_path: Path) -> None:
                 'merge = {kind = "outlier-filter"}\nsimulation = {tensors = "sizes"}',
             ),
             'merge.kind: "outlier-filter" looks at numbers, and there are none',
+        ),
+        (
+            scenario('{kind = "fedavg"}', 'task = {kind = "exchange", elements = 9}').replace(
+                f'"every", steps = {STEPS}', '"every-epoch"'
+            ),
+            'period.kind: "every-epoch" counts the samples that a site has',
+        ),
+        (
+            'overlay = "hub.toml"\nroute = {kind = "packed"}\nperiod = {kind = "every-epoch"}\n'
+            f"stop = {{rounds = 3}}\n{_task()}",
+            'period.kind: "every-epoch" has each site make as many steps as its samples take',
         ),
         (
             scenario('{kind = "fedavg"}', "average = {fragments = 2}"),

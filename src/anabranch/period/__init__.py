@@ -10,11 +10,12 @@ from anabranch.period._period import Averaged, Period, Progress, Rule
 from anabranch.period.adaptive import Adaptive
 from anabranch.period.clock import VectorClock
 from anabranch.period.every import Every
+from anabranch.period.every_epoch import EveryEpoch
 from anabranch.period.every_step import EveryStep
 from anabranch.period.moved import Moved
 from anabranch.period.peers import Gossip, NearPeers, Peers, RandomPeers
 
-AnyPeriod = EveryStep | Every | Moved | Adaptive
+AnyPeriod = EveryStep | Every | EveryEpoch | Moved | Adaptive
 PERIODS: tuple[type[AnyPeriod], ...] = _get_args(AnyPeriod)
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "AnyPeriod",
     "Averaged",
     "Every",
+    "EveryEpoch",
     "EveryStep",
     "Gossip",
     "Moved",

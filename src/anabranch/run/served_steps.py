@@ -20,7 +20,7 @@ class ServedSteps:
 
     Args:
         work: makes the steps.
-        steps: how many.
+        steps: how many, of so many samples each.
         average: whose outer optimiser is the servers'.
         spoil: changes an update in place, where this site sends what it should not.
 
@@ -33,7 +33,7 @@ class ServedSteps:
     def __init__(
         self,
         work: ServableWork,
-        steps: int,
+        steps: Callable[[int], int],
         average: Average,
         spoil: Callable[[Floats], None] = lambda update: None,
     ) -> None:
@@ -51,7 +51,7 @@ class ServedSteps:
         """Make the steps; return their mean loss, if there is one."""
         self._pulled[:] = self.model
         losses = []
-        for _ in range(self._steps):
+        for _ in range(self._steps(samples)):
             self._made += 1
             loss = self._work.local_step(samples)
             self._work.apply(self._made)

@@ -534,7 +534,8 @@ class _Site:
                 check_finite(work.buffer, step)
             return loss
 
-        samples_in_all = samples * self.assigned.steps
+        who = self.index if client is None else client
+        samples_in_all = samples * self.assigned.steps_of(who, samples)
         loss = await self.world.compute(step, samples_in_all, do, passing, client)
         return _Step(loss, samples_in_all, loop.time() - began_s)
 

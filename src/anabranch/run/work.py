@@ -45,7 +45,8 @@ class Assignment:
         labels: how many samples of each class this site trains on; empty where its task has no
             classes, or no single label for each sample.
         own_state: the entries of its work's state that no other site has alike.
-        steps: how many local steps an update has, which take so many samples each.
+        steps_of_update: how many local steps an update has, by the samples that are held, and
+            those of a step.
         training: what trains, if the work is ours.
     """
 
@@ -56,8 +57,12 @@ class Assignment:
     held: tuple[int, ...] = ()
     labels: tuple[int, ...] = ()
     own_state: tuple[str, ...] = ()
-    steps: int = 1
+    steps_of_update: Callable[[int, int], int] = lambda held, samples: 1
     training: _Training | None = None
+
+    def steps_of(self, who: int, samples: int) -> int:
+        """Return how many local steps of so many samples an update of a site or client has."""
+        return self.steps_of_update(self.held[who] if self.held else 0, samples)
 
     def evaluate(self) -> tuple[float, list[float | None] | None]:
         """Return how good the model is, and how good for each class.
@@ -122,14 +127,14 @@ def make_work(
     Raises:
         WorkError: the scenario's own code cannot be used; names the factory, and what is wrong.
     """
-    task, steps = scenario.task, scenario.steps_a_round
+    task, steps = scenario.task, scenario.steps_of_update
     if sizes_only:
         elements = buffer_elements(scenario, names, data_dir)
         sized = _Sized(_nothing(elements))
-        return Assignment(sized, Wire.SIZES, task.batch_size, steps=steps)
+        return Assignment(sized, Wire.SIZES, task.batch_size, steps_of_update=steps)
     if isinstance(task, Exchange):
         exchanging = _Exchanging(task, site, len(names))
-        return Assignment(exchanging, Wire.FLOAT32, task.batch_size, steps=steps)
+        return Assignment(exchanging, Wire.FLOAT32, task.batch_size, steps_of_update=steps)
     work: _Training | OwnWork
     if isinstance(task, Train):
         work = _Training(scenario, task, site, len(names), data_dir)
@@ -141,11 +146,13 @@ def make_work(
     if scenario.is_served and scenario.period.averages:
         own = servable(work, scenario)
         if training is None:
-            rounds = ServedSteps(own, steps, scenario.average or Average())
+            rounds = ServedSteps(own, partial(steps, 0), scenario.average or Average())
         else:
             training.sends_each_step = False
             average = scenario.average or Average()
-            rounds = ServedSteps(own, steps, average, training.spoil)
+            rounds = ServedSteps(
+                own, lambda samples: steps(training.samples_held, samples), average, training.spoil
+            )
     return Assignment(
         *(rounds, Wire.FLOAT32, task.batch_size, task.evaluate_every, held, labels),
         *(work.own_state, steps, training),
@@ -327,6 +334,11 @@ class _Training:
             return None
         labels = self._adversaries.labels(self._labels.numpy(), self._classes)
         return torch.from_numpy(labels)
+
+    @property
+    def samples_held(self) -> int:
+        """How many samples it trains on now."""
+        return len(self._shards[self._who])
 
     def stand_for(self, client: int, update: int) -> None:
         """Train on another client's samples from now on."""

@@ -14,7 +14,7 @@ from anabranch.learn.sampling import Shuffled
 from anabranch.merge import DataSize, Mean, OutlierFilter, Product, Robust, filter_of
 from anabranch.overlay import Overlay, OverlayError
 from anabranch.pace import Bsp, FedAvg, FlR2sp, TunedBatches
-from anabranch.period import Every
+from anabranch.period import Every, EveryEpoch
 from anabranch.plan import ForestRoute, Plan, PlanError
 from anabranch.run.faults import FaultError, Kill, LinkFactor, Pause, script
 from anabranch.run.scenario._model import Scenario, compute_model, script_of, with_compute_times
@@ -110,11 +110,17 @@ def _check_option(value: object, path: str) -> None:
 
 
 def _check_served_period(scenario: Scenario) -> None:
-    if not isinstance(scenario.period, Every):
+    if not isinstance(scenario.period, Every | EveryEpoch):
         raise ScenarioError(
             f'period.kind: "{tag_of(scenario.period)}" goes by what sites that all-reduce know of '
             'each other, and here each pushes to servers; give "every", or have pace.kind = "bsp" '
             "and no [serve]"
+        )
+    learns = isinstance(scenario.task, Train) and scenario.simulation.tensors != "sizes"
+    if isinstance(scenario.period, EveryEpoch) and not learns:
+        raise ScenarioError(
+            'period.kind: "every-epoch" counts the samples that a site has, and only task.kind = '
+            '"train" has any (not with simulation.tensors = "sizes"); give "every"'
         )
     average = scenario.average
     if average is not None and (average.delay or average.fragments > 1):
@@ -248,6 +254,11 @@ def _check_period(scenario: Scenario) -> None:
     if scenario.is_served:
         _check_served_period(scenario)
         return
+    if isinstance(period, EveryEpoch):
+        raise ScenarioError(
+            'period.kind: "every-epoch" has each site make as many steps as its samples take, and '
+            'an all-reduce has all make as many; give [serve], or "every"'
+        )
     learns = not isinstance(scenario.task, Exchange) and scenario.simulation.tensors != "sizes"
     if (period.asks_moved or period.shares) and not learns:
         raise ScenarioError(

@@ -15,7 +15,7 @@ from anabranch.learn.sampling import AnySampling, Shuffled
 from anabranch.merge import AnyMerge, Mean
 from anabranch.overlay import Overlay
 from anabranch.pace import AnyLoad, AnyPace, Bsp, EqualBatches
-from anabranch.period import AnyPeriod, Every, EveryStep, Gossip
+from anabranch.period import AnyPeriod, Every, EveryEpoch, EveryStep, Gossip
 from anabranch.plan import AnyPlanner, Auxiliary, ForestRoute, Packed
 from anabranch.record.events import ReachedBy
 from anabranch.run.faults import Fault, Scripted, script
@@ -212,9 +212,15 @@ class Scenario(Table, frozen=True, kw_only=True):
         averages = self.period.averages and not self.is_served
         return averages or self.gossip is not None
 
-    @property
-    def steps_a_round(self) -> int:
-        """How many local steps a worker makes between pull and push; 1 unless a period says so."""
+    def steps_of_update(self, held: int, samples: int) -> int:
+        """Return how many local steps a worker makes between pull and push.
+
+        Args:
+            held: samples of the worker, or of the client it stands for; any where that is unknown.
+            samples: of a step.
+        """
+        if self.is_served and isinstance(self.period, EveryEpoch):
+            return self.period.steps(held, samples)
         return self.period.steps if self.is_served and isinstance(self.period, Every) else 1
 
     def workers(self, overlay: Overlay) -> list[int]:

@@ -1,0 +1,43 @@
+"""Every so many passes over a site's own samples: a federated client's local epochs."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from anabranch._typed_toml import Positive, Table
+from anabranch.period._period import Rule
+
+
+class EveryEpoch(Table, frozen=True, kw_only=True, tag_field="kind", tag="every-epoch"):
+    """Send an update after so many passes over one's own samples (McMahan et al., 2017, E).
+
+    Sites with more samples make more local steps; so only where the model is served, and nobody
+    waits for as many steps of all. Where batches do not go into the samples evenly, the last one
+    is a whole one too.
+
+    Args:
+        epochs: how many passes.
+    """
+
+    averages: ClassVar[bool] = True
+    calls: ClassVar[bool] = False
+    asks_moved: ClassVar[bool] = False
+    shares: ClassVar[bool] = False
+
+    epochs: Positive = 1
+
+    def rule(self) -> Rule:
+        """Never asked for: what is not served averages after as many steps at all sites."""
+        raise AssertionError("only where the model is served")
+
+    def steps(self, held: int, samples: int) -> int:
+        """Return how many local steps it takes.
+
+        Args:
+            held: samples of the site.
+            samples: of a step.
+
+        >>> EveryEpoch(epochs=2).steps(held=45, samples=10)
+        9
+        """
+        return max(1, -(-self.epochs * held // samples))
