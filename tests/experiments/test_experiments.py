@@ -25,7 +25,7 @@ from anabranch.experiments.netstorm.fig13 import cubic_bps, hub_and_spokes, one_
 from anabranch.experiments.r2sp import _federated as federated
 from anabranch.experiments.r2sp import _setting as r2sp
 from anabranch.experiments.r2sp import _training as training
-from anabranch.experiments.r2sp import fig15
+from anabranch.experiments.r2sp import edges, fig15
 from anabranch.experiments.r2sp._federated import Seen
 from anabranch.experiments.r2sp._setting import PACES
 from anabranch.experiments.r2sp.fig04 import worst
@@ -88,6 +88,8 @@ def _made(how: Callable[..., Any], job: Any) -> Any:
         return Seen(10.0 / groups, 0.1, 2.0 / groups, 0.5, (1.0, 1.0), 3e6 / groups)
     if how is fig15.train:
         return Trained(((1.0, 0.5), (2.0, 0.7 + job[1] / 1000)), (3, 4), 1, (0.2, 0.8))
+    if how is edges.train:
+        return edges.Trained(((9.0, 0.7), (10.0 * job[0] + job[3], 0.8)))
     _, seed = job
     return Literal({"first": 10.0 + seed, "mean": 20.0, "all": None})
 
@@ -130,7 +132,7 @@ def test_emulation_leaves_out_what_it_cannot_do(experiment: Experiment, tmp_path
 @pytest.mark.parametrize("experiment", ALL, ids=lambda each: each.name)
 def test_a_row_with_the_papers_figure_has_ours(experiment: Experiment, tmp_path: Path):
     rows = experiment.make(lab(tmp_path)).rows
-    beyond = {"r2sp/robust"}  # of which the paper says nothing
+    beyond = {"r2sp/robust", "r2sp/edges"}  # of which the paper says nothing
     assert any(row.paper for row in rows) != (experiment.name in beyond)
     assert all(row.ours for row in rows)
 
@@ -167,6 +169,11 @@ def ours(name: str, what: str, tmp_path: Path) -> str:
             "haaf/fig08",
             "the fastest tree: loss",
             "1.00 in the first half of its updates, 4.00 in the second",
+        ),
+        (
+            "r2sp/edges",
+            "16 uneven clients, edges, in turns",
+            "165 (165 to 165) s; 1.00 (1.00 to 1.00) of FL-R²SP's",
         ),
         ("haaf/fig08", "share of the variance that two components have", "100 %"),
         ("haaf/fig09", "Gini 0.6: HAAF's time over FAT's, seed by seed", "0.60"),

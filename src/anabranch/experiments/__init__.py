@@ -16,6 +16,7 @@ from anabranch.experiments.intermittent import adaptive
 from anabranch.experiments.intermittent import tables as intermittent_tables
 from anabranch.experiments.map import cell
 from anabranch.experiments.netstorm import fig13, fig14, fig15, fig16, fig17, fig18, fig19, fig20
+from anabranch.experiments.r2sp import edges as r2sp_edges
 from anabranch.experiments.r2sp import fig02 as r2sp_fig02
 from anabranch.experiments.r2sp import fig04 as r2sp_fig04
 from anabranch.experiments.r2sp import fig08 as r2sp_fig08
@@ -48,6 +49,7 @@ _R2SP = (
     r2sp_fig13,
     r2sp_fig14,
     r2sp_robust,
+    r2sp_edges,
 )
 
 _HAAF = (

@@ -1,0 +1,241 @@
+"""Beyond the paper: edge aggregators, which add up what their clients send, beside FL-R²SP.
+
+FL-R²SP has the clients of a server take turns. Edge aggregators relieve it instead: it meets one
+update of each edge, and sends each one model. They are a forest of given groups: each group's
+updates are added up on its tree, whose root is the edge, and the groups meet at the server.
+
+Clients train for real; links, the server's program and the edges' are as slow as Table V has the
+server for 128 clients, scaled so that our small model takes as long as ResNet20 did there.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+
+from anabranch.experiments._experiment import Experiment
+from anabranch.experiments._lab import Lab
+from anabranch.experiments._result import Result, Row
+from anabranch.experiments.r2sp import _federated as federated
+from anabranch.experiments.r2sp import _setting as setting
+from anabranch.fleet import Compute, SiteCompute, uneven_samples_per_s
+from anabranch.learn.partition import MixedDirichlet
+from anabranch.overlay import Link, Overlay, Site
+from anabranch.pace import AnyPace, Asp, Bsp, R2sp
+from anabranch.period import Every
+from anabranch.plan import AnyPlanner, ForestRoute, GivenForest, Star
+from anabranch.record import Evaluated, read_events
+from anabranch.run.scenario import Scenario, Serve, Stop
+from anabranch.run.scenario.tasks import Train
+from anabranch.run.simulate import simulate
+
+_SEEDS = 5
+_ELEMENTS = 7850  # of softmax on Fashion-MNIST
+_STEPS, _BATCH, _RATE, _ROUNDS = 10, 16, 0.05, 40
+_TARGET = 0.75
+_LOOKED_AT = 1000  # samples
+_SAMPLES = 200  # of a client
+_GROUP = 16  # of FL-R²SP, as in the paper
+_SPEEDS = 4  # groups of an edge's clients, where those that are about as fast are together
+EDGES: Mapping[int, int] = {16: 4, 128: 8, 1024: 32}  # of so many clients
+FLEETS: Mapping[str, float] = {"clients alike": 0.0, "uneven clients": 0.3}  # Gini of their speeds
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """Who waits for whom, and what there is between clients and the server.
+
+    Args:
+        under: the pace.
+        mixes: see :class:`anabranch.run.scenario.Serve`.
+        groups_an_edge: in so many its clients add up what they send; 0 where there are no edges.
+    """
+
+    under: AnyPace
+    mixes: str = "updates"
+    groups_an_edge: int = 0
+
+
+def schemes(clients: int) -> Mapping[str, Scheme]:
+    """Return what is compared with so many clients, by name."""
+    return {
+        "BSP": Scheme(federated.pace(1), "models"),
+        "FL-R²SP": Scheme(federated.pace(max(2, clients // _GROUP)), "models"),
+        "edges, all at once": Scheme(Bsp(), groups_an_edge=1),
+        "edges, in turns": Scheme(R2sp(relaxation=1.0), groups_an_edge=1),
+        "edges, groups by speed": Scheme(Asp(), groups_an_edge=_SPEEDS),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What a run came to.
+
+    Args:
+        curve: (seconds, accuracy) of each look at the server's model, one a round.
+    """
+
+    curve: tuple[tuple[float, float], ...]
+
+    @property
+    def reached_s(self) -> float | None:
+        """When the target was first seen; None if it never was."""
+        return next((at_s for at_s, accuracy in self.curve if accuracy >= _TARGET), None)
+
+
+def train(job: tuple[int, str, str, int], rounds: int, data: str, data_dir: Path | None) -> Trained:
+    """Train so many clients of a fleet, under one scheme, with one seed."""
+    import torch
+
+    torch.set_num_threads(1)
+    clients, fleet, name, seed = job
+    scheme = schemes(clients)[name]
+    near = _near(clients) if scheme.groups_an_edge else {}
+    overlay = _overlay(clients, near)
+    usual = _STEPS * _BATCH / federated.RESNET20.compute_s
+    speeds = uneven_samples_per_s(clients, usual, FLEETS[fleet], seed)
+    route: AnyPlanner = Star(hub=federated.SERVER)
+    if near:
+        groups = [
+            tuple(map(_client, group))
+            for numbers in near.values()
+            for group in _split(numbers, speeds, scheme.groups_an_edge)
+        ]
+        route = ForestRoute(server=federated.SERVER, search=GivenForest(groups=tuple(groups)))
+    scenario = Scenario(
+        overlay=overlay.name,
+        route=route,
+        pace=scheme.under,
+        period=Every(steps=_STEPS),
+        serve=Serve(
+            only=(federated.SERVER, *near),
+            mixes=scheme.mixes,  # type: ignore[arg-type]
+        ),
+        stop=Stop(rounds=rounds, at_target=True),
+        compute=Compute(
+            samples_per_s=usual,
+            jitter=setting.JITTER,
+            added_delay=federated.DELAY,
+            sites={_client(k): SiteCompute(samples_per_s=speed) for k, speed in enumerate(speeds)},
+        ),
+        task=Train(
+            data=data,  # type: ignore[arg-type]
+            model="softmax",
+            learning_rate=_RATE,
+            batch_size=_BATCH,
+            evaluate_every=1,
+            evaluate_samples=_LOOKED_AT,
+            target_accuracy=_TARGET,
+            partition=MixedDirichlet(alpha=1.0, outliers=0.0, samples_per_site=_SAMPLES),
+        ),
+        chunk_elements=_ELEMENTS,
+        sample_every_s=1e6,
+        seed=seed,
+    )
+    with tempfile.TemporaryDirectory(prefix="anabranch-") as folder:
+        log = Path(folder, "run.db")
+        simulate(scenario, overlay, log, data_dir)
+        seen = [event for _, event in read_events(log) if isinstance(event, Evaluated)]
+    return Trained(tuple({each.at_s: (each.at_s, each.accuracy) for each in seen}.values()))
+
+
+def _near(clients: int) -> Mapping[str, range]:
+    """Return the clients that are near each edge."""
+    edges = EDGES[clients]
+    of_each = clients // edges
+    return {
+        f"edge-{edge + 1:02}": range(edge * of_each, (edge + 1) * of_each) for edge in range(edges)
+    }
+
+
+def _split(numbers: Sequence[int], speeds: Sequence[float], parts: int) -> list[list[int]]:
+    """Return an edge's clients in so many groups, those that are about as fast together."""
+    of_each = -(-len(numbers) // parts)
+    ordered = sorted(numbers, key=lambda number: speeds[number])
+    return [ordered[first : first + of_each] for first in range(0, len(ordered), of_each)]
+
+
+def _client(number: int) -> str:
+    return f"client-{number + 1:04}"
+
+
+def _overlay(clients: int, near: Mapping[str, Sequence[int]]) -> Overlay:
+    """Return a server with its clients, or with edges between them, whose program is as slow."""
+    paper = federated.PROGRAM_5
+    part = _ELEMENTS / federated.RESNET20.elements
+    rates = {"uplink_bps": part * paper.up_bps, "downlink_bps": part * paper.down_bps}
+    heads = [Site(name, **rates) for name in (federated.SERVER, *near)]
+    names = [head.name for head in heads] + [_client(number) for number in range(clients)]
+    sites = (*heads, *(Site(name) for name in names[len(heads) :]))
+    pairs = [(federated.SERVER, name) for name in near or names[1:]]
+    pairs += [(edge, _client(number)) for edge, numbers in near.items() for number in numbers]
+    index = {name: place for place, name in enumerate(names)}
+    links = tuple(
+        Link(index[a], index[b], part * paper.client_bps, latency_s=1e-3)
+        for pair in pairs
+        for a, b in (pair, pair[::-1])
+    )
+    return Overlay(f"{clients}-clients-{len(near)}-edges", sites, links)
+
+
+def _make(lab: Lab) -> Result:
+    quick = lab.quick
+    data, rounds = ("digits", 2) if quick else ("fashion-mnist", _ROUNDS)
+    sizes = (16,) if quick else (128, 1024)
+    seeds = range(lab.seed, lab.seed + (1 if quick else _SEEDS))
+    jobs = [
+        (clients, fleet, name, seed)
+        for clients in sizes
+        for fleet in FLEETS
+        for name in schemes(clients)
+        for seed in seeds
+    ]
+    found = dict(zip(jobs, lab.map(partial(train, rounds=rounds, data=data), jobs), strict=True))
+    rows = []
+    for clients in sizes:
+        for fleet in FLEETS:
+            beside = [found[clients, fleet, "FL-R²SP", seed].reached_s for seed in seeds]
+            for name in schemes(clients):
+                runs = [found[clients, fleet, name, seed].reached_s for seed in seeds]
+                rows.append(Row(f"{clients} {fleet}, {name}", "", _told(runs, beside)))
+    data_of = [
+        {"clients": job[0], "fleet": job[1], "scheme": job[2], "seed": job[3], **asdict(run)}
+        for job, run in found.items()
+    ]
+    return Result(tuple(rows), (), (_note(data, rounds, len(seeds)),), {"trained": data_of})
+
+
+def _told(runs: Sequence[float | None], beside: Sequence[float | None]) -> str:
+    pairs = [(ours_s, theirs_s) for ours_s, theirs_s in zip(runs, beside, strict=True) if ours_s]
+    if not pairs:
+        return f"reached in 0 of {len(runs)}"
+    times = [ours_s for ours_s, _ in pairs]
+    told = f"{fmean(times):.0f} ({min(times):.0f} to {max(times):.0f}) s"
+    if len(pairs) < len(runs):
+        told += f", reached in {len(pairs)} of {len(runs)}"
+    ratios = [ours_s / theirs_s for ours_s, theirs_s in pairs if theirs_s]
+    if ratios:
+        told += f"; {fmean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}) of FL-R²SP's"
+    return told
+
+
+def _note(data: str, rounds: int, seeds: int) -> str:
+    return (
+        f"Seconds until {_TARGET:.0%} of {_LOOKED_AT} held-out samples of {data} are right, by "
+        f"softmax regression: {_STEPS} local steps of {_BATCH} at {_RATE:g}, {_SAMPLES} samples of "
+        f"each client with Dirichlet 1, at most {rounds} rounds, {seeds} seeds; means, the least "
+        f"to the most in parentheses. {EDGES[128]} edges for 128 clients, {EDGES[1024]} for 1,024, "
+        "each as slow as the server; by speed, the clients of each are in "
+        f"{_SPEEDS} groups, those together that are about as fast, and no group waits for another. "
+        "Uneven clients compute at speeds whose Gini index is "
+        f"{FLEETS['uneven clients']:g}."
+    )
+
+
+EXPERIMENT = Experiment(
+    "r2sp/edges", "beyond the paper: edge aggregators beside FL-R²SP, time to accuracy", _make
+)
