@@ -21,7 +21,7 @@ from anabranch.plan._forest_problem import ForestProblem
 from anabranch.plan._model import NO_PARENT, Group, Plan, Tree
 from anabranch.plan._packed import Packed
 from anabranch.plan._planner import CHUNK_ELEMENTS, named_or_kept
-from anabranch.plan._reach import restrict
+from anabranch.plan._reach import meetings, restrict
 
 AnyForestSearch = EdaForest | LocalForest | ExactForest | GivenForest
 
@@ -159,18 +159,22 @@ class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="fores
 
 
 def _within(together: Plan, forest: Plan) -> Plan:
-    """Return trees of all sites, with what each group of a forest has of them."""
+    """Return trees of all sites, with what each group of a forest has of them.
+
+    Where a group's ways meet at a site that trains in no group, that one adds up on the way, and
+    passes the model on to each: an edge aggregator.
+    """
     roots = {tree.root for tree in together.trees}
-    groups = tuple(
-        Group(
-            group.workers,
-            replace(restrict(together, roots.union(group.workers)), version=group.plan.version),
-        )
-        for group in forest.groups
-    )
+    training = {worker for group in forest.groups for worker in group.workers}
+    groups = []
+    for group in forest.groups:
+        members = roots.union(group.workers)
+        members |= meetings(together, members) - training
+        own = replace(restrict(together, members), version=group.plan.version)
+        groups.append(Group(group.workers, own))
     plural = "s" if len(groups) > 1 else ""
     label = f"forest of {len(groups)} group{plural}, {together.label}"
-    return replace(together, label=label, groups=groups)
+    return replace(together, label=label, groups=tuple(groups))
 
 
 def to_server(problem: ForestProblem, plan: Plan, version: int) -> Plan:

@@ -33,6 +33,22 @@ def children_towards(
     return tuple(map(tuple, children))
 
 
+def meetings(plan: Plan, members: Collection[int]) -> set[int]:
+    """Return the sites of a plan's trees where ways to or from members meet, members or not.
+
+    >>> hub = Plan(1, (Tree(0, 1.0, (-1, 0, 1, 1, 0), (-1, 0, 1, 1, 0)),))
+    >>> meetings(hub, {2, 3, 4}), meetings(hub, {2, 4})
+    ({0, 1}, {0})
+    """
+    ways = (way for tree in plan.trees for way in (tree.up, tree.down))
+    return {
+        site
+        for way in ways
+        for site, children in enumerate(children_towards(way, members))
+        if len(children) > 1
+    }
+
+
 def in_between(plan: Plan, members: Collection[int]) -> set[int]:
     """Return the sites that something from a member passes on its trees, or to it, roots included.
 

@@ -1,8 +1,8 @@
 """Beyond the paper: edge aggregators, which add up what their clients send, beside FL-R²SP.
 
 FL-R²SP has the clients of a server take turns. Edge aggregators relieve it instead: it meets one
-update of each edge, and sends each one model. They are a forest of given groups: each group's
-updates are added up on its tree, whose root is the edge, and the groups meet at the server.
+update of each edge, and sends each one model. They are a forest of given groups within one tree of
+all sites: each group's updates are added up where their ways meet, which is at their edge.
 
 Clients train for real; links, the server's program and the edges' are as slow as Table V has the
 server for 128 clients, scaled so that our small model takes as long as ResNet20 did there.
@@ -27,7 +27,7 @@ from anabranch.learn.partition import MixedDirichlet
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.pace import AnyPace, Asp, Bsp, R2sp
 from anabranch.period import Every
-from anabranch.plan import AnyPlanner, ForestRoute, GivenForest, Star
+from anabranch.plan import AnyPlanner, Fapt, ForestRoute, GivenForest, Star
 from anabranch.record import Evaluated, read_events
 from anabranch.run.scenario import Scenario, Serve, Stop
 from anabranch.run.scenario.tasks import Train
@@ -105,7 +105,9 @@ def train(job: tuple[int, str, str, int], rounds: int, data: str, data_dir: Path
             for numbers in near.values()
             for group in _split(numbers, speeds, scheme.groups_an_edge)
         ]
-        route = ForestRoute(server=federated.SERVER, search=GivenForest(groups=tuple(groups)))
+        search = GivenForest(groups=tuple(groups))
+        within = Fapt(roots=(federated.SERVER,))
+        route = ForestRoute(server=federated.SERVER, search=search, within=within)
     scenario = Scenario(
         overlay=overlay.name,
         route=route,
