@@ -102,11 +102,11 @@ def test_a_silent_node_is_gone_on_without_and_its_late_reply_is_discarded_by_nam
     talk.returned("2-1", 6.0, 10.0)
     assert talk.look(59.9) == []
     assert talk.look(60.1) == ["1-2", "2-2"]
-    assert talk.value == pytest.approx(4.0)  # two of three: so much less far
+    assert talk.value == pytest.approx(6.0)  # it is gone: all the way to the mean of two
     assert "node 3 has been silent for 60 s; the others go on without it" in talk.lines
     assert talk.there(1, 2, 3, at_s=62.0) == []  # it has a message still
     assert talk.returned("3-1", 900.0, 70.0) == []
-    assert talk.value == pytest.approx(4.0)
+    assert talk.value == pytest.approx(6.0)
     assert talk.lines[-1] == "the reply of node 3 came after 70.0 s, and does not count"
     assert talk.there(1, 2, 3, at_s=72.0) == ["3-2"]
 

@@ -69,7 +69,9 @@ def test_a_node_that_leaves_counts_no_more_and_may_come_back() -> None:
     federation.returned(1, arrays(3.0), 1, 1.0)
     heard = federation.left(2, 2.0)
     assert heard.applied == (0, 1)
-    assert federation.arrays["weight"][0, 0] == pytest.approx(4 / 3)  # two of three, two thirds
+    assert federation.arrays["weight"][0, 0] == pytest.approx(
+        2.0
+    )  # the mean of those that are here
     assert 2 not in federation
     assert federation.joined(2, 3.0).goes_on == (2,)
 

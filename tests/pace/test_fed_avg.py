@@ -130,3 +130,14 @@ def test_rounds_go_on_when_all_have_become_slower_than_they_are_waited_for() -> 
     )
     assert len(story.steps) < 500
     assert max(each.update[1] for each in story.applied) > 20
+
+
+@pytest.mark.parametrize(("has_finished", "share"), [(False, 1.0), (True, 0.5)])
+def test_rounds_go_all_the_way_without_the_lost(has_finished: bool, share: float) -> None:
+    rule = FedAvg().rule()
+    for worker in range(4):
+        rule.join(worker, 0.0)
+    for worker in (2, 3):
+        rule.leave(worker, 1.0, has_finished)
+    rule.push(0, 2.0)
+    assert [step.share for step in rule.push(1, 2.0)] == [share]

@@ -193,6 +193,22 @@ def test_whether_enough_are_in_goes_by_who_is_there() -> None:
     assert rule.push(5, 6.0)[0] == Step((), (5,), ((5, 2),))
 
 
+@pytest.mark.parametrize(("has_finished", "share"), [(False, 0.5), (True, 0.25)])
+def test_steps_are_as_long_without_the_lost_and_shorter_without_who_has_finished(
+    has_finished: bool, share: float
+) -> None:
+    rule = FlR2sp(groups=2, fraction=1.0, relaxation=0.0).rule()
+    for worker in range(4):
+        rule.join(worker, 0.0)
+    rule.leave(2, 1.0, has_finished)
+    assert [step.share for step in rule.push(0, 2.0)] == [share]
+    rule.push(1, 2.0)
+    assert [step.share for step in rule.push(3, 2.0)] == [0.5]
+    for worker in (1, 3):
+        rule.leave(worker, 3.0, has_finished)
+    assert [step.share for step in rule.push(0, 4.0)] == [0.25 if has_finished else 1.0]
+
+
 def test_all_may_become_slower_than_they_are_waited_for() -> None:
     story = live(
         FlR2sp(groups=2, fraction=0.5, give_up_after=1),

@@ -89,8 +89,16 @@ class Run:
             if each.client is None:
                 assert each.worker not in self.barred
             else:
-                busy = {of for made, of in self.clients.items() if not self.settled[made]}
+                computed = {about[-2:] for _, *rest in self.to_do if (about := tuple(rest))}
+                busy = {
+                    of
+                    for made, of in self.clients.items()
+                    if made in computed and not self.settled[made]
+                }
                 assert each.client not in busy
+                registry = self.book._registry  # type: ignore[attr-defined]
+                if each.client in self.barred:
+                    assert len(busy | self.barred) == registry.registered
                 self.clients[update] = each.client
             self.to_do.append(("asked", *update))
             self.to_do += [("came", server, *update) for server in self.servers]

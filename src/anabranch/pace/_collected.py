@@ -30,7 +30,6 @@ class Collected:
     def __init__(self, fraction: float, smoothing: float, deadline_s: float | None = None) -> None:
         self._deadline_s = deadline_s
         self._in_vain = 0  # how often workers were given up since something came
-        self._most = 0  # that have taken part in a round
         self._fraction = fraction
         self._smoothing = smoothing
         self._in: dict[int, Update] = {}
@@ -66,7 +65,6 @@ class Collected:
             still_computing: how many of them compute an update of this round.
             now_s: the time.
         """
-        self._most = max(self._most, taking_part)
         wanted = part_of(self._fraction, taking_part)
         enough = bool(self._in) and (len(self._in) >= wanted or not still_computing)
         if enough and self._enough_s is None:
@@ -97,10 +95,13 @@ class Collected:
         times = _DEADLINE * 2.0 ** min(self._in_vain, _MOST_DOUBLINGS)
         return self.began_s + min(longest_s, times * usual_s if usual_s else NEVER_S)
 
-    @property
-    def part(self) -> float:
-        """How much of a whole round's updates are in, in [0, 1]: of the fraction of all."""
-        return min(1.0, len(self._in) / part_of(self._fraction, self._most))
+    def part(self, workers: int) -> float:
+        """Return how much of a whole round's updates are in, in [0, 1].
+
+        Args:
+            workers: how many take part in a whole one, of whom it has the fraction.
+        """
+        return min(1.0, len(self._in) / part_of(self._fraction, workers))
 
     @property
     def took_s(self) -> float | None:

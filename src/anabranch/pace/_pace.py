@@ -99,8 +99,14 @@ class Rule(Protocol):
             ValueError: it is here already.
         """
 
-    def leave(self, worker: int, now_s: float) -> tuple[Step, ...]:
+    def leave(self, worker: int, now_s: float, has_finished: bool = False) -> tuple[Step, ...]:
         """Let a worker go; an update of it that waits is discarded.
+
+        Args:
+            worker: which.
+            now_s: the time.
+            has_finished: whether it has made all its updates. The others' steps then go no further
+                than they did with it; without one that is lost or barred, they go all the way.
 
         Raises:
             ValueError: it is not here.

@@ -45,7 +45,7 @@ class _Rule:
         self._workers.proceed(worker)
         return (Step(proceed=(worker,)),)
 
-    def leave(self, worker: int, now_s: float) -> tuple[Step, ...]:
+    def leave(self, worker: int, now_s: float, has_finished: bool = False) -> tuple[Step, ...]:
         """See :class:`anabranch.pace.Rule`."""
         self._workers.leave(worker)
         return ()

@@ -68,6 +68,7 @@ class _Rule:
         self._draw = np.random.default_rng(pace.seed)
         self._deck: list[int] = []  # who is drawn next, from its end
         self._drawn: set[int] = set()  # for the round that goes on
+        self._finished = 0  # workers that have made all their updates
         self._late: dict[int, int] = {}  # whose update is of a round that is over: rounds since
         self._round = Collected(pace.fraction, _SMOOTHING, pace.deadline_s)
         self.due_s = NEVER_S
@@ -78,9 +79,10 @@ class _Rule:
         self._deck.insert(int(self._draw.integers(len(self._deck) + 1)), worker)
         return self.look(now_s)
 
-    def leave(self, worker: int, now_s: float) -> tuple[Step, ...]:
+    def leave(self, worker: int, now_s: float, has_finished: bool = False) -> tuple[Step, ...]:
         """See :class:`anabranch.pace.Rule`."""
         self._workers.leave(worker)
+        self._finished += has_finished
         self._deck = [each for each in self._deck if each != worker]
         self._drawn.discard(worker)
         self._late.pop(worker, None)
@@ -117,7 +119,8 @@ class _Rule:
             self._late[worker] = self._late.get(worker, -1) + 1
         after = self._pace.give_up_after
         given_up = tuple(worker for worker, since in self._late.items() if since == after)
-        share, updates = self._round.part, self._round.end(now_s)
+        whole = part_of(self._pace.sample, len(self._workers) + self._finished)
+        share, updates = self._round.part(whole), self._round.end(now_s)
         return (Step(updates, self._begin(now_s), abandon=given_up, share=share),)
 
     def _give_all_up(self, computing: list[int], now_s: float) -> tuple[Step, ...]:

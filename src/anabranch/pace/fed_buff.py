@@ -50,7 +50,7 @@ class _Rule:
         self._workers.proceed(worker)
         return (Step(proceed=(worker,)),)
 
-    def leave(self, worker: int, now_s: float) -> tuple[Step, ...]:
+    def leave(self, worker: int, now_s: float, has_finished: bool = False) -> tuple[Step, ...]:
         """See :class:`anabranch.pace.Rule`; what it has pushed stays, to the last worker's end."""
         self._workers.leave(worker)
         return self._step(())

@@ -91,7 +91,7 @@ class _Rule:
         self._workers = Workers()
         self._members: list[dict[int, None]] = [{} for _ in range(pace.groups)]
         self._group: dict[int, int] = {}
-        self._groups = 0  # that have had a client at the same time
+        self._finished = [0] * pace.groups  # clients of each group that have made all updates
         self._rounds = [
             Collected(pace.fraction, pace.smoothing, pace.deadline_s) for _ in range(pace.groups)
         ]
@@ -120,10 +120,11 @@ class _Rule:
         self._is_enough(group, now_s)  # it may no longer be
         return (Step(proceed=went_on), *self.look(now_s))
 
-    def leave(self, worker: int, now_s: float) -> tuple[Step, ...]:
+    def leave(self, worker: int, now_s: float, has_finished: bool = False) -> tuple[Step, ...]:
         """See :class:`anabranch.pace.Rule`."""
         self._workers.leave(worker)
         group = self._group.pop(worker)
+        self._finished[group] += has_finished
         del self._members[group][worker], self._went_s[worker]
         self._delay_s.pop(worker, None)
         self._late.pop(worker, None)
@@ -205,7 +206,8 @@ class _Rule:
         took_s = collected.took_s
         if took_s is not None:
             self._round_s = smoothed(self._round_s, took_s, self._pace.smoothing)
-        share = collected.part / self._groups
+        of_each = [len(x) + y for x, y in zip(self._members, self._finished, strict=True)]
+        share = collected.part(of_each[group]) / sum(map(bool, of_each))
         workers = tuple(sorted(collected))
         updates = collected.end(now_s)
         self._turned_s = now_s
@@ -268,7 +270,6 @@ class _Rule:
     def _put(self, worker: int, group: int) -> None:
         self._group[worker] = group
         self._members[group][worker] = None
-        self._groups = max(self._groups, len(self._present))
 
     def _let_go(self, workers: tuple[int, ...], now_s: float) -> tuple[int, ...]:
         for worker in workers:

@@ -73,7 +73,7 @@ class _Rule:
             self._next += 1
         return (Step(proceed=self._let_go(worker, now_s)), *self.look(now_s))
 
-    def leave(self, worker: int, now_s: float) -> tuple[Step, ...]:
+    def leave(self, worker: int, now_s: float, has_finished: bool = False) -> tuple[Step, ...]:
         """See :class:`anabranch.pace.Rule`."""
         self._workers.leave(worker)
         place = self._order.index(worker)

@@ -86,7 +86,7 @@ class _Rule:
         self._workers.join(worker)
         return (Step(proceed=self._let_go((worker,))),)
 
-    def leave(self, worker: int, now_s: float) -> tuple[Step, ...]:
+    def leave(self, worker: int, now_s: float, has_finished: bool = False) -> tuple[Step, ...]:
         """See :class:`anabranch.pace.Rule`; an undrafted update stays, to the last worker's end."""
         self._workers.leave(worker)
         update = self._in.pop(worker, None)

@@ -58,7 +58,7 @@ class _Rule:
         self._iterations[worker] = min(self._iterations.values(), default=0)
         return self._let_go()
 
-    def leave(self, worker: int, now_s: float) -> tuple[Step, ...]:
+    def leave(self, worker: int, now_s: float, has_finished: bool = False) -> tuple[Step, ...]:
         """See :class:`anabranch.pace.Rule`; workers that waited for it may go on."""
         self._workers.leave(worker)
         del self._iterations[worker]

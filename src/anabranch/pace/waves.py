@@ -99,7 +99,7 @@ class _Rule:
         self._workers.join(worker)
         return (Step(proceed=self._let_go((worker,), now_s)), *self.look(now_s))
 
-    def leave(self, worker: int, now_s: float) -> tuple[Step, ...]:
+    def leave(self, worker: int, now_s: float, has_finished: bool = False) -> tuple[Step, ...]:
         """See :class:`anabranch.pace.Rule`."""
         self._workers.leave(worker)
         del self._missed[worker], self._went_s[worker]

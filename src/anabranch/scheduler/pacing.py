@@ -706,7 +706,8 @@ class PaceBook:
     def _leave_pace(self, lead: int, now_s: float) -> tuple[Decision, ...]:
         self._computing.discard(lead)
         self._ledger.left(lead)
-        return self._book(self._rule.leave(lead, now_s), now_s)
+        has_finished = self._closed or self.made(lead) == self._updates
+        return self._book(self._rule.leave(lead, now_s, has_finished), now_s)
 
     # --- groups that are formed anew
 
@@ -894,13 +895,12 @@ class PaceBook:
         """
         busy = {*self._clients.values()}
         unjudged = busy.union(self._unjudged.values())
-        for taken in (unjudged, busy):
-            if len(taken) < registry.registered:
-                return registry.draw(taken, now_s)
         settled = self._settled
-        return registry.draw(
-            {who for (site, k), who in self._clients.items() if k > settled.get(site, 0)}, now_s
-        )
+        computing = {who for (site, k), who in self._clients.items() if k > settled.get(site, 0)}
+        for taken in (unjudged, busy, computing):
+            if len(taken | registry.barred) < registry.registered:
+                return registry.draw(taken, now_s)
+        return registry.draw(computing, now_s)  # a barred one, for there is no other
 
     def _is_to_rest(self, lead: int) -> bool:
         """Return whether a group that may go on is to change instead; not if it has made all."""

@@ -1,0 +1,180 @@
+"""Edge aggregators: sites that train nothing, and add up what the groups near them send."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from anabranch.learn.models import build_model
+from anabranch.learn.tasks import load_task
+from anabranch.record import (
+    Event,
+    LinkBytes,
+    MessageRefused,
+    RunEnded,
+    SiteLost,
+    UpdateApplied,
+    UpdateDiscarded,
+    WorkerWent,
+    read_events,
+)
+from anabranch.run.checkpoints import weights_of
+from anabranch.run.launch import run_locally
+from anabranch.run.replay import replay
+from anabranch.run.scenario import load as load_scenario
+from anabranch.run.simulate import simulate
+
+from ..seeds import seeds
+from .test_forest import killed_in_reality
+from .test_served import PACES, write_overlay
+
+EDGES = "edge-1", "edge-2"
+CLIENTS = tuple(f"c{number}" for number in range(6))
+NEAR = {"edge-1": CLIENTS[:3], "edge-2": CLIENTS[3:]}
+EACH = [(server, edge) for server in ("server",) for edge in EDGES]
+LINKS = EACH + [(edge, client) for edge, near in NEAR.items() for client in near]
+SPLIT = (("c0", "c1"), ("c2",), ("c3",), ("c4", "c5"))  # two groups at each edge
+UPDATES = 6
+
+
+def write(
+    folder: Path, groups: tuple[tuple[str, ...], ...], pace: str = '{kind = "bsp"}', more: str = ""
+) -> Path:
+    """Write a scenario with edges, and its overlay."""
+    write_overlay(folder, "edges", LINKS, 1e7)
+    listed = str([list(group) for group in groups]).replace("'", '"')
+    path = folder / "edges.scenario.toml"
+    path.write_text(
+        'overlay = "edges.toml"\nserve = {only = ["server", "edge-1", "edge-2"]}\n'
+        f"pace = {pace}\nstop = {{rounds = {UPDATES}}}\nchunk_elements = 300\nseed = 5\n"
+        'period = {kind = "every", steps = 2}\ncompute = {samples_per_s = 40, gini = 0.2}\n'
+        'route = {kind = "forest", server = "server", '
+        f'search = {{kind = "given", groups = {listed}}}, within = {{kind = "fapt", '
+        f'roots = ["server"]}}}}\n{more}\n'
+        'task = {kind = "train", data = "digits", model = "softmax", learning_rate = 0.2, '
+        "batch_size = 8}\n"
+    )
+    return path
+
+
+def events(path: Path) -> list[Event]:
+    log = path.with_suffix(".db")
+    simulate(*load_scenario(path), log)
+    happened = [event for _, event in read_events(log)]
+    assert replay(read_events(log)).decided
+    assert not any(isinstance(event, MessageRefused) for event in happened)
+    return happened
+
+
+def check(happened: list[Event], *lost: int) -> None:
+    """Each update is settled once at most, and who was not lost made all of its updates."""
+    settled = [
+        (e.site, e.update) for e in happened if isinstance(e, UpdateApplied | UpdateDiscarded)
+    ]
+    assert len({*settled}) == len(settled)
+    went = Counter(event.site for event in happened if isinstance(event, WorkerWent))
+    assert all(went[site] == UPDATES for site in clients() if site not in lost)
+    end = happened[-1]
+    assert isinstance(end, RunEnded)
+    assert end.error is None
+
+
+def names() -> list[str]:
+    return sorted({name for link in LINKS for name in link})
+
+
+def clients() -> list[int]:
+    return [names().index(client) for client in CLIENTS]
+
+
+def sent(happened: list[Event]) -> dict[tuple[str, str], int]:
+    """Return the bytes of each link."""
+    found = Counter[tuple[str, str]]()
+    for each in happened:
+        if isinstance(each, LinkBytes):
+            found[names()[each.source], names()[each.target]] += each.payload_bytes
+    return found
+
+
+@pytest.mark.parametrize("groups", [tuple(NEAR.values()), SPLIT])
+@pytest.mark.parametrize("pace", PACES)
+def test_a_link_to_an_edge_carries_one_model_of_each_group(
+    pace: str, groups: tuple[tuple[str, ...], ...], tmp_path: Path
+) -> None:
+    happened = events(write(tmp_path, groups, pace))
+    check(happened)
+    found = sent(happened)
+    at_each = len(groups) // len(EDGES)
+    for edge, near in NEAR.items():
+        one = {found[client, edge] for client in near}
+        assert one == {found[edge, "server"] // at_each}
+        assert found[edge, "server"] == at_each * max(one)
+        down = {found[edge, client] for client in near}
+        if pace == '{kind = "asp"}' or len(groups) == len(EDGES):
+            assert {found["server", edge]} == {at_each * each for each in down}
+
+
+def test_edges_change_where_sums_are_made_and_not_what_is_learnt(tmp_path: Path) -> None:
+    from safetensors.numpy import load_file
+
+    data = load_task("digits", None)
+    model = build_model("softmax", data.shape, data.classes, 5, hidden=None, vocabulary=None)
+    found = []
+    for name, groups in (("whole", (CLIENTS,)), ("edges", tuple(NEAR.values())), ("split", SPLIT)):
+        folder = tmp_path / name
+        folder.mkdir()
+        path = write(folder, groups)
+        events(path)
+        weights = load_file(weights_of(path.with_suffix(".db")))
+        found.append(np.concatenate([weights[n].ravel() for n, _ in model.named_parameters()]))
+    for each in found[1:]:
+        np.testing.assert_allclose(each, found[0], atol=2e-6)
+
+
+def test_without_a_client_its_group_goes_on_and_without_an_edge_the_run_ends_by_name(
+    tmp_path: Path,
+) -> None:
+    fault = 'fault = [{kind = "kill", site = "c1", at_s = 1.0}]'
+    happened = events(write(tmp_path, SPLIT, '{kind = "asp"}', fault))
+    check(happened, names().index("c1"))
+    (lost,) = [event.site for event in happened if isinstance(event, SiteLost)]
+    assert names()[lost] == "c1"
+    other = tmp_path / "other"
+    other.mkdir()
+    path = write(other, SPLIT, '{kind = "asp"}', fault.replace("c1", "edge-1"))
+    with pytest.raises(Exception, match=r"edge-1 .*"):
+        simulate(*load_scenario(path), path.with_suffix(".db"))
+
+
+@seeds(8, 60)
+def test_clients_of_edges_that_die_and_return_never_stop_a_run(seed: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(seed)
+    faults = []
+    victims = rng.permutation(CLIENTS)[: int(rng.integers(1, 4))]
+    for victim in victims:
+        back = f", for_s = {rng.uniform(0.1, 2):.2f}" if rng.random() < 0.6 else ""
+        faults.append(
+            f'{{kind = "kill", site = "{victim}", at_s = {rng.uniform(0.1, 4):.2f}{back}}}'
+        )
+    pace = PACES[int(rng.integers(len(PACES)))]
+    more = f"fault = [{', '.join(faults)}]"
+    happened = events(write(tmp_path, SPLIT if rng.random() < 0.6 else (CLIENTS,), pace, more))
+    check(happened, *(names().index(str(victim)) for victim in victims))
+
+
+@pytest.mark.slow
+def test_real_clients_of_edges_train_on_when_one_is_killed(tmp_path: Path) -> None:
+    path = write(tmp_path, SPLIT, '{kind = "asp"}')
+    path.write_text(path.read_text().replace("compute = {samples_per_s = 40, gini = 0.2}\n", ""))
+    _, overlay = load_scenario(path)
+    run_locally(path, 0, overlay, tmp_path / "whole.db")
+    whole = [event for _, event in read_events(tmp_path / "whole.db")]
+    check(whole)
+    assert replay(read_events(tmp_path / "whole.db")).decided
+    happened = killed_in_reality(path, overlay, tmp_path / "killed.db", "c4", 4)
+    lost = {event.site for event in happened if isinstance(event, SiteLost)}
+    assert lost <= {names().index("c4")}
+    check(happened, *lost)
