@@ -203,3 +203,24 @@ def test_whatever_happens_each_model_counts_once(seed: int) -> None:
         settled.update(heard.discarded)
     assert all(settled[node] <= sent[node] for node in settled)
     assert federation.version > 10
+
+
+def test_a_step_whose_updates_all_weigh_nothing_goes_nowhere() -> None:
+    federation = Federation(FedBuff(size=1), Staleness(a=2000.0), arrays(0.0), mixes_models=False)
+    for node in (0, 1):
+        federation.joined(node, 0.0)
+    federation.returned(0, arrays(1.0), 1, 1.0)
+    federation.returned(1, arrays(9.0), 1, 2.0)  # one version old
+    assert federation.arrays["weight"][0, 0] == pytest.approx(1.0)
+
+
+def test_what_the_models_type_does_not_have_is_an_error() -> None:
+    half = {"weight": np.full((1, 1), 60000, np.float16)}
+    federation = Federation(FedBuff(size=1), Mean(), half, mixes_models=False)
+    federation.joined(0, 0.0)
+    federation.joined(1, 0.0)
+    federation.returned(0, {"weight": np.full((1, 1), 65000, np.float16)}, 1, 1.0)
+    with pytest.raises(FloatingPointError, match="float16"):
+        federation.returned(1, {"weight": np.full((1, 1), 65500, np.float16)}, 1, 1.0)
+    with pytest.raises(ValueError, match="1e\\+308 examples"):
+        federation.returned(0, half, 1e308, 1.0)

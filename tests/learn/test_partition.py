@@ -246,7 +246,7 @@ def test_a_mixed_partition_deals_to_more_sites_than_there_are_samples():
     assert held.min() > 20
     with pytest.raises(ValueError, match="1000 samples to 2000 sites"):
         MixedDirichlet().deal(TEN, 2000, seed=0)
-    with pytest.raises(ValueError, match="1001 samples for each"):
+    with pytest.raises(ValueError, match="samples_per_site is 1001, and there are 1000"):
         MixedDirichlet(samples_per_site=1001).deal(TEN, 2, seed=0)
     with pytest.raises(ValueError, match="to 0 sites"):
         MixedDirichlet(samples_per_site=1).deal(TEN, 0, seed=0)

@@ -101,3 +101,8 @@ def test_a_robust_step_is_no_further_from_the_good_ones_than_they_are_from_each_
     found = Krum(bad=0.3).combine(updates)
     widest = max(float(np.linalg.norm(a - b)) for a in good for b in good)
     assert min(float(np.linalg.norm(found - each)) for each in good) <= widest
+
+
+def test_krum_keeps_no_more_than_are_not_bad() -> None:
+    updates = [np.float32([each]) for each in (1.0, 1.1, 1.2, 1.3, 1e6)]
+    assert Krum(bad=0.2, keep=99).combine(updates)[0] == pytest.approx(1.15)

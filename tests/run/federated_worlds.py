@@ -75,11 +75,15 @@ def draw(seed: int, folder: Path) -> tuple[str, int]:
     if rng.random() < 0.5:
         mixes = str(rng.choice(["models", "cache"]))
     only = f"{servers}".replace("'", '"')
+    has_clients = rng.random() < 0.5 and mixes != "cache" and '"delay"' not in lines[4]
     lines.append(f'serve = {{only = {only}, mixes = "{mixes}"}}')
     merge = _merge(rng, learns, mixes)
+    if any(f'kind = "{one}"' in lines[4] for one in ("asp", "ssp", "r2sp")):
+        # There is nothing to hold the update of a step to.
+        merge = 'merge = {kind = "staleness", a = 0.5}' if learns else ""
     lines += [merge] if merge else []
     can_vanish = gives_up and ("fl-r2sp" in lines[4] or "fedavg" in lines[4])
-    if rng.random() < 0.5:
+    if has_clients:
         lines.append(_clients(rng, workers, can_vanish))
     lines.append(_task(rng, learns))
     stop = f"stop = {{rounds = {UPDATES}"

@@ -7,10 +7,11 @@ import pytest
 
 from anabranch.learn.optimisers import Sgd
 from anabranch.merge import Median, cosine
+from anabranch.merge.outliers import cosine
 from anabranch.plan import Chunk
 from anabranch.site.actions import Total
 from anabranch.site.arithmetic import Floats
-from anabranch.site.partition import Agreement, Mixing, ServerPartition
+from anabranch.site.partition import Agreement, Mixing, ServerPartition, _dot
 
 ELEMENTS = 40
 CHUNKS = [Chunk(index, 0, index * 10, (index + 1) * 10) for index in range(4)]
@@ -264,3 +265,10 @@ def test_without_numbers_mixtures_are_books_alone() -> None:
         partition.deprecate([1])
         assert partition.apply([(0, 1)], share=0.5) is None
         assert partition.version == 1
+
+
+@pytest.mark.parametrize("size", [1e20, 1e-30])
+def test_huge_and_tiny_updates_have_angles_too(size: float) -> None:
+    one, other = (np.full(100, each, np.float32) for each in (size, -size))
+    assert _dot(one, one) == pytest.approx(100 * size**2, rel=1e-6)
+    assert cosine(_dot(one, other), _dot(one, one), _dot(other, other)) == pytest.approx(-1.0)

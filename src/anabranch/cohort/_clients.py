@@ -12,17 +12,19 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from anabranch._typed_toml import Positive, Table
+from anabranch._typed_toml import Table
 from anabranch.fleet import drawn_share
 
-_Mean = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
+# Shorter times than these would have to be drawn for minutes until a run's hours are over.
+_Mean = Annotated[float, Meta(ge=0.1, le=sys.float_info.max)]
+_Registered = Annotated[int, Meta(ge=1, le=10_000_000)]
 
 
 class Away(Table, frozen=True, kw_only=True):
     """Clients sleep and wake, each by itself, for times that are exponentially distributed.
 
     Args:
-        awake_s: how long one is there, mean, seconds.
+        awake_s: how long one is there, mean, seconds; 0.1 at least.
         asleep_s: how long it is away, mean, seconds.
     """
 
@@ -42,7 +44,7 @@ class Clients(Table, frozen=True, kw_only=True):
             give such up: ``give_up_after`` and ``deadline_s``.
     """
 
-    registered: Positive
+    registered: _Registered
     away: Away | None = None
     vanish: Annotated[float, Meta(ge=0, lt=1)] = 0.0
 

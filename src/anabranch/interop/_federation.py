@@ -20,6 +20,8 @@ from anabranch.pace import AnyPace, Safa, Step
 Arrays = Mapping[str, npt.NDArray[np.generic]]
 Doubles = npt.NDArray[np.float64]
 
+_MOST_EXAMPLES = 1e15  # of a reply; sums of more would not be exact
+
 
 @dataclass(frozen=True, slots=True)
 class Heard:
@@ -194,8 +196,11 @@ class Federation:
         for name, each in arrays.items():
             if not np.isfinite(each).all():
                 raise ValueError(f"node {node} returns elements of {name!r} that are not finite")
-        if not 0 < examples < math.inf:
-            raise ValueError(f"node {node} was trained on {examples} examples; give a number > 0")
+        if not 0 < examples <= _MOST_EXAMPLES:
+            raise ValueError(
+                f"node {node} was trained on {examples} examples; give a number in (0, "
+                f"{_MOST_EXAMPLES:g}]"
+            )
 
     def look(self, now_s: float) -> Heard:
         """Decide what has become due; harmless at any time."""
@@ -244,9 +249,10 @@ class Federation:
         share = step.share
         if share is None:
             share = min(1.0, len(came) / max(1, len(self._nodes)))
-        # What the merge rule takes from an update shortens the step.
-        share *= sum(weights) / sum(each.weight for each in came)
-        parts = [weight / sum(weights) for weight in weights]
+        # What the merge rule takes from an update shortens the step, to nothing if it takes all.
+        total = math.fsum(weights)
+        share *= total / math.fsum(each.weight for each in came)
+        parts = [weight / total if total else 1 / len(came) for weight in weights]
         self.version += 1
         changes = None
         if self._judge is not None or not self._mixes_models:
@@ -315,8 +321,15 @@ def _mean(arrays: list[npt.NDArray[np.generic]] | list[Doubles], parts: list[flo
 def _as_before(before: npt.NDArray[np.generic], moved: Doubles) -> npt.NDArray[np.generic]:
     """Return an array in the type that it had; counters stay whole."""
     if not _is_float(before):
-        moved = np.rint(moved)
-    return np.asarray(moved, dtype=before.dtype)
+        return np.asarray(np.rint(moved), dtype=before.dtype)
+    with np.errstate(over="ignore"):
+        found = np.asarray(moved, dtype=before.dtype)
+    if not np.isfinite(found).all():
+        raise FloatingPointError(
+            f"a step leads to elements that {before.dtype} does not have; lower the clients' "
+            "learning rate, or send wider elements"
+        )
+    return found
 
 
 def _is_float(array: npt.NDArray[np.generic]) -> bool:

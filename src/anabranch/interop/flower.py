@@ -239,7 +239,9 @@ class FlR2sp(Paced):
         merge: AnyMerge = Mean()
         if beta is not None:
             merge = OutlierFilter(beta=beta, patience=patience, ends_after=ends_after, most=most)
-        super().__init__(pace, merge, mixes, steps_a_round or groups, **more)
+        super().__init__(
+            pace, merge, mixes, groups if steps_a_round is None else steps_a_round, **more
+        )
 
 
 class FedBuff(Paced):

@@ -163,7 +163,11 @@ class MixedDirichlet(Table, frozen=True, kw_only=True, tag_field="kind", tag="mi
             _check_labels(labels, sites, 1)
             size = len(labels) // sites
         else:
-            _check_labels(labels, 1, size)
+            _check_labels(labels, 1, 1)
+            if size > len(labels):
+                raise ValueError(
+                    f"samples_per_site is {size}, and there are {len(labels)}; give that at most"
+                )
             _check_room(len(labels) * max(sites, 0), sites, 1)
         generator = np.random.default_rng(seed)
         _, totals = np.unique(labels, return_counts=True)

@@ -75,7 +75,9 @@ class Krum(_Robust, frozen=True, kw_only=True, tag_field="kind", tag="krum"):
 
     Args:
         bad: which part of the updates may be anything, rounded up, in [0, 0.5).
-        keep: how many are averaged; 1 is Krum, more Multi-Krum.
+        keep: how many are averaged; 1 is Krum, more Multi-Krum. Never more than ``n - f``.
+
+    Of two updates nothing can be said, and the first is taken; so steps should have many more.
     """
 
     bad: Annotated[float, Meta(ge=0, lt=0.5)] = 0.3
@@ -89,7 +91,8 @@ class Krum(_Robust, frozen=True, kw_only=True, tag_field="kind", tag="krum"):
         array([1.75], dtype=float32)
         """
         count = len(updates)
-        nearest = max(1, count - math.ceil(self.bad * count - _ROUNDING) - 2)
+        bad = math.ceil(self.bad * count - _ROUNDING)
+        nearest = max(1, count - bad - 2)
         if count == 1:
             return updates[0].copy()
         squares = np.zeros((count, count))
@@ -100,7 +103,7 @@ class Krum(_Robust, frozen=True, kw_only=True, tag_field="kind", tag="krum"):
                 squares[row] += np.einsum("ij,ij->i", apart, apart)
         np.fill_diagonal(squares, np.inf)
         scores = np.sort(squares, axis=1)[:, :nearest].sum(axis=1)
-        best = sorted(np.argsort(scores, kind="stable")[: self.keep].tolist())
+        best = sorted(np.argsort(scores, kind="stable")[: min(self.keep, count - bad)].tolist())
         mean = np.mean([updates[each] for each in best], axis=0, dtype=np.float64)
         return np.asarray(mean, np.float32)
 

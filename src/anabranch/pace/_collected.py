@@ -143,7 +143,7 @@ def check_fraction(name: str, value: float) -> None:
         ValueError: it is outside (0, 1]; names it.
     """
     if not 0 < value <= 1:
-        raise ValueError(f"{name} is {value:g}, must be in (0, 1]")
+        raise ValueError(f"{name} is {value!r}, must be in (0, 1]")
 
 
 def who_computes(

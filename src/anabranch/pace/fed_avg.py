@@ -21,7 +21,7 @@ class FedAvg(Table, frozen=True, kw_only=True, tag_field="kind", tag="fedavg"):
     not its number by three times what rounds usually take ends with what it has. A step goes all
     the way to the mean of the updates; of a round that has not its number as much less far.
 
-    Draws are even: in a random order each client is drawn once before one is drawn again.
+    Draws are even: in a random order each worker is drawn once before one is drawn again.
 
     Args:
         sample: which part of the clients that wait or could is drawn for a round, in (0, 1]; one at

@@ -11,6 +11,8 @@ from anabranch._typed_toml import Positive, Seconds, Table
 from anabranch.pace._collected import Collected, check_fraction, smoothed, who_computes
 from anabranch.pace._pace import NEVER_S, Rule, Step, Workers
 
+_Groups = Annotated[int, Meta(ge=1, le=100_000)]  # each has state of its own
+
 
 class FlR2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="fl-r2sp"):
     """Clients are dealt to groups; a group is synchronous inside, and groups take turns.
@@ -52,7 +54,7 @@ class FlR2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="fl-r2sp"):
         ValueError: an argument outside its range.
     """
 
-    groups: Positive = 8
+    groups: _Groups = 8
     fraction: float = 0.75
     relaxation: Annotated[float, Meta(ge=0, le=1)] = 1.0
     smoothing: float = 0.1

@@ -351,8 +351,9 @@ class RunEnded(_Event, frozen=True, kw_only=True):
     """The last event of a run that was not killed."""
 
     error: str | None  # what went wrong, or None
-    # Why it ended on purpose before all its rounds were done, such as "target accuracy 0.9 reached
-    # after 12 rounds"; None where it did them all, or failed.
+    # Why it ended before all its rounds were done, such as "target accuracy 0.9 reached after 12
+    # rounds", or that sites were barred to the end; None where it failed, or did all of them that
+    # lost sites were not to do.
     reason: str | None = None
 
 

@@ -200,7 +200,7 @@ class RunLog:
         self.has_ended = True
         if self._console is not None:
             self._console.ended(error)
-        reason = None if error else self.scheduler.stopped
+        reason = None if error else self.scheduler.stopped or self.scheduler.why_short
         try:
             if self._started_s is None:  # the log of a run that never began must be readable too
                 self._begin(0)

@@ -287,6 +287,11 @@ class PaceBook:
         may_be_let_in = self._barred and self._unjudged and not self._closed
         return not (here or self.homeless or may_be_let_in or self._with_more_to_do(waiting))
 
+    @property
+    def barred(self) -> tuple[int, ...]:
+        """Which workers are barred, and have not made all their updates."""
+        return tuple(each for each in self._barred if self.made(each) < self._updates)
+
     def holds(self, worker: int, samples: int) -> None:
         """Take note of how many samples a worker trains on, before the run begins."""
         self._samples[worker] = samples

@@ -338,6 +338,17 @@ class Scheduler:
         """Write down what happened; where that fails, the run ends and no more is written."""
         self._run.note(*happened)
 
+    @property
+    def why_short(self) -> str | None:
+        """Why fewer updates were made than asked for, though nobody stopped the run."""
+        barred = () if self._pace is None else self._pace.book.barred
+        if not barred:
+            return None
+        return (
+            f"{len(barred)} of {self._run.overlay.size} sites were barred to the end (merge), and "
+            "did not make all their updates"
+        )
+
     def abort(self, reason: str) -> None:
         """End the run everywhere; only the first reason counts."""
         self._run.abort(reason)

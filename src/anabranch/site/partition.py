@@ -272,9 +272,9 @@ class ServerPartition:
             gradients = _mean(means, weights, means[0].copy() if mixing.asks_agreement else None)
         if mixing.asks_agreement:
             agreement = Agreement(
-                tuple(float(np.dot(each, gradients)) for each in means),
-                tuple(float(np.dot(each, each)) for each in means),
-                float(np.dot(gradients, gradients)),
+                tuple(_dot(each, gradients) for each in means),
+                tuple(_dot(each, each) for each in means),
+                _dot(gradients, gradients),
             )
         if mixing.of == "models":
             bases = [each.base for each in incoming if each.base is not None]
@@ -326,6 +326,11 @@ class ServerPartition:
         """Return the parameters of each chunk as they are now; later steps do not change them."""
         parameters = self._parameters if self._rule is None else self._parameters.copy()
         return {index: parameters[place] for index, place in self._places.items()}
+
+
+def _dot(one: Floats, other: Floats) -> float:
+    """Return a scalar product; in float32 large updates would have none, and small ones 0."""
+    return float(np.einsum("i,i->", one, other, dtype=np.float64, casting="safe"))
 
 
 def _mean(arrays: Sequence[Floats], weights: Sequence[float], into: Floats | None) -> Floats:

@@ -13,7 +13,7 @@ from anabranch.learn.profiles import load_profile
 from anabranch.learn.sampling import Shuffled
 from anabranch.merge import DataSize, Mean, OutlierFilter, Product, Robust, filter_of
 from anabranch.overlay import Overlay, OverlayError
-from anabranch.pace import Bsp, FedAvg, FlR2sp, TunedBatches
+from anabranch.pace import Asp, Bsp, FedAvg, FlR2sp, R2sp, Ssp, TunedBatches
 from anabranch.period import Every, EveryEpoch
 from anabranch.plan import ForestRoute, Plan, PlanError
 from anabranch.run.faults import FaultError, Kill, LinkFactor, Pause, script
@@ -150,6 +150,14 @@ def _check_one_by_one(scenario: Scenario) -> None:
             f'{key} looks at updates one by one, and pace.kind = "bsp" adds them up on their way; '
             'give "fedavg", whose rounds are as synchronous'
         )
+    if (filter_of(merge) is not None or isinstance(merge, Robust)) and isinstance(
+        scenario.pace, Asp | Ssp | R2sp
+    ):
+        raise ScenarioError(
+            f'merge.kind: "{tag_of(merge)}" holds the updates of a step against each other, and '
+            f'pace.kind = "{tag_of(scenario.pace)}" has one in each; give "fedavg", "fl-r2sp" or '
+            '"fedbuff"'
+        )
     if any(isinstance(route, ForestRoute) for route in scenario.routes):
         raise ScenarioError(
             f"{key} looks at updates one by one, and a forest adds them up on their way; give "
@@ -195,6 +203,16 @@ def _check_clients(scenario: Scenario) -> None:
         raise ScenarioError("clients: a forest's trees are of workers; give another route")
     pace = scenario.pace
     gives_up = isinstance(pace, FedAvg | FlR2sp) and pace.give_up_after and pace.deadline_s
+    if scenario.serve is not None and scenario.serve.mixes == "cache":
+        raise ScenarioError(
+            "serve.mixes: a cache has the last model of each worker, which stands for one client "
+            'after another here; give "updates" or "models", or leave [clients] out'
+        )
+    if getattr(scenario.pace, "grouping", "index") == "delay":
+        raise ScenarioError(
+            "pace.grouping: delays are of workers, which stand for one client after another here; "
+            'give "index", or leave [clients] out'
+        )
     if clients.vanish and not gives_up:
         raise ScenarioError(
             "clients.vanish: somebody has to give up who never returns; give pace.give_up_after "
