@@ -7,7 +7,6 @@ import pytest
 
 from anabranch.learn.optimisers import Sgd
 from anabranch.merge import Median, cosine
-from anabranch.merge.outliers import cosine
 from anabranch.plan import Chunk
 from anabranch.site.actions import Total
 from anabranch.site.arithmetic import Floats
