@@ -19,6 +19,7 @@ from anabranch.plan import (
     Plan,
     PlanError,
     Tree,
+    bound_rate_bps,
     fapt,
     limit_rate_bps,
     link_load,
@@ -260,3 +261,23 @@ def test_a_single_site_takes_any_previous_plan_of_its_own():
     plan = packed(alone, previous=packed(alone), size_bytes=1e6)
     assert [shape(tree) for tree in plan.trees] == [(0, (NO_PARENT,), (NO_PARENT,))]
     assert limit_rate_bps(alone) == steady_rate_bps(plan, alone) == math.inf
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_bound_is_no_less_than_the_limit_and_hardly_more(kind, seed):
+    whole = kind(12, seed)
+    ports = with_ports(whole, uplink_bps=[60e6] * 12, downlink_bps=[None, 40e6] * 6)
+    for overlay in (whole, ports):
+        share = bound_rate_bps(overlay) / limit_rate_bps(overlay)
+        assert 1 - 1e-6 <= share < 1.03
+
+
+@settings(deadline=None, max_examples=40)
+@given(overlays())
+def test_no_small_overlay_has_a_bound_below_its_limit(overlay):
+    assert 1 - 1e-6 <= bound_rate_bps(overlay) / limit_rate_bps(overlay) < 1.03
+
+
+def test_a_single_site_has_no_bound():
+    assert bound_rate_bps(build(1, [])) == math.inf

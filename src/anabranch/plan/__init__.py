@@ -44,7 +44,7 @@ from anabranch.plan._model import (
     deal,
     holders,
 )
-from anabranch.plan._packed import Packed, packed
+from anabranch.plan._packed import Packed, bound_rate_bps, packed
 from anabranch.plan._planner import Planner
 from anabranch.plan._predict import Prediction, predict
 from anabranch.plan._reach import (
@@ -99,6 +99,7 @@ __all__ = [
     "Tree",
     "algorithm_3",
     "balanced",
+    "bound_rate_bps",
     "children_towards",
     "cut",
     "cycle",

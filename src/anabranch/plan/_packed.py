@@ -51,6 +51,7 @@ _SHORT_FILL = 0.002  # what the least fill may take where the size of the buffer
 _STEEP = 3  # power of the load in a price: at 1, busy ports are not spared enough
 _NEAR = 0.02  # above the bound, where we stop
 _TURNS = 5  # of drawing by dual values, at the most
+_BOUND_TURNS = 20  # of the same where the bound alone is asked for
 _HELPS = 0.003  # what such a turn must save for another to be tried
 _FEWER = 0.015  # given up for fewer trees
 _STAY = 0.05  # given up for trees that are in use
@@ -152,6 +153,34 @@ def packed(
         if sharing.cost > (1 - _HELPS) * before:
             break
     return _plan(version, servers.with_fewer(sharing, used, cost))
+
+
+def bound_rate_bps(overlay: Overlay) -> float:
+    """Return a rate that no all-reduce exceeds, hardly above the limit's; bits per second.
+
+    For overlays whose limit (:func:`anabranch.plan.limit_rate_bps`) takes minutes. By duality:
+    whatever prices the links and ports have, no packing of triples is faster than what they all
+    carry for the price of the cheapest triple. Infinite on a single site.
+    """
+    if overlay.size == 1:
+        return math.inf
+    servers = _Servers(overlay, _ELEMENT_BYTES * CHUNK_ELEMENTS)
+    count = max(64, overlay.size)
+    triples = servers.drawn_by_load(count, 0.0)
+    bound = servers.least_z
+    for _ in range(_BOUND_TURNS):
+        sharing = servers.share_out(triples, _no_cost)
+        if sharing.cost <= (1 + _NEAR) * bound:
+            break
+        least, drawn = servers.drawn_by_price(sharing.prices, 0.0)
+        bound = max(bound, least / servers.worth(sharing.prices))
+        # All are kept, with a share or not: where many shares are best, prices would go in circles.
+        triples += drawn
+    return servers.unit_bps / bound
+
+
+def _no_cost(triple: _Triple) -> float:
+    return 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +304,8 @@ class _Servers:
                 # The ways of both directions together should cost z.
                 total = np.delete(price[way, np.arange(self._n)], root).sum()
                 weight = second * total / (self.least_z / 2)
-                way = lighten(way, price, hop_s, root, weight)
+                if second:
+                    way = lighten(way, price, hop_s, root, weight)
                 source, target = self._hops(root, way, way)[0 if up else 1]
                 np.add.at(load, self._crossed(source, target), 1.0)
                 ways.append(way)
@@ -297,10 +327,14 @@ class _Servers:
                 price, hop_s = self._facing(up, prices)
                 way = cheapest_way(price, root)
                 bound += float(np.delete(price[way, np.arange(self._n)], root).sum())
-                ways.append(lighten(way, price, hop_s, root, second))
+                ways.append(lighten(way, price, hop_s, root, second) if second else way)
             least = min(least, bound)
             found.append(self._triple(root, ways[0], ways[1]))
         return least, found
+
+    def worth(self, prices: _Floats) -> float:
+        """Return prices times rates: 1 but for rounding, where they are a sharing's."""
+        return float(prices[self._limited] @ self._rates[self._limited])
 
     def _facing(self, up: bool, prices: _Floats) -> tuple[_Floats, _Floats]:
         """Return prices and times of the hops from parent (row) to child, its ports' included."""
