@@ -53,6 +53,17 @@ def test_help_lists_the_commands() -> None:
         assert part in done.stdout
 
 
+def test_what_a_graph_file_lacks_is_told_in_options() -> None:
+    cities = "examples/overlays/six-cities.gml"
+    done = anabranch("plan", cities)
+    assert done.returncode != 0
+    assert "Lisbon->Madrid has no LinkSpeedRaw; give the rate" in done.stderr
+    assert "--rate 155e6" in done.stderr
+    done = anabranch("plan", cities, "--rate", "20e6..155e6", "--seed", "3")
+    assert done.returncode == 0, done.stderr
+    assert "six-cities: 6 sites, 18 directed links" in done.stdout
+
+
 def test_plan_draws_trees_and_says_how_near_the_limit_they_are(tmp_path: Path) -> None:
     page, saved = tmp_path / "plan.html", tmp_path / "plan.json"
     options = ("--roots", "2", "--html", str(page), "--save", str(saved))

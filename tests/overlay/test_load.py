@@ -49,10 +49,12 @@ def test_what_cannot_be_found_is_named_with_the_nearest_that_can(source, complai
         load(source)
 
 
-@pytest.mark.parametrize("choice", [{"rate": 1e6}, {"default_latency_s": 0.01}])
+@pytest.mark.parametrize(
+    "choice", [{"rate": 1e6}, {"default_latency_s": 0.01}, {"largest_part": True}]
+)
 @pytest.mark.parametrize("source", ["internet2-9", "any.toml"])
 def test_a_graph_file_argument_for_anything_else_is_refused(source, choice):
-    with pytest.raises(OverlayError, match="states its own rates and latencies; leave rate"):
+    with pytest.raises(OverlayError, match="states its own rates and latencies; what fills"):
         load(source, **choice)
 
 

@@ -14,10 +14,15 @@ from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch._typed_toml import listed, nearest, tag_of
 from anabranch.cli._app import app, console
-from anabranch.overlay import Overlay, UniformRates
+from anabranch.overlay import GraphLacks, Overlay, OverlayError, UniformRates
 from anabranch.plan import PLANNERS, AnyPlanner, Fapt, ForestRoute, FromFile, Plan, Prediction
 from anabranch.record import units
 
+_ADVICE = {
+    "rate": "give the rate of such edges, bit/s: --rate 155e6, or drawn: --rate 20e6..155e6",
+    "latency": "give the latency of such edges, seconds: --default-latency-s 0.03",
+    "part": "add edges, or keep only that part: --largest-part",
+}
 _ALEXNET_MB = 244.403
 _MOST_SITES_FOR_LIMIT = 60  # beyond, it takes minutes: a bound that is hardly above it
 ROUTES = {tag_of(planner): planner for planner in PLANNERS if not issubclass(planner, FromFile)}
@@ -46,6 +51,9 @@ def plan(
     default_latency_s: Annotated[
         float | None, typer.Option(help="For graph files without positions: seconds one way.")
     ] = None,
+    largest_part: Annotated[
+        bool, typer.Option("--largest-part", help="Of a graph in several parts, keep the largest.")
+    ] = False,
     html: Annotated[Path | None, typer.Option(help="Also draw the plans into this page.")] = None,
     route: Annotated[
         str | None,
@@ -60,7 +68,15 @@ def plan(
     ] = None,
 ) -> None:
     """Plan trees for an overlay: draw them, predict the round, and compare with the limit."""
-    network = overlays.load(overlay, _rate(rate, seed), default_latency_s=default_latency_s)
+    try:
+        network = overlays.load(
+            overlay,
+            _rate(rate, seed),
+            default_latency_s=default_latency_s,
+            largest_part=largest_part,
+        )
+    except GraphLacks as lacks:
+        raise OverlayError(f"{lacks.said}; {_ADVICE[lacks.what]}") from None
     route = route or ("packed" if roots is None else "fapt")
     if route not in ROUTES:
         near = nearest(route, ROUTES) or f"give one of {listed(ROUTES)}"

@@ -5,12 +5,13 @@ from anabranch.overlay._generate import random_complete, random_geographic, rand
 from anabranch.overlay._graph_files import read_graph
 from anabranch.overlay._latency import Latency
 from anabranch.overlay._load import load
-from anabranch.overlay._model import Link, Overlay, OverlayError, Site, Trace
+from anabranch.overlay._model import GraphLacks, Link, Overlay, OverlayError, Site, Trace
 from anabranch.overlay._rates import UniformRates, redraw
 from anabranch.overlay._toml import dumps, loads
 
 __all__ = [
     "BUILT_IN",
+    "GraphLacks",
     "Latency",
     "Link",
     "Overlay",

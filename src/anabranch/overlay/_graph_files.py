@@ -17,7 +17,7 @@ from typing import Any
 from xml.etree.ElementTree import ParseError
 
 from anabranch.overlay._geography import fibre_latency_s
-from anabranch.overlay._model import Link, Overlay, OverlayError, Site
+from anabranch.overlay._model import GraphLacks, Link, Overlay, OverlayError, Site
 from anabranch.overlay._rates import UniformRates
 
 GRAPH_SUFFIXES = (".gml", ".graphml")
@@ -90,6 +90,8 @@ def read_graph(
             for (source, target), (rate_bps, latency_s) in merged.items()
         )
         return Overlay(path.stem, tuple(sites.values()), links)
+    except GraphLacks as lacks:
+        raise lacks.within(str(path)) from None
     except OverlayError as error:
         raise OverlayError(f"{path}: {error}") from None
 
@@ -135,9 +137,11 @@ class _Reading:
         )
         lacks = self.capacity or "rate: capacity=None leaves the file's unread"
         also = f", or say which key holds it: capacity={numbers[0]!r}" if numbers else ""
-        raise OverlayError(
-            f"{edge} has no {lacks}; give read_graph the rate of such edges: rate=155e6 (bit/s) or "
-            f"rate=UniformRates(20e6, 155e6, seed=0){also}"
+        raise GraphLacks(
+            f"{edge} has no {lacks}",
+            "rate",
+            "give read_graph the rate of such edges: rate=155e6 (bit/s) or "
+            f"rate=UniformRates(20e6, 155e6, seed=0){also}",
         )
 
     def latency_s(self, edge: _Edge) -> float:
@@ -149,9 +153,10 @@ class _Reading:
         if latency_s is None:
             unplaced = [s.name for s in (edge.source, edge.target) if s.latitude_deg is None]
             why = f" and {unplaced[0]} no position" if self.geographic and unplaced else ""
-            raise OverlayError(
-                f"{edge} has no latency_s{why}; give the latency of such edges in seconds: "
-                "default_latency_s=0.03"
+            raise GraphLacks(
+                f"{edge} has no latency_s{why}",
+                "latency",
+                "give the latency of such edges in seconds: default_latency_s=0.03",
             )
         return latency_s
 
@@ -190,11 +195,12 @@ def _keep_one_part(graph: Any, largest: bool) -> None:
     parts: list[set[Any]] = sorted(find(graph), key=len, reverse=True)
     outside = [node for node in graph if node not in parts[0]]
     if outside and not largest:
-        raise OverlayError(
+        raise GraphLacks(
             f"the graph is in {len(parts)} parts that do not reach each other: node {outside[0]} "
             f"({graph.nodes[outside[0]].get('label', '')}) is outside the largest one, of "
-            f"{len(parts[0])} nodes; add edges, or keep only that part: "
-            "read_graph(..., largest_part=True)"
+            f"{len(parts[0])} nodes",
+            "part",
+            "add edges, or keep only that part: largest_part=True",
         )
     graph.remove_nodes_from(outside)
 

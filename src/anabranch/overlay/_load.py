@@ -17,6 +17,7 @@ def load(
     rate: float | UniformRates | None = None,
     *,
     default_latency_s: float | None = None,
+    largest_part: bool = False,
     unknown_rate_bps: float | None = None,
 ) -> Overlay:
     """Return the overlay that a built-in name or a file holds.
@@ -27,9 +28,11 @@ def load(
         rate: for graph files: the rate of edges that have no capacity, a constant in bit/s or a
             rule. `read_graph` has more choices.
         default_latency_s: for graph files: the one-way delay of edges whose ends have no position.
+        largest_part: for graph files: keep the largest part alone of a graph in several.
         unknown_rate_bps: for ``.toml`` files: of links that have no rate; None where each must.
 
     Raises:
+        GraphLacks: a graph file does not say what these arguments would.
         OverlayError: an unknown name or suffix, a missing file, a file that does not hold an
             overlay, or a graph-file argument for something else.
 
@@ -40,11 +43,13 @@ def load(
     suffix = path.suffix.lower()
     if suffix in GRAPH_SUFFIXES:
         _check_exists(path)
-        return read_graph(path, rate=rate, default_latency_s=default_latency_s)
-    if rate is not None or default_latency_s is not None:
+        return read_graph(
+            path, rate=rate, default_latency_s=default_latency_s, largest_part=largest_part
+        )
+    if rate is not None or default_latency_s is not None or largest_part:
         raise OverlayError(
-            f"{source} states its own rates and latencies; leave rate and default_latency_s out, "
-            f"they are for files that end in {' or '.join(GRAPH_SUFFIXES)}"
+            f"{source} states its own rates and latencies; what fills in a rate, a latency or a "
+            f"part is for files that end in {' or '.join(GRAPH_SUFFIXES)}: leave it out"
         )
     if str(source) in BUILT_IN:
         return BUILT_IN[str(source)]()

@@ -22,6 +22,29 @@ class OverlayError(ValueError):
     """An overlay that cannot be used: the message names the file, key or link, and the fix."""
 
 
+class GraphLacks(OverlayError):
+    """A graph file does not say what an overlay needs, and nobody else did.
+
+    Args:
+        said: what is missing, and where.
+        what: ``rate``, ``latency`` or ``part``.
+        advice: what to do, in the words of :func:`anabranch.overlay.read_graph`.
+
+    Attributes:
+        said, what: see above.
+    """
+
+    def __init__(self, said: str, what: str, advice: str) -> None:
+        super().__init__(f"{said}; {advice}")
+        self.said = said
+        self.what = what
+        self._advice = advice
+
+    def within(self, where: str) -> GraphLacks:
+        """Return the same, of a file."""
+        return GraphLacks(f"{where}: {self.said}", self.what, self._advice)
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
     """A participant: a data centre, cluster or client.

@@ -22,6 +22,7 @@ from anabranch.run.scenario._load import load, loads
 from anabranch.run.scenario._model import (
     Adaptive,
     ByShare,
+    Graph,
     Scenario,
     Serve,
     Simulation,
@@ -35,6 +36,7 @@ from anabranch.run.scenario._model import (
 __all__ = [
     "Adaptive",
     "ByShare",
+    "Graph",
     "Scenario",
     "ScenarioError",
     "Serve",

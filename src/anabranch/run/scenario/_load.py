@@ -8,11 +8,17 @@ import msgspec
 
 from anabranch import overlay as overlays
 from anabranch._typed_toml import TomlError, decode_toml
-from anabranch.overlay import Overlay
+from anabranch.overlay import GraphLacks, Overlay, OverlayError, UniformRates
 from anabranch.plan import AnyPlanner, FromFile
 from anabranch.run.scenario._checks import ScenarioError, check, check_keys
-from anabranch.run.scenario._model import Scenario
+from anabranch.run.scenario._model import Graph, Scenario
 from anabranch.run.scenario.tasks import Own
+
+_ADVICE = {
+    "rate": "give the rate of such edges, bit/s: graph.rate_bps = 155e6, or [20e6, 155e6] to draw",
+    "latency": "give the latency of such edges, seconds: graph.default_latency_s = 0.03",
+    "part": "add edges, or keep only that part: graph.largest_part = true",
+}
 
 
 def load(path: Path) -> tuple[Scenario, Overlay]:
@@ -28,12 +34,35 @@ def load(path: Path) -> tuple[Scenario, Overlay]:
         raise ScenarioError(f"cannot read {path}: {error}") from None
     scenario = _from_folder(loads(text, str(path)), path.parent)
     source = Path(path.parent, scenario.overlay)
-    overlay = overlays.load(source if source.is_file() else scenario.overlay)
     try:
+        overlay = _overlay(scenario, source if source.is_file() else scenario.overlay)
         check(scenario, overlay)
     except ScenarioError as error:
         raise ScenarioError(f"{path}: {error}") from None
     return scenario, overlay
+
+
+def _overlay(scenario: Scenario, source: Path | str) -> Overlay:
+    graph = scenario.graph or Graph()
+    try:
+        rate: float | UniformRates | None
+        if isinstance(graph.rate_bps, tuple):
+            low_bps, high_bps = graph.rate_bps
+            rate = UniformRates(low_bps, high_bps, scenario.seed)
+        else:
+            rate = graph.rate_bps
+        return overlays.load(
+            source,
+            rate,
+            default_latency_s=graph.default_latency_s,
+            largest_part=graph.largest_part,
+        )
+    except GraphLacks as lacks:
+        raise ScenarioError(f"overlay: {lacks.said}; {_ADVICE[lacks.what]}") from None
+    except OverlayError as error:
+        if scenario.graph is None:
+            raise
+        raise ScenarioError(f"graph: {error}") from None
 
 
 def _from_folder(scenario: Scenario, folder: Path) -> Scenario:

@@ -89,12 +89,34 @@ class Simulation(Table, frozen=True, kw_only=True):
     control_latency_s: Annotated[float, Meta(ge=0, le=LONGEST_S)] = 0.0
 
 
+_Rate = Annotated[float, Meta(gt=0, le=1e15)]
+# Not tuple[_Rate, _Rate]: beside a number, msgspec 0.22 writes over memory that is not its own.
+_Bounds = Annotated[tuple[_Rate, ...], Meta(min_length=2, max_length=2)]
+
+
+class Graph(Table, frozen=True, kw_only=True):
+    """What a GML or GraphML file does not say of an overlay; see `anabranch.overlay.read_graph`.
+
+    Args:
+        rate_bps: of edges without a capacity, bit/s; or two bounds, between which each direction's
+            is drawn with the scenario's seed.
+        default_latency_s: of edges that state none and whose ends have no position, seconds.
+        largest_part: of a graph in several parts, whether the largest is kept and the others are
+            dropped.
+    """
+
+    rate_bps: _Rate | _Bounds | None = None
+    default_latency_s: Annotated[float, Meta(ge=0, le=LONGEST_S)] | None = None
+    largest_part: bool = False
+
+
 class Scenario(Table, frozen=True, kw_only=True):
     """What to run, once for each route. The six questions are route to sampling.
 
     Args:
         label: for titles; each plan's own label if empty.
         overlay: a built-in overlay's name, or the path of a file, from the scenario's folder.
+        graph: what is to be added to a GML or GraphML file; None for others.
         route: where aggregates travel, packed trees if not given; of a list, each is a run of its
             own.
         pace: when a participant may proceed.
@@ -145,6 +167,7 @@ class Scenario(Table, frozen=True, kw_only=True):
 
     label: str = ""
     overlay: str
+    graph: Graph | None = None
     route: AnyPlanner | tuple[AnyPlanner, ...] = Packed()
     pace: AnyPace = Bsp()
     period: AnyPeriod = EveryStep()
