@@ -90,6 +90,27 @@ def test_residuals_move_with_their_parameters_to_other_buckets() -> None:
     assert not residuals.of([a, b, c]).requires_grad
 
 
+def test_residuals_are_saved_by_name_and_go_on_in_any_buckets() -> None:
+    first, again = (nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)) for _ in range(2))
+    a, b, c, d = first.parameters()
+    residuals, others = Residuals(), Residuals()
+    residuals.of([d, c, b])[:] = torch.arange(7.0)
+    state = residuals.state_dict(first)
+    assert {name: tuple(each.shape) for name, each in state.items()} == {
+        "0.bias": (3,),
+        "1.weight": (1, 3),
+        "1.bias": (1,),
+    }
+    residuals.of([d, c, b])[:] = -1.0  # what was saved stays
+    others.of(list(again.parameters()))[:] = 5.0
+    others.load_state_dict(again, state)
+    a, b, c, d = again.parameters()
+    assert others.of([a]).tolist() == [0.0] * 6
+    assert others.of([b, c, d]).tolist() == [4.0, 5.0, 6.0, 1.0, 2.0, 3.0, 0.0]
+    with pytest.raises(ValueError, match="residual of '1.weight' with shape"):
+        others.load_state_dict(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2)), state)
+
+
 def test_states_say_what_cannot_be() -> None:
     with pytest.raises(ValueError, match="no process group of the backend anabranch"):
         Mean()

@@ -10,12 +10,13 @@ What is computed is in functions of plain tensors; exchanges are begun in the or
 """
 
 # Annotations are values here: DDP compares a hook's with types.
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal, Protocol
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.futures import Future
 
 from anabranch.interop._works import Begun, Work
@@ -115,7 +116,7 @@ class Int8:
     has an infinity or NaN at any site becomes NaN at all, and leaves residuals as they were.
 
     Each bucket waits for the first exchange, one round trip, before its second begins. Residuals
-    take a float32 for each parameter, and are in no checkpoint.
+    take a float32 for each parameter; a checkpoint of this rank holds ``residuals.state_dict``.
 
     Args:
         group: a process group of the backend anabranch; the default one if not given.
@@ -123,6 +124,9 @@ class Int8:
 
     Raises:
         ValueError: there are so many sites that fewer than 3 steps are left (more than 42).
+
+    Attributes:
+        residuals: of this rank.
     """
 
     def __init__(self, group: Any = None, block_elements: int = 4096) -> None:
@@ -131,13 +135,13 @@ class Int8:
         self._group = backend_of(group)
         self._levels = levels(self._group.size())
         self._block = block_elements
-        self._residuals = Residuals()
+        self.residuals = Residuals()
 
     def start(self, bucket: Any) -> Any:
         """See :class:`State`."""
         group, sites = self._group.group, self._group.size()
         buffer = bucket.buffer()
-        residual = self._residuals.of(bucket.parameters())
+        residual = self.residuals.of(bucket.parameters())
         values = buffer.float() + residual
         largest = largest_by_block(values, self._block)
 
@@ -169,11 +173,15 @@ class TopK:
     has an infinity or NaN, its residual stays as it was.
 
     Each site receives all others' elements: ``8 * share * sites`` bytes an element of the model.
-    Residuals take a float32 for each parameter, and are in no checkpoint.
+    Residuals take a float32 for each parameter; a checkpoint of this rank holds
+    ``residuals.state_dict``.
 
     Args:
         group: a process group of the backend anabranch; the default one if not given.
         share: of each bucket's elements, in (0, 1]; one element at least is sent.
+
+    Attributes:
+        residuals: of this rank.
     """
 
     def __init__(self, group: Any = None, share: float = 0.01) -> None:
@@ -181,13 +189,13 @@ class TopK:
             raise ValueError(f"share is {share!r}, must be in (0, 1]")
         self._group = backend_of(group)
         self._share = share
-        self._residuals = Residuals()
+        self.residuals = Residuals()
 
     def start(self, bucket: Any) -> Any:
         """See :class:`State`."""
         group, names, rank = self._group.group, self._group.met.names, self._group.rank()
         buffer = bucket.buffer()
-        residual = self._residuals.of(bucket.parameters())
+        residual = self.residuals.of(bucket.parameters())
         values = buffer.float() + residual
         mine = selected(values, max(1, round(self._share * len(values))))
         if bool(values.isfinite().all()):  # else the next step would bring it again
@@ -269,6 +277,43 @@ class Residuals:
             self._by_bucket = {old: flat for old, flat in others if not {*old} & {*key}}
             self._by_bucket[key] = found
         return found
+
+    def state_dict(self, model: nn.Module) -> dict[str, torch.Tensor]:
+        """Return the residuals by their parameters' names; each rank has its own.
+
+        Args:
+            model: whose gradients these are: ``ddp.module``.
+        """
+        return {
+            name: self._by_parameter[id(each)].view_as(each).clone()
+            for name, each in model.named_parameters()
+            if id(each) in self._by_parameter
+        }
+
+    def load_state_dict(self, model: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
+        """Go on from the residuals that ``state_dict`` returned, of this rank.
+
+        Args:
+            model: see there; its parameters that the state lacks have no residual.
+            state: see there.
+
+        Raises:
+            ValueError: it names a parameter that the model has not got, or has of another shape;
+                nothing has changed.
+        """
+        shapes = {name: each.shape for name, each in model.named_parameters()}
+        for name, each in state.items():
+            if shapes.get(name) != each.shape:
+                raise ValueError(
+                    f"a residual of {name!r} with shape {tuple(each.shape)}, which is no parameter "
+                    "of this model; load the state of the same model"
+                )
+        self._by_bucket.clear()
+        self._by_parameter = {
+            id(each): state[name].detach().to(each.device, torch.float32).flatten().clone()
+            for name, each in model.named_parameters()
+            if name in state
+        }
 
 
 def levels(sites: int) -> int:
