@@ -107,7 +107,7 @@ def test_residuals_are_saved_by_name_and_go_on_in_any_buckets() -> None:
     a, b, c, d = again.parameters()
     assert others.of([a]).tolist() == [0.0] * 6
     assert others.of([b, c, d]).tolist() == [4.0, 5.0, 6.0, 1.0, 2.0, 3.0, 0.0]
-    with pytest.raises(ValueError, match="residual of '1.weight' with shape"):
+    with pytest.raises(ValueError, match="residual of"):
         others.load_state_dict(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2)), state)
 
 
