@@ -8,13 +8,16 @@ import pytest
 from hypothesis import given, settings
 from scipy.optimize import linprog
 
-from anabranch.overlay import Overlay, internet2_9
+from anabranch.overlay import Link, Overlay, Site, internet2_9
 from anabranch.plan import (
     NO_PARENT,
     balanced,
     fapt,
+    least_latency_s,
     limit_rate_bps,
     limit_s,
+    packed,
+    predict,
     share_of_limit,
     spanning,
     star,
@@ -189,3 +192,24 @@ def test_the_limit_of_a_larger_sparse_overlay_is_its_worst_placed_site():
     goodput = overlay.goodput_matrix_bps()
     worst = min(goodput.sum(axis=0).min(), goodput.sum(axis=1).min())
     assert limit_rate_bps(overlay) == pytest.approx(worst, rel=1e-6)
+
+
+def test_a_small_buffer_is_bound_by_latency():
+    hops = ((0, 1, 0.1), (1, 2, 0.3))
+    links = [Link(*way, 1e9, s) for a, b, s in hops for way in ((a, b), (b, a))]
+    line = Overlay("line", (Site("a"), Site("b"), Site("c")), tuple(links))
+    assert least_latency_s(line) == pytest.approx(0.6)  # at b; at the ends it is 0.8
+    assert limit_s(line, 1) == pytest.approx(0.6)
+    assert limit_s(line, 1e9) == pytest.approx(8e9 / limit_rate_bps(line))
+
+
+def test_links_without_latency_are_links():
+    assert least_latency_s(complete(4, 1e6)) == pytest.approx(0.0, abs=1e-300)
+
+
+@settings(deadline=None, max_examples=30)
+@given(overlays())
+def test_no_prediction_is_below_the_limit(overlay):
+    for size_bytes in (1e3, 1e6, 1e9):
+        took_s = predict(packed(overlay), overlay, size_bytes, chunk_bytes=1e5).contention_s
+        assert took_s >= (1 - 1e-6) * limit_s(overlay, size_bytes)

@@ -31,7 +31,7 @@ from anabranch.plan._forest_route import (
     with_kept_groups,
 )
 from anabranch.plan._leaves import with_leaves
-from anabranch.plan._limit import limit_rate_bps, limit_s, share_of_limit
+from anabranch.plan._limit import least_latency_s, limit_rate_bps, limit_s, share_of_limit
 from anabranch.plan._load import Port, link_load, port_bps, port_load, steady_rate_bps
 from anabranch.plan._model import (
     ABSENT,
@@ -113,6 +113,7 @@ __all__ = [
     "holders",
     "in_between",
     "interleave",
+    "least_latency_s",
     "limit_rate_bps",
     "limit_s",
     "link_load",

@@ -64,7 +64,8 @@ _FLOW_UNITS = 2**30  # x in scipy's integer flows: as fine as int32 allows
 def limit_rate_bps(overlay: Overlay) -> float:
     """Return the highest rate of all-reduce, buffer bits per second; infinite on a single site.
 
-    Traced links count at their rate of time 0, see :meth:`Overlay.at`; latency plays no part.
+    Traced links count at their rate of time 0, see :meth:`Overlay.at`; latency plays no part
+    (:func:`least_latency_s` has it).
     """
     if overlay.size == 1:
         return float("inf")
@@ -86,8 +87,31 @@ def limit_rate_bps(overlay: Overlay) -> float:
 
 
 def limit_s(overlay: Overlay, size_bytes: float) -> float:
-    """Return the seconds that an all-reduce of ``size_bytes`` takes at the limit's rate."""
-    return 8 * size_bytes / limit_rate_bps(overlay)
+    """Return the seconds that no all-reduce of ``size_bytes`` is faster than.
+
+    That is what it takes at the limit's rate or, where that is more, what one bit takes.
+    """
+    return max(8 * size_bytes / limit_rate_bps(overlay), least_latency_s(overlay))
+
+
+def least_latency_s(overlay: Overlay) -> float:
+    """Return the seconds that an all-reduce of a single bit takes at least.
+
+    It is added up at some site, which all others reach and which reaches all: the least, over these
+    sites, of the latency from the farthest and to the farthest. Latencies are those of the start.
+
+    The two bounds are not added up: while bits that go up one way are under way, the links carry
+    others that come down, so a round may take less than both together.
+    """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import dijkstra
+
+    links = list(overlay)
+    ends = [each.source for each in links], [each.target for each in links]
+    # Sparse, since in a dense table a latency of 0 would be no link.
+    table = csr_array(([each.latency_s for each in links], ends), shape=(overlay.size,) * 2)
+    apart_s = dijkstra(table)
+    return float((apart_s.max(axis=0) + apart_s.max(axis=1)).min())
 
 
 def share_of_limit(plan: Plan, overlay: Overlay) -> float:

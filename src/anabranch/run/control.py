@@ -213,7 +213,7 @@ class RunLog:
 def _limit_s(overlay: Overlay, size_bytes: int) -> float | None:
     if overlay.size > _MOST_SITES_FOR_LIMIT:
         return None
-    return 8 * size_bytes / plans.limit_rate_bps(overlay)
+    return plans.limit_s(overlay, size_bytes)
 
 
 def versions() -> dict[str, str]:
