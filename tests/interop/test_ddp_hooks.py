@@ -182,7 +182,7 @@ def _trained(state: Any, call: Callable[..., Any], before: Callable[[int], None]
 
 
 def _left(state: Any, parameters: list[torch.Tensor]) -> torch.Tensor:
-    return torch.cat([state._residuals.of([each]) for each in parameters])
+    return torch.cat([state.residuals.of([each]) for each in parameters])
 
 
 def _two_steps() -> tuple[torch.Tensor, torch.Tensor]:
@@ -200,7 +200,7 @@ def _two_steps() -> tuple[torch.Tensor, torch.Tensor]:
         assert weights.grad is not None
         found.append(weights.grad.clone())
         weights.grad = None
-    return torch.stack(found), state._residuals.of([weights])
+    return torch.stack(found), state.residuals.of([weights])
 
 
 def _given(step: int, rank: int) -> torch.Tensor:
