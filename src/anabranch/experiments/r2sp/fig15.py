@@ -5,8 +5,8 @@ An experiment for each of the paper's three models, for as long as two cores can
 local steps at a larger rate, of two models fewer clients, and ResNet20 on small pictures.
 
 Each client draws its own samples, beside the others, as the paper has it ("independently"). Dealt
-in disjoint parts instead, CIFAR-10 gives each of 128 clients so few that after two rounds every
-update points elsewhere: cosines of 0.3 with the mean, whether outlier or not.
+in disjoint parts instead, CIFAR-10 gives each of 128 clients so few that after some rounds every
+update points elsewhere, outliers' or not.
 """
 
 from __future__ import annotations
