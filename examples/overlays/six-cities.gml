@@ -1,5 +1,5 @@
 # Six cities and the lines between them: a graph with positions, which give latencies, and without
-# capacities, which whoever reads it gives.
+# capacities, which the command's --rate or a scenario's [graph] gives.
 #
 #     anabranch plan examples/overlays/six-cities.gml --rate 20e6..155e6
 graph [

@@ -300,7 +300,7 @@ def test_a_run_is_not_over_before_the_verdict_that_lets_somebody_in_again() -> N
     for number in (1, 2, 3):
         run.tell("asked", 1, number)
         run.tell("came", 9, 1, number)
-    assert not run.book.is_over  # nobody computes, but updates are to be judged
+    assert not run.book.is_over  # no worker computes, but updates are to be judged
     for number in (1, 2, 3):
         run.tell("judged", 1, number, 1.0)
     assert run.went[-1] == (0, 3)

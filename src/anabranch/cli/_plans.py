@@ -91,8 +91,8 @@ def plan(
     chosen = by_kind[route]
     size_bytes = size_mb * 1e6
     is_exact = network.size <= _MOST_SITES_FOR_LIMIT
-    limit_bps = (plans.limit_rate_bps if is_exact else plans.bound_rate_bps)(network)
-    limit_s = max(8 * size_bytes / limit_bps, plans.least_latency_s(network))
+    bound_bps = None if is_exact else plans.bound_rate_bps(network)
+    limit_s = plans.limit_s(network, size_bytes, bound_bps)
     console.print(
         f"{network.name}: {network.size} sites, {len(network.links)} directed links; "
         f"{units.size(size_bytes)} in chunks of {units.size(4 * chunk_elements)}"

@@ -23,7 +23,7 @@ class OverlayError(ValueError):
 
 
 class GraphLacks(OverlayError):
-    """A graph file does not say what an overlay needs, and nobody else did.
+    """A graph file does not say what an overlay needs, and no argument does.
 
     Args:
         said: what is missing, and where.

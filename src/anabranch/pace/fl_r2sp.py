@@ -133,7 +133,7 @@ class _Rule:
         self._passed.discard(worker)
         self._ahead.discard(worker)
         gone = self._rounds[group].remove(worker)
-        self._is_enough(group, now_s)  # as nobody is left to wait for, or no longer
+        self._is_enough(group, now_s)  # as no client is left to wait for, or it no longer is
         discarded = (Step(discard=gone),) if gone else ()
         return (*discarded, *self.look(now_s))
 

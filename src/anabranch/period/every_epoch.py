@@ -11,9 +11,9 @@ from anabranch.period._period import Rule
 class EveryEpoch(Table, frozen=True, kw_only=True, tag_field="kind", tag="every-epoch"):
     """Send an update after so many passes over one's own samples (McMahan et al., 2017, E).
 
-    Sites with more samples make more local steps; so only where the model is served, and nobody
-    waits for as many steps of all. Where batches do not go into the samples evenly, the last one
-    is a whole one too.
+    Sites with more samples make more local steps; so only where the model is served, and no site
+    waits for as many steps of all others. Where batches do not go into the samples evenly, the
+    last one is a whole one too.
 
     Args:
         epochs: how many passes.

@@ -86,12 +86,18 @@ def limit_rate_bps(overlay: Overlay) -> float:
     return program.rate(bound) * program.unit_bps
 
 
-def limit_s(overlay: Overlay, size_bytes: float) -> float:
+def limit_s(overlay: Overlay, size_bytes: float, rate_bps: float | None = None) -> float:
     """Return the seconds that no all-reduce of ``size_bytes`` is faster than.
 
     That is what it takes at the limit's rate or, where that is more, what one bit takes.
+
+    Args:
+        overlay, size_bytes: see above.
+        rate_bps: a bound of the limit's rate, where that takes too long; None for the limit's.
     """
-    return max(8 * size_bytes / limit_rate_bps(overlay), least_latency_s(overlay))
+    if rate_bps is None:
+        rate_bps = limit_rate_bps(overlay)
+    return max(8 * size_bytes / rate_bps, least_latency_s(overlay))
 
 
 def least_latency_s(overlay: Overlay) -> float:

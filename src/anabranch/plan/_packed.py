@@ -301,10 +301,10 @@ class _Servers:
             for up in (False, True):
                 price, hop_s = self._facing(up, ((load + 0.5) / self._rates) ** _STEEP)
                 way = cheapest_way(price, root)
-                # The ways of both directions together should cost z.
-                total = np.delete(price[way, np.arange(self._n)], root).sum()
-                weight = second * total / (self.least_z / 2)
                 if second:
+                    # The ways of both directions together should cost z.
+                    total = np.delete(price[way, np.arange(self._n)], root).sum()
+                    weight = second * total / (self.least_z / 2)
                     way = lighten(way, price, hop_s, root, weight)
                 source, target = self._hops(root, way, way)[0 if up else 1]
                 np.add.at(load, self._crossed(source, target), 1.0)

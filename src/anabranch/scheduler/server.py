@@ -340,7 +340,7 @@ class Scheduler:
 
     @property
     def why_short(self) -> str | None:
-        """Why fewer updates were made than asked for, though nobody stopped the run."""
+        """Why workers made fewer updates than they were to, though the run was not stopped."""
         barred = () if self._pace is None else self._pace.book.barred
         if not barred:
             return None
