@@ -23,7 +23,7 @@ def test_every_tree_is_one_entry_of_the_legend(overlay: Overlay, packed: Plan) -
 def arrows(figure, name: str, dash: str) -> int:
     """Return how many links a tree is drawn on, one way."""
     return sum(
-        list(trace.x).count(None)
+        np.isnan(trace.x).sum()
         for trace in figure.data
         if trace.name == name and trace.line.dash == dash
     )
@@ -49,7 +49,7 @@ def test_the_busiest_link_stands_out(overlay: Overlay, star: Plan) -> None:
         for trace in _plan_figure.trees(overlay, star).data
         if trace.mode == "lines" and trace.line.width == 22
     ]
-    assert list(widest.x).count(None) == 1  # Lima to Oslo, at half the others' rate
+    assert np.isnan(widest.x).sum() == 1  # Lima to Oslo, at half the others' rate
 
 
 def test_rates_are_written_once_where_both_ways_have_the_same(overlay: Overlay, star: Plan) -> None:

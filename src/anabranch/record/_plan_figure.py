@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -17,6 +18,7 @@ from anabranch.record._layout import Points, site_positions
 from anabranch.record._style import COLOURS, GREY, dots, finish, link_name, site_name
 
 Pair = tuple[int, int]
+Words = dict[str, object]
 
 _BAND = 0.036  # the strip beside a link's centre line where its traffic is drawn, data units
 _LABELLED_LINKS = 48  # rates of more would overlap
@@ -39,8 +41,8 @@ def trees(overlay: Overlay, plan: Plan) -> go.Figure:
     figure = go.Figure()
     _draw_links(figure, overlay, plan, points)
     _draw_trees(figure, overlay, plan, points)
-    _label_rates(figure, overlay, points)
-    _draw_sites(figure, overlay, plan, points)
+    # All at once: plotly copies the annotations that there are when one is added.
+    annotations = [*_rates(overlay, points), *_draw_sites(figure, overlay, plan, points)]
     low, high = points.min(axis=0) - 0.07, points.max(axis=0) + 0.1
     width, tall = high - low
     legend_rows = -(-len(plan.trees) // 4)
@@ -48,37 +50,39 @@ def trees(overlay: Overlay, plan: Plan) -> go.Figure:
     figure.update_xaxes(visible=False, range=[float(low[0]), float(high[0])])
     figure.update_yaxes(visible=False, range=[float(low[1]), float(high[1])], scaleanchor="x")
     figure.update_layout(
+        annotations=annotations,
         legend={"itemsizing": "constant", "y": 0, "yanchor": "top"},
         margin={"l": 4, "r": 4, "t": 30, "b": 8},
     )
     return figure
 
 
-def _strip(points: Points, pair: Pair, place: float) -> tuple[Points, Points]:
-    """Return the ends of a line along a link, at a place in [0, 1] across its strip."""
-    start, stop = points[pair[0]], points[pair[1]]
-    along = (stop - start) / max(float(np.hypot(*(stop - start))), 1e-9)
-    right = np.array([along[1], -along[0]]) * _BAND * place
+def _strips(
+    points: Points, pairs: Sequence[Pair], places: Sequence[float]
+) -> tuple[Points, Points]:
+    """Return the ends of lines along links, each at a place in [0, 1] across its strip."""
+    sources, targets = np.array(pairs, int).reshape(-1, 2).T
+    start, stop = points[sources], points[targets]
+    along = stop - start
+    along /= np.maximum(np.hypot(along[:, :1], along[:, 1:]), 1e-9)
+    right = np.stack([along[:, 1], -along[:, 0]], 1) * (_BAND * np.array(places))[:, None]
     return start + right, stop + right
 
 
-def _segments(points: Points, pairs: Iterable[Pair], place: Mapping[Pair, float]) -> go.Scatter:
-    """Return an unstyled trace of arrows: for each link its start, the arrow and its end."""
-    xs: list[float | None] = []
-    ys: list[float | None] = []
-    sizes: list[int] = []
-    for pair in pairs:
-        start, stop = _strip(points, pair, place[pair])
-        # Four digits are finer than a pixel, and keep pages of dense overlays small.
-        route = [
-            np.round(point, 4).tolist() for point in (start, start + 0.62 * (stop - start), stop)
-        ]
-        xs += [*(x for x, _ in route), None]
-        ys += [*(y for _, y in route), None]
-        sizes += [0, 12, 0, 0]
+def _segments(
+    points: Points, pairs: Sequence[Pair], places: Sequence[float], **look: Any
+) -> go.Scatter:
+    """Return a trace of arrows: for each link its start, the arrow and its end."""
+    start, stop = _strips(points, pairs, places)
+    gap = np.full_like(start, np.nan)
+    route = np.stack([start, start + 0.62 * (stop - start), stop, gap], 1).reshape(-1, 2)
+    # Pages hold arrays as bytes, whose number makes pages of dense overlays large.
+    x, y = route.astype(np.float32).T
+    sizes = np.tile(np.array([0, 12, 0, 0], np.uint8), len(pairs))
     arrow = {"symbol": "arrow", "angleref": "previous", "size": sizes, "opacity": 1}
-    marker = {**arrow, "line": {"width": 0}}
-    return go.Scatter(x=xs, y=ys, mode="lines+markers", marker=marker, hoverinfo="skip")
+    marker = {**arrow, "line": {"width": 0}, "color": look["line"]["color"]}
+    shown = {"mode": "lines+markers", "marker": marker, "hoverinfo": "skip", **look}
+    return go.Scatter(x=x, y=y, **shown)
 
 
 def _draw_links(figure: go.Figure, overlay: Overlay, plan: Plan, points: Points) -> None:
@@ -90,7 +94,6 @@ def _draw_links(figure: go.Figure, overlay: Overlay, plan: Plan, points: Points)
     busiest_s = max(busy_s.values(), default=0.0) or 1.0
     busyness = {pair: value_s / busiest_s for pair, value_s in busy_s.items()}
     idle_opacity = min(0.35, 30 / max(1, len(busyness)))  # hundreds of lines add up to black
-    middle = dict.fromkeys(busyness, 0.5)
     for low, high, width, colour in (  # plotly has one width for each trace
         (-1.0, 0.0, 1, f"rgba({GREY},{idle_opacity:.2f})"),
         (0.0, 1 / 3, 4, f"rgba({GREY},.25)"),
@@ -100,19 +103,18 @@ def _draw_links(figure: go.Figure, overlay: Overlay, plan: Plan, points: Points)
     ):
         pairs = [pair for pair, value in busyness.items() if low < value <= high]
         if pairs:
-            trace = _segments(points, pairs, middle)
-            look = {"width": width, "color": colour}
-            trace.update(mode="lines", marker=None, line=look, showlegend=False)
-            figure.add_trace(trace)
-    centres = [np.round(np.add(*_strip(points, pair, 0.5)) / 2, 4).tolist() for pair in busyness]
+            line = {"width": width, "color": colour}
+            look = {"mode": "lines", "marker": None, "line": line, "showlegend": False}
+            figure.add_trace(_segments(points, pairs, [0.5] * len(pairs), **look))
     texts = [
         f"{link_name(overlay, pair)}: {units.rate(link.goodput_bps)}<br>"
         f"{units.buffers(load.get(pair, 0.0))} a round, "
         f"{units.percent(share)} as busy as the busiest link"
         for link, (pair, share) in zip(overlay, busyness.items(), strict=True)
     ]
-    xs, ys = zip(*centres, strict=True) if centres else ((), ())
-    dots(figure, xs, ys, texts, size=22, marker={"opacity": 0}, showlegend=False)
+    pairs = list(busyness)
+    x, y = (np.add(*_strips(points, pairs, [0.5] * len(pairs))) / 2).round(4).T
+    dots(figure, x.tolist(), y.tolist(), texts, size=22, marker={"opacity": 0}, showlegend=False)
 
 
 def _draw_trees(figure: go.Figure, overlay: Overlay, plan: Plan, points: Points) -> None:
@@ -124,25 +126,23 @@ def _draw_trees(figure: go.Figure, overlay: Overlay, plan: Plan, points: Points)
         ways.append((up, [] if mirrored else down))
         for pair in dict.fromkeys((*ways[-1][0], *ways[-1][1])):
             users[pair].append(index)
+    traces = []
     for index, (tree, (up, down)) in enumerate(zip(plan.trees, ways, strict=True)):
-        place = {
-            pair: (trees_here.index(index) + 0.5) / len(trees_here)
-            for pair, trees_here in users.items()
-            if index in trees_here
-        }
         colour, root = COLOURS[index % len(COLOURS)], site_name(overlay, tree.root)
-        name = f"{index + 1}. {root} {units.percent(tree.share)}"
         for pairs, dash in ((up, "solid"), (down, "dot")):
             if pairs or dash == "solid":  # a tree of one site has no link, and stays in the legend
-                trace = _segments(points, pairs, place)
-                trace.update(
-                    name=name,
+                places = [(users[pair].index(index) + 0.5) / len(users[pair]) for pair in pairs]
+                trace = _segments(
+                    points,
+                    pairs,
+                    places,
+                    name=f"{index + 1}. {root} {units.percent(tree.share)}",
                     line={"width": 1.5 + 1.5 * tree.share, "color": colour, "dash": dash},
-                    marker_color=colour,
                     legendgroup=str(index),
                     showlegend=dash == "solid",
                 )
-                figure.add_trace(trace)
+                traces.append(trace)
+    figure.add_traces(traces)
 
 
 def _hops(plan: Plan, parents: Sequence[int], *, down: bool = False) -> list[Pair]:
@@ -152,7 +152,8 @@ def _hops(plan: Plan, parents: Sequence[int], *, down: bool = False) -> list[Pai
     return list(dict.fromkeys(hop for path in paths for hop in pairwise(path)))
 
 
-def _draw_sites(figure: go.Figure, overlay: Overlay, plan: Plan, points: Points) -> None:
+def _draw_sites(figure: go.Figure, overlay: Overlay, plan: Plan, points: Points) -> list[Words]:
+    """Draw the sites, and return their names."""
     rooted = [0.0] * overlay.size
     for tree in plan.trees:
         rooted[tree.root] += tree.share
@@ -169,18 +170,20 @@ def _draw_sites(figure: go.Figure, overlay: Overlay, plan: Plan, points: Points)
     dots(
         figure, points[:, 0].tolist(), points[:, 1].tolist(), texts, marker=marker, showlegend=False
     )
-    for site, ((x, y), diameter) in enumerate(zip(points.tolist(), diameters, strict=True)):
-        if rooted[site] or overlay.size <= _NAMED_SITES:
-            _write(figure, x, y, f"<b>{site_name(overlay, site)}</b>", yshift=diameter / 2 + 10)
+    return [
+        _words(x, y, f"<b>{site_name(overlay, site)}</b>", yshift=diameter / 2 + 10)
+        for site, ((x, y), diameter) in enumerate(zip(points.tolist(), diameters, strict=True))
+        if rooted[site] or overlay.size <= _NAMED_SITES
+    ]
 
 
-def _write(figure: go.Figure, x: float, y: float, text: str, **look: object) -> None:
+def _words(x: float, y: float, text: str, **look: object) -> Words:
     where = {"x": x, "y": y, "text": text, "showarrow": False, "borderpad": 0}
-    figure.add_annotation(bgcolor="rgba(255,255,255,.7)", **where, **look)
+    return {"bgcolor": "rgba(255,255,255,.7)", **where, **look}
 
 
-def _label_rates(figure: go.Figure, overlay: Overlay, points: Points) -> None:
-    """Write rates beside strips, nearer the source; once where both ways have the same."""
+def _rates(overlay: Overlay, points: Points) -> Iterator[Words]:
+    """Yield rates beside strips, nearer the source; once where both ways have the same."""
     if len(overlay.links) > _LABELLED_LINKS:
         return
     for link in overlay:
@@ -189,6 +192,6 @@ def _label_rates(figure: go.Figure, overlay: Overlay, points: Points) -> None:
         if same and link.source > link.target:
             continue
         along, across = (0.5, 0.0) if same else (0.32, 1.3)
-        start, stop = _strip(points, (link.source, link.target), across)
+        (start,), (stop,) = _strips(points, [(link.source, link.target)], [across])
         x, y = (start + along * (stop - start)).tolist()
-        _write(figure, x, y, f"{link.goodput_bps / 1e6:.3g}", font={"size": 10})
+        yield _words(x, y, f"{link.goodput_bps / 1e6:.3g}", font={"size": 10})
