@@ -9,7 +9,7 @@ import pytest
 
 from anabranch.experiments import Lab, Outcome
 from anabranch.experiments.intermittent import _setting as setting
-from anabranch.experiments.intermittent.adaptive import compared, interval, mean_s
+from anabranch.experiments.intermittent.adaptive import mean_s
 from anabranch.overlay import aws_8
 from anabranch.run.scenario._checks import check
 
@@ -44,15 +44,3 @@ def test_a_changing_networks_links_all_change_at_once():
 def test_a_period_with_which_a_run_does_not_get_there_is_never_the_best():
     assert mean_s(ran(10.0, None)) == math.inf
     assert mean_s(ran(10.0, 40.0)) == pytest.approx(20.0)
-
-
-def test_times_are_compared_seed_by_seed():
-    assert compared(ran(10.0, 10.0), ran(10.0, 40.0)).startswith("0.500 (")
-    assert compared(ran(10.0, 10.0), ran(20.0, 20.0)) == "0.500 (0.50 to 0.50); sooner in 2 of 2"
-    assert compared(ran(10.0, 10.0), ran(20.0, None)) == "sooner in 2 of 2; in 1 do both reach it"
-
-
-def test_an_interval_is_students():
-    low, high = interval([1.0, 2.0, 3.0, 4.0])
-    half = 3.1824 * math.sqrt(5 / 3) / 2  # t of three degrees of freedom
-    assert (low, high) == pytest.approx((2.5 - half, 2.5 + half), rel=1e-4)

@@ -56,6 +56,7 @@ PACES = [
     '{kind = "ssp", lead = 2}',
     '{kind = "safa", fraction = 0.5}',
     '{kind = "r2sp"}',
+    '{kind = "metered"}',
     '{kind = "waves"}',
 ]
 ROUTES = [
@@ -737,6 +738,16 @@ def test_a_run_with_servers_stops_when_asked(stop: str, why: str, tmp_path: Path
     assert end.reason is not None
     assert why in end.reason
     assert end.at_s < 10.0
+
+
+def test_the_model_is_looked_at_by_whoever_pulls_it_first_after_a_time(tmp_path: Path) -> None:
+    text = scenario('{kind = "r2sp"}').replace("0.5}", "0.5, evaluate_every_s = 0.2}")
+    happened = simulated(text, tmp_path)
+    looks = [event for event in happened if isinstance(event, Evaluated)]
+    went = [event for event in happened if isinstance(event, WorkerWent) and event.update > 1]
+    assert len(looks) == len({event.at_s // 0.2 for event in went}) > 20
+    assert len({event.site for event in looks}) > 3
+    assert replay(read_events(tmp_path / "run.db")).decided
 
 
 @pytest.mark.parametrize("pace", PACES)

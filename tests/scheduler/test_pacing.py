@@ -27,6 +27,16 @@ def test_all_workers_begin_with_their_first_update() -> None:
     ]
 
 
+def test_the_first_to_pull_after_a_time_looks_at_the_model() -> None:
+    book = begun(PaceBook(Asp(), Equal(32), (0, 1), (2,), 9, look_every_s=1.0))
+    looks = []
+    for worker, update, now_s in [(0, 1, 0.4), (1, 1, 0.9), (0, 2, 2.1), (1, 2, 2.9), (0, 3, 3.0)]:
+        book.came(2, worker, update, now_s)
+        decisions = book.asked(worker, update, 32, 0.1, now_s)
+        looks += [each.looks for decision in decisions for each in decision.permissions]
+    assert looks == [True, False, True, False, True]
+
+
 def test_an_update_counts_once_every_server_has_it_and_its_worker_has_asked() -> None:
     book = begun(PaceBook(Asp(), Equal(32), (0, 1), (2, 3), 5))
     assert book.came(2, 0, 1, 1.0) == ()

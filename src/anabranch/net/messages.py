@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 14
+WIRE_VERSION = 15
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -702,12 +702,14 @@ class Proceed(Message, frozen=True):
 
     (R²SP's Permission-to-Proceed.) ``pulls`` says whether the model comes for it; otherwise it is
     computed on the one that is there. ``client`` is for whom, where a worker stands for many.
+    ``looks`` says whether the worker evaluates the model that comes.
     """
 
     update: int
     samples: int
     pulls: bool
     client: int | None = None
+    looks: bool = False
 
 
 class Abandon(Message, frozen=True):

@@ -86,6 +86,7 @@ class _Pacing(msgspec.Struct, frozen=True, kw_only=True):
     merge: AnyMerge = Mean()
     clients: Clients | None = None
     seed: int = 0
+    look_every_s: float | None = None
 
 
 def encode(scenario: Scenario, overlay: Overlay) -> str:
@@ -99,6 +100,7 @@ def encode(scenario: Scenario, overlay: Overlay) -> str:
         merge=scenario.merge,
         clients=scenario.clients,
         seed=scenario.seed,
+        look_every_s=scenario.task.evaluate_every_s,
     )
     return msgspec.json.encode(pacing).decode()
 
@@ -125,6 +127,7 @@ def make_book(pacing_json: str, plan: Plan, updates: int) -> PaceBook:
         [group.workers for group in plan.groups],
         pacing.merge,
         None if pacing.clients is None else Registry(pacing.clients, pacing.seed),
+        pacing.look_every_s,
     )
 
 

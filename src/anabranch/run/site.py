@@ -842,7 +842,8 @@ async def _evaluating(site: _Site) -> AsyncIterator[None]:
     those among them that are discarded.
     """
     held, every = site.partition, site.assigned.evaluate_every
-    if held is None or every is None or site.index != site.evaluator or not held.is_whole:
+    is_asked = site.index == site.evaluator and not site.assigned.looks_when_told
+    if held is None or every is None or not is_asked or not held.is_whole:
         yield
         return
     seen = 0
@@ -874,7 +875,8 @@ async def _permitted(site: _Site) -> None:
         except RoundsOver:
             return
         update, samples = permission.update, permission.samples
-        if update > 1 and site.evaluation_is_due(update - 1):
+        by_rounds = update > 1 and not site.assigned.looks_when_told
+        if permission.looks or (by_rounds and site.evaluation_is_due(update - 1)):
             await site.evaluate(update - 1)
         client, share = permission.client, site.share
         if client is not None:

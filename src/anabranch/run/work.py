@@ -48,6 +48,8 @@ class Assignment:
         steps_of_update: how many local steps an update has, by the samples that are held, and
             those of a step.
         training: what trains, if the work is ours.
+        looks_when_told: whether a worker evaluates what it pulls where the scheduler says so, and
+            not by ``evaluate_every``.
     """
 
     work: Work
@@ -59,6 +61,7 @@ class Assignment:
     own_state: tuple[str, ...] = ()
     steps_of_update: Callable[[int, int], int] = lambda held, samples: 1
     training: _Training | None = None
+    looks_when_told: bool = False
 
     def steps_of(self, who: int, samples: int) -> int:
         """Return how many local steps of so many samples an update of a site or client has."""
@@ -155,7 +158,7 @@ def make_work(
             )
     return Assignment(
         *(rounds, Wire.FLOAT32, task.batch_size, task.evaluate_every, held, labels),
-        *(work.own_state, steps, training),
+        *(work.own_state, steps, training, task.evaluate_every_s is not None),
     )
 
 

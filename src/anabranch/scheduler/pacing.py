@@ -34,6 +34,7 @@ class Permission:
         samples: of its batch.
         pulls: whether the model comes for it; otherwise it computes on what it has.
         client: for which client it computes, where it stands for many; None for itself.
+        looks: whether it evaluates the model that it pulls.
     """
 
     worker: int
@@ -41,6 +42,7 @@ class Permission:
     samples: int
     pulls: bool
     client: int | None = None
+    looks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +165,8 @@ class PaceBook:
         groups: of the workers, where they move in such; their updates are added up on their way.
         merge: what an update weighs.
         registry: of the clients that workers stand for; None where each stands for itself.
+        look_every_s: the first worker that pulls the model after each so many seconds evaluates it;
+            None where the book has no say in that.
 
     Attributes:
         times: of iterations, each from going on to asking to go on.
@@ -183,6 +187,7 @@ class PaceBook:
         groups: Sequence[tuple[int, ...]] = (),
         merge: AnyMerge | None = None,
         registry: Registry | None = None,
+        look_every_s: float | None = None,
     ) -> None:
         workers = tuple(workers)
         together = added_up(pace, workers, groups, ahead)
@@ -218,6 +223,8 @@ class PaceBook:
         self._closed = False
         self._next: tuple[tuple[int, ...], ...] | None = None  # the groups that there are to be
         self._registry = registry
+        self._look_every_s = look_every_s
+        self._look_s = 0.0  # when to look at the model next
         self._clients: dict[Update, int] = {}  # who computes each update that is not settled
         self._unjudged: dict[Update, int] = {}  # whose update is settled, and to be judged
         rule = filter_of(self.merge)
@@ -950,9 +957,17 @@ class PaceBook:
                 client = self._draw_client(self._registry, now_s)
                 self._clients[worker, update] = client
             samples = self._load.samples(worker)
-            permissions.append(Permission(worker, update, samples, pulls, client))
+            looks = pulls and self._looks(now_s)
+            permissions.append(Permission(worker, update, samples, pulls, client, looks))
         self._made[worker] = until
         return permissions
+
+    def _looks(self, now_s: float) -> bool:
+        """Return whether it is time to evaluate the model; if so, it is not until the next time."""
+        if self._look_every_s is None or now_s < self._look_s or not self._ledger.version:
+            return False
+        self._look_s = (now_s // self._look_every_s + 1) * self._look_every_s
+        return True
 
     def _in_our_names(self, step: Step) -> Step:
         apply = chain.from_iterable(self._names.pop(update) for update in step.apply)

@@ -340,7 +340,9 @@ class ServedPace:
             for each in decision.permissions:
                 # A lost worker's new process may be here: the scheduler has yet to let it begin.
                 if each.worker not in self._run.lost:
-                    proceed = Proceed(each.update, each.samples, each.pulls, each.client)
+                    proceed = Proceed(
+                        each.update, each.samples, each.pulls, each.client, each.looks
+                    )
                     self._run.post(each.worker, proceed)
         if self.book.is_over and not self._is_over_told:
             self._is_over_told = True

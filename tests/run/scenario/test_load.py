@@ -63,6 +63,7 @@ def test_a_scenario_is_read_with_its_defaults() -> None:
             "stop = {rounds = 3, at_target = true}",
             r"stop\.at_target: there is no target",
         ),
+        ("= 0.1", "= 0.1\nevaluate_every_s = 2", r"task\.evaluate_every_s: .*give \[serve\]"),
         ("rounds = 3", "rounds = ", "not TOML: .*line 3"),
         (
             "= 0.1",

@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 
 from anabranch.experiments._choice import FIRST, Choice, best_rate
+from anabranch.experiments._compare import compared
 from anabranch.experiments._experiment import Experiment
 from anabranch.experiments._lab import Lab, Outcome, Trial
 from anabranch.experiments._result import Result, Row
@@ -57,7 +58,7 @@ def _make(lab: Lab, name: str) -> Result:
         Row(
             f"{OURS} over {each}",
             claim if is_changing or each == best else "",
-            compared(runs[OURS], runs[each]),
+            compared(_times_s(runs[OURS]), _times_s(runs[each])),
         )
         for each in fixed
     ]
@@ -85,9 +86,13 @@ def _seconds(run: Outcome) -> float:
     return math.inf if run.reached_s is None else run.reached_s
 
 
+def _times_s(runs: Sequence[Outcome]) -> list[float]:
+    return [_seconds(run) for run in runs]
+
+
 def mean_s(runs: Sequence[Outcome]) -> float:
     """Return the geometric mean of times to the target; infinite if one run does not reach it."""
-    return math.exp(fmean(math.log(_seconds(run)) for run in runs))
+    return math.exp(fmean(map(math.log, _times_s(runs))))
 
 
 def _to_target(runs: Sequence[Outcome]) -> str:
@@ -98,35 +103,6 @@ def _to_target(runs: Sequence[Outcome]) -> str:
     if len(reached) < len(runs):
         return f"{len(reached)} of {len(runs)} reach it; those in {told}"
     return f"{told}; geometric mean {mean_s(runs):.1f} s"
-
-
-def compared(ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> str:
-    """Return the times of runs over those of others, seed by seed."""
-    pairs = [(_seconds(a), _seconds(b)) for a, b in zip(ours, theirs, strict=True)]
-    sooner = f"sooner in {sum(a < b for a, b in pairs)} of {len(pairs)}"
-    logs = [math.log(a / b) for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
-    if len(logs) < len(pairs):
-        return f"{sooner}; in {len(logs)} do both reach it"
-    told = f"{math.exp(fmean(logs)):.3f}"
-    if len(logs) > 1:
-        low, high = interval(logs)
-        told += f" ({math.exp(low):.2f} to {math.exp(high):.2f})"
-    return f"{told}; {sooner}"
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return between which bounds the mean is that values were drawn around, with 95 % confidence.
-
-    Student's t, so values are taken to be normal; at least two.
-
-    >>> low, high = interval([1.0, 2.0, 3.0])
-    >>> round(low, 2), round(high, 2)
-    (-0.48, 4.48)
-    """
-    from scipy.stats import t  # takes most of a second to import
-
-    half = float(t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
-    return fmean(values) - half, fmean(values) + half
 
 
 def _steps(runs: Sequence[Outcome]) -> str:

@@ -31,7 +31,7 @@ ELEMENTS = 64 * HIDDEN + HIDDEN + 10 * HIDDEN + 10
 BATCH = 1
 TARGET = 0.97
 _MOST_ITERATIONS = 400
-_CHUNKS = 32
+_CHUNKS = 8  # more make a simulation slower and iterations hardly longer
 NOTE = (
     f"Trained: 8 x 8 digits, a perceptron with {HIDDEN} hidden units ({ELEMENTS:,} parameters), "
     f"batches of one sample where not said otherwise, to {TARGET:.0%} of held-out samples, over a "

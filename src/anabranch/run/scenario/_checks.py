@@ -13,7 +13,7 @@ from anabranch.learn.profiles import load_profile
 from anabranch.learn.sampling import Shuffled
 from anabranch.merge import DataSize, Mean, OutlierFilter, Product, Robust, filter_of
 from anabranch.overlay import Overlay, OverlayError
-from anabranch.pace import Asp, Bsp, FedAvg, FlR2sp, R2sp, Ssp, TunedBatches
+from anabranch.pace import Asp, Bsp, FedAvg, FlR2sp, Metered, R2sp, Ssp, TunedBatches
 from anabranch.period import Every, EveryEpoch
 from anabranch.plan import ForestRoute, Plan, PlanError
 from anabranch.run.faults import FaultError, Kill, LinkFactor, Pause, script
@@ -54,6 +54,11 @@ def check_keys(scenario: Scenario) -> None:
         raise ScenarioError(
             "stop.at_target: nothing is learnt where simulation.tensors is sizes; leave one of "
             "them out"
+        )
+    if task.evaluate_every_s is not None and not scenario.is_served:
+        raise ScenarioError(
+            "task.evaluate_every_s: rounds of an all-reduce end at all sites at once, and "
+            "task.evaluate_every counts them; leave it out, or give [serve]"
         )
     _check_probes(scenario)
     _check_merge(scenario)
@@ -151,7 +156,7 @@ def _check_one_by_one(scenario: Scenario) -> None:
             'give "fedavg", whose rounds are as synchronous'
         )
     if (filter_of(merge) is not None or isinstance(merge, Robust)) and isinstance(
-        scenario.pace, Asp | Ssp | R2sp
+        scenario.pace, Asp | Ssp | R2sp | Metered
     ):
         raise ScenarioError(
             f'merge.kind: "{tag_of(merge)}" holds the updates of a step against each other, and '

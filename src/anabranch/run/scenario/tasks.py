@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, field
 
-from anabranch._typed_toml import Positive, Table
+from anabranch._typed_toml import Positive, Seconds, Table
 from anabranch.learn.adversaries import AnyAdversaries
 from anabranch.learn.partition import AnyPartition, Even
 from anabranch.learn.profiles import load_profile
@@ -29,6 +29,8 @@ class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
         momentum: of sgd.
         batch_size: samples a site takes each step.
         evaluate_every: rounds between two looks at the held-out data.
+        evaluate_every_s: where the model is served, look at it at these times instead, whichever
+            worker pulls first after each, seconds.
         evaluate_samples: how much of it a look takes, the first samples; None for all.
         target_accuracy: what time-to-accuracy is measured to; None for no target.
         adversaries: sites or clients that label wrongly, or send what they should not; None for
@@ -69,6 +71,7 @@ class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     batch_size: Positive = 32
     evaluate_every: Positive = 10
+    evaluate_every_s: Seconds | None = None
     evaluate_samples: Positive | None = None
     target_accuracy: Annotated[float, Meta(gt=0, le=1)] | None = None
     adversaries: AnyAdversaries | None = None
@@ -85,6 +88,7 @@ class Exchange(Table, frozen=True, kw_only=True, tag_field="kind", tag="exchange
     """
 
     target_accuracy: ClassVar[None] = None
+    evaluate_every_s: ClassVar[None] = None
 
     profile: str | None = None
     elements: Positive | None = None
@@ -109,6 +113,7 @@ class Own(Table, frozen=True, kw_only=True, tag_field="kind", tag="own"):
         options: handed to the factory.
         batch_size: samples a site takes each step.
         evaluate_every: rounds between two calls of the work's ``evaluate``.
+        evaluate_every_s: as of :class:`Train`.
         target_accuracy: what time-to-accuracy is measured to; None for no target.
     """
 
@@ -117,6 +122,7 @@ class Own(Table, frozen=True, kw_only=True, tag_field="kind", tag="own"):
     options: dict[str, Any] = field(default_factory=dict)
     batch_size: Positive = 32
     evaluate_every: Positive = 10
+    evaluate_every_s: Seconds | None = None
     target_accuracy: Annotated[float, Meta(gt=0, le=1)] | None = None
 
 
