@@ -14,7 +14,7 @@ import pytest
 from anabranch import experiments
 from anabranch._typed_toml import tag_of
 from anabranch.experiments import EXPERIMENTS, Experiment, Lab, Outcome, Trial, WorkerOutcome
-from anabranch.experiments._lab import scenario_toml
+from anabranch.experiments._lab import fell_s, scenario_toml
 from anabranch.experiments.haaf import _setting as haaf
 from anabranch.experiments.haaf import fig13
 from anabranch.experiments.haaf.fig13 import off_diagonal
@@ -30,12 +30,13 @@ from anabranch.experiments.r2sp._federated import Seen
 from anabranch.experiments.r2sp._setting import PACES
 from anabranch.experiments.r2sp.fig04 import worst
 from anabranch.experiments.r2sp.fig15 import Trained
-from anabranch.fleet import uneven_samples_per_s
+from anabranch.fleet import Compute, uneven_samples_per_s
 from anabranch.learn.profiles import ALEXNET
 from anabranch.learn.tasks import DataError
 from anabranch.overlay import internet2_9
 from anabranch.pace import Bsp, R2sp, Ssp
 from anabranch.plan import Fapt, Packed, Star
+from anabranch.record.events import StepDone
 from anabranch.run.scenario import Scenario, compute_model, loads
 from anabranch.run.scenario.tasks import Exchange, Own, Train
 from anabranch.run.work import buffer_elements
@@ -327,22 +328,22 @@ def test_emulated_paces_stand_beside_their_simulation(tmp_path: Path):
     assert all(row.why.startswith("simulated ") for row in rows)
 
 
-def test_a_learning_rate_counts_only_if_every_run_with_it_reaches_the_target():
-    def ran(rate: float, reached_s: float | None, updates: float | None) -> Outcome:
-        return replace(
-            Outcome({"pace": "BSP", "rate": rate}, "a.toml", 4, 40.0, 10.0, 0),
-            reached_s=reached_s,
-            reached_updates=updates,
-        )
+def test_the_loss_has_fallen_once_ten_iterations_of_all_workers_were_below_a_bound():
+    def fell(losses: Sequence[float]) -> float | None:
+        steps = [
+            StepDone(at_s=float(at), site=at % 2, round=1, loss=loss, samples=1, compute_s=0.1)
+            for at, loss in enumerate(losses)
+        ]
+        return fell_s(steps, workers=2, below=0.4)
 
-    runs = [ran(0.1, 30.0, 3.0), ran(0.1, 50.0, 5.0), ran(0.4, 10.0, 1.0), ran(0.4, None, None)]
-    best = training.best(runs, (0.1, 0.4), {"pace": "BSP"})
-    assert best == training.Converged(0.1, 40.0, 4.0)
-    assert training.best(runs, (0.4,), {"pace": "BSP"}) is None
+    low, high = [0.1, 0.5], [0.1, 0.9]  # of two workers; the mean counts
+    assert fell(10 * low) == 19.0
+    assert fell(9 * low + high + 10 * low) == 39.0
+    assert fell(9 * low + high + 9 * low) is None
 
 
 def test_the_small_model_moves_as_slowly_as_the_large_one():
-    overlay = training.cluster(r2sp.VGG16.elements, 10e9, 16, 4)
+    overlay = training.Cluster(r2sp.VGG16.elements, Compute(samples_per_s=1.0)).overlay
     port_bps = overlay.sites[0].uplink_bps
     assert port_bps is not None
     assert training.ELEMENTS / port_bps == pytest.approx(r2sp.VGG16.elements / 10e9)

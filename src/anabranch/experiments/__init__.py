@@ -41,7 +41,6 @@ _R2SP = (
     r2sp_fig02,
     r2sp_fig04,
     r2sp_fig08,
-    r2sp_fig08c,
     r2sp_fig10,
     r2sp_table3,
     r2sp_fig11,
@@ -68,6 +67,7 @@ EXPERIMENTS = {
     for each in (
         *(figure.EXPERIMENT for figure in (*_NETSTORM, *_R2SP, *_HAAF)),
         *r2sp_table4.EXPERIMENTS,
+        *r2sp_fig08c.EXPERIMENTS,
         *r2sp_fig15.EXPERIMENTS,
         *r2sp_fig16.EXPERIMENTS,
         *cell.EXPERIMENTS,

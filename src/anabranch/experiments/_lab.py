@@ -22,7 +22,7 @@ from anabranch.emulate import check_emulable
 from anabranch.overlay import Overlay
 from anabranch.plan import loads as load_plan
 from anabranch.record import Event, RunSummary, UnknownEvent, UpdateApplied, read_events, summarise
-from anabranch.record.events import REACHED_BY
+from anabranch.record.events import REACHED_BY, StepDone
 from anabranch.record.pacing import Iteration
 from anabranch.run.launch import run_locally
 from anabranch.run.scenario import Scenario, check_real, encode, loads
@@ -40,11 +40,13 @@ class Trial:
         labels: what sets it apart from the experiment's other runs, such as its system.
         scenario: what runs, with one route; its overlay is named when it is written down.
         overlay: on which network.
+        loss: below which :attr:`Outcome.loss_fell_s` asks the loss to fall; None does not ask.
     """
 
     labels: Mapping[str, Label]
     scenario: Scenario
     overlay: Overlay
+    loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,8 @@ class Outcome:
         sent_bytes: of any such run, the payload of all links until ``reached_s``.
         sent_by: likewise the payload of all links until then, bytes.
         curve: likewise (seconds, mean accuracy over the sites), after each step that was looked at.
+        loss_fell_s: of a trial with a loss: when the mean loss of an iteration's steps had been
+            below it in 10 iterations running, seconds; None if it was never.
     """
 
     labels: Mapping[str, Label]
@@ -122,6 +126,7 @@ class Outcome:
     reached_by: Mapping[str, float | None] = field(default_factory=dict)
     sent_by: Mapping[str, int | None] = field(default_factory=dict)
     curve: tuple[tuple[float, float], ...] = ()
+    loss_fell_s: float | None = None
 
 
 class Lab:
@@ -316,6 +321,11 @@ def _outcome(trial: Trial, file: Path, log: Path) -> Outcome:
             len(load_plan(run.started.plan_json).groups) or None,
             {run.sites[site]: accuracy for site, accuracy in run.site_accuracy.items()},
             run.pace.mean_missed,
+            loss_fell_s=(
+                None
+                if trial.loss is None
+                else fell_s(run.steps, len(run.pace.iterations), trial.loss)
+            ),
         )
     rounds, total_s = len(run.rounds), run.rounds[-1].at_s if run.rounds else run.total_s
     fills_time = trial.scenario.stop.after_s is not None
@@ -349,6 +359,24 @@ def _reached(
         return None, None
     applied = (event.at_s for event in events if isinstance(event, UpdateApplied))
     return reached_s, sum(at_s <= reached_s for at_s in applied) / len(run.pace.iterations)
+
+
+def fell_s(
+    steps: Sequence[StepDone], workers: int, below: float, running: int = 10
+) -> float | None:
+    """Return when the loss had been below a bound in so many iterations running, or None.
+
+    An iteration is as many steps as there are workers, whoever made them: under some paces a few
+    workers make most.
+    """
+    told = [(step.at_s, step.loss) for step in steps if step.loss is not None]
+    since = 0
+    for first in range(0, len(told) - workers + 1, workers):
+        iteration = told[first : first + workers]
+        since = since + 1 if fmean(loss for _, loss in iteration) < below else 0
+        if since == running:
+            return iteration[-1][0]
+    return None
 
 
 def _worker(series: Sequence[Iteration]) -> WorkerOutcome:

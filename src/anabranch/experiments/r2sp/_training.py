@@ -6,15 +6,18 @@ as the model is smaller than the paper's: so computing, pushing and pulling take
 paper's model, and gradients, staleness and convergence are real, but another problem's.
 
 Which learning rate suits depends on the pace: stale updates bear less. So each pace is given the
-one of several with which it is quickest, beside the comparison at one rate for all.
+one with which it is quickest, found on other seeds, beside the comparison at one rate for all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, median
 
+from anabranch.experiments._choice import FIRST, Choice, best_rate
+from anabranch.experiments._compare import compared
 from anabranch.experiments._lab import Lab, Label, Outcome, Trial
 from anabranch.experiments._result import Row
 from anabranch.experiments.r2sp import _setting as setting
@@ -30,149 +33,203 @@ HIDDEN = 256
 ELEMENTS = 64 * HIDDEN + HIDDEN + 10 * HIDDEN + 10
 BATCH = 1
 TARGET = 0.97
+LOSS = 0.2 * math.log(10)  # fallen by 80 %, the paper's rule for AlexNet
+RATE = 0.1  # the one for all
+_SEEDS = 8
+_TUNING = (1000, 1001)  # added to the first seed: not among those that are measured
 _MOST_ITERATIONS = 400
 _CHUNKS = 8  # more make a simulation slower and iterations hardly longer
+_LOOKS = 0.5  # computing times from one look at the model to the next
 NOTE = (
     f"Trained: 8 x 8 digits, a perceptron with {HIDDEN} hidden units ({ELEMENTS:,} parameters), "
     f"batches of one sample where not said otherwise, to {TARGET:.0%} of held-out samples, over a "
-    "network as many times slower as it is smaller than the paper's model."
+    "network as many times slower as it is smaller than the paper's model. Times are medians of "
+    f"{_SEEDS} seeds, the least to the most in parentheses; ratios are geometric means, seed by "
+    "seed, with 95 % intervals of Student's t on their logarithms. By the loss: once the mean loss "
+    f"of all workers' batches was below {LOSS:.2f} in 10 iterations running, the paper's rule. "
+    "Each one's best learning rate was found on two other seeds, by powers of two."
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
-    """How much is tried.
+class Way:
+    """How workers train.
 
     Args:
-        rates: learning rates; the first is the one for all.
-        seeds: of data, model and jitter.
+        pace: under which.
+        load: equal batches or tuned ones.
+        ahead: whether workers compute while their last update is on its way.
+        batch: samples of a batch.
+        paper: what the paper says of it.
     """
 
-    rates: tuple[float, ...]
-    seeds: tuple[int, ...]
-
-
-def effort(lab: Lab) -> Effort:
-    """Return how much is tried in full, or quickly."""
-    return Effort((0.4,), (0,)) if lab.quick else Effort((0.1, 0.2, 0.4), (0, 1))
+    pace: AnyPace
+    load: AnyLoad = EQUAL
+    ahead: bool = False
+    batch: int = BATCH
+    paper: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Converged:
-    """What a pace came to with the learning rate that suits it.
+class Cluster:
+    """Where they train.
 
     Args:
-        rate: that learning rate.
-        seconds: to the target, mean over seeds.
-        iterations: of each worker until then, mean over seeds.
+        elements: of the paper's model, whose times the small one's are.
+        compute: how long batches take.
+        port_bps: of servers and workers.
+        workers, servers: how many.
     """
 
-    rate: float
-    seconds: float
-    iterations: float
+    elements: int
+    compute: Compute
+    port_bps: float = setting.PORT_BPS
+    workers: int = setting.WORKERS
+    servers: int = setting.SERVERS
 
-
-def cluster(elements: int, port_bps: float, workers: int, servers: int) -> Overlay:
-    """Return a cluster on which the small model takes as long to move as one of ``elements``."""
-    return setting.cluster(port_bps * ELEMENTS / elements, workers, servers)
+    @property
+    def overlay(self) -> Overlay:
+        """The network, on which the small model takes as long to move as the paper's."""
+        rate_bps = self.port_bps * ELEMENTS / self.elements
+        return setting.cluster(rate_bps, self.workers, self.servers)
 
 
 def trial(
-    under: AnyPace,
-    overlay: Overlay,
-    compute: Compute,
+    way: Way,
+    cluster: Cluster,
     rate: float,
     seed: int,
-    load: AnyLoad = EQUAL,
-    ahead: bool = False,
-    batch: int = BATCH,
+    limit_s: float = math.inf,
     **labels: Label,
 ) -> Trial:
     """Return a run that trains to the target.
 
     Args:
-        under: its pace.
-        overlay: of :func:`cluster`.
-        compute: how long batches take.
+        way: how.
+        cluster: where.
         rate: the learning rate.
         seed: of data, model and jitter.
-        load: equal batches or tuned ones.
-        ahead: whether workers compute while their last update is on its way.
-        batch: samples of a batch.
+        limit_s: when it ends without the target, seconds.
         labels: what else sets it apart.
     """
+    overlay = cluster.overlay
     servers = tuple(site.name for site in overlay.sites if site.name.startswith("server-"))
+    assert cluster.compute.samples_per_s is not None
     scenario = Scenario(
         overlay=overlay.name,
         route=Fapt(roots=servers),
-        pace=under,
-        serve=Serve(only=servers, ahead=ahead),
-        load=load,
-        stop=Stop(rounds=_MOST_ITERATIONS, at_target=True),
-        compute=compute,
+        pace=way.pace,
+        serve=Serve(only=servers, ahead=way.ahead),
+        load=way.load,
+        stop=Stop(
+            rounds=_MOST_ITERATIONS,
+            after_s=limit_s if math.isfinite(limit_s) else None,
+            at_target=True,
+        ),
+        compute=cluster.compute,
         task=Train(
             data="digits",
             model="mlp",
             hidden=(HIDDEN,),
             learning_rate=rate,
-            batch_size=batch,
-            evaluate_every=1,
+            batch_size=way.batch,
+            evaluate_every_s=_LOOKS * BATCH / cluster.compute.samples_per_s,
             target_accuracy=TARGET,
         ),
         chunk_elements=-(-ELEMENTS // _CHUNKS),
         sample_every_s=1e6,
         seed=seed,
     )
-    return Trial({**labels, "rate": rate, "seed": seed}, scenario, overlay)
+    return Trial({**labels, "rate": rate, "seed": seed}, scenario, overlay, LOSS)
 
 
-def best(
-    outcomes: Iterable[Outcome], rates: Sequence[float], labels: Mapping[str, Label]
-) -> Converged | None:
-    """Return what runs with these labels came to, with the best of some learning rates.
-
-    A rate with which a run did not reach the target does not count; None if none does.
-    """
-    found = [each for each in outcomes if labels.items() <= each.labels.items()]
-    told = []
-    for rate in rates:
-        runs = [each for each in found if each.labels["rate"] == rate]
-        times_s = [each.reached_s for each in runs if each.reached_s is not None]
-        updates = [each.reached_updates for each in runs if each.reached_updates is not None]
-        if runs and len(times_s) == len(runs):
-            told.append(Converged(rate, fmean(times_s), fmean(updates)))
-    return min(told, key=lambda each: each.seconds, default=None)
-
-
-def rows(
-    outcomes: Sequence[Outcome],
-    rates: Sequence[float],
-    what: str,
-    about: Mapping[str, Label],
-    paces: Mapping[str, str],
-) -> list[Row]:
-    """Return a row for each pace: time and iterations to the target, beside BSP's.
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What ways came to on one cluster.
 
     Args:
-        outcomes, rates, about: see :func:`best`.
-        what: the rows begin with this.
-        paces: what the paper says of each, by name; BSP first.
+        rows: a row for each way.
+        outcomes: the runs, tuning's among them.
     """
-    made = {name: best(outcomes, rates, {**about, "pace": name}) for name in paces}
-    bsp = made["BSP"]
-    told = []
-    for name, paper in paces.items():
-        ours = made[name]
-        if ours is None or bsp is None:
-            told.append(Row(f"{what} under {name}", paper, "does not reach the target"))
-            continue
-        less = "" if name == "BSP" else f", {ours.seconds / bsp.seconds:.2f} of BSP's"
-        told.append(
-            Row(
-                f"{what} under {name}",
-                paper,
-                f"{ours.seconds:.1f} s, {ours.iterations:.1f} iterations{less}",
-                f"learning rate {ours.rate:g}",
-            )
-        )
+
+    rows: tuple[Row, ...]
+    outcomes: tuple[Outcome, ...]
+
+
+def compare(
+    lab: Lab, what: str, cluster: Cluster, ways: Mapping[str, Way], beside: Sequence[str]
+) -> Compared:
+    """Train in each way, with one learning rate for all and with each one's best.
+
+    Args:
+        lab: where.
+        what: the rows begin with this.
+        cluster: of all.
+        ways: by name.
+        beside: those that each is compared with.
+    """
+    seeds = range(lab.seed, lab.seed + (1 if lab.quick else _SEEDS))
+    tuning: list[Outcome] = []
+    rates = {name: _rate(lab, name, way, cluster, tuning) for name, way in ways.items()}
+    wanted = {(name, rate) for name in ways for rate in (RATE, rates[name])}
+    trials = [
+        trial(way, cluster, rate, seed, name=name, use="measured")
+        for name, way in ways.items()
+        for rate in sorted({RATE, rates[name]})
+        for seed in seeds
+    ]
+    measured = lab.measure(trials)
+    runs = {
+        pair: [o for o in measured if (o.labels["name"], o.labels["rate"]) == pair]
+        for pair in wanted
+    }
+    rows = []
+    for how, of in (("one learning rate", dict.fromkeys(ways, RATE)), ("each its best", rates)):
+        for name, way in ways.items():
+            others = {each: runs[each, of[each]] for each in beside if each != name}
+            told = _told(runs[name, of[name]], others)
+            paper = way.paper if how == "one learning rate" else ""
+            rows.append(Row(f"{what}, {how}: {name}", paper, told, f"learning rate {of[name]:g}"))
+    kept = (replace(each, workers={}) for each in (*measured, *tuning))
+    return Compared(tuple(rows), tuple(kept))
+
+
+def _rate(lab: Lab, name: str, way: Way, cluster: Cluster, log: list[Outcome]) -> float:
+    if lab.quick:
+        return FIRST
+
+    def make(rate: float, seed: int, limit_s: float) -> Trial:
+        return trial(way, cluster, rate, seed, limit_s, name=name, use="tuning")
+
+    found: Choice | None = best_rate(lab, make, [lab.seed + k for k in _TUNING], math.inf, log)
+    return FIRST if found is None else found.rate
+
+
+def _told(runs: Sequence[Outcome], beside: Mapping[str, Sequence[Outcome]]) -> str:
+    """Return what runs came to, beside others."""
+    by_accuracy = _seconds([run.reached_s for run in runs])
+    iterations = [run.reached_updates for run in runs if run.reached_updates is not None]
+    told = _spread(by_accuracy)
+    if iterations:
+        told += f", {fmean(iterations):.0f} iterations"
+    for name, others in beside.items():
+        theirs = _seconds([run.reached_s for run in others])
+        told += f"; {compared(by_accuracy, theirs)} than {name}"
+    by_loss = _seconds([run.loss_fell_s for run in runs])
+    told += f". By the loss {_spread(by_loss)}"
+    for name, others in beside.items():
+        theirs = _seconds([run.loss_fell_s for run in others])
+        told += f"; {compared(by_loss, theirs)} than {name}"
     return told
+
+
+def _seconds(times_s: Sequence[float | None]) -> list[float]:
+    return [math.inf if each is None else each for each in times_s]
+
+
+def _spread(times_s: Sequence[float]) -> str:
+    reached = [each for each in times_s if math.isfinite(each)]
+    if not reached:
+        return "not reached"
+    told = f"{median(reached):.3g} ({min(reached):.3g} to {max(reached):.3g}) s"
+    return told if len(reached) == len(times_s) else f"{told}, in {len(reached)} of {len(times_s)}"
