@@ -37,7 +37,8 @@ def _make(lab: Lab) -> Result:
                 f"{model.name}: R²SP over BSP",
                 "the scarcer, the more",
                 "; ".join(gains),
-                "where ports are always busy it is near two, as a barrier uses one way at a time",
+                "where ports are always busy it is near two, as a barrier uses one way at a time; "
+                "there scarcer bandwidth gains nothing more",
             )
         )
     return Result(tuple(rows), tuple(outcomes), (setting.NOTE,))
