@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 SOURCES := src tests benchmarks examples docs/*.py
 
-.PHONY: demo test test-slow test-flower check lint format docs dist clean
+.PHONY: demo test test-slow test-flower check lint format pages docs dist clean
 
 demo: $(VENV)/ready  ## nine sites of this machine train one model over three routes; a table and a report
 	$(BIN)/anabranch demo
@@ -30,6 +30,9 @@ lint: $(VENV)/ready  ## format, lint, strict types
 format: $(VENV)/ready  ## put the code in shape
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
+
+pages: $(VENV)/ready  ## the tables of docs/reproductions anew, from their JSON
+	$(BIN)/python docs/tables.py
 
 docs: $(VENV)/ready-for-docs  ## the documentation as a site, in site/; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from docs import tables
 
 import anabranch
 from anabranch._typed_toml import Table
@@ -94,6 +96,45 @@ def test_every_page_has_its_place_in_the_site() -> None:
     docs = ROOT / "docs"
     pages = {page.relative_to(docs).as_posix() for page in docs.glob("**/*.md")}
     assert {page for page in pages if not page.startswith("reproductions/results/")} == named - made
+
+
+@pytest.mark.parametrize("page", tables.pages(), ids=lambda page: page.name)
+def test_a_page_has_the_tables_that_its_json_holds(page: Path) -> None:
+    assert page.read_text("utf-8") == tables.made(page), "`make pages` writes it anew"
+
+
+RESULT = {
+    "experiment": "toy/fig1",
+    "commit": "0123456789",
+    "seed": 0,
+    "quick": True,
+    "world": "simulated",
+    "rows": [{"what": "a: star", "paper": "9 s", "ours": "8 s", "why": ""}],
+}
+
+
+def test_a_table_is_made_of_the_rows_of_its_json(tmp_path: Path) -> None:
+    (tmp_path / "toy.json").write_text(json.dumps(RESULT))
+    caption = "([JSON](toy.json), by `anabranch reproduce toy/fig1 --quick` at commit 0123456)"
+    before, after = "Said before.\n\n<!-- from toy.json", "<!-- end -->\nAnd after.\n"
+    assert tables.rendered(f"{before} -->\n| old |\n{after}", tmp_path) == (
+        f"{before} -->\n\n|  | paper | ours |\n| --- | --- | --- |\n| a: star | 9 s | 8 s |\n\n"
+        f"{caption}\n\n{after}"
+    )
+    made = tables.rendered(f'{before}, crossed at ": " -->\n{after}', tmp_path)
+    assert "|  | star |\n| --- | --- |\n| a | 8 s (paper: 9 s) |\n" in made
+    assert tables.rendered(made, tmp_path) == made
+
+
+def test_a_table_that_waits_for_its_json_stays_until_the_file_is_there(tmp_path: Path) -> None:
+    text = "<!-- to come from toy.json -->\n\nOlder.\n\n| old |\n\n<!-- end -->\n"
+    assert tables.rendered(text, tmp_path) == text
+    (tmp_path / "toy.json").write_text(json.dumps(RESULT))
+    made = tables.rendered(text, tmp_path)
+    assert "<!-- from toy.json -->\n\n|  | paper | ours |\n" in made
+    assert "old" not in made
+    with pytest.raises(FileNotFoundError):
+        tables.rendered(text.replace("to come from toy", "from other"), tmp_path)
 
 
 def test_the_scenarios_of_the_page_about_scenarios_can_be_simulated() -> None:

@@ -6,8 +6,10 @@ import csv
 import json
 from pathlib import Path
 
+import pytest
+
 from anabranch import __version__
-from anabranch.experiments import Outcome, Result, Row, write_result
+from anabranch.experiments import Outcome, Result, Row, comparison, page, write_result
 
 RESULT = Result(
     (Row("trees over star", "6.7x", "2.0x", "relays pass chunks on"),),
@@ -74,3 +76,40 @@ def test_the_comparison_is_a_page(tmp_path: Path):
 def test_the_same_result_is_written_alike(tmp_path: Path):
     first, second = write(tmp_path / "a"), write(tmp_path / "b")
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+
+
+def test_an_emulated_one_is_written_beside_the_simulated(tmp_path: Path):
+    write(tmp_path)
+    name, title = "netstorm/fig99", "a title"
+    write_result(name, title, RESULT, tmp_path, seed=7, quick=True, emulated=True)
+    written = {json.loads(path.read_text())["world"]: path.name for path in tmp_path.glob("*.json")}
+    assert written == {
+        "simulated": "netstorm-fig99.json",
+        "emulated": "netstorm-fig99-emulated.json",
+    }
+
+
+def test_the_page_is_what_its_json_holds(tmp_path: Path):
+    as_json, _, text = write(tmp_path)
+    assert page(json.loads(as_json.read_text())) == text.read_text()
+
+
+def test_what_differs_has_a_column_only_where_a_row_says_it():
+    assert comparison([Row("a", "1", "2")]).splitlines()[0] == "|  | paper | ours |"
+    assert comparison([Row("a|b", "1", "2")]).splitlines()[-1] == "| a/b | 1 | 2 |"
+
+
+def test_a_crossed_table_has_a_line_for_each_beginning_and_a_column_for_each_end():
+    rows = [
+        Row("Gini 0.1: PS", "", "19 s"),
+        Row("Gini 0.1: HAAF", "all alike", "51 s"),
+        Row("Gini 0.6: HAAF", "", "57 s", "larger trees"),
+    ]
+    assert comparison(rows, crossed_at=": ").splitlines() == [
+        "|  | PS | HAAF |",
+        "| --- | --- | --- |",
+        "| Gini 0.1 | 19 s | 51 s (paper: all alike) |",
+        "| Gini 0.6 |  | 57 s; larger trees |",
+    ]
+    with pytest.raises(ValueError, match="'best' cannot be cut at ': '"):
+        comparison([*rows, Row("best", "", "1")], crossed_at=": ")

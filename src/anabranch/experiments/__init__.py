@@ -3,7 +3,7 @@
 from anabranch._typed_toml import listed, nearest
 from anabranch.experiments._experiment import Experiment
 from anabranch.experiments._lab import Lab, Outcome, Trial, WorkerOutcome, seconds
-from anabranch.experiments._result import Result, Row, write_result
+from anabranch.experiments._result import Result, Row, comparison, page, write_result
 from anabranch.experiments.haaf import fig08 as haaf_fig08
 from anabranch.experiments.haaf import fig09 as haaf_fig09
 from anabranch.experiments.haaf import fig10 as haaf_fig10
@@ -86,7 +86,9 @@ __all__ = [
     "Row",
     "Trial",
     "WorkerOutcome",
+    "comparison",
     "find",
+    "page",
     "seconds",
     "write_result",
 ]

@@ -57,7 +57,7 @@ def write_result(
         name: the experiment's, such as ``netstorm/fig13``.
         title: what it is about.
         result: what it found.
-        folder: where to.
+        folder: where to; files of an emulated one have ``-emulated`` in their names.
         seed, quick, emulated: how it was made.
     """
     about = {
@@ -70,8 +70,8 @@ def write_result(
         "versions": versions(),
     }
     folder.mkdir(parents=True, exist_ok=True)
-    stem = name.replace("/", "-")
-    page = folder / f"{stem}.json"
+    stem = name.replace("/", "-") + ("-emulated" if emulated else "")
+    written = folder / f"{stem}.json"
     document = {
         **about,
         "notes": result.notes,
@@ -79,33 +79,74 @@ def write_result(
         "runs": [asdict(outcome) for outcome in result.outcomes],
         **result.data,
     }
-    page.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    as_json = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    written.write_text(as_json, encoding="utf-8")
     table = folder / f"{stem}.csv"
     with table.open("w", encoding="utf-8", newline="") as file:
         for key, value in about.items():
             file.write(f"# {key}: {json.dumps(value, ensure_ascii=False)}\n")
         _write_runs(file, result.outcomes)
     text = folder / f"{stem}.md"
-    text.write_text(_markdown(name, title, result, about), encoding="utf-8")
-    return page, table, text
+    text.write_text(page(json.loads(as_json)), encoding="utf-8")
+    return written, table, text
 
 
-def _markdown(name: str, title: str, result: Result, about: Mapping[str, Any]) -> str:
-    """Return the comparison as a page."""
-    has_why = any(row.why for row in result.rows)
-    headings = ["", "paper", "ours", *(["what differs, and why"] if has_why else [])]
+def page(document: Mapping[str, Any]) -> str:
+    """Return a result as a page in Markdown.
+
+    Args:
+        document: what its JSON holds.
+    """
+    name = document["experiment"]
     lines = [
-        f"# {name}: {title}",
+        f"# {name}: {document['title']}",
         "",
-        f"By `anabranch reproduce {name}`, commit {about['commit']}.",
+        f"By `anabranch reproduce {name}`, commit {document['commit']}.",
+        "",
+        comparison([Row(**row) for row in document["rows"]]),
     ]
-    lines += ["", f"| {' | '.join(headings)} |", f"| {' | '.join('---' for _ in headings)} |"]
-    for row in result.rows:
-        cells = [row.what, row.paper, row.ours, *([row.why] if has_why else [])]
-        lines.append(f"| {' | '.join(each.replace('|', '/') for each in cells)} |")
-    for note in result.notes:
+    for note in document["notes"]:
         lines += ["", note]
     return "\n".join(lines) + "\n"
+
+
+def comparison(rows: Sequence[Row], *, crossed_at: str | None = None) -> str:
+    """Return rows as a table in Markdown, without a line break at its end.
+
+    Args:
+        rows: the figures.
+        crossed_at: a text at whose last place to cut what each is a figure of: what stands before
+            it names a line of the table, what follows a column, and the cell has our figure, with
+            the paper's in parentheses. None: a line for each figure.
+    """
+    if crossed_at is not None:
+        return _crossed(rows, crossed_at)
+    has_why = any(row.why for row in rows)
+    headings = ["", "paper", "ours", *(["what differs, and why"] if has_why else [])]
+    return _table(
+        headings,
+        [[row.what, row.paper, row.ours, *([row.why] if has_why else [])] for row in rows],
+    )
+
+
+def _crossed(rows: Sequence[Row], at: str) -> str:
+    cells: dict[str, dict[str, str]] = {}
+    for row in rows:
+        line, cut, column = row.what.rpartition(at)
+        if not cut:
+            raise ValueError(f"{row.what!r} cannot be cut at {at!r}")
+        said = "; ".join(filter(None, (row.ours, row.why)))
+        cells.setdefault(line, {})[column] = f"{said} (paper: {row.paper})" if row.paper else said
+    columns = list(dict.fromkeys(column for line in cells.values() for column in line))
+    return _table(
+        ["", *columns],
+        [[line, *(found.get(column, "") for column in columns)] for line, found in cells.items()],
+    )
+
+
+def _table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    cells = [headings, ["---"] * len(headings), *lines]
+    return "\n".join(f"| {' | '.join(each.replace('|', '/') for each in line)} |" for line in cells)
 
 
 def _write_runs(file: TextIO, outcomes: Sequence[Outcome]) -> None:
