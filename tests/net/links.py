@@ -1,11 +1,10 @@
 """Simulated links whose rate is known at every moment, and what estimators make of them.
 
-python -m tests.net.links 400        # how many links for each line; a few seconds
+`benchmarks/estimators.py` measures estimators on many of them.
 """
 
 from __future__ import annotations
 
-import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from anabranch.net.shaping import serialised_s
-from anabranch.net.throughput import Arrival, BusyPeriodEstimator, ChunkMeanEstimator, Estimator
+from anabranch.net.throughput import Arrival, Estimator
 from anabranch.overlay import Link, Trace
 
 
@@ -158,35 +157,3 @@ def errors(path: Path, passed: list[tuple[float, Arrival]], estimator: Estimator
         if estimate is not None and path.trace.rate_bps(since_s) == rate_bps:
             found.append(abs(estimate.rate_bps / rate_bps - 1))
     return found
-
-
-def main() -> None:
-    """Print relative errors: median, 99 of 100, worst, and how many.
-
-    Of ours where heads go ahead, of ours where they do not, and of the paper's.
-    """
-    links = int(sys.argv[1])
-    makers: list[tuple[Callable[[], Estimator], bool]] = [
-        (BusyPeriodEstimator, True),
-        (BusyPeriodEstimator, False),
-        (lambda: ChunkMeanEstimator(0, 8), False),
-    ]
-    total, beyond = 0, 0
-    for disturbance in DISTURBANCES:
-        for pattern in PATTERNS:
-            words = [f"{disturbance.__name__}, {pattern.__name__}:"]
-            for make, heads in makers:
-                found: list[float] = []
-                for seed in range(links):  # half of them with chunks of one size
-                    path, passed = passages(pattern, disturbance, bool(seed % 2), seed, heads)
-                    found += errors(path, passed, make())
-                quantiles = np.quantile(found, [0.5, 0.99, 1.0])
-                words.append(", ".join(f"{q:.1%}" for q in quantiles) + f" of {len(found)};")
-                if make is BusyPeriodEstimator:
-                    total, beyond = total + len(found), beyond + sum(e > 0.15 for e in found)
-            print(*words)
-    print(f"{beyond} of {total} of ours were off by more than 15 %")
-
-
-if __name__ == "__main__":
-    main()
