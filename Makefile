@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 SOURCES := src tests benchmarks examples docs/*.py
 
-.PHONY: demo test test-slow test-flower check lint format pages docs dist clean
+.PHONY: demo test test-slow test-flower check lint format pages claims docs dist clean
 
 demo: $(VENV)/ready  ## nine sites of this machine train one model over three routes; a table and a report
 	$(BIN)/anabranch demo
@@ -33,6 +33,9 @@ format: $(VENV)/ready  ## put the code in shape
 
 pages: $(VENV)/ready  ## the tables of docs/reproductions anew, from their JSON
 	$(BIN)/python docs/tables.py
+
+claims: $(VENV)/ready  ## every sentence with a measured number, and the JSON that it is traced to
+	$(BIN)/python docs/claims.py
 
 docs: $(VENV)/ready-for-docs  ## the documentation as a site, in site/; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
