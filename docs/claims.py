@@ -16,7 +16,8 @@ have the same key or are in the same small object. Files with many values have m
 that one found there says little.
 
 A comment `<!-- no JSON: REASON -->` takes off the sentence in or right after which it stands; alone
-between blank lines, the paragraph, list or table that follows. `<!-- to come from FILE -->` takes
+between blank lines, the paragraph, list or table that follows; where the reason names a JSON, until
+that is there, and then it traces them. `<!-- to come from FILE -->` takes
 off what stands before its `<!-- end -->`.
 
 The command lists all claims, and exits with 1 if one that is not taken off has no JSON.
@@ -102,7 +103,9 @@ def claims(page: str, names: tuple[str, ...]) -> Iterator[Claim]:
         whole = " ".join(each for _, of, other in chunks if of == section > 0 for each in other)
         for line, near, text, numbers in _said(first, lines, around):
             off = OFF.search(text) or alone
-            if off:
+            if off and (late := _files(off[1], names)):
+                yield Claim(line, text, numbers, "sentence", late)
+            elif off:
                 yield Claim(line, text, numbers, off=off[1])
             elif line in made and made[line][1]:
                 yield Claim(line, text, numbers, off=f"older than {made[line][2]}")

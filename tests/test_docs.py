@@ -212,6 +212,12 @@ def test_a_comment_takes_a_sentence_off_or_alone_what_follows() -> None:
     ]
 
 
+def test_a_comment_that_names_a_json_takes_off_until_the_file_is_there() -> None:
+    page = "It takes 3 s. <!-- no JSON: older than {} -->\n"
+    assert traced(page.format("c.json")) == [("", (), "older than c.json")]
+    assert traced(page.format("a.json")) == [("sentence", ("a.json",), "")]
+
+
 def test_a_made_table_is_traced_to_its_json_and_one_to_come_to_none() -> None:
     table = "\n\n|  | ours |\n| --- | --- |\n| a | 3 s |\n\n<!-- end -->\n"
     assert traced(f"<!-- from results/a.json -->{table}") == [("made", ("a.json",), "")]
