@@ -14,7 +14,7 @@ from anabranch.plan._auxiliary import (
     with_auxiliary,
 )
 from anabranch.plan._balanced import Balanced, balanced
-from anabranch.plan._delay import down_delays_s_per_bit, up_delays_s_per_bit
+from anabranch.plan._delay import down_delays_s_per_bit, subtree_delays, up_delays_s_per_bit
 from anabranch.plan._fapt import Fapt, fapt
 from anabranch.plan._files import FromFile, dumps, loads
 from anabranch.plan._forest import AggregationTree, Forest, forest
@@ -131,6 +131,7 @@ __all__ = [
     "spanning",
     "star",
     "steady_rate_bps",
+    "subtree_delays",
     "up_delays_s_per_bit",
     "with_auxiliary",
     "with_kept_groups",

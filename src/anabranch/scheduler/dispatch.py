@@ -21,7 +21,7 @@ import numpy as np
 
 from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage
 from anabranch.overlay import Overlay
-from anabranch.plan import Plan, Tree, interleave, steady_rate_bps
+from anabranch.plan import Plan, Tree, interleave, steady_rate_bps, subtree_delays
 
 _LEAST_A_TREE = 4
 _SLACK = 4.0
@@ -55,21 +55,17 @@ def needed_window(
 def _passage_s(plan: Plan, tree: Tree, overlay: Overlay, bits: float) -> float:
     """Return how long a chunk takes from the last leaf to the root and back to the last leaf."""
 
-    def way_s(parents: Sequence[int], upwards: bool) -> float:
-        longest_s = 0.0
-        for site in range(plan.size):
-            taken_s, at = 0.0, site
-            while parents[at] >= 0:
-                ends = (at, parents[at]) if upwards else (parents[at], at)
-                for hop in pairwise(plan.path(*ends)):
-                    link = overlay.link(*hop)
-                    assert link is not None  # plans are checked against the overlay
-                    taken_s += link.latency_s + bits / link.goodput_bps
-                at = parents[at]
-            longest_s = max(longest_s, taken_s)
-        return longest_s
+    def edge_s(source: int, target: int) -> float:
+        taken_s = 0.0
+        for hop in pairwise(plan.path(source, target)):
+            link = overlay.link(*hop)
+            assert link is not None  # plans are checked against the overlay
+            taken_s += link.latency_s + bits / link.goodput_bps
+        return taken_s
 
-    return way_s(tree.up, True) + way_s(tree.down, False)
+    up_s = subtree_delays(tree, tree.up, edge_s)
+    down_s = subtree_delays(tree, tree.down, lambda child, parent: edge_s(parent, child))
+    return up_s[tree.root] + down_s[tree.root]
 
 
 class Dispatcher:
