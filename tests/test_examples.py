@@ -22,6 +22,7 @@ from anabranch.plan import (
     Balanced,
     Fapt,
     Packed,
+    Ring,
     Spanning,
     Star,
     dumps,
@@ -279,7 +280,7 @@ def test_an_overlay_can_be_planned(name: str) -> None:
 
 @pytest.mark.parametrize(
     "route",
-    [Star(), Balanced(), Spanning(), Fapt(), Packed()],
+    [Star(), Balanced(), Spanning(), Ring(), Fapt(), Packed()],
     ids=lambda each: type(each).__name__,
 )
 def test_a_plan_that_was_saved_can_be_a_route_of_its_own(route: AnyPlanner, tmp_path: Path) -> None:

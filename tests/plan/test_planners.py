@@ -19,6 +19,7 @@ from anabranch.plan import (
     FromFile,
     Packed,
     PlanError,
+    Ring,
     Spanning,
     Star,
     balanced,
@@ -75,6 +76,8 @@ def test_an_unknown_root_is_refused(site):
         (Spanning(root="dc2"), [1], "spanning tree at dc2"),
         (Fapt(roots=("dc5", "dc2")), [4, 1], "fapt, 2 roots"),
         (Fapt(roots=3), [3, 6, 4], "fapt, 3 roots"),
+        (Ring(), [0, 1, 2, 3, 4, 5, 6, 7, 8], "ring"),
+        (Ring(both_ways=True), sorted([*range(9)] * 2), "ring, both ways"),
     ],
 )
 def test_a_planner_plans_what_its_parameters_say(
@@ -87,7 +90,7 @@ def test_a_planner_plans_what_its_parameters_say(
 
 @pytest.mark.parametrize(
     "planner",
-    [each for each in OWN if not each.deep] + [Fapt(roots=2), Fapt(roots=("dc1", "dc9"))],
+    [each for each in OWN if not each.deep] + [Ring(), Fapt(roots=2), Fapt(roots=("dc1", "dc9"))],
 )
 def test_a_plan_made_again_keeps_its_roots_and_takes_its_version(planner: AnyPlanner) -> None:
     # A root elsewhere would need its part of the model moved to it.

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from anabranch.overlay import Link, Overlay, Site
-from anabranch.plan import Packed
+from anabranch.plan import Packed, Ring
 from anabranch.run import explore
 from anabranch.run.explore import make_case, minimised
 from anabranch.scheduler.admission import Admission
@@ -22,6 +22,12 @@ def test_no_fault_breaks_a_promise(first: int) -> None:
     assert found.cases == 20
     assert found.exchanges > 50
     assert found.repaired > 3
+
+
+def test_no_fault_breaks_a_promise_over_a_ring() -> None:
+    for seed in range(20):
+        case = replace(make_case(seed), planner=Ring())
+        assert explore.explore(case).violations == (), seed
 
 
 def test_what_broke_a_promise_once_does_so_no_more() -> None:

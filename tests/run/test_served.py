@@ -64,6 +64,7 @@ ROUTES = [
     '{kind = "balanced"}',
     '{kind = "fapt", roots = 3}',
     '{kind = "packed"}',
+    '{kind = "ring"}',
 ]
 
 

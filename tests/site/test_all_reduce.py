@@ -40,7 +40,7 @@ from anabranch.net.shaping import Course
 from anabranch.net.tcp import TcpNetwork
 from anabranch.net.tls import identity_of
 from anabranch.overlay import Link, Overlay, Site, internet2_9, random_complete, random_sparse
-from anabranch.plan import Plan, balanced, fapt, spanning, star
+from anabranch.plan import Plan, balanced, fapt, ring, spanning, star
 from anabranch.run.faults import OutagesFault, PartitionFault, SlowFault, link_factors, script
 from anabranch.sim.loop import run_virtually
 from anabranch.site.dataplane import MOST_STRANDS
@@ -56,6 +56,8 @@ PLANNERS: dict[str, Planner] = {
     "mst": spanning,
     "fapt-1": fapt,
     "fapt-all": lambda overlay: fapt(overlay, roots=overlay.size),
+    "ring": ring,
+    "ring-both-ways": lambda overlay: ring(overlay, both_ways=True),
 }
 TRIANGLE = Overlay(
     "triangle",

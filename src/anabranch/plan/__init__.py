@@ -56,12 +56,13 @@ from anabranch.plan._reach import (
     restrict,
 )
 from anabranch.plan._remainder import Remainder, remainder
+from anabranch.plan._ring import Ring, ring
 from anabranch.plan._routes import relay_routes
 from anabranch.plan._spanning import Spanning, spanning
 from anabranch.plan._star import Star, star
 from anabranch.plan._stream import cut, interleave
 
-AnyPlanner = Star | Balanced | Spanning | Fapt | Packed | ForestRoute | FromFile
+AnyPlanner = Star | Balanced | Spanning | Ring | Fapt | Packed | ForestRoute | FromFile
 PLANNERS: tuple[type[AnyPlanner], ...] = _get_args(AnyPlanner)
 
 __all__ = [
@@ -94,6 +95,7 @@ __all__ = [
     "Port",
     "Prediction",
     "Remainder",
+    "Ring",
     "Spanning",
     "Star",
     "Tree",
@@ -127,6 +129,7 @@ __all__ = [
     "relay_routes",
     "remainder",
     "restrict",
+    "ring",
     "share_of_limit",
     "spanning",
     "star",
