@@ -19,14 +19,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
-from itertools import pairwise, permutations
+from itertools import permutations
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +35,7 @@ from anabranch.emulate import emulated
 from anabranch.emulate._layout import next_hops
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import limit_s
+from anabranch.plan._ring_order import best_order
 
 PORT = 29500
 LONG = timedelta(hours=1)
@@ -235,31 +235,24 @@ def installed(peer: str) -> str | None:
 
 
 def best_ring(overlay: Overlay) -> tuple[int, ...]:
-    """Return the order of sites, by rank, in which gloo's ring is quickest; all orders are tried.
+    """Return the order of sites, by rank, in which gloo's ring is quickest.
 
-    Each rank sends to the one before it, as much as every other, over the ways that packets are
-    forwarded. A ring is as quick as the link with the most traffic for its rate.
+    It is the order of our own ring, but that each rank sends to the one before it, and over the
+    ways that packets are forwarded.
 
     >>> best_ring(three_ports())
     (2, 1, 0)
     """
     hops = next_hops(overlay)
-    rate_bps = {(link.source, link.target): link.rate_bps for link in overlay}
 
-    def links(source: int, target: int) -> list[tuple[int, int]]:
-        way = [source]
-        while way[-1] != target:
-            way.append(hops[way[-1], target])
-        return list(pairwise(way))
+    def way(source: int, target: int) -> list[int]:
+        passed = [source]
+        while passed[-1] != target:
+            passed.append(hops[passed[-1], target])
+        return passed
 
-    ways = {pair: links(*pair) for pair in permutations(range(overlay.size), 2)}
-
-    def slowest_s_per_bit(ring: Sequence[int]) -> float:
-        traffic = Counter(link for pair in pairwise((*ring, ring[0])) for link in ways[pair])
-        return max(times / rate_bps[link] for link, times in traffic.items())
-
-    rings = ((0, *others) for others in permutations(range(1, overlay.size)))
-    return min(rings, key=slowest_s_per_bit)[::-1]
+    ways = {pair: way(*pair) for pair in permutations(range(overlay.size), 2)}
+    return best_order(overlay, ways)[::-1]
 
 
 def all_reduce(

@@ -7,9 +7,9 @@ Each site is a process in a network namespace, and the kernel holds every link (
 every site's port) to its rate. Seconds a round, share of the physical limit, speed-up over the
 first row; and what it costs: CPU seconds of all processes for a gigabyte over a link, starting up
 not counted, and the most memory of a site. ``small_rings`` and ``far_rings`` compare packed trees
-with gloo alone, its ranks in the order of sites and in the best order for a ring, without and with
-delay and loss. On a machine with other work, `chrt -f 5 python benchmarks/wan.py` lets all of it go
-before that work; the results say so (``real_time``).
+and our own ring with gloo alone, its ranks in the order of sites and in the best order for a ring,
+without and with delay and loss. On a machine with other work, `chrt -f 5 python benchmarks/wan.py`
+lets all of it go before that work; the results say so (``real_time``).
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 STAR_MEDIAN = 'route = {kind = "star", hub = "dc4"}'
 STAR_BEST = 'route = {kind = "star"}'
 PACKED = 'route = {kind = "packed"}'
+RING = 'route = {kind = "ring"}'
 ROUTES = {
     "star, median hub": STAR_MEDIAN,
     "star, best hub": STAR_BEST,
     "balanced": 'route = {kind = "balanced"}',
     "mst": 'route = {kind = "mst"}',
+    "ring": RING,
     "fapt, 1 root": 'route = {kind = "fapt", roots = 1}',
     "fapt, 9 roots": 'route = {kind = "fapt"}',
     "fapt, 9 roots, auxiliary": 'route = {kind = "fapt"}\nauxiliary = {}\nchunk_elements = 65536',
@@ -71,7 +73,7 @@ class Setting:
         overlay: sites and links.
         elements: of the buffer.
         routes: by name, as lines of a scenario.
-        rounds: of packed trees; of the other routes half as many.
+        rounds: of packed trees and rings; of the other routes half as many.
         peers: other systems, by name.
     """
 
@@ -111,15 +113,15 @@ def settings() -> dict[str, Callable[[], Setting]]:
         for name, ring in rings.items()
         for control in ("cubic", "bbr")
     }
-    only_packed = {"packed": PACKED}
+    packed_and_ring = {"packed": PACKED, "ring": RING}
     return {
         "sparse": lambda: Setting(sparse(0.0, 0.0), large, ROUTES | choices, 3, once),
         "small": lambda: Setting(sparse(0.0, 0.0), small, ROUTES, 4, all_peers),
         "far": lambda: Setting(sparse(0.03, 0.0002), large, without_stars(few), 3, {}),
         "complete": lambda: Setting(complete, large, hub | few, 3, once),
         "ports": lambda: Setting(peers.three_ports(), (16 << 20) // 4, few, 4, all_peers),
-        "small_rings": lambda: Setting(sparse(0.0, 0.0), small, only_packed, 5, rings),
-        "far_rings": lambda: Setting(sparse(0.03, 0.0002), small, only_packed, 5, far_rings),
+        "small_rings": lambda: Setting(sparse(0.0, 0.0), small, packed_and_ring, 5, rings),
+        "far_rings": lambda: Setting(sparse(0.03, 0.0002), small, packed_and_ring, 5, far_rings),
     }
 
 
@@ -180,7 +182,8 @@ def compare(name: str, setting: Setting) -> dict[str, object]:
     load_average = os.getloadavg()
     rows: dict[str, dict[str, object]] = {}
     for route, lines in setting.routes.items():
-        rounds = setting.rounds if route.startswith("packed") else max(1, setting.rounds // 2)
+        is_full = route.startswith(("packed", "ring"))
+        rounds = setting.rounds if is_full else max(1, setting.rounds // 2)
         rows[route] = measure(setting, lines, rounds)
         show(route, rows, least_s)
     for label, rival in setting.peers.items():
