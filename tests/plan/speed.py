@@ -21,6 +21,7 @@ from anabranch.plan import (
     limit_rate_bps,
     packed,
     predict,
+    ring,
     spanning,
     star,
 )
@@ -53,6 +54,13 @@ def measure_planners(n: int) -> None:
     show(f"predict, {n} sites, 10 roots", partial(predict, plan, complete, 244e6, chunk_bytes=1e6))
 
 
+def measure_rings(n: int) -> None:
+    """Measure the search for a ring's order, one way and both, on overlays of each kind."""
+    for draw in (random_sparse, random_geographic, random_complete):
+        overlay = draw(n, seed=1)
+        show(f"ring, {overlay.name}", partial(ring, overlay), times=1)
+
+
 def measure_limit(n: int, density: float) -> None:
     """Measure the limit on one random overlay."""
     overlay = random_overlay(n, 1, density=density)
@@ -61,9 +69,11 @@ def measure_limit(n: int, density: float) -> None:
 
 
 def main() -> None:
-    """Measure planners on 100 and 1,000 sites, the limit on 9 to 100, packed trees on 9 and 50."""
+    """Measure planners on 100 and 1,000 sites, rings and the limit on 9 to 100, packed trees."""
     measure_planners(100)
     measure_planners(1000)
+    for n in (9, 50, 100):
+        measure_rings(n)
     show("limit, internet2-9", partial(limit_rate_bps, internet2_9()))
     for n, density in ((9, 1.0), (50, 0.06), (50, 1.0), (100, 0.03), (100, 1.0)):
         measure_limit(n, density)

@@ -17,6 +17,7 @@ from anabranch.plan import (
     deal,
     fapt,
     predict,
+    ring,
     spanning,
     star,
     steady_rate_bps,
@@ -50,6 +51,16 @@ def test_on_internet2_9_the_bound_is_within_1_percent_of_the_schedule(make, seco
     reference, bound = reference_and_bound(make(internet2_9()), internet2_9())
     assert bound == pytest.approx(seconds, abs=0.01)
     assert 0.99 * reference <= bound <= reference * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_for_rings_the_bound_is_within_3_percent_of_the_schedule(seed):
+    drawn = random_overlay(4 + seed, seed, density=[0.3, 1.0][seed % 2], latency_s=0.03)
+    for overlay in (internet2_9(), drawn) if seed == 0 else (drawn,):
+        for both_ways in (False, True):
+            plan = ring(overlay, both_ways=both_ways)
+            reference, bound = reference_and_bound(plan, overlay, chunk=1 << 16)
+            assert 0.97 * reference <= bound <= reference * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("hub", range(9))

@@ -59,6 +59,7 @@ ROUTES = {
     "mst": 'kind = "mst"',
     "fapt-1": 'kind = "fapt"\nroots = 1',
     "fapt-all": 'kind = "fapt"',
+    "ring": 'kind = "ring"',
 }
 DIGITS = (
     'kind = "train"\ndata = "digits"\nmodel = "softmax"\nlearning_rate = 0.5\nbatch_size = 32\n'
@@ -174,7 +175,7 @@ def compare_with_reference(
     make more of a difference; rates drawn at random and a latency keep them apart.)
     """
     task = f'kind = "exchange"\nelements = {elements}'
-    top = f"chunk_elements = {chunk_elements}"
+    top = f'chunk_elements = {chunk_elements}\ndeal = {{kind = "by-share"}}'
     given = scenario(route=route, task=task, rounds=1, top=top)
     plan = given.routes[0].plan(overlay)
     expected_s = round_s(plan, overlay, elements, chunk_elements)

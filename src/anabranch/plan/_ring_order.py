@@ -195,19 +195,17 @@ class _Search:
                 break
             path = np.roll(order, -place - 1)  # from behind the cut on
             near = _mended(path, estimate.reshape(n, n)[np.ix_(path, path)])
-            if near:
-                orders = np.array(near)
-                costs = cost(orders)
-                if costs.min() < (1 - _EQUAL) * now:
-                    return np.asarray(orders[np.argmin(costs)])
+            costs = cost(near)
+            if costs.min() < (1 - _EQUAL) * now:
+                return np.asarray(near[np.argmin(costs)])
         return None
 
 
-def _mended(path: _Ints, cost: _Floats) -> list[_Ints]:
-    """Return the few rings that look cheapest, of those cheaper than a path whose ends are joined.
+def _mended(path: _Ints, cost: _Floats) -> _Ints:
+    """Return the few rings that look cheapest, where a path's ends are not to be joined.
 
     Args:
-        path: all sites, shape (n,).
+        path: all sites, shape (n,), more than four.
         cost: of going from one to another, both in the order of the path, shape (n, n).
     """
     n = len(path)
@@ -219,10 +217,10 @@ def _mended(path: _Ints, cost: _Floats) -> list[_Ints]:
     # Cut behind j: the first of the two parts is turned round, or the second.
     first = turned[:-1] + cost[-1, :-1] + cost[0, 1:] - ahead
     second = turned[-1] - turned[1:] + cost[:-1, -1] + cost[1:, 0] - ahead
-    change = np.concatenate([exchange.ravel(), first, second]) - cost[-1, 0]
+    change = np.concatenate([exchange.ravel(), first, second])
     moves = np.argpartition(change, _WORKED_OUT)[:_WORKED_OUT]
     moves = moves[np.argsort(change[moves], kind="stable")]
-    return [_move(path, int(move)) for move in moves[change[moves] < 0]]
+    return np.array([_move(path, int(move)) for move in moves])
 
 
 def _move(path: _Ints, number: int) -> _Ints:
