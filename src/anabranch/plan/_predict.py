@@ -46,6 +46,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from heapq import heappop, heappush
 from itertools import pairwise
 from typing import TypeVar
@@ -158,6 +159,7 @@ def _passages(
     tree_bits = 8 * size_bytes * tree.share
     chunk_bits = tree_bits / math.ceil(tree_bits / (8 * chunk_bytes))  # cut evenly, as by deal
 
+    @cache  # asked for up to four times
     def hops_s(source: int, target: int) -> list[tuple[_Link, float, float, float]]:
         """Return an edge's hops: link, its own time for a chunk, with its ports, and latency."""
         found = []
