@@ -136,7 +136,8 @@ COMPARED: dict[str, list[dict[str, object]]] = {
 }
 
 
-WITH_FIGURES = ["routes", "intermittent", "changing-network", "packed-trees", *COMPARED]
+NETSTORM = [f"netstorm-{stage}" for stage in ("lite", "std", "pro")]
+WITH_FIGURES = ["routes", "intermittent", "changing-network", "packed-trees", *NETSTORM, *COMPARED]
 
 
 def figures(name: str) -> dict[str, list[float]]:
@@ -157,7 +158,7 @@ def figure(name: str, run: RunSummary) -> float | None:
         return run.round_s[1]  # the first has none before it to overlap with
     if name in ("barrier", "paces"):
         return None if run.pace is None else run.pace.iteration_s
-    if name == "aware":
+    if name in ("aware", *NETSTORM):
         return run.total_s / len(run.rounds)
     target = run.started.target_accuracy
     return run.median_round_s if target is None else run.time_to_accuracy_s(target)

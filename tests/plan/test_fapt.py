@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from anabranch.overlay import Overlay, internet2_9
 from anabranch.plan import (
+    Fapt,
     Plan,
     PlanError,
     Tree,
@@ -14,6 +15,7 @@ from anabranch.plan import (
     up_delays_s_per_bit,
 )
 from anabranch.plan._fapt import fastest_paths
+from anabranch.scheduler.collector import equal_rates
 
 from .networks import all_ways, build, overlays, random_overlay
 
@@ -56,6 +58,20 @@ def test_roots_are_the_best_by_quality_and_share_in_proportion_to_it(overlay, da
 
 def test_given_roots_stay_whatever_their_quality():
     assert [tree.root for tree in fapt(internet2_9(), roots=[8, 0]).trees] == [8, 0]
+
+
+@pytest.mark.parametrize("shares", ["first", "newest"])
+def test_shares_stay_if_they_are_to_while_trees_follow_the_network(shares):
+    planner = Fapt(roots=4, shares=shares)
+    first = planner.plan(equal_rates(internet2_9()))
+    later = planner.plan(internet2_9(), version=2, previous=first)
+    newest = fapt(internet2_9(), roots=[tree.root for tree in first.trees], version=2)
+    assert [(t.root, t.up, t.down) for t in later.trees] == [
+        (t.root, t.up, t.down) for t in newest.trees
+    ]
+    kept = first if shares == "first" else newest
+    assert [tree.share for tree in later.trees] == [tree.share for tree in kept.trees]
+    assert [t.share for t in first.trees] != [t.share for t in newest.trees]
 
 
 @given(st.integers(2, 8), st.integers(0, 1000))

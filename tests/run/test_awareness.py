@@ -307,15 +307,18 @@ def test_paths_over_idle_links_shorten_a_round_of_one_tree(run: Simulate) -> Non
     assert with_paths.rounds_s[1] < 0.85 * without.rounds_s[1]
 
 
-@pytest.mark.parametrize("search", ["disjoint", "algorithm-3"])
+@pytest.mark.parametrize(
+    ("search", "when_full"),
+    [("disjoint", "wait"), ("disjoint", "primary"), ("algorithm-3", "primary")],
+)
 @pytest.mark.parametrize("kind", ["star", "mst", "fapt", "packed"])
 def test_with_auxiliary_paths_and_changing_plans_every_mean_is_exact(
-    kind: str, search: str, run: Simulate
+    kind: str, search: str, when_full: str, run: Simulate
 ) -> None:
     overlay = random_complete(5, 2, low_bps=2e6, high_bps=15e6, latency_s=0.02)
     done = run(
         with_link(overlay, (0, 1), 1e6, at_s=1.0),
-        f'[auxiliary]\nsearch = "{search}"\nauxiliary_queue_length = 3',
+        f'[auxiliary]\nsearch = "{search}"\nauxiliary_queue_length = 3\nwhen_full = "{when_full}"',
         '[simulation]\ntensors = "real"',
         route=f'kind = "{kind}"',
         elements=100_003,

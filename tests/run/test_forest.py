@@ -317,6 +317,11 @@ def test_without_a_site_that_a_tree_needs_the_run_ends_by_name(tmp_path: Path) -
             'awareness = {kind = "passive"}\nroute = {kind = "forest", within = {kind = "packed"}',
             "route: groups with trees within are not formed again",
         ),
+        (
+            'route = {kind = "forest"',
+            'awareness = {kind = "passive", least_gain = "none"}\nroute = {kind = "forest"',
+            'awareness.least_gain: a forest is formed again only where that gains, so "none"',
+        ),
     ],
 )
 def test_what_does_not_go_with_a_forest_is_named(

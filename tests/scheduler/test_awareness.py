@@ -9,8 +9,8 @@ import pytest
 from anabranch.net.messages import LinkRate
 from anabranch.overlay import Overlay, Trace, internet2_9
 from anabranch.plan import Plan, disjoint_paths, fapt
-from anabranch.scheduler.awareness import Awareness
-from anabranch.scheduler.collector import Collector
+from anabranch.scheduler.awareness import Awareness, Passive
+from anabranch.scheduler.collector import Collector, equal_rates
 from anabranch.scheduler.policy import Policy, Replan
 
 OVERLAY = internet2_9()
@@ -58,6 +58,38 @@ def test_a_network_as_it_was_leads_to_none() -> None:
     for second in range(1, 60, 5):
         measure(awareness, (-1, -1), 0.0, float(second))
         assert look(awareness, float(second)) is None
+
+
+def aware(asked: Passive) -> Awareness:
+    """Return what follows a run, as a scenario asks for it."""
+    plan = fapt(asked.believed(OVERLAY), roots=9)
+    return asked.awareness(plan, planner, disjoint_paths, lambda elements: 1 << 16, OVERLAY)
+
+
+def test_the_latest_measurements_are_what_is_expected_and_the_rest_is_as_at_the_start() -> None:
+    awareness = aware(Passive(start="equal", belief="latest"))
+    started_bps = equal_rates(OVERLAY).links[0].goodput_bps
+    for now_s, rate_bps in ((1.0, 90e6), (1.5, 90e6), (2.0, 3e6)):
+        awareness.measured(0, 2, LinkRate(0, rate_bps, None, 8), now_s)
+    expected = {
+        (link.source, link.target): link.goodput_bps
+        for link in awareness.expectation(SIZE_BYTES, 900.0)
+    }
+    assert expected.pop((0, 2)) == pytest.approx(3e6)
+    assert [*expected.values()] == pytest.approx([started_bps] * 25)
+
+
+def test_with_no_gain_asked_every_other_plan_is_taken() -> None:
+    def taken(asked: Passive) -> int:
+        awareness = aware(asked)
+        found = 0
+        for second in range(1, 60, 5):  # a measurement wobbles, and so do the roots' shares
+            measure(awareness, (0, 2), (130e6, 131e6)[second % 2], float(second))
+            found += look(awareness, float(second)) is not None
+        return found
+
+    assert taken(Passive(belief="latest", least_gain="none")) == 12
+    assert taken(Passive(belief="latest")) == 0
 
 
 def test_an_oracle_knows_what_nobody_measured() -> None:

@@ -11,7 +11,7 @@ import pytest
 from anabranch.net.throughput import Estimate
 from anabranch.overlay import Link, Overlay, Site, internet2_9, redraw
 from anabranch.plan import spanning
-from anabranch.scheduler.collector import Collector, equal_rates
+from anabranch.scheduler.collector import Collector, Latest, equal_rates
 
 
 def triangle(rates_bps: Sequence[float], **ports: float) -> Overlay:
@@ -159,6 +159,27 @@ def test_behind_a_full_port_what_was_known_before_is_still_known_reports_later()
     assert goodput_bps(collector.belief(30.0), 0, 1) == pytest.approx(45e6)
 
 
+def test_the_latest_measurement_is_believed_whatever_it_is_and_for_ever() -> None:
+    latest = Latest(triangle([50e6, 50e6, 50e6], uplink_bps=60e6))
+    for now_s, rate_bps in ((1.0, 40e6), (1.1, 40e6), (1.2, 7e6)):
+        latest.measured(0, 1, estimate(rate_bps, 0.02), now_s)
+    latest.measured(0, 2, estimate(53e6), 1.2)  # fills the port
+    belief = latest.belief(1e6)
+    assert goodput_bps(belief, 0, 1) == pytest.approx(7e6)
+    assert goodput_bps(belief, 1, 0) == pytest.approx(45e6)  # as it was believed at first
+    link = belief.link(0, 1)
+    assert link is not None
+    assert link.latency_s == 0.02
+    assert latest.measured_links == {(0, 1), (0, 2)}
+
+
+def test_the_latest_measurement_drops_traces() -> None:
+    changing = redraw(internet2_9(), period_s=9, low_bps=1e6, high_bps=2e6, duration_s=20, seed=1)
+    latest = Latest(changing)
+    latest.measured(0, 1, estimate(5e6), 0.0)
+    assert all(link.trace is None for link in latest.belief(0.0))
+
+
 def test_equal_rates_keep_the_links_and_forget_what_they_carry() -> None:
     overlay = internet2_9()
     equal = equal_rates(overlay)
@@ -175,6 +196,8 @@ def test_what_cannot_be_is_refused() -> None:
     overlay = triangle([1e6] * 3)
     with pytest.raises(ValueError, match="no link 0->5"):
         Collector(overlay).measured(0, 5, estimate(1e6), 0.0)
+    with pytest.raises(ValueError, match="no link 0->5"):
+        Latest(overlay).measured(0, 5, estimate(1e6), 0.0)
     with pytest.raises(ValueError, match="forget_s > 0"):
         Collector(overlay, forget_s=0.0)
     kept = replace(overlay, name="other")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -138,6 +139,20 @@ def test_a_worse_plan_is_not_taken() -> None:
     assert consider(policy, slowed(NETWORK, 0.9, (0, 1))) is None
 
 
+def test_with_no_gain_asked_a_worse_plan_is_taken_but_the_same_is_not() -> None:
+    policy = Policy(
+        fapt(NETWORK, roots=9),
+        NETWORK,
+        lambda overlay, version, _: star(overlay, version=version),
+        least_gain=-math.inf,
+    )
+    replan = policy.consider(slowed(NETWORK, 0.9, (0, 1)), SIZE_BYTES, CHUNK_BYTES)
+    assert replan is not None
+    assert replan.before_s is not None
+    assert replan.after_s > replan.before_s
+    assert consider(policy, slowed(NETWORK, 0.8, (0, 1))) is None
+
+
 def test_over_a_changing_network_versions_rise_and_every_step_gains() -> None:
     changing = redraw(NETWORK, period_s=180, low_bps=20e6, high_bps=155e6, duration_s=1800, seed=2)
     policy = Policy(fapt(NETWORK, roots=9), NETWORK, Fapt(), update_rate=0.1)
@@ -170,6 +185,8 @@ def test_misuse_is_refused() -> None:
     plan = fapt(NETWORK, roots=9)
     with pytest.raises(ValueError, match="least_gain in"):
         Policy(plan, NETWORK, Fapt(), least_gain=1.0)
+    with pytest.raises(ValueError, match="-inf for every plan"):
+        Policy(plan, NETWORK, Fapt(), least_gain=-0.1)
     with pytest.raises(ValueError, match="update_rate"):
         Policy(plan, NETWORK, Fapt(), update_rate=-0.1)
     with pytest.raises(PlanError):

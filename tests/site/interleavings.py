@@ -116,6 +116,7 @@ async def play(seed: int) -> None:
         strands=int(rng.integers(1, 3)),
         primary_busy_bound=int(rng.integers(1, 4)),
         auxiliary_queue_length=int(rng.integers(1, 4)),
+        waits_when_full=bool(rng.integers(2)),
     )
     window = int(rng.choice([1, 3, 11, 32, 64]))
 

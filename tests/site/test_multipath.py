@@ -17,9 +17,9 @@ TERMS = Terms(Op.MEAN, Wire.FLOAT32, 100).code
 class Paths:
     """A fork, and what it put on which path."""
 
-    def __init__(self, busy_bound: int = 2, queue_length: int = 1) -> None:
+    def __init__(self, busy_bound: int = 2, queue_length: int = 1, waits: bool = True) -> None:
         self.put: list[Send] = []
-        self.fork = Fork(busy_bound, queue_length)
+        self.fork = Fork(busy_bound, queue_length, waits=waits)
         self.use(FAST, SLOW)
 
     def use(self, *auxiliary: Path) -> None:
@@ -54,7 +54,33 @@ class Paths:
     ],
 )
 def test_the_two_knobs(primary: int, auxiliary: list[int], choice: int | None) -> None:
-    assert choose(primary, auxiliary, busy_bound=2, queue_length=2) == choice
+    assert choose(primary, auxiliary, busy_bound=2, queue_length=2, waits=True) == choice
+
+
+@pytest.mark.parametrize(
+    ("primary", "auxiliary", "choice"),
+    [(1, [0, 0], -1), (2, [2, 1], 1), (2, [2, 2], -1), (5, [], -1)],
+)
+def test_without_waiting_the_primary_path_takes_what_is_beyond_the_bounds(
+    primary: int, auxiliary: list[int], choice: int
+) -> None:
+    assert choose(primary, auxiliary, busy_bound=2, queue_length=2, waits=False) == choice
+
+
+def test_without_waiting_a_chunk_keeps_the_path_that_it_took_when_it_was_ready() -> None:
+    paths = Paths(waits=False)
+    paths.add(0, 1, 2, 3, 4, 5)
+    assert paths.taken() == [
+        *((0, PRIMARY), (1, PRIMARY), (2, FAST), (3, SLOW), (4, PRIMARY), (5, PRIMARY))
+    ]
+    paths.credit(FAST)
+    assert len(paths.put) == 6  # nothing waits that could take it
+    paths.add(6)
+    assert paths.taken()[6:] == [(6, FAST)]
+    for chunk in (0, 1, 4, 5):
+        paths.send(chunk)
+    paths.add(7)
+    assert paths.taken()[7:] == [(7, PRIMARY)]
 
 
 def test_chunks_are_bound_late_and_the_lowest_first() -> None:

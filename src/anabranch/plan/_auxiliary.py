@@ -42,11 +42,14 @@ class Auxiliary(Table, frozen=True, kw_only=True):
         search: ``disjoint`` finds them for each pair on its own; ``algorithm-3`` is the paper's.
         primary_busy_bound: chunks at which a primary path counts as busy (PRIMARY_BUSY_BOUND).
         auxiliary_queue_length: chunks that an auxiliary path takes (AUXILIARY_QUEUE_LENGTH).
+        when_full: what a chunk does while every path of its pair is full: it may ``wait`` for the
+            first that has room, or take the ``primary`` path all the same, as in the paper (VI-A).
     """
 
     search: Literal["disjoint", "algorithm-3"] = "disjoint"
     primary_busy_bound: Positive = 2
     auxiliary_queue_length: Positive = 1
+    when_full: Literal["wait", "primary"] = "wait"
 
     def paths(self, overlay: Overlay, plan: Plan) -> _Paths:
         """Return a plan's auxiliary paths, as of `algorithm_3`.

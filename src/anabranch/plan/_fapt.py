@@ -12,8 +12,8 @@ q = 1 / w; there ours is q / 2 for every root, so order and shares are the paper
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -30,9 +30,13 @@ class Fapt(Table, frozen=True, kw_only=True, tag_field="kind", tag="fapt"):
 
     Args:
         roots: how many of the best, or the names of the sites; None for every site.
+        shares: how the buffer is dealt to the roots where trees are planned again: by their quality
+            in the ``newest`` plan, or for good by that in the ``first`` one. The paper computes it
+            while it chooses the roots, which it does once (Algorithm 1, lines 1 to 5).
     """
 
     roots: int | tuple[str, ...] | None = None
+    shares: Literal["newest", "first"] = "newest"
     deep: ClassVar[bool] = False
 
     def plan(
@@ -52,7 +56,13 @@ class Fapt(Table, frozen=True, kw_only=True, tag_field="kind", tag="fapt"):
             roots = [tree.root for tree in previous.trees]
         else:
             roots = overlay.size if self.roots is None else self.roots
-        return fapt(overlay, roots=roots, version=version)
+        plan = fapt(overlay, roots=roots, version=version)
+        if previous is None or self.shares == "newest":
+            return plan
+        share = {tree.root: tree.share for tree in previous.trees}
+        return replace(
+            plan, trees=tuple(replace(tree, share=share[tree.root]) for tree in plan.trees)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -463,6 +463,8 @@ def _reforming(scenario: Scenario, believed: Overlay, plan: Plan) -> Reforming |
     if not isinstance(route, ForestRoute) or route.within is not None:
         return None
     times = with_compute_times(route, scenario, believed).compute_s or {}
+    asked_gain = None if asked is None else asked.least_gain
+    assert asked_gain != "none"  # a forest's scenario is checked for that
     return Reforming(
         route,
         plan,
@@ -470,7 +472,7 @@ def _reforming(scenario: Scenario, believed: Overlay, plan: Plan) -> Reforming |
         {believed.index(name): seconds for name, seconds in times.items()},
         _forest_elements(scenario, believed),
         LEAST_CHANGE if asked is None or asked.update_rate is None else asked.update_rate,
-        LEAST_GAIN if asked is None or asked.least_gain is None else asked.least_gain,
+        LEAST_GAIN if asked_gain is None else asked_gain,
         _search(scenario),
     )
 

@@ -901,7 +901,11 @@ def _transport(scenario: Scenario, elements: int, room: int, strands: int) -> Tr
     bounds = (
         ()
         if auxiliary is None
-        else (auxiliary.primary_busy_bound, auxiliary.auxiliary_queue_length)
+        else (
+            auxiliary.primary_busy_bound,
+            auxiliary.auxiliary_queue_length,
+            auxiliary.when_full == "wait",
+        )
     )
     most = max(chunk_elements, MOST_ELEMENTS)
     return Transport(chunk_elements, most, room, strands, *bounds)

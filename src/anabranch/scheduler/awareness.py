@@ -19,7 +19,7 @@ from anabranch.net.throughput import Estimate
 from anabranch.overlay import Overlay
 from anabranch.plan import PathSearch, Plan, steady_rate_bps
 from anabranch.scheduler import losses as losing
-from anabranch.scheduler.collector import Collector, equal_rates
+from anabranch.scheduler.collector import Collector, Latest, equal_rates
 from anabranch.scheduler.losses import Losses
 from anabranch.scheduler.policy import Planner, Policy, Replan
 from anabranch.scheduler.rate_forecast import RateForecast
@@ -37,7 +37,8 @@ class Awareness:
         policy: decides whether to plan again.
         search: finds auxiliary paths.
         chunk_elements_of: the most elements of a chunk, by the elements of the buffer.
-        collector: gathers what is measured; None for an oracle, which knows the truth.
+        collector: gathers what is measured, and is taken at its word if it is a `Latest`; None for
+            an oracle, which knows the truth.
         truth: the network as it really is, which an oracle goes by.
     """
 
@@ -47,7 +48,7 @@ class Awareness:
         policy: Policy | Reforming,
         search: PathSearch,
         chunk_elements_of: Callable[[int], int],
-        collector: Collector | None,
+        collector: Collector | Latest | None,
         truth: Overlay,
     ) -> None:
         self.update_time_s = update_time_s
@@ -103,10 +104,12 @@ class Awareness:
         An oracle expects what it knows: the overlay's rates and their traces, but not what faults
         do to them. Whoever measures expects of each deviation from the typical rate what has been
         seen to last, from its measurement to the round: see
-        :mod:`anabranch.scheduler.rate_forecast`.
+        :mod:`anabranch.scheduler.rate_forecast`. A `Latest` expects what was measured to stay.
         """
         if self._collector is None:
             return self._truth.at(now_s)
+        if isinstance(self._collector, Latest):
+            return self._collector.belief(now_s)
         if now_s >= self._looked_s + _SAMPLE_S:
             self._forecast.look(self._collector.measured_since(self._looked_s), now_s)
             self._looked_s = now_s
@@ -143,11 +146,13 @@ class _Looks(Table, frozen=True, kw_only=True):
 
     update_time_s: Seconds = 1.0
     update_rate: Annotated[float, Meta(ge=0, le=1e6)] | None = None
-    least_gain: Annotated[float, Meta(ge=0, lt=1)] | None = None
+    least_gain: Annotated[float, Meta(ge=0, lt=1)] | Literal["none"] | None = None
 
     def _policy(self, plan: Plan, made_for: Overlay, planner: Planner) -> Policy:
         update_rate = 0.0 if self.update_rate is None else self.update_rate
         least_gain = 0.02 if self.least_gain is None else self.least_gain
+        if least_gain == "none":
+            least_gain = -math.inf
         return Policy(plan, made_for, planner, update_rate=update_rate, least_gain=least_gain)
 
 
@@ -160,11 +165,16 @@ class Passive(_Looks, frozen=True, kw_only=True, tag_field="kind", tag="passive"
             rates last is learnt from looks at least 5 s apart.
         update_rate: how much a link's rate must have changed to count, relative (UPDATE_RATE); in a
             forest, or a site's time to compute. If not given 0, and in a forest 0.1.
-        least_gain: how much shorter a round must get, relative, for a new plan to be taken; in a
-            forest, how many more updates a second its workers must make, relative, with eq. 14 of
-            HAAF no more. If not given 0.02, and in a forest 0.1.
+        least_gain: how much shorter a round must get, relative, for a new plan to be taken; with
+            ``none`` every plan is that differs from the one in force, as in the paper (NetStorm,
+            VIII-B). In a forest, how many more updates a second its workers must make, relative,
+            with eq. 14 of HAAF no more. If not given 0.02, and in a forest 0.1.
         start: what is believed of links before they are measured: what the overlay says, or that
             all are ``equal``.
+        belief: what is believed of links once they are: a ``forecast`` for the next round, see
+            :mod:`anabranch.scheduler.collector` and :mod:`anabranch.scheduler.rate_forecast`; or
+            the ``latest`` measurement of each, as in the paper (NetStorm, Algorithm 2, line 1),
+            and the start's rate for a link that has none.
         estimator: ``busy-period`` tells the rate from latency and queueing; ``chunk-mean`` is the
             paper's (NetStorm, eq. 14).
         probe_chunk_elements: for ``chunk-mean``: smaller chunks are not measured
@@ -173,6 +183,7 @@ class Passive(_Looks, frozen=True, kw_only=True, tag_field="kind", tag="passive"
     """
 
     start: Literal["overlay", "equal"] = "overlay"
+    belief: Literal["forecast", "latest"] = "forecast"
     estimator: Literal["busy-period", "chunk-mean"] = "busy-period"
     probe_chunk_elements: Positive | None = None
     probe_chunks: Positive = 4
@@ -201,13 +212,18 @@ class Passive(_Looks, frozen=True, kw_only=True, tag_field="kind", tag="passive"
             reforming: plans again instead, where sites form a forest.
         """
         believed = self.believed(overlay).at(0.0)
-        since_s = 0.0 if self.start == "overlay" else -math.inf
+        collector: Collector | Latest
+        if self.belief == "latest":
+            collector = Latest(believed)
+        else:
+            since_s = 0.0 if self.start == "overlay" else -math.inf
+            collector = Collector(believed, since_s=since_s)
         return Awareness(
             self.update_time_s,
             reforming or self._policy(plan, believed, planner),
             search,
             chunk_elements_of,
-            Collector(believed, since_s=since_s),
+            collector,
             overlay,
         )
 

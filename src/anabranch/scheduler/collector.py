@@ -95,11 +95,7 @@ class Collector:
             ValueError: there is no such link.
         """
         pair = source, target
-        if pair not in self._known:
-            raise ValueError(
-                f"no link {source}->{target} in overlay {self._initial.name!r}, so it cannot have "
-                "been measured; report links of the overlay"
-            )
+        check_link(self._initial, source, target)
         before = self._seen.get(pair)
         if before is not None:
             self._known[pair] = self._settled(pair, before)
@@ -194,6 +190,57 @@ class Collector:
             last[pair][1]
             for pair, seen in self._seen.items()
             if seen.at_s >= newest_s - self._forget_s
+        )
+
+
+class Latest:
+    """Believes of each link the last measurement alone (NetStorm, Algorithm 2, line 1).
+
+    Nothing is taken for an outlier, nothing is forgotten, and a link's share of a port counts as
+    its rate. What has never been measured stays as it was believed at first.
+
+    Args:
+        initial: what is believed before anything is measured; its traces are not looked at.
+    """
+
+    def __init__(self, initial: Overlay) -> None:
+        self._initial = initial
+        self._seen: dict[Pair, Estimate] = {}
+
+    def measured(self, source: int, target: int, estimate: Estimate, now_s: float) -> None:
+        """See :meth:`Collector.measured`."""
+        check_link(self._initial, source, target)
+        self._seen[source, target] = estimate
+
+    @property
+    def measured_links(self) -> frozenset[Pair]:
+        """The links that were measured, as (source, target)."""
+        return frozenset(self._seen)
+
+    def belief(self, now_s: float) -> Overlay:
+        """Return the network as believed: see :meth:`Collector.belief`."""
+        links = []
+        for link in self._initial:
+            seen = self._seen.get((link.source, link.target))
+            if seen is None:
+                links.append(replace(link, trace=None))
+                continue
+            latency_s = link.latency_s if seen.latency_s is None else seen.latency_s
+            rate_bps = seen.rate_bps / (1 - link.loss)
+            links.append(replace(link, rate_bps=rate_bps, latency_s=latency_s, trace=None))
+        return replace(self._initial, links=tuple(links))
+
+
+def check_link(overlay: Overlay, source: int, target: int) -> None:
+    """Check that an overlay has a link that is said to have been measured.
+
+    Raises:
+        ValueError: it has not.
+    """
+    if overlay.link(source, target) is None:
+        raise ValueError(
+            f"no link {source}->{target} in overlay {overlay.name!r}, so it cannot have been "
+            "measured; report links of the overlay"
         )
 
 

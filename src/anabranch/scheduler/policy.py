@@ -60,7 +60,8 @@ class Policy:
     ``update_rate`` from what it was when plans were last compared. Then a plan is made for the new
     belief, and taken if it shortens the predicted round by more than ``least_gain``; else the plan
     in force stays, and the same belief is not considered again. (NetStorm, VIII-B, takes every new
-    plan, which costs it a change of plan for every wobble of a measurement.)
+    plan, which costs it a change of plan for every wobble of a measurement; so does a gain of
+    ``-math.inf``.)
 
     Rounds are predicted by :func:`anabranch.plan.predict`, not by the steady rate alone: plans for
     the same network differ by their depth as often as by their bottleneck, and a gain of 2 % is of
@@ -74,7 +75,8 @@ class Policy:
         planner: makes a plan for a network.
         update_rate: relative change of a link that counts (UPDATE_RATE), >= 0. At 0, the paper's
             value, every change does.
-        least_gain: relative gain that a new plan must promise, in [0, 1).
+        least_gain: relative gain that a new plan must promise, in [0, 1); ``-math.inf`` takes
+            every plan that differs from the one in force.
 
     Raises:
         PlanError: the plan does not fit the network.
@@ -90,10 +92,11 @@ class Policy:
         update_rate: float = 0.0,
         least_gain: float = 0.02,
     ) -> None:
-        if not 0 <= update_rate < math.inf or not 0 <= least_gain < 1:
+        is_gain = 0 <= least_gain < 1 or least_gain == -math.inf
+        if not 0 <= update_rate < math.inf or not is_gain:
             raise ValueError(
                 f"update_rate is {update_rate:g} and least_gain {least_gain:g}; give update_rate "
-                ">= 0 and least_gain in [0, 1)"
+                ">= 0 and least_gain in [0, 1), or -inf for every plan"
             )
         plan.check_fits(made_for)
         self._plan = plan

@@ -85,7 +85,8 @@ class Transport:
         most_chunk_elements: of any buffer's chunks.
         room_elements: of data that may come before its exchange has begun here.
         strands: connections of each lane.
-        primary_busy_bound, auxiliary_queue_length: see :mod:`anabranch.site.multipath`.
+        primary_busy_bound, auxiliary_queue_length, waits_when_full: see
+            :class:`anabranch.plan.Auxiliary`.
         kept_elements: of results that a site keeps which joins a group that goes on, until its
             program gets to them; two results may always be kept.
     """
@@ -96,6 +97,7 @@ class Transport:
     strands: int = 1
     primary_busy_bound: int = 2
     auxiliary_queue_length: int = 1
+    waits_when_full: bool = True
     kept_elements: int = 1 << 28
 
 
@@ -240,6 +242,7 @@ class SiteAgent:
             strands=transport.strands,
             primary_busy_bound=transport.primary_busy_bound,
             auxiliary_queue_length=transport.auxiliary_queue_length,
+            waits_when_full=transport.waits_when_full,
             stamped=meter is not None,
             incarnations=self.welcome.incarnations,
             repairs=self.welcome.repairs,

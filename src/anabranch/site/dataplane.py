@@ -96,6 +96,7 @@ class DataPlaneConfig:
         primary_busy_bound: chunks at which a primary path counts as busy, see
             :mod:`anabranch.site.multipath`.
         auxiliary_queue_length: chunks that an auxiliary path takes.
+        waits_when_full: whether a chunk waits while all paths are full, or takes the primary one.
         stamped: whether chunks carry what is needed to measure links.
         repairs: whether exchanges that lose a lane wait to be repaired, instead of failing.
     """
@@ -111,6 +112,7 @@ class DataPlaneConfig:
     strands: int = 1
     primary_busy_bound: int = 2
     auxiliary_queue_length: int = 1
+    waits_when_full: bool = True
     stamped: bool = False
     incarnations: tuple[int, ...] = ()
     repairs: bool = False
@@ -487,7 +489,9 @@ class DataPlane:
         for source, target in paths:
             if source == config.site and (source, target) not in self._forks:
                 self._forks[source, target] = Fork(
-                    config.primary_busy_bound, config.auxiliary_queue_length
+                    config.primary_busy_bound,
+                    config.auxiliary_queue_length,
+                    waits=config.waits_when_full,
                 )
         for ends, fork in self._forks.items():
             self._put_all(fork.use(paths.get(ends, ())))

@@ -2,9 +2,9 @@
 
 Chunks for one neighbour wait in one pool and are bound to a path as late as can be, when a path has
 room. The paper binds a chunk when it becomes ready, and where every path is busy falls back on the
-primary one; but a site without children has all its chunks ready at once, and would bind nearly all
-of them to the primary path before the first auxiliary one had carried anything. While chunks become
-ready one after the other the two are the same.
+primary one, as a fork does that does not wait; but a site without children has all its chunks ready
+at once, and so binds nearly all of them to the primary path before the first auxiliary one has
+carried anything. While chunks become ready one after the other the two are the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ from anabranch.site.lane import Path, priority
 
 
 def choose(
-    primary_queued: int, auxiliary_queued: Sequence[int], busy_bound: int, queue_length: int
+    primary_queued: int,
+    auxiliary_queued: Sequence[int],
+    busy_bound: int,
+    queue_length: int,
+    *,
+    waits: bool,
 ) -> int | None:
     """Return which path the next chunk takes.
 
@@ -30,21 +35,24 @@ def choose(
         auxiliary_queued: chunks on each auxiliary path, the fastest path first.
         busy_bound: chunks at which the primary path is busy (PRIMARY_BUSY_BOUND).
         queue_length: chunks that an auxiliary path takes (AUXILIARY_QUEUE_LENGTH).
+        waits: whether a chunk waits while all are full; else it takes the primary path then.
 
     Returns:
-        -1 for the primary path, the index of an auxiliary one, or None while all are full.
+        -1 for the primary path, the index of an auxiliary one, or None to wait.
 
-    >>> choose(1, [0, 0], busy_bound=2, queue_length=1)
+    >>> choose(1, [0, 0], busy_bound=2, queue_length=1, waits=True)
     -1
-    >>> choose(2, [1, 0], busy_bound=2, queue_length=1)
+    >>> choose(2, [1, 0], busy_bound=2, queue_length=1, waits=True)
     1
+    >>> choose(2, [1, 1], busy_bound=2, queue_length=1, waits=False)
+    -1
     """
     if primary_queued < busy_bound:
         return -1
     for index, queued in enumerate(auxiliary_queued):
         if queued < queue_length:
             return index
-    return None
+    return None if waits else -1
 
 
 class Fork:
@@ -54,12 +62,13 @@ class Fork:
     begins with.
 
     Args:
-        busy_bound, queue_length: see :func:`choose`.
+        busy_bound, queue_length, waits: see :func:`choose`.
     """
 
-    def __init__(self, busy_bound: int, queue_length: int) -> None:
+    def __init__(self, busy_bound: int, queue_length: int, *, waits: bool) -> None:
         self._busy_bound = busy_bound
         self._queue_length = queue_length
+        self._waits = waits
         self._auxiliary: tuple[Path, ...] = ()
         self._waiting: list[tuple[int, bool, int, bool, int, Send]] = []
         self._entries = 0
@@ -104,7 +113,13 @@ class Fork:
         bound: list[Send] = []
         while self._waiting:
             queued = [self._auxiliary_queued[path] for path in self._auxiliary]
-            choice = choose(self._primary_queued, queued, self._busy_bound, self._queue_length)
+            choice = choose(
+                self._primary_queued,
+                queued,
+                self._busy_bound,
+                self._queue_length,
+                waits=self._waits,
+            )
             if choice is None:
                 break
             send = heapq.heappop(self._waiting)[-1]

@@ -124,6 +124,21 @@ def test_a_scenario_is_read_with_its_defaults() -> None:
         ),
         (
             "stop.rounds",
+            "awareness = {kind = 'passive', least_gain = 'any'}\nstop.rounds",
+            r"awareness\.least_gain: .*none",
+        ),
+        (
+            "stop.rounds",
+            "awareness = {kind = 'passive', belief = 'newest'}\nstop.rounds",
+            r"awareness\.belief: .*latest",
+        ),
+        (
+            "stop.rounds",
+            "auxiliary.when_full = 'drop'\nstop.rounds",
+            r"auxiliary\.when_full: .*primary",
+        ),
+        (
+            "stop.rounds",
             "auxiliary.search = 'disjunct'\nstop.rounds",
             r"auxiliary\.search: .*did you mean 'disjoint'",
         ),

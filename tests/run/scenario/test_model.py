@@ -39,8 +39,8 @@ from anabranch.scheduler.awareness import Passive
             route=FromFile(path="/plans/own.json"),
             task=Exchange(elements=7),
             deal=Adaptive(window=9),
-            awareness=Passive(start="equal"),
-            auxiliary=Auxiliary(search="algorithm-3"),
+            awareness=Passive(start="equal", belief="latest", least_gain="none"),
+            auxiliary=Auxiliary(search="algorithm-3", when_full="primary"),
         ),
     ],
 )

@@ -254,6 +254,11 @@ def _check_served(scenario: Scenario) -> None:
             raise ScenarioError(
                 f"{key}: where the model is served, its chunks stay with their trees; leave it out"
             )
+    if scenario.awareness is not None and scenario.awareness.least_gain == "none":
+        raise ScenarioError(
+            'awareness.least_gain: a forest is formed again only where that gains, so "none" is '
+            "not for it; give a number, or leave it out"
+        )
     task, load = scenario.task, scenario.load
     if isinstance(load, TunedBatches) and not 1 <= task.batch_size <= load.most:
         raise ScenarioError(
