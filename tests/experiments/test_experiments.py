@@ -20,7 +20,7 @@ from anabranch.experiments.haaf import fig13
 from anabranch.experiments.haaf.fig13 import off_diagonal
 from anabranch.experiments.intermittent._literal import Literal
 from anabranch.experiments.netstorm import _setting as setting
-from anabranch.experiments.netstorm import fig19
+from anabranch.experiments.netstorm import fig14, fig19
 from anabranch.experiments.netstorm.fig13 import cubic_bps, hub_and_spokes, one_connection_each
 from anabranch.experiments.r2sp import _federated as federated
 from anabranch.experiments.r2sp import _setting as r2sp
@@ -37,7 +37,7 @@ from anabranch.overlay import internet2_9
 from anabranch.pace import Bsp, R2sp, Ssp
 from anabranch.plan import Fapt, Packed, Star
 from anabranch.record.events import StepDone
-from anabranch.run.scenario import Scenario, compute_model, loads
+from anabranch.run.scenario import Scenario, compute_model, load, loads
 from anabranch.run.scenario.tasks import Exchange, Own, Train
 from anabranch.run.work import buffer_elements
 
@@ -194,11 +194,29 @@ def ours(name: str, what: str, tmp_path: Path) -> str:
         ("intermittent/table2", "ours: every-8", "100 (100 to 100)"),
         ("netstorm/fig13", "static: NetStorm pro", "4.0x (25.0 s)"),
         ("netstorm/fig13", "dynamic: packed trees, ours", "10.0x (10.0 s)"),
+        ("netstorm/fig01", "a round, up and down, the model one chunk: star over FAPT", "4.0x"),
+        (
+            "netstorm/fig01",
+            "eq. 2, the balanced tree of Fig. 1c: subtrees v2, v3, v4, v5, and all",
+            "24, 20, 23, 7, and 57",
+        ),
+        (
+            "netstorm/fig13",
+            "static: NetStorm pro over MLNET, by its root",
+            "best 3.2x; median 3.2x; worst 3.2x",
+        ),
         ("netstorm/fig14", "dynamic: adaptive FAPT over static balanced tree", "+220 %"),
+        (
+            "netstorm/fig14",
+            "dynamic, symmetric links: FAPT over star, by the root of each",
+            "best 4.0x; median 4.0x; worst 4.0x",
+        ),
         ("netstorm/fig15", "9 roots over 1", "+0 %"),
         ("netstorm/fig16", "packed trees, ours", "10.0 s -> 10.0 s (+0 %)"),
+        ("netstorm/fig17", "ours: least and most", "+0 % .. +0 %, best (2, 1)"),
         ("netstorm/fig18", "std over lite", "+0 %"),
         ("netstorm/fig18", "packed trees, ours, over pro", "+150 %"),
+        ("netstorm/fig20", "PROBE_CHUNK_SIZE", "0.01 M: 4.0x; 0.5 M: 4.0x; 2 M: refused"),
         ("r2sp/table1", "Inception-v3, ports of 10 Gbit/s", "92.8% (9.05 of 9.75 s)"),
         ("r2sp/fig02", "ResNet32, ports of 10 Gbit/s: 1 worker for 8", "0% less (0.19 for 0.19 s)"),
         ("r2sp/table3", "all: samples/s, tuned over equal batches", "+0% (25275 to 25275)"),
@@ -430,15 +448,15 @@ def test_at_short_round_trips_cubic_is_as_fast_as_reno():
 
 
 def test_links_are_no_faster_than_one_connection_and_else_as_they_were():
-    overlay, cap_bps = internet2_9(), 4 * cubic_bps(0.06, 0.0002)
-    for before, after in zip(overlay, one_connection_each(overlay, 4.0), strict=True):
+    overlay, cap_bps = internet2_9(), cubic_bps(0.06, 0.0002)
+    for before, after in zip(overlay, one_connection_each(overlay), strict=True):
         assert after.rate_bps == min(before.rate_bps, cap_bps)
         assert (after.latency_s, after.loss) == (before.latency_s, before.loss)
 
 
 def test_a_hub_sees_each_site_over_one_long_connection():
     overlay = internet2_9()
-    spokes = hub_and_spokes(overlay, overlay.index("dc1"), 1.0)
+    spokes = hub_and_spokes(overlay, overlay.index("dc1"))
     assert len(spokes.links) == 16
     far = spokes.link(overlay.index("dc9"), overlay.index("dc1"))
     assert far is not None
@@ -453,9 +471,55 @@ def test_a_hub_sees_each_site_over_one_long_connection():
 
 def test_the_systems_are_the_papers():
     assert setting.MXNET.route == Star()
-    assert setting.PRO.route == Fapt()
+    assert setting.PRO.route == Fapt(shares="first")
     assert setting.PACKED.route == Packed()
     assert setting.LITE.awareness is None
     assert setting.STD.auxiliary is None
     assert setting.PRO.awareness == setting.STD.awareness == setting.PAPERS_AWARENESS
     assert {each.chunk_elements for each in (setting.MXNET, setting.LITE, setting.PRO)} == {10**6}
+
+
+@pytest.mark.parametrize("system", [setting.LITE, setting.STD, setting.PRO], ids=lambda s: s.name)
+def test_the_papers_stages_are_those_of_the_examples(system: setting.System):
+    path = Path(__file__).parents[2] / f"examples/scenarios/netstorm-{system.name}.toml"
+    example, _ = load(path)
+    assert example.routes == (system.route,)
+    assert (example.awareness, example.auxiliary) == (system.awareness, system.auxiliary)
+    assert example.chunk_elements == system.chunk_elements
+    assert example.adaptive is None
+
+
+def drawn(times_s: Sequence[float], **labels: str) -> list[Outcome]:
+    """Return runs of four rounds, each of a draw."""
+    return [
+        Outcome({**labels, "draw": draw}, "a.toml", 4, 4 * each, each, 0)
+        for draw, each in enumerate(times_s)
+    ]
+
+
+def test_a_ratio_is_of_all_rounds_and_then_of_the_least_and_the_most_of_its_draws():
+    slow, fast = drawn([60.0, 30.0, 90.0]), drawn([20.0, 15.0, 25.0])
+    assert setting.ratio(slow, fast, setting.times) == "3.0x, 2.0x to 3.6x"
+    assert setting.ratio(slow[:1], fast[:1], setting.times) == "3.0x"
+    assert setting.over(slow, fast) == "3.0x, 2.0x to 3.6x (20.0 s)"
+
+
+def test_roots_are_ranked_by_all_draws_together():
+    runs = [
+        outcome
+        for root, times_s in {"a": (9.0, 1.0), "b": (2.0, 2.0), "c": (6.0, 6.0)}.items()
+        for outcome in drawn(times_s, root=root)
+    ]
+    found = {rank: each[0].labels["root"] for rank, each in setting.ranked(runs).items()}
+    assert found == {"best": "b", "median": "a", "worst": "c"}
+
+
+def test_links_drawn_once_change_both_ways_alike():
+    changing = setting.dynamic(3)
+    once = fig14.drawn_once(changing)
+    for before, after in zip(changing.links, once.links, strict=True):
+        back = once.link(after.target, after.source)
+        assert back is not None
+        assert (after.rate_bps, after.trace) == (back.rate_bps, back.trace)
+        if before.source < before.target:
+            assert (after.rate_bps, after.trace) == (before.rate_bps, before.trace)

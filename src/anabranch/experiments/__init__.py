@@ -15,7 +15,17 @@ from anabranch.experiments.haaf import fig15 as haaf_fig15
 from anabranch.experiments.intermittent import adaptive
 from anabranch.experiments.intermittent import tables as intermittent_tables
 from anabranch.experiments.map import cell
-from anabranch.experiments.netstorm import fig13, fig14, fig15, fig16, fig17, fig18, fig19, fig20
+from anabranch.experiments.netstorm import (
+    fig01,
+    fig13,
+    fig14,
+    fig15,
+    fig16,
+    fig17,
+    fig18,
+    fig19,
+    fig20,
+)
 from anabranch.experiments.r2sp import edges as r2sp_edges
 from anabranch.experiments.r2sp import fig02 as r2sp_fig02
 from anabranch.experiments.r2sp import fig04 as r2sp_fig04
@@ -34,7 +44,7 @@ from anabranch.experiments.r2sp import table2 as r2sp_table2
 from anabranch.experiments.r2sp import table3 as r2sp_table3
 from anabranch.experiments.r2sp import table4 as r2sp_table4
 
-_NETSTORM = (fig13, fig14, fig15, fig16, fig17, fig18, fig19, fig20)
+_NETSTORM = (fig01, fig13, fig14, fig15, fig16, fig17, fig18, fig19, fig20)
 _R2SP = (
     r2sp_table1,
     r2sp_table2,

@@ -15,7 +15,7 @@ they gain from small chunks, and hardly from yet smaller ones, which take longer
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -34,13 +34,19 @@ CHUNK_ELEMENTS = 1_000_000
 """The paper's CHUNK_SIZE."""
 
 PAPERS_AWARENESS = Passive(
-    update_time_s=5.0,
+    start="equal",
     estimator="chunk-mean",
-    least_gain=0.0,
     probe_chunk_elements=500_000,
     probe_chunks=4,
+    belief="latest",
+    update_time_s=5.0,
+    update_rate=0.0,
+    least_gain="none",
 )
-"""As in the paper's Table II; its authors' PROBE_CHUNK_SIZE of 2 million counts bytes."""
+"""As in the paper's Table II, with eq. 14, Algorithm 2's rates and each new plan taken (VIII-B).
+
+Its authors' PROBE_CHUNK_SIZE of 2 million counts bytes; what is believed at first it does not say.
+"""
 
 LOW_BPS, HIGH_BPS = 20e6, 155e6
 REDRAW_S = 180.0
@@ -73,25 +79,62 @@ def in_chunks_of(system: System, elements: int) -> System:
 MXNET = System("star", Star())
 MLNET = System("balanced tree", Balanced())
 TSENGINE = System("spanning tree", Spanning())
-LITE = System("lite", Fapt())
+
+# As the paper has them; examples/scenarios/netstorm-*.toml spell the same, with the equations.
+LITE = System("lite", Fapt(shares="first"))
 STD = replace(LITE, name="std", awareness=PAPERS_AWARENESS)
-PRO = replace(STD, name="pro", auxiliary=Auxiliary())
-PRO_ALGORITHM_3 = replace(PRO, name="pro, algorithm 3", auxiliary=Auxiliary(search="algorithm-3"))
+PRO = replace(STD, name="pro", auxiliary=Auxiliary(search="algorithm-3", when_full="primary"))
+
+
+def measuring(system: System, name: str, **changed: object) -> System:
+    """Return a system whose awareness differs in some fields."""
+    assert isinstance(system.awareness, Passive)
+    return replace(
+        system, name=name, awareness=msgspec.structs.replace(system.awareness, **changed)
+    )
+
+
+# One of our choices after the other in place of the paper's, up to all of them.
+STD_TOLD = measuring(STD, "std, told the first rates", start="overlay")
+STD_FORECAST = measuring(STD_TOLD, "std, told, forecasts", belief="forecast")
+STD_GATED = measuring(STD_FORECAST, "std, told, forecasts, plan gate", least_gain=None)
+OUR_STD = System("std, ours", Fapt(), awareness=Passive())
+PRO_DISJOINT = replace(
+    PRO, name="pro, disjoint paths", auxiliary=Auxiliary(search="disjoint", when_full="primary")
+)
+PRO_WAITING = replace(PRO, name="pro, disjoint paths, chunks wait", auxiliary=Auxiliary())
+OUR_PRO = replace(OUR_STD, name="pro, ours", auxiliary=Auxiliary())
 # Not with the paper's estimator, which takes the latency for a part of each chunk's transfer, and
 # that part grows as chunks get smaller.
-STD_256_KB = replace(STD, name="std, 256 kB", awareness=Passive(), chunk_elements=1 << 16)
-PRO_256_KB = replace(
-    STD_256_KB,
-    name="pro, 256 kB",
+OUR_STD_256_KB = replace(OUR_STD, name="std, ours, 256 kB", chunk_elements=1 << 16)
+OUR_PRO_256_KB = replace(
+    OUR_STD_256_KB,
+    name="pro, ours, 256 kB",
     auxiliary=Auxiliary(primary_busy_bound=2, auxiliary_queue_length=5),
 )
-OUR_PRO = replace(PRO, name="pro, our awareness", awareness=Passive())
 PACKED = System("packed trees", Packed(), awareness=Passive(), chunk_elements=1 << 18)
 
+# Nothing is ever measured, so that the plan stays that of equal rates.
+UNMEASURED = measuring(STD, "std that measures nothing", probe_chunks=1_000_000)
 
-def following(system: System) -> System:
-    """Return a system that plans again as the network changes, by the paper's measurements."""
-    return replace(system, name=f"{system.name}, adaptive", awareness=PAPERS_AWARENESS)
+
+def following(system: System, awareness: AnyAwareness = PAPERS_AWARENESS) -> System:
+    """Return a system that plans again as the network changes."""
+    return replace(system, name=f"{system.name}, adaptive", awareness=awareness)
+
+
+def rooted(system: System, site: str) -> System:
+    """Return a system of one tree with its root at a site."""
+    route = system.route
+    key: dict[str, object]
+    if isinstance(route, Star):
+        key = {"hub": site}
+    elif isinstance(route, Fapt):
+        key = {"roots": (site,)}
+    else:
+        assert isinstance(route, Balanced | Spanning)
+        key = {"root": site}
+    return replace(system, route=msgspec.structs.replace(route, **key))
 
 
 def reference() -> Overlay:
@@ -119,7 +162,7 @@ def at_scale(lab: Lab, system: System) -> System:
 
 def draws(lab: Lab) -> tuple[int, ...]:
     """Return the seeds of the dynamic networks."""
-    return tuple(range(lab.seed, lab.seed + (1 if lab.quick or lab.emulate else 3)))
+    return tuple(range(lab.seed, lab.seed + (1 if lab.quick or lab.emulate else 5)))
 
 
 def window_s(lab: Lab) -> float:
@@ -222,23 +265,61 @@ def dynamic_trials(
     ]
 
 
-def faster(outcomes: Sequence[Outcome], system: System, than: System, network: str) -> float:
-    """Return how many rounds a system makes in the time the other makes one."""
-    return seconds(outcomes, network=network, system=than.name) / seconds(
-        outcomes, network=network, system=system.name
-    )
+def roots(lab: Lab) -> tuple[str, ...]:
+    """Return the sites at which one-root systems are tried."""
+    names = [site.name for site in reference().sites]
+    return tuple(names[:: 3 if lab.quick else 1])
 
 
-def faster_by_draw(
-    lab: Lab, outcomes: Sequence[Outcome], system: System, than: System
-) -> list[float]:
-    """Return the same for each dynamic network."""
+def chosen(outcomes: Sequence[Outcome], **labels: Label) -> list[Outcome]:
+    """Return the outcomes that have these labels."""
     return [
-        faster(
-            [each for each in outcomes if each.labels.get("draw") == seed], system, than, "dynamic"
-        )
-        for seed in draws(lab)
+        each
+        for each in outcomes
+        if all(each.labels.get(key) == value for key, value in labels.items())
     ]
+
+
+def ranked(found: Sequence[Outcome]) -> dict[str, list[Outcome]]:
+    """Return a system's runs at the roots where its rounds are shortest, middling and longest.
+
+    Args:
+        found: its runs, labelled with their ``root``; at each, on the same networks.
+    """
+    by_root = [chosen(found, root=root) for root in {each.labels["root"] for each in found}]
+    by_root.sort(key=seconds)
+    middle = (len(by_root) - 1) // 2
+    return {"best": by_root[0], "median": by_root[middle], "worst": by_root[-1]}
+
+
+def ratio(slow: Sequence[Outcome], fast: Sequence[Outcome], write: Callable[[float], str]) -> str:
+    """Write how many rounds some runs make while others make one; of several draws, least to most.
+
+    Args:
+        slow, fast: runs on the same networks, labelled with their ``draw`` where it is one of some.
+        write: how a ratio is written.
+    """
+    numbers = {each.labels["draw"] for each in slow if "draw" in each.labels}
+    by_draw = sorted(
+        seconds(chosen(slow, draw=number)) / seconds(chosen(fast, draw=number))
+        for number in numbers
+    )
+    spread = f", {write(by_draw[0])} to {write(by_draw[-1])}" if len(by_draw) > 1 else ""
+    return write(seconds(slow) / seconds(fast)) + spread
+
+
+def over(slow: Sequence[Outcome], fast: Sequence[Outcome]) -> str:
+    """Write the speed-up of some runs over others, and the seconds of their rounds."""
+    return f"{ratio(slow, fast, times)} ({seconds(fast):.1f} s)"
+
+
+def by_rank(
+    slow: Mapping[str, Sequence[Outcome]],
+    fast: Mapping[str, Sequence[Outcome]],
+    write: Callable[[float], str],
+) -> str:
+    """Write ratios, as :func:`ratio` does, for each rank of :func:`ranked`."""
+    return "; ".join(f"{rank} {ratio(slow[rank], fast[rank], write)}" for rank in slow)
 
 
 def times(ratio: float) -> str:
@@ -266,7 +347,8 @@ def dynamics_note(lab: Lab) -> str:
     return (
         f"Dynamic: {len(draws(lab))} drawn networks (seeds {listed(draws(lab))}) of "
         f"{window_s(lab):g} s, new rates every {redraw_s(lab):g} s; figures are of all rounds "
-        f"together. The model has {ALEXNET.elements // by:,} parameters.{small}"
+        "together, then of the draw with the least to that with the most. The model has "
+        f"{ALEXNET.elements // by:,} parameters.{small}"
     )
 
 

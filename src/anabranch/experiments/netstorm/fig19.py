@@ -7,7 +7,7 @@ from statistics import fmean, linear_regression
 
 from anabranch import plan as plans
 from anabranch.experiments._experiment import Experiment
-from anabranch.experiments._lab import Lab, Outcome, Trial, seconds
+from anabranch.experiments._lab import Lab, Label, Outcome, Trial, seconds
 from anabranch.experiments._result import Result, Row
 from anabranch.experiments.netstorm import _setting as setting
 from anabranch.experiments.netstorm._setting import MXNET, PRO, times
@@ -78,6 +78,11 @@ def _mean_limit_s(outcomes: list[Outcome], sites: int) -> float:
     return fmean(plans.limit_s(sparse(sites, seed), size_bytes) for seed in seeds)
 
 
+def _pro_over_star(found: list[Outcome], **labels: Label) -> str:
+    star, pro = (setting.chosen(found, system=each.name, **labels) for each in (MXNET, PRO))
+    return setting.ratio(star, pro, times)
+
+
 def _model_rows(outcomes: list[Outcome]) -> list[Row]:
     found = [each for each in outcomes if each.labels["part"] == "a"]
     elements = {str(each.labels["model"]): int(each.labels["elements"]) for each in found}
@@ -94,7 +99,7 @@ def _model_rows(outcomes: list[Outcome]) -> list[Row]:
         Row(
             f"a: {model}, {elements[model] / 1e6:.1f} M parameters, star and pro",
             "drawn only",
-            f"{star_s:.1f} s, {pro_s:.1f} s: {times(star_s / pro_s)}",
+            f"{star_s:.1f} s, {pro_s:.1f} s: {_pro_over_star(found, model=model)}",
         )
         for model, (star_s, pro_s) in took_s.items()
     ]
@@ -121,7 +126,7 @@ def _site_rows(outcomes: list[Outcome]) -> list[Row]:
         Row(
             f"b: {count} sites, star and pro",
             "drawn only",
-            f"{star_s:.1f} s, {pro_s:.1f} s: {times(star_s / pro_s)}; "
+            f"{star_s:.1f} s, {pro_s:.1f} s: {_pro_over_star(found, sites=count)}; "
             f"pro {count * _BATCH_SIZE / pro_s:.1f} samples/s",
         )
         for count, (star_s, pro_s) in took_s.items()

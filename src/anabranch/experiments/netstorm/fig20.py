@@ -1,44 +1,38 @@
-"""NetStorm, Fig. 20: how much four settings matter."""
+"""NetStorm, Fig. 20: how much four settings matter, one at a time and beside CHUNK_SIZE."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
 
 from anabranch.experiments._experiment import Experiment
-from anabranch.experiments._lab import Lab, Outcome, Trial, seconds
+from anabranch.experiments._lab import Lab, Outcome, Trial
 from anabranch.experiments._result import Result, Row
 from anabranch.experiments.netstorm import _setting as setting
 from anabranch.experiments.netstorm._setting import (
     MXNET,
     OUR_PRO,
-    PAPERS_AWARENESS,
     PRO,
+    UNMEASURED,
     System,
     times,
 )
 from anabranch.scheduler.awareness import Passive
 
-_Sweep = Callable[[System, Passive], Mapping[str, System]]
-
 _M = 1_000_000
+_Sweep = Callable[[System], Mapping[str, System | None]]
+"""Makes of a system one for each value; None where a scenario is refused."""
+
 _CHUNK_ELEMENTS = (_M // 4, _M // 2, _M, 2 * _M, 4 * _M, 8 * _M, 16 * _M)
 _UPDATE_TIMES_S = (1.0, 5.0, 20.0, 60.0, 180.0)
-_PROBE_ELEMENTS = (_M // 100, _M // 10, _M // 2, _M)
+_PROBE_ELEMENTS = (_M // 100, _M // 10, _M // 2, _M, 2 * _M, 4 * _M)
 _PROBE_CHUNKS = (1, 4, 16, 32, 64)
+_REFUSED = "refused"
 
 
-def _estimators(lab: Lab, sweep: str) -> Mapping[str, tuple[System, Passive]]:
-    """Return those to try: ours takes every chunk, and as many as it needs."""
-    found = {"paper's estimator": (PRO, PAPERS_AWARENESS)}
-    if not lab.quick and not sweep.startswith("PROBE"):
-        found["ours"] = OUR_PRO, Passive()
-    return found
-
-
-def _chunk_sizes(system: System, awareness: Passive) -> Mapping[str, System]:
+def _chunk_sizes(system: System) -> Mapping[str, System | None]:
     return {
         f"{elements / _M:g} M": setting.in_chunks_of(system, elements)
         for elements in _CHUNK_ELEMENTS
@@ -48,83 +42,110 @@ def _chunk_sizes(system: System, awareness: Passive) -> Mapping[str, System]:
 def _of_awareness(field: str, values: Mapping[str, float]) -> _Sweep:
     """Return what varies one field of the awareness, with how each value is written."""
 
-    def systems(system: System, awareness: Passive) -> Mapping[str, System]:
-        return {
-            written: replace(system, awareness=msgspec.structs.replace(awareness, **{field: value}))
+    def systems(system: System) -> Mapping[str, System | None]:
+        assert isinstance(system.awareness, Passive)
+        found = {
+            written: msgspec.structs.replace(system.awareness, **{field: value})
             for written, value in values.items()
+        }
+        return {
+            written: replace(system, awareness=each) if _measures(each, system) else None
+            for written, each in found.items()
         }
 
     return systems
 
 
-_SWEEPS = {
+def _measures(awareness: Passive, system: System) -> bool:
+    """Return whether chunks are large enough to be measured; else the scenario is refused."""
+    return (awareness.probe_chunk_elements or 0) <= system.chunk_elements
+
+
+_UPDATE_TIME = _of_awareness("update_time_s", {f"{each:g} s": each for each in _UPDATE_TIMES_S})
+_PROBE_SIZE = _of_awareness(
+    "probe_chunk_elements", {f"{each / _M:g} M": each for each in _PROBE_ELEMENTS}
+)
+_PROBE_NUM = _of_awareness("probe_chunks", {f"{each}": each for each in _PROBE_CHUNKS})
+_NO_CHUNK_IS_AS_LARGE = (
+    "nearly all our chunks have CHUNK_SIZE elements, so above it nothing would be measured: a "
+    "scenario that asks for that is refused"
+)
+_SWEEPS: Mapping[str, tuple[_Sweep, str, str]] = {
     "CHUNK_SIZE": (
         _chunk_sizes,
         "best 0.5 .. 1 M, far worse above",
         "more chunks, finer shares and shorter waits at each hop, until the network is full",
     ),
-    "UPDATE_TIME": (
-        _of_awareness("update_time_s", {f"{time_s:g} s": time_s for time_s in _UPDATE_TIMES_S}),
-        "best 5 s",
-        "a new plan costs next to nothing: rounds do not wait for it, and the same one is not sent "
-        "again",
-    ),
-    "PROBE_CHUNK_SIZE": (
-        _of_awareness(
-            "probe_chunk_elements",
-            {f"{elements / _M:g} M": elements for elements in _PROBE_ELEMENTS},
-        ),
-        "0.01 .. 4 M, then collapse",
-        "nearly all our chunks have CHUNK_SIZE elements, so above it nothing would be measured: a "
-        "scenario that asks for that is refused",
-    ),
-    "PROBE_CHUNK_NUM": (
-        _of_awareness("probe_chunks", {f"{chunks}": chunks for chunks in _PROBE_CHUNKS}),
-        "4 .. 32",
-        "",
-    ),
+    "UPDATE_TIME": (_UPDATE_TIME, "best 5 s", "a new plan costs next to nothing: no round waits"),
+    "PROBE_CHUNK_SIZE": (_PROBE_SIZE, "0.01 .. 4 M, then collapse", _NO_CHUNK_IS_AS_LARGE),
+    "PROBE_CHUNK_NUM": (_PROBE_NUM, "4 .. 32", ""),
 }
+_JOINT = ("UPDATE_TIME", "PROBE_CHUNK_SIZE", "PROBE_CHUNK_NUM")  # each beside CHUNK_SIZE
+
+
+def _cases(lab: Lab) -> dict[str, Mapping[str, System | None]]:
+    """Return what is swept, as rows name it: by value, the system."""
+    found: dict[str, Mapping[str, System | None]] = {}
+    for sweep, (systems, _, _) in _SWEEPS.items():
+        found[sweep] = systems(PRO)
+        if not lab.quick and not sweep.startswith("PROBE"):  # ours has no probes
+            found[f"{sweep}, ours"] = systems(OUR_PRO)
+    for sweep in _JOINT:
+        systems = _SWEEPS[sweep][0]
+        for elements in _CHUNK_ELEMENTS[1:-1:2] if lab.quick else _CHUNK_ELEMENTS[:-1]:
+            # All else, the probes too, is as in Table II, unless no chunk would be as large.
+            chunked = replace(PRO, chunk_elements=elements)
+            if sweep != "PROBE_CHUNK_SIZE":
+                chunked = setting.in_chunks_of(PRO, elements)
+            found[f"{sweep}, CHUNK_SIZE {elements / _M:g} M"] = systems(chunked)
+    if lab.quick:
+        found = {case: dict(list(swept.items())[::2]) for case, swept in found.items()}
+    return found
 
 
 def _make(lab: Lab) -> Result:
-    trials = setting.dynamic_trials(lab, (MXNET,))
-    for sweep, (systems, _, _) in _SWEEPS.items():
-        for estimator, (system, awareness) in _estimators(lab, sweep).items():
-            found = systems(system, awareness)
-            wanted = list(found)[::2] if lab.quick else list(found)
-            for value in wanted:
-                trials += _trials(lab, found[value], sweep, estimator, value)
+    cases = _cases(lab)
+    trials = setting.dynamic_trials(lab, (MXNET, UNMEASURED))
+    for case, swept in cases.items():
+        for value, system in swept.items():
+            if system is not None:
+                trials += _trials(lab, system, case, value)
     outcomes = lab.measure(trials)
-    star_s = seconds(outcomes, system=MXNET.name)
+    star = setting.chosen(outcomes, system=MXNET.name)
     rows = [
-        Row(
-            f"{sweep}, {estimator}",
-            paper,
-            _curve(outcomes, star_s, sweep=sweep, estimator=estimator),
-            why,
-        )
-        for sweep, (_, paper, why) in _SWEEPS.items()
-        for estimator in _estimators(lab, sweep)
+        Row(case, paper, _curve(outcomes, star, case, swept), why)
+        for case, swept in cases.items()
+        for _, paper, why in (_SWEEPS[case.partition(",")[0]],)
     ]
+    rows.append(
+        Row(
+            "what a refused one would come to: nothing is measured",
+            "collapse",
+            setting.over(star, setting.chosen(outcomes, system=UNMEASURED.name)),
+            "the plan stays that of equal rates, which awareness begins with",
+        )
+    )
     return Result(tuple(rows), tuple(outcomes), (setting.dynamics_note(lab),))
 
 
-def _trials(lab: Lab, system: System, sweep: str, estimator: str, value: str) -> list[Trial]:
-    return setting.dynamic_trials(lab, (system,), sweep=sweep, estimator=estimator, value=value)
+def _trials(lab: Lab, system: System, case: str, value: str) -> list[Trial]:
+    return setting.dynamic_trials(lab, (system,), case=case, value=value)
 
 
-def _curve(outcomes: list[Outcome], star_s: float, **labels: str) -> str:
+def _curve(
+    outcomes: Sequence[Outcome], star: Sequence[Outcome], case: str, values: Mapping[str, object]
+) -> str:
     """Return the speed-up over the star at each value of a sweep."""
-    values = dict.fromkeys(
-        str(each.labels["value"])
-        for each in outcomes
-        if all(each.labels.get(key) == wanted for key, wanted in labels.items())
-    )
-    return "; ".join(
-        f"{value}: {times(star_s / seconds(outcomes, value=value, **labels))}" for value in values
-    )
+
+    def at(value: str) -> str:
+        found = setting.chosen(outcomes, case=case, value=value)
+        return setting.ratio(star, found, times) if found else _REFUSED
+
+    return "; ".join(f"{value}: {at(value)}" for value in values)
 
 
 EXPERIMENT = Experiment(
-    "netstorm/fig20", "CHUNK_SIZE, UPDATE_TIME, PROBE_CHUNK_SIZE and PROBE_CHUNK_NUM", _make
+    "netstorm/fig20",
+    "CHUNK_SIZE, UPDATE_TIME, PROBE_CHUNK_SIZE and PROBE_CHUNK_NUM, alone and beside CHUNK_SIZE",
+    _make,
 )
