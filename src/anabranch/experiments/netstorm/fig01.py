@@ -45,8 +45,8 @@ def printed_delays() -> dict[int, float]:
     links = []
     for (site, parent), delay in delays.items():
         parents[site - 1] = parent - 1
-        ends = site - 1, parent - 1
-        links += [Link(*ends, 1 / delay), Link(*reversed(ends), 1 / delay)]
+        child, above = site - 1, parent - 1
+        links += [Link(child, above, 1 / delay), Link(above, child, 1 / delay)]
     sites = tuple(Site(f"v{number + 1}") for number in range(_SITES))
     tree = Tree(0, 1.0, tuple(parents), tuple(parents))
     found = up_delays_s_per_bit(Plan(1, (tree,)), tree, Overlay("fig-1c", sites, tuple(links)))
