@@ -174,7 +174,7 @@ def _comparison(outcomes: list[Outcome], network: str) -> list[Row]:
             f"{network}: NetStorm pro",
             _PAPER[network],
             against_star(PRO),
-            "on this network Algorithm 3 leaves no tree neighbours an auxiliary path",
+            "on this network Algorithm 3 leaves hardly any tree neighbours an auxiliary path",
         ),
         Row(
             f"{network}: the same, disjoint paths",

@@ -30,7 +30,7 @@ _CASES = {
     "as the paper has it": (
         STD,
         PRO,
-        "on this network Algorithm 3 leaves no tree neighbours an auxiliary path",
+        "on this network Algorithm 3 leaves hardly any tree neighbours an auxiliary path",
     ),
     "disjoint paths, all else as the paper has it": (
         STD,

@@ -60,7 +60,7 @@ def _make(lab: Lab) -> Result:
             "pro over std",
             "+14 %",
             more(PRO, STD),
-            "on this network Algorithm 3 leaves no tree neighbours an auxiliary path",
+            "on this network Algorithm 3 leaves hardly any tree neighbours an auxiliary path",
         ),
         Row("lite planned for equal rates over star", "5.5x", over_star(UNMEASURED)),
         Row("std over lite planned for equal rates", "+20 %", more(STD, UNMEASURED)),
