@@ -20,6 +20,7 @@ import torch
 
 import anabranch
 from anabranch import ExchangeError, Group, RunAborted
+from anabranch.group import _settings
 from anabranch.group._local import _serving
 from anabranch.group._serve import GroupLog
 from anabranch.net.addresses import show
@@ -30,7 +31,7 @@ from anabranch.net.tcp import TcpNetwork
 from anabranch.net.tls import SCHEDULER, Credentials
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.pace import AnyPace, Asp, Bsp
-from anabranch.plan import Star
+from anabranch.plan import Auxiliary, Star
 from anabranch.record.console import Console, Line
 from anabranch.scheduler.presence import Presence
 from anabranch.scheduler.server import LIMITS
@@ -1070,3 +1071,10 @@ def test_certificates_that_are_not_there_are_named_before_anybody_is_called(tmp_
 def test_a_scheduler_that_is_not_there_is_named() -> None:
     with pytest.raises(anabranch.LinkError, match=re.escape("127.0.0.1:1")):
         anabranch.join("127.0.0.1:1", "paris", token="t", patience_s=0.0)
+
+
+def test_sites_are_told_how_many_chunks_auxiliary_paths_take() -> None:
+    asked = Auxiliary(primary_busy_bound=1, auxiliary_queue_length=5, when_full="primary")
+    service = anabranch.Service(overlay_of(SITES), auxiliary=asked)
+    told = _settings.loads(_settings.dumps(service._settings(may_be_restarted=False)))
+    assert told.auxiliary == asked

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from anabranch import plan as plans
 from anabranch.net.errors import PeerError
 from anabranch.net.messages import Auxiliary
 from anabranch.overlay import Link, Overlay, Site
@@ -114,9 +115,11 @@ async def play(seed: int) -> None:
         chunk_elements,
         room_elements=1 << 14,
         strands=int(rng.integers(1, 3)),
-        primary_busy_bound=int(rng.integers(1, 4)),
-        auxiliary_queue_length=int(rng.integers(1, 4)),
-        waits_when_full=bool(rng.integers(2)),
+        auxiliary=plans.Auxiliary(
+            primary_busy_bound=int(rng.integers(1, 4)),
+            auxiliary_queue_length=int(rng.integers(1, 4)),
+            when_full="wait" if rng.integers(2) else "primary",
+        ),
     )
     window = int(rng.choice([1, 3, 11, 32, 64]))
 

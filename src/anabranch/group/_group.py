@@ -827,6 +827,7 @@ class _Member:
             settings.most_chunk_elements,
             max(settings.under_way_bytes // 4, settings.most_chunk_elements),
             strands,
+            settings.auxiliary,
             kept_elements=settings.under_way_bytes // 4,
         )
         elements = 0 if served is None else len(served.model)

@@ -207,6 +207,7 @@ class Service:
             least_chunk_elements=self.least_chunk_elements,
             most_chunk_elements=max(MOST_ELEMENTS, self.least_chunk_elements),
             under_way_bytes=self.under_way_bytes,
+            auxiliary=self.auxiliary,
             report_s=report_s,
             workers=0 if self.pace is None else len(workers),
             added_up=workers if barrier else (),

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from anabranch.net.errors import RunAborted
+from anabranch.plan import Auxiliary
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -16,6 +17,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         least_chunk_elements, most_chunk_elements: of any buffer's chunks.
         under_way_bytes: of buffers whose exchanges may be under way at once; a larger one goes
             alone.
+        auxiliary: how many chunks paths between tree neighbours take; None where there are none.
         report_s: how often a site reports what it measures of its links, seconds; None where it
             measures nothing.
         workers: how many sites push updates, where the model is served; 0 where none is.
@@ -30,6 +32,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     least_chunk_elements: int
     most_chunk_elements: int
     under_way_bytes: int
+    auxiliary: Auxiliary | None = None
     report_s: float | None = None
     workers: int = 0
     added_up: tuple[int, ...] = ()

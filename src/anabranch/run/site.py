@@ -897,18 +897,8 @@ async def _permitted(site: _Site) -> None:
 
 def _transport(scenario: Scenario, elements: int, room: int, strands: int) -> Transport:
     chunk_elements = scenario.chunk_elements_of(elements)
-    auxiliary = scenario.auxiliary
-    bounds = (
-        ()
-        if auxiliary is None
-        else (
-            auxiliary.primary_busy_bound,
-            auxiliary.auxiliary_queue_length,
-            auxiliary.when_full == "wait",
-        )
-    )
     most = max(chunk_elements, MOST_ELEMENTS)
-    return Transport(chunk_elements, most, room, strands, *bounds)
+    return Transport(chunk_elements, most, room, strands, scenario.auxiliary)
 
 
 def _meter(scenario: Scenario, chunk_elements: int) -> Meter | None:

@@ -85,8 +85,7 @@ class Transport:
         most_chunk_elements: of any buffer's chunks.
         room_elements: of data that may come before its exchange has begun here.
         strands: connections of each lane.
-        primary_busy_bound, auxiliary_queue_length, waits_when_full: see
-            :class:`anabranch.plan.Auxiliary`.
+        auxiliary: how many chunks paths take, and what those beyond do; None for the defaults.
         kept_elements: of results that a site keeps which joins a group that goes on, until its
             program gets to them; two results may always be kept.
     """
@@ -95,9 +94,7 @@ class Transport:
     most_chunk_elements: int
     room_elements: int
     strands: int = 1
-    primary_busy_bound: int = 2
-    auxiliary_queue_length: int = 1
-    waits_when_full: bool = True
+    auxiliary: plans.Auxiliary | None = None
     kept_elements: int = 1 << 28
 
 
@@ -240,9 +237,7 @@ class SiteAgent:
             most_chunk_elements=transport.most_chunk_elements,
             room_elements=transport.room_elements,
             strands=transport.strands,
-            primary_busy_bound=transport.primary_busy_bound,
-            auxiliary_queue_length=transport.auxiliary_queue_length,
-            waits_when_full=transport.waits_when_full,
+            auxiliary=transport.auxiliary,
             stamped=meter is not None,
             incarnations=self.welcome.incarnations,
             repairs=self.welcome.repairs,

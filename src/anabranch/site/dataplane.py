@@ -45,7 +45,7 @@ from anabranch.net.network import Address, Connection, Network, Receiver
 from anabranch.net.refusals import RefusalLimit
 from anabranch.net.tls import TlsError, check_identity, identity_of
 from anabranch.overlay import Overlay
-from anabranch.plan import Chunk, Plan, cut, deal
+from anabranch.plan import Auxiliary, Chunk, Plan, cut, deal
 from anabranch.site.actions import (
     Action,
     Held,
@@ -93,10 +93,7 @@ class DataPlaneConfig:
         most_chunk_elements: of any chunk.
         room_elements: of data that may come before its exchange has begun here.
         strands: connections of each lane.
-        primary_busy_bound: chunks at which a primary path counts as busy, see
-            :mod:`anabranch.site.multipath`.
-        auxiliary_queue_length: chunks that an auxiliary path takes.
-        waits_when_full: whether a chunk waits while all paths are full, or takes the primary one.
+        auxiliary: how many chunks paths take, and what those beyond do; None for the defaults.
         stamped: whether chunks carry what is needed to measure links.
         repairs: whether exchanges that lose a lane wait to be repaired, instead of failing.
     """
@@ -110,9 +107,7 @@ class DataPlaneConfig:
     most_chunk_elements: int
     room_elements: int
     strands: int = 1
-    primary_busy_bound: int = 2
-    auxiliary_queue_length: int = 1
-    waits_when_full: bool = True
+    auxiliary: Auxiliary | None = None
     stamped: bool = False
     incarnations: tuple[int, ...] = ()
     repairs: bool = False
@@ -485,13 +480,13 @@ class DataPlane:
 
     def use_auxiliary(self, paths: Mapping[tuple[int, int], tuple[Path, ...]]) -> None:
         """Let chunks take these paths, by (source, target), from now on, and no other ones."""
-        config = self.config
+        bounds = self.config.auxiliary or Auxiliary()
         for source, target in paths:
-            if source == config.site and (source, target) not in self._forks:
+            if source == self.config.site and (source, target) not in self._forks:
                 self._forks[source, target] = Fork(
-                    config.primary_busy_bound,
-                    config.auxiliary_queue_length,
-                    waits=config.waits_when_full,
+                    bounds.primary_busy_bound,
+                    bounds.auxiliary_queue_length,
+                    waits=bounds.when_full == "wait",
                 )
         for ends, fork in self._forks.items():
             self._put_all(fork.use(paths.get(ends, ())))
