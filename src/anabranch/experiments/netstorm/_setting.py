@@ -97,7 +97,7 @@ def measuring(system: System, name: str, **changed: object) -> System:
 # One of our choices after the other in place of the paper's, up to all of them.
 STD_TOLD = measuring(STD, "std, told the first rates", start="overlay")
 STD_FORECAST = measuring(STD_TOLD, "std, told, forecasts", belief="forecast")
-STD_GATED = measuring(STD_FORECAST, "std, told, forecasts, plan gate", least_gain=None)
+STD_GATED = measuring(STD_FORECAST, "std, told, forecasts, plan gate", least_gain=0.0)
 OUR_STD = System("std, ours", Fapt(), awareness=Passive())
 PRO_DISJOINT = replace(
     PRO, name="pro, disjoint paths", auxiliary=Auxiliary(search="disjoint", when_full="primary")
@@ -118,9 +118,11 @@ PACKED = System("packed trees", Packed(), awareness=Passive(), chunk_elements=1 
 UNMEASURED = measuring(STD, "std that measures nothing", probe_chunks=1_000_000)
 
 
-def following(system: System, awareness: AnyAwareness = PAPERS_AWARENESS) -> System:
-    """Return a system that plans again as the network changes."""
-    return replace(system, name=f"{system.name}, adaptive", awareness=awareness)
+def following(system: System, like: System = STD) -> System:
+    """Return a system that plans again as the network changes, by the awareness of another."""
+    return replace(
+        system, name=f"{system.name}, adaptive like {like.name}", awareness=like.awareness
+    )
 
 
 def rooted(system: System, site: str) -> System:

@@ -18,6 +18,7 @@ from anabranch.experiments.netstorm._setting import (
     CHUNK_ELEMENTS,
     MLNET,
     MXNET,
+    STD_GATED,
     TSENGINE,
     System,
     following,
@@ -27,14 +28,17 @@ from anabranch.experiments.netstorm._setting import (
 from anabranch.overlay import Overlay, Trace
 from anabranch.plan import Fapt
 from anabranch.run.scenario import Stop
-from anabranch.scheduler.awareness import Oracle, Passive
+from anabranch.scheduler.awareness import Oracle
 from anabranch.site.dataplane import MOST_CHUNK_ELEMENTS
 
 _FAPT = System("FAPT", Fapt(roots=1))
 _TREES = (MXNET, MLNET, TSENGINE, _FAPT)
 _ADAPTIVE = following(_FAPT)
-_OUR_ADAPTIVE = replace(following(_FAPT, Passive()), name="FAPT, adaptive, ours")
-_ADAPTIVE_TREE = following(TSENGINE, Passive())
+_OTHERS_ADAPTIVE = (
+    following(_FAPT, STD_GATED),
+    following(TSENGINE),
+    following(TSENGINE, STD_GATED),
+)
 _ORACLE = replace(_FAPT, name="FAPT, oracle", awareness=Oracle(least_gain=0.0))
 _CHOSEN = "chosen"
 
@@ -113,7 +117,7 @@ def _static_cases(lab: Lab) -> dict[str, list[Trial]]:
 
 def _dynamic_cases(lab: Lab) -> dict[str, list[Trial]]:
     """Return the trees on dynamic networks, the adaptive ones too."""
-    systems = _at_roots(lab, (*_TREES, _ADAPTIVE, _OUR_ADAPTIVE, _ADAPTIVE_TREE))
+    systems = _at_roots(lab, (*_TREES, _ADAPTIVE, *_OTHERS_ADAPTIVE))
     if lab.emulate:
         return {"dynamic": _dynamic_trials(lab, "dynamic", systems)}
     case = "dynamic, symmetric links"
@@ -209,7 +213,7 @@ def _seconds_by_root(found: list[Outcome], case: str, system: System) -> Row:
 def _adaptive(found: list[Outcome], case: str, by_root: bool) -> list[Row]:
     systems = [
         each
-        for each in (_ADAPTIVE, _OUR_ADAPTIVE, _ADAPTIVE_TREE, _ORACLE)
+        for each in (_ADAPTIVE, *_OTHERS_ADAPTIVE, _ORACLE)
         if setting.chosen(found, system=each.name)
     ]
     star, balanced, still = (_of(found, each) for each in (MXNET, MLNET, _FAPT))

@@ -67,8 +67,8 @@ _PROBE_SIZE = _of_awareness(
 )
 _PROBE_NUM = _of_awareness("probe_chunks", {f"{each}": each for each in _PROBE_CHUNKS})
 _NO_CHUNK_IS_AS_LARGE = (
-    "nearly all our chunks have CHUNK_SIZE elements, so above it nothing would be measured: a "
-    "scenario that asks for that is refused"
+    "ours are cut evenly, most a little below CHUNK_SIZE: from there on next to nothing is "
+    "measured, and beyond it a scenario is refused"
 )
 _SWEEPS: Mapping[str, tuple[_Sweep, str, str]] = {
     "CHUNK_SIZE": (
