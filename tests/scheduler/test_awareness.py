@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from anabranch.net.messages import LinkRate
+from anabranch.net.throughput import Arrival
 from anabranch.overlay import Overlay, Trace, internet2_9
 from anabranch.plan import Plan, disjoint_paths, fapt
 from anabranch.scheduler.awareness import Awareness, Passive
@@ -15,6 +16,20 @@ from anabranch.scheduler.policy import Policy, Replan
 
 OVERLAY = internet2_9()
 SIZE_BYTES = 100_000_000
+
+
+def test_sites_measure_as_the_estimator_says() -> None:
+    """Chunks of 8 kbit, each 1.5 s on the way, of which 0.5 s is latency."""
+    paper = Passive(estimator="chunk-mean", probe_chunks=2)
+    rates = []
+    for awareness in (paper, Passive(estimator="chunk-mean", probe_chunk_elements=300), Passive()):
+        meter = awareness.meter(chunk_elements=1000)
+        for k in range(40):
+            arrival = Arrival(sent_s=float(k), received_s=k + 1.5, size_bytes=1000, backlogged=True)
+            meter.arrived(1, arrival)
+        rates.append(meter.latest[1].rate_bps if meter.latest else None)
+    assert rates[:2] == [pytest.approx(8000 / 1.5), None]  # 1000 bytes are fewer than 300 elements
+    assert rates[2] == pytest.approx(8000.0)
 
 
 def planner(network: Overlay, version: int, previous: Plan) -> Plan:

@@ -37,7 +37,6 @@ from anabranch.net.messages import Admitted, Gathered, Proceed
 from anabranch.net.network import Address
 from anabranch.net.silence import LANE_HEARTBEAT_S
 from anabranch.net.tcp import CONTROL_SILENCE_S, LANE_SILENCE_S, TcpNetwork, lane_network
-from anabranch.net.throughput import BusyPeriodEstimator
 from anabranch.net.tls import Credentials, identity_of
 from anabranch.period import AnyPeriod
 from anabranch.record import events
@@ -812,8 +811,8 @@ class _Member:
 
     async def _start(self, served: ServedModel | None) -> None:
         settings = self._settings
-        if settings.report_s is not None:
-            self.meter = Meter(BusyPeriodEstimator, settings.report_s)
+        if settings.awareness is not None:
+            self.meter = settings.awareness.meter(settings.least_chunk_elements)
         lanes, strands = lane_network(
             DATA_LIMITS,
             self.overlay,

@@ -46,7 +46,6 @@ from anabranch.scheduler.watching import UNWATCHED, Watching, watched
 _ELEMENT_BYTES = 4
 _NAMED_FIRST_S = 0.5
 _LOOK_S = 0.2  # at a journal that another scheduler has
-_REPORTS_AN_UPDATE = 4  # how often sites report measurements while plans are looked at once
 
 
 @dataclass(frozen=True)
@@ -200,15 +199,12 @@ class Service:
     def _settings(self, may_be_restarted: bool) -> Settings:
         workers = tuple(range(self.overlay.size))
         barrier = self.pace is not None and self.pace.barrier
-        report_s = None
-        if self.awareness is not None:
-            report_s = self.awareness.update_time_s / _REPORTS_AN_UPDATE
         return Settings(
             least_chunk_elements=self.least_chunk_elements,
             most_chunk_elements=max(MOST_ELEMENTS, self.least_chunk_elements),
             under_way_bytes=self.under_way_bytes,
             auxiliary=self.auxiliary,
-            report_s=report_s,
+            awareness=self.awareness,
             workers=0 if self.pace is None else len(workers),
             added_up=workers if barrier else (),
             silence_s=self.silence_s if self.repairs else None,

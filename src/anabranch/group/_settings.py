@@ -8,6 +8,7 @@ import msgspec
 
 from anabranch.net.errors import RunAborted
 from anabranch.plan import Auxiliary
+from anabranch.scheduler.awareness import Passive
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -18,8 +19,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         under_way_bytes: of buffers whose exchanges may be under way at once; a larger one goes
             alone.
         auxiliary: how many chunks paths between tree neighbours take; None where there are none.
-        report_s: how often a site reports what it measures of its links, seconds; None where it
-            measures nothing.
+        awareness: how a site measures its links; None where it measures nothing.
         workers: how many sites push updates, where the model is served; 0 where none is.
         added_up: those sites, where the pace is a barrier.
         ahead: how many updates a worker may compute ahead.
@@ -33,7 +33,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     most_chunk_elements: int
     under_way_bytes: int
     auxiliary: Auxiliary | None = None
-    report_s: float | None = None
+    awareness: Passive | None = None
     workers: int = 0
     added_up: tuple[int, ...] = ()
     ahead: int = 0

@@ -29,7 +29,6 @@ from anabranch.net.errors import EndedWithout, LeftOut, LinkError, PeerError, Ru
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
 from anabranch.net.tcp import STRANDS_INSTEAD
-from anabranch.net.throughput import BusyPeriodEstimator, ChunkMeanEstimator
 from anabranch.overlay import Overlay
 from anabranch.pace import added_up
 from anabranch.period import Gossip
@@ -57,11 +56,8 @@ T = TypeVar("T")
 
 Passing = AbstractAsyncContextManager[None]  # a wait in its body may be cut short
 
-_ELEMENT_BYTES = 4
 _STATE_TIMES = 4  # as large as what is exchanged, the state of a model under Adam or an outer step
 _GOSSIP = 0x605519  # tells the draws of neighbours from other draws of the same seed
-# How often measurements are sent while the scheduler looks at plans once.
-_REPORTS_AN_UPDATE = 4
 
 
 class World(Protocol):
@@ -904,15 +900,7 @@ def _transport(scenario: Scenario, elements: int, room: int, strands: int) -> Tr
 def _meter(scenario: Scenario, chunk_elements: int) -> Meter | None:
     """Return what measures links, in a run that wants them measured."""
     awareness = scenario.awareness
-    if not isinstance(awareness, Passive):
-        return None
-    if awareness.estimator == "busy-period":
-        return Meter(BusyPeriodEstimator, awareness.update_time_s / _REPORTS_AN_UPDATE)
-    probe_elements = awareness.probe_chunk_elements or chunk_elements // 4
-    return Meter(
-        lambda: ChunkMeanEstimator(_ELEMENT_BYTES * probe_elements, awareness.probe_chunks),
-        awareness.update_time_s / _REPORTS_AN_UPDATE,
-    )
+    return awareness.meter(chunk_elements) if isinstance(awareness, Passive) else None
 
 
 class _EventBuffer:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from anabranch._typed_toml import Positive, Seconds, Table
 from anabranch.net.messages import LinkRate
-from anabranch.net.throughput import Estimate
+from anabranch.net.throughput import BusyPeriodEstimator, ChunkMeanEstimator, Estimate
 from anabranch.overlay import Overlay
 from anabranch.plan import PathSearch, Plan, steady_rate_bps
 from anabranch.scheduler import losses as losing
@@ -24,8 +24,10 @@ from anabranch.scheduler.losses import Losses
 from anabranch.scheduler.policy import Planner, Policy, Replan
 from anabranch.scheduler.rate_forecast import RateForecast
 from anabranch.scheduler.reforming import Reforming
+from anabranch.site.meter import Meter
 
 _ELEMENT_BYTES = 4
+_REPORTS_AN_UPDATE = 4  # how often sites report measurements while plans are looked at once
 _SAMPLE_S = 5.0  # how far apart, at least, are the looks that the forecast is learnt from
 
 
@@ -178,7 +180,8 @@ class Passive(_Looks, frozen=True, kw_only=True, tag_field="kind", tag="passive"
         estimator: ``busy-period`` tells the rate from latency and queueing; ``chunk-mean`` is the
             paper's (NetStorm, eq. 14).
         probe_chunk_elements: for ``chunk-mean``: smaller chunks are not measured
-            (PROBE_CHUNK_SIZE); None for a quarter of the largest chunk.
+            (PROBE_CHUNK_SIZE); None for a quarter of the largest chunk, in a group of what chunks
+            have at least.
         probe_chunks: for ``chunk-mean``: how many chunks an estimate is made of (PROBE_CHUNK_NUM).
     """
 
@@ -191,6 +194,20 @@ class Passive(_Looks, frozen=True, kw_only=True, tag_field="kind", tag="passive"
     def believed(self, overlay: Overlay) -> Overlay:
         """Return what is believed of the network before a run."""
         return equal_rates(overlay) if self.start == "equal" else overlay
+
+    def meter(self, chunk_elements: int) -> Meter:
+        """Return what measures the links of one site.
+
+        Args:
+            chunk_elements: of which ``probe_chunk_elements`` is a quarter if not given.
+        """
+        probe_bytes = _ELEMENT_BYTES * (self.probe_chunk_elements or max(1, chunk_elements // 4))
+        return Meter(
+            BusyPeriodEstimator
+            if self.estimator == "busy-period"
+            else partial(ChunkMeanEstimator, probe_bytes, self.probe_chunks),
+            self.update_time_s / _REPORTS_AN_UPDATE,
+        )
 
     def awareness(
         self,
