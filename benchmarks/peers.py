@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import socket
 import subprocess
@@ -68,6 +69,7 @@ class Rank:
     store: str
     control_address: str
     address: str
+    bandwidth_mbps: float | None = None  # that a peer is told it has
 
 
 @contextmanager
@@ -141,7 +143,7 @@ def torchft(told: Rank) -> Iterator[Prepare]:
 
 @contextmanager
 def hivemind(told: Rank) -> Iterator[Prepare]:
-    """Its averager, with all defaults; it is told to begin while it finds its group."""
+    """Its averager, with all defaults but the bandwidth; it begins while it finds its group."""
     import torch
     from hivemind import DHT
     from hivemind.averaging import DecentralizedAverager
@@ -162,6 +164,7 @@ def hivemind(told: Rank) -> Iterator[Prepare]:
         prefix="site",
         target_group_size=told.size,
         min_group_size=told.size,
+        bandwidth=told.bandwidth_mbps,
     )
 
     def prepare(buffer: Buffer) -> Callable[[], Buffer]:
@@ -262,6 +265,7 @@ def all_reduce(
     rounds: int,
     order: Sequence[int] | None = None,
     congestion_control: str = "cubic",
+    declares: bool = False,
 ) -> dict[str, object]:
     """Let a peer all-reduce a buffer over an emulated overlay.
 
@@ -275,6 +279,8 @@ def all_reduce(
         order: the site of each rank; left out, that of the overlay.
         congestion_control: of all connections; where links delay nothing our lanes ask for cubic
             too.
+        declares: tell each process the bandwidth that its site has, which hivemind shares the
+            buffer out by.
     """
     sites = tuple(range(overlay.size)) if order is None else tuple(order)
     with emulated(overlay, forwarding=True, congestion_control=congestion_control) as wan:
@@ -283,7 +289,10 @@ def all_reduce(
         processes = []
         for rank, site in enumerate(sites):
             first, own = wan.control_addresses[sites[0]], wan.control_addresses[site]
-            told = Rank(peer, rank, overlay.size, elements, rounds, first, own, wan.addresses[site])
+            told = Rank(
+                *(peer, rank, overlay.size, elements, rounds, first, own, wan.addresses[site]),
+                bandwidth_mbps=bandwidth_mbps(overlay, site) if declares else None,
+            )
             command = [sys.executable, __file__, "--rank", json.dumps(asdict(told))]
             processes.append(
                 wan.popen(site, command, stdout=subprocess.PIPE, text=True, env=environment)
@@ -298,6 +307,19 @@ def all_reduce(
         "congestion_control": congestion_control,
         "round_s": common.spread(rounds_s),
     }
+
+
+def bandwidth_mbps(overlay: Overlay, site: int) -> float:
+    """Return what a site can send and receive at once, the less of the two, Mbit/s.
+
+    >>> bandwidth_mbps(three_ports(), 1)
+    50.0
+    """
+    here = overlay.sites[site]
+    sent_bps = math.fsum(link.rate_bps for link in overlay.links if link.source == site)
+    received_bps = math.fsum(link.rate_bps for link in overlay.links if link.target == site)
+    ports_bps = [each for each in (here.uplink_bps, here.downlink_bps) if each is not None]
+    return min(sent_bps, received_bps, *ports_bps) / 1e6
 
 
 def _answers(peer: str, processes: list[subprocess.Popen[str]]) -> list[str]:

@@ -6,9 +6,10 @@
 Each site is a process in a network namespace, and the kernel holds every link (and, in ``ports``,
 every site's port) to its rate. Seconds a round, share of the physical limit, speed-up over the
 first row; and what it costs: CPU seconds of all processes for a gigabyte over a link, starting up
-not counted, and the most memory of a site. ``small_rings`` and ``far_rings`` compare packed trees
-and our own ring with gloo alone, its ranks in the order of sites and in the best order for a ring,
-without and with delay and loss. On a machine with other work, `chrt -f 5 python benchmarks/wan.py`
+not counted, and the most memory of a site. ``small_rings`` and ``far_rings`` have at least five
+rounds of each: packed trees, our own ring and stars; gloo, its ranks in the order of sites and in
+the best order for a ring; hivemind as it is and told what bandwidth each site has; without and with
+delay and loss. On a machine with other work, `chrt -f 5 python benchmarks/wan.py`
 lets all of it go before that work; the results say so (``real_time``).
 """
 
@@ -57,12 +58,14 @@ class Rival:
         rounds: how many.
         best_ring: put ranks in the order that is best for a ring; else, in that of sites.
         congestion_control: of its connections.
+        declares: tell it what bandwidth each site has.
     """
 
     peer: str
     rounds: int
     best_ring: bool = False
     congestion_control: str = "cubic"
+    declares: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ class Setting:
         routes: by name, as lines of a scenario.
         rounds: of packed trees and rings; of the other routes half as many.
         peers: other systems, by name.
+        least_rounds: of any route.
     """
 
     overlay: Overlay
@@ -82,6 +86,7 @@ class Setting:
     routes: Mapping[str, str]
     rounds: int
     peers: Mapping[str, Rival]
+    least_rounds: int = 1
 
 
 def sparse(latency_s: float, loss: float) -> Overlay:
@@ -107,21 +112,27 @@ def settings() -> dict[str, Callable[[], Setting]]:
         "gloo, best ring": Rival("gloo", 5, best_ring=True),
     }
     far_rings = {
-        f"{name}, {control}": replace(
-            ring, rounds=5 if ring.best_ring else 2, congestion_control=control
-        )
+        f"{name}, {control}": replace(ring, congestion_control=control)
         for name, ring in rings.items()
         for control in ("cubic", "bbr")
     }
-    packed_and_ring = {"packed": PACKED, "ring": RING}
+    hivemind = {
+        "hivemind": Rival("hivemind", 5),
+        "hivemind, bandwidths declared": Rival("hivemind", 5, declares=True),
+    }
+    first = ("packed", "ring", "star, best hub", "star, median hub")
+    fair = {name: ROUTES[name] for name in first}
+    fair_far = {**fair, "packed, bbr": choices["packed, bbr"]}
     return {
         "sparse": lambda: Setting(sparse(0.0, 0.0), large, ROUTES | choices, 3, once),
         "small": lambda: Setting(sparse(0.0, 0.0), small, ROUTES, 4, all_peers),
         "far": lambda: Setting(sparse(0.03, 0.0002), large, without_stars(few), 3, {}),
         "complete": lambda: Setting(complete, large, hub | few, 3, once),
         "ports": lambda: Setting(peers.three_ports(), (16 << 20) // 4, few, 4, all_peers),
-        "small_rings": lambda: Setting(sparse(0.0, 0.0), small, packed_and_ring, 5, rings),
-        "far_rings": lambda: Setting(sparse(0.03, 0.0002), small, packed_and_ring, 5, far_rings),
+        "small_rings": lambda: Setting(sparse(0.0, 0.0), small, fair, 5, rings | hivemind, 5),
+        "far_rings": lambda: Setting(
+            sparse(0.03, 0.0002), small, fair_far, 5, far_rings | hivemind, 5
+        ),
     }
 
 
@@ -183,7 +194,8 @@ def compare(name: str, setting: Setting) -> dict[str, object]:
     rows: dict[str, dict[str, object]] = {}
     for route, lines in setting.routes.items():
         is_full = route.startswith(("packed", "ring"))
-        rounds = setting.rounds if is_full else max(1, setting.rounds // 2)
+        rounds = setting.rounds if is_full else setting.rounds // 2
+        rounds = max(setting.least_rounds, rounds)
         rows[route] = measure(setting, lines, rounds)
         show(route, rows, least_s)
     for label, rival in setting.peers.items():
@@ -195,6 +207,7 @@ def compare(name: str, setting: Setting) -> dict[str, object]:
                 rival.rounds,
                 peers.best_ring(setting.overlay) if rival.best_ring else None,
                 rival.congestion_control,
+                rival.declares,
             )
             show(label, rows, least_s)
         else:
