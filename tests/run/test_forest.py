@@ -361,7 +361,9 @@ def meshed(
     simulate(*load_scenario(path), log)
     happened = [event for _, event in read_events(log)]
     assert replay(read_events(log)).decided
-    assert not any(isinstance(event, MessageRefused) for event in happened)
+    # What a process sent just before it was killed may come after its successor has joined.
+    refused = [event for event in happened if isinstance(event, MessageRefused)]
+    assert all("which is in incarnation" in event.detail for event in refused)
     settled = [
         (event.site, event.update)
         for event in happened
