@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.cli import main
-from anabranch.overlay import dumps, random_complete
+from anabranch.overlay import dumps, random_complete, random_sparse
 from anabranch.plan import loads
 from anabranch.record import LogError, fingerprint, read_events, summarise
 from anabranch.run.scenario import load as load_scenario
@@ -74,6 +74,15 @@ def test_plan_draws_trees_and_says_how_near_the_limit_they_are(tmp_path: Path) -
     assert "star" in done.stdout
     assert page.stat().st_size > 1_000_000
     assert loads(saved.read_text()).label == "fapt, 2 roots"
+
+
+def test_a_ring_of_very_many_sites_is_planned_where_it_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "line.toml"
+    path.write_text(dumps(random_sparse(101, 0)))
+    done = anabranch("plan", str(path))
+    assert done.returncode == 0, done.stderr
+    assert "a ring is planned for 101 sites only where --route ring asks" in done.stdout
+    assert "\u2502 ring" not in done.stdout
 
 
 BAD_TOML = {

@@ -15,7 +15,16 @@ from anabranch import plan as plans
 from anabranch._typed_toml import listed, nearest, tag_of
 from anabranch.cli._app import app, console
 from anabranch.overlay import GraphLacks, Overlay, OverlayError, UniformRates
-from anabranch.plan import PLANNERS, AnyPlanner, Fapt, ForestRoute, FromFile, Plan, Prediction
+from anabranch.plan import (
+    PLANNERS,
+    AnyPlanner,
+    Fapt,
+    ForestRoute,
+    FromFile,
+    Plan,
+    Prediction,
+    Ring,
+)
 from anabranch.record import units
 
 _ADVICE = {
@@ -25,6 +34,7 @@ _ADVICE = {
 }
 _ALEXNET_MB = 244.403
 _MOST_SITES_FOR_LIMIT = 60  # beyond, it takes minutes: a bound that is hardly above it
+_MOST_SITES_FOR_RING = 100  # beyond, to find an order takes longer than all the others together
 ROUTES = {tag_of(planner): planner for planner in PLANNERS if not issubclass(planner, FromFile)}
 
 
@@ -81,7 +91,12 @@ def plan(
     if route not in ROUTES:
         near = nearest(route, ROUTES) or f"give one of {listed(ROUTES)}"
         raise typer.BadParameter(f"--route {route}: no such route; {near}")
-    planners = list(_planners(network.size if roots is None else roots))
+    is_asked = route == tag_of(Ring) or network.size <= _MOST_SITES_FOR_RING
+    planners = [
+        each
+        for each in _planners(network.size if roots is None else roots)
+        if is_asked or not isinstance(each, Ring)
+    ]
     elements = round(size_mb * 1e6 / 4)  # whose transfers a forest weighs; others plan for any
     planned = [
         each.plan(network, elements=elements if isinstance(each, ForestRoute) else None)
@@ -101,6 +116,8 @@ def plan(
     of_all = [each for each in planned if not each.groups]
     share = "of the limit" if is_exact else "of the limit, at least"
     console.print(_predictions(network, of_all, size_bytes, 4 * chunk_elements, limit_s, share))
+    if not is_asked:
+        console.print(f"a ring is planned for {network.size} sites only where --route ring asks")
     whole = "" if is_exact else "at least "
     console.print(
         f"physical limit: {whole}{units.seconds(limit_s)} a round, no plan on these links is faster"
