@@ -1,6 +1,7 @@
 """R²SP, Figure 15: accuracy with outliers among clients, with and without the filter; Table IV.
 
-A quarter of the clients have nearly all their samples of one class (Dirichlet 0.1; the others 10).
+A quarter of the clients have two thirds of their samples of one class, on average (Dirichlet 0.1;
+the others 10).
 An experiment for each of the paper's three models, for as long as two cores can train them: fewer
 local steps at a larger rate, of two models fewer clients, and ResNet20 on small pictures.
 
@@ -277,8 +278,9 @@ def _note(size: Size, seeds: int) -> str:
         f"{size.rate:g} (the paper: 128 clients in 8, 100 steps at 0.01, a batch that it does not "
         f"state), {size.rounds} rounds of each client, {seeds} seeds. Times as with a program as "
         f"in Table V, as fast for so many clients as it is there for 128. Accuracy of "
-        f"{_LOOKED_AT} held-out samples, the mean of the last {_LAST} looks, of which there is one "
-        "a round; means of the seeds, the least to the most in parentheses."
+        f"{_LOOKED_AT} held-out samples, or all that there are, the mean of the last {_LAST} "
+        "looks, of which there is one a round; means of the seeds, the least to the most in "
+        "parentheses."
     )
 
 
