@@ -20,6 +20,7 @@ from anabranch.record import (
     StepDone,
     UnknownEvent,
     Wait,
+    WorkerWent,
     summarise,
 )
 from anabranch.record.summary import (
@@ -128,6 +129,23 @@ def test_accuracy_is_the_mean_over_sites_when_the_last_is_done(start) -> None:
         ]
     )
     assert summary.accuracy == (AccuracyPoint(2.0, 0, 0.625), AccuracyPoint(3.0, 1, 0.875))
+
+
+def test_looks_of_workers_that_are_not_at_the_same_update_are_in_order_of_time(start) -> None:
+    went = [WorkerWent(at_s=0.0, site=site, update=1, samples=8) for site in (0, 1)]
+    looks = [
+        Evaluated(at_s=1.0, site=0, round=9, accuracy=0.75),
+        Evaluated(at_s=2.0, site=1, round=3, accuracy=0.25, by_class=[0.5, None]),
+        Evaluated(at_s=3.0, site=1, round=9, accuracy=0.5),
+    ]
+    summary = summarise([start(), *went, *looks])
+    assert summary.accuracy == (
+        AccuracyPoint(1.0, 9, 0.75),
+        AccuracyPoint(2.0, 3, 0.25, (0.5, None)),
+        AccuracyPoint(3.0, 9, 0.5),
+    )
+    assert summary.time_to_accuracy_s(0.7) == 1.0
+    assert summary.final_accuracy == 0.5
 
 
 def test_a_sites_accuracy_is_that_of_its_labels_as_last_seen(start) -> None:

@@ -111,7 +111,9 @@ class RunSummary:
     # For each round with steps, in order, the longest any site computed for it.
     compute_s: tuple[float, ...]
     steps: tuple[StepDone, ...]  # the sites' local updates, in order of time
-    accuracy: tuple[AccuracyPoint, ...]  # one point for each evaluated round, in order of number
+    # One point for each evaluated round, in order of number; in a run with servers, whose workers
+    # count their own updates, one for each look, in order of time.
+    accuracy: tuple[AccuracyPoint, ...]
     evaluated: tuple[Evaluated, ...]  # what each site saw of its model, in order of time
     # How many samples of each class each site trains on, by site; empty where that is not known.
     labels: Mapping[int, tuple[int, ...]]
@@ -316,6 +318,7 @@ def summarise(events: Iterable[Event | UnknownEvent]) -> RunSummary:
     done, completed, returned = _rounds(events, len(started.sites))
     checksums = _checksums(done)
     disputes = {number: _dissenters(sums) for number, sums in checksums.items()}
+    pace = summarise_pace(events)
     compute_s: defaultdict[int, dict[int, float]] = defaultdict(dict)  # by round, site
     for step in of(StepDone):
         by_site = compute_s[step.round]
@@ -334,7 +337,11 @@ def summarise(events: Iterable[Event | UnknownEvent]) -> RunSummary:
         ),
         compute_s=tuple(max(by_site.values()) for _, by_site in sorted(compute_s.items())),
         steps=tuple(sorted(of(StepDone), key=_at_s)),
-        accuracy=_accuracy(of(Evaluated), {number: done[number] for number in completed}),
+        accuracy=(
+            _accuracy(of(Evaluated), {number: done[number] for number in completed})
+            if pace is None
+            else _looks(of(Evaluated))
+        ),
         evaluated=tuple(sorted(of(Evaluated), key=_at_s)),
         labels={
             event.site: tuple(event.samples)
@@ -359,7 +366,7 @@ def summarise(events: Iterable[Event | UnknownEvent]) -> RunSummary:
         faults=tuple(of(FaultInjected)),
         lost=tuple(of(SiteLost)),
         returned=returned,
-        pace=summarise_pace(events),
+        pace=pace,
         transports=tuple(of(TransportChosen)),
         refused=_tally(event.error for event in of(MessageRefused)),
         unknown=_tally(event.kind for event in of(UnknownEvent)),
@@ -438,6 +445,13 @@ def _accuracy(evaluated: Sequence[Evaluated], completed: Done) -> tuple[Accuracy
         by_class = _class_means([event.by_class for event in group if event.by_class is not None])
         points.append(AccuracyPoint(max(map(_at_s, told)), number, accuracy, by_class))
     return tuple(points)
+
+
+def _looks(evaluated: Sequence[Evaluated]) -> tuple[AccuracyPoint, ...]:
+    return tuple(
+        AccuracyPoint(event.at_s, event.round, event.accuracy, tuple(event.by_class or ()))
+        for event in sorted(evaluated, key=_at_s)
+    )
 
 
 def _class_means(told: Sequence[Sequence[float | None]]) -> tuple[float | None, ...]:
