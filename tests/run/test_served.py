@@ -751,6 +751,14 @@ def test_the_model_is_looked_at_by_whoever_pulls_it_first_after_a_time(tmp_path:
     assert replay(read_events(tmp_path / "run.db")).decided
 
 
+def test_where_chunks_have_no_numbers_there_is_nothing_to_look_at(tmp_path: Path) -> None:
+    text = scenario('{kind = "asp"}', more='simulation.tensors = "sizes"')
+    happened = simulated(text.replace("0.5}", "0.5, evaluate_every_s = 0.2}"), tmp_path)
+    assert isinstance(happened[-1], RunEnded)
+    assert happened[-1].error is None
+    assert not any(isinstance(event, Evaluated) for event in happened)
+
+
 @pytest.mark.parametrize("pace", PACES)
 @pytest.mark.parametrize("elements", [1, 7])
 def test_a_root_that_gets_nothing_of_a_small_model_is_no_server(

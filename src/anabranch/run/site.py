@@ -871,8 +871,11 @@ async def _permitted(site: _Site) -> None:
         except RoundsOver:
             return
         update, samples = permission.update, permission.samples
-        by_rounds = update > 1 and not site.assigned.looks_when_told
-        if permission.looks or (by_rounds and site.evaluation_is_due(update - 1)):
+        if site.assigned.looks_when_told:
+            is_due = permission.looks and site.assigned.learns
+        else:
+            is_due = update > 1 and site.evaluation_is_due(update - 1)
+        if is_due:
             await site.evaluate(update - 1)
         client, share = permission.client, site.share
         if client is not None:
