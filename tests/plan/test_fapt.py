@@ -12,6 +12,7 @@ from anabranch.plan import (
     Tree,
     down_delays_s_per_bit,
     fapt,
+    restrict,
     up_delays_s_per_bit,
 )
 from anabranch.plan._fapt import fastest_paths
@@ -72,6 +73,21 @@ def test_shares_stay_if_they_are_to_while_trees_follow_the_network(shares):
     kept = first if shares == "first" else newest
     assert [tree.share for tree in later.trees] == [tree.share for tree in kept.trees]
     assert [t.share for t in first.trees] != [t.share for t in newest.trees]
+
+
+@pytest.mark.parametrize("roots", [None, ("dc1", "dc4")])
+@pytest.mark.parametrize("shares", ["first", "newest"])
+def test_trees_are_planned_again_where_a_root_has_left_and_is_passed_over(roots, shares):
+    overlay, members = internet2_9(), [0, 1, *range(4, 9)]
+    planner = Fapt(roots=roots, shares=shares)
+    before = restrict(planner.plan(overlay), members)
+    again = restrict(planner.plan(overlay, version=2, previous=before), members)
+    again.check_fits(overlay)
+    assert {tree.root for tree in again.trees} == {tree.root for tree in before.trees}
+    if roots is None and shares == "first":
+        for root in members:
+            kept = [tree.share for tree in before.trees if tree.root == root]
+            assert sum(kept) == pytest.approx(sum(t.share for t in again.trees if t.root == root))
 
 
 @given(st.integers(2, 8), st.integers(0, 1000))

@@ -49,17 +49,20 @@ class Fapt(Table, frozen=True, kw_only=True, tag_field="kind", tag="fapt"):
         chunk_elements: int = CHUNK_ELEMENTS,
     ) -> Plan:
         """See :class:`anabranch.plan.Planner`."""
+        # Trees have one root where that of one of them has left, and is passed over.
+        share: dict[int, float] = {}
+        for tree in () if previous is None else previous.trees:
+            share[tree.root] = share.get(tree.root, 0.0) + tree.share
         roots: int | list[int]
         if isinstance(self.roots, tuple):
             roots = [overlay.index(name) for name in self.roots]
         elif previous is not None:
-            roots = [tree.root for tree in previous.trees]
+            roots = [*share]
         else:
             roots = overlay.size if self.roots is None else self.roots
         plan = fapt(overlay, roots=roots, version=version)
-        if previous is None or self.shares == "newest":
+        if self.shares == "newest" or share.keys() != {tree.root for tree in plan.trees}:
             return plan
-        share = {tree.root: tree.share for tree in previous.trees}
         return replace(
             plan, trees=tuple(replace(tree, share=share[tree.root]) for tree in plan.trees)
         )
