@@ -51,6 +51,18 @@ def test_without_relaxation_it_is_asp() -> None:
     assert turns(stories[0]) == turns(stories[1])
 
 
+def test_a_worker_that_takes_no_time_is_not_held_to_a_slow_ones() -> None:
+    rule = Metered().rule()
+    for worker in (0, 1):
+        rule.join(worker, 0.0)
+    assert rule.push(1, 8.0)
+    assert rule.gap_s == pytest.approx(0.8 * 8.0)
+    rule.leave(0, 9.0)
+    rule.join(0, 9.0)
+    assert rule.push(0, 9.0)
+    assert rule.gap_s == 0.0
+
+
 def test_an_update_of_a_worker_that_leaves_is_discarded() -> None:
     rule = Metered(relaxation=1.0).rule()
     for worker in (0, 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import ClassVar
 
@@ -98,6 +99,7 @@ class _Rule:
 
     @property
     def gap_s(self) -> float:
-        """The least time between two turns; 0 while no worker's usual time is known."""
-        rate = sum(1 / each.usual_s for each in self._iterations.values() if each.usual_s > 0)
+        """The least time between two turns; 0 while no usual time is known, or where one is 0."""
+        usual_s = [each.usual_s for each in self._iterations.values()]
+        rate = sum(1 / each if each else math.inf for each in usual_s)
         return self._relaxation / rate if rate else 0.0
