@@ -148,7 +148,7 @@ def test_without_a_client_its_group_goes_on_and_without_an_edge_the_run_ends_by_
         simulate(*load_scenario(path), path.with_suffix(".db"))
 
 
-@seeds(8, 60)
+@seeds(8, 30)
 def test_clients_of_edges_that_die_and_return_never_stop_a_run(seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)
     faults = []

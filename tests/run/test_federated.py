@@ -499,7 +499,7 @@ def test_processes_stand_for_registered_clients(tmp_path: Path) -> None:
     assert len({event.client for event in went}) > CLIENTS
 
 
-@seeds(30, 300)  # 96 has a buffer with the updates of all clients that are free
+@seeds(30, 150)  # 96 has a buffer with the updates of all clients that are free
 def test_drawn_federated_runs_end_and_settle_each_update_once(seed: int, tmp_path: Path) -> None:
     live(seed, tmp_path)
 

@@ -265,7 +265,7 @@ def test_rules_go_with_every_pace_and_route(pace: str, route: str, tmp_path: Pat
     assert np.mean(found[-8:]) < np.mean(found[:8])
 
 
-@seeds(6, 60)
+@seeds(6, 40)
 def test_the_other_trees_train_on_when_a_leaf_dies_and_comes_back(
     seed: int, tmp_path: Path
 ) -> None:
@@ -453,7 +453,7 @@ def slow(site: int, at_s: float, for_s: float, factor: float) -> str:
     return f'kind = "slow", site = "site{site}", at_s = {at_s}, for_s = {for_s}, factor = {factor}'
 
 
-@seeds(6, 100)
+@seeds(6, 50)
 def test_trees_are_formed_anew_whatever_dies_comes_back_or_becomes_slow(
     seed: int, tmp_path: Path
 ) -> None:
