@@ -291,3 +291,17 @@ def test_who_was_passed_over_twice_is_a_straggler() -> None:
         rule.push(0, now_s)
     answer = rule.push(1, now_s + 1.0)
     assert answer[0] == Step((), (1,), ((1, 2),))
+
+
+def test_a_round_that_takes_longer_than_the_first_did_is_waited_for_in_the_end() -> None:
+    """The first round pulls no model; all later ones take five times as long."""
+    story = live(
+        FlR2sp(groups=1),
+        lambda worker, k: 1.0 + 0.001 * worker if k == 1 else 5.0 + 0.001 * worker,
+        all_at_once(16),
+        until_s=200.0,
+    )
+    sizes = [len(step.apply) for _, step in story.steps if step.apply]
+    assert sizes[0] == 12
+    assert sizes.count(12) > len(sizes) / 2
+    assert sizes[-5:] == [12] * 5

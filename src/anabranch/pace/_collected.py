@@ -10,6 +10,7 @@ from anabranch.pace._pace import NEVER_S, Update
 # A round that has not its number, since workers hang, ends so much later than rounds usually do.
 _DEADLINE = 3.0
 _MOST_DOUBLINGS = 30  # of that
+_FEW = 0.5  # of its number: with fewer, a round ended too early
 _ROUNDING = 1e-9  # by which a fraction of a number of workers may miss a whole number
 
 
@@ -20,7 +21,8 @@ class Collected:
         fraction: of the workers that take part in it; so many updates end it.
         smoothing: weight of the latest round's time in the moving average.
         deadline_s: how long it is waited for at most; it is three times what it usually takes, once
-            that is known.
+            that is known, and twice as long after each that ended with less than half of its
+            number: all may take longer than the first did, whose clients had nothing to pull.
 
     Attributes:
         began_s: when the round began.
@@ -29,7 +31,8 @@ class Collected:
 
     def __init__(self, fraction: float, smoothing: float, deadline_s: float | None = None) -> None:
         self._deadline_s = deadline_s
-        self._in_vain = 0  # how often workers were given up since something came
+        self._in_vain = 0  # how often it was waited for too short since it had its number
+        self._wanted = 0
         self._fraction = fraction
         self._smoothing = smoothing
         self._in: dict[int, Update] = {}
@@ -65,8 +68,8 @@ class Collected:
             still_computing: how many of them compute an update of this round.
             now_s: the time.
         """
-        wanted = part_of(self._fraction, taking_part)
-        enough = bool(self._in) and (len(self._in) >= wanted or not still_computing)
+        self._wanted = part_of(self._fraction, taking_part)
+        enough = bool(self._in) and (len(self._in) >= self._wanted or not still_computing)
         if enough and self._enough_s is None:
             self._enough_s = now_s
         if not enough:
@@ -113,8 +116,10 @@ class Collected:
         took_s = self.took_s
         if took_s is not None:
             self.usual_s = smoothed(self.usual_s, took_s, self._smoothing)
+        is_few = took_s is None and len(self._in) < _FEW * self._wanted
+        self._in_vain = self._in_vain + 1 if is_few else 0
         updates = tuple(self._in[worker] for worker in sorted(self._in))
-        self._in, self._enough_s, self.began_s, self._in_vain = {}, None, now_s, 0
+        self._in, self._enough_s, self.began_s = {}, None, now_s
         return updates
 
 
