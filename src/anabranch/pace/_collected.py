@@ -114,7 +114,9 @@ class Collected:
     def end(self, now_s: float) -> tuple[Update, ...]:
         """Return the updates by their workers' index, and begin the next round."""
         took_s = self.took_s
-        if took_s is not None:
+        if took_s is not None and self._in_vain and took_s > _DEADLINE * self.usual_s:
+            self.usual_s = took_s  # rounds take another time now
+        elif took_s is not None:
             self.usual_s = smoothed(self.usual_s, took_s, self._smoothing)
         is_few = took_s is None and len(self._in) < _FEW * self._wanted
         self._in_vain = self._in_vain + 1 if is_few else 0
