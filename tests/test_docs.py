@@ -137,9 +137,6 @@ def test_a_table_that_waits_for_its_json_stays_until_the_file_is_there(tmp_path:
         tables.rendered(text.replace("to come from toy", "from other"), tmp_path)
 
 
-# Pages of which some claims have no JSON yet: none is to be added.
-
-
 @pytest.mark.parametrize("page", claims.pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_measured_number_is_traced_to_a_json(page: Path) -> None:
     found = claims.claims(page.read_text("utf-8"), claims.results())
