@@ -366,8 +366,8 @@ def fell_s(
 ) -> float | None:
     """Return when the loss had been below a bound in so many iterations running, or None.
 
-    An iteration is as many steps as there are workers, whoever made them: under some paces a few
-    workers make most.
+    An iteration is as many steps as there are workers, of whichever workers: under some paces a few
+    of them make most.
     """
     told = [(step.at_s, step.loss) for step in steps if step.loss is not None]
     since = 0

@@ -7,7 +7,7 @@ from collections import deque
 from typing import ClassVar
 
 from anabranch._typed_toml import Table
-from anabranch.pace._pace import NEVER_S, Rule, Step, Update, Workers
+from anabranch.pace._pace import NEVER_S, Rule, Step, Update, Workers, check_relaxation
 from anabranch.pace._usual import Usual
 
 
@@ -30,8 +30,7 @@ class Metered(Table, frozen=True, kw_only=True, tag_field="kind", tag="metered")
     barrier: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.relaxation <= 1:
-            raise ValueError(f"relaxation is {self.relaxation:g}, must be in [0, 1]")
+        check_relaxation(self.relaxation)
 
     def rule(self) -> Rule:
         """See :class:`anabranch.pace.Pace`."""
