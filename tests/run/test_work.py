@@ -9,6 +9,7 @@ import pytest
 import torch
 from msgspec import structs
 
+from anabranch.learn.adversaries import Noise
 from anabranch.learn.models import build_model
 from anabranch.learn.optimisers import Sgd
 from anabranch.learn.partition import Dirichlet, Quantity
@@ -17,8 +18,9 @@ from anabranch.learn.tasks import load_task
 from anabranch.learn.train import Trainer
 from anabranch.learn.work import Work
 from anabranch.net.errors import RunAborted
+from anabranch.pace import Asp
 from anabranch.plan import Fapt
-from anabranch.run.scenario import Scenario, Stop
+from anabranch.run.scenario import Scenario, Serve, Stop
 from anabranch.run.scenario.tasks import Exchange, Own, Task, Train
 from anabranch.run.work import Assignment, buffer_elements, describe, make_work
 from anabranch.site.terms import Wire
@@ -128,6 +130,29 @@ def test_a_partition_that_leaves_a_site_no_batch_names_the_key() -> None:
     task = structs.replace(SOFTMAX, partition=Quantity(alpha=1e-3))
     with pytest.raises(ValueError, match=r"^task\.partition: alpha is 0\.001.* fewer than 16 sam"):
         works(task)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.9])
+def test_a_site_that_only_serves_is_dealt_nothing_and_spoils_nothing(share: float) -> None:
+    task = structs.replace(SOFTMAX, adversaries=Noise(share=share))
+    served = structs.replace(scenario(task), serve=Serve(only=("b",)), pace=Asp())
+    own = structs.replace(scenario(task), overlay="y")
+    made = [make_work(served, site, NAMES, None, False) for site in range(SITES)]
+    alone = [make_work(own, site, ("a", "c", "d"), None, False) for site in range(3)]
+    assert made[0].held == (alone[0].held[0], 0, *alone[0].held[1:])
+    assert sum(made[0].held) == len(load_task("digits", None).train_labels)
+    assert sum(made[1].labels) == 0  # and it looks by class all the same
+    assert len(made[1].evaluate()[1] or ()) == 10
+    assert [made[site].labels for site in (0, 2, 3)] == [each.labels for each in alone]
+    dirty = []
+    for site, each in enumerate(made):
+        update = np.ones(8, np.float32)
+        assert each.training is not None
+        each.training.spoil(update)
+        if (update != 1).any():
+            dirty.append(site)
+    assert len(dirty) == round(share * 3)
+    assert 1 not in dirty
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def make_work(
         return Assignment(exchanging, Wire.FLOAT32, task.batch_size, steps_of_update=steps)
     work: _Training | OwnWork
     if isinstance(task, Train):
-        work = _Training(scenario, task, site, len(names), data_dir)
+        work = _Training(scenario, task, site, names, data_dir)
     else:
         work = _make_own(scenario, task, site, names, data_dir)
     training = work if isinstance(work, _Training) else None
@@ -263,7 +263,12 @@ class _Training:
     own_state = "waiting", "sampling", "dropout"
 
     def __init__(
-        self, scenario: Scenario, task: Train, site: int, sites: int, data_dir: Path | None
+        self,
+        scenario: Scenario,
+        task: Train,
+        site: int,
+        names: tuple[str, ...],
+        data_dir: Path | None,
     ) -> None:
         from anabranch.learn.optimisers import Adam, Optimiser, Sgd
         from anabranch.learn.train import Trainer
@@ -272,31 +277,39 @@ class _Training:
         model = _build_model(task, data, scenario.seed)
         labels = data.train_labels.numpy()
         clients = scenario.clients
-        parts, least = sites, task.batch_size
+        workers = scenario.workers_named(names)
+        parts, least = len(workers), task.batch_size
         if clients is not None:
             parts, least = clients.registered, 1
         try:
             shards = _dealt(task.partition, task.data, data_dir, parts, scenario.seed, least)
         except ValueError as error:
             raise ValueError(f"task.partition: {error}") from None
-        self.held = tuple(map(len, shards))
-        self.labels: tuple[int, ...] = ()
         self._shards, self._seed = shards, scenario.seed
-        if scenario.clients is not None:
-            site %= len(shards)  # until it stands for one
-        elif labels.ndim == 1:
-            counted = np.bincount(labels[shards[site]], minlength=data.classes)
-            self.labels = tuple(counted.tolist())
+        self.labels: tuple[int, ...] = ()
+        if clients is not None:
+            self.held = tuple(map(len, shards))
+            who = site % len(shards)  # until it stands for one
+        else:
+            held = [0] * len(names)
+            for worker, shard in zip(workers, shards, strict=True):
+                held[worker] = len(shard)
+            self.held = tuple(held)
+            computes = site in workers
+            who = workers.index(site) if computes else -1  # no adversary; its samples are not used
+            if labels.ndim == 1:
+                mine = labels[shards[who]] if computes else labels[:0]
+                self.labels = tuple(np.bincount(mine, minlength=data.classes).tolist())
         rate = task.learning_rate
         optimiser: Optimiser
         optimiser = Adam(rate) if task.optimiser == "adam" else Sgd(rate, task.momentum)
         self._trainer = Trainer(
             data,
             model,
-            shards[site],
+            shards[who],
             optimiser,
-            min(task.batch_size, len(shards[site])),
-            seed=scenario.seed * sites + site,
+            min(task.batch_size, len(shards[who])),
+            seed=scenario.seed * len(names) + site,
             sampling=scenario.sampling,
         )
         self.buffer = self._trainer.flat.gradients
@@ -306,13 +319,13 @@ class _Training:
         self._bad = frozenset[int]()
         if task.adversaries is not None:
             self._bad = frozenset(task.adversaries.who(parts, scenario.seed).tolist())
-        self._who = site
+        self._who = who
         self._classes = data.classes
         self._labels = data.train_labels
         self._noise = np.random.default_rng((scenario.seed, site, _SPOILT))
         self.sends_each_step = True  # else an update is of several
-        if clients is None and site in self._bad:
-            self._trainer.train_on(shards[site], scenario.seed * sites + site, self._wrong())
+        if clients is None and who in self._bad:
+            self._trainer.train_on(shards[who], scenario.seed * len(names) + site, self._wrong())
         self.evaluate = partial(self._trainer.accuracy, task.evaluate_samples)
         self.right_of_class = partial(self._trainer.right_of_class, task.evaluate_samples)
         self.state_dict = self._trainer.state_dict

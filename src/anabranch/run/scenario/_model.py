@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -248,8 +249,12 @@ class Scenario(Table, frozen=True, kw_only=True):
 
     def workers(self, overlay: Overlay) -> list[int]:
         """Return the sites that compute, by index."""
+        return self.workers_named([site.name for site in overlay.sites])
+
+    def workers_named(self, names: Sequence[str]) -> list[int]:
+        """Return those of sites with such names that compute, by index."""
         idle = () if self.serve is None else self.serve.only
-        return [index for index, site in enumerate(overlay.sites) if site.name not in idle]
+        return [index for index, name in enumerate(names) if name not in idle]
 
     def runs(self) -> tuple[Scenario, ...]:
         """Return one scenario for each route."""
