@@ -148,6 +148,11 @@ def _zeros(elements: int) -> Floats:
     return zeros
 
 
+def payload_without_numbers(payload_bytes: int) -> memoryview:
+    """Return a payload of a chunk that has a size alone; it cannot be written."""
+    return _zeros(-(-payload_bytes // 4)).data.cast("B")[:payload_bytes]
+
+
 class Scratch:
     """Memory of sums that have left, for those that come: fresh pages cost as much as adding does.
 

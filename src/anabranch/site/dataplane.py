@@ -57,14 +57,14 @@ from anabranch.site.actions import (
     Stray,
     UpdateHere,
 )
-from anabranch.site.arithmetic import Buffer
+from anabranch.site.arithmetic import Buffer, payload_without_numbers
 from anabranch.site.exchange import Exchange, Exchanges
 from anabranch.site.lane import Lane, Path, relay_window
 from anabranch.site.letters import Letters
 from anabranch.site.multipath import Fork
 from anabranch.site.offers import Offering, Offers
 from anabranch.site.served import Served
-from anabranch.site.terms import Op, Terms, op_of
+from anabranch.site.terms import Op, Terms, has_numbers, op_of
 
 T = TypeVar("T")
 
@@ -833,9 +833,13 @@ class DataPlane:
         if self._relaying[held] >= self._relay_window(sender, config.site):
             raise OutOfPlaceMessage(f"more chunks for {message.path} than the relay window allows")
         self._relaying[held] += 1
-        payload = memoryview(np.empty(payload_bytes, np.uint8).data)
+        target: memoryview | None = None
+        if has_numbers(message.terms):
+            payload = target = memoryview(np.empty(payload_bytes, np.uint8).data)
+        else:
+            payload = payload_without_numbers(payload_bytes)
         relayed = _Relayed(message, payload, sender=sender, incarnation=incarnation)
-        return Sink(target=payload, done=partial(self._put, relayed))
+        return Sink(target, done=partial(self._put, relayed))
 
     def _give_credit(self, relayed: _Relayed) -> None:
         """Tell the hop before that a chunk has been passed on."""

@@ -113,3 +113,8 @@ def wire_of(code: int) -> Wire:
         return Wire(code >> 3 & 7)
     except ValueError:
         raise MalformedMessage(f"terms {code} name no wire format") from None
+
+
+def has_numbers(code: int) -> bool:
+    """Return whether chunks of a code of terms have more than a size; so has any unknown one."""
+    return code >> 3 & 7 != Wire.SIZES
