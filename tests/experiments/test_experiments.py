@@ -361,10 +361,14 @@ def test_the_loss_has_fallen_once_ten_iterations_of_all_workers_were_below_a_bou
 
 
 def test_the_small_model_moves_as_slowly_as_the_large_one():
-    overlay = training.Cluster(r2sp.VGG16.elements, Compute(samples_per_s=1.0)).overlay
+    cluster = training.Cluster(r2sp.VGG16.elements, Compute(samples_per_s=1.0))
+    overlay = cluster.overlay()
     port_bps = overlay.sites[0].uplink_bps
     assert port_bps is not None
     assert training.ELEMENTS / port_bps == pytest.approx(r2sp.VGG16.elements / 10e9)
+    alone = cluster.overlay(all_reduces=True)
+    assert [site.uplink_bps for site in alone.sites] == 16 * [port_bps]
+    assert len(alone.links) == 16 * 15
 
 
 def test_workers_may_have_narrower_ports(tmp_path: Path):

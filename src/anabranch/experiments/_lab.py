@@ -84,8 +84,8 @@ class Outcome:
         workers: of a run with servers, by name; those that ended an iteration.
         reached_s: of a run that trains to a target accuracy: when it was first seen, seconds since
             the run began; None where it never was.
-        reached_updates: of such a run with servers, how many updates each worker had then in the
-            model, on average.
+        reached_updates: of such a run, how many updates each worker had then in the model, on
+            average.
         accuracy: that was last seen; None where there is none.
         look_s: seconds from one look at the model to the next, on the mean; None where it was never
             looked at.
@@ -321,11 +321,7 @@ def _outcome(trial: Trial, file: Path, log: Path) -> Outcome:
             len(load_plan(run.started.plan_json).groups) or None,
             {run.sites[site]: accuracy for site, accuracy in run.site_accuracy.items()},
             run.pace.mean_missed,
-            loss_fell_s=(
-                None
-                if trial.loss is None
-                else fell_s(run.steps, len(run.pace.iterations), trial.loss)
-            ),
+            loss_fell_s=_loss_fell_s(trial, run, len(run.pace.iterations)),
         )
     rounds, total_s = len(run.rounds), run.rounds[-1].at_s if run.rounds else run.total_s
     fills_time = trial.scenario.stop.after_s is not None
@@ -336,8 +332,10 @@ def _outcome(trial: Trial, file: Path, log: Path) -> Outcome:
         done = replace(
             done,
             reached_s=run.time_to_accuracy_s(target),
+            reached_updates=_rounds_until(run, run.time_to_accuracy_s(target)),
             sent_bytes=run.bytes_to_accuracy(target),
             accuracy=run.final_accuracy,
+            loss_fell_s=_loss_fell_s(trial, run, len(run.sites)),
         )
     if target is not None and trial.scenario.has_local_steps:
         done = replace(
@@ -359,6 +357,14 @@ def _reached(
         return None, None
     applied = (event.at_s for event in events if isinstance(event, UpdateApplied))
     return reached_s, sum(at_s <= reached_s for at_s in applied) / len(run.pace.iterations)
+
+
+def _rounds_until(run: RunSummary, at_s: float | None) -> float | None:
+    return None if at_s is None else sum(each.at_s <= at_s for each in run.rounds)
+
+
+def _loss_fell_s(trial: Trial, run: RunSummary, workers: int) -> float | None:
+    return None if trial.loss is None else fell_s(run.steps, workers, trial.loss)
 
 
 def fell_s(

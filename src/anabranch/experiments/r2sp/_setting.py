@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import combinations
 from statistics import fmean, geometric_mean
 
 from anabranch.experiments._lab import Label, Outcome, Trial
@@ -18,7 +19,7 @@ from anabranch.fleet import Compute, Lognormal
 from anabranch.learn import profiles
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.pace import AnyLoad, AnyPace, Asp, Bsp, EqualBatches, R2sp, Ssp
-from anabranch.plan import Fapt
+from anabranch.plan import Fapt, Packed
 from anabranch.run.scenario import Scenario, Serve, Stop
 from anabranch.run.scenario.tasks import Exchange
 
@@ -100,7 +101,7 @@ def cluster(
 
     Args:
         port_bps: of a port, each way, bit/s.
-        workers, servers: how many.
+        workers, servers: how many; without servers workers have links to one another.
         worker_bps: of a worker's port, if another.
     """
     worker_bps = port_bps if worker_bps is None else worker_bps
@@ -108,6 +109,8 @@ def cluster(
     ports += [(f"worker-{k}", worker_bps) for k in range(1, workers + 1)]
     sites = tuple(Site(name, uplink_bps=rate, downlink_bps=rate) for name, rate in ports)
     pairs = [(a, b) for a in range(servers) for b in range(servers, servers + workers)]
+    if not servers:
+        pairs = list(combinations(range(workers), 2))
     link_bps = max(port_bps, worker_bps)  # ports hold it to less
     links = tuple(
         Link(*way, link_bps, latency_s=1e-4) for pair in pairs for way in (pair, pair[::-1])
@@ -128,6 +131,21 @@ def trial(
     compute = Compute(samples_per_s=model.batch / model.compute_s, jitter=jitter)
     made = served(model.elements, under, updates, overlay, compute, model.batch)
     return Trial({"model": model.name, **labels}, made, overlay)
+
+
+def all_reduced(model: Model, rounds: int, **labels: Label) -> Trial:
+    """Return a run of a model on the workers of cluster A alone, which all-reduce its gradients."""
+    overlay = cluster(servers=0)
+    scenario = Scenario(
+        overlay=overlay.name,
+        route=Packed(),
+        stop=Stop(rounds=rounds),
+        compute=Compute(samples_per_s=model.batch / model.compute_s, jitter=JITTER),
+        task=Exchange(elements=model.elements, batch_size=model.batch),
+        chunk_elements=CHUNK_ELEMENTS,
+        sample_every_s=60.0,
+    )
+    return Trial({"model": model.name, **labels}, scenario, overlay)
 
 
 def served(

@@ -25,7 +25,7 @@ from anabranch.experiments.r2sp._setting import EQUAL
 from anabranch.fleet import Compute
 from anabranch.overlay import Overlay
 from anabranch.pace import AnyLoad, AnyPace
-from anabranch.plan import Fapt
+from anabranch.plan import Fapt, Packed
 from anabranch.run.scenario import Scenario, Serve, Stop
 from anabranch.run.scenario.tasks import Train
 
@@ -39,6 +39,7 @@ _SEEDS = 8
 _TUNING = (1000, 1001)  # added to the first seed: not among those that are measured
 _MOST_ITERATIONS = 400
 _CHUNKS = 8  # more make a simulation slower and iterations hardly longer
+_CHUNKS_OF_TREES = 32  # two for each of 16 trees
 _LOOKS = 0.5  # computing times from one look at the model to the next
 NOTE = (
     f"Trained: 8 x 8 digits, a perceptron with {HIDDEN} hidden units ({ELEMENTS:,} parameters), "
@@ -61,6 +62,7 @@ class Way:
         ahead: whether workers compute while their last update is on its way.
         batch: samples of a batch.
         paper: what the paper says of it.
+        all_reduces: whether there are no servers: workers all-reduce along packed trees, under BSP.
     """
 
     pace: AnyPace
@@ -68,6 +70,7 @@ class Way:
     ahead: bool = False
     batch: int = BATCH
     paper: str = ""
+    all_reduces: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +90,14 @@ class Cluster:
     workers: int = setting.WORKERS
     servers: int = setting.SERVERS
 
-    @property
-    def overlay(self) -> Overlay:
-        """The network, on which the small model takes as long to move as the paper's."""
+    def overlay(self, all_reduces: bool = False) -> Overlay:
+        """Return the network, on which the small model takes as long to move as the paper's.
+
+        Args:
+            all_reduces: without the servers.
+        """
         rate_bps = self.port_bps * ELEMENTS / self.elements
-        return setting.cluster(rate_bps, self.workers, self.servers)
+        return setting.cluster(rate_bps, self.workers, 0 if all_reduces else self.servers)
 
 
 def trial(
@@ -112,14 +118,15 @@ def trial(
         limit_s: when it ends without the target, seconds.
         labels: what else sets it apart.
     """
-    overlay = cluster.overlay
+    overlay = cluster.overlay(way.all_reduces)
     servers = tuple(site.name for site in overlay.sites if site.name.startswith("server-"))
     assert cluster.compute.samples_per_s is not None
+    looks_s = _LOOKS * BATCH / cluster.compute.samples_per_s
     scenario = Scenario(
         overlay=overlay.name,
-        route=Fapt(roots=servers),
+        route=Packed() if way.all_reduces else Fapt(roots=servers),
         pace=way.pace,
-        serve=Serve(only=servers, ahead=way.ahead),
+        serve=None if way.all_reduces else Serve(only=servers, ahead=way.ahead),
         load=way.load,
         stop=Stop(
             rounds=_MOST_ITERATIONS,
@@ -133,10 +140,11 @@ def trial(
             hidden=(HIDDEN,),
             learning_rate=rate,
             batch_size=way.batch,
-            evaluate_every_s=_LOOKS * BATCH / cluster.compute.samples_per_s,
+            evaluate_every=1 if way.all_reduces else 10,
+            evaluate_every_s=None if way.all_reduces else looks_s,
             target_accuracy=TARGET,
         ),
-        chunk_elements=-(-ELEMENTS // _CHUNKS),
+        chunk_elements=-(-ELEMENTS // (_CHUNKS_OF_TREES if way.all_reduces else _CHUNKS)),
         sample_every_s=1e6,
         seed=seed,
     )

@@ -22,6 +22,7 @@ _WAYS = {
     "SAFA": Way(Safa()),
     "metered": Way(Metered()),
     "waves": Way(Waves()),
+    "BSP, all-reduced among workers": Way(PACES["BSP"], all_reduces=True),
     "BSP, ahead": Way(PACES["BSP"], ahead=True),
     "R²SP, ahead": Way(PACES["R²SP"], ahead=True),
     "metered, ahead": Way(Metered(), ahead=True),
