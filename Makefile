@@ -31,8 +31,9 @@ format: $(VENV)/ready  ## put the code in shape
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
-pages: $(VENV)/ready  ## the tables of docs/reproductions anew, from their JSON
+pages: $(VENV)/ready  ## the tables and curves of docs/reproductions anew, from their JSON
 	$(BIN)/python docs/tables.py
+	$(BIN)/python docs/curves.py
 
 claims: $(VENV)/ready  ## every sentence with a measured number, and the JSON that it is traced to
 	$(BIN)/python docs/claims.py

@@ -12,9 +12,10 @@ import unicodedata
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
-from docs import claims, tables
+from docs import claims, curves, tables
 
 import anabranch
 from anabranch._typed_toml import Table
@@ -101,6 +102,28 @@ def test_every_page_has_its_place_in_the_site() -> None:
 @pytest.mark.parametrize("page", tables.pages(), ids=lambda page: page.name)
 def test_a_page_has_the_tables_that_its_json_holds(page: Path) -> None:
     assert page.read_text("utf-8") == tables.made(page), "`make pages` writes it anew"
+
+
+def test_curves_are_those_of_their_json() -> None:
+    for file, svg in curves.pictures().items():
+        assert file.read_text("utf-8") == svg, "`make pages` writes it anew"
+
+
+def test_a_curve_goes_up_as_accuracy_does() -> None:
+    runs = [
+        {"labels": {"network": network, "system": "a < b"}, "curve": [[1.0, 0.0], [180.0, 1.0]]}
+        for network in ("static", "dynamic")
+    ]
+    drawn = ElementTree.fromstring(curves.picture({"runs": runs}))
+    lines = [each for each in drawn.iter() if each.get("stroke") == curves.COLOURS[0]]
+    at = [
+        [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
+        for line in lines
+    ]
+    assert [[y for _, y in line] for line in at] == 2 * [[280.0, 40.0]]
+    assert at[1][0][0] - at[0][0][0] == 380.0
+    texts = [each.text for each in drawn.iter() if each.text and each.text.strip()]
+    assert {"static", "dynamic", "a < b", "180", "100%"} <= set(texts)
 
 
 RESULT = {

@@ -154,7 +154,7 @@ def test_an_unknown_model_names_the_nearest():
 
 
 def test_hidden_layers_are_refused_where_there_is_no_choice():
-    with pytest.raises(ValueError, match="only 'mlp'"):
+    with pytest.raises(ValueError, match="only mlp and cnn take them"):
         build_model("softmax", (1, 8, 8), 10, seed=0, hidden=(3,))
 
 
@@ -162,6 +162,17 @@ def test_hidden_layers_are_refused_where_there_is_no_choice():
 def test_one_class_is_refused(name):
     with pytest.raises(ValueError, match="at least 2 classes"):
         build_model(name, SHAPES[name], 1, seed=0)
+
+
+def test_a_cnn_has_the_linear_layers_that_it_is_given():
+    model = build_model("cnn", (1, 28, 28), 10, seed=0, hidden=(1900,))
+    assert sum(parameter.numel() for parameter in model.parameters()) == 6_031_406
+    assert model(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+    usual, same = (
+        build_model("cnn", (1, 28, 28), 10, 3, hidden=hidden) for hidden in (None, [512])
+    )
+    for name, values in usual.state_dict().items():
+        assert torch.equal(values, same.state_dict()[name])
 
 
 def test_an_empty_hidden_layer_is_refused():

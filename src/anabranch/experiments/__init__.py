@@ -25,6 +25,7 @@ from anabranch.experiments.netstorm import (
     fig18,
     fig19,
     fig20,
+    training,
 )
 from anabranch.experiments.r2sp import edges as r2sp_edges
 from anabranch.experiments.r2sp import fig02 as r2sp_fig02
@@ -44,7 +45,7 @@ from anabranch.experiments.r2sp import table2 as r2sp_table2
 from anabranch.experiments.r2sp import table3 as r2sp_table3
 from anabranch.experiments.r2sp import table4 as r2sp_table4
 
-_NETSTORM = (fig01, fig13, fig14, fig15, fig16, fig17, fig18, fig19, fig20)
+_NETSTORM = (fig01, fig13, fig14, fig15, fig16, fig17, fig18, fig19, fig20, training)
 _R2SP = (
     r2sp_table1,
     r2sp_table2,

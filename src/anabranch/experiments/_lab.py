@@ -26,6 +26,7 @@ from anabranch.record.events import REACHED_BY, StepDone
 from anabranch.record.pacing import Iteration
 from anabranch.run.launch import run_locally
 from anabranch.run.scenario import Scenario, check_real, encode, loads
+from anabranch.run.scenario.tasks import Train
 from anabranch.run.simulate import simulate
 
 Label = str | int | float
@@ -98,7 +99,8 @@ class Outcome:
             the rules of :mod:`anabranch.record.target`; None where it never was.
         sent_bytes: of any such run, the payload of all links until ``reached_s``.
         sent_by: likewise the payload of all links until then, bytes.
-        curve: likewise (seconds, mean accuracy over the sites), after each step that was looked at.
+        curve: likewise, and of a run that trains for a time without a target: (seconds, mean
+            accuracy over the sites), after each step that was looked at.
         loss_fell_s: of a trial with a loss: when the mean loss of an iteration's steps had been
             below it in 10 iterations running, seconds; None if it was never.
     """
@@ -337,13 +339,15 @@ def _outcome(trial: Trial, file: Path, log: Path) -> Outcome:
             accuracy=run.final_accuracy,
             loss_fell_s=_loss_fell_s(trial, run, len(run.sites)),
         )
+    elif isinstance(trial.scenario.task, Train):
+        done = replace(done, accuracy=run.final_accuracy, curve=_curve(run))
     if target is not None and trial.scenario.has_local_steps:
         done = replace(
             done,
             steps=len(run.steps) / len(run.sites),
             reached_by={rule: run.time_to_accuracy_s(target, rule) for rule in REACHED_BY},
             sent_by={rule: run.bytes_to_accuracy(target, rule) for rule in REACHED_BY},
-            curve=tuple((point.at_s, point.accuracy) for point in run.accuracy),
+            curve=_curve(run),
         )
     return done
 
@@ -357,6 +361,10 @@ def _reached(
         return None, None
     applied = (event.at_s for event in events if isinstance(event, UpdateApplied))
     return reached_s, sum(at_s <= reached_s for at_s in applied) / len(run.pace.iterations)
+
+
+def _curve(run: RunSummary) -> tuple[tuple[float, float], ...]:
+    return tuple((point.at_s, point.accuracy) for point in run.accuracy)
 
 
 def _rounds_until(run: RunSummary, at_s: float | None) -> float | None:

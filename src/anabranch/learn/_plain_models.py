@@ -25,8 +25,8 @@ def mlp(shape: tuple[int, int, int], classes: int, hidden: Sequence[int]) -> nn.
     return nn.Sequential(*layers, nn.Linear(inputs, classes))
 
 
-def cnn(shape: tuple[int, int, int], classes: int) -> nn.Module:
-    """Return ``cnn``."""
+def cnn(shape: tuple[int, int, int], classes: int, hidden: Sequence[int] = (512,)) -> nn.Module:
+    """Return ``cnn``, with these linear layers before its last."""
     channels, height, width = shape
     return nn.Sequential(
         nn.Conv2d(channels, 32, 5, padding=2),
@@ -35,10 +35,7 @@ def cnn(shape: tuple[int, int, int], classes: int) -> nn.Module:
         nn.Conv2d(32, 64, 5, padding=2),
         nn.ReLU(),
         nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(64 * (height // 4) * (width // 4), 512),
-        nn.ReLU(),
-        nn.Linear(512, classes),
+        *mlp((64, height // 4, width // 4), classes, hidden).children(),
     )
 
 

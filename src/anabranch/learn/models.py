@@ -39,6 +39,7 @@ _IMAGE_MODELS: Mapping[str, _Builder] = {
     "resnet-32": partial(resnet, layers=32),
     "lstm": lstm,
 }
+_HIDDEN: Mapping[str, Callable[..., nn.Module]] = {"mlp": plain.mlp, "cnn": plain.cnn}
 _SMALLEST = {"cnn": 4, "cnn-6": 4, "lenet-5": 12, "alexnet": 7, "vgg-16": 32}
 
 MODELS = (*_IMAGE_MODELS, *TEXT_MODELS)
@@ -61,8 +62,8 @@ def build_model(
     - ``softmax``: one linear layer, that is, multinomial logistic regression.
     - ``mlp``: fully connected layers with ReLU between them.
     - ``cnn``: two 5 x 5 convolutions of 32 and 64 channels with max pooling, and two linear layers,
-      512 units between them; 1,663,370 parameters for 28 x 28 grey images in 10 classes, 2,156,490
-      for 32 x 32 colour images. Images of at least 4 x 4.
+      512 units between them where not said otherwise; 1,663,370 parameters for 28 x 28 grey images
+      in 10 classes, 2,156,490 for 32 x 32 colour images. Images of at least 4 x 4.
       Source: McMahan et al., AISTATS 2017.
     - ``cnn-6``: four convolutions of 3 x 3, two of 32 and two of 64 channels, with max pooling
       after each two, and two linear layers, 512 units between them; no normalisation, no dropout;
@@ -112,7 +113,8 @@ def build_model(
             uniform within 1 / sqrt(units), and its forget gates begin with a bias of one
             (Jozefowicz et al., ICML 2015). BERT's and T5's weights have the variances of their
             papers.
-        hidden: sizes of the hidden layers of ``mlp``; (128,) when None.
+        hidden: sizes of the hidden linear layers of ``mlp`` and ``cnn``; (128,) and (512,) when
+            None.
         vocabulary: how many different tokens inputs have; None for images.
 
     Raises:
@@ -121,8 +123,10 @@ def build_model(
     """
     if name not in MODELS:
         raise ValueError(unknown("model", name, MODELS))
-    if hidden is not None and name != "mlp":
-        raise ValueError(f"model {name!r} has no choice of hidden layers; only 'mlp' takes them")
+    if hidden is not None and name not in _HIDDEN:
+        raise ValueError(
+            f"model {name!r} has no choice of hidden layers; only {' and '.join(_HIDDEN)} take them"
+        )
     if classes < 2 or min(shape) < 1:
         raise ValueError(
             f"cannot build {name!r} for inputs of shape {shape} in {classes} classes: give sizes "
@@ -133,7 +137,7 @@ def build_model(
             raise ValueError(f"model {name!r} reads tokens, and the task has none; take 'pairs'")
         return build_text_model(name, shape, classes, vocabulary, seed)
     image = _image(name, shape, vocabulary)
-    build = _IMAGE_MODELS[name] if hidden is None else partial(plain.mlp, hidden=hidden)
+    build = _IMAGE_MODELS[name] if hidden is None else partial(_HIDDEN[name], hidden=hidden)
     with torch.device("meta"):  # shapes only: the values come below
         model = build(image, classes)
     model.to_empty(device="cpu")

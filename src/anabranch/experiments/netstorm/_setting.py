@@ -149,9 +149,8 @@ def smaller(lab: Lab) -> int:
     return 10 if lab.emulate and lab.quick else 1
 
 
-def at_scale(lab: Lab, system: System) -> System:
-    """Return a system with chunks, and pauses between looks at plans, of that size."""
-    by = smaller(lab)
+def at_scale(system: System, by: int) -> System:
+    """Return a system with chunks, and pauses between looks at plans, so many times smaller."""
     if by == 1:
         return system
     system = in_chunks_of(system, system.chunk_elements // by)
@@ -222,7 +221,7 @@ def trial(
     task: Exchange | None = None,
 ) -> Trial:
     """Return a run of a system; without a task, it exchanges AlexNet, or a tenth of it."""
-    system = at_scale(lab, system)
+    system = at_scale(system, smaller(lab))
     if task is None and smaller(lab) == 1:
         task = Exchange(profile="alexnet")
     elif task is None:

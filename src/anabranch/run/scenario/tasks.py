@@ -23,7 +23,7 @@ class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
         model: ``softmax``, ``mlp``, ``cnn``, ``cnn-6``, ``lenet-5``, ``alexnet``, ``vgg-16``,
             ``resnet-20``, ``resnet-32`` or ``lstm``; for ``pairs``, ``bert`` or ``bert-tiny``; for
             ``translation``, ``t5-small`` or ``t5-tiny``.
-        hidden: widths of the mlp's hidden layers; its own choice if empty.
+        hidden: widths of the hidden linear layers of an mlp or a cnn; its own choice if empty.
         optimiser: ``sgd`` or ``adam``.
         learning_rate: step size.
         momentum: of sgd.
