@@ -1,8 +1,9 @@
-"""Beyond the paper: edge aggregators, which add up what their clients send, beside FL-R²SP.
+"""Beyond the paper: edge aggregators, and other schemes, beside FL-R²SP.
 
-FL-R²SP has the clients of a server take turns. Edge aggregators relieve it instead: it meets one
-update of each edge, and sends each one model. They are a forest of given groups within one tree of
-all sites: each group's updates are added up where their ways meet, which is at their edge.
+FL-R²SP has the clients of a server take turns. Edge aggregators relieve it instead: they add up what
+their clients send, so that it meets one update of each edge, and sends each one model. They are a
+forest of given groups within one tree of all sites: each group's updates are added up where their
+ways meet, which is at their edge.
 
 Clients train for real; links, the server's program and the edges' are as slow as Table V has the
 server for 128 clients, scaled so that our small model takes as long as ResNet20 did there.
@@ -24,8 +25,9 @@ from anabranch.experiments.r2sp import _federated as federated
 from anabranch.experiments.r2sp import _setting as setting
 from anabranch.fleet import Compute, SiteCompute, uneven_samples_per_s
 from anabranch.learn.partition import MixedDirichlet
+from anabranch.merge import AnyMerge, Mean, Staleness
 from anabranch.overlay import Link, Overlay, Site
-from anabranch.pace import AnyPace, Asp, Bsp, R2sp
+from anabranch.pace import AnyPace, Asp, Bsp, FedAvg, FedBuff, R2sp, Safa
 from anabranch.period import Every
 from anabranch.plan import AnyPlanner, Fapt, ForestRoute, GivenForest, Star
 from anabranch.record import Evaluated, read_events
@@ -33,6 +35,7 @@ from anabranch.run.scenario import Scenario, Serve, Stop
 from anabranch.run.scenario.tasks import Train
 from anabranch.run.simulate import simulate
 
+_MEAN = Mean()
 _SEEDS = 5
 _ELEMENTS = 7850  # of softmax on Fashion-MNIST
 _STEPS, _BATCH, _RATE, _ROUNDS = 10, 16, 0.05, 40
@@ -42,6 +45,7 @@ _SAMPLES = 200  # of a client
 _GROUP = 16  # of FL-R²SP, as in the paper
 _SPEEDS = 4  # groups of an edge's clients, where those that are about as fast are together
 EDGES: Mapping[int, int] = {16: 4, 128: 8, 1024: 32}  # of so many clients
+_MOST_OF_OTHERS = 128  # clients
 FLEETS: Mapping[str, float] = {"clients alike": 0.0, "uneven clients": 0.3}  # Gini of their speeds
 
 
@@ -52,12 +56,23 @@ class Scheme:
     Args:
         under: the pace.
         mixes: see :class:`anabranch.run.scenario.Serve`.
+        merge: what an update weighs.
         groups_an_edge: in so many its clients add up what they send; 0 where there are no edges.
     """
 
     under: AnyPace
     mixes: str = "updates"
+    merge: AnyMerge = _MEAN
     groups_an_edge: int = 0
+
+
+_OTHERS: Mapping[str, Scheme] = {
+    "FedAvg": Scheme(FedAvg(sample=0.1)),
+    "FedAsync": Scheme(Asp(share=0.6), "models", Staleness(a=0.5)),
+    "FedBuff": Scheme(FedBuff(size=10), merge=Staleness(a=0.5)),
+    "SAFA": Scheme(Safa(), "cache"),
+}
+"""Each with its own paper's parameters."""
 
 
 def schemes(clients: int) -> Mapping[str, Scheme]:
@@ -65,6 +80,7 @@ def schemes(clients: int) -> Mapping[str, Scheme]:
     return {
         "BSP": Scheme(federated.pace(1), "models"),
         "FL-R²SP": Scheme(federated.pace(max(2, clients // _GROUP)), "models"),
+        **(_OTHERS if clients <= _MOST_OF_OTHERS else {}),
         "edges, all at once": Scheme(Bsp(), groups_an_edge=1),
         "edges, in turns": Scheme(R2sp(relaxation=1.0), groups_an_edge=1),
         "edges, groups by speed": Scheme(Asp(), groups_an_edge=_SPEEDS),
@@ -112,6 +128,7 @@ def train(job: tuple[int, str, str, int], rounds: int, data: str, data_dir: Path
         overlay=overlay.name,
         route=route,
         pace=scheme.under,
+        merge=scheme.merge,
         period=Every(steps=_STEPS),
         serve=Serve(
             only=(federated.SERVER, *near),
@@ -234,10 +251,14 @@ def _note(data: str, rounds: int, seeds: int) -> str:
         "each as slow as the server; by speed, the clients of each are in "
         f"{_SPEEDS} groups, those together that are about as fast, and no group waits for another. "
         "Uneven clients compute at speeds whose Gini index is "
-        f"{FLEETS['uneven clients']:g}."
+        f"{FLEETS['uneven clients']:g}. FedAvg draws a tenth of the clients for a round, FedAsync "
+        "goes 0.6 of the way to each model, FedBuff's buffer has 10 updates, and both weigh by "
+        "staleness with a of 0.5; SAFA picks a half and bears a lag of 5: their papers' settings."
     )
 
 
 EXPERIMENT = Experiment(
-    "r2sp/edges", "beyond the paper: edge aggregators beside FL-R²SP, time to accuracy", _make
+    "r2sp/edges",
+    "beyond the paper: edge aggregators and other schemes beside FL-R²SP, time to accuracy",
+    _make,
 )

@@ -178,7 +178,8 @@ def train(job: tuple[str, int], size: Size, data_dir: Path | None = None) -> Tra
         log = Path(folder, "run.db")
         simulate(scenario, overlay, log, data_dir)
         events = [event for _, event in read_events(log)]
-    outliers = {*size.partition.outlier_sites(overlay.size, seed).tolist()}
+    clients = scenario.workers(overlay)
+    outliers = {clients[each] for each in size.partition.outlier_sites(size.clients, seed)}
     barred = tuple(event.client for event in events if isinstance(event, ClientBarred))
     judged = [event for event in events if isinstance(event, UpdateJudged)]
     return Trained(
