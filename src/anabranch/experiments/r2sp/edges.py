@@ -1,9 +1,9 @@
 """Beyond the paper: edge aggregators, and other schemes, beside FL-R²SP.
 
-FL-R²SP has the clients of a server take turns. Edge aggregators relieve it instead: they add up what
-their clients send, so that it meets one update of each edge, and sends each one model. They are a
-forest of given groups within one tree of all sites: each group's updates are added up where their
-ways meet, which is at their edge.
+FL-R²SP has the clients of a server take turns. Edge aggregators relieve it instead: they add up
+what their clients send, so that it meets one update of each edge, and sends each one model. They
+are a forest of given groups within one tree of all sites: each group's updates are added up where
+their ways meet, which is at their edge.
 
 Clients train for real; links, the server's program and the edges' are as slow as Table V has the
 server for 128 clients, scaled so that our small model takes as long as ResNet20 did there.
