@@ -56,6 +56,18 @@ def test_updates_of_one_step_are_made_at_once() -> None:
     pace = summarise_pace(happened)
     assert pace is not None
     assert pace.at_once == 1.0
+    assert pace.gaps == 21 * (0.0,)
+
+
+def test_gaps_have_a_distribution_in_iterations() -> None:
+    happened = [e for site, at_s in enumerate([0.0, 0.4, 1.0]) for e in iteration(site, 1, at_s, 0)]
+    assert summarise_pace(happened).gaps == ()  # type: ignore[union-attr]
+    happened.append(WorkerWent(at_s=4.0, site=0, update=2, samples=8))
+    pace = summarise_pace(happened)
+    assert pace is not None
+    assert pace.iteration_s == 4.0
+    assert pace.gaps[0] == pytest.approx(0.1)
+    assert pace.gaps[20] == pytest.approx(0.15)
 
 
 def test_a_workers_first_model_is_there_and_no_pull_is_counted() -> None:

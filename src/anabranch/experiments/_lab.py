@@ -103,6 +103,7 @@ class Outcome:
             accuracy over the sites), after each step that was looked at.
         loss_fell_s: of a trial with a loss: when the mean loss of an iteration's steps had been
             below it in 10 iterations running, seconds; None if it was never.
+        gaps: of a run with servers, see :class:`anabranch.record.pacing.PaceSummary`.
     """
 
     labels: Mapping[str, Label]
@@ -129,6 +130,7 @@ class Outcome:
     sent_by: Mapping[str, int | None] = field(default_factory=dict)
     curve: tuple[tuple[float, float], ...] = ()
     loss_fell_s: float | None = None
+    gaps: tuple[float, ...] = ()
 
 
 class Lab:
@@ -324,6 +326,7 @@ def _outcome(trial: Trial, file: Path, log: Path) -> Outcome:
             {run.sites[site]: accuracy for site, accuracy in run.site_accuracy.items()},
             run.pace.mean_missed,
             loss_fell_s=_loss_fell_s(trial, run, len(run.pace.iterations)),
+            gaps=run.pace.gaps,
         )
     rounds, total_s = len(run.rounds), run.rounds[-1].at_s if run.rounds else run.total_s
     fills_time = trial.scenario.stop.after_s is not None

@@ -118,6 +118,19 @@ class PaceSummary:
             return None
         return sum(gap_s <= _AT_ONCE * self.iteration_s for gap_s in self.gaps_s) / len(self.gaps_s)
 
+    @property
+    def gaps(self) -> tuple[float, ...]:
+        """The distribution of the gaps, as parts of an iteration (R²SP, Fig. 9).
+
+        The least, and the values that 5 %, 10 % ... 100 % of the gaps do not exceed; none where
+        there is no gap or no iteration.
+        """
+        if not self.gaps_s or self.iteration_s is None:
+            return ()
+        ordered = sorted(self.gaps_s)
+        last = len(ordered) - 1
+        return tuple(ordered[round(last * part / 20)] / self.iteration_s for part in range(21))
+
 
 def _mean(values_s: Iterable[float]) -> float | None:
     found = list(values_s)

@@ -198,7 +198,7 @@ def compare(
             told = _told(runs[name, of[name]], others)
             paper = way.paper if how == "one learning rate" else ""
             rows.append(Row(f"{what}, {how}: {name}", paper, told, f"learning rate {of[name]:g}"))
-    kept = (replace(each, workers={}) for each in (*measured, *tuning))
+    kept = (replace(each, workers={}, gaps=()) for each in (*measured, *tuning))
     return Compared(tuple(rows), tuple(kept))
 
 
