@@ -3,7 +3,8 @@
 A quarter of the clients have two thirds of their samples of one class, on average (Dirichlet 0.1;
 the others 10).
 An experiment for each of the paper's three models, for as long as two cores can train them: fewer
-local steps at a larger rate, of two models fewer clients, and ResNet20 on small pictures.
+local steps at a larger rate, of two models fewer clients, and ResNet20 on small pictures. And one
+of the CNN with the paper's local steps at its rate, for the first rounds of its hundreds.
 
 Each client draws its own samples, beside the others, as the paper has it ("independently"). Dealt
 in disjoint parts instead, CIFAR-10 gives each of 128 clients so few that after some rounds every
@@ -81,6 +82,7 @@ class Size:
 
 
 CNN = Size("cifar-10-part", "lenet-5", federated.CNN, 128, 5000, 16, 32, 0.05, 8)
+LITERAL = replace(CNN, steps=100, rate=0.01, rounds=10)  # but for the rounds: they are hundreds
 LSTM = Size("spoken-digits", "lstm", federated.LSTM, 32, 1000, 20, 16, 0.2, 10)
 RESNET20 = Size("digits", "resnet-20", federated.RESNET20, 32, 500, 40, 8, 0.1, 8)
 _QUICK = Size("digits", "softmax", federated.CNN, 24, None, 10, 8, 0.1, 6)
@@ -287,10 +289,13 @@ def _note(size: Size, seeds: int) -> str:
 
 EXPERIMENTS = tuple(
     Experiment(
-        name, f"accuracy with outliers among clients, {size.model}", partial(_make, whole=size)
+        name,
+        f"accuracy with outliers among clients, {size.model}, {size.steps} local steps",
+        partial(_make, whole=size),
     )
     for name, size in (
         ("r2sp/fig15", CNN),
+        ("r2sp/fig15-literal", LITERAL),
         ("r2sp/fig15-lstm", LSTM),
         ("r2sp/fig15-resnet20", RESNET20),
     )
