@@ -7,17 +7,21 @@ import re
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from anabranch.cli import app
 from anabranch.net.errors import RunAborted
 from anabranch.overlay import Link, Overlay, Site, Trace, dumps, random_complete
 from anabranch.record import RunEnded, RunStarted, read_events, summarise
@@ -78,6 +82,35 @@ class Killer:
         except ValueError:  # the scheduler is just creating the log
             return 0
         return len(summarise(events).rounds) if events else 0
+
+
+@pytest.mark.slow
+def test_a_run_shows_its_metrics_while_it_goes_on(
+    scenario: Callable[..., Path], tmp_path: Path
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    seen: list[str] = []
+
+    def look() -> None:
+        with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+            seen.append(page.read().decode())
+
+    run_locally(scenario(50), 0, OVERLAY, tmp_path / "run.db", on_tick=look, metrics=str(port))
+    assert any('anabranch_sites{state="member"} 3' in page for page in seen)
+
+
+def test_metrics_are_not_promised_where_nobody_would_find_them(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for options, said in (
+        (["--metrics", "here"], "--metrics: "),
+        (["--metrics", "7701", "--emulate"], "namespace of its own"),
+    ):
+        done = CliRunner().invoke(app, ["run", "any.toml", "--out", str(out), *options])
+        assert done.exit_code == 2
+        assert said in " ".join(done.output.split())
+    assert not out.exists()
 
 
 @pytest.mark.slow

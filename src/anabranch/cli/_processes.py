@@ -18,7 +18,7 @@ from anabranch import overlay as overlays
 from anabranch._typed_toml import listed, nearest, tag_of
 from anabranch.cli._app import app
 from anabranch.cli._plans import ROUTES
-from anabranch.cli._runs import DataOption, SaveOption
+from anabranch.cli._runs import DataOption, MetricsOption, SaveOption, metrics_at
 from anabranch.net.addresses import is_loopback, is_wildcard, parse, show
 from anabranch.net.network import Address
 from anabranch.net.tls import SCHEDULER, Credentials, TlsError, identity_of
@@ -29,7 +29,7 @@ from anabranch.record.console import Line, logfmt
 from anabranch.run import scenario as scenarios
 from anabranch.run.checkpoints import Course, Files
 from anabranch.run.launch import BEGAN, TOKEN_VARIABLE
-from anabranch.scheduler.watching import PROGRESS_S, UNWATCHED, Watching
+from anabranch.scheduler.watching import PROGRESS_S, Watching
 
 if TYPE_CHECKING:
     from anabranch.group import Service
@@ -149,13 +149,7 @@ def scheduler(
     progress_every: Annotated[
         float, typer.Option(help="Seconds between two lines of progress; 0 for none.", min=0.0)
     ] = PROGRESS_S,
-    metrics: Annotated[
-        str | None,
-        typer.Option(
-            help="host:port where Prometheus finds metrics, at /metrics; a port alone is on this "
-            "machine only. All that reach it may read them."
-        ),
-    ] = None,
+    metrics: MetricsOption = None,
     log_format: Annotated[
         str,
         typer.Option(
@@ -179,7 +173,7 @@ def scheduler(
     address = address_given(listen, insecure or tls is not None)
     credentials = _credentials(tls, SCHEDULER)
     say = _sayer(log_format, sys.stderr)
-    watching = Watching(progress_every or None, None if metrics is None else _metrics_at(metrics))
+    watching = Watching(progress_every or None, None if metrics is None else metrics_at(metrics))
     if scenario is None:
         service = _service(overlay, sites, route, measure, keep_plan, links_bps, pace, updates)
         if on_loss not in typing.get_args(OnLoss):
@@ -243,7 +237,7 @@ def scheduler(
         # What a process says that another has started ends with its account.
         (lambda line: None) if stop_with_stdin else say,
         credentials,
-        UNWATCHED if stop_with_stdin else watching,
+        replace(watching, progress_s=None) if stop_with_stdin else watching,
     )
 
 
@@ -432,14 +426,6 @@ def site(
         ),
         _credentials(tls, identity_of(name)),
     )
-
-
-def _metrics_at(text: str) -> Address:
-    """Return where metrics are to be found: on this machine, unless asked otherwise."""
-    try:
-        return parse(f"127.0.0.1:{text}" if text.isdigit() else text)
-    except ValueError as error:
-        raise typer.BadParameter(f"--metrics: {error}") from None
 
 
 def token_given() -> str:

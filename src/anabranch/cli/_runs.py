@@ -18,7 +18,9 @@ import typer
 from anabranch._typed_toml import tag_of
 from anabranch.cli._app import app, console, ending_on_interrupt
 from anabranch.emulate import check_emulable
+from anabranch.net.addresses import parse
 from anabranch.net.errors import RunAborted
+from anabranch.net.network import Address
 from anabranch.overlay import Overlay
 from anabranch.record import LogError, fingerprint, read_events, tables
 from anabranch.record.runs import name_apart, pair_up, read_run
@@ -79,6 +81,23 @@ ResumeOption = Annotated[
 ]
 
 
+MetricsOption = Annotated[
+    str | None,
+    typer.Option(
+        help="host:port where Prometheus finds metrics, at /metrics; a port alone is on this "
+        "machine only. All that reach it may read them."
+    ),
+]
+
+
+def metrics_at(text: str) -> Address:
+    """Return where metrics are to be found: on this machine, unless asked otherwise."""
+    try:
+        return parse(f"127.0.0.1:{text}" if text.isdigit() else text)
+    except ValueError as error:
+        raise typer.BadParameter(f"--metrics: {error}") from None
+
+
 @app.command()
 def run(
     scenario: ScenariosArgument,
@@ -87,10 +106,18 @@ def run(
     emulate: EmulateOption = False,
     checkpoint_every: SaveOption = None,
     resume: ResumeOption = None,
+    metrics: MetricsOption = None,
 ) -> None:
     """Run scenarios on this machine: real processes and connections, links held to their rates."""
+    if metrics is not None:
+        metrics_at(metrics)
+        if emulate:
+            raise typer.BadParameter(
+                "--metrics: with --emulate the scheduler is in a network namespace of its own, "
+                "where nobody would find them; leave one out"
+            )
     folder = new_folder(out, scenario[0].stem)
-    _run(scenario, folder, data_dir, emulate, checkpoint_every, resume)
+    _run(scenario, folder, data_dir, emulate, checkpoint_every, resume, metrics)
 
 
 @app.command()
@@ -165,12 +192,15 @@ def _run(
     emulate: bool = False,
     save_every: int | None = None,
     resume: Path | None = None,
+    metrics: str | None = None,
 ) -> None:
     loaded = [_Loaded(path) for path in paths]  # complains before anything runs
     for each in loaded:
         each.check_real(emulate)
     runs, saved = _resumed(_planned(loaded, folder), save_every, resume)
-    execute = partial(_run_locally, emulate=emulate, save_every=save_every, resume=saved)
+    execute = partial(
+        _run_locally, emulate=emulate, save_every=save_every, resume=saved, metrics=metrics
+    )
     _run_all(runs, execute, data_dir, folder)
 
 
@@ -331,6 +361,7 @@ def _run_locally(
     emulate: bool,
     save_every: int | None = None,
     resume: Path | None = None,
+    metrics: str | None = None,
 ) -> None:
     if not console.is_terminal:
         console.print(f"{run.title}, {run.scenario.stop.rounds} rounds")
@@ -341,4 +372,5 @@ def _run_locally(
             seed=run.scenario.seed,
             save_every=save_every,
             resume=resume,
+            metrics=metrics,
         )

@@ -63,6 +63,7 @@ def run_locally(
     seed: int = 0,
     save_every: int | None = None,
     resume: Path | None = None,
+    metrics: str | None = None,
 ) -> None:
     """Run a scenario on this machine, one process for the scheduler and one for each site.
 
@@ -81,6 +82,7 @@ def run_locally(
         seed: of which packets emulated links lose.
         save_every: rounds between two checkpoints; None for none.
         resume: the folder of the round to go on after; None to begin at the first.
+        metrics: where the scheduler shows metrics, as its option says; not where it emulates.
 
     Raises:
         RunAborted: the run failed; says who or what caused it.
@@ -114,6 +116,8 @@ def run_locally(
             options += ["--checkpoint-every", str(save_every)]
         if resume is not None:
             options += ["--after-round", str(round_of(resume))]
+        if metrics is not None:
+            options += ["--metrics", metrics]
         if wan is not None:
             options += ["--emulated", "--listen", f"{wan.control_address}:0", "--insecure"]
         scheduler = start(
