@@ -192,12 +192,11 @@ def compare(
         for pair in wanted
     }
     rows = []
-    for how, of in (("one learning rate", dict.fromkeys(ways, RATE)), ("each its best", rates)):
+    for how, of in (("one rate", dict.fromkeys(ways, RATE)), ("best rate", rates)):
         for name, way in ways.items():
             others = {each: runs[each, of[each]] for each in beside if each != name}
-            told = _told(runs[name, of[name]], others)
-            paper = way.paper if how == "one learning rate" else ""
-            rows.append(Row(f"{what}, {how}: {name}", paper, told, f"learning rate {of[name]:g}"))
+            paper = way.paper if of is not rates else ""
+            rows += rows_of(f"{what}, {how}: {name}", paper, of[name], runs[name, of[name]], others)
     kept = (replace(each, workers={}, gaps=()) for each in (*measured, *tuning))
     return Compared(tuple(rows), tuple(kept))
 
@@ -213,22 +212,45 @@ def _rate(lab: Lab, name: str, way: Way, cluster: Cluster, log: list[Outcome]) -
     return FIRST if found is None else found.rate
 
 
-def _told(runs: Sequence[Outcome], beside: Mapping[str, Sequence[Outcome]]) -> str:
-    """Return what runs came to, beside others."""
-    by_accuracy = _seconds([run.reached_s for run in runs])
+def rows_of(
+    what: str,
+    paper: str,
+    rate: float,
+    runs: Sequence[Outcome],
+    beside: Mapping[str, Sequence[Outcome]],
+) -> list[Row]:
+    """Return what runs came to, by the accuracy and by the loss, and beside others.
+
+    Args:
+        what: the rows begin with this.
+        paper: what the paper says of it.
+        rate: with which learning rate.
+        runs: of all seeds.
+        beside: the runs of others, by name, with the same seeds.
+    """
+    by_accuracy = _reached(runs)
+    by_loss = _seconds([run.loss_fell_s for run in runs])
     iterations = [run.reached_updates for run in runs if run.reached_updates is not None]
     told = _spread(by_accuracy)
     if iterations:
         told += f", {fmean(iterations):.0f} iterations"
-    for name, others in beside.items():
-        theirs = _seconds([run.reached_s for run in others])
-        told += f"; {compared(by_accuracy, theirs)} than {name}"
-    by_loss = _seconds([run.loss_fell_s for run in runs])
-    told += f". By the loss {_spread(by_loss)}"
+    rows = [
+        Row(f"{what}: learning rate", "", f"{rate:g}"),
+        Row(f"{what}: to {TARGET:.0%}", paper, told),
+        *(
+            Row(f"{what}: of {name}'s time", "", compared(by_accuracy, _reached(others)))
+            for name, others in beside.items()
+        ),
+        Row(f"{what}: by the loss", "", _spread(by_loss)),
+    ]
     for name, others in beside.items():
         theirs = _seconds([run.loss_fell_s for run in others])
-        told += f"; {compared(by_loss, theirs)} than {name}"
-    return told
+        rows.append(Row(f"{what}: by the loss, of {name}'s time", "", compared(by_loss, theirs)))
+    return rows
+
+
+def _reached(runs: Sequence[Outcome]) -> list[float]:
+    return _seconds([run.reached_s for run in runs])
 
 
 def _seconds(times_s: Sequence[float | None]) -> list[float]:
