@@ -17,7 +17,7 @@ from msgspec.structs import replace
 import common
 from anabranch.experiments.r2sp import _setting as setting
 from anabranch.overlay import Overlay
-from anabranch.pace import Asp, Bsp, Safa, Ssp, Waves
+from anabranch.pace import Asp, Bsp, Safa, Ssp
 from anabranch.record import read_events, summarise
 from anabranch.run.scenario import Scenario, load
 from anabranch.run.simulate import simulate
@@ -57,11 +57,9 @@ def main() -> None:
         "asp": replace(paces, pace=Asp()),
         "ssp": replace(paces, pace=Ssp(lead=5)),
         "safa": replace(paces, pace=Safa()),
-        "waves": replace(paces, pace=Waves()),
         "r2sp, ahead": replace(paces, serve=ahead),
         "bsp, ahead": replace(paces, pace=Bsp(), serve=ahead),
         "asp, ahead": replace(paces, pace=Asp(), serve=ahead),
-        "waves, ahead": replace(paces, pace=Waves(), serve=ahead),
     }
     of_paces = {name: iterations(each, overlay)[0] for name, each in under.items()}
     barrier, internet2 = load(SCENARIOS / "barrier.toml")
@@ -72,7 +70,7 @@ def main() -> None:
     of_models: dict[str, dict[str, Any]] = {}
     for model in setting.MODELS:
         of_models[model.name] = {}
-        for name, pace in {**setting.PACES, "waves": Waves()}.items():
+        for name, pace in setting.PACES.items():
             made = setting.trial(model, pace, UPDATES, setting.cluster())
             serve = made.scenario.serve
             assert serve is not None

@@ -16,7 +16,7 @@ from msgspec import inspect
 
 from anabranch.overlay import Overlay, _toml
 from anabranch.overlay import load as load_overlay
-from anabranch.pace import Asp, Bsp, Safa, Ssp, TunedBatches, Waves
+from anabranch.pace import Asp, Bsp, Safa, Ssp, TunedBatches
 from anabranch.plan import (
     AnyPlanner,
     Balanced,
@@ -127,11 +127,9 @@ COMPARED: dict[str, list[dict[str, object]]] = {
         {"pace": Ssp(lead=5)},
         {"pace": Safa()},
         {"load": TunedBatches(most=512)},
-        {"pace": Waves()},
         {"serve": AHEAD},
         {"pace": Bsp(), "serve": AHEAD},
         {"pace": Asp(), "serve": AHEAD},
-        {"pace": Waves(), "serve": AHEAD},
     ],
 }
 

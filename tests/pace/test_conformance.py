@@ -20,7 +20,6 @@ from anabranch.pace import (
     R2sp,
     Safa,
     Ssp,
-    Waves,
 )
 from tests.pace.world import Story, Takes, live
 
@@ -34,7 +33,6 @@ EACH: list[Pace] = [
     ),
     *(R2sp(relaxation=relaxation) for relaxation in (0.8, 0.0, 1.0)),
     *(Metered(relaxation=relaxation) for relaxation in (0.8, 1.0)),
-    *(Waves(staleness_cost=cost) for cost in (0.1, 0.0, 1.0)),
     FlR2sp(groups=3),
     FlR2sp(groups=8, fraction=0.5, relaxation=0.5, collects="turn"),
     FlR2sp(groups=1, fraction=1.0),

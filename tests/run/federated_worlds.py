@@ -121,8 +121,7 @@ def _pace(rng: np.random.Generator, gives_up: bool) -> str:
         f'{{kind = "safa", fraction = {share}, lag_tolerance = {rng.integers(0, 4)}}}',
         f'{{kind = "r2sp", relaxation = {rng.uniform():.2f}}}',
         f'{{kind = "ssp", lead = {rng.integers(0, 4)}}}',
-        '{kind = "waves"}',
-    ][int(rng.choice(8, p=[0.34, 0.26, 0.1, 0.06, 0.12, 0.04, 0.04, 0.04]))]
+    ][int(rng.choice(7, p=[0.34, 0.26, 0.1, 0.06, 0.12, 0.06, 0.06]))]
 
 
 def _merge(rng: np.random.Generator, learns: bool, mixes: str) -> str:

@@ -498,11 +498,6 @@ def test_trees_are_formed_anew_whatever_dies_comes_back_or_becomes_slow(
             id="one is back whose way leads through one that is not",
         ),
         pytest.param(
-            *('{kind = "waves"}', 49, AWARE),
-            [kill(3, 2.593, 1), kill(7, 3.885, 0.3), kill(2, 4.801, 0.02), slow(4, 2.01, 1, 3)],
-            id="one that is in no group has a neighbour that dies",
-        ),
-        pytest.param(
             *('{kind = "safa", fraction = 0.5}', 29, ""),
             [kill(7, 3.031, 1), kill(0, 5.504, 3), kill(5, 3.598, 0.02)],
             id="an update waits for its step when its group is no more",
@@ -516,11 +511,6 @@ def test_trees_are_formed_anew_whatever_dies_comes_back_or_becomes_slow(
             *('{kind = "bsp"}', 26, ""),
             [kill(7, 4.688, 0.3), kill(5, 4.836, 3), kill(6, 2.671, 3), slow(5, 0.924, 4, 1.5)],
             id="one hears of other groups that is not let in yet",
-        ),
-        pytest.param(
-            *('{kind = "waves"}', 33, AWARE),
-            [kill(7, 2.072, 30), slow(1, 4.84, 20, 6)],
-            id="one of a group has finished before that is formed",
         ),
         pytest.param(
             *('{kind = "r2sp"}', 12, ""),

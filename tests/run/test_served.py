@@ -57,7 +57,6 @@ PACES = [
     '{kind = "safa", fraction = 0.5}',
     '{kind = "r2sp"}',
     '{kind = "metered"}',
-    '{kind = "waves"}',
 ]
 ROUTES = [
     '{kind = "star"}',

@@ -10,7 +10,7 @@ import pytest
 
 from anabranch.learn.optimisers import Adam, Optimiser, Sgd
 from anabranch.overlay import Overlay, internet2_9, random_complete
-from anabranch.pace import Asp, Bsp, Equal, Pace, R2sp, Safa, Ssp, Waves
+from anabranch.pace import Asp, Bsp, Equal, Pace, R2sp, Safa, Ssp
 from anabranch.plan import Plan, balanced, fapt, packed, star
 from anabranch.scheduler.pacing import PaceBook
 from anabranch.site.agent import SiteAgent
@@ -27,7 +27,6 @@ PACES: dict[str, Callable[[], Pace]] = {
     "ssp": lambda: Ssp(lead=1),
     "safa": lambda: Safa(fraction=0.5, lag_tolerance=3),
     "r2sp": R2sp,
-    "waves": Waves,
 }
 ROUTES: dict[str, Callable[[Overlay], Plan]] = {
     "star": star,

@@ -18,9 +18,8 @@ from anabranch.pace.metered import Metered
 from anabranch.pace.r2sp import R2sp
 from anabranch.pace.safa import Safa
 from anabranch.pace.ssp import Ssp
-from anabranch.pace.waves import Waves
 
-AnyPace = Bsp | Asp | Ssp | Safa | R2sp | Metered | Waves | FlR2sp | FedAvg | FedBuff
+AnyPace = Bsp | Asp | Ssp | Safa | R2sp | Metered | FlR2sp | FedAvg | FedBuff
 PACES: tuple[type[AnyPace], ...] = _get_args(AnyPace)
 
 __all__ = [
@@ -47,6 +46,5 @@ __all__ = [
     "Tuned",
     "TunedBatches",
     "Update",
-    "Waves",
     "added_up",
 ]

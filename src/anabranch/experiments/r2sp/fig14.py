@@ -14,7 +14,7 @@ from anabranch.experiments.r2sp._setting import PACES
 from anabranch.experiments.r2sp._training import Way
 from anabranch.fleet import Compute, Constant, SiteCompute
 from anabranch.learn import profiles
-from anabranch.pace import Metered, Safa, TunedBatches, Waves
+from anabranch.pace import Metered, Safa, TunedBatches
 
 _PORT_BPS = 100e9
 _DELAYS_S = (0.0, 0.0, 0.0, 0.0, 0.5, 0.5, 1.0, 1.0)
@@ -51,8 +51,6 @@ _WAYS = {
     "R²SP": Way(PACES["R²SP"], _TUNED, batch=_BATCH),
     "metered": Way(Metered(), batch=_BATCH),
     "metered, tuned batches": Way(Metered(), _TUNED, batch=_BATCH),
-    "waves": Way(Waves(), batch=_BATCH),
-    "waves, tuned batches": Way(Waves(), _TUNED, batch=_BATCH),
 }
 
 
