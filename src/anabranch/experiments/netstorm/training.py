@@ -39,7 +39,7 @@ _SYSTEMS = (MXNET, MLNET, TSENGINE, PRO, PACKED)
 
 def window_s(lab: Lab) -> float:
     """Return how long each system trains, seconds."""
-    return (3 if lab.quick else 10) * setting.REDRAW_S / _BY
+    return (2 if lab.quick else 6) * setting.REDRAW_S / _BY
 
 
 def trial(lab: Lab, system: System, overlay: Overlay, network: str) -> Trial:
