@@ -41,7 +41,8 @@ def cheapest_way(price: _Floats, root: int) -> _Ints:
     source: list[int] = table.argmin(axis=1).tolist()
     paid: list[float] = table[sites, source].tolist()
     members: list[list[int]] = [[site] for site in range(n)]
-    entered: list[list[int]] = [[] for _ in range(n)]  # which part, coming from each site
+    rings: list[list[int]] = [[] for _ in range(n)]  # the parts of each
+    entered: list[_Ints] = [sites[:0]] * n  # which of them, coming from each site
     group_of = list(range(n))  # the outermost one of each site
     settled, walked = [False] * n, [False] * n
     settled[root] = True
@@ -68,28 +69,29 @@ def cheapest_way(price: _Floats, root: int) -> _Ints:
             source.append(int(least.argmin()))
             paid.append(float(least[source[here]]))
             members.append(inside)
-            entered.append([ring[i] for i in best.tolist()])
+            rings.append(ring)
+            entered.append(best)
             for site in inside:
                 group_of[site] = here
             settled.append(False)
             walked.append(False)
         for part in walk:
             settled[part] = True
-    return _opened(root, source, entered)
+    return _opened(root, source, rings, entered)
 
 
-def _opened(root: int, source: list[int], entered: list[list[int]]) -> _Ints:
+def _opened(root: int, source: list[int], rings: list[list[int]], entered: list[_Ints]) -> _Ints:
     """Return each site's parent: the source of the outermost group that is entered through it."""
-    n = sum(not parts for parts in entered)
+    n = sum(not parts for parts in rings)
     way = np.full(n, root)
     opened = [False] * len(source)
     for outer in reversed(range(len(source))):
         if opened[outer] or outer == root:
             continue
         part = outer
-        while entered[part]:
+        while rings[part]:
             opened[part] = True
-            part = entered[part][source[outer]]
+            part = rings[part][entered[part][source[outer]]]
         opened[part] = True
         way[part] = source[outer]
     return way
