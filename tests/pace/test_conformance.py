@@ -15,7 +15,6 @@ from anabranch.pace import (
     FedAvg,
     FedBuff,
     FlR2sp,
-    Metered,
     Pace,
     R2sp,
     Safa,
@@ -32,7 +31,6 @@ EACH: list[Pace] = [
         for fraction, lag in ((0.5, 1), (0.3, 5), (1.0, 0))
     ),
     *(R2sp(relaxation=relaxation) for relaxation in (0.8, 0.0, 1.0)),
-    *(Metered(relaxation=relaxation) for relaxation in (0.8, 1.0)),
     FlR2sp(groups=3),
     FlR2sp(groups=8, fraction=0.5, relaxation=0.5, collects="turn"),
     FlR2sp(groups=1, fraction=1.0),

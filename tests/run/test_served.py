@@ -56,7 +56,6 @@ PACES = [
     '{kind = "ssp", lead = 2}',
     '{kind = "safa", fraction = 0.5}',
     '{kind = "r2sp"}',
-    '{kind = "metered"}',
 ]
 ROUTES = [
     '{kind = "star"}',

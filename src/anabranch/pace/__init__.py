@@ -14,12 +14,11 @@ from anabranch.pace.fed_buff import FedBuff
 from anabranch.pace.fl_r2sp import FlR2sp
 from anabranch.pace.ledger import Applied, Ledger
 from anabranch.pace.load import AnyLoad, Equal, EqualBatches, Load, Tuned, TunedBatches
-from anabranch.pace.metered import Metered
 from anabranch.pace.r2sp import R2sp
 from anabranch.pace.safa import Safa
 from anabranch.pace.ssp import Ssp
 
-AnyPace = Bsp | Asp | Ssp | Safa | R2sp | Metered | FlR2sp | FedAvg | FedBuff
+AnyPace = Bsp | Asp | Ssp | Safa | R2sp | FlR2sp | FedAvg | FedBuff
 PACES: tuple[type[AnyPace], ...] = _get_args(AnyPace)
 
 __all__ = [
@@ -36,7 +35,6 @@ __all__ = [
     "FlR2sp",
     "Ledger",
     "Load",
-    "Metered",
     "Pace",
     "R2sp",
     "Rule",

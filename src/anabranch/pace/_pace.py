@@ -173,13 +173,3 @@ class Workers:
         """Let a worker compute."""
         del self.waiting[worker]
         self.computing.add(worker)
-
-
-def check_relaxation(relaxation: float) -> None:
-    """Check a part of the gap between turns.
-
-    Raises:
-        ValueError: it is outside [0, 1].
-    """
-    if not 0 <= relaxation <= 1:
-        raise ValueError(f"relaxation is {relaxation:g}, must be in [0, 1]")

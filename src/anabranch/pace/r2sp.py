@@ -6,7 +6,7 @@ from bisect import insort
 from typing import ClassVar
 
 from anabranch._typed_toml import Table
-from anabranch.pace._pace import NEVER_S, Rule, Step, Update, Workers, check_relaxation
+from anabranch.pace._pace import NEVER_S, Rule, Step, Update, Workers
 from anabranch.pace._usual import Usual
 
 # A worker whose usual time is not known is given up after so many times the slowest other's.
@@ -37,7 +37,8 @@ class R2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="r2sp"):
     barrier: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_relaxation(self.relaxation)
+        if not 0 <= self.relaxation <= 1:
+            raise ValueError(f"relaxation is {self.relaxation:g}, must be in [0, 1]")
 
     def rule(self) -> Rule:
         """See :class:`anabranch.pace.Pace`."""

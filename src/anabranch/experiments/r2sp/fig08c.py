@@ -12,7 +12,7 @@ from anabranch.experiments.r2sp import _training as training
 from anabranch.experiments.r2sp._setting import ALEXNET, INCEPTION, PACES, RESNET32, VGG16, Model
 from anabranch.experiments.r2sp._training import Way
 from anabranch.fleet import Compute
-from anabranch.pace import Metered, Safa
+from anabranch.pace import Safa
 
 _WAYS = {
     "BSP": Way(PACES["BSP"], paper="fewest iterations"),
@@ -20,14 +20,11 @@ _WAYS = {
     "SSP": Way(PACES["SSP"], paper="slower than BSP"),
     "R²SP": Way(PACES["R²SP"], paper="up to 25 % faster than BSP (VGG16)"),
     "SAFA": Way(Safa()),
-    "metered": Way(Metered()),
     "BSP, all-reduced among workers": Way(PACES["BSP"], all_reduces=True),
     "BSP, ahead": Way(PACES["BSP"], ahead=True),
     "R²SP, ahead": Way(PACES["R²SP"], ahead=True),
-    "metered, ahead": Way(Metered(), ahead=True),
     "BSP, ahead, batches of 2": Way(PACES["BSP"], ahead=True, batch=2),
     "R²SP, ahead, batches of 2": Way(PACES["R²SP"], ahead=True, batch=2),
-    "metered, ahead, batches of 2": Way(Metered(), ahead=True, batch=2),
 }
 
 

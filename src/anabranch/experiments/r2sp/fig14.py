@@ -14,7 +14,7 @@ from anabranch.experiments.r2sp._setting import PACES
 from anabranch.experiments.r2sp._training import Way
 from anabranch.fleet import Compute, Constant, SiteCompute
 from anabranch.learn import profiles
-from anabranch.pace import Metered, Safa, TunedBatches
+from anabranch.pace import Safa, TunedBatches
 
 _PORT_BPS = 100e9
 _DELAYS_S = (0.0, 0.0, 0.0, 0.0, 0.5, 0.5, 1.0, 1.0)
@@ -49,8 +49,6 @@ _WAYS = {
     "SAFA": Way(Safa(), batch=_BATCH),
     "R²SP, equal batches": Way(PACES["R²SP"], batch=_BATCH),
     "R²SP": Way(PACES["R²SP"], _TUNED, batch=_BATCH),
-    "metered": Way(Metered(), batch=_BATCH),
-    "metered, tuned batches": Way(Metered(), _TUNED, batch=_BATCH),
 }
 
 

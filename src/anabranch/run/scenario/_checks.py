@@ -13,7 +13,7 @@ from anabranch.learn.profiles import load_profile
 from anabranch.learn.sampling import Shuffled
 from anabranch.merge import DataSize, Mean, OutlierFilter, Product, Robust, filter_of
 from anabranch.overlay import Overlay, OverlayError
-from anabranch.pace import Asp, Bsp, FedAvg, FlR2sp, Metered, R2sp, Ssp, TunedBatches
+from anabranch.pace import Asp, Bsp, FedAvg, FlR2sp, R2sp, Ssp, TunedBatches
 from anabranch.period import Every, EveryEpoch
 from anabranch.plan import ForestRoute, Plan, PlanError
 from anabranch.run.faults import FaultError, Kill, LinkFactor, Pause, script
@@ -156,7 +156,7 @@ def _check_one_by_one(scenario: Scenario) -> None:
             'give "fedavg", whose rounds are as synchronous'
         )
     if (filter_of(merge) is not None or isinstance(merge, Robust)) and isinstance(
-        scenario.pace, Asp | Ssp | R2sp | Metered
+        scenario.pace, Asp | Ssp | R2sp
     ):
         raise ScenarioError(
             f'merge.kind: "{tag_of(merge)}" holds the updates of a step against each other, and '
