@@ -1,4 +1,4 @@
-"""Where temporary files go, and how long a drawn example may take: as long as it needs."""
+"""Where temporary files go, how long a drawn example may take, and that groups are grouped."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # Simulated runs write many small logs, and SQLite waits for the disk as each is made and closed.
@@ -17,3 +18,14 @@ if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ENOUGH_BYT
 # How long an example takes depends on what the other worker does meanwhile.
 settings.register_profile("anabranch", deadline=None)
 settings.load_profile("anabranch")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Refuse to go on where pytest-xdist was asked to keep groups together, and does not."""
+    for item in items if getattr(config.option, "loadgroup", False) else ():
+        if item.get_closest_marker("xdist_group") and "@" not in item.nodeid.rpartition("]")[2]:
+            raise pytest.UsageError(
+                f"{item.nodeid} would not run with its group: pytest {pytest.__version__} and this "
+                "pytest-xdist do not agree; install what constraints.txt says"
+            )
