@@ -812,8 +812,8 @@ def test_eight_real_workers_form_other_trees_when_a_root_is_killed(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_twelve_real_workers_train_on_when_a_leaf_is_killed(tmp_path: Path) -> None:
-    below = {"a": ("a1", "a2", "a3"), "b": ("b1", "b2", "b3"), "c": ("c1", "c2", "c3")}
+def test_nine_real_workers_train_on_when_a_leaf_is_killed(tmp_path: Path) -> None:
+    below = {"a": ("a1", "a2"), "b": ("b1", "b2"), "c": ("c1", "c2")}
     edges = [("server", top) for top in below]
     edges += [(top, leaf) for top, leaves in below.items() for leaf in leaves]
     write_overlay(tmp_path, "three-trees", edges, 1e8)
@@ -834,7 +834,7 @@ def test_twelve_real_workers_train_on_when_a_leaf_is_killed(tmp_path: Path) -> N
     went = Counter(event.site for event in happened if isinstance(event, WorkerWent))
     workers = [site for site in range(overlay.size) if overlay.sites[site].name != "server"]
     assert all(went[site] == UPDATES for site in workers if site != victim)
-    assert len(workers) == 12
+    assert len(workers) == 9
     found = [loss for _, _, loss in losses(happened) if loss is not None]
     assert np.mean(found[-8:]) < np.mean(found[:8])
     assert replay(read_events(log)).decided
