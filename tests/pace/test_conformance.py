@@ -30,6 +30,7 @@ EACH: list[Pace] = [
         Safa(fraction=fraction, lag_tolerance=lag)
         for fraction, lag in ((0.5, 1), (0.3, 5), (1.0, 0))
     ),
+    Safa(fraction=0.8, lag_tolerance=2, deadline_s=2.0),
     *(R2sp(relaxation=relaxation) for relaxation in (0.8, 0.0, 1.0)),
     FlR2sp(groups=3),
     FlR2sp(groups=8, fraction=0.5, relaxation=0.5, collects="turn"),

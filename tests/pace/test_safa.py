@@ -103,3 +103,21 @@ def test_one_that_is_too_late_is_discarded_and_goes_on_at_once() -> None:
 def test_arguments_out_of_range_are_refused(fraction: float, lag: int) -> None:
     with pytest.raises(ValueError, match="give a fraction in"):
         Safa(fraction=fraction, lag_tolerance=lag)
+
+
+def test_a_deadline_ends_a_round_before_anybody_knows_what_is_usual() -> None:
+    rule = begun(Safa(fraction=1.0, deadline_s=3.0), 3)
+    assert rule.push(0, 1.0) == ()
+    assert rule.due_s == 3.0
+    assert rule.look(2.9) == ()
+    assert rule.look(3.0) == (Step(((0, 1),), (0,)),)
+    assert rule.push(0, 3.5) == ()
+    assert rule.due_s == 6.0  # and not after three times the 3 s that the first took
+    assert rule.push(1, 4.0) == ()
+    assert rule.push(2, 4.5) == (Step(((0, 2), (1, 1), (2, 1)), (0, 1, 2)),)
+
+
+def test_until_an_update_is_in_a_deadline_ends_nothing() -> None:
+    rule = begun(Safa(fraction=1.0, deadline_s=3.0), 2)
+    assert rule.look(9.0) == ()
+    assert rule.push(1, 10.0) == (Step(((1, 1),), (1,)),)

@@ -118,7 +118,8 @@ def _pace(rng: np.random.Generator, gives_up: bool) -> str:
         f'{{kind = "fedavg", sample = {rng.uniform(0.1, 1):.2f}, fraction = {share}{more}}}',
         f'{{kind = "fedbuff", size = {rng.integers(1, 9)}, share = {share}}}',
         f'{{kind = "asp", share = {share}}}',
-        f'{{kind = "safa", fraction = {share}, lag_tolerance = {rng.integers(0, 4)}}}',
+        f'{{kind = "safa", fraction = {share}, lag_tolerance = {rng.integers(0, 4)}, '
+        f"deadline_s = {rng.uniform(0.2, 9):.2f}}}",
         f'{{kind = "r2sp", relaxation = {rng.uniform():.2f}}}',
         f'{{kind = "ssp", lead = {rng.integers(0, 4)}}}',
     ][int(rng.choice(7, p=[0.34, 0.26, 0.1, 0.06, 0.12, 0.06, 0.06]))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from anabranch._typed_toml import Table
+from anabranch._typed_toml import Seconds, Table
 from anabranch.pace._collected import part_of
 from anabranch.pace._pace import NEVER_S, Rule, Step, Update, Workers
 
@@ -36,6 +36,8 @@ class Safa(Table, frozen=True, kw_only=True, tag_field="kind", tag="safa"):
     Args:
         fraction: how many updates a round picks, as a part of all workers, in (0, 1].
         lag_tolerance: in rounds, >= 0.
+        deadline_s: how long a round is waited for at most once an update is in, seconds, even where
+            it is not known what rounds usually take; the paper's T_lim. None: as above alone.
 
     Raises:
         ValueError: an argument outside its range.
@@ -43,6 +45,7 @@ class Safa(Table, frozen=True, kw_only=True, tag_field="kind", tag="safa"):
 
     fraction: float = 0.5
     lag_tolerance: int = 5
+    deadline_s: Seconds | None = None
     barrier: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -54,7 +57,7 @@ class Safa(Table, frozen=True, kw_only=True, tag_field="kind", tag="safa"):
 
     def rule(self) -> Rule:
         """See :class:`anabranch.pace.Pace`."""
-        return _Rule(self.fraction, self.lag_tolerance)
+        return _Rule(self)
 
     def staleness_bound(self, workers: int) -> int:
         """Return ``(lag_tolerance + 1) workers``.
@@ -68,9 +71,10 @@ class Safa(Table, frozen=True, kw_only=True, tag_field="kind", tag="safa"):
 class _Rule:
     """The rule of one run."""
 
-    def __init__(self, fraction: float, lag_tolerance: int) -> None:
-        self._fraction = fraction
-        self._lag_tolerance = lag_tolerance
+    def __init__(self, pace: Safa) -> None:
+        self._fraction = pace.fraction
+        self._lag_tolerance = pace.lag_tolerance
+        self._deadline_s = NEVER_S if pace.deadline_s is None else pace.deadline_s
         self._workers = Workers()
         self._round = 0
         self._pulled: dict[int, int] = {}  # in which round each worker was last let go on
@@ -111,19 +115,23 @@ class _Rule:
         first = [worker for worker in self._in if worker not in self._picked]
         if not self._in:
             return ()
+        until_s = now_s
         if len(self._in) < wanted:
-            if self._usual_s is None or not self._workers.computing:
-                return ()
-            self.due_s = self._began_s + _DEADLINE * self._usual_s
-            return () if now_s < self.due_s else (self._end(first, wanted, now_s),)
-        if len(first) < wanted and self._workers.computing - self._picked:
+            until_s = self._began_s + self._at_most_s(_DEADLINE)
+            if not self._workers.computing:
+                until_s = NEVER_S
+        elif len(first) < wanted and self._workers.computing - self._picked:
             # Workers that were not picked last time are waited for, until the round is late.
-            if self._usual_s is None:
-                return ()
-            self.due_s = self._began_s + _PATIENCE * self._usual_s
-            if now_s < self.due_s:
-                return ()
+            until_s = self._began_s + self._at_most_s(_PATIENCE)
+        if now_s < until_s:
+            self.due_s = until_s
+            return ()
         return (self._end(first, wanted, now_s),)
+
+    def _at_most_s(self, times: float) -> float:
+        """Return how long a round is waited for: so many times what one usually takes, or less."""
+        usual_s = NEVER_S if self._usual_s is None else times * self._usual_s
+        return min(usual_s, self._deadline_s)
 
     def _end(self, first: list[int], wanted: int, now_s: float) -> Step:
         self._round += 1
