@@ -105,6 +105,7 @@ def test_metrics_are_not_promised_where_nobody_would_find_them(tmp_path: Path) -
     out = tmp_path / "out"
     for options, said in (
         (["--metrics", "here"], "--metrics: "),
+        (["--metrics", "0"], "give a port"),
         (["--metrics", "7701", "--emulate"], "namespace of its own"),
     ):
         done = CliRunner().invoke(app, ["run", "any.toml", "--out", str(out), *options])

@@ -110,7 +110,8 @@ def run(
 ) -> None:
     """Run scenarios on this machine: real processes and connections, links held to their rates."""
     if metrics is not None:
-        metrics_at(metrics)
+        if metrics_at(metrics)[1] == 0:
+            raise typer.BadParameter(f"--metrics {metrics}: give a port, so that they are found")
         if emulate:
             raise typer.BadParameter(
                 "--metrics: with --emulate the scheduler is in a network namespace of its own, "

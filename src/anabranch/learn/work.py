@@ -59,7 +59,7 @@ class Context:
     Args:
         site: this site's index, from 0.
         name: its name in the overlay.
-        sites: how many sites there are.
+        sites: how many sites there are, with those that only serve.
         seed: the scenario's, the same at every site.
         data_dir: where data sets are, as ``--data-dir`` says; None if it was not given.
         options: the scenario's ``task.options``.

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
-
-import numpy as np
-import numpy.typing as npt
 
 from anabranch._typed_toml import Table
 from anabranch.overlay import Overlay
 from anabranch.plan._fapt import check_site
-from anabranch.plan._load import port_bps, steady_rate_bps
+from anabranch.plan._load import steady_rate_bps
 from anabranch.plan._model import NO_PARENT, Plan, Tree
 from anabranch.plan._planner import CHUNK_ELEMENTS, named_or_kept
 from anabranch.plan._routes import relay_routes
@@ -57,28 +53,8 @@ def star(overlay: Overlay, *, hub: int | None = None, version: int = 1) -> Plan:
     """
     if hub is not None:
         return _star(overlay, check_site(overlay, hub, "hub"), version)
-    best, best_bps = _star(overlay, 0, version), -math.inf
-    # All copies go into the hub and out of it, so the rate there bounds a star's, and of many sites
-    # only a few hubs need to be tried.
-    most_bps = _most_bps(overlay)
-    for site in np.argsort(-most_bps, kind="stable").tolist():
-        if most_bps[site] < best_bps:
-            break
-        tried = _star(overlay, site, version)
-        rate_bps = steady_rate_bps(tried, overlay)
-        if (rate_bps, -site) > (best_bps, -best.trees[0].root):
-            best, best_bps = tried, rate_bps
-    return best
-
-
-def _most_bps(overlay: Overlay) -> npt.NDArray[np.float64]:
-    """Return a rate that no star at each site exceeds, bit/s of buffer."""
-    goodput_bps = overlay.goodput_matrix_bps()
-    sites = range(overlay.size)
-    out_bps = np.minimum(goodput_bps.sum(1), [port_bps(overlay, (k, "uplink")) for k in sites])
-    in_bps = np.minimum(goodput_bps.sum(0), [port_bps(overlay, (k, "downlink")) for k in sites])
-    most_bps: npt.NDArray[np.float64] = np.minimum(in_bps, out_bps) / max(1, overlay.size - 1)
-    return most_bps * (1 + 1e-9)  # sums are rounded
+    stars = (_star(overlay, site, version) for site in range(overlay.size))
+    return max(stars, key=lambda plan: steady_rate_bps(plan, overlay))
 
 
 def _star(overlay: Overlay, hub: int, version: int) -> Plan:

@@ -162,7 +162,9 @@ def _by_root(found: list[Outcome], system: System) -> dict[str, list[Outcome]]:
 
 
 def _trees(found: list[Outcome], case: str, by_root: bool) -> list[Row]:
-    papers = {MXNET.name: "6.7x", MLNET.name: "+210 %", TSENGINE.name: "better"}
+    papers = dict.fromkeys((MXNET.name, MLNET.name, TSENGINE.name), "")
+    if case.startswith("static"):
+        papers = {MXNET.name: "6.7x", MLNET.name: "+210 %", TSENGINE.name: "better"}
     star, fapt = _of(found, MXNET), _of(found, _FAPT)
     rows = [
         Row(f"{case}: {tree.name} over star", papers[MXNET.name] if tree is _FAPT else "", over)

@@ -42,6 +42,7 @@ _STEPS, _BATCH, _RATE, _ROUNDS = 10, 16, 0.05, 40
 _TARGET = 0.75
 _LOOKED_AT = 1000  # samples
 _SAMPLES = 200  # of a client
+_LOOK_S = 5.0  # simulated; whose updates come how often has no part in it
 _GROUP = 16  # of FL-R²SP, as in the paper
 _SPEEDS = 4  # groups of an edge's clients, where those that are about as fast are together
 EDGES: Mapping[int, int] = {16: 4, 128: 8, 1024: 32}  # of so many clients
@@ -92,7 +93,7 @@ class Trained:
     """What a run came to.
 
     Args:
-        curve: (seconds, accuracy) of each look at the server's model, one a round.
+        curve: (seconds, accuracy) of each look at the model.
     """
 
     curve: tuple[tuple[float, float], ...]
@@ -146,7 +147,7 @@ def train(job: tuple[int, str, str, int], rounds: int, data: str, data_dir: Path
             model="softmax",
             learning_rate=_RATE,
             batch_size=_BATCH,
-            evaluate_every=1,
+            evaluate_every_s=_LOOK_S,
             evaluate_samples=_LOOKED_AT,
             target_accuracy=_TARGET,
             partition=MixedDirichlet(alpha=1.0, outliers=0.0, samples_per_site=_SAMPLES),
@@ -246,14 +247,16 @@ def _note(data: str, rounds: int, seeds: int) -> str:
     return (
         f"Seconds until {_TARGET:.0%} of {_LOOKED_AT} held-out samples of {data} are right, by "
         f"softmax regression: {_STEPS} local steps of {_BATCH} at {_RATE:g}, {_SAMPLES} samples of "
-        f"each client with Dirichlet 1, at most {rounds} rounds, {seeds} seeds; means, the least "
+        f"each client with Dirichlet 1, at most {rounds} updates of each client, {seeds} seeds; "
+        f"looked at each {_LOOK_S:g} s; means, the least "
         f"to the most in parentheses. {EDGES[128]} edges for 128 clients, {EDGES[1024]} for 1,024, "
         "each as slow as the server; by speed, the clients of each are in "
         f"{_SPEEDS} groups, those together that are about as fast, and no group waits for another. "
         "Uneven clients compute at speeds whose Gini index is "
         f"{FLEETS['uneven clients']:g}. FedAvg draws a tenth of the clients for a round, FedAsync "
         "goes 0.6 of the way to each model, FedBuff's buffer has 10 updates, and both weigh by "
-        "staleness with a of 0.5; SAFA picks a half and bears a lag of 5: their papers' settings."
+        "staleness with a of 0.5; SAFA picks a half and bears a lag of 5: their papers' settings, "
+        "but SAFA has no deadline of its own."
     )
 
 

@@ -16,6 +16,7 @@ _AT_ONCE_OF_4 = {"BSP": "94 % (15/16); of 4 workers 3/4"}
 _GAPS = {"BSP": "none, but one of 16 in 16", "R²SP": "almost all 1"}
 _WHY = "here: 1 % of an iteration or less apart; the paper does not say what counts"
 _FASTER = {"R²SP": "about 30 % less than BSP"}
+_PARTS = f"25, 50, 75, 95, 100 % of gaps at most, {setting.WORKERS}ths of an iteration"
 _REDUCED = "BSP, ours: all-reduced among workers"
 _PART = 25  # emulated: a 25th of the rate and of the model, so that times are the same
 _EMULATED_NOTE = (
@@ -94,12 +95,9 @@ def _simulated(lab: Lab) -> Result:
         why = _WHY if name in ("ASP", "SSP") else ""
         about = f"VGG16: updates at once under {name}"
         rows.append(Row(about, _AT_ONCE[name], _told(one.at_once), why))
-        about = f"VGG16: {setting.WORKERS}ths of an iteration between updates under {name}"
+        about = f"VGG16: between updates under {name}, {_PARTS}"
         rows.append(Row(about, _GAPS.get(name, ""), _spread_of(one.gaps)))
-    note = (
-        "Between updates: what 25, 50, 75, 95 and 100 % of the gaps do not exceed, of Fig. 9's "
-        "distribution; the JSON has it in steps of 5 %."
-    )
+    note = "Between updates is Fig. 9; runs have its distribution in steps of 5 %."
     return Result(tuple(rows), tuple(outcomes), (setting.NOTE, note))
 
 
