@@ -97,6 +97,7 @@ for name, shape in ("bert-tiny", (18,)), ("t5-tiny", (2, 6)):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_transformers")
 def test_building_gives_the_same_bits_on_a_processor_without_vector_instructions():
     def run(**environment):
@@ -139,6 +140,7 @@ def test_what_is_said_of_a_word_depends_on_no_later_one():
     assert not torch.allclose(after[:, 3:], before[:, 3:])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_transformers")
 @pytest.mark.parametrize(
     ("name", "rate", "accuracy"), [("bert-tiny", 3e-4, 0.8), ("t5-tiny", 1e-3, 0.8)]
