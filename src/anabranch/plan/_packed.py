@@ -57,6 +57,7 @@ _FEWER = 0.015  # given up for fewer trees
 _STAY = 0.05  # given up for trees that are in use
 _LEAST_SHARE = 1e-6  # of the buffer; the solver's own tolerance is 1e-7
 
+_BOUND_TRIPLES = 64  # to begin with; prices find the others, and many sites need no more
 _ELEMENT_BYTES = 4
 
 
@@ -165,8 +166,7 @@ def bound_rate_bps(overlay: Overlay) -> float:
     if overlay.size == 1:
         return math.inf
     servers = _Servers(overlay, _ELEMENT_BYTES * CHUNK_ELEMENTS)
-    count = max(64, overlay.size)
-    triples = servers.drawn_by_load(count, 0.0)
+    triples = servers.drawn_by_load(_BOUND_TRIPLES, 0.0)
     bound = servers.least_z
     for _ in range(_BOUND_TURNS):
         sharing = servers.share_out(triples, _no_cost)
