@@ -115,7 +115,7 @@ def run(
         if emulate:
             raise typer.BadParameter(
                 "--metrics: with --emulate the scheduler is in a network namespace of its own, "
-                "where nobody would find them; leave one out"
+                "which Prometheus cannot reach; leave one out"
             )
     folder = new_folder(out, scenario[0].stem)
     _run(scenario, folder, data_dir, emulate, checkpoint_every, resume, metrics)
