@@ -165,7 +165,7 @@ def test_tasks_of_slurm_find_their_scheduler_and_train(tmp_path: Path) -> None:
     batch.write_text(text.replace("--insecure \\\n", "--insecure --silence 30 \\\n"), "utf-8")
     script = f'cd "{tmp_path}" && exec bash "{batch}"'
     with processes({"batch": (["bash", "-c", script], environment)}) as printed:
-        assert sorted(re.findall(r"(\w+): 20 steps with 2 sites", printed["batch"])) == [
+        assert sorted(re.findall(r"(site\d): 20 steps with 2 sites", printed["batch"])) == [
             "site0",
             "site1",
         ]
