@@ -37,6 +37,8 @@ EACH: list[Pace] = [
     FlR2sp(groups=1, fraction=1.0),
     FlR2sp(groups=3, grouping="delay", regroup_every=2),
     FlR2sp(groups=2, give_up_after=1),
+    FlR2sp(groups=3, grouping="load", regroup_every=1, order="ready", relaxation=0.5),
+    FlR2sp(groups=4, order="ready", give_up_after=1),
     FedAvg(),
     FedAvg(fraction=0.5, give_up_after=1),
     FedAvg(sample=0.5, fraction=0.75),

@@ -106,6 +106,56 @@ def test_by_delay_those_that_are_slow_come_together() -> None:
     assert slow in groups
 
 
+def test_by_load_a_group_of_slow_clients_has_more_of_them_and_goes_further() -> None:
+    """Twelve clients of 1 s and as many of 3 s load the port as 16 and 5.3 do: 4 groups of 4."""
+    pace = FlR2sp(groups=4, fraction=1.0, grouping="load", regroup_every=1, order="ready")
+    rule = pace.rule()
+    story = live(
+        pace,
+        lambda worker, k: 3.0 if worker % 2 else 1.0,
+        all_at_once(24),
+        until_s=200.0,
+        rule=rule,
+    )
+    slow = {worker for worker in range(24) if worker % 2}
+    groups = [set(group) for group in rule._members]  # type: ignore[attr-defined]
+    assert sorted(len(group) for group in groups) == [4, 4, 4, 12]
+    assert slow in groups
+    late = [step for at_s, step in story.steps if step.apply and at_s > 100.0]
+    assert {(len(step.apply), step.share) for step in late} == {(4, 4 / 24), (12, 12 / 24)}
+
+
+def test_ready_groups_wait_for_no_slow_one_and_are_as_far_apart_as_all_need() -> None:
+    """Rounds of 2, 2, 2 and 8 s: 13 turns in 8 s at most, a turn each 8 / 13 s."""
+    pace = FlR2sp(groups=4, fraction=1.0, order="ready")
+    rule = pace.rule()
+    takes = {0: 2.0, 1: 2.0, 2: 2.0, 3: 8.0}
+    story = live(pace, lambda worker, k: takes[worker], all_at_once(4), until_s=400.0, rule=rule)
+    assert rule.gap_s == pytest.approx(8 / 13)  # type: ignore[attr-defined]
+    at = [at_s for at_s, step in story.steps if step.apply and at_s > 100.0]
+    assert min(after - before for before, after in pairwise(at)) > 8 / 13 - 1e-6
+    turns = [sum(update[0] == worker for update in story.pushed) for worker in range(4)]
+    fixed = live(
+        FlR2sp(groups=4, fraction=1.0), lambda w, k: takes[w], all_at_once(4), until_s=400.0
+    )
+    in_order = [sum(update[0] == worker for update in fixed.pushed) for worker in range(4)]
+    assert max(in_order) - min(in_order) <= 2  # all as often
+    assert turns[3] > 0.75 * in_order[3]
+    assert min(turns[:3]) > 2.2 * in_order[0]
+
+
+def test_of_ready_groups_one_of_which_nothing_comes_holds_up_no_other() -> None:
+    story = live(
+        FlR2sp(groups=3, order="ready"),
+        lambda worker, k: NEVER if worker == 1 and k == 3 else 1.0,
+        all_at_once(3),
+        until_s=100.0,
+    )
+    assert story.went[0][-1] > 95.0
+    assert story.went[1][-1] < 5.0
+    assert FlR2sp(order="ready").staleness_bound(3) is None
+
+
 @pytest.mark.parametrize("never", [{3}, {0, 1, 2, 3}, {4, 5, 6, 7}])
 def test_who_never_returns_is_given_up_and_goes_on(never: set[int]) -> None:
     def takes(worker: int, k: int) -> float:
@@ -235,7 +285,7 @@ def drawn(seed: int) -> tuple[FlR2sp, int, Takes]:
         fraction=float(rng.uniform(0.05, 1)),
         relaxation=float(rng.choice([0.0, 1.0, rng.uniform()])),
         smoothing=float(rng.uniform(0.05, 1)),
-        grouping="delay" if rng.random() < 0.5 else "index",
+        grouping=str(rng.choice(["index", "delay", "load"])),  # type: ignore[arg-type]
         regroup_every=int(rng.integers(1, 4)),
         collects="turn" if rng.random() < 0.5 else "fraction",
         give_up_after=int(rng.integers(1, 3)) if gives_up else None,
@@ -251,17 +301,20 @@ def drawn(seed: int) -> tuple[FlR2sp, int, Takes]:
 @seeds(1, 20)
 def test_no_update_is_staler_than_promised_and_some_are_as_stale(seed: int) -> None:
     """Some updates miss each other's twice; three times, where groups are dealt anew."""
-    most = {"index": 0.0, "delay": 0.0}
+    most = {"index": 0.0, "delay": 0.0, "load": 0.0}
     for part in range(60):
         pace, workers, takes = drawn(60 * seed + part)
         story = live(pace, takes, all_at_once(workers), until_s=60.0)
         assert len(story.steps) < 6000
         missed = max((each.missed for each in story.applied), default=0)
-        assert missed <= pace.staleness_bound(workers)
+        bound = pace.staleness_bound(workers)
+        assert bound is not None
+        assert missed <= bound
         if workers > 1:
             most[pace.grouping] = max(most[pace.grouping], missed / (workers - 1))
     assert most["index"] > 1.4
     assert most["delay"] > 1.4
+    assert most["load"] > 1.4
 
 
 def test_a_group_is_passed_over_and_what_comes_after_it_counts_in_its_next_turn() -> None:

@@ -198,8 +198,8 @@ class FlR2sp(Paced):
     """FL-R²SP (Zhang et al., 2025): groups of nodes take turns, and outliers are barred.
 
     Args:
-        groups, fraction, relaxation, smoothing, grouping, regroup_every, collects, deadline_s: see
-            :class:`anabranch.pace.FlR2sp`.
+        groups, fraction, relaxation, smoothing, grouping, regroup_every, order, collects,
+            deadline_s: see :class:`anabranch.pace.FlR2sp`.
         beta, patience, ends_after, most: of the outlier filter, see
             :class:`anabranch.merge.OutlierFilter`; a ``beta`` of None is no filter.
         mixes: ``models`` as the paper's Algorithm 2 does, or ``updates``.
@@ -218,8 +218,9 @@ class FlR2sp(Paced):
         most: float = 1.0,
         relaxation: float = 1.0,
         smoothing: float = 0.1,
-        grouping: Literal["index", "delay"] = "index",
+        grouping: Literal["index", "delay", "load"] = "index",
         regroup_every: int = 4,
+        order: Literal["fixed", "ready"] = "fixed",
         collects: Literal["fraction", "turn"] = "fraction",
         deadline_s: float | None = None,
         mixes: Literal["models", "updates"] = "models",
@@ -233,6 +234,7 @@ class FlR2sp(Paced):
             smoothing=smoothing,
             grouping=grouping,
             regroup_every=regroup_every,
+            order=order,
             collects=collects,
             deadline_s=deadline_s,
         )

@@ -36,10 +36,18 @@ class FlR2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="fl-r2sp"):
         fraction: of a group's clients, whose updates end its round, in (0, 1]; the paper's C.
         relaxation: of the gap between turns, in [0, 1].
         smoothing: weight of the latest round's time in T, in (0, 1].
-        grouping: which group a client is in: by its ``index`` modulo M, as the paper has it, or by
-            its ``delay``: those that take about as long are together (ours), so that no group
-            waits for a few slow ones.
-        regroup_every: by delay, after how many turns of each group they are dealt anew.
+        grouping: which group a client is in: by its ``index`` modulo M, as the paper has it; by
+            its ``delay``: those that take about as long are together, in groups of one size
+            (ours), so that no group waits for a few slow ones; or by the ``load`` on the server's
+            port: the same, but the slower a group's clients, the more of them, so that each group
+            brings as many updates a second. A group of a size of its own goes so much less or more
+            far in its turn.
+        regroup_every: by delay or load, after how many turns of each group they are dealt anew.
+        order: whose turn it is: that of each in a ``fixed`` order (the paper's), or of the group
+            that has had enough for longest (``ready``, ours). Then no two turns are closer than
+            ``relaxation / sum(1 / T_g)``, T_g the moving average of a group's rounds, which is
+            T / M where groups are alike: the port is as full at all times, and a fast group waits
+            for no slow one.
         collects: whether updates count that come after enough are in and before the group's
             ``turn`` (ours), or only what is there when the ``fraction`` is (the paper's).
         give_up_after: how many turns of its group a straggler is waited for; then it abandons what
@@ -58,8 +66,9 @@ class FlR2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="fl-r2sp"):
     fraction: float = 0.75
     relaxation: Annotated[float, Meta(ge=0, le=1)] = 1.0
     smoothing: float = 0.1
-    grouping: Literal["index", "delay"] = "index"
+    grouping: Literal["index", "delay", "load"] = "index"
     regroup_every: Positive = 4
+    order: Literal["fixed", "ready"] = "fixed"
     collects: Literal["fraction", "turn"] = "fraction"
     give_up_after: Positive | None = None
     deadline_s: Seconds | None = None
@@ -73,14 +82,17 @@ class FlR2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="fl-r2sp"):
         """See :class:`anabranch.pace.Pace`."""
         return _Rule(self)
 
-    def staleness_bound(self, workers: int) -> int:
+    def staleness_bound(self, workers: int) -> int | None:
         """Return twice as many as there are others, and three times where groups are dealt anew.
 
-        A client sees two of its group's turns at most until its update counts, or is discarded:
-        at the first the group was passed over, or had enough before the client went on. Each
-        other group has two turns until then. By delay another client may have changed to a group
-        that comes earlier, and have a third.
+        None where turns have no order, as a slow group may see any number of others'. Else a client
+        sees two of its group's turns at most until its update counts, or is discarded: at the first
+        the group was passed over, or had enough before the client went on. Each other group has two
+        turns until then. Where groups are dealt anew another client may have changed to one that
+        comes earlier, and have a third.
         """
+        if self.order == "ready":
+            return None
         turns = 2 if self.grouping == "index" else 3
         return turns * (workers - 1)
 
@@ -103,8 +115,8 @@ class _Rule:
         self._ahead: set[int] = set()  # who went on after its group had enough, before the turn
         self._went_s: dict[int, float] = {}
         self._delay_s: dict[int, float] = {}
-        self._next = 0  # whose turn it is
-        self._cycles = 0
+        self._next = 0  # whose turn it is, in a fixed order
+        self._turns = 0
         self._turned_s = -NEVER_S
         self._round_s = 0.0  # T
         self.due_s = NEVER_S
@@ -113,7 +125,7 @@ class _Rule:
         """See :class:`anabranch.pace.Rule`."""
         self._workers.join(worker)
         group = worker % self._pace.groups
-        if self._pace.grouping == "delay":
+        if self._pace.grouping != "index":
             group = min(range(self._pace.groups), key=lambda each: len(self._members[each]))
         if not self._members[group]:
             self._rounds[group].began_s = now_s
@@ -163,7 +175,7 @@ class _Rule:
         while self._goes_on:
             if passed_over >= len(self._present) and self._pace.give_up_after is None:
                 break  # else each group that is passed over is looked at again later
-            group = self._next
+            group = self._next if self._pace.order == "fixed" else self._ready_first()
             if not self._members[group]:
                 self._pass_on(now_s)
                 continue
@@ -193,10 +205,31 @@ class _Rule:
     def _present(self) -> list[int]:
         return [group for group, members in enumerate(self._members) if members]
 
+    def _ready_first(self) -> int:
+        """Return the group that has, or will have been, ready for longest.
+
+        One that has nothing is none of them, unless its clients may be given up.
+        """
+
+        def ready_s(group: int) -> float:
+            collected = self._rounds[group]
+            if collected.took_s is not None:
+                return collected.began_s + collected.took_s
+            return collected.late_s(self._round_s)
+
+        gives_up = self._pace.give_up_after is not None
+        able = [group for group in self._present if gives_up or self._rounds[group]]
+        return min(able, key=lambda group: (ready_s(group), group))
+
     @property
     def gap_s(self) -> float:
         """The least time between two turns."""
-        return self._pace.relaxation * self._round_s / max(1, len(self._present))
+        present = self._present
+        if self._pace.order == "fixed":
+            return self._pace.relaxation * self._round_s / max(1, len(present))
+        usual_s = [self._rounds[group].usual_s or self._round_s for group in present]
+        turns_a_second = sum(1 / each_s for each_s in usual_s if each_s)
+        return self._pace.relaxation / turns_a_second if turns_a_second else 0.0
 
     def _is_enough(self, group: int, now_s: float) -> bool:
         members = self._members[group]
@@ -210,6 +243,8 @@ class _Rule:
             self._round_s = smoothed(self._round_s, took_s, self._pace.smoothing)
         of_each = [len(x) + y for x, y in zip(self._members, self._finished, strict=True)]
         share = collected.part(of_each[group]) / sum(map(bool, of_each))
+        if self._pace.grouping == "load":
+            share = collected.part(of_each[group]) * of_each[group] / sum(of_each)
         workers = tuple(sorted(collected))
         updates = collected.end(now_s)
         self._turned_s = now_s
@@ -246,28 +281,44 @@ class _Rule:
         return tuple(worker for worker in late if self._late[worker] == after)
 
     def _pass_on(self, now_s: float) -> None:
-        self._next = (self._next + 1) % self._pace.groups
-        if not self._next:
-            self._cycles += 1
-            if self._pace.grouping == "delay" and self._cycles % self._pace.regroup_every == 0:
-                self._regroup(now_s)
+        self._turns += 1
+        self._next = self._turns % self._pace.groups
+        of_all = self._pace.regroup_every * self._pace.groups
+        if self._pace.grouping != "index" and self._turns % of_all == 0:
+            self._regroup(now_s)
 
     def _regroup(self, now_s: float) -> None:
-        """Deal those whose updates are not in anew: those that take about as long to one group."""
-        free = [each for each in self._group if each not in self._rounds[self._group[each]]]
-        free.sort(key=lambda each: (self._delay_s.get(each, 0.0), each))
-        size = -(-len(self._group) // self._pace.groups)
-        for worker in free:
-            del self._members[self._group[worker]][worker]
+        """Deal all clients anew, those that take about as long to one group, updates with them."""
+        slowest_first = sorted(
+            self._group, key=lambda each: (self._delay_s.get(each, 0.0), each), reverse=True
+        )
+        loads = self._loads()
+        of_each = sum(loads.values()) / self._pace.groups
+        dealt = 0.0
         for group, collected in enumerate(self._rounds):
-            room = max(0, size - len(collected))
             if not self._members[group]:
                 collected.began_s = now_s
-            for worker in free[:room]:
-                self._put(worker, group)
-            del free[:room]
+            while slowest_first and dealt + loads[slowest_first[-1]] / 2 < (group + 1) * of_each:
+                worker = slowest_first.pop()
+                dealt += loads[worker]
+                if group != self._group[worker]:
+                    self._move(worker, group)
         for group in self._present:
             self._is_enough(group, now_s)
+
+    def _move(self, worker: int, group: int) -> None:
+        before = self._group[worker]
+        del self._members[before][worker]
+        self._put(worker, group)
+        for update in self._rounds[before].remove(worker):
+            self._rounds[group].add(worker, update)
+
+    def _loads(self) -> dict[int, float]:
+        """Return what each client loads the port with, of which each group gets as much."""
+        if self._pace.grouping == "delay" or not self._delay_s:
+            return dict.fromkeys(self._group, 1.0)
+        usual_s = sum(self._delay_s.values()) / len(self._delay_s)
+        return {each: usual_s / (self._delay_s.get(each) or usual_s) for each in self._group}
 
     def _put(self, worker: int, group: int) -> None:
         self._group[worker] = group

@@ -1,7 +1,8 @@
 """Beyond the paper: edge aggregators, and other schemes, beside FL-R²SP.
 
-FL-R²SP has the clients of a server take turns. Edge aggregators relieve it instead: they add up
-what their clients send, so that it meets one update of each edge, and sends each one model. They
+FL-R²SP has groups of a server's clients take turns. Groups can be chosen so that they keep its port
+evenly full (:class:`anabranch.pace.FlR2sp`, by load). Edge aggregators relieve it instead: they add
+up what their clients send, so that it meets one update of each edge, and sends each one model. They
 are a forest of given groups within one tree of all sites: each group's updates are added up where
 their ways meet, which is at their edge.
 
@@ -17,6 +18,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
+
+from msgspec.structs import replace
 
 from anabranch.experiments._experiment import Experiment
 from anabranch.experiments._lab import Lab
@@ -78,9 +81,15 @@ _OTHERS: Mapping[str, Scheme] = {
 
 def schemes(clients: int) -> Mapping[str, Scheme]:
     """Return what is compared with so many clients, by name."""
+    groups = max(2, clients // _GROUP)
+    literal = federated.pace(groups)
+    until_turn = replace(literal, collects="turn")
+    by_load = replace(until_turn, grouping="load", order="ready")
     return {
         "BSP": Scheme(federated.pace(1), "models"),
-        "FL-R²SP": Scheme(federated.pace(max(2, clients // _GROUP)), "models"),
+        "FL-R²SP": Scheme(literal, "models"),
+        "FL-R²SP, updates mixed": Scheme(until_turn),
+        "the same, groups by load": Scheme(by_load),
         **(_OTHERS if clients <= _MOST_OF_OTHERS else {}),
         "edges, all at once": Scheme(Bsp(), groups_an_edge=1),
         "edges, in turns": Scheme(R2sp(relaxation=1.0), groups_an_edge=1),
@@ -255,8 +264,9 @@ def _note(data: str, rounds: int, seeds: int) -> str:
         "Uneven clients compute at speeds whose Gini index is "
         f"{FLEETS['uneven clients']:g}. FedAvg draws a tenth of the clients for a round, FedAsync "
         "goes 0.6 of the way to each model, FedBuff's buffer has 10 updates, and both weigh by "
-        "staleness with a of 0.5; SAFA picks a half and bears a lag of 5: their papers' settings, "
-        "but SAFA has no deadline of its own."
+        "staleness with a of 0.5; SAFA picks a half and bears a lag of 5, with no deadline: their "
+        "papers' settings. Updates mixed: not models, and those count that come before a group's "
+        "turn; by load: each group brings as many updates a second, and whichever is ready goes."
     )
 
 
