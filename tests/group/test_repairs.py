@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +54,19 @@ with anabranch.join() as group:
     average.finish()
     assert named <= {{("a", "b", "c"), ("a", "c")}}, named
     print(*group.sites, hashlib.sha256(model).hexdigest())
+"""
+
+SUMS_UNTIL = """
+import pathlib
+import numpy as np
+import anabranch
+
+with anabranch.join() as group:
+    print("begun", flush=True)
+    is_over = np.zeros(1, np.float32)
+    while not is_over.any():
+        is_over[:] = pathlib.Path("{over}").exists()
+        group.all_reduce(is_over)
 """
 
 
@@ -107,6 +121,25 @@ def test_the_others_complete_what_was_under_way(
     _, told = scheduler.communicate()
     assert scheduler.returncode == 0, told
     assert "b is lost: site 1 (b) died" in told
+
+
+def test_who_was_given_up_for_its_silence_is_told_why(
+    group: Callable[..., list[subprocess.Popen[str]]], tmp_path: Path
+) -> None:
+    program = SUMS_UNTIL.format(over=tmp_path / "over")
+    scheduler, a, silent, c = group(program=program)
+    assert scheduler.stderr is not None
+    silent.send_signal(signal.SIGSTOP)
+    assert any("b is lost" in line for line in scheduler.stderr)
+    silent.send_signal(signal.SIGCONT)
+    _, err = silent.communicate()
+    assert "LeftOut" in err
+    assert "given up, and the others go on without it: site 1 (b) died" in err
+    assert "join again" in err
+    (tmp_path / "over").touch()
+    for site in (a, c):
+        _, err = site.communicate()
+        assert site.returncode == 0, err
 
 
 @pytest.mark.parametrize("options", [["--on-loss", "abort"], ["--least-sites", "3"]])

@@ -223,10 +223,8 @@ class Presence:
                 f"says it is site {site}; join again"
             )
         if is_here and site in run.lost and site not in run.sessions:
-            raise UnauthorisedPeer(
-                f"{run.name(site)} was away for too long, and the others go on without it; join "
-                "again"
-            )
+            why = run.why_lost.get(site, f"{run.name(site)} was away when they began")
+            raise UnauthorisedPeer(f"given up, and the others go on without it: {why}; join again")
         if not is_here or site not in run.sessions or self.founders is None:
             raise UnauthorisedPeer(
                 f"{connection.peer} says it is site {site} of this run, and does not prove it"

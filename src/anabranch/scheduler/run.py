@@ -72,6 +72,7 @@ class Run:
         silent: sites that have said nothing for unusually long.
         losses: what the group goes on without, where there are repairs.
         lost: sites that have died or cannot be reached, and without which the run goes on.
+        why_lost: how each site was last lost, in words.
         left: sites that make no further call.
         departed: those of them that are members yet.
         buffer_elements: of the first buffer; None before a site has said.
@@ -103,6 +104,7 @@ class Run:
         self.silent: set[int] = set()
         self.losses = Losses()
         self.lost: set[int] = set()
+        self.why_lost: dict[int, str] = {}
         self.left: set[int] = set()
         self.departed: set[int] = set()
         self.buffer_elements: int | None = None
@@ -223,6 +225,7 @@ class Run:
 
     def write_lost(self, site: int, why: str, goes_on: bool, now_s: float) -> None:
         """Write down that a site is lost, and whether the run goes on without it; let all know."""
+        self.why_lost[site] = why
         if goes_on:
             self.tell_members(SiteGone(site))
         self.note(events.SiteLost(at_s=now_s, site=site, detail=why, goes_on=goes_on))
