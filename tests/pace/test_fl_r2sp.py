@@ -317,6 +317,30 @@ def test_no_update_is_staler_than_promised_and_some_are_as_stale(seed: int) -> N
     assert most["load"] > 1.4
 
 
+@pytest.mark.parametrize("grouping", ["delay", "load"])
+def test_one_that_is_dealt_to_an_earlier_group_has_a_third_turn_before_the_other(
+    grouping: str,
+) -> None:
+    """Of two groups of one, dealt anew: the bound, 3 (N - 1), is reached."""
+    takes = {0: [2.0, 7.0], 1: [3.0, 1.0, 0.5]}
+    pace = FlR2sp(
+        groups=2,
+        fraction=1.0,
+        relaxation=0.0,
+        smoothing=1.0,
+        grouping=grouping,  # type: ignore[arg-type]
+        regroup_every=1,
+    )
+
+    def took(worker: int, k: int) -> float:
+        return takes[worker][k - 1] if k <= len(takes[worker]) else NEVER
+
+    story = live(pace, took, all_at_once(2), until_s=20.0)
+    applied = [each.update for each in story.applied]
+    assert applied == [(0, 1), (1, 1), (1, 2), (1, 3), (0, 2)]
+    assert story.applied[-1].missed == pace.staleness_bound(2) == 3
+
+
 def test_a_group_is_passed_over_and_what_comes_after_it_counts_in_its_next_turn() -> None:
     """Of two groups of one: the bound, 2 (N - 1), is reached."""
     rule = FlR2sp(groups=2, relaxation=0.0).rule()
