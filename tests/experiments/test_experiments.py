@@ -26,13 +26,15 @@ from anabranch.experiments.r2sp import _federated as federated
 from anabranch.experiments.r2sp import _setting as r2sp
 from anabranch.experiments.r2sp import _training as training
 from anabranch.experiments.r2sp import edges, fig15
+from anabranch.experiments.r2sp import fig14 as r2sp_fig14
 from anabranch.experiments.r2sp._federated import Seen
 from anabranch.experiments.r2sp._setting import PACES
 from anabranch.experiments.r2sp.fig04 import worst
 from anabranch.experiments.r2sp.fig15 import Trained
 from anabranch.fleet import Compute, uneven_samples_per_s
+from anabranch.learn.models import build_model
 from anabranch.learn.profiles import ALEXNET
-from anabranch.learn.tasks import DataError
+from anabranch.learn.tasks import DataError, load_task
 from anabranch.overlay import internet2_9
 from anabranch.pace import Bsp, R2sp, Ssp
 from anabranch.plan import Fapt, Packed, Star
@@ -365,10 +367,28 @@ def test_the_small_model_moves_as_slowly_as_the_large_one():
     overlay = cluster.overlay()
     port_bps = overlay.sites[0].uplink_bps
     assert port_bps is not None
-    assert training.ELEMENTS / port_bps == pytest.approx(r2sp.VGG16.elements / 10e9)
+    assert training.DIGITS.elements / port_bps == pytest.approx(r2sp.VGG16.elements / 10e9)
     alone = cluster.overlay(all_reduces=True)
     assert [site.uplink_bps for site in alone.sites] == 16 * [port_bps]
     assert len(alone.links) == 16 * 15
+
+
+@pytest.mark.parametrize("learner", [training.DIGITS, r2sp_fig14.T5, r2sp_fig14.BERT])
+def test_what_is_trained_in_a_models_place_has_the_size_and_answers_that_are_told(
+    learner: training.Learner,
+) -> None:
+    task = load_task(learner.data)
+    model = build_model(
+        learner.model,
+        task.shape,
+        task.classes,
+        seed=0,
+        hidden=learner.hidden or None,
+        vocabulary=task.vocabulary,
+    )
+    assert sum(each.numel() for each in model.parameters()) == learner.elements
+    assert task.classes == learner.classes
+    assert learner.looked_at is None or learner.looked_at <= len(task.held_out_labels)
 
 
 def test_workers_may_have_narrower_ports(tmp_path: Path):

@@ -1,7 +1,7 @@
 """Which learning rate suits a scheme, found on seeds that are not measured.
 
-Rates are tried by powers of two from 0.2 on: upwards while that helps and, where it does not,
-downwards. A run that takes a quarter longer than the best one of its seed so
+Rates are tried by powers of two from a first one on: upwards while that helps and, where it does
+not, downwards. A run that takes a quarter longer than the best one of its seed so
 far is ended, and its rate loses.
 """
 
@@ -15,7 +15,7 @@ from anabranch.experiments._lab import Lab, Outcome, Trial
 from anabranch.net.errors import RunAborted
 
 FIRST = 0.2
-_HIGHEST, _LOWEST = 1.6, 0.0125
+_HIGHEST, _LOWEST = 8, 1 / 16  # times the first
 _PATIENCE = 1.25
 
 Make = Callable[[float, int, float], Trial]
@@ -38,7 +38,12 @@ class Choice:
 
 
 def best_rate(
-    lab: Lab, make: Make, seeds: Sequence[int], most_s: float, log: list[Outcome]
+    lab: Lab,
+    make: Make,
+    seeds: Sequence[int],
+    most_s: float,
+    log: list[Outcome],
+    first: float = FIRST,
 ) -> Choice | None:
     """Return the rate with which runs reach the target soonest, in the mean over seeds.
 
@@ -48,6 +53,7 @@ def best_rate(
         seeds: of the runs.
         most_s: when a run ends in any case.
         log: takes the runs' outcomes.
+        first: the rate to begin with.
 
     Returns:
         None if there is no rate with which all of them reach it.
@@ -69,10 +75,10 @@ def best_rate(
         if len(times_s) == len(runs) and (best is None or sum(times_s) < sum(best.times_s)):
             best = Choice(rate, times_s, ())
 
-    attempt(FIRST)
-    attempt(2 * FIRST)
-    while best is not None and best.rate == max(tried) < _HIGHEST:
+    attempt(first)
+    attempt(2 * first)
+    while best is not None and best.rate == max(tried) < _HIGHEST * first:
         attempt(2 * max(tried))
-    while (best is None or best.rate == min(tried)) and min(tried) > _LOWEST:
+    while (best is None or best.rate == min(tried)) and min(tried) > _LOWEST * first:
         attempt(min(tried) / 2)
     return None if best is None else Choice(best.rate, best.times_s, tuple(tried))

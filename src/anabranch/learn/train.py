@@ -115,7 +115,8 @@ class Trainer:
             DivergedError: the loss is not finite; there is nothing to exchange.
         """
         chosen = torch.from_numpy(self._draws.draw(batch_size or self._batch_size))
-        self.flat.module.train()
+        if not self.flat.module.training:  # to say so again is a tenth of a small model's step
+            self.flat.module.train()
         self.flat.zero_gradients()
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int(self._dropout.integers(2**63)))

@@ -1,9 +1,10 @@
 """R²SP's claims about convergence, at a size that two cores can train.
 
-The paper trains image models on CIFAR-10 and ImageNet with GPUs. Here a perceptron with one hidden
-layer learns 8 x 8 digits, which come with scikit-learn, over a network that is as many times slower
-as the model is smaller than the paper's: so computing, pushing and pulling take the times of the
-paper's model, and gradients, staleness and convergence are real, but another problem's.
+The paper trains image models on CIFAR-10 and ImageNet, and transformers, with GPUs. Here a
+perceptron with one hidden layer learns 8 x 8 digits, which come with scikit-learn, or a small
+transformer a rule of tokens, over a network that is as many times slower as the model is smaller
+than the paper's: so computing, pushing and pulling take the times of the paper's model, and
+gradients, staleness and convergence are real, but another problem's.
 
 Which learning rate suits depends on the pace: stale updates bear less. So each pace is given the
 one with which it is quickest, found on other seeds, beside the comparison at one rate for all.
@@ -15,6 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
+from typing import Literal
 
 from anabranch.experiments._choice import FIRST, Choice, best_rate
 from anabranch.experiments._compare import compared
@@ -29,26 +31,73 @@ from anabranch.plan import Fapt, Packed
 from anabranch.run.scenario import Scenario, Serve, Stop
 from anabranch.run.scenario.tasks import Train
 
-HIDDEN = 256
-ELEMENTS = 64 * HIDDEN + HIDDEN + 10 * HIDDEN + 10
 BATCH = 1
-TARGET = 0.97
-LOSS = 0.2 * math.log(10)  # fallen by 80 %, the paper's rule for AlexNet
-RATE = 0.1  # the one for all
+_HIDDEN = 256
 _SEEDS = 8
 _TUNING = (1000, 1001)  # added to the first seed: not among those that are measured
 _MOST_ITERATIONS = 400
 _CHUNKS = 8  # more make a simulation slower and iterations hardly longer
 _CHUNKS_OF_TREES = 32  # two for each of 16 trees
-_LOOKS = 0.5  # computing times from one look at the model to the next
-NOTE = (
-    f"Trained: 8 x 8 digits, a perceptron with {HIDDEN} hidden units ({ELEMENTS:,} parameters), "
-    f"batches of one sample where not said otherwise, to {TARGET:.0%} of held-out samples, over a "
-    "network as many times slower as it is smaller than the paper's model. Times are medians of "
-    f"{_SEEDS} seeds, the least to the most in parentheses; ratios are geometric means, seed by "
-    "seed, with 95 % intervals of Student's t on their logarithms. By the loss: once the mean loss "
-    f"of all workers' batches was below {LOSS:.2f} in 10 iterations running, the paper's rule. "
-    "Each one's best learning rate was found on two other seeds, by powers of two."
+_FALLEN = 0.2  # the paper's rule for AlexNet: the loss has fallen by 80 %
+
+
+@dataclass(frozen=True, slots=True)
+class Learner:
+    """What is trained, in the place of the paper's model.
+
+    Args:
+        what: in words.
+        data, model, hidden, optimiser: see :class:`anabranch.run.scenario.tasks.Train`.
+        elements: the model's parameters.
+        classes: of an answer, all as likely before anything is learnt.
+        target: which part of held-out answers is to be right.
+        rate: the learning rate for all.
+        first: with which tuning begins.
+        looked_at: held-out samples, of a look; None for all.
+    """
+
+    what: str
+    data: Literal["digits", "pairs", "translation"]
+    model: Literal["mlp", "bert-tiny", "t5-tiny"]
+    elements: int
+    classes: int
+    target: float
+    rate: float
+    first: float
+    hidden: tuple[int, ...] = ()
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    looked_at: int | None = None
+
+    @property
+    def loss(self) -> float:
+        """Below which the loss has fallen by as much as the paper asks."""
+        return _FALLEN * math.log(self.classes)
+
+    @property
+    def note(self) -> str:
+        """What was trained, and how figures are to be read."""
+        return (
+            f"Trained: {self.what} ({self.elements:,} parameters), batches of one sample where not "
+            f"said otherwise, to {self.target:.0%} of held-out samples, over a network as many "
+            "times slower as it is smaller than the paper's model. Times are medians of "
+            f"{_SEEDS} seeds, the least to the most in parentheses; ratios are geometric means, "
+            "seed by seed, with 95 % intervals of Student's t on their logarithms. By the loss: "
+            f"once the mean loss of all workers' batches was below {self.loss:.2f} in 10 "
+            "iterations running, the paper's rule. Each one's best learning rate was found on two "
+            "other seeds, by powers of two."
+        )
+
+
+DIGITS = Learner(
+    what=f"8 x 8 digits, a perceptron with {_HIDDEN} hidden units",
+    data="digits",
+    model="mlp",
+    hidden=(_HIDDEN,),
+    elements=64 * _HIDDEN + _HIDDEN + 10 * _HIDDEN + 10,
+    classes=10,
+    target=0.97,
+    rate=0.1,
+    first=FIRST,
 )
 
 
@@ -82,6 +131,8 @@ class Cluster:
         compute: how long batches take.
         port_bps: of servers and workers.
         workers, servers: how many.
+        learner: what they train.
+        looked_every: samples that a worker computes between two looks at the model.
     """
 
     elements: int
@@ -89,6 +140,8 @@ class Cluster:
     port_bps: float = setting.PORT_BPS
     workers: int = setting.WORKERS
     servers: int = setting.SERVERS
+    learner: Learner = DIGITS
+    looked_every: float = 0.5
 
     def overlay(self, all_reduces: bool = False) -> Overlay:
         """Return the network, on which the small model takes as long to move as the paper's.
@@ -96,7 +149,7 @@ class Cluster:
         Args:
             all_reduces: without the servers.
         """
-        rate_bps = self.port_bps * ELEMENTS / self.elements
+        rate_bps = self.port_bps * self.learner.elements / self.elements
         return setting.cluster(rate_bps, self.workers, 0 if all_reduces else self.servers)
 
 
@@ -118,10 +171,10 @@ def trial(
         limit_s: when it ends without the target, seconds.
         labels: what else sets it apart.
     """
-    overlay = cluster.overlay(way.all_reduces)
+    overlay, learner = cluster.overlay(way.all_reduces), cluster.learner
     servers = tuple(site.name for site in overlay.sites if site.name.startswith("server-"))
     assert cluster.compute.samples_per_s is not None
-    looks_s = _LOOKS * BATCH / cluster.compute.samples_per_s
+    looks_s = cluster.looked_every / cluster.compute.samples_per_s
     scenario = Scenario(
         overlay=overlay.name,
         route=Packed() if way.all_reduces else Fapt(roots=servers),
@@ -135,20 +188,22 @@ def trial(
         ),
         compute=cluster.compute,
         task=Train(
-            data="digits",
-            model="mlp",
-            hidden=(HIDDEN,),
+            data=learner.data,
+            model=learner.model,
+            hidden=learner.hidden,
+            optimiser=learner.optimiser,
             learning_rate=rate,
             batch_size=way.batch,
             evaluate_every=1 if way.all_reduces else 10,
             evaluate_every_s=None if way.all_reduces else looks_s,
-            target_accuracy=TARGET,
+            evaluate_samples=learner.looked_at,
+            target_accuracy=learner.target,
         ),
-        chunk_elements=-(-ELEMENTS // (_CHUNKS_OF_TREES if way.all_reduces else _CHUNKS)),
+        chunk_elements=-(-learner.elements // (_CHUNKS_OF_TREES if way.all_reduces else _CHUNKS)),
         sample_every_s=1e6,
         seed=seed,
     )
-    return Trial({**labels, "rate": rate, "seed": seed}, scenario, overlay, LOSS)
+    return Trial({**labels, "rate": rate, "seed": seed}, scenario, overlay, learner.loss)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +234,12 @@ def compare(
     seeds = range(lab.seed, lab.seed + (1 if lab.quick else _SEEDS))
     tuning: list[Outcome] = []
     rates = {name: _rate(lab, name, way, cluster, tuning) for name, way in ways.items()}
-    wanted = {(name, rate) for name in ways for rate in (RATE, rates[name])}
+    for_all = cluster.learner.rate
+    wanted = {(name, rate) for name in ways for rate in (for_all, rates[name])}
     trials = [
         trial(way, cluster, rate, seed, name=name, use="measured")
         for name, way in ways.items()
-        for rate in sorted({RATE, rates[name]})
+        for rate in sorted({for_all, rates[name]})
         for seed in seeds
     ]
     measured = lab.measure(trials)
@@ -192,24 +248,28 @@ def compare(
         for pair in wanted
     }
     rows = []
-    for how, of in (("one rate", dict.fromkeys(ways, RATE)), ("best rate", rates)):
+    for how, of in (("one rate", dict.fromkeys(ways, for_all)), ("best rate", rates)):
         for name, way in ways.items():
             others = {each: runs[each, of[each]] for each in beside if each != name}
             paper = way.paper if of is not rates else ""
-            rows += rows_of(f"{what}, {how}: {name}", paper, of[name], runs[name, of[name]], others)
+            label = f"{what}, {how}: {name}"
+            target = cluster.learner.target
+            rows += rows_of(label, paper, of[name], runs[name, of[name]], others, target)
     kept = (replace(each, workers={}, gaps=()) for each in (*measured, *tuning))
     return Compared(tuple(rows), tuple(kept))
 
 
 def _rate(lab: Lab, name: str, way: Way, cluster: Cluster, log: list[Outcome]) -> float:
+    first = cluster.learner.first
     if lab.quick:
-        return FIRST
+        return first
 
     def make(rate: float, seed: int, limit_s: float) -> Trial:
         return trial(way, cluster, rate, seed, limit_s, name=name, use="tuning")
 
-    found: Choice | None = best_rate(lab, make, [lab.seed + k for k in _TUNING], math.inf, log)
-    return FIRST if found is None else found.rate
+    seeds = [lab.seed + k for k in _TUNING]
+    found: Choice | None = best_rate(lab, make, seeds, math.inf, log, first)
+    return first if found is None else found.rate
 
 
 def rows_of(
@@ -218,6 +278,7 @@ def rows_of(
     rate: float,
     runs: Sequence[Outcome],
     beside: Mapping[str, Sequence[Outcome]],
+    target: float,
 ) -> list[Row]:
     """Return what runs came to, by the accuracy and by the loss, and beside others.
 
@@ -227,6 +288,7 @@ def rows_of(
         rate: with which learning rate.
         runs: of all seeds.
         beside: the runs of others, by name, with the same seeds.
+        target: of the accuracy.
     """
     by_accuracy = _reached(runs)
     by_loss = _seconds([run.loss_fell_s for run in runs])
@@ -236,7 +298,7 @@ def rows_of(
         told += f", {fmean(iterations):.0f} iterations"
     rows = [
         Row(f"{what}: learning rate", "", f"{rate:g}"),
-        Row(f"{what}: to {TARGET:.0%}", paper, told),
+        Row(f"{what}: to {target:.0%}", paper, told),
         *(
             Row(f"{what}: of {name}'s time", "", compared(by_accuracy, _reached(others)))
             for name, others in beside.items()
