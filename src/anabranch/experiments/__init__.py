@@ -59,7 +59,6 @@ _R2SP = (
     r2sp_fig13,
     r2sp_fig14,
     r2sp_robust,
-    r2sp_edges,
 )
 
 _HAAF = (
@@ -78,6 +77,7 @@ EXPERIMENTS = {
     for each in (
         *(figure.EXPERIMENT for figure in (*_NETSTORM, *_R2SP, *_HAAF)),
         *r2sp_table4.EXPERIMENTS,
+        *r2sp_edges.EXPERIMENTS,
         *r2sp_fig08c.EXPERIMENTS,
         *r2sp_fig15.EXPERIMENTS,
         *r2sp_fig16.EXPERIMENTS,
