@@ -14,7 +14,6 @@ import unittest
 from datetime import timedelta
 from typing import Any
 
-sys.dont_write_bytecode = True  # tests of PyTorch's that import this file by name
 OURS, RANKS = sys.argv.pop(1), sys.argv.pop(1)
 os.environ.update(BACKEND="gloo", WORLD_SIZE=RANKS, OMP_NUM_THREADS="1")
 os.environ.setdefault("TEMP_DIR", os.environ.get("TMPDIR", "/tmp"))
@@ -42,6 +41,7 @@ def new_group(*given: Any, backend: str | None = None, **named: Any) -> Any:
     return _PART(*given, backend=OURS if backend == "gloo" else backend, **named)
 
 
+sys.dont_write_bytecode = True  # from here on: tests of PyTorch's import this file by name
 dist.init_process_group = init_process_group
 dist.new_group = new_group
 distributed_test.default_pg_timeout = timedelta(seconds=60).total_seconds()

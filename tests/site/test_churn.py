@@ -124,8 +124,7 @@ def test_sites_come_and_go() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 3))
-def test_sites_come_and_go_hundreds_of_times(seed: int) -> None:
-    joined, died, left = run_virtually(live(seed, 400))  # type: ignore[arg-type]
+def test_sites_come_and_go_hundreds_of_times() -> None:
+    joined, died, left = run_virtually(live(1, 400))  # type: ignore[arg-type]
     assert joined > 120
     assert died + left > 120
