@@ -125,6 +125,85 @@ def test_by_load_a_group_of_slow_clients_has_more_of_them_and_goes_further() -> 
     assert {(len(step.apply), step.share) for step in late} == {(4, 4 / 24), (12, 12 / 24)}
 
 
+def test_a_client_that_brings_more_than_a_groups_part_has_one_and_the_rest_are_dealt_evenly() -> (
+    None
+):
+    rule = FlR2sp(groups=4, grouping="load", regroup_every=1, collects="turn").rule()
+    live(
+        FlR2sp(groups=4),
+        lambda worker, k: 0.1 if worker == 5 else 5.0,
+        all_at_once(16),
+        until_s=300.0,
+        rule=rule,
+    )
+    groups = [set(group) for group in rule._members]  # type: ignore[attr-defined]
+    assert groups[0] == {5}
+    assert [len(group) for group in groups[1:]] == [5, 5, 5]
+
+
+@pytest.mark.parametrize("grouping", ["delay", "load"])
+@pytest.mark.parametrize("groups", [2, 4])
+def test_one_goes_on_though_all_others_hang_and_groups_are_dealt_anew(
+    grouping: str, groups: int
+) -> None:
+    story = live(
+        FlR2sp(groups=groups, grouping=grouping),  # type: ignore[arg-type]
+        lambda worker, k: NEVER if worker else 1.0,
+        all_at_once(2),
+        until_s=1000.0,
+    )
+    assert story.went[0][-1] > 990.0
+
+
+@pytest.mark.parametrize("grouping", ["delay", "load"])
+@pytest.mark.parametrize("seed", range(20))
+def test_what_rounds_take_is_no_less_than_what_its_clients_did(grouping: str, seed: int) -> None:
+    """An update that waits goes to another group, whose round has not begun with its client."""
+    rng = np.random.default_rng(seed)
+    takes = rng.integers(2, 8, (3, 400))
+    pace = FlR2sp(
+        groups=int(rng.integers(2, 4)),
+        fraction=1.0,
+        smoothing=1.0,
+        grouping=grouping,  # type: ignore[arg-type]
+        regroup_every=1,
+        collects="turn",
+        order="ready" if rng.random() < 0.5 else "fixed",
+    )
+    rule = pace.rule()
+    usual_s: list[float] = []
+
+    def took(worker: int, k: int) -> float:
+        usual_s.extend(each.usual_s for each in rule._rounds if each.usual_s)  # type: ignore[attr-defined]
+        return float(takes[worker, k % 400])
+
+    live(pace, took, all_at_once(3), until_s=300.0, rule=rule)
+    assert len(usual_s) > 100
+    assert min(usual_s) > 2.0 - 1e-6
+
+
+def test_those_that_have_finished_count_in_all_groups_alike_once_dealt_anew() -> None:
+    rule = FlR2sp(groups=2, fraction=1.0, grouping="delay", regroup_every=1).rule()
+    for worker in range(8):
+        rule.join(worker, 0.0)
+    for worker in range(8):
+        rule.push(worker, 1.0 + (worker >= 4))
+    now_s, steps = 2.0, []
+    for worker in range(4):
+        rule.leave(worker, now_s, has_finished=True)
+    for _ in range(4):
+        now_s += 2.0
+        for worker in range(4, 8):
+            if worker in rule._workers.computing:  # type: ignore[attr-defined]
+                steps += rule.push(worker, now_s)
+        if rule.due_s < NEVER:
+            now_s = max(now_s, rule.due_s)
+            steps += rule.look(now_s)
+    shares = [(len(step.apply), step.share) for step in steps if step.apply]
+    assert all(share == pytest.approx(count / 8) for count, share in shares[2:])
+    assert len(shares) > 4
+
+
 def test_ready_groups_wait_for_no_slow_one_and_are_as_far_apart_as_all_need() -> None:
     """Rounds of 2, 2, 2 and 8 s: 13 turns in 8 s at most, a turn each 8 / 13 s."""
     pace = FlR2sp(groups=4, fraction=1.0, order="ready")

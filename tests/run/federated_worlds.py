@@ -75,7 +75,8 @@ def draw(seed: int, folder: Path) -> tuple[str, int]:
     if rng.random() < 0.5:
         mixes = str(rng.choice(["models", "cache"]))
     only = f"{servers}".replace("'", '"')
-    has_clients = rng.random() < 0.5 and mixes != "cache" and '"delay"' not in lines[4]
+    has_clients = rng.random() < 0.5 and mixes != "cache"
+    has_clients &= not any(f'grouping = "{each}"' in lines[4] for each in ("delay", "load"))
     lines.append(f'serve = {{only = {only}, mixes = "{mixes}"}}')
     merge = _merge(rng, learns, mixes)
     if any(f'kind = "{one}"' in lines[4] for one in ("asp", "ssp", "r2sp")):
@@ -113,7 +114,8 @@ def _pace(rng: np.random.Generator, gives_up: bool) -> str:
     return [
         f'{{kind = "fl-r2sp", groups = {rng.integers(1, 6)}, fraction = {share}, '
         f"relaxation = {rng.uniform():.2f}, smoothing = {rng.uniform(0.05, 1):.2f}, "
-        f'grouping = "{rng.choice(["index", "delay"])}", regroup_every = {rng.integers(1, 4)}, '
+        f'grouping = "{rng.choice(["index", "delay", "load"])}", '
+        f'regroup_every = {rng.integers(1, 4)}, order = "{rng.choice(["fixed", "ready"])}", '
         f'collects = "{rng.choice(["fraction", "turn"])}"{more}}}',
         f'{{kind = "fedavg", sample = {rng.uniform(0.1, 1):.2f}, fraction = {share}{more}}}',
         f'{{kind = "fedbuff", size = {rng.integers(1, 9)}, share = {share}}}',

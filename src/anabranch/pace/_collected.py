@@ -26,6 +26,8 @@ class Collected:
 
     Attributes:
         began_s: when the round began.
+        enough_s: when enough were in; None where that is not so.
+        is_timed: whether it says how long rounds take: not where workers of other rounds came in.
         usual_s: how long it usually takes until enough are in, seconds; 0 where that is not known.
     """
 
@@ -36,7 +38,8 @@ class Collected:
         self._fraction = fraction
         self._smoothing = smoothing
         self._in: dict[int, Update] = {}
-        self._enough_s: float | None = None  # when that was so
+        self.is_timed = True
+        self.enough_s: float | None = None
         self.began_s = 0.0
         self.usual_s = 0.0
 
@@ -57,7 +60,7 @@ class Collected:
         """Forget a worker's update; return it, if there is one."""
         update = self._in.pop(worker, None)
         if not self._in:
-            self._enough_s = None
+            self.enough_s = None
         return () if update is None else (update,)
 
     def is_enough(self, taking_part: int, still_computing: int, now_s: float) -> bool:
@@ -70,10 +73,10 @@ class Collected:
         """
         self._wanted = part_of(self._fraction, taking_part)
         enough = bool(self._in) and (len(self._in) >= self._wanted or not still_computing)
-        if enough and self._enough_s is None:
-            self._enough_s = now_s
+        if enough and self.enough_s is None:
+            self.enough_s = now_s
         if not enough:
-            self._enough_s = None
+            self.enough_s = None
         return enough
 
     def wait_anew(self, now_s: float, has_given_up: bool) -> None:
@@ -108,8 +111,10 @@ class Collected:
 
     @property
     def took_s(self) -> float | None:
-        """How long it took until enough were in, seconds; None where that is not so."""
-        return None if self._enough_s is None else self._enough_s - self.began_s
+        """How long it took until enough were in, seconds; None where it is not so, or not known."""
+        if self.enough_s is None or not self.is_timed:
+            return None
+        return self.enough_s - self.began_s
 
     def end(self, now_s: float) -> tuple[Update, ...]:
         """Return the updates by their workers' index, and begin the next round."""
@@ -118,10 +123,10 @@ class Collected:
             self.usual_s = took_s  # rounds take another time now
         elif took_s is not None:
             self.usual_s = smoothed(self.usual_s, took_s, self._smoothing)
-        is_few = took_s is None and len(self._in) < _FEW * self._wanted
+        is_few = self.enough_s is None and len(self._in) < _FEW * self._wanted
         self._in_vain = self._in_vain + 1 if is_few else 0
         updates = tuple(self._in[worker] for worker in sorted(self._in))
-        self._in, self._enough_s, self.began_s = {}, None, now_s
+        self._in, self.enough_s, self.began_s, self.is_timed = {}, None, now_s, True
         return updates
 
 

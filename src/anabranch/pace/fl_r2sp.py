@@ -40,9 +40,10 @@ class FlR2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="fl-r2sp"):
             its ``delay``: those that take about as long are together, in groups of one size
             (ours), so that no group waits for a few slow ones; or by the ``load`` on the server's
             port: the same, but the slower a group's clients, the more of them, so that each group
-            brings as many updates a second. A group of a size of its own goes so much less or more
-            far in its turn.
-        regroup_every: by delay or load, after how many turns of each group they are dealt anew.
+            brings as many updates a second, as far as one client does not bring more than that. A
+            group of a size of its own goes so much less or more far in its turn.
+        regroup_every: by delay or load, they are dealt anew after so many times M turns. A round
+            into which clients come from others is not counted in T.
         order: whose turn it is: that of each in a ``fixed`` order (the paper's), or of the group
             that has had enough for longest (``ready``, ours). Then no two turns are closer than
             ``relaxation / sum(1 / T_g)``, T_g the moving average of a group's rounds, which is
@@ -157,7 +158,7 @@ class _Rule:
             self._delay_s.get(worker, 0.0), took_s, self._pace.smoothing
         )
         group = self._group[worker]
-        is_closed = self._pace.collects == "fraction" and self._rounds[group].took_s is not None
+        is_closed = self._pace.collects == "fraction" and self._rounds[group].enough_s is not None
         if worker in self._late or is_closed:
             went_on = self._let_go((worker,), now_s)
             if is_closed:
@@ -171,10 +172,7 @@ class _Rule:
         """See :class:`anabranch.pace.Rule`; give the turns that are due."""
         steps: list[Step] = []
         self.due_s = NEVER_S
-        passed_over = 0
         while self._goes_on:
-            if passed_over >= len(self._present) and self._pace.give_up_after is None:
-                break  # else each group that is passed over is looked at again later
             group = self._next if self._pace.order == "fixed" else self._ready_first()
             if not self._members[group]:
                 self._pass_on(now_s)
@@ -187,11 +185,9 @@ class _Rule:
                 break
             if self._rounds[group]:
                 steps.append(self._turn(group, now_s))
-                passed_over = 0
             else:
                 given_up = self._pass_over(group, now_s)
                 steps += [Step(abandon=given_up)] if given_up else []
-                passed_over += 1
             self._pass_on(now_s)
         return tuple(steps)
 
@@ -213,8 +209,8 @@ class _Rule:
 
         def ready_s(group: int) -> float:
             collected = self._rounds[group]
-            if collected.took_s is not None:
-                return collected.began_s + collected.took_s
+            if collected.enough_s is not None:
+                return collected.enough_s
             return collected.late_s(self._round_s)
 
         gives_up = self._pace.give_up_after is not None
@@ -293,16 +289,19 @@ class _Rule:
             self._group, key=lambda each: (self._delay_s.get(each, 0.0), each), reverse=True
         )
         loads = self._loads()
-        of_each = sum(loads.values()) / self._pace.groups
-        dealt = 0.0
+        left = sum(loads.values())
         for group, collected in enumerate(self._rounds):
             if not self._members[group]:
                 collected.began_s = now_s
-            while slowest_first and dealt + loads[slowest_first[-1]] / 2 < (group + 1) * of_each:
+            of_this, load = left / (self._pace.groups - group), 0.0
+            while slowest_first and (not load or load + loads[slowest_first[-1]] / 2 < of_this):
                 worker = slowest_first.pop()
-                dealt += loads[worker]
+                load += loads[worker]
                 if group != self._group[worker]:
                     self._move(worker, group)
+            left -= load
+        each, more = divmod(sum(self._finished), self._pace.groups)
+        self._finished = [each + (group < more) for group in range(self._pace.groups)]
         for group in self._present:
             self._is_enough(group, now_s)
 
@@ -312,6 +311,7 @@ class _Rule:
         self._put(worker, group)
         for update in self._rounds[before].remove(worker):
             self._rounds[group].add(worker, update)
+        self._rounds[group].is_timed = False
 
     def _loads(self) -> dict[int, float]:
         """Return what each client loads the port with, of which each group gets as much."""

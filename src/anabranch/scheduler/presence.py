@@ -91,6 +91,7 @@ class Presence:
             if self._repairs is not None and run.is_over:
                 raise OutOfPlaceMessage(f"site {message.name!r} joins, but the run is over")
         run.sessions[site] = Session(connection)
+        run.why_lost.pop(site, None)
         if run.returning is not None:
             run.returning.forget(site)
         self._watch(site, connection)
@@ -217,14 +218,19 @@ class Presence:
             self._watch(site, connection)
             connection.post(Restarted())
             return site
+        if is_here and site in run.why_lost and site not in run.sessions:
+            why = run.why_lost[site]
+            raise UnauthorisedPeer(f"given up, and the others go on without it: {why}; join again")
         if self._is_restart and site not in run.sessions:
             raise UnauthorisedPeer(
                 f"the scheduler was started again, and goes on without {connection.peer}, which "
                 f"says it is site {site}; join again"
             )
         if is_here and site in run.lost and site not in run.sessions:
-            why = run.why_lost.get(site, f"{run.name(site)} was away when they began")
-            raise UnauthorisedPeer(f"given up, and the others go on without it: {why}; join again")
+            raise UnauthorisedPeer(
+                f"{run.name(site)} was away for too long, and the others go on without it; join "
+                "again"
+            )
         if not is_here or site not in run.sessions or self.founders is None:
             raise UnauthorisedPeer(
                 f"{connection.peer} says it is site {site} of this run, and does not prove it"

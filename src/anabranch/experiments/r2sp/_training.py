@@ -73,18 +73,30 @@ class Learner:
         """Below which the loss has fallen by as much as the paper asks."""
         return _FALLEN * math.log(self.classes)
 
-    @property
-    def note(self) -> str:
-        """What was trained, and how figures are to be read."""
+    def note(self, quick: bool, batch: int = BATCH) -> str:
+        """Return what was trained, and how figures are to be read.
+
+        Args:
+            quick: whether there was one seed, and no tuning.
+            batch: samples of a batch where no row says otherwise.
+        """
+        looked_at = "held-out samples"
+        if self.looked_at is not None:
+            looked_at = f"{self.looked_at} {looked_at}"
+        found = (
+            "One seed, and rates were not tuned."
+            if quick
+            else f"Times are medians of {_SEEDS} seeds, the least to the most in parentheses; "
+            "ratios are geometric means, seed by seed, with 95 % intervals of Student's t on their "
+            "logarithms. Each one's best learning rate was found on two other seeds, by powers of "
+            "two."
+        )
         return (
-            f"Trained: {self.what} ({self.elements:,} parameters), batches of one sample where not "
-            f"said otherwise, to {self.target:.0%} of held-out samples, over a network as many "
-            "times slower as it is smaller than the paper's model. Times are medians of "
-            f"{_SEEDS} seeds, the least to the most in parentheses; ratios are geometric means, "
-            "seed by seed, with 95 % intervals of Student's t on their logarithms. By the loss: "
-            f"once the mean loss of all workers' batches was below {self.loss:.2f} in 10 "
-            "iterations running, the paper's rule. Each one's best learning rate was found on two "
-            "other seeds, by powers of two."
+            f"Trained: {self.what} ({self.elements:,} parameters) with {self.optimiser.upper()}, "
+            f"batches of {batch} where not said otherwise, to {self.target:.0%} of {looked_at}, "
+            "over a network as many times slower as it is smaller than the paper's model. By the "
+            f"loss: once the mean loss of all workers' batches was below {self.loss:.2f} in 10 "
+            f"iterations running, the paper's rule. {found}"
         )
 
 

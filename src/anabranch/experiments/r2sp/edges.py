@@ -90,7 +90,7 @@ def schemes(clients: int) -> Mapping[str, Scheme]:
         "BSP": Scheme(federated.pace(1), "models"),
         "FL-R²SP": Scheme(literal, "models"),
         "FL-R²SP, updates mixed": Scheme(until_turn),
-        "the same, groups by load": Scheme(by_load),
+        "FL-R²SP, updates mixed, groups by load": Scheme(by_load),
         **(_OTHERS if clients <= _MOST_OF_OTHERS else {}),
         "edges, all at once": Scheme(Bsp(), groups_an_edge=1),
         "edges, in turns": Scheme(R2sp(relaxation=1.0), groups_an_edge=1),
@@ -249,20 +249,24 @@ def _told(runs: Sequence[float | None], beside: Sequence[float | None]) -> str:
 
 
 def _note(data: str, rounds: int, seeds: int, clients: int) -> str:
+    others = (
+        "FedAvg draws a tenth of the clients for a round, FedAsync goes 0.6 of the way to each "
+        "model, FedBuff's buffer has 10 updates, and both weigh by staleness with a of 0.5; SAFA "
+        "picks a half and bears a lag of 5, with no deadline: their papers' settings. "
+    )
     return (
-        f"Seconds until {_TARGET:.0%} of {_LOOKED_AT} held-out samples of {data} are right, by "
-        f"softmax regression: {_STEPS} local steps of {_BATCH} at {_RATE:g}, {_SAMPLES} samples of "
-        f"each client with Dirichlet 1, at most {rounds} updates of each client, {seeds} seeds; "
-        f"looked at each {_LOOK_S:g} s; means, the least "
-        f"to the most in parentheses. {EDGES[clients]} edges for {clients:,} clients, "
-        "each as slow as the server; by speed, the clients of each are in "
-        f"{_SPEEDS} groups, those together that are about as fast, and no group waits for another. "
-        "Uneven clients compute at speeds whose Gini index is "
-        f"{FLEETS['uneven clients']:g}. FedAvg draws a tenth of the clients for a round, FedAsync "
-        "goes 0.6 of the way to each model, FedBuff's buffer has 10 updates, and both weigh by "
-        "staleness with a of 0.5; SAFA picks a half and bears a lag of 5, with no deadline: their "
-        "papers' settings. Updates mixed: not models, and those count that come before a group's "
-        "turn; by load: each group brings as many updates a second, and whichever is ready goes."
+        f"Seconds until {_TARGET:.0%} of {_LOOKED_AT} held-out samples of {data} (or all that "
+        f"there are) are right, by softmax regression: {_STEPS} local steps of {_BATCH} at "
+        f"{_RATE:g}, {_SAMPLES} samples of each client with Dirichlet 1, at most {rounds} updates "
+        f"of each client, {seeds} seeds; looked at each {_LOOK_S:g} s; means, the least to the "
+        f"most in parentheses. {EDGES[clients]} edges for {clients:,} clients, each as slow as the "
+        f"server; by speed, the clients of each are in {_SPEEDS} groups, those together that are "
+        "about as fast, and no group waits for another. Uneven clients compute at speeds whose "
+        f"Gini index is {FLEETS['uneven clients']:g}. BSP and FL-R²SP are Algorithm 2, with one "
+        f"group and with groups of {_GROUP}: rounds end with 75 % of a group's clients, and models "
+        "are mixed. Updates mixed: not models, and those count that come before a group's turn; by "
+        "load: each group brings as many updates a second, and whichever is ready has its turn. "
+        f"{others if clients <= _MOST_OF_OTHERS else ''}Edges wait for all clients of a group."
     )
 
 

@@ -33,7 +33,7 @@ def _make(lab: Lab, model: Model) -> Result:
     cluster = training.Cluster(model.elements, compute)
     ways = {name: _WAYS[name] for name in ("BSP", "R²SP")} if lab.quick else _WAYS
     found = training.compare(lab, model.name, cluster, ways, ("BSP", "R²SP"))
-    return Result(found.rows, found.outcomes, (setting.NOTE, cluster.learner.note))
+    return Result(found.rows, found.outcomes, (setting.NOTE, cluster.learner.note(lab.quick)))
 
 
 def _experiment(model: Model) -> Experiment:

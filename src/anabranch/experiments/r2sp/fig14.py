@@ -23,7 +23,8 @@ _TUNED = TunedBatches(most=64)
 
 
 T5 = Learner(
-    what="translation of six words in alphabetical order, a T5 of two layers each way",
+    what="the next of six translated words in alphabetical order, given those before, a T5 of two "
+    "layers each way",
     data="translation",
     model="t5-tiny",
     elements=661_632,
@@ -91,7 +92,7 @@ def _make(lab: Lab) -> Result:
     )
     rows = chain.from_iterable(each.rows for each in found)
     outcomes = chain.from_iterable(each.outcomes for each in found)
-    trained = (model.learner.note for model in models)
+    trained = (model.learner.note(lab.quick, _BATCH) for model in models)
     return Result(tuple(rows), tuple(outcomes), (note, *trained))
 
 

@@ -213,7 +213,7 @@ def _check_clients(scenario: Scenario) -> None:
             "serve.mixes: a cache has the last model of each worker, which stands for one client "
             'after another here; give "updates" or "models", or leave [clients] out'
         )
-    if getattr(scenario.pace, "grouping", "index") == "delay":
+    if getattr(scenario.pace, "grouping", "index") != "index":
         raise ScenarioError(
             "pace.grouping: delays are of workers, which stand for one client after another here; "
             'give "index", or leave [clients] out'
