@@ -329,15 +329,13 @@ def compare_ddp(name: str, overlay: Overlay, options: argparse.Namespace) -> Non
         ways[f"gloo, best ring, {control}"] = gloo, best, control
         if not options.best_only:
             ways[f"gloo, ranks in the order of sites, {control}"] = gloo, sites, control
-    elements = LAYERS * (options.width**2 + options.width)
-    last = options.width * LAST // WIDTH
-    elements += options.width * last + last
+    elements = parameters(options.width)
     least_s = limit_s(overlay, 4 * elements)
     print(f"{name}: {elements:,} parameters, limit of the links {least_s:.2f} s", flush=True)
     rows: dict[str, Any] = {}
     for way, (one, order, control) in ways.items():
         took_s = slowest(over_links(overlay, one, order, None, control), "step_s")
-        rows[way] = {"step_s": common.spread(took_s), "congestion_control": control}
+        rows[way] = {"step_s": common.spread(took_s), "default_congestion_control": control}
         rows[way]["share_of_limit"] = least_s / median(took_s)
         print(f"  {way}: {median(took_s):.2f} s a step", flush=True)
     medians_s = {way: row["step_s"]["median"] for way, row in rows.items()}
@@ -357,6 +355,12 @@ def compare_ddp(name: str, overlay: Overlay, options: argparse.Namespace) -> Non
     )
 
 
+def parameters(width: int) -> int:
+    """Return how many the model has."""
+    last = width * LAST // WIDTH
+    return LAYERS * (width**2 + width) + width * last + last
+
+
 def compare_hsdp(options: argparse.Namespace) -> None:
     """Two sites of two ranks over one link, by ours and by gloo."""
     overlay = Overlay(
@@ -373,14 +377,13 @@ def compare_hsdp(options: argparse.Namespace) -> None:
         label = way if way == "anabranch" else f"{way}, {control}"
         rows[label] = {"step_s": common.spread(took_s)}
         print(f"hsdp, {label}: {median(took_s):.2f} s a step", flush=True)
-    elements = LAYERS * (options.width**2 + options.width)
     common.write(
         "torch_hsdp",
         seed=0,
         rate_bps=100e6,
         latency_s=0.03,
         loss=0.0002,
-        parameters=elements,
+        parameters=parameters(options.width),
         compute_s=options.compute_s,
         rows=rows,
     )
