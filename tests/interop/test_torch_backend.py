@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
+from anabranch.interop.torch_backend import AnabranchProcessGroup
 from tests.interop import parity
 from tests.interop.ranks import run_ranks
 
@@ -215,6 +216,27 @@ def test_what_cannot_be_is_named_at_all_ranks():
     for said in run_ranks(_is_told, 2, backend="gloo"):
         for (_, wanted), told in zip(WRONG, said, strict=True):
             assert wanted in told
+
+
+# What a process group of torch 2.13 has that moves no tensors, or is for other backends alone.
+OF_THE_BASE = {
+    *("BackendType", "CUSTOM", "GLOO", "MPI", "NCCL", "UCC", "UNDEFINED", "XCCL"),
+    *("_backend_id", "_device_types", "_enable_collectives_timing", "_get_backend"),
+    *("_get_backend_name", "_has_hooks", "_id", "_pybind11_conduit_v1_", "_register_backend"),
+    *("_register_on_completion_hook", "_set_default_backend", "_set_group_desc", "_set_group_name"),
+    *("bound_device_id", "boxed", "group_desc", "group_name", "rank", "size", "unbox"),
+    *("merge_remote_group", "split_group", "use_pg_for_symm_mem_rendezvous"),
+    *("_start_coalescing", "_end_coalescing"),  # of NCCL
+    "monitored_barrier",  # torch.distributed refuses it for other backends than gloo
+}
+
+
+@pytest.mark.skipif(not torch.__version__.startswith("2.13"), reason="the names are of torch 2.13")
+def test_every_collective_that_a_process_group_has_is_overridden():
+    classes = AnabranchProcessGroup.__mro__
+    own = {name for each in classes[: classes.index(dist.ProcessGroup)] for name in vars(each)}
+    known = {name for name in dir(dist.ProcessGroup) if not name.startswith("__")}
+    assert known - own == OF_THE_BASE
 
 
 def test_importing_torch_loads_nothing_of_this_package_but_the_registration():
