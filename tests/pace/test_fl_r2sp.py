@@ -107,7 +107,7 @@ def test_by_delay_those_that_are_slow_come_together() -> None:
 
 
 def test_by_load_a_group_of_slow_clients_has_more_of_them_and_goes_further() -> None:
-    """Twelve clients of 1 s and as many of 3 s load the port as 16 and 5.3 do: 4 groups of 4."""
+    """Twelve of 1 s and twelve of 3 s bring 12 and 4 updates a second: 4 for each of 4 groups."""
     pace = FlR2sp(groups=4, fraction=1.0, grouping="load", regroup_every=1, order="ready")
     rule = pace.rule()
     story = live(
