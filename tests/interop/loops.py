@@ -1,5 +1,6 @@
-"""Training loops that users write around DDP, each as one function for a rank and for one process.
+"""Training loops that users write, each as one function for a rank and for one process.
 
+A rank's model is DDP's, or ``Averaged``: then the loop itself averages gradients over the group.
 A loop is given the shares of the ranks that it plays: a rank its own, the reference all of them.
 """
 
@@ -15,6 +16,7 @@ from torch import nn
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
+from anabranch.interop.torch_backend import group_of
 from tests.interop.parity import busy
 
 RANKS = 3
@@ -37,6 +39,35 @@ class Net(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = self.layers(x)
         return found
+
+
+class Averaged(nn.Module):
+    """A model whose gradients the loop averages by ``group.all_reduce``."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.module(x)
+        return found
+
+
+WRAPPERS = {"DDP": DistributedDataParallel, "group": Averaged}
+
+
+def is_shared(model: nn.Module) -> bool:
+    """Return whether other ranks train it, too."""
+    return isinstance(model, Averaged | DistributedDataParallel)
+
+
+def average(model: nn.Module) -> None:
+    """Make gradients the mean of all ranks', as DDP has done already."""
+    if isinstance(model, Averaged):
+        for each in model.parameters():
+            if each.grad is None:  # this rank had no batch
+                each.grad = torch.zeros_like(each)
+        group_of().all_reduce([each.grad for each in model.parameters()])
 
 
 def net() -> Net:
@@ -73,6 +104,7 @@ def accumulate(model: nn.Module, ranks: range) -> Found:
             x, y = batches(ranks, step)
             (nn.functional.mse_loss(model(x), y) / 3).backward()
         if is_last:
+            average(model)
             optimizer.step()
             optimizer.zero_grad()
     return {"model": flat(model)}
@@ -86,6 +118,7 @@ def clip(model: nn.Module, ranks: range) -> Found:
         optimizer.zero_grad()
         x, y = batches(ranks, step)
         nn.functional.mse_loss(model(x), y).backward()
+        average(model)
         norms.append(nn.utils.clip_grad_norm_(model.parameters(), 0.5))
         optimizer.step()
     return {"model": flat(model), "norms": torch.stack(norms)}
@@ -102,9 +135,10 @@ def schedule(model: nn.Module, ranks: range) -> Found:
         x, y = batches(ranks, step)
         loss = nn.functional.mse_loss(model(x), y)
         loss.backward()
+        average(model)
         optimizer.step()
         mean = loss.detach().clone()
-        if isinstance(model, DistributedDataParallel):
+        if is_shared(model):
             dist.all_reduce(mean, dist.ReduceOp.AVG)
         if step < 3:
             warm.step()
@@ -127,6 +161,7 @@ def scale(model: nn.Module, ranks: range) -> Found:
         if any((rank, step) in OVERFLOWS for rank in ranks):
             loss = loss * float("inf")
         scaler.scale(loss).backward()
+        average(model)
         before = flat(model)
         scaler.step(optimizer)
         scaler.update()
@@ -142,12 +177,12 @@ def compiled(model: nn.Module, ranks: range) -> Found:
     which takes a minute where three ranks share two cores, changes nothing for the backend.
     """
     optimizer = torch.optim.SGD(model.parameters(), RATE)
-    is_rank = isinstance(model, DistributedDataParallel)
-    fast = torch.compile(model, backend="aot_eager") if is_rank else model
+    fast = torch.compile(model, backend="aot_eager") if is_shared(model) else model
     for step in range(STEPS):
         optimizer.zero_grad()
         x, y = batches(ranks, step)
         nn.functional.mse_loss(fast(x), y).backward()
+        average(model)
         optimizer.step()
     return {"model": flat(model)}
 
@@ -164,12 +199,16 @@ def uneven(model: nn.Module, ranks: range) -> Found:
                 nn.functional.mse_loss(model(x), y).backward()
                 optimizer.step()
         return {"model": flat(model)}
-    for step in range(max(BATCHES)):
+    most = torch.tensor(max(BATCHES[rank] for rank in ranks))
+    if is_shared(model):
+        dist.all_reduce(most, dist.ReduceOp.MAX)
+    for step in range(int(most)):
         optimizer.zero_grad()
         for rank in ranks:
             if step < BATCHES[rank]:
                 x, y = batch(rank, step)
                 (nn.functional.mse_loss(model(x), y) / len(ranks)).backward()
+        average(model)
         optimizer.step()
     return {"model": flat(model)}
 
@@ -183,7 +222,7 @@ def evaluate(model: nn.Module, ranks: range) -> Found:
         signs = model(x[mine]).sign()
     counts = torch.tensor([int((signs == y[mine].sign()).sum()), len(mine)])
     found: list[Any] = [(mine, signs.flatten().tolist())]
-    if isinstance(model, DistributedDataParallel):
+    if is_shared(model):
         dist.all_reduce(counts)
         found = [None] * dist.get_world_size()
         dist.all_gather_object(found, (mine, signs.flatten().tolist()))
@@ -208,12 +247,18 @@ def alone(name: str) -> Found:
     return LOOPS[name](net(), range(RANKS))
 
 
-def at_a_rank(names: list[str]) -> dict[str, Found]:
-    """Return what this rank finds in each loop, beside a thread that computes in pure Python."""
+def at_a_rank(ways: list[str], names: list[str]) -> dict[tuple[str, str], Found]:
+    """Return what this rank finds in each loop, beside a thread that computes in pure Python.
+
+    Args:
+        ways: how gradients are averaged, of ``WRAPPERS``.
+        names: of loops.
+    """
     rank = dist.get_rank()
     found = {}
-    for name in names:
-        # Tracing is pure Python itself.
-        with nullcontext() if name == "compiled" else busy():
-            found[name] = LOOPS[name](DistributedDataParallel(net()), range(rank, rank + 1))
+    for way in ways:
+        for name in names:
+            # Tracing is pure Python itself.
+            with nullcontext() if name == "compiled" else busy():
+                found[way, name] = LOOPS[name](WRAPPERS[way](net()), range(rank, rank + 1))
     return found

@@ -1,15 +1,11 @@
 """DDP and HSDP beside one process that trains on all ranks' samples: the same model, step by step.
 
-    python -m tests.interop.parity [REPETITIONS] [STEPS]
-
-runs every way of training so often, each beside a thread that computes in pure Python.
+Each trains beside a thread that computes in pure Python; `benchmarks/torch_parity.py` repeats them.
 """
 
 from __future__ import annotations
 
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -19,12 +15,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.interop.ranks import run_ranks
-
 SAMPLES = 4  # of each rank in a step
 WIDE = 64
 RATE = 0.05
-LIMIT_S = 1800.0  # of one process group: longer is a hang
 WAYS: dict[str, dict[str, Any]] = {
     "default": {},
     "small buckets": {"bucket_cap_mb": 0.01},
@@ -32,6 +25,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "buckets as gradients": {"gradient_as_bucket_view": True, "bucket_cap_mb": 0.01},
     "static graph": {"static_graph": True},
     "no_sync": {"bucket_cap_mb": 0.01},
+    "compiled": {},
 }
 
 
@@ -105,6 +99,7 @@ def busy() -> Iterator[None]:
 def ddp(way: str, steps: int) -> torch.Tensor:
     """Return the model after DDP has trained, at this rank."""
     model = DistributedDataParallel(net(), **WAYS[way])
+    called = torch.compile(model) if way == "compiled" else model
     optimizer = torch.optim.SGD(model.parameters(), RATE)
     rank, size = dist.get_rank(), dist.get_world_size()
     mine = slice(rank * SAMPLES, (rank + 1) * SAMPLES)
@@ -112,7 +107,7 @@ def ddp(way: str, steps: int) -> torch.Tensor:
         x, y = samples(step, size)
         is_held = way == "no_sync" and not step % 2
         with model.no_sync() if is_held else nullcontext():
-            loss = nn.functional.mse_loss(model(x[mine], _uses_other(way, step)), y[mine])
+            loss = nn.functional.mse_loss(called(x[mine], _uses_other(way, step)), y[mine])
             loss.backward()
         if not is_held:
             optimizer.step()
@@ -176,31 +171,3 @@ def compare(found: list[torch.Tensor], wanted: torch.Tensor) -> float:
     for each in found[1:]:
         assert torch.equal(each, found[0])
     return float((found[0] - wanted).abs().max())
-
-
-def _report(what: str, far: float, begun_s: float) -> None:
-    took_s = time.perf_counter() - begun_s
-    print(f"{what}: {far:.1e} from one process's model, {took_s:.1f} s", flush=True)
-    assert far < 1e-6, what
-
-
-def main(repetitions: int, steps: int) -> None:
-    """Run all, so often."""
-    wanted = {way: alone(way, 3, steps) for way in WAYS}
-    for repetition in range(repetitions):
-        begun_s = time.perf_counter()
-        found = run_ranks(ddp_ways, 3, [*WAYS], steps, limit_s=LIMIT_S)
-        for way in WAYS:
-            far = compare([each[way] for each in found], wanted[way])
-            _report(f"{repetition}: DDP, {way}", far, begun_s)
-        for hooked in (False, True):
-            begun_s = time.perf_counter()
-            whole = run_ranks(hsdp, 4, steps, hooked, backend="gloo", limit_s=LIMIT_S)
-            far = compare(whole, alone("default", 4, steps))
-            _report(
-                f"{repetition}: HSDP, {'by a hook' if hooked else 'of two meshes'}", far, begun_s
-            )
-
-
-if __name__ == "__main__":
-    main(*(int(each) for each in (*sys.argv[1:], "20", "200")[:2]))
