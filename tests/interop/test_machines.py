@@ -1,4 +1,4 @@
-"""Three machines, of which each is a network namespace, train by an unmodified script."""
+"""Three machines, each a network namespace, train by an unmodified script and torchrun."""
 
 from __future__ import annotations
 
@@ -29,21 +29,15 @@ def test_a_hugging_face_model_trains_over_three_machines() -> None:
     pytest.importorskip("transformers", reason="needs pip install 'anabranch[text]'")
     pytest.importorskip("accelerate", reason="needs pip install 'anabranch[accelerate]'")
     with emulated(TRIANGLE) as wan:
-        variables = {
-            "ANABRANCH_INSECURE": "1",
-            "MASTER_ADDR": wan.addresses[0],
-            "MASTER_PORT": "29500",
-            "WORLD_SIZE": str(SITES),
-            "OMP_NUM_THREADS": "1",
-            # What torchrun sets beside these.
-            "LOCAL_RANK": "0",
-            "LOCAL_WORLD_SIZE": "1",
-        }
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(SITES)]
         processes = [
             wan.popen(
                 site,
-                [sys.executable, str(SCRIPT)],
-                env={**os.environ, **variables, "RANK": str(site)},
+                [
+                    *(*torchrun, "--node-rank", str(site), "--nproc-per-node", "1"),
+                    *("--master-addr", wan.addresses[0], "--master-port", "29500", str(SCRIPT)),
+                ],
+                env={**os.environ, "ANABRANCH_INSECURE": "1", "OMP_NUM_THREADS": "1"},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,

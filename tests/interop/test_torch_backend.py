@@ -16,12 +16,18 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from typer.testing import CliRunner
 
-from anabranch.interop.torch_backend import AnabranchProcessGroup
+from anabranch import overlay, plan
+from anabranch.cli import app
+from anabranch.interop.torch_backend import AnabranchProcessGroup, Options, group_of
+from anabranch.overlay import Link, Overlay, Site
+from anabranch.record import LinkMeasured, RunStarted, SiteJoined, read_events
 from tests.interop import parity
 from tests.interop.ranks import run_ranks
 
 RANKS, STEPS = 3, 8
+TOKEN = "0123456789abcdef"
 WAYS = ["small buckets", "unused parameters", "no_sync"]
 BESIDE_A_BUSY_THREAD = {"ANABRANCH_SWITCH_INTERVAL_S": "0.0005"}
 
@@ -216,6 +222,71 @@ def test_what_cannot_be_is_named_at_all_ranks():
     for said in run_ranks(_is_told, 2, backend="gloo"):
         for (_, wanted), told in zip(WRONG, said, strict=True):
             assert wanted in told
+
+
+def _as_told(folder: Path, scheduler: str) -> list[tuple[str, float]]:
+    """Return the site and the sum of two ranks in groups that are told by three ways."""
+    rank = dist.get_rank()
+    said = {
+        "overlay": str(folder / "known.toml"),
+        "route": "star,hub=b",
+        "log": str(folder / "environment.log"),
+        "tls": str(folder / "certs"),
+        "keep_plan": "1",
+    }
+    running = {"scheduler": scheduler, "token": TOKEN, "site": "ab"[rank], "host": "127.0.0.1"}
+    found = []
+
+    def sums(**options: Any) -> None:
+        group = dist.new_group(backend="anabranch", **options)
+        tensor = torch.full((1000,), rank + 1.0)
+        dist.all_reduce(tensor, group=group)
+        found.append((group_of(group).site, tensor[0].item()))
+        dist.destroy_process_group(group)
+
+    for options in (said, running):
+        variables = {f"ANABRANCH_{name.upper()}": value for name, value in options.items()}
+        os.environ.update(variables)
+        sums()
+        for name in variables:
+            del os.environ[name]
+    said |= {"log": str(folder / "options.log")}
+    sums(pg_options=Options(**{**said, "keep_plan": True}))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_what_the_environment_or_options_say_is_done(tmp_path):
+    known = Overlay("known", (Site("a"), Site("b")), (Link(0, 1, 2e9), Link(1, 0, 2e9)))
+    (tmp_path / "known.toml").write_text(overlay.dumps(known))
+    certs = ["certs", "--sites", "a,b", "--out", str(tmp_path / "certs")]
+    assert CliRunner().invoke(app, certs).exit_code == 0
+    command = [sys.executable, "-m", "anabranch", "scheduler", "--sites", "a,b"]
+    with subprocess.Popen(
+        [*command, "--log", str(tmp_path / "running.log")],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "ANABRANCH_TOKEN": TOKEN},
+    ) as running:
+        try:
+            address = running.stdout.readline().strip()
+            found = run_ranks(_as_told, 2, tmp_path, address, backend="gloo")
+            assert running.wait(20) == 0
+        finally:
+            running.kill()
+    assert found == [[("a", 3.0)] * 3, [("b", 3.0)] * 3]
+    for name in ("environment", "options"):
+        events = [event for _, event in read_events(tmp_path / f"{name}.log")]
+        started = next(event for event in events if isinstance(event, RunStarted))
+        assert started.sites == ["a", "b"]
+        assert overlay.loads(started.overlay_toml).links == known.links
+        assert [tree.root for tree in plan.loads(started.plan_json).trees] == [1]
+        assert not any(isinstance(event, LinkMeasured) for event in events)
+    joined = [
+        event for _, event in read_events(tmp_path / "running.log") if isinstance(event, SiteJoined)
+    ]
+    assert sorted(event.name for event in joined) == ["a", "b"]
 
 
 # What a process group of torch 2.13 has that moves no tensors, or is for other backends alone.

@@ -54,8 +54,8 @@ class Options(BackendOptions):  # type: ignore[misc]
         token: of that scheduler; a fresh secret goes through the store otherwise.
         host: where this rank takes connections; otherwise the address from which it reaches the
             store, or this machine alone where the store is on it.
-        tls: the folder of this rank's certificate and key, whose name is its site's. Rank 0's also
-            has the scheduler's, in ``scheduler/`` beside it.
+        tls: the folder of this rank's certificate and key, whose name is its site's, as
+            ``anabranch certs`` makes it. Rank 0's also has the scheduler's.
         insecure: allow addresses off this machine without that; ``1`` in the environment.
         switch_interval_s: see :func:`anabranch.join`; beside Python threads that compute without a
             pause, 0.0005 makes small exchanges several times as fast.
@@ -365,7 +365,7 @@ def _scheduler(
     if options.log is not None:
         command += ["--log", str(next_free(Path(options.log)))]
     if options.tls is not None:
-        command += ["--tls", str(Path(options.tls).parent / "scheduler")]
+        command += ["--tls", options.tls]
     elif options.insecure:
         command += ["--insecure"]
     process = subprocess.Popen(
