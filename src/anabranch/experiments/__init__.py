@@ -39,6 +39,7 @@ from anabranch.experiments.r2sp import fig13 as r2sp_fig13
 from anabranch.experiments.r2sp import fig14 as r2sp_fig14
 from anabranch.experiments.r2sp import fig15 as r2sp_fig15
 from anabranch.experiments.r2sp import fig16 as r2sp_fig16
+from anabranch.experiments.r2sp import full_steps as r2sp_full_steps
 from anabranch.experiments.r2sp import robust as r2sp_robust
 from anabranch.experiments.r2sp import table1 as r2sp_table1
 from anabranch.experiments.r2sp import table2 as r2sp_table2
@@ -58,6 +59,7 @@ _R2SP = (
     r2sp_fig12,
     r2sp_fig13,
     r2sp_fig14,
+    r2sp_full_steps,
     r2sp_robust,
 )
 

@@ -33,7 +33,7 @@ from anabranch.run.scenario.tasks import Train
 
 BATCH = 1
 _HIDDEN = 256
-_SEEDS = 8
+SEEDS = 8
 _TUNING = (1000, 1001)  # added to the first seed: not among those that are measured
 _MOST_ITERATIONS = 400
 _CHUNKS = 8  # more make a simulation slower and iterations hardly longer
@@ -73,12 +73,13 @@ class Learner:
         """Below which the loss has fallen by as much as the paper asks."""
         return _FALLEN * math.log(self.classes)
 
-    def note(self, quick: bool, batch: int = BATCH) -> str:
+    def note(self, quick: bool, batch: int = BATCH, tuned: bool = True) -> str:
         """Return what was trained, and how figures are to be read.
 
         Args:
             quick: whether there was one seed, and no tuning.
             batch: samples of a batch where no row says otherwise.
+            tuned: whether rates were, unless it was quick.
         """
         looked_at = "held-out samples"
         if self.looked_at is not None:
@@ -86,11 +87,14 @@ class Learner:
         found = (
             "One seed, and rates were not tuned."
             if quick
-            else f"Times are medians of {_SEEDS} seeds, the least to the most in parentheses; "
+            else f"Times are medians of {SEEDS} seeds, the least to the most in parentheses; "
             "ratios are geometric means, seed by seed, with 95 % intervals of Student's t on their "
-            "logarithms. Each one's best learning rate was found on two other seeds, by powers of "
-            "two."
+            "logarithms."
         )
+        if tuned and not quick:
+            found += (
+                " Each one's best learning rate was found on two other seeds, by powers of two."
+            )
         return (
             f"Trained: {self.what} ({self.elements:,} parameters) with {self.optimiser.upper()}, "
             f"batches of {batch} where not said otherwise, to {self.target:.0%} of {looked_at}, "
@@ -243,7 +247,7 @@ def compare(
         ways: by name.
         beside: those that each is compared with.
     """
-    seeds = range(lab.seed, lab.seed + (1 if lab.quick else _SEEDS))
+    seeds = range(lab.seed, lab.seed + (1 if lab.quick else SEEDS))
     tuning: list[Outcome] = []
     rates = {name: _rate(lab, name, way, cluster, tuning) for name, way in ways.items()}
     for_all = cluster.learner.rate
