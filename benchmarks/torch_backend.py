@@ -129,7 +129,7 @@ def hsdp(told: Told) -> dict[str, Any]:
 
 
 def loopback(told: Told) -> dict[str, Any]:
-    """All-reduce one buffer by the backend, by its group, and by gloo, in turns."""
+    """All-reduce one buffer by the backend, by its group, and by gloo, each first in turn."""
     import torch
     import torch.distributed as dist
 
@@ -146,7 +146,9 @@ def loopback(told: Told) -> dict[str, Any]:
     took_s: dict[str, list[float]] = {way: [] for way in ways}
     size = dist.get_world_size()
     for number in range(told.steps + 1):
-        for way, call in ways.items():
+        turns = [*ways.items()]
+        first = number % len(turns)
+        for way, call in turns[first:] + turns[:first]:
             tensor.fill_(float(dist.get_rank()))
             dist.barrier(gloo)
             began_s = time.perf_counter()
