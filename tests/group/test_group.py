@@ -589,6 +589,19 @@ def test_an_exception_in_one_site_s_block_names_it_to_the_others() -> None:
     assert all("site 1 (site1) failed: KeyError: 'no such file'" in each for each in told)
 
 
+def test_a_program_that_ends_after_its_group_did_says_nothing_more() -> None:
+    def play(group: Group) -> None:
+        if group.rank == 1:
+            with pytest.raises(KeyError), group:
+                raise KeyError("no such file")
+        with pytest.raises(RunAborted):
+            group.barrier()
+        group._member._close_at_exit()
+
+    with anabranch.local(SITES) as groups:
+        at_each(groups, play)
+
+
 def test_after_its_end_a_group_says_so() -> None:
     with anabranch.local(2) as groups:
         pass

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from numbers import Integral
@@ -32,7 +33,7 @@ from anabranch.group._thread import LoopThread
 from anabranch.learn.averaging import Outer
 from anabranch.learn.handed_state import Packed, Unpacked
 from anabranch.net import addresses
-from anabranch.net.errors import PeerError, RunAborted
+from anabranch.net.errors import NetError, PeerError, RunAborted
 from anabranch.net.messages import Admitted, Gathered, Proceed
 from anabranch.net.network import Address
 from anabranch.net.silence import LANE_HEARTBEAT_S
@@ -992,8 +993,10 @@ class _Member:
         return self._served
 
     def _close_at_exit(self) -> None:
-        # What ended the interpreter, if anything did, is why this site leaves.
-        self.close(getattr(sys, "last_value", None))
+        # What ended the interpreter, if anything did, is why this site leaves. Of a group that has
+        # ended its last call was told, and here is nobody to tell.
+        with suppress(NetError):
+            self.close(getattr(sys, "last_value", None))
 
     def close(self, error: BaseException | None) -> None:
         if self._closed or os.getpid() != self._process:  # a fork has no loop's thread
