@@ -29,24 +29,27 @@ OF_TWO = {
 }
 
 
-def run(name: str) -> str:
-    """Run one of Accelerate's scripts at this rank; return what backend its group was of."""
+def run(*names: str) -> str:
+    """Run Accelerate's scripts at this rank, in turn; return what backend their group was of."""
     rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
     # What torchrun and `accelerate launch --cpu` set.
     os.environ.update(LOCAL_RANK=rank, LOCAL_WORLD_SIZE=size, ACCELERATE_USE_CPU="true")
     os.environ["OMP_NUM_THREADS"] = "1"
-    from accelerate.state import PartialState
+    from accelerate.state import AcceleratorState, GradientState, PartialState
 
-    state = PartialState(cpu=True)
-    assert state.num_processes == int(size)
     used: str = dist.get_backend()
-    script = importlib.import_module(f"accelerate.test_utils.scripts.{name}")
-    with ExitStack() as patched:
-        # `run_ranks` does.
-        patched.enter_context(mock.patch.object(PartialState, "destroy_process_group"))
-        for each in OF_TWO.get(name, ()) if int(size) > 2 else ():
-            patched.enter_context(mock.patch.object(script, each))
-        script.main()
+    for name in names:
+        AcceleratorState._reset_state(reset_partial_state=True)
+        GradientState._reset_state()
+        assert PartialState(cpu=True).num_processes == int(size)
+        script = importlib.import_module(f"accelerate.test_utils.scripts.{name}")
+        with ExitStack() as patched:
+            # `run_ranks` does.
+            patched.enter_context(mock.patch.object(PartialState, "destroy_process_group"))
+            for each in OF_TWO.get(name, ()) if int(size) > 2 else ():
+                patched.enter_context(mock.patch.object(script, each))
+            script.main()
+        print(f"{name}: done at rank {rank}", flush=True)
     return used
 
 
