@@ -79,7 +79,7 @@ class ToldLab(Lab):
                 told[-1] = replace(told[-1], reached_s=reached_s, reached_updates=4.0, **seen)
         return told
 
-    def map(self, make: Callable[..., Any], jobs: Sequence[Any]) -> list[Any]:
+    def map(self, make: Callable[..., Any], jobs: Sequence[Any], kind: type) -> list[Any]:
         how = getattr(make, "func", make)
         return [_made(how, job) for job in jobs]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from anabranch.experiments import Lab, Outcome, Trial, seconds
+from anabranch.experiments import Lab, Outcome, Trial, _kept, seconds
 from anabranch.experiments._lab import scenario_toml
 from anabranch.overlay import internet2_9, redraw
 from anabranch.plan import Auxiliary, Fapt, Star
@@ -115,3 +117,68 @@ def test_an_emulated_lab_refuses_what_no_link_emulates(tmp_path: Path):
     with pytest.raises(ScenarioError, match="fault"):
         Lab(tmp_path, emulate=True).measure([trial(fault)])
     assert not list(tmp_path.iterdir())
+
+
+def test_what_was_cut_off_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    trials = [trial(STAR, a=1), trial(TREES, a=2), trial(AWARE, CHANGING, a=3)]
+    whole = Lab(tmp_path / "whole").measure(trials)
+
+    def cut(ended: int, of: int) -> None:
+        if ended == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Lab(tmp_path / "cut", kept=tmp_path / "kept", on_trial=cut).measure(trials)
+    told: list[tuple[int, int]] = []
+
+    def go_on() -> list[Outcome]:
+        told.clear()
+        folder = tmp_path / f"again-{len([*tmp_path.iterdir()])}"
+        return Lab(
+            folder, kept=tmp_path / "kept", on_trial=lambda ended, of: told.append((ended, of))
+        ).measure(trials)
+
+    assert go_on() == whole
+    assert told == [(0, 1), (1, 1)]
+    assert go_on() == whole
+    assert told == [(0, 0)]
+    monkeypatch.setattr(_kept, "_code", lambda: "other")
+    assert go_on() == whole
+    assert told[-1] == (3, 3)
+
+
+@dataclass(frozen=True)
+class Doubled:
+    value: float
+    parts: tuple[int, ...]
+
+
+CALLED: list[int] = []
+
+
+def doubled(job: int, times: int, data_dir: Path | None = None) -> Doubled:
+    CALLED.append(job)
+    return Doubled(times * job, (job, job))
+
+
+def test_what_a_function_made_is_kept_by_all_that_it_was_given(tmp_path: Path):
+    wanted = [Doubled(6.0, (3, 3)), Doubled(8.0, (4, 4))]
+    twice, thrice = (partial(doubled, times=times) for times in (2, 3))
+    for jobs, make, called in (
+        ([3], twice, [3]),
+        ([3, 4], twice, [4]),
+        ([3, 4], twice, []),
+        ([3], thrice, [3]),
+    ):
+        CALLED.clear()
+        found = Lab(tmp_path, kept=tmp_path / "kept").map(make, jobs, Doubled)
+        assert called == CALLED
+        assert make is thrice or found == wanted[: len(jobs)]
+
+
+def test_a_damaged_outcome_is_named(tmp_path: Path):
+    Lab(tmp_path, kept=tmp_path / "kept").map(partial(doubled, times=2), [3], Doubled)
+    (path,) = (tmp_path / "kept").iterdir()
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=rf"{path.name} is damaged .*; remove it"):
+        Lab(tmp_path, kept=tmp_path / "kept").map(partial(doubled, times=2), [3], Doubled)

@@ -38,6 +38,15 @@ def reproduce(
     jobs: Annotated[
         int | None, typer.Option(help="Simulations at once; one a core if not given.", min=1)
     ] = None,
+    kept: Annotated[
+        Path | None,
+        typer.Option(
+            "--kept",
+            help="Folder where what each run came to is kept, so that a command that was cut off "
+            "goes on there; another release's, or other code's, are left alone.",
+            file_okay=False,
+        ),
+    ] = None,
     emulate: EmulateOption = False,
     data_dir: DataOption = None,
 ) -> None:
@@ -68,6 +77,7 @@ def reproduce(
             jobs=jobs or os.cpu_count() or 1,
             emulate=emulate,
             data_dir=data_dir,
+            kept=kept,
             on_trial=lambda ended, of: status.update(f"{ended} of {of} runs"),
         )
         for each in wanted:

@@ -13,12 +13,13 @@ from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
 from anabranch import overlay as overlays
 from anabranch.emulate import check_emulable
+from anabranch.experiments._kept import Kept
 from anabranch.overlay import Overlay
 from anabranch.plan import loads as load_plan
 from anabranch.record import Event, RunSummary, UnknownEvent, UpdateApplied, read_events, summarise
@@ -143,6 +144,8 @@ class Lab:
         jobs: how many simulations run at once, each in a process of its own.
         emulate: run real processes between network namespaces instead, one trial after another.
         data_dir: where data sets are.
+        kept: where outcomes are kept as they come; those that the same code left there are not made
+            again. None keeps none.
         on_trial: called before trials run and as they end, with how many have ended, of how many.
 
     Raises:
@@ -158,6 +161,7 @@ class Lab:
         jobs: int = 1,
         emulate: bool = False,
         data_dir: Path | None = None,
+        kept: Path | None = None,
         on_trial: Callable[[int, int], None] = lambda ended, of: None,
     ) -> None:
         if jobs < 1:
@@ -169,6 +173,7 @@ class Lab:
         self.data_dir = data_dir
         self._jobs = jobs
         self._on_trial = on_trial
+        self._kept = None if kept is None else Kept(kept)
         self._known: dict[tuple[str, Overlay], Outcome] = {}
         self._overlays: dict[Overlay, Path] = {}
 
@@ -186,28 +191,58 @@ class Lab:
             for trial in new:
                 check_real(trial.scenario, trial.overlay, emulated=True)
                 check_emulable(trial.overlay)
-        files = [self._write(trial) for trial in new]
-        self._on_trial(0, len(new))
-        for ended, outcome in enumerate(self._run(new, files), 1):
-            trial = new[ended - 1]
+        files = {_what(trial): self._write(trial) for trial in new}
+        left = []
+        for trial in new:
+            outcome = self._find(self._depends_on(trial), Outcome)
+            if outcome is None:
+                left.append(trial)
+            else:
+                file = files[_what(trial)].name
+                self._known[_what(trial)] = replace(outcome, scenario_file=file)
+        self._on_trial(0, len(left))
+        outcomes = self._run(left, [files[_what(trial)] for trial in left])
+        for ended, (trial, outcome) in enumerate(zip(left, outcomes, strict=True), 1):
             self._known[_what(trial)] = outcome
-            self._on_trial(ended, len(new))
+            self._add(self._depends_on(trial), outcome)
+            self._on_trial(ended, len(left))
         return [replace(self._known[_what(trial)], labels=trial.labels) for trial in trials]
 
-    def map(self, make: Callable[..., Made], jobs: Sequence[Any]) -> list[Made]:
+    def map(self, make: Callable[..., Made], jobs: Sequence[Any], kind: type[Made]) -> list[Made]:
         """Return what a function makes of each job, with ``data_dir``; several at once.
 
         Args:
             make: of a module, so that other processes find it.
-            jobs: what it is called with, one each.
+            jobs: what it is called with, one each; what they print as tells them apart.
+            kind: of what it makes.
         """
-        made, done = partial(make, data_dir=self.data_dir), []
-        self._on_trial(0, len(jobs))
+        whats = [f"{_name(make)} {job!r} {self.data_dir}" for job in jobs]
+        assert not any(" at 0x" in what for what in whats), whats[0]
+        found = [self._find(what, kind) for what in whats]
+        left = [number for number, each in enumerate(found) if each is None]
+        made = partial(make, data_dir=self.data_dir)
+        self._on_trial(0, len(left))
         with ProcessPoolExecutor(self._jobs, get_context("spawn")) as pool:
-            for each in pool.map(made, jobs) if self._jobs > 1 else map(made, jobs):
-                done.append(each)
-                self._on_trial(len(done), len(jobs))
-        return done
+            mapped = pool.map if self._jobs > 1 else map
+            outcomes = mapped(made, [jobs[number] for number in left])
+            for ended, (number, outcome) in enumerate(zip(left, outcomes, strict=True), 1):
+                found[number] = outcome
+                self._add(whats[number], outcome)
+                self._on_trial(ended, len(left))
+        return cast(list[Made], found)
+
+    def _depends_on(self, trial: Trial) -> str:
+        """Return what a trial's outcome follows from, but for the code."""
+        overlay = overlays.dumps(trial.overlay)
+        world = "emulated" if self.emulate else "simulated"
+        return f"{world} {encode(trial.scenario)} {overlay} {trial.loss} {self.data_dir}"
+
+    def _find(self, what: str, kind: type[Made]) -> Made | None:
+        return None if self._kept is None else self._kept.find(what, kind)
+
+    def _add(self, what: str, outcome: Any) -> None:
+        if self._kept is not None:
+            self._kept.add(what, outcome)
 
     def _run(self, trials: Sequence[Trial], files: Sequence[Path]) -> Iterator[Outcome]:
         execute = partial(_emulated if self.emulate else _simulated, data_dir=self.data_dir)
@@ -235,6 +270,13 @@ class Lab:
 def _what(trial: Trial) -> tuple[str, Overlay]:
     """Return what tells runs apart."""
     return encode(trial.scenario), trial.overlay
+
+
+def _name(make: Callable[..., Any]) -> str:
+    """Return what tells functions apart, and what they were given beforehand."""
+    if isinstance(make, partial):
+        return f"{_name(make.func)} {make.args} {make.keywords}"
+    return f"{make.__module__}.{make.__qualname__}"
 
 
 def seconds(outcomes: Iterable[Outcome], **labels: Label) -> float:

@@ -206,7 +206,9 @@ def _make(lab: Lab, nodes: int) -> Result:
     jobs = [(name, seed) for name, _ in strategies() for seed in seeds]
     literal = dict(
         zip(
-            jobs, lab.map(partial(_literal, nodes=nodes, task=_task(lab, nodes)), jobs), strict=True
+            jobs,
+            lab.map(partial(_literal, nodes=nodes, task=_task(lab, nodes)), jobs, Literal),
+            strict=True,
         )
     )
     trials = [_trial(lab, nodes, name, seed) for name in _ours() for seed in seeds]

@@ -219,7 +219,9 @@ def _make(lab: Lab, clients: int) -> Result:
     seeds = range(lab.seed, lab.seed + (1 if lab.quick else _SEEDS))
     names = tuple(schemes(clients))
     jobs = [(clients, fleet, name, seed) for fleet in FLEETS for name in names for seed in seeds]
-    found = dict(zip(jobs, lab.map(partial(train, rounds=rounds, data=data), jobs), strict=True))
+    found = dict(
+        zip(jobs, lab.map(partial(train, rounds=rounds, data=data), jobs, Trained), strict=True)
+    )
     rows = []
     for fleet in FLEETS:
         beside = [found[clients, fleet, "FL-R²SP", seed].reached_s for seed in seeds]

@@ -210,7 +210,7 @@ def _make(lab: Lab, whole: Size) -> Result:
     size = _QUICK if lab.quick else whole
     seeds = range(lab.seed, lab.seed + (1 if lab.quick else _SEEDS))
     jobs = [(name, seed) for name in schemes(size.groups) for seed in seeds]
-    found = dict(zip(jobs, lab.map(partial(train, size=size), jobs), strict=True))
+    found = dict(zip(jobs, lab.map(partial(train, size=size), jobs, Trained), strict=True))
     rows = []
     for name, scheme in schemes(size.groups).items():
         runs = [found[name, seed] for seed in seeds]

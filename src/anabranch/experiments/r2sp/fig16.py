@@ -21,7 +21,7 @@ def _both(lab: Lab, models: tuple[Model, ...], servers: tuple[Server, ...]) -> d
         for server in servers
         for groups in (1, GROUPS)
     ]
-    return dict(zip(cases, lab.map(federated.observe, cases), strict=True))
+    return dict(zip(cases, lab.map(federated.observe, cases, Seen), strict=True))
 
 
 def _name(case: Case) -> str:
@@ -94,7 +94,7 @@ def _fig_18(lab: Lab) -> Result:
         for seed in seeds
     ]
     found: dict[tuple[str, str, int], list[float]] = {}
-    for case, seen in zip(cases, lab.map(federated.observe, cases), strict=True):
+    for case, seen in zip(cases, lab.map(federated.observe, cases, Seen), strict=True):
         size = CLIENTS // case.under.groups
         found.setdefault((case.model.name, case.server.name, size), []).append(seen.round_s)
     rows = []

@@ -27,7 +27,7 @@ def _runs(lab: Lab) -> dict[tuple[str, str, int], list[Seen]]:
         for seed in seeds
     ]
     found: dict[tuple[str, str, int], list[Seen]] = {}
-    for case, seen in zip(cases, lab.map(federated.observe, cases), strict=True):
+    for case, seen in zip(cases, lab.map(federated.observe, cases, Seen), strict=True):
         key = case.model.name, case.server.name, case.under.groups
         found.setdefault(key, []).append(seen)
     return found
