@@ -192,9 +192,9 @@ class Lab:
                 check_real(trial.scenario, trial.overlay, emulated=True)
                 check_emulable(trial.overlay)
         files = {_what(trial): self._write(trial) for trial in new}
-        left = []
+        kept, left = self._kept, []
         for trial in new:
-            outcome = self._find(self._depends_on(trial), Outcome)
+            outcome = kept.find(self._depends_on(trial), Outcome) if kept else None
             if outcome is None:
                 left.append(trial)
             else:
@@ -204,7 +204,8 @@ class Lab:
         outcomes = self._run(left, [files[_what(trial)] for trial in left])
         for ended, (trial, outcome) in enumerate(zip(left, outcomes, strict=True), 1):
             self._known[_what(trial)] = outcome
-            self._add(self._depends_on(trial), outcome)
+            if kept:
+                kept.add(self._depends_on(trial), outcome)
             self._on_trial(ended, len(left))
         return [replace(self._known[_what(trial)], labels=trial.labels) for trial in trials]
 
@@ -218,7 +219,8 @@ class Lab:
         """
         whats = [f"{_name(make)} {job!r} {self.data_dir}" for job in jobs]
         assert not any(" at 0x" in what for what in whats), whats[0]
-        found = [self._find(what, kind) for what in whats]
+        kept = self._kept
+        found = [kept.find(what, kind) if kept else None for what in whats]
         left = [number for number, each in enumerate(found) if each is None]
         made = partial(make, data_dir=self.data_dir)
         self._on_trial(0, len(left))
@@ -227,7 +229,8 @@ class Lab:
             outcomes = mapped(made, [jobs[number] for number in left])
             for ended, (number, outcome) in enumerate(zip(left, outcomes, strict=True), 1):
                 found[number] = outcome
-                self._add(whats[number], outcome)
+                if kept:
+                    kept.add(whats[number], outcome)
                 self._on_trial(ended, len(left))
         return cast(list[Made], found)
 
@@ -236,13 +239,6 @@ class Lab:
         overlay = overlays.dumps(trial.overlay)
         world = "emulated" if self.emulate else "simulated"
         return f"{world} {encode(trial.scenario)} {overlay} {trial.loss} {self.data_dir}"
-
-    def _find(self, what: str, kind: type[Made]) -> Made | None:
-        return None if self._kept is None else self._kept.find(what, kind)
-
-    def _add(self, what: str, outcome: Any) -> None:
-        if self._kept is not None:
-            self._kept.add(what, outcome)
 
     def _run(self, trials: Sequence[Trial], files: Sequence[Path]) -> Iterator[Outcome]:
         execute = partial(_emulated if self.emulate else _simulated, data_dir=self.data_dir)

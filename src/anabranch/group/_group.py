@@ -993,8 +993,8 @@ class _Member:
         return self._served
 
     def _close_at_exit(self) -> None:
-        # What ended the interpreter, if anything did, is why this site leaves. Of a group that has
-        # ended its last call was told, and here is nobody to tell.
+        # What ended the interpreter, if anything did, is why this site leaves. A group that has
+        # ended has told its program at the program's last call, and does not tell it again.
         with suppress(NetError):
             self.close(getattr(sys, "last_value", None))
 
