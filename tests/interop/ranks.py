@@ -34,7 +34,9 @@ def run_ranks(
     Raises:
         AssertionError: it raised at a rank; with its traceback.
     """
-    context = multiprocessing.get_context("spawn")
+    # Of a process that has imported PyTorch, 2.4 s of a core for each rank otherwise, and no more.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch._dynamo", "anabranch.interop.torch_backend"])
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     processes, pipes = [], []
