@@ -1,0 +1,369 @@
+"""A process's part in a group: its event loop, its agent, and the model that is served."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from functools import cached_property
+from numbers import Integral
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from anabranch import overlay as overlays
+from anabranch import plan as plans
+from anabranch.group import _settings
+from anabranch.group._tensors import Tensors
+from anabranch.group._thread import LoopThread
+from anabranch.net.errors import NetError, PeerError, RunAborted
+from anabranch.net.messages import Proceed
+from anabranch.net.network import Address
+from anabranch.net.silence import LANE_HEARTBEAT_S
+from anabranch.net.tcp import CONTROL_SILENCE_S, LANE_SILENCE_S, TcpNetwork, lane_network
+from anabranch.net.tls import Credentials
+from anabranch.record import events
+from anabranch.site.agent import SiteAgent, Transport
+from anabranch.site.arithmetic import Flat, Floats
+from anabranch.site.collectives import ExchangeError
+from anabranch.site.control import RoundsOver
+from anabranch.site.dataplane import LIMITS as DATA_LIMITS
+from anabranch.site.meter import Meter
+from anabranch.site.reduction import weight_of
+from anabranch.site.serving import ServedModel
+from anabranch.site.terms import Op, Terms, Wire
+
+T = TypeVar("T")
+
+NOT_IN = "this site joins a group that goes on; call group.admit(...) first"
+
+
+async def now(call: Callable[[], Any]) -> Any:
+    """Call a function in the loop that this is run in."""
+    return call()
+
+
+async def ending(awaitable: Any) -> Any:
+    """Say in plain words that no further exchange is held."""
+    try:
+        return await awaitable
+    except RoundsOver:
+        raise ExchangeError("the scheduler holds no further exchange; the run is over") from None
+
+
+class Member:
+    """This process's part in a group: its event loop, its agent, and what was measured."""
+
+    def __init__(
+        self,
+        scheduler: Address,
+        name: str,
+        token: str,
+        listen: Address | None,
+        advertise: str | None,
+        patience_s: float,
+        credentials: Credentials | None,
+    ) -> None:
+        # Halves are converted by it, in the loop's thread, which must not stand still for seconds
+        # while it is imported there: other sites would give this one up.
+        import torch  # noqa: F401
+
+        self._credentials = credentials
+        self.thread = LoopThread(f"anabranch {name}")
+        self._closed = False
+        self._process = os.getpid()
+        self._started = False
+        self.steps_told = 0  # that the scheduler was told a loss of
+        self._served: _Served | None = None
+        self._under_way: set[Future[Any]] = set()  # calls
+        self._handing_on: set[Future[Any]] = set()  # the state, while others go on
+        try:
+            self.thread.run(self._join(scheduler, name, token, listen, advertise, patience_s))
+        except BaseException:
+            self.thread.close()
+            raise
+        atexit.register(self._close_at_exit)
+
+    async def _join(
+        self,
+        scheduler: Address,
+        name: str,
+        token: str,
+        listen: Address | None,
+        advertise: str | None,
+        patience_s: float,
+    ) -> None:
+        from anabranch.scheduler.server import LIMITS as CONTROL_LIMITS
+
+        self.agent = SiteAgent(
+            TcpNetwork(
+                CONTROL_LIMITS,
+                least_silence_s=CONTROL_SILENCE_S,
+                credentials=self._credentials,
+            ),
+            TcpNetwork(
+                DATA_LIMITS,
+                credentials=self._credentials,
+                heartbeat_s=LANE_HEARTBEAT_S,
+            ),
+            name,
+            token,
+            listen,
+            None,
+            _refused,
+            advertise=advertise,
+        )
+        try:
+            welcome = await self.agent.join(scheduler, patience_s)
+            self.index = welcome.site
+            self.overlay = overlays.loads(welcome.overlay_toml)
+            self.first_plan = plans.loads(welcome.plan_json)
+            self._settings = _settings.loads(welcome.work)
+            self.agent.wait_for_scheduler(self._settings.away_s)
+            self._addresses = welcome.addresses
+            self.meter: Meter | None = None
+            if not self._settings.workers:
+                await self._start(None)
+        except BaseException as error:
+            if isinstance(error, Exception):
+                await self.agent.fail(error)
+            self.agent.close()
+            raise
+
+    async def _start(self, served: ServedModel | None) -> None:
+        settings = self._settings
+        if settings.awareness is not None:
+            self.meter = settings.awareness.meter(settings.least_chunk_elements)
+        lanes, strands = lane_network(
+            DATA_LIMITS,
+            self.overlay,
+            self.index,
+            self._addresses,
+            self._credentials,
+            settings.silence_s or LANE_SILENCE_S,
+        )
+        transport = Transport(
+            settings.least_chunk_elements,
+            settings.most_chunk_elements,
+            max(settings.under_way_bytes // 4, settings.most_chunk_elements),
+            strands,
+            settings.auxiliary,
+            kept_elements=settings.under_way_bytes // 4,
+        )
+        elements = 0 if served is None else len(served.model)
+        try:
+            await self.agent.start(transport, lanes, self.meter, served, elements)
+        except RoundsOver:
+            raise RunAborted("the group has ended, before it let this site in") from None
+        self._started = True
+
+    @cached_property
+    def limit_rate_bps(self) -> float:
+        return plans.limit_rate_bps(self.overlay)
+
+    def check_open(self) -> None:
+        if self._closed:
+            raise RunAborted("this site has left the group")
+        if os.getpid() != self._process:
+            raise RunAborted("this process was forked and has no part in the group; join() in it")
+
+    def report_loss(self, loss: float, step: int, samples: int) -> None:
+        """Tell the scheduler of a step's loss; in the loop's thread."""
+        began_s = self.agent.began.result()
+        told = events.StepDone(
+            at_s=max(0.0, asyncio.get_running_loop().time() - began_s),
+            site=self.index,
+            round=step,
+            loss=loss if math.isfinite(loss) else None,
+            samples=samples,
+            compute_s=0.0,
+        )
+        self.agent.report((events.encode(told).encode(),))
+
+    def begin(self, call: Coroutine[Any, Any, T], is_awaited: bool) -> Future[T]:
+        """Start a call in the loop; the site leaves when it has ended.
+
+        Args:
+            call: which.
+            is_awaited: whether it has to end before others are let in.
+        """
+        future = self.thread.submit(call)
+        under_way = self._under_way if is_awaited else self._handing_on
+        under_way.add(future)
+        future.add_done_callback(under_way.discard)
+        return future
+
+    def agent_for_exchanges(self) -> SiteAgent:
+        self.check_open()
+        if not self._started:
+            raise ValueError("this group serves a model; call group.serve(parameters, ...) first")
+        if self.agent.is_new:
+            raise ValueError(NOT_IN)
+        if self._is_back:
+            raise ValueError(
+                "this site is back, and takes part by pull() and push() alone; exchanges are for "
+                "those who have been there from the beginning"
+            )
+        return self.agent
+
+    @property
+    def _is_back(self) -> bool:
+        """Whether this is another process of a site that took part before, in serving a model."""
+        return bool(self.agent.welcome.updates)
+
+    def agent_for_admission(self) -> SiteAgent:
+        """Return the agent, once calls of this site have ended."""
+        self.check_open()
+        if not self.agent.welcome.repairs:
+            raise ValueError(
+                "admit() lets no site in here: where a model is served, a site that comes calls "
+                "serve(), pull() and push(); with --on-loss abort the scheduler refuses it"
+            )
+        wait(self._under_way.copy())
+        return self.agent
+
+    def serve(
+        self, parameters: list[Any], learning_rate: float, momentum: float, optimizer: str
+    ) -> None:
+        from anabranch.learn.optimisers import Adam, Optimiser, Sgd
+
+        self.check_open()
+        settings = self._settings
+        if not settings.workers:
+            raise ValueError(
+                "this group's scheduler has no pace; start it with `anabranch scheduler --pace "
+                "KIND` to serve a model"
+            )
+        if self._served is not None or self._started:
+            raise ValueError("serve() is called once")
+        learning_rate, momentum = float(learning_rate), float(momentum)
+        if optimizer not in ("sgd", "adam"):
+            raise ValueError(f"optimizer is {optimizer!r}, must be one of sgd, adam")
+        rule: Optimiser
+        rule = Adam(learning_rate) if optimizer == "adam" else Sgd(learning_rate, momentum)
+        held = _Served(parameters)
+        groups = (settings.added_up,) if settings.added_up else ()
+        served = ServedModel(
+            held.model, rule.start, settings.workers, groups, settings.ahead, comes_later=True
+        )
+        what = [optimizer, learning_rate, momentum, len(held.model)]
+        self.thread.run(ending(self._serve(served, what)))
+        self._served = held
+
+    async def _serve(self, served: ServedModel, what: list[Any]) -> None:
+        """Start, and let every site begin from the same model, by the same rule."""
+        await self._start(served)
+        if self._is_back:
+            return  # the servers have the model, and send it
+        said = await self.agent.gather(msgspec.msgpack.encode(what))
+        for site, each in zip(said.members, map(msgspec.msgpack.decode, said.values), strict=True):
+            if each != what:
+                name = self.overlay.sites[site].name
+                raise ValueError(
+                    f"{name} serves (optimizer, learning rate, momentum, elements) {each}, "
+                    f"this site {what}; give the same at every site"
+                )
+        terms = Terms(Op.COPY, Wire.FLOAT32, len(served.model), source=min(said.members))
+        done = await self.agent.exchange(Flat(served.model), terms)
+        await self.agent.round_ended(done, None)
+        self.agent.reload()
+        await self.agent.gather(b"")  # no server takes a step before all have that model
+
+    def pull(self) -> bool:
+        served = self._serving()
+        if served.permission is not None:
+            raise ValueError("pull() comes after a push(): the last update is not pushed yet")
+        if served.is_over:
+            return False
+        try:
+            served.permission = self.thread.run(self.agent.permission())
+        except RoundsOver:
+            served.is_over = True
+            self.thread.run(ending(self.agent.last_model()))
+        served.tensors.write(0, served.model)
+        served.tensors.finish()
+        served.pulled_s = time.perf_counter()
+        return not served.is_over
+
+    def push(self, gradients: list[Any], samples: int, weight: float) -> None:
+        served = self._serving()
+        if served.permission is None:
+            raise ValueError("push() comes after a pull() that returned True, once")
+        weight = weight_of(weight)
+        if not isinstance(samples, Integral) or samples < 0:
+            raise ValueError(f"samples is {samples!r}, must be a number of samples")
+        buffer = Tensors(gradients)
+        if buffer.elements != len(served.model):
+            raise ValueError(
+                f"the gradients have {buffer.elements} elements, the model {len(served.model)}"
+            )
+        served.gradients[:] = buffer.read(0, buffer.elements)
+        compute_s = time.perf_counter() - served.pulled_s
+        permission, served.permission = served.permission, None
+
+        async def push() -> None:
+            self.agent.push(permission, served.gradients, weight, int(samples), compute_s)
+
+        self.thread.run(push())
+
+    def _serving(self) -> _Served:
+        self.check_open()
+        if self._served is None:
+            raise ValueError("no model is served; call group.serve(parameters, ...) first")
+        return self._served
+
+    def _close_at_exit(self) -> None:
+        # What ended the interpreter, if anything did, is why this site leaves. A group that has
+        # ended has told its program at the program's last call, and does not tell it again.
+        with suppress(NetError):
+            self.close(getattr(sys, "last_value", None))
+
+    def close(self, error: BaseException | None) -> None:
+        if self._closed or os.getpid() != self._process:  # a fork has no loop's thread
+            return
+        self._closed = True
+        atexit.unregister(self._close_at_exit)
+        try:
+            if error is None and not self._started:
+                error = RunAborted("it left before it called serve()")
+            if error is not None:
+                named = ": ".join(filter(None, (type(error).__name__, str(error))))
+                self.thread.run(self.agent.fail(RuntimeError(named)))
+            else:
+                wait(self._under_way.copy() | self._handing_on.copy())
+                self.thread.run(self._leave())
+        finally:
+            self.thread.close()
+
+    async def _leave(self) -> None:
+        try:
+            await self.agent.leave()
+        finally:
+            self.agent.close()
+
+
+class _Served:
+    """The memory of a model that is served."""
+
+    def __init__(self, parameters: list[Any]) -> None:
+        self.tensors = Tensors(parameters)
+        if self.tensors.wire != Wire.FLOAT32:
+            raise ValueError("parameters that are served must be float32")
+        self.model: Floats = self.tensors.read(0, self.tensors.elements).copy()
+        self.gradients: Floats = np.zeros_like(self.model)
+        self.permission: Proceed | None = None
+        self.is_over = False
+        self.pulled_s = 0.0
+
+
+def _refused(sender: int | None, error: PeerError) -> None:
+    """Print why an unauthenticated peer was refused; what a member does wrong ends the group."""
+    if sender is None:
+        print(f"anabranch: refused a connection: {error}", file=sys.stderr)
