@@ -497,3 +497,33 @@ def test_a_broadcast_that_failed_before_a_restart_fails_for_who_asks_for_it_late
         await asyncio.wait_for(broadcast(late), 30.0)
 
     run_virtually(play())
+
+
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [
+        (True, "the scheduler was started again, and goes on without s2"),
+        (False, "given up, and the others go on without it: site 2 (s2) died in round 2"),
+    ],
+)
+def test_who_was_given_up_before_a_restart_or_after_it_is_told_so(before: bool, told: str) -> None:
+    async def go() -> None:
+        group = await Restartable.begin(3)
+        assert await means_of(calls_of(group.agents)) == {np.float32(7 / 3)}
+        if before:
+            group.network.disconnect(2)
+            assert await means_of(calls_of(group.agents[:2])) == {1.5}
+        group.kill_scheduler()
+        await asyncio.sleep(1.0)
+        await group.start_scheduler()
+        if not before:
+            assert await means_of(calls_of(group.agents)) == {np.float32(7 / 3)}
+            group.network.disconnect(2)
+        assert await means_of(calls_of(group.agents[:2])) == {1.5}
+        group.network.reconnect(2)
+        with pytest.raises(RunAborted) as refused:
+            await one_call(group.agents[2])
+        assert told in str(refused.value), refused.value
+        assert str(refused.value).endswith("join again")
+
+    run_virtually(go())
