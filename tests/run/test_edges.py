@@ -148,6 +148,45 @@ def test_without_a_client_its_group_goes_on_and_without_an_edge_the_run_ends_by_
         simulate(*load_scenario(path), path.with_suffix(".db"))
 
 
+@pytest.mark.parametrize(
+    "pace",
+    [
+        '{kind = "fl-r2sp", groups = 2}',
+        '{kind = "fl-r2sp", groups = 2, fraction = 0.5}',
+        '{kind = "fedbuff", size = 4}',
+    ],
+)
+def test_an_edge_passes_no_model_where_a_group_goes_on_with_the_one_it_has(
+    pace: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, SPLIT, pace)
+    path.write_text(path.read_text().replace("gini = 0.2", "gini = 0.6"))
+    happened = events(path)
+    check(happened)
+    let_go = {(e.site, e.update) for e in happened if isinstance(e, WorkerWent)}
+    settled = {
+        (e.site, e.update) for e in happened if isinstance(e, UpdateApplied | UpdateDiscarded)
+    }
+    assert settled == let_go
+
+
+@pytest.mark.parametrize("victim", ["c0", "c1"])
+def test_a_client_may_die_while_the_model_is_on_its_way_to_it(victim: str, tmp_path: Path) -> None:
+    path = write(tmp_path, SPLIT, '{kind = "asp"}')
+    site = names().index(victim)
+    [at_s] = [
+        event.at_s
+        for event in events(path)
+        if isinstance(event, WorkerWent) and (event.site, event.update) == (site, 3)
+    ]
+    whole = path.read_text()
+    for after_ms in (0.2, 0.5, 1, 1.5, 2, 3, 4, 6, 10, 15):
+        fault = f'fault = [{{kind = "kill", site = "{victim}", at_s = {at_s + after_ms / 1e3}}}]\n'
+        path.write_text(fault + whole)
+        path.with_suffix(".db").unlink()
+        check(events(path), site)
+
+
 @seeds(8, 30)
 def test_clients_of_edges_that_die_and_return_never_stop_a_run(seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)

@@ -134,7 +134,7 @@ def _lone_up(plan: Plan, site: int, contributor: int) -> tuple[Place, ...]:
 
 
 def places_down(
-    plan: Plan, site: int, receivers: frozenset[int] | None = None
+    plan: Plan, site: int, receivers: frozenset[int] | None = None, by_nodes: bool = False
 ) -> tuple[Place, ...]:
     """Return a site's place in each tree's way down, if only some sites receive.
 
@@ -142,12 +142,25 @@ def places_down(
         plan: whose trees carry the results.
         site: whose places.
         receivers: None for every member of the plan.
+        by_nodes: whether what goes to a lone receiver, too, stops at each node of the tree in
+            between: then nobody's parent changes as receivers are lost.
+
+    >>> from anabranch.plan import Tree
+    >>> chain = Plan(1, (Tree(0, 1.0, (-1, 0, 1), (-1, 0, 1)),))
+    >>> places_down(chain, 2, frozenset({2}))[0].parent
+    0
+    >>> places_down(chain, 2, frozenset({2}), by_nodes=True)[0].parent
+    1
     """
-    return plan.cached(("down", site, receivers), lambda: _places_down(plan, site, receivers))
+    return plan.cached(
+        ("down", site, receivers, by_nodes), lambda: _places_down(plan, site, receivers, by_nodes)
+    )
 
 
-def _places_down(plan: Plan, site: int, receivers: frozenset[int] | None) -> tuple[Place, ...]:
-    if receivers is not None and len(receivers) == 1:
+def _places_down(
+    plan: Plan, site: int, receivers: frozenset[int] | None, by_nodes: bool
+) -> tuple[Place, ...]:
+    if receivers is not None and len(receivers) == 1 and not by_nodes:
         return _lone_down(plan, site, *receivers)
     places = []
     for tree in plan.trees:

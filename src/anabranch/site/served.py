@@ -19,12 +19,13 @@ the last whole sums made, and no sum is whole before it has passed here.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
 from anabranch.net.errors import DuplicateMessage, OutOfPlaceMessage
 from anabranch.net.messages import ChunkMessage, PartialSum, Result
-from anabranch.plan import Chunk, Plan, places_down
+from anabranch.plan import Chunk, Plan, places_down, places_up
 from anabranch.site.actions import (
     Action,
     Held,
@@ -80,6 +81,7 @@ class Served:
         self._partition = partition
         self._room = Room(2 * sum(chunk.elements for chunk in chunks))
         self._is_barrier = bool(added_up)
+        self._by_nodes = len(added_up) > 1  # models that are under way go on as workers are lost
         self._workers = frozenset(added_up)  # that contribute, as far as this site has heard
         self.epoch = 0
         # Under a barrier the one update that is under way; the one before the first at first.
@@ -224,7 +226,9 @@ class Served:
         self._pulls[update] = self._spread(update, buffer, receivers), buffer
 
     def _spread(self, update: int, buffer: Buffer | None, receivers: frozenset[int]) -> Spread:
-        spread = Spread(self._site, update, self._terms, self._room, self.epoch)
+        spread = Spread(
+            self._site, update, self._terms, self._room, self.epoch, by_nodes=self._by_nodes
+        )
         spread.begin(self._plan, len(self._chunks), buffer, receivers)
         spread.deal(self._chunks)
         return spread
@@ -445,13 +449,13 @@ class Served:
 
     def _to_pass(self, message: Result) -> Spread | None:
         """Return the part of a site that only passes a model on; None where it need not."""
-        place = places_down(self._plan, self._site, self._workers)[self._chunks[message.chunk].tree]
-        if not place.paths_down:
+        places = places_down(self._plan, self._site, self._workers, self._by_nodes)
+        if not places[self._chunks[message.chunk].tree].paths_down:
             return None
         name = f"chunk {message.chunk} of the model for update {message.exchange}"
         if message.exchange < self._passed:
             raise DuplicateMessage(name)
-        if message.exchange > max(self._passed, 1) + 1:
+        if message.exchange > self._latest_due:
             if self._is_later and self._passing is None:
                 return None  # for an earlier process of this site, without which it is void
             raise OutOfPlaceMessage(f"{name}, where that for {self._passed} was the last")
@@ -459,6 +463,18 @@ class Served:
         if spread is None or spread.exchange != message.exchange:
             spread = self._spread(message.exchange, None, self._workers)
         return spread
+
+    @property
+    def _latest_due(self) -> float:
+        """The latest update whose model may pass here.
+
+        None comes for an update that workers compute on the model that they have, so that is known
+        only where their sums pass here too.
+        """
+        up = places_up(self._plan, self._site, self._workers)
+        if not any(place.children for place in up):
+            return math.inf
+        return max(self._passed, self._sums.exchange, 1) + 1
 
     def _receive_early(self, message: Result, payload: memoryview) -> list[Action]:
         """Act on a chunk that came under an epoch not heard of then."""

@@ -61,6 +61,7 @@ class Spread:
         epoch: how often the set of receivers had changed.
         lands_in_order: whether every element of the buffer must have, at any moment, either the
             result or what this site contributes, and it is known which.
+        by_nodes: see :func:`anabranch.plan.places_down`; true where receivers may be lost.
 
     Attributes:
         is_complete: whether all that is to pass here has.
@@ -78,8 +79,10 @@ class Spread:
         room: Room,
         epoch: int = 0,
         lands_in_order: bool = False,
+        by_nodes: bool = False,
     ) -> None:
         self.exchange = exchange
+        self._by_nodes = by_nodes
         self._lands_in_order = lands_in_order
         self._landing: dict[int, _Landing] = {}  # by chunk, what comes just now
         self.epoch = epoch
@@ -128,7 +131,7 @@ class Spread:
         if buffer is not None and (receivers is None or self._site in receivers):
             self._receives = True
             self._memory = buffer.memory(0, buffer.elements, self._arithmetic.wire)
-        self._places = places_down(plan, self._site, receivers)
+        self._places = places_down(plan, self._site, receivers, self._by_nodes)
         self.held_by_tree = [0] * len(self._places)
 
     def passes_on(self, chunk: Chunk) -> bool:
@@ -139,7 +142,7 @@ class Spread:
         """Hand on to these receivers from now on."""
         assert self._plan is not None
         self.epoch = epoch
-        self._places = places_down(self._plan, self._site, receivers)
+        self._places = places_down(self._plan, self._site, receivers, self._by_nodes)
 
     def deal(self, chunks: Sequence[Chunk]) -> list[Action]:
         """Take in the next chunks and the trees that carry them."""
