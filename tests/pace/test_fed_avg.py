@@ -85,6 +85,30 @@ def test_a_buffer_is_no_larger_than_there_are_workers() -> None:
     assert rule.push(1, 1.0) == (Step(((0, 1), (1, 1)), (1,), share=1.0),)
 
 
+def test_a_buffer_is_filled_by_those_who_are_left_when_others_have_finished() -> None:
+    rule = FedBuff(size=3, share=0.6).rule()
+    for worker in range(3):
+        rule.join(worker, 0.0)
+    rule.push(0, 1.0)
+    rule.push(1, 1.0)
+    assert rule.leave(0, 1.0, has_finished=True) == rule.leave(1, 1.0, has_finished=True) == ()
+    [step] = rule.push(2, 2.0)
+    assert (step.apply, step.share) == (((0, 1), (1, 1), (2, 1)), 0.6)
+    assert rule.push(2, 3.0) == (Step(proceed=(2,)),)
+    [step] = rule.leave(2, 4.0, has_finished=True)  # a third of a buffer is a third of a step
+    assert (step.apply, step.share) == (((2, 2),), pytest.approx(0.2))
+
+
+def test_a_buffer_is_smaller_once_a_worker_is_lost() -> None:
+    rule = FedBuff(size=3).rule()
+    for worker in range(3):
+        rule.join(worker, 0.0)
+    rule.push(0, 1.0)
+    rule.push(1, 1.0)
+    [step] = rule.leave(2, 2.0)
+    assert (step.apply, step.share) == (((0, 1), (1, 1)), 1.0)
+
+
 def test_asp_goes_as_far_as_its_share() -> None:
     rule = Asp(share=0.6).rule()
     rule.join(0, 0.0)

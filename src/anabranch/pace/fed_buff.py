@@ -17,7 +17,8 @@ class FedBuff(Table, frozen=True, kw_only=True, tag_field="kind", tag="fedbuff")
     less by the merge rule: ``staleness`` with ``a = 0.5`` is the paper's.
 
     Args:
-        size: updates of a step; the paper's K. No more than there are workers.
+        size: updates of a step; the paper's K. No more than there are workers, those who have made
+            all their updates among them: of the last ones, a step has several of each.
         share: how far a step goes to the mean of its updates, in (0, 1]; the paper's server
             learning rate.
     """
@@ -42,6 +43,7 @@ class _Rule:
     def __init__(self, pace: FedBuff) -> None:
         self._pace = pace
         self._workers = Workers()
+        self._finished = 0  # workers that have made all their updates
         self._buffer: list[Update] = []
 
     def join(self, worker: int, now_s: float) -> tuple[Step, ...]:
@@ -51,8 +53,9 @@ class _Rule:
         return (Step(proceed=(worker,)),)
 
     def leave(self, worker: int, now_s: float, has_finished: bool = False) -> tuple[Step, ...]:
-        """See :class:`anabranch.pace.Rule`; what it has pushed stays, to the last worker's end."""
+        """See :class:`anabranch.pace.Rule`; what it has pushed stays in the buffer."""
         self._workers.leave(worker)
+        self._finished += has_finished
         return self._step(())
 
     def push(self, worker: int, now_s: float, compute_s: float = 0.0) -> tuple[Step, ...]:
@@ -66,8 +69,10 @@ class _Rule:
         return ()
 
     def _step(self, proceed: tuple[int, ...]) -> tuple[Step, ...]:
-        """Take a step if the buffer is full, or nobody is left to fill it."""
-        if not self._buffer or len(self._buffer) < min(self._pace.size, len(self._workers)):
+        """Take a step if the buffer is full, or nobody is left to fill it: then a part of one."""
+        whole = min(self._pace.size, len(self._workers) + self._finished)
+        if not self._buffer or (len(self._buffer) < whole and len(self._workers)):
             return ()
+        share = self._pace.share * min(1.0, len(self._buffer) / max(1, whole))
         updates, self._buffer = tuple(self._buffer), []
-        return (Step(updates, proceed, share=self._pace.share),)
+        return (Step(updates, proceed, share=share),)
