@@ -163,6 +163,26 @@ def test_a_worker_that_is_deprecated_before_it_has_pushed_has_the_present_model_
     close(cache.server, cache.mean())
 
 
+def test_a_barred_worker_leaves_the_cache_until_it_is_back() -> None:
+    for weights in ([1.0, 1.0, 1.0], [0.5, 0.7, 1.8]):
+        cache = Cache(weights)
+        cache.step(0, 1, 2)
+        cache.server.uncount([1])
+        cache.step(0, 2)
+        mean = np.average([cache.last[0], cache.last[2]], axis=0, weights=weights[::2])
+        close(cache.server, mean.astype(np.float32))
+        cache.step(1)
+        close(cache.server, cache.mean())
+
+
+def test_a_worker_that_is_barred_before_its_model_has_come_does_not_count_for_the_first() -> None:
+    cache = Cache([1.0, 1.0, 1.0])
+    cache.step(0)
+    cache.server.uncount([1])
+    cache.step(0)
+    close(cache.server, np.mean([cache.last[0], model()], axis=0))
+
+
 def test_of_a_last_model_nothing_is_left_once_another_has_come_whatever_both_weigh() -> None:
     """Weights change where batches are tuned, or workers stand for clients with other samples."""
     cache = Cache([1.0, 1.0, 1.0])

@@ -19,7 +19,8 @@ class OutlierFilter(Table, frozen=True, kw_only=True, tag_field="kind", tag="out
 
     After each step the cosine of the angle between an update and the mean of all that were in the
     step is told. A client with ``patience`` of them running below ``beta`` is barred: it is let go
-    on no more. What it has contributed stays. Every update weighs 1.
+    on no more. What it has contributed stays, save that where the model is the mean of all clients'
+    last models (``serve.mixes = "cache"``) its own leaves it. Every update weighs 1.
 
     Args:
         beta: the least cosine, in [-1, 1]; the paper's 0.5.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 15
+WIRE_VERSION = 16
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -751,6 +751,7 @@ class Advance(Message, frozen=True):
         share: how far the step goes to the mean of its updates; None for their weights' part of all
             workers'.
         deprecated: workers whose update under way is given up, as its model is too old.
+        uncounted: workers whose last model is no part of the mean of all workers' any more.
     """
 
     apply: tuple[tuple[int, int], ...]
@@ -759,6 +760,7 @@ class Advance(Message, frozen=True):
     factors: tuple[float, ...] = ()
     share: float | None = None
     deprecated: tuple[int, ...] = ()
+    uncounted: tuple[int, ...] = ()
 
 
 class Agreed(Message, frozen=True):

@@ -83,6 +83,7 @@ class Decision:
         barred: outliers, that take no part from now on: clients, or workers that stand for
             themselves.
         readmitted: those that were barred, and take part again.
+        uncounted: workers whose last model counts no more where the model is the mean of all.
     """
 
     applied: tuple[Merged, ...]
@@ -97,6 +98,7 @@ class Decision:
     share: float | None = None
     barred: tuple[int, ...] = ()
     readmitted: tuple[int, ...] = ()
+    uncounted: tuple[int, ...] = ()
 
 
 _NOTHING = -1  # the version of the model that a new process of a site has
@@ -464,14 +466,14 @@ class PaceBook:
         return (*decisions, *self._tell(now_s))
 
     def _bar(self, worker: int, now_s: float) -> tuple[Decision, ...]:
-        version = self._ledger.version
+        barred = Decision((), (), (), self._ledger.version, barred=(worker,), uncounted=(worker,))
         if worker not in self._workers:  # it is lost, and may come back
-            return (Decision((), (), (), version, barred=(worker,)),)
+            return (barred,)
         self._barred[worker] = False
         self._load.leave(worker)
         under_way = self._under_way(worker)
         self._forgotten.update(under_way)
-        decision = Decision((), under_way, (), version, abandoned=under_way[-1:], barred=(worker,))
+        decision = replace(barred, discarded=under_way, abandoned=under_way[-1:])
         return (decision, *self._leave_pace(self._lead[worker], now_s))
 
     def _readmit(self, worker: int, now_s: float) -> tuple[Decision, ...]:

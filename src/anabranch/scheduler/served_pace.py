@@ -329,8 +329,9 @@ class ServedPace:
                 tuple(each.factor for each in decision.applied if each.factor is not None),
                 decision.share if decision.applied else None,
                 tuple(worker for worker, _ in decision.abandoned) if decision.applied else (),
+                decision.uncounted,
             )
-            if advance.apply or advance.discard or advance.pulls:
+            if advance.apply or advance.discard or advance.pulls or advance.uncounted:
                 for server in self._servers:
                     self._run.post(server, advance)
             for worker, update in decision.abandoned:

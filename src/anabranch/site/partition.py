@@ -103,6 +103,7 @@ class ServerPartition:
         self._mixing = mixing
         self._pulled: dict[int, Floats] = {}  # by worker, where models are mixed
         self._cache: dict[int, tuple[Floats, float]] = {}  # its last model, and what that weighs
+        self._uncounted: dict[int, float] = {}  # workers whose model is not in it, and its weight
         self._places: dict[int, slice] = {}  # of each chunk in what follows
         held = 0
         for chunk in chunks:
@@ -195,14 +196,25 @@ class ServerPartition:
                 _, weight = self._cache.get(worker, (self._first, 1.0))
                 self._cached(worker, self._parameters.copy(), weight)
 
+    def uncount(self, workers: Collection[int]) -> None:
+        """Take workers out of the mean of the last models until others of theirs come."""
+        if self._mixing.of == "cache" and self._rule is not None:
+            for worker in workers:
+                model, weight = self._cache.pop(worker, (self._first, 0.0))
+                self._sum -= weight * model.astype(np.float64)
+                self._uncounted[worker] = weight or 1.0
+
     def _cached(self, worker: int, model: Floats, weight: float) -> None:
+        self._uncounted.pop(worker, None)
         before, weighed = self._cache.get(worker, (self._first, 0.0))
         self._sum += weight * model.astype(np.float64) - weighed * before.astype(np.float64)
         self._cache[worker] = model, weight
 
     def _mean_of_cache(self) -> Floats:
         weight = math.fsum(each for _, each in self._cache.values())
-        missing = max(0.0, self._workers - weight) if len(self._cache) < self._workers else 0.0
+        missing = 0.0
+        if len(self._cache) + len(self._uncounted) < self._workers:
+            missing = max(0.0, self._workers - weight - math.fsum(self._uncounted.values()))
         if not weight + missing:
             return self._parameters.copy()
         mean = (self._sum + missing * self._first.astype(np.float64)) / (weight + missing)

@@ -332,6 +332,7 @@ class Serving:
             of_each = agreement.dots, agreement.squared_norms
             self._scheduler.post(Agreed(message.apply, *of_each, agreement.squared_norm))
         self._partition.discard(message.discard)
+        self._partition.uncount(message.uncounted)
         self.settled += len(message.apply) + len(message.discard)
         if self._settling is not None and self.settled >= self._settling[0]:
             self._settling[1].set()
