@@ -27,7 +27,7 @@ from anabranch.record import (
     fingerprint,
     read_events,
 )
-from anabranch.record.events import ClientBarred
+from anabranch.record.events import ClientBarred, ClientReadmitted
 from anabranch.run.replay import replay
 from anabranch.run.scenario import load
 from anabranch.run.simulate import simulate
@@ -209,6 +209,19 @@ def live(seed: int, folder: Path) -> str:
     return ended.reason
 
 
+def check_barred(happened: list[Event]) -> None:
+    """Nobody is let go on while it is barred."""
+    barred: set[int] = set()
+    for event in happened:
+        if isinstance(event, ClientBarred):
+            assert event.client not in barred
+            barred.add(event.client)
+        elif isinstance(event, ClientReadmitted):
+            barred.remove(event.client)
+        elif isinstance(event, WorkerWent):
+            assert (event.site if event.client is None else event.client) not in barred
+
+
 def check(happened: list[Event], text: str, workers: int) -> None:
     went = [(e.site, e.update) for e in happened if isinstance(e, WorkerWent)]
     settled = [
@@ -217,6 +230,7 @@ def check(happened: list[Event], text: str, workers: int) -> None:
     assert len(set(went)) == len(went)
     assert len(set(settled)) == len(settled)
     assert set(settled) <= set(went)
+    check_barred(happened)
     assert len(happened) < 4000 + 2000 * workers
     assert isinstance(happened[-1], RunEnded)
     lost = {event.site for event in happened if isinstance(event, SiteLost)}
@@ -227,7 +241,7 @@ def check(happened: list[Event], text: str, workers: int) -> None:
         barred.clear()
     made = Counter(site for site, _ in went)
     computing = set(made) - lost - barred
-    assert all(made[site] == UPDATES for site in computing)
+    assert all(made[site] == UPDATES for site in computing) or happened[-1].reason is not None
     assert {each for each in went if each[0] in computing} <= set(settled)
 
 

@@ -40,7 +40,7 @@ from anabranch.run.scenario import load as load_scenario
 from anabranch.run.simulate import simulate
 
 from ..seeds import seeds
-from .federated_worlds import live
+from .federated_worlds import check_barred, live
 from .test_served import hub, write_overlay
 
 Floats = npt.NDArray[np.float32]
@@ -90,6 +90,7 @@ def check(happened: list[Event]) -> None:
     assert len(set(asked)) == len(asked)
     assert len(set(settled)) == len(settled)
     assert set(settled) <= set(asked)
+    check_barred(happened)
 
 
 class Client:
@@ -513,4 +514,50 @@ def test_a_run_whose_workers_are_all_barred_says_so(tmp_path: Path) -> None:
     end = simulated(scenario('{kind = "fedavg"}', merge), tmp_path)[-1]
     assert isinstance(end, RunEnded)
     assert end.reason is not None
-    assert "4 of 5 sites were barred to the end" in end.reason
+    assert "4 of 4 workers were barred to the end" in end.reason
+
+
+def test_connections_without_a_client_that_is_not_barred_stand_idle(tmp_path: Path) -> None:
+    """All of six are barred after an update each; with an end, by step, two of them come back."""
+    merge = (
+        'merge = {kind = "outlier-filter", beta = 1.0, patience = 1%s}\nclients = {registered = 6}'
+    )
+    end = simulated(scenario('{kind = "fedbuff", size = 2}', merge % ""), tmp_path)[-1]
+    assert isinstance(end, RunEnded)
+    assert end.reason is not None
+    assert "all but 0 of the registered clients were barred" in end.reason
+    other = tmp_path / "other"
+    other.mkdir()
+    ends = scenario('{kind = "fedbuff", size = 2}', merge % ", ends_after = 1")
+    happened = simulated(ends, other)
+    check(happened)
+    went = Counter(event.site for event in happened if isinstance(event, WorkerWent))
+    assert went == dict.fromkeys(range(CLIENTS), 4)
+    assert happened[-1].reason is None  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("pace", ['{kind = "fedavg"}', '{kind = "fedbuff", size = 3}'])
+def test_a_blacklist_ends_though_all_are_on_it(pace: str, tmp_path: Path) -> None:
+    merge = 'merge = {kind = "outlier-filter", beta = 1.0, patience = 1, ends_after = 1}'
+    happened = simulated(scenario(pace, merge), tmp_path)
+    check(happened)
+    went = Counter(event.site for event in happened if isinstance(event, WorkerWent))
+    assert went == dict.fromkeys(range(CLIENTS), 4)
+    barred = sum(isinstance(event, ClientBarred) for event in happened)
+    assert barred > CLIENTS
+
+
+def test_clients_that_are_barred_do_not_hold_the_cache_back(tmp_path: Path) -> None:
+    """Two of six send the contrary of what they learn; without them the others learn."""
+    more = 'merge = {kind = "outlier-filter", beta = 0.2, patience = 1}\nstop = {rounds = 12}'
+    adversaries = 'adversaries = {kind = "scaled", share = 0.34, factor = -1.0}'
+    accuracy = {}
+    for mixes in ("updates", "cache"):
+        folder = tmp_path / mixes
+        folder.mkdir()
+        text = scenario('{kind = "fedavg"}', more, f', mixes = "{mixes}"', clients=6)
+        text = text.replace('"digits"', f'"digits", evaluate_every = 1, {adversaries}')
+        happened = simulated(text, folder, 6)
+        assert sum(isinstance(event, ClientBarred) for event in happened) == 2
+        accuracy[mixes] = [e.accuracy for e in happened if isinstance(e, Evaluated)][-1]
+    assert accuracy["cache"] > accuracy["updates"] - 0.03

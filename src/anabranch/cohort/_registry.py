@@ -37,10 +37,10 @@ class Registry:
         return self._clients.registered
 
     def draw(self, busy: Collection[int], now_s: float) -> int:
-        """Return the client that is to compute an update; a barred one if there is no other.
+        """Return the client that is to compute an update.
 
         Args:
-            busy: who computes already; fewer than are registered.
+            busy: who computes already; with those that are barred, fewer than are registered.
             now_s: the time, seconds since the run began.
         """
         for _ in range(_TRIES):
@@ -48,8 +48,8 @@ class Registry:
             is_free = client not in busy and client not in self.barred
             if is_free and self._clients.back_s(self._seed, client, now_s) <= now_s:
                 return client
-        free = [each for each in range(self._clients.registered) if each not in busy]
-        welcome = [each for each in free if each not in self.barred] or free
-        by_time = [(self._clients.back_s(self._seed, each, now_s), each) for each in welcome]
+        out = self.barred.union(busy)
+        free = [each for each in range(self._clients.registered) if each not in out]
+        by_time = [(self._clients.back_s(self._seed, each, now_s), each) for each in free]
         there = [each for back_s, each in by_time if back_s <= now_s]
         return there[int(self._draw.integers(len(there)))] if there else min(by_time)[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
@@ -26,7 +27,8 @@ class OutlierFilter(Table, frozen=True, kw_only=True, tag_field="kind", tag="out
         beta: the least cosine, in [-1, 1]; the paper's 0.5.
         patience: how many in a row; the paper's 3.
         ends_after: how many steps of the model later a barred client is let in again, its count
-            at 0; None for never, as the paper has it.
+            at 0; None for never, as the paper has it. Where all are barred, so that no step would
+            come, those who have been for longest are let in.
         most: no larger part of the clients is barred at once, in [0, 1]; 1 for as many as it finds,
             as the paper has it.
     """
@@ -100,6 +102,18 @@ class Judge:
             return ()
         return tuple(client for client, since in self.barred.items() if version - since >= after)
 
+    def eldest(self, among: Collection[int] | None = None) -> tuple[int, ...]:
+        """Return those who have been barred for longest, if that ever ends.
+
+        Args:
+            among: of these; None for all who are barred.
+        """
+        there = [each for each in self.barred if among is None or each in among]
+        if self._rule.ends_after is None or not there:
+            return ()
+        since = min(self.barred[each] for each in there)
+        return tuple(each for each in there if self.barred[each] == since)
+
     def readmit(self, client: int) -> None:
         """Take note that a barred client takes part again."""
         del self.barred[client], self._below[client]
@@ -112,5 +126,9 @@ def cosine(dot: float, squared_norm: float, other_squared_norm: float) -> float:
         dot: of the two vectors.
         squared_norm, other_squared_norm: of each.
     """
-    both = math.sqrt(squared_norm) * math.sqrt(other_squared_norm)
+    product = squared_norm * other_squared_norm
+    if 0.0 < product < math.inf:
+        both = math.sqrt(product)  # of two alike it is exactly each
+    else:
+        both = math.sqrt(squared_norm) * math.sqrt(other_squared_norm)
     return max(-1.0, min(1.0, dot / both)) if both else 1.0

@@ -154,7 +154,8 @@ class PaceBook:
 
     **Outliers are barred**, where the merge rule has a filter: servers tell how far the updates of
     each step agree with their mean. A worker that is barred leaves the pace, and abandons what it
-    computes. One that is let in again goes on with its next update.
+    computes. One that is let in again goes on with its next update. Where workers stand for others,
+    these are barred, and a worker for whom no other is left leaves the pace until one is.
 
     Args:
         pace: the pace.
@@ -234,6 +235,7 @@ class PaceBook:
         # By the updates of each step that is to be judged, what each server said of it.
         self._agreements: dict[tuple[Update, ...], dict[int, Agreed]] = {}
         self._barred: dict[int, bool] = {}  # workers, and whether each is to be let in again
+        self._idle: dict[int, None] = {}  # workers for whom there is no client, out of the pace
         self._draining: set[int] = set()  # groups that are to change
         self._giving_up: set[int] = set()  # of those, whose workers give up what is under way
         self._resting: set[int] = set()  # groups of which nothing is under way, out of the pace
@@ -292,14 +294,32 @@ class PaceBook:
         In groups to be formed it may, or where the last verdicts can let it in again.
         """
         waiting = [each for each in self._returning if self._lead.get(each) in self._draining]
-        here = self._workers.keys() - self._barred.keys()
-        may_be_let_in = self._barred and self._unjudged and not self._closed
+        out = self._barred.keys() | self._idle.keys()
+        here = self._workers.keys() - out
+        # One that is about to has only to ask.
+        may_be_let_in = out and not self._closed and (self._unjudged or self._are_about_to_be_back)
         return not (here or self.homeless or may_be_let_in or self._with_more_to_do(waiting))
 
     @property
     def barred(self) -> tuple[int, ...]:
         """Which workers are barred, and have not made all their updates."""
         return tuple(each for each in self._barred if self.made(each) < self._updates)
+
+    @property
+    def idle(self) -> tuple[int, ...]:
+        """Which workers have no client, as too many are barred, and updates to make."""
+        return tuple(each for each in self._idle if self.made(each) < self._updates)
+
+    @property
+    def size(self) -> int:
+        """How many workers there are, with those that take part no more."""
+        return len(self._all)
+
+    @property
+    def welcome(self) -> int:
+        """How many clients are registered and not barred; 0 where workers stand for themselves."""
+        registry = self._registry
+        return 0 if registry is None else registry.registered - len(registry.barred)
 
     def holds(self, worker: int, samples: int) -> None:
         """Take note of how many samples a worker trains on, before the run begins."""
@@ -456,14 +476,44 @@ class PaceBook:
             else:
                 registry.barred.add(who)
                 decisions.append(Decision((), (), (), version, barred=(who,)))
-        for each in self._judge.over(version):
+        decisions += self._let_in(self._judge.over(version), now_s)
+        return (*decisions, *self._tell(now_s))
+
+    def _let_in(self, whom: Iterable[int], now_s: float) -> list[Decision]:
+        """Let barred clients take part again, or workers that stand for themselves."""
+        registry, decisions = self._registry, list[Decision]()
+        assert self._judge is not None
+        for each in whom:
             if registry is None:
                 decisions += self._readmit(each, now_s)
             else:
                 self._judge.readmit(each)
                 registry.barred.discard(each)
-                decisions.append(Decision((), (), (), version, readmitted=(each,)))
-        return (*decisions, *self._tell(now_s))
+                decisions.append(Decision((), (), (), self._ledger.version, readmitted=(each,)))
+        return decisions
+
+    @property
+    def _are_about_to_be_back(self) -> list[int]:
+        """The barred workers that are to be let in again, once they ask."""
+        return [
+            each
+            for each, is_to_be in self._barred.items()
+            if is_to_be and self.made(each) < self._updates
+        ]
+
+    @property
+    def _stands_still(self) -> bool:
+        """Whether no step can come, since all are barred whose updates would make one."""
+        out = self._barred.keys() | self._idle.keys()
+        return not (
+            self._judge is None
+            or self._closed
+            or not out
+            or self._workers.keys() - out
+            or self._unjudged
+            or self._are_about_to_be_back
+            or self.done  # then they end, with those who are barred to the end
+        )
 
     def _bar(self, worker: int, now_s: float) -> tuple[Decision, ...]:
         barred = Decision((), (), (), self._ledger.version, barred=(worker,), uncounted=(worker,))
@@ -544,6 +594,14 @@ class PaceBook:
             self._names[lead, self._told[lead]] = names
             decisions += self._book(self._rule.push(lead, now_s, compute_s), now_s)
             waiting = self._coming_groups()  # a worker's next update may be here already
+        if self._stands_still:  # a blacklist ends with steps of the model, and none would come
+            assert self._judge is not None
+            among = None if self._registry is not None else self._barred
+            decisions += self._let_in(self._judge.eldest(among), now_s)
+        while self._idle and not self._closed and self._has_client():
+            worker = next(iter(self._idle))
+            del self._idle[worker]
+            decisions += self._book(self._join(self._lead[worker], now_s), now_s)
         return decisions
 
     def _coming_groups(self) -> list[int]:
@@ -708,8 +766,9 @@ class PaceBook:
             del self._based_on[update]
         if self._groups[lead]:
             return self._rest_if_all_asked(lead)
-        if worker in self._barred:
-            del self._barred[worker]
+        if worker in self._barred or worker in self._idle:
+            self._barred.pop(worker, None)
+            self._idle.pop(worker, None)
             return ()
         if lead in self._giving_up or lead in self._resting:
             self._giving_up.discard(lead)
@@ -838,6 +897,7 @@ class PaceBook:
         decisions: list[Decision] = []
         leaving: list[int] = []
         resting: list[int] = []
+        idle: list[int] = []
         for told in steps:
             step = self._in_our_names(told)
             if self._ahead:
@@ -861,6 +921,9 @@ class PaceBook:
                 if self._is_to_rest(lead):
                     self._resting.add(lead)
                     resting.append(lead)
+                    continue
+                if self._is_to_idle(lead):
+                    idle.append(lead)
                     continue
                 self._computing.add(lead)
                 self._let_back(lead)
@@ -891,6 +954,9 @@ class PaceBook:
             decisions += self._leave(worker, now_s)
         for lead in resting:
             decisions += self._leave_pace(lead, now_s)
+        for lead in idle:
+            self._idle[lead] = None
+            decisions += self._leave_pace(lead, now_s)
         return tuple(decisions)
 
     def _settle_clients(self, applied: Iterable[Update], discarded: Iterable[Update]) -> None:
@@ -909,12 +975,27 @@ class PaceBook:
         """
         busy = {*self._clients.values()}
         unjudged = busy.union(self._unjudged.values())
-        settled = self._settled
-        computing = {who for (site, k), who in self._clients.items() if k > settled.get(site, 0)}
-        for taken in (unjudged, busy, computing):
+        for taken in (unjudged, busy):
             if len(taken | registry.barred) < registry.registered:
                 return registry.draw(taken, now_s)
-        return registry.draw(computing, now_s)  # a barred one, for there is no other
+        return registry.draw(self._computed_for, now_s)
+
+    @property
+    def _computed_for(self) -> set[int]:
+        """The clients for whom workers compute."""
+        settled = self._settled
+        return {who for (site, k), who in self._clients.items() if k > settled.get(site, 0)}
+
+    def _has_client(self) -> bool:
+        """Return whether there is a client that a worker may compute for."""
+        registry = self._registry
+        if registry is None:
+            return True
+        return len(self._computed_for | registry.barred) < registry.registered
+
+    def _is_to_idle(self, worker: int) -> bool:
+        """Return whether a worker that may go on has more to do, and no client to do it for."""
+        return not self._closed and self.made(worker) < self._updates and not self._has_client()
 
     def _is_to_rest(self, lead: int) -> bool:
         """Return whether a group that may go on is to change instead; not if it has made all."""
@@ -951,6 +1032,9 @@ class PaceBook:
         until = made if self._closed else min(self._updates, most)
         permissions = []
         for update in range(made + 1, until + 1):
+            if not self._has_client():
+                until = update - 1
+                break
             pulls = self._pulled.get(worker, 0) < self._ledger.version
             self._pulled[worker] = self._based_on[worker, update] = self._ledger.version
             self._began_s[worker, update] = now_s

@@ -293,7 +293,7 @@ class Presence:
 
     def _broken(self, site: int, error: Exception | None) -> None:
         """Lose a site whose connection has broken, or wait for it."""
-        run, name, when = self._run, self._run.name(site), self._when
+        run, name, when = self._run, self._run.name(site), self._when(site)
         if isinstance(error, PeerError):
             self._survivors.lose(site, f"{name} broke the protocol {when}: {error}")
         elif error is not None and not isinstance(error, LinkError):
@@ -321,7 +321,7 @@ class Presence:
         """Wait for sites that came back after a restart, and went again before the rest came."""
         for site, session in self._run.sessions.items():
             if session.connection is None:
-                self._miss(site, f"{self._run.name(site)} died {self._when}")
+                self._miss(site, f"{self._run.name(site)} died {self._when(site)}")
 
     def _miss(self, site: int, why: str) -> None:
         """Give a site up that does not come back in time."""
@@ -329,10 +329,10 @@ class Presence:
         timer = asyncio.get_running_loop().call_later(self._run.give_up_s, give_up)
         self._run.missing[site] = Missing(timer, why)
 
-    @property
-    def _when(self) -> str:
-        """How far the run is, in words."""
+    def _when(self, site: int) -> str:
+        """How far a site is, or the run where it makes no updates of its own, in words."""
         if self._pace is not None and self._pace.book.under_way:
-            return f"in update {self._pace.book.under_way}"
+            update = self._pace.book.made(site) or self._pace.book.under_way
+            return f"in update {update}"
         latest = self._run.channels.all.latest
         return f"in round {latest}" if latest else "before the first round"

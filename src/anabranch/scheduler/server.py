@@ -341,12 +341,20 @@ class Scheduler:
     @property
     def why_short(self) -> str | None:
         """Why workers made fewer updates than they were to, though the run was not stopped."""
-        barred = () if self._pace is None else self._pace.book.barred
-        if not barred:
+        if self._pace is None:
+            return None
+        book = self._pace.book
+        if book.idle:
+            return (
+                f"all but {book.welcome} of the registered clients were barred to the end (merge), "
+                f"so {len(book.idle)} of {book.size} connections had none to compute for, and did "
+                "not make all their updates"
+            )
+        if not book.barred:
             return None
         return (
-            f"{len(barred)} of {self._run.overlay.size} sites were barred to the end (merge), and "
-            "did not make all their updates"
+            f"{len(book.barred)} of {book.size} workers were barred to the end (merge), and did not "
+            "make all their updates"
         )
 
     def abort(self, reason: str) -> None:

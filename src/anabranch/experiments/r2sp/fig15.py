@@ -83,7 +83,7 @@ class Size:
 
 CNN = Size("cifar-10-part", "lenet-5", federated.CNN, 128, 5000, 16, 32, 0.05, 8)
 # But for the rounds, which are hundreds; the paper states no batch, and a small one is quick here.
-LITERAL = replace(CNN, steps=100, batch=8, rate=0.01, rounds=10)
+LITERAL = replace(CNN, steps=100, batch=8, rate=0.01, rounds=6)
 LSTM = Size("spoken-digits", "lstm", federated.LSTM, 32, 1000, 20, 16, 0.2, 10)
 RESNET20 = Size("digits", "resnet-20", federated.RESNET20, 32, 500, 40, 8, 0.1, 8)
 _QUICK = Size("digits", "softmax", federated.CNN, 24, None, 10, 8, 0.1, 6)
