@@ -150,7 +150,7 @@ def _comparison(outcomes: list[Outcome], network: str) -> list[Row]:
         return setting.over(star, fast)
 
     rows = [
-        Row(f"{network}: MXNET, star", "1x", against_star(MXNET), "its hub is the best of nine"),
+        Row(f"{network}: MXNET, star", "1x", against_star(MXNET), "at the best hub for its start"),
         Row(f"{network}: MLNET, balanced tree", "drawn only", against_star(MLNET), "so its root"),
         Row(
             f"{network}: TSEngine, spanning tree",
