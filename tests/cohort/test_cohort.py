@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from anabranch.cohort import Away, Clients, Registry
@@ -40,8 +41,17 @@ def test_only_those_who_are_awake_are_drawn_as_long_as_there_are_any() -> None:
         assert SLEEPERS.back_s(7, client, at_s) == at_s
     asleep = [each for each in range(50) if SLEEPERS.back_s(7, each, 70.0) > 70.0]
     free = asleep[:5]
-    client = registry.draw(set(range(50)) - {*free}, 70.0)
+    client = Registry(SLEEPERS, seed=7).draw(set(range(50)) - {*free}, 70.0)
     assert client == min(free, key=lambda each: SLEEPERS.back_s(7, each, 70.0))
+
+
+def test_a_registry_that_goes_through_days_once_finds_who_is_there() -> None:
+    registry, rng = Registry(SLEEPERS, seed=3), np.random.default_rng(1)
+    for at_s in np.cumsum(rng.exponential(400.0, 300)).tolist():
+        busy = set(rng.permutation(50)[: int(rng.integers(40, 50))].tolist())
+        client = registry.draw(busy, at_s)
+        free = {each: SLEEPERS.back_s(3, each, at_s) for each in set(range(50)) - busy}
+        assert free[client] == min(free.values())
 
 
 def test_clients_are_awake_for_their_part_of_the_time() -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterator
+from itertools import count
 from typing import Annotated
 
 from msgspec import Meta
@@ -60,19 +62,33 @@ class Clients(Table, frozen=True, kw_only=True):
         >>> [round(clients.back_s(4, 1, at_s)) for at_s in (0.0, 50.0, 100.0)]
         [0, 50, 163]
         """
+        for until_s, is_awake in self.spells(seed, client):
+            if at_s < until_s:
+                return at_s if is_awake else until_s
+        raise AssertionError("spells have no end")
+
+    def spells(self, seed: int, client: int) -> Iterator[tuple[float, bool]]:
+        """Yield until when a client is there, then until when it is away, and so on.
+
+        Args:
+            seed: of the run.
+            client: which, from 0.
+
+        Yields:
+            (seconds since the run began, whether it is there until then); the first of either kind.
+        """
         if self.away is None:
-            return at_s
+            yield math.inf, True
+            return
         # It is in the middle of something when the run begins: awake with the part of the time
         # that it is, for as long as any such time is from any moment on.
         part = self.away.awake_s / (self.away.awake_s + self.away.asleep_s)
         is_awake = drawn_share("first", seed, client, 0) < part
-        end_s, number = 0.0, 0
-        while True:
-            number += 1
+        end_s = 0.0
+        for number in count(1):
             mean_s = self.away.awake_s if is_awake else self.away.asleep_s
             end_s -= mean_s * math.log(drawn_share("away", seed, client, number))
-            if at_s < end_s:
-                return at_s if is_awake else end_s
+            yield end_s, is_awake
             is_awake = not is_awake
 
     def returns_s(self, seed: int, client: int, update: int, done_s: float) -> float:

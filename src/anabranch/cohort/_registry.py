@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -29,6 +29,9 @@ class Registry:
         self._clients = clients
         self._seed = seed
         self._draw = np.random.default_rng((seed, 0xC11E))
+        # Of each client that was looked at: what comes, until when what is now lasts, and if it is
+        # there. Days of naps are gone through once.
+        self._spells: dict[int, tuple[Iterator[tuple[float, bool]], float, bool]] = {}
         self.barred: set[int] = set()
 
     @property
@@ -41,15 +44,27 @@ class Registry:
 
         Args:
             busy: who computes already; with those that are barred, fewer than are registered.
-            now_s: the time, seconds since the run began.
+            now_s: the time, seconds since the run began; never earlier than before.
         """
         for _ in range(_TRIES):
             client = int(self._draw.integers(self._clients.registered))
             is_free = client not in busy and client not in self.barred
-            if is_free and self._clients.back_s(self._seed, client, now_s) <= now_s:
+            if is_free and self._back_s(client, now_s) <= now_s:
                 return client
         out = self.barred.union(busy)
         free = [each for each in range(self._clients.registered) if each not in out]
-        by_time = [(self._clients.back_s(self._seed, each, now_s), each) for each in free]
+        by_time = [(self._back_s(each, now_s), each) for each in free]
         there = [each for back_s, each in by_time if back_s <= now_s]
         return there[int(self._draw.integers(len(there)))] if there else min(by_time)[1]
+
+    def _back_s(self, client: int, now_s: float) -> float:
+        """Return the first moment from now on at which a client is there."""
+        found = self._spells.get(client)
+        if found is None:
+            to_come = self._clients.spells(self._seed, client)
+            found = (to_come, *next(to_come))
+        to_come, until_s, is_there = found
+        while until_s <= now_s:
+            until_s, is_there = next(to_come)
+        self._spells[client] = to_come, until_s, is_there
+        return now_s if is_there else until_s

@@ -284,7 +284,10 @@ class _Training:
         try:
             shards = _dealt(task.partition, task.data, data_dir, parts, scenario.seed, least)
         except ValueError as error:
-            raise ValueError(f"task.partition: {error}") from None
+            key = "task.partition"
+            if clients is not None and parts > len(labels):
+                key = f"clients.registered: {parts}, of whom each needs a sample"
+            raise ValueError(f"{key}: {error}") from None
         self._shards, self._seed = shards, scenario.seed
         self.labels: tuple[int, ...] = ()
         if clients is not None:

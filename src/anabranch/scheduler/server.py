@@ -353,8 +353,8 @@ class Scheduler:
         if not book.barred:
             return None
         return (
-            f"{len(book.barred)} of {book.size} workers were barred to the end (merge), and did not "
-            "make all their updates"
+            f"{len(book.barred)} of {book.size} workers were barred to the end (merge), and did "
+            "not make all their updates"
         )
 
     def abort(self, reason: str) -> None:
