@@ -103,6 +103,24 @@ def test_an_outlier_is_barred_and_let_in_again() -> None:
     assert federation.joined(3, now_s).goes_on == (3,)
 
 
+def test_a_blacklist_ends_though_all_are_on_it() -> None:
+    rule = OutlierFilter(beta=1.0, patience=1, ends_after=5)
+    federation = Federation(FlR2sp(groups=1, fraction=1.0, relaxation=0.0), rule, arrays(0.0))
+    for node in range(3):
+        federation.joined(node, 0.0)
+    rng = np.random.default_rng(1)
+    for node in range(3):
+        model = {
+            name: (each + rng.normal(1.0, 0.1, each.shape)).astype(np.float32)
+            for name, each in federation.arrays.items()
+        }
+        heard = federation.returned(node, model, 1, 1.0)
+    assert {*heard.barred} == {*heard.readmitted} == {0, 1, 2}
+    assert not federation.barred
+    federation.joined(1, 2.0)
+    assert 1 in federation
+
+
 def test_a_step_without_a_share_goes_as_far_as_its_part_of_all_nodes() -> None:
     federation = Federation(Asp(), Mean(), arrays(0.0))
     for node in range(4):

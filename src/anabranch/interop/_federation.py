@@ -234,6 +234,8 @@ class Federation:
         if self._judge is None:
             return
         over = {*self._judge.over(self.version)}
+        if not self._nodes:  # a blacklist ends with steps of the model, and none would come
+            over.update(self._judge.eldest())
         for worker in over:
             self._judge.readmit(worker)
         back = [node for node in self.barred if self._workers[node] in over]
