@@ -343,6 +343,15 @@ def test_a_simulated_run_that_a_fault_ends_fails_by_name(two_routes: Path, tmp_p
     assert "report: " in done.stdout
 
 
+def test_a_run_that_is_stopped_says_why(two_routes: Path, tmp_path: Path) -> None:
+    text = two_routes.read_text().replace("rounds = 3", "rounds = 1000\nstop.after_s = 2.5")
+    two_routes.write_text(text)
+    done = anabranch("simulate", str(two_routes), "--out", str(tmp_path / "runs"))
+    assert "ended: 2.5 s are over" in done.stdout
+    [page] = (tmp_path / "runs").glob("*/report.html")
+    assert "2.5 s are over" in page.read_text()
+
+
 def has_events(log: Path) -> bool:
     try:
         return any(read_events(log))

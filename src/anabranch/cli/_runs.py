@@ -270,6 +270,9 @@ def print_results(logs: Sequence[Path]) -> None:
     for table in (tables.paces(runs), tables.forests(runs), tables.results(runs)):
         if table.rows:
             console.print(table.for_terminal())
+    for run in runs:
+        if run.summary.reason is not None:
+            console.print(f"{run.name} ended: {run.summary.reason}", soft_wrap=True, markup=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -516,7 +516,7 @@ def waits(runs: Sequence[Run]) -> Table:
 
 
 def happenings(runs: Sequence[Run]) -> Table:
-    """Return faults injected, sites lost and sites that came back, in order of time."""
+    """Return faults injected, sites lost and back, and early ends, in order of time."""
     found = []
     for run in runs:
         summary, name = run.summary, run.name
@@ -532,6 +532,8 @@ def happenings(runs: Sequence[Run]) -> Table:
             (each.at_s, name, f"{run.site(each.site)} took part again", f"at {each.address}")
             for each in summary.returned
         ]
+        if summary.reason is not None:
+            found.append((summary.total_s, name, "ended", summary.reason))
     found.sort(key=lambda row: row[0])
     rows = [(name, units.seconds(at_s), what, detail) for at_s, name, what, detail in found]
     return Table(("route", "at", "what", "detail"), rows, numbers=(1,))

@@ -311,6 +311,11 @@ class PaceBook:
         return tuple(each for each in self._idle if self.made(each) < self._updates)
 
     @property
+    def version(self) -> int:
+        """How many steps have changed the model."""
+        return self._ledger.version
+
+    @property
     def size(self) -> int:
         """How many workers there are, with those that take part no more."""
         return len(self._all)

@@ -340,16 +340,19 @@ class Scheduler:
 
     @property
     def why_short(self) -> str | None:
-        """Why workers made fewer updates than they were to, though the run was not stopped."""
+        """What a run came short of that was not stopped: updates, or a model that they changed."""
         if self._pace is None:
             return None
         book = self._pace.book
         if book.idle:
+            of_whom = f"all but {book.welcome} of the" if book.welcome else "all"
             return (
-                f"all but {book.welcome} of the registered clients were barred to the end (merge), "
+                f"{of_whom} registered clients were barred to the end (merge), "
                 f"so {len(book.idle)} of {book.size} connections had none to compute for, and did "
                 "not make all their updates"
             )
+        if book.under_way and not book.version:
+            return "all updates were discarded: the model is as it was (pace, merge)"
         if not book.barred:
             return None
         return (
