@@ -13,6 +13,7 @@ from anabranch.record import (
     UpdateDiscarded,
     WorkerWent,
 )
+from anabranch.record.events import ClientBarred
 from anabranch.record.pacing import Iteration, summarise_pace
 
 
@@ -32,6 +33,10 @@ def test_phases_waits_gaps_and_staleness_come_from_the_events() -> None:
         *iteration(1, 1, 2.0, 1),
         *iteration(0, 2, 4.0, 1),
         UpdateDiscarded(at_s=9.0, site=1, update=2),
+        *(
+            ClientBarred(at_s=at_s, client=client)
+            for at_s, client in ((9.1, 7), (9.2, 8), (9.3, 7))
+        ),
     ]
     pace = summarise_pace(sorted(happened, key=lambda event: event.at_s))
     assert pace is not None
@@ -47,7 +52,7 @@ def test_phases_waits_gaps_and_staleness_come_from_the_events() -> None:
     assert pace.at_once == 0.0
     assert pace.missed == {0: 1, 1: 2}
     assert pace.mean_missed == pytest.approx(2 / 3)
-    assert (pace.updates, pace.discarded) == (3, 1)
+    assert (pace.updates, pace.discarded, pace.barred) == (3, 1, 2)
 
 
 def test_updates_of_one_step_are_made_at_once() -> None:

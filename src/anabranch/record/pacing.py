@@ -10,6 +10,7 @@ from itertools import chain, pairwise
 from statistics import fmean
 
 from anabranch.record.events import (
+    ClientBarred,
     Event,
     ProceedAsked,
     SiteLost,
@@ -65,6 +66,7 @@ class PaceSummary:
     missed: Mapping[int, int]  # how many updates missed how many of others
     discarded: int  # how many updates were
     applied: Sequence[UpdateApplied] = ()  # in order
+    barred: int = 0  # how many were outliers, clients or sites, at one time or another
 
     @property
     def updates(self) -> int:
@@ -145,6 +147,7 @@ def summarise_pace(events: Iterable[Event | UnknownEvent]) -> PaceSummary | None
     applied: list[UpdateApplied] = []
     missed: Counter[int] = Counter()
     discarded = 0
+    barred: set[int] = set()
     deaths: set[tuple[int, int]] = set()  # worker, and which update it had gone on to last
     for event in events:
         match event:
@@ -159,6 +162,8 @@ def summarise_pace(events: Iterable[Event | UnknownEvent]) -> PaceSummary | None
                 missed[event.missed] += 1
             case UpdateDiscarded():
                 discarded += 1
+            case ClientBarred():
+                barred.add(event.client)
             case SiteLost():
                 deaths.add((event.site, max(went.get(event.site, ()), default=0)))
     if not went:
@@ -192,4 +197,6 @@ def summarise_pace(events: Iterable[Event | UnknownEvent]) -> PaceSummary | None
         for site, by_update in sorted(went.items())
     }
     gaps_s = tuple(after.at_s - before.at_s for before, after in pairwise(applied))
-    return PaceSummary(iterations, gaps_s, dict(sorted(missed.items())), discarded, applied)
+    return PaceSummary(
+        iterations, gaps_s, dict(sorted(missed.items())), discarded, applied, len(barred)
+    )

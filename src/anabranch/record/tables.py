@@ -125,7 +125,8 @@ def paces(runs: Sequence[Run]) -> Table:
     ``iteration`` is the mean time from one permission of a worker to its next; its parts are
     ``pulling``, ``computing``, ``pushing`` and ``blocked``, the wait for permission. ``at once`` is
     the share of updates with nothing between them and the one before, ``missed`` how many updates
-    of others one missed, on average and at most. ``ports`` is how busy those of the servers were,
+    of others one missed, on average and at most, ``barred`` how many clients, or workers that stand
+    for themselves, were found to be outliers. ``ports`` is how busy those of the servers were,
     in and out, on average over the run: a share of what they can carry, or a rate where links were
     not held to the overlay's rates.
     """
@@ -153,6 +154,7 @@ def paces(runs: Sequence[Run]) -> Table:
         *_RUN,
         Column("updates", lambda run: str(pace(run).updates), brief=True),
         Column("discarded", lambda run: str(pace(run).discarded), brief=True),
+        Column("barred", lambda run: str(pace(run).barred or units.NONE), brief=True),
         Column("iteration", lambda run: units.seconds(pace(run).iteration_s), brief=True),
         Column("pulling", phase("pull_s")),
         Column("computing", phase("compute_s")),
