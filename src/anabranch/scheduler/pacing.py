@@ -994,7 +994,7 @@ class PaceBook:
     def _has_client(self) -> bool:
         """Return whether there is a client that a worker may compute for."""
         registry = self._registry
-        if registry is None:
+        if registry is None or self.welcome > len(self._clients):  # as nearly always
             return True
         return len(self._computed_for | registry.barred) < registry.registered
 
