@@ -210,7 +210,7 @@ def live(seed: int, folder: Path) -> str:
 
 
 def check_barred(happened: list[Event]) -> None:
-    """Nobody is let go on while it is barred."""
+    """The scheduler lets no client go on while it is barred, nor a worker for itself."""
     barred: set[int] = set()
     for event in happened:
         if isinstance(event, ClientBarred):

@@ -69,7 +69,7 @@ class _Rule:
         return ()
 
     def _step(self, proceed: tuple[int, ...]) -> tuple[Step, ...]:
-        """Take a step if the buffer is full, or nobody is left to fill it: then a part of one."""
+        """Take a step if the buffer is full, or a part of one if no worker is left to fill it."""
         whole = min(self._pace.size, len(self._workers) + self._finished)
         if not self._buffer or (len(self._buffer) < whole and len(self._workers)):
             return ()

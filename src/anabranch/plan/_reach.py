@@ -143,7 +143,7 @@ def places_down(
         site: whose places.
         receivers: None for every member of the plan.
         by_nodes: whether what goes to a lone receiver, too, stops at each node of the tree in
-            between: then nobody's parent changes as receivers are lost.
+            between: then no site's parent changes as receivers are lost.
 
     >>> from anabranch.plan import Tree
     >>> chain = Plan(1, (Tree(0, 1.0, (-1, 0, 1), (-1, 0, 1)),))
