@@ -24,6 +24,20 @@ from anabranch.site.terms import Op, Terms, Wire, op_of, wire_of
 NARROW = [Wire.FLOAT16, Wire.BFLOAT16]
 
 
+@pytest.mark.parametrize("wire", [Wire.FLOAT32, Wire.BFLOAT16])
+@pytest.mark.filterwarnings("error")
+def test_a_sum_that_overflows_is_infinite_whatever_the_program_asks_of_numpy(wire: Wire) -> None:
+    rule, own = arithmetic(Op.MEAN, wire), np.full(4, 3e38, np.float32)
+    with np.errstate(all="raise"):
+        gathering = rule.gather(4, own=(Flat(own), 2.0))
+        take = rule.intake(gathering, 2.0)
+        assert take is not None
+        take(0, rule.encode(own))
+        rule.payload_up(gathering.sum, 0.5)
+        rule.finish(Chunk(0, 0, 0, 4), gathering.sum, 1e-3, Flat(own))
+    assert np.isinf(own).all()
+
+
 @pytest.mark.parametrize("combine", [np.add, np.maximum])
 @given(
     elements=st.integers(1, 40),

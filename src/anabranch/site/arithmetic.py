@@ -7,8 +7,8 @@ is sent, in which order. A simulation that asks only how long exchanges take lea
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Protocol
+from functools import lru_cache, partial, wraps
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +19,28 @@ from anabranch.site.terms import Op, Wire
 if TYPE_CHECKING:
     import torch
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Floats = npt.NDArray[np.float32]
 Combine = Callable[..., object]
 Piece = Callable[[int, memoryview], None]
 MOST_INTEGER = 127  # either sign, of the wire's INT8
 Payload = memoryview | Callable[[], memoryview]
 """A payload, or what makes it when it begins to leave."""
+
+
+def _in_silence(call: Callable[P, R]) -> Callable[P, R]:
+    """Let NumPy say nothing of what overflows, or is no number: it is so at every site.
+
+    Where a program turns its warnings into errors, one site would stop, and the others wait.
+    """
+
+    @wraps(call)
+    def silent(*given: P.args, **named: P.kwargs) -> R:
+        with np.errstate(all="ignore"):
+            return call(*given, **named)
+
+    return silent
 
 
 class NotOnWireError(ValueError):
@@ -230,6 +246,7 @@ class Accumulator:
         self._own: Floats | None = None  # for elements not reached yet
         self._own_weight = np.float32(1.0)
 
+    @_in_silence
     def add_own(self, own: Floats, weight: float) -> None:
         """Add ``weight * own``, shape (elements,); ``own`` must not change until the sum is whole.
 
@@ -240,6 +257,7 @@ class Accumulator:
             known = self.sum[: self._reached]
             self._combine(known, self._weighted(0, self._reached), out=known)
 
+    @_in_silence
     def add(self, start: int, piece: Floats) -> None:
         """Add a child's piece at element ``start``; each child's pieces must come in order."""
         stop = start + len(piece)
@@ -259,6 +277,7 @@ class Accumulator:
         """Add a child's piece as it comes off the network; see ``add``."""
         self.add(offset_bytes // 4, np.frombuffer(piece, np.float32))
 
+    @_in_silence
     def take_narrow(
         self, item_bytes: int, weight: float, offset_bytes: int, piece: memoryview
     ) -> None:
@@ -357,6 +376,7 @@ class Arithmetic:
         factor = weight if self._travels_as_mean else 1.0
         return partial(gathering.take_narrow, self.item_bytes, factor)
 
+    @_in_silence
     def payload_up(self, total: Floats, weight: float) -> memoryview:
         """Return the bytes that travel up for a sum and its weight.
 
@@ -376,6 +396,7 @@ class Arithmetic:
         if memory is not None:
             return memory
 
+        @_in_silence
         def copy() -> memoryview:
             own = buffer.read(start, stop)
             return self.encode(own if weight == 1.0 else own * np.float32(weight))
@@ -406,6 +427,7 @@ class Arithmetic:
             scratch.give(total)
         return payload
 
+    @_in_silence
     def _finish(self, chunk: Chunk, total: Floats, divisor: float, buffer: Buffer) -> Payload:
         if not self.has_numbers:
             return self.encode(total)

@@ -27,6 +27,7 @@ from anabranch.net.messages import (
     ExchangeEnded,
     ExchangeFailed,
     ExchangeRequest,
+    Failed,
     Gather,
     Gathered,
     GatherFailed,
@@ -313,6 +314,12 @@ class Collectives:
                 latest = await call.until_here(plan)
         except (LinkError, PeerError, RunAborted) as error:
             raise await self._scheduler.verdict(error) from error
+        except (NetError, RoundsOver):
+            raise
+        except Exception as error:  # the others would wait for this site's part
+            if not self._scheduler.is_over:
+                self._scheduler.post(Failed(f"{type(error).__name__}: {error}"))
+            raise
         finally:
             del self._underway[exchange]
             state.calls.pop(number, None)
