@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -130,10 +131,37 @@ class _Refusing:
         raise ValueError("no bucket for this one")
 
 
-def test_what_is_raised_in_a_hook_is_what_its_future_raises() -> None:
-    future = hook(_Refusing(), None)  # type: ignore[arg-type]
-    with pytest.raises(RuntimeError, match="no bucket for this one"):
+class _Bucket:
+    def __init__(self, buffer: torch.Tensor) -> None:
+        self._buffer = buffer
+
+    def buffer(self) -> torch.Tensor:
+        return self._buffer
+
+
+@pytest.mark.parametrize(
+    ("buffer", "said"),
+    [
+        (torch.zeros(2), "no bucket for this one"),
+        (torch.zeros(2, dtype=torch.complex64), "gradients are complex64"),
+    ],
+)
+def test_what_is_raised_in_a_hook_is_what_its_future_raises(
+    buffer: torch.Tensor, said: str
+) -> None:
+    future = hook(_Refusing(), _Bucket(buffer))  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match=said):
         future.wait()
+
+
+def test_a_bucket_without_elements_is_as_it_was() -> None:
+    future = hook(_Refusing(), _Bucket(torch.zeros(0)))  # type: ignore[arg-type]
+    assert future.wait().numel() == 0
+
+
+def test_int8_wants_whole_elements_in_a_block() -> None:
+    with pytest.raises(ValueError, match=r"block_elements is 1\.5"):
+        Int8(block_elements=1.5)  # type: ignore[arg-type]
 
 
 # --- over the backend
@@ -207,6 +235,58 @@ def _given(step: int, rank: int) -> torch.Tensor:
     return torch.randn(50, generator=torch.Generator().manual_seed(10 * step + rank))
 
 
+class _Halving:
+    """A gradient scaler whose scale is another at each step."""
+
+    def __init__(self) -> None:
+        self.step = 0
+
+    def get_scale(self) -> float:
+        return 2.0 ** (10 - 3 * self.step)
+
+
+def _scaled(made: Callable[..., Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return what a hook makes of unscaled gradients, and of those that a scaler scales."""
+    found = []
+    for scaler in (None, _Halving()):
+        weights = nn.Parameter(torch.zeros(50))
+        module = nn.Module()
+        module.register_parameter("weights", weights)
+        module.forward = lambda x, w=weights: (w * x).sum()  # type: ignore[method-assign]
+        model = DistributedDataParallel(module)
+        state = made(scaler=scaler)
+        model.register_comm_hook(state, hook)
+        for step in range(3):
+            scale = 1.0
+            if scaler is not None:
+                scaler.step = step
+                scale = scaler.get_scale()
+            (scale * model(_given(step, dist.get_rank()))).backward()
+            assert weights.grad is not None
+            found.append(weights.grad / scale)
+            weights.grad = None
+    return torch.stack(found[:3]), torch.stack(found[3:]), state.residuals.of([weights])
+
+
+def _with_an_infinity() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return top-k's residual of this rank before and after a step with an infinity at another."""
+    weights = nn.Parameter(torch.zeros(50))
+    module = nn.Module()
+    module.register_parameter("weights", weights)
+    module.forward = lambda x: (weights * x).sum()  # type: ignore[method-assign]
+    model = DistributedDataParallel(module)
+    state = TopK(share=0.1)
+    model.register_comm_hook(state, hook)
+    left = []
+    for step in range(2):
+        given = _given(step, dist.get_rank())
+        if step == 1 and dist.get_rank() == 1:
+            given[3] = torch.inf
+        model(given).backward()
+        left.append(state.residuals.of([weights]).clone())
+    return left[0], left[1]
+
+
 def _all() -> dict[str, Any]:
     """Train over each hook in turn, at one rank."""
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
@@ -237,6 +317,8 @@ def _all() -> dict[str, Any]:
     # DDP refuses torch's bfloat16 hook by its name where there is no NCCL.
     run("torch's bf16", None, lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket))
     told["int8's steps"] = _two_steps()
+    told["infinity"] = _with_an_infinity()
+    told["scaled"] = [_scaled(Int8), _scaled(partial(TopK, share=0.1))]
     group = ddp_hooks.backend_of().group
     integers = torch.tensor([-42.0, 0.0, 42.0])
     group.all_reduce(integers, op="sum", wire="int8")
@@ -280,6 +362,13 @@ def _check_int8(told: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
 @pytest.mark.slow
 def test_hooks_over_the_backend() -> None:
     told = run_ranks(_all, RANKS)
+    for each in told:
+        before, after = each.pop("infinity")
+        assert before.any()
+        assert torch.equal(before, after)
+        for plain, scaled, left in each.pop("scaled"):  # powers of two change no bit
+            assert torch.equal(plain, scaled)
+            assert left.abs().max() < 10.0
     names = [name for name in told[0] if len(told[0][name]) == 3 and name != "integers"]
     assert len(names) == 9
     for name in names:

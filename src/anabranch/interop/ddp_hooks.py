@@ -11,7 +11,6 @@ What is computed is in functions of plain tensors; exchanges are begun in the or
 
 # Annotations are values here: DDP compares a hook's with types.
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
 from typing import Any, Literal, Protocol
 
 import torch
@@ -27,6 +26,11 @@ from anabranch.site.reduction import weight_of
 __all__ = ["InOrder", "Int8", "Mean", "TopK", "hook"]
 
 _LEAST_LEVELS = 3  # either sign: with fewer, most elements round to nothing
+
+
+class _Scaler(Protocol):
+    def get_scale(self) -> float:
+        """Return what the loss is multiplied by."""
 
 
 class State(Protocol):
@@ -49,19 +53,35 @@ def hook(
         bucket: of gradients.
     """
     try:
+        buffer = bucket.buffer()
+        if buffer.is_complex():
+            raise ValueError(f"gradients are {_name(buffer.dtype)}; hooks are for real ones")
+        if not buffer.numel():  # parameters without elements, at every rank
+            return _known(buffer)
         future: Future[torch.Tensor] = state.start(bucket)
     except Exception as error:  # raised here, it would leave DDP's reducer unusable
-        work = Work("comm hook", timedelta(0))
+        work = Work("comm hook")
         work.fail(error)
         future = work.get_future()
     return future
+
+
+def _known(tensor: torch.Tensor) -> Future[torch.Tensor]:
+    known: Future[torch.Tensor] = Future()
+    known.set_result(tensor)
+    return known
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 class Mean:
     """The mean of the gradients, or with weights the weighted mean.
 
     Exact as an all-reduce is: float32 sums in the order of the plan's trees. With ``wire`` each sum
-    is rounded to that type once a hop, and no residual is kept: what is lost is lost.
+    is rounded to that type once a hop, and no residual is kept: what is lost is lost. Gradients are
+    float32, float16 or bfloat16.
 
     Args:
         group: a process group of the backend anabranch; the default one if not given.
@@ -121,6 +141,9 @@ class Int8:
     Args:
         group: a process group of the backend anabranch; the default one if not given.
         block_elements: that have a step of their own, which costs 4 bytes.
+        scaler: the ``torch.amp.GradScaler`` that scales the loss, if one does: its scale changes,
+            and residuals are kept without it. A step that it skips loses what finite blocks have
+            sent of their residuals.
 
     Raises:
         ValueError: there are so many sites that fewer than 3 steps are left (more than 42).
@@ -129,19 +152,23 @@ class Int8:
         residuals: of this rank.
     """
 
-    def __init__(self, group: Any = None, block_elements: int = 4096) -> None:
-        if block_elements < 1:
-            raise ValueError(f"block_elements is {block_elements!r}, must be 1 or more")
+    def __init__(
+        self, group: Any = None, block_elements: int = 4096, scaler: _Scaler | None = None
+    ) -> None:
+        if not isinstance(block_elements, int) or block_elements < 1:
+            raise ValueError(f"block_elements is {block_elements!r}, must be an integer from 1 on")
         self._group = backend_of(group)
         self._levels = levels(self._group.size())
         self._block = block_elements
+        self._scaler = scaler
         self.residuals = Residuals()
 
     def start(self, bucket: Any) -> Any:
         """See :class:`State`."""
         group, sites = self._group.group, self._group.size()
-        buffer = bucket.buffer()
-        residual = self.residuals.of(bucket.parameters())
+        buffer, scale = bucket.buffer(), _scale(self._scaler)
+        kept = self.residuals.of(bucket.parameters())
+        residual = kept * scale
         values = buffer.float() + residual
         largest = largest_by_block(values, self._block)
 
@@ -159,7 +186,7 @@ class Int8:
 
         self._group.exchange("largest gradients", [largest], agree).wait()
         integers, left = quantised(values, residual, largest, self._levels, self._block)
-        residual.copy_(left)
+        kept.copy_(left / scale)
         work = self._group.exchange("sum of quantised gradients", [integers], add_up)
         return work.get_future().then(finish)
 
@@ -170,7 +197,7 @@ class TopK:
     Of gradient plus residual each site sends the elements of the largest absolute values, as they
     are, in float32; the rest is the new residual, so nothing is rounded. Sites' elements are added
     in the order of ranks, whatever the plan. NaN counts as the largest, and is sent; where a bucket
-    has an infinity or NaN, its residual stays as it was.
+    has an infinity or NaN at any site, its residuals stay as they were at all.
 
     Each site receives all others' elements: ``8 * share * sites`` bytes an element of the model.
     Residuals take a float32 for each parameter; a checkpoint of this rank holds
@@ -179,28 +206,31 @@ class TopK:
     Args:
         group: a process group of the backend anabranch; the default one if not given.
         share: of each bucket's elements, in (0, 1]; one element at least is sent.
+        scaler: the ``torch.amp.GradScaler`` that scales the loss, if one does: its scale changes,
+            and residuals are kept without it. A step that it skips loses what finite buckets have
+            sent of their residuals.
 
     Attributes:
         residuals: of this rank.
     """
 
-    def __init__(self, group: Any = None, share: float = 0.01) -> None:
+    def __init__(
+        self, group: Any = None, share: float = 0.01, scaler: _Scaler | None = None
+    ) -> None:
         if not 0.0 < share <= 1.0:
             raise ValueError(f"share is {share!r}, must be in (0, 1]")
         self._group = backend_of(group)
         self._share = share
+        self._scaler = scaler
         self.residuals = Residuals()
 
     def start(self, bucket: Any) -> Any:
         """See :class:`State`."""
         group, names, rank = self._group.group, self._group.met.names, self._group.rank()
-        buffer = bucket.buffer()
+        buffer, scale = bucket.buffer(), _scale(self._scaler)
         residual = self.residuals.of(bucket.parameters())
-        values = buffer.float() + residual
+        values = buffer.float() + residual * scale
         mine = selected(values, max(1, round(self._share * len(values))))
-        if bool(values.isfinite().all()):  # else the next step would bring it again
-            residual.copy_(values)
-            residual[_indices(mine)] = 0.0
         letters = [mine if each == rank else torch.empty_like(mine) for each in range(len(names))]
 
         def from_site(name: str) -> Callable[[list[torch.Tensor]], Begun]:
@@ -216,6 +246,9 @@ class TopK:
 
         def finish(future: Any) -> torch.Tensor:
             total = added_up((_only(each) for each in future.wait()), len(values))
+            if bool(total.isfinite().all()):  # else residuals would bring it again
+                values[_indices(mine)] = 0.0
+                residual.copy_(values / scale)
             return _into(buffer, total / len(names))
 
         return torch.futures.collect_all([work.get_future() for work in works]).then(finish)
@@ -314,6 +347,10 @@ class Residuals:
             for name, each in model.named_parameters()
             if name in state
         }
+
+
+def _scale(scaler: _Scaler | None) -> float:
+    return 1.0 if scaler is None else scaler.get_scale()
 
 
 def levels(sites: int) -> int:
