@@ -12,6 +12,7 @@ from torch import nn
 
 import anabranch
 from anabranch import DiLoCo, Group, LocalSGD, Outer
+from anabranch.site.collectives import ExchangeError
 
 SITES, RATE = 3, 0.001
 
@@ -112,11 +113,15 @@ def test_buffers_of_any_width_begin_alike(groups):
         model = net(group.rank)
         model.register_buffer("wide", torch.full((3,), group.rank + 0.1, dtype=torch.float64))
         model.register_buffer("narrow", torch.full((2,), group.rank, dtype=torch.float16))
+        model.register_buffer("flags", torch.full((5,), group.rank > 0))
+        model.register_buffer("bytes", torch.full((3,), group.rank, dtype=torch.uint8))
+        model.register_buffer("turned", torch.full((2, 4), group.rank, dtype=torch.int64).t())
+        model.register_buffer("waves", torch.full((2,), 1j * group.rank, dtype=torch.complex128))
         model.get_submodule("1").num_batches_tracked.fill_(5 + group.rank)
         optimizer = torch.optim.SGD(model.parameters(), RATE)
         with LocalSGD(model, optimizer, group, every=5):
             pass
-        return [each.double().reshape(-1).tolist() for each in model.buffers()]
+        return [each.to(torch.complex128).abs().reshape(-1).tolist() for each in model.buffers()]
 
     found = at_each(groups, begins)
     assert found[0] == found[1] == found[2]
@@ -140,8 +145,100 @@ def test_an_exception_in_the_block_is_told_and_nothing_more_is_averaged(groups):
     assert at_each(groups, fails) == [True] * SITES
 
 
+def test_the_others_learn_that_a_site_has_left_by_an_exception(groups):
+    def trains(group: Group) -> tuple[list[str], float]:
+        model, said = net(0), []
+        optimizer = torch.optim.SGD(model.parameters(), RATE)
+        try:
+            with DiLoCo(model, optimizer, group, every=2):
+                for number in range(4):
+                    step(model, optimizer, group.rank, number)
+                    if group.rank == 1 and number == 2:
+                        fail(None)
+        except ZeroDivisionError:
+            said.append("left")
+        except ExchangeError as error:
+            said += [str(error), *error.__notes__]
+        total = torch.tensor([group.rank + 1.0])
+        group.all_reduce(total, op="sum")  # the group goes on
+        return said, total.item()
+
+    found = at_each(groups, trains)
+    assert found[1] == (["left"], 6.0)
+    for said, total in (found[0], found[2]):
+        assert "site1" in said[0]
+        assert "max of 1 element" in said[0]
+        assert "left its block by an exception" in said[1]
+        assert total == 6.0
+
+
 def test_a_model_that_does_not_train_is_refused(groups):
     model = net(0).requires_grad_(False)
     optimizer = torch.optim.SGD(model.parameters(), RATE)
     with pytest.raises(ValueError, match="no parameter of the model needs a gradient"):
         LocalSGD(model, optimizer, groups[0], every=5).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("model", "of", "said"),
+    [
+        (net(0), net(1), r"a parameter of shape \(7, 5\), in its group 0, that is none of the"),
+        (net(0).double(), None, "0.weight is float64"),
+        (None, net(0), "model is a NoneType"),
+    ],
+)
+def test_a_model_and_an_optimizer_that_do_not_fit_are_refused(groups, model, of, said):
+    optimizer = torch.optim.SGD((of or model).parameters(), RATE)
+    with pytest.raises(ValueError, match=said):
+        DiLoCo(model, optimizer, groups[0], every=5).__enter__()
+
+
+def test_no_optimizer_is_refused(groups):
+    with pytest.raises(ValueError, match="optimizer is a NoneType"):
+        DiLoCo(net(0), None, groups[0], every=5).__enter__()
+
+
+def unfrozen(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    model[2].bias.requires_grad_(True)
+    return optimizer
+
+
+def deeper(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    model.append(nn.Linear(1, 1))
+    optimizer.add_param_group({"params": [*model[3].parameters()]})
+    return optimizer
+
+
+def replaced(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    model[0].weight = nn.Parameter(torch.zeros(7, 5))
+    return optimizer
+
+
+def swapped(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), RATE)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (unfrozen, "2.bias needs a gradient, and is no parameter that the model had"),
+        (deeper, "3.weight needs a gradient"),
+        (replaced, "0.weight needs a gradient"),
+        (swapped, "models have changed, and no site was told of a step"),
+    ],
+)
+def test_a_change_that_would_leave_models_different_is_named_at_every_site(groups, change, said):
+    def trains(group: Group) -> None:
+        model = net(0)
+        optimizer = torch.optim.SGD(model.parameters(), RATE)
+        with DiLoCo(model, optimizer, group, every=3):
+            optimizer = change(model, optimizer)
+            for number in range(2):
+                step(model, optimizer, group.rank, number)
+
+    def raises(group: Group) -> bool:
+        with pytest.raises(ValueError, match=said):
+            trains(group)
+        return True
+
+    assert at_each(groups, raises) == [True] * SITES

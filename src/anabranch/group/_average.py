@@ -196,7 +196,14 @@ class ModelAverage:
         trains, fresh = flying.said[:2].tolist()
         self._finished = 0 if trains else self._finished + 1
         if self._average.outer is not None and not fresh:
+            is_changed = self._local.has_change
             self._local.drop()  # the momentum alone would move the model
+            if is_changed:
+                raise ValueError(
+                    "sites' models have changed, and no site was told of a step: call step() of "
+                    "the average after each; a DiLoCo block counts those of the optimizer that it "
+                    "was given"
+                )
             return False
         if self._average.outer is not None or self._average.delay:
             self._tensors.refresh()  # steps made meanwhile are kept
@@ -235,10 +242,19 @@ class ModelAverage:
         last average is left out, as far as a copy of it is kept (not with a plain mean).
 
         Raises:
-            ValueError: it is of another model, or of other arguments; or averages have begun here.
+            ValueError: it is none, or of another model, or of other arguments; or steps or averages
+                have been made here.
         """
-        if self._flying:
-            raise ValueError("averages are on their way here; load the state before the first step")
+        missing = [
+            key for key in ("site", "begun", "contributed_at", "said", "local") if key not in state
+        ]
+        if missing:
+            raise ValueError(f"the state of an average has no {missing[0]!r}; see state_dict()")
+        if self._local.steps or self._local.begun:
+            raise ValueError(
+                f"{self._local.steps} steps and {self._local.begun} averages have been made here; "
+                "load the state before the first"
+            )
         self._local.load_state_dict(_with_arrays(state["local"]))
         self._local.resume_after(state["begun"])
         self._contributed_at = list(state["contributed_at"])

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Literal, Self
+
+import numpy as np
 
 from anabranch.group._average import ModelAverage
 from anabranch.group._group import Group
 from anabranch.learn.averaging import Outer
+from anabranch.net.errors import NetError
 from anabranch.period import AnyPeriod
+from anabranch.site.collectives import ExchangeError
 
 
 class LocalSGD:
@@ -24,14 +30,15 @@ class LocalSGD:
                 optimizer.zero_grad()
 
     Each ``optimizer.step()`` counts one local step, and averages after it if that is due. At the
-    block's end all average until the last has made its steps, and have the same parameters. One
-    that is left by an exception averages no more. Buffers, as of batch normalisation, are each
-    site's own.
+    block's end all average until the last has made its steps, and have the same parameters. A site
+    that leaves it by an exception averages no more, and the others' next average fails: they
+    learn who calls for something else. Buffers, as of batch normalisation, are each site's own.
 
     Args:
         model: a ``torch.nn.Module`` in float32; its parameters that need gradients are averaged,
-            in place, so it is moved to its device before.
-        optimizer: of these parameters; any ``torch.optim.Optimizer``.
+            in place, so it is moved to its device before, and its layers stay the same.
+        optimizer: of these parameters; any ``torch.optim.Optimizer``. Others may step them, too,
+            before it does.
         group: the sites; under torch.distributed, ``interop.torch_backend.group_of()``.
         every, delay, fragments, weight, wire: as for :meth:`Group.average`.
 
@@ -39,7 +46,10 @@ class LocalSGD:
         average: what :meth:`Group.average` returned; None outside of the block.
 
     Raises:
-        ValueError: on entering, as for :meth:`Group.average`; or no parameter needs a gradient.
+        ValueError: on entering, as for :meth:`Group.average`; or no parameter needs a gradient, or
+            the optimizer has others than these. After an average or at the block's end: other
+            parameters need gradients than on entering, or a model has changed without a step of the
+            optimizer.
     """
 
     _outer: Outer | None = None
@@ -67,33 +77,68 @@ class LocalSGD:
             "wire": wire,
         }
         self._hook: Any = None
+        self._has_failed = False  # an average has, and so at all sites
+        self._trained: dict[str, Any] = {}  # the parameters that are averaged, by name
         self.average: ModelAverage | None = None
 
     def __enter__(self) -> Self:
         if self.average is not None:
             raise ValueError("this block is entered already; make another for another model")
-        parameters = [each for each in self._model.parameters() if each.requires_grad]
-        if not parameters:
-            raise ValueError("no parameter of the model needs a gradient, so there is no average")
+        self._trained = _trained(self._model)
+        self._check_optimizer()
         self._begin_alike()
-        average = self._group.average(parameters, outer=self._outer, **self._how)
-        self._hook = self._optimizer.register_step_post_hook(lambda *_: average.step() and None)
-        self.average = average
+        parameters = [*self._trained.values()]
+        self.average = self._group.average(parameters, outer=self._outer, **self._how)
+        self._hook = self._optimizer.register_step_post_hook(self._stepped)
         return self
+
+    def _check_optimizer(self) -> None:
+        if not hasattr(self._optimizer, "register_step_post_hook"):
+            raise ValueError(
+                f"optimizer is a {type(self._optimizer).__name__}, must be a torch.optim.Optimizer"
+            )
+        averaged = {id(each) for each in self._trained.values()}
+        for number, group in enumerate(self._optimizer.param_groups):
+            for each in group["params"]:
+                if each.requires_grad and id(each) not in averaged:
+                    raise ValueError(
+                        f"the optimizer steps a parameter of shape {tuple(each.shape)}, in its "
+                        f"group {number}, that is none of the model's which need gradients, so it "
+                        "would not be averaged"
+                    )
 
     def _begin_alike(self) -> None:
         """Overwrite parameters and buffers by the first site's, bit for bit."""
         import torch
 
-        by_type: dict[torch.dtype, list[torch.Tensor]] = {}
-        for each in (*self._model.parameters(), *self._model.buffers()):
-            tensor = each.detach()
-            if tensor.element_size() in (4, 8) and tensor.is_contiguous():
-                tensor = tensor.reshape(-1).view(torch.float32)  # words of the same bits
-            if tensor.is_floating_point() and tensor.numel():
-                by_type.setdefault(tensor.dtype, []).append(tensor)
-        for _, tensors in sorted(by_type.items(), key=str):
-            self._group.broadcast(tensors)
+        from anabranch.group._words import Words
+
+        named = (*self._model.named_parameters(), *self._model.named_buffers())
+        words = []
+        for name, each in named:
+            if each.layout != torch.strided:
+                raise ValueError(f"{name} is sparse; a model that is averaged is dense")
+            if each.numel():
+                words.append(Words(each.detach()))
+        self._group.broadcast([each.words for each in words])
+        for each in words:
+            each.finish()
+
+    def _stepped(self, *_: Any) -> None:
+        assert self.average is not None
+        with self._averages():
+            is_used = self.average.step()
+        if is_used:
+            self._check_same()
+
+    def _check_same(self) -> None:
+        """Check that the model has the parameters that are averaged, and no others to train."""
+        for name, each in _trained(self._model).items():
+            if self._trained.get(name) is not each:
+                raise ValueError(
+                    f"{name} needs a gradient, and is no parameter that the model had when the "
+                    "block was entered, so it is not averaged; change the model before"
+                )
 
     def __exit__(
         self,
@@ -103,8 +148,46 @@ class LocalSGD:
     ) -> None:
         average, self.average = self.average, None
         self._hook.remove()
-        if error is None and average is not None:
-            average.finish()
+        if average is None:
+            return
+        if error is None:
+            with self._averages():
+                average.finish()
+            self._check_same()
+        elif not self._has_failed:
+            with suppress(NetError, ValueError):  # in place of the next average
+                self._group.all_reduce(np.zeros(1, np.float32), op="max", async_op=True)
+
+    @contextmanager
+    def _averages(self) -> Iterator[None]:
+        """Take note of a failure that the others have, too."""
+        self._has_failed = True
+        try:
+            yield
+        except ExchangeError as error:
+            error.add_note(
+                "a site that has left its block by an exception calls for a max of 1 element in "
+                "place of its next average"
+            )
+            raise
+        self._has_failed = False
+
+
+def _trained(model: Any) -> dict[str, Any]:
+    """Return the parameters that need gradients, by name."""
+    if not hasattr(model, "named_parameters"):
+        raise ValueError(f"model is a {type(model).__name__}, must be a torch.nn.Module")
+    found = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    if not found:
+        raise ValueError("no parameter of the model needs a gradient, so there is no average")
+    for name, each in found.items():
+        kind = str(each.dtype).removeprefix("torch.")
+        if kind != "float32":
+            raise ValueError(
+                f"{name} is {kind}, and small steps would be lost in its means; keep parameters "
+                "in float32, and give wire= for fewer bytes"
+            )
+    return found
 
 
 class DiLoCo(LocalSGD):

@@ -190,6 +190,12 @@ class Averaging:
             self._copy_from(found)
         return shared
 
+    @property
+    def has_change(self) -> bool:
+        """Whether the mean, which what was contributed now holds, changes the outer optimiser's."""
+        assert self._buffer is not None
+        return bool((abs(self._buffer) > 0.0).any())
+
     def _shared(self) -> Shared | None:
         if not self._shares:
             return None

@@ -145,6 +145,11 @@ class LocalSteps:
         self._rule.averaged(averaged)
         return agreed
 
+    @property
+    def has_change(self) -> bool:
+        """Whether the mean of the oldest average on its way is a change of the model."""
+        return self._parts[self._flying[0].fragment].has_change
+
     def drop(self) -> None:
         """Go on without the oldest average that is on its way: there is no mean, or no need."""
         self._flying.popleft()
