@@ -21,7 +21,9 @@ import torch
 import anabranch
 from anabranch import ExchangeError, Group, RunAborted
 from anabranch.group import _settings
+from anabranch.group._group import join_at
 from anabranch.group._local import _serving
+from anabranch.group._place import Place
 from anabranch.group._serve import GroupLog
 from anabranch.net.addresses import show
 from anabranch.net.messages import EpochChanged, Join, Message
@@ -35,6 +37,7 @@ from anabranch.plan import Auxiliary, Star
 from anabranch.record.console import Console, Line
 from anabranch.scheduler.presence import Presence
 from anabranch.scheduler.server import LIMITS
+from anabranch.site.call import Call
 
 T = TypeVar("T")
 SITES = 3
@@ -294,7 +297,7 @@ def test_values_are_gathered_by_rank(groups: tuple[Group, ...]) -> None:
 
 
 def test_a_value_that_cannot_be_gathered_is_refused_at_once(groups: tuple[Group, ...]) -> None:
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="tensors are exchanged by all_reduce or broadcast"):
         groups[0].all_gather(torch.ones(2))
     with pytest.raises(ValueError, match="cannot be gathered"):
         groups[0].all_gather(1 << 70)
@@ -376,9 +379,9 @@ def test_exchanges_of_all_and_of_some_may_be_under_way_at_once(groups: tuple[Gro
 # --- what is known
 
 
-@pytest.mark.parametrize(("step", "samples"), [(0, 1), (1, 0)])
+@pytest.mark.parametrize(("step", "samples"), [(0, 1), (1, 0), (1.5, 1)])
 def test_a_loss_of_no_step_is_refused(groups: tuple[Group, ...], step: int, samples: int) -> None:
-    with pytest.raises(ValueError, match="both must be at least 1"):
+    with pytest.raises(ValueError, match="must be an integer from 1 on"):
         groups[0].report_loss(0.5, step, samples)
     groups[0].report_loss(float("nan"))  # training has diverged, which ends nothing
     at_each(groups, Group.barrier)
@@ -587,6 +590,31 @@ def test_an_exception_in_one_site_s_block_names_it_to_the_others() -> None:
     assert kinds[1] is KeyError
     assert len(told) == 2
     assert all("site 1 (site1) failed: KeyError: 'no such file'" in each for each in told)
+
+
+def test_what_goes_wrong_inside_one_site_ends_the_exchange_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    until_settled = Call.until_settled
+
+    async def is_broken_at_1(call: Call, *given: Any) -> Any:
+        if call._plane.config.site == 1:
+            raise ZeroDivisionError("as none has thought of")
+        return await until_settled(call, *given)
+
+    def play(group: Group) -> str:
+        with pytest.raises((ZeroDivisionError, RunAborted)) as raised:
+            group.all_reduce(torch.ones(1000))
+        with pytest.raises(RunAborted):
+            group.close()
+        return str(raised.value)
+
+    monkeypatch.setattr(Call, "until_settled", is_broken_at_1)
+    with anabranch.local(SITES) as groups:
+        said = at_each(groups, play)
+    assert said[1] == "as none has thought of"
+    for each in (said[0], said[2]):
+        assert "site 1 (site1) failed: ZeroDivisionError: as none has thought of" in each
 
 
 def test_a_program_that_ends_after_its_group_did_says_nothing_more() -> None:
@@ -1079,6 +1107,14 @@ def serve_in_thread(
 def test_certificates_that_are_not_there_are_named_before_anybody_is_called(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"there is no .*ca\.pem"):
         anabranch.join("10.0.0.1:1", "paris", token="t", tls=tmp_path)
+
+
+def test_who_joins_waits_no_longer_than_there_is_reason_to() -> None:
+    service = anabranch.Service(overlay_of(SITES))
+    with _serving(service) as (address, token):
+        place = Place(scheduler=address, site="s0", token=token)
+        with pytest.raises(RunAborted, match="the others are late"):
+            join_at(place, gives_up=lambda: "the others are late")
 
 
 def test_a_scheduler_that_is_not_there_is_named() -> None:

@@ -8,6 +8,8 @@ import os
 import re
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -130,17 +132,63 @@ def collectives() -> list[str]:
             dist.broadcast(tensor.fill_(rank), ranks[1], group=group)
             check("broadcast in a subgroup", tensor, [ranks[1]])
     check("backend", dist.get_backend() == "anabranch", True)
-    if rank == 0:
-        dist.group.WORLD.set_timeout(timedelta(seconds=0.5))
-        with pytest.raises(RuntimeError, match=r"barrier: the timeout of 0\.5 s is over"):
-            dist.barrier()
-        dist.group.WORLD.set_timeout(timedelta(seconds=60))
+    for empty in (torch.empty(0), torch.empty(2, 0)):
+        dist.broadcast(empty, 1)
+    check("order after tensors without elements", _sum(1.0), size)
+    strided(check)
+    work = dist.all_reduce(torch.ones(3), async_op=True) if rank == 0 else None
+    if work is not None:
+        with pytest.raises(RuntimeError, match=r"not done in 0\.2 s; it goes on"):
+            work.wait(timedelta(seconds=0.2))
         dist.send(torch.ones(1), 1)
+        work.wait()
     else:
         if rank == 1:
             dist.recv(torch.ones(1), 0)
-        dist.barrier()
+        dist.all_reduce(torch.ones(3))
+    check("order after a short wait", _sum(1.0), size)
     return wrong
+
+
+def _sum(value: float, dtype: torch.dtype = torch.float32, **of: Any) -> float:
+    tensor = torch.full((2,), value, dtype=dtype)
+    dist.all_reduce(tensor, **of)
+    return tensor[0].item()
+
+
+def strided(check: Callable[[str, Any, Any], None]) -> None:
+    """Check collectives that gloo carries, of tensors that are not contiguous."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+
+    def given(scale: int, kind: torch.dtype = torch.float64) -> torch.Tensor:
+        return (scale * torch.arange(24)).view(4, 6).to(kind).t()[::2]  # shape (3, 4)
+
+    def room(rows: int = 3) -> torch.Tensor:
+        return torch.zeros(4, rows, dtype=torch.float64).t()
+
+    base, total = given(1), size * (size + 1) // 2
+    for kind in (torch.float64, torch.int64):
+        tensor = given(rank + 1, kind)
+        dist.all_reduce(tensor)
+        check(f"all_reduce of strided {kind}", tensor, total * base)
+    least = given(rank + 1, torch.float32)
+    dist.all_reduce(least, dist.ReduceOp.MIN)
+    check("strided least", least, base)
+    tensor = given(rank + 1)
+    dist.reduce(tensor, 1)
+    if rank == 1:
+        check("strided reduce", tensor, total * base)
+    out = room()
+    dist.scatter(out, [given(each + 1) for each in range(size)] if rank == 0 else None, 0)
+    check("strided scatter", out, (rank + 1) * base)
+    out = room()
+    dist.reduce_scatter(out, [given(each + 1) for each in range(size)])
+    check("strided reduce_scatter", out, size * (rank + 1) * base)
+    out = room(3 * size)
+    dist.all_to_all_single(out, torch.ones(3 * size, 4).double() * rank)
+    check(
+        "strided all_to_all_single", out, torch.arange(size).repeat_interleave(3)[:, None] + 0 * out
+    )
 
 
 def everything() -> tuple[list[str], dict[str, torch.Tensor]]:
@@ -172,6 +220,69 @@ def test_hsdp_of_two_sites_makes_the_model_of_one_process():
     found = run_ranks(both_ways, 4, backend="gloo", environment=BESIDE_A_BUSY_THREAD)
     for models in zip(*found, strict=True):
         assert parity.compare([*models], parity.alone("default", 4, 4)) < 1e-6
+
+
+def _told(call: Callable[[], Any]) -> str:
+    try:
+        return str(call())
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _begins_anew(timeout_s: float = 30.0) -> None:
+    dist.init_process_group("anabranch", timeout=timedelta(seconds=timeout_s))
+
+
+def _goes_wrong() -> dict[str, str]:
+    """Return what this rank, of two, is told of what goes wrong; each time in a group anew."""
+    rank = dist.get_rank()
+    said = {"empty": _told(lambda: dist.all_reduce(torch.ones(0 if rank else 3)))}
+    dist.destroy_process_group()
+    _begins_anew(1.0)
+    if rank == 0:
+        said["late"] = _told(lambda: _sum(1.0))
+    else:  # it hears of the other's end while it waits for nothing
+        time.sleep(1.5)
+    said["later"] = _told(lambda: _sum(1.0))
+    said["by gloo"] = _told(lambda: _sum(1.0, torch.int64))
+    dist.destroy_process_group()
+    assert not dist.is_initialized()
+    _begins_anew()
+    said["anew"] = _told(lambda: _sum(1.0))
+    dist.destroy_process_group()
+    for name, variables in WRONG_AT_ONE.items():
+        if rank == 1:
+            os.environ.update(variables)
+        said[name] = _told(_begins_anew)
+        if rank == 1:
+            for each in variables:
+                del os.environ[each]
+    _begins_anew()
+    return said
+
+
+WRONG_AT_ONE = {
+    "token": {"ANABRANCH_TOKEN": "wrong"},
+    "tls": {"ANABRANCH_TLS": "nowhere"},
+    "options": {"ANABRANCH_INSECURE": "perhaps"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_what_goes_wrong_is_told_at_all_ranks_and_a_program_can_begin_anew():
+    found = run_ranks(_goes_wrong, 2)
+    for said in found:
+        assert "site 0 (rank0) exchanges and site 1 (rank1) gathers" in said["empty"]
+        assert "all_reduce of 2 elements of float32: the timeout of 1 s is over" in said["later"]
+        assert "this process group is over: " in said["by gloo"]
+        assert said["anew"] == "2.0"
+        assert "set $ANABRANCH_TLS for all ranks or for none" in said["tls"]
+        assert "does not know the run's token" in said["token"]
+        assert "$ANABRANCH_INSECURE is 'perhaps'" in said["options"]
+    assert "the timeout of 1 s is over" in found[0]["late"]
+    for name in ("token", "options"):
+        assert found[0][name].startswith("RunAborted: rank 1 failed: ")
 
 
 def _dies() -> None:

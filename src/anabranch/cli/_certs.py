@@ -39,6 +39,9 @@ def certs(
     names = [name.strip() for name in sites.split(",")]
     if not all(names):
         raise typer.BadParameter(f"--sites {sites}: a name is empty")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise typer.BadParameter(f"--sites {sites}: {twice} is named twice")
     out.mkdir(parents=True, exist_ok=True)
     authority = _authority(out, days)
     for identity in (SCHEDULER, *map(identity_of, names)):

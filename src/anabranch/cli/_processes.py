@@ -255,7 +255,9 @@ def _service(
     from anabranch.group import Service
     from anabranch.scheduler.awareness import Passive
 
-    if (overlay is None) == (sites is None):
+    if overlay is not None and sites is not None:
+        raise typer.BadParameter("--sites is not with --overlay, which names its sites itself")
+    if overlay is None and sites is None:
         raise typer.BadParameter(
             "give a scenario's file, or --overlay FILE, or --sites NAME,NAME,... for a group"
         )

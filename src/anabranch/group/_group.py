@@ -326,6 +326,11 @@ class Group:
             data = msgspec.msgpack.encode(value)
         except OverflowError as error:
             raise ValueError(f"the value cannot be gathered: {error}") from None
+        except TypeError as error:
+            raise TypeError(
+                f"the value cannot be gathered: {error}; give numbers, strings, bytes, lists or "
+                "dictionaries of such; tensors are exchanged by all_reduce or broadcast"
+            ) from None
         if len(data) > MOST_GATHERED_BYTES:
             raise ValueError(_TOO_LARGE.format(len(data), MOST_GATHERED_BYTES))
         gathered = self._member.thread.run(self._gather(data))
@@ -671,10 +676,11 @@ class Group:
         member = self._member
         member.check_open()
         step = member.steps_told + 1 if step is None else step
-        if step < 1 or samples < 1:
-            raise ValueError(f"step is {step} and samples {samples}; both must be at least 1")
+        for name, number in (("step", step), ("samples", samples)):
+            if not isinstance(number, Integral) or number < 1:
+                raise ValueError(f"{name} is {number!r}, must be an integer from 1 on")
         member.steps_told = step
-        member.thread.run(now(partial(member.report_loss, float(loss), step, samples)))
+        member.thread.run(now(partial(member.report_loss, float(loss), int(step), int(samples))))
 
     def close(self) -> None:
         """Leave: wait until this site's calls have ended and every site has left, and close.
@@ -764,11 +770,22 @@ def join(
     return join_at(place, outbound_only, patience_s)
 
 
-def join_at(place: Place, outbound_only: bool = False, patience_s: float = 60.0) -> Group:
+def join_at(
+    place: Place,
+    outbound_only: bool = False,
+    patience_s: float = 60.0,
+    gives_up: Callable[[], str | None] | None = None,
+) -> Group:
     """Join a group as :func:`join` does, whatever the environment says.
 
+    Args:
+        place: where, and as what.
+        outbound_only, patience_s: see there.
+        gives_up: is called every half second while others are waited for, in a thread of its own;
+            what it returns, unless None, is why this site waits no longer.
+
     Raises:
-        ValueError, LinkError, RunAborted: see there.
+        ValueError, LinkError, RunAborted: see there; ``gives_up`` has a reason.
     """
     try:
         where = addresses.parse(place.scheduler)
@@ -797,5 +814,7 @@ def join_at(place: Place, outbound_only: bool = False, patience_s: float = 60.0)
         credentials.check()
     listen = None if outbound_only else (place.host, place.port)
     shown = None if outbound_only else place.advertise
-    member = Member(where, place.site, place.token, listen, shown, patience_s, credentials)
+    member = Member(
+        where, place.site, place.token, listen, shown, patience_s, credentials, gives_up
+    )
     return Group(member, 0, sorted(member.first_plan.members))

@@ -42,6 +42,7 @@ from anabranch.site.terms import Op, Terms, Wire
 
 T = TypeVar("T")
 
+_LOOKS_EVERY_S = 0.5  # for a reason to wait no longer
 NOT_IN = "this site joins a group that goes on; call group.admit(...) first"
 
 
@@ -58,6 +59,25 @@ async def ending(awaitable: Any) -> Any:
         raise ExchangeError("the scheduler holds no further exchange; the run is over") from None
 
 
+async def _unless(gives_up: Callable[[], str | None] | None, doing: Coroutine[Any, Any, T]) -> T:
+    """Do something, until there is a reason to give it up.
+
+    Raises:
+        RunAborted: there is; says which.
+    """
+    task = asyncio.get_running_loop().create_task(doing)
+    try:
+        while gives_up is not None:
+            done, _ = await asyncio.wait({task}, timeout=_LOOKS_EVERY_S)
+            if done:
+                break
+            if (why := await asyncio.to_thread(gives_up)) is not None:
+                raise RunAborted(why)
+        return await task
+    finally:
+        task.cancel()
+
+
 class Member:
     """This process's part in a group: its event loop, its agent, and what was measured."""
 
@@ -70,6 +90,7 @@ class Member:
         advertise: str | None,
         patience_s: float,
         credentials: Credentials | None,
+        gives_up: Callable[[], str | None] | None = None,
     ) -> None:
         # Halves are converted by it, in the loop's thread, which must not stand still for seconds
         # while it is imported there: other sites would give this one up.
@@ -85,7 +106,9 @@ class Member:
         self._under_way: set[Future[Any]] = set()  # calls
         self._handing_on: set[Future[Any]] = set()  # the state, while others go on
         try:
-            self.thread.run(self._join(scheduler, name, token, listen, advertise, patience_s))
+            self.thread.run(
+                self._join(scheduler, name, token, listen, advertise, patience_s, gives_up)
+            )
         except BaseException:
             self.thread.close()
             raise
@@ -99,6 +122,7 @@ class Member:
         listen: Address | None,
         advertise: str | None,
         patience_s: float,
+        gives_up: Callable[[], str | None] | None,
     ) -> None:
         from anabranch.scheduler.server import LIMITS as CONTROL_LIMITS
 
@@ -121,7 +145,7 @@ class Member:
             advertise=advertise,
         )
         try:
-            welcome = await self.agent.join(scheduler, patience_s)
+            welcome = await _unless(gives_up, self.agent.join(scheduler, patience_s))
             self.index = welcome.site
             self.overlay = overlays.loads(welcome.overlay_toml)
             self.first_plan = plans.loads(welcome.plan_json)

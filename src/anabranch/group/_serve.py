@@ -403,10 +403,11 @@ async def _serve(
         gone = partial(scheduler.abort, "the process that started the scheduler is gone")
         # Where that process was a site too, its connections' end names it.
         at_end_of_stdin(partial(loop.call_later, _NAMED_FIRST_S, gone))
-    listening(await scheduler.listen(listen))
-    console.listening()
+    where = await scheduler.listen(listen)
     try:
         async with watched(scheduler, console, watching):
+            listening(where)  # once all else that it listens to is there
+            console.listening()
             await scheduler.finished()
     except RunAborted as error:
         group_log.ended(str(error))

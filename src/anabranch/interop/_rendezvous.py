@@ -8,8 +8,9 @@ import secrets
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -18,8 +19,11 @@ from typing import Any, cast
 
 import msgspec
 from torch._C import _distributed_c10d as c10d
+from torch.distributed import DistStoreError
 
-from anabranch.group import Group, join
+from anabranch.group import Group
+from anabranch.group._group import join_at
+from anabranch.group._place import find as find_place
 from anabranch.group._place import flag
 from anabranch.group._serve import next_free
 from anabranch.interop._sharing import Part, Shared
@@ -30,6 +34,8 @@ BackendOptions: Any = c10d.Backend.Options
 _VARIABLE = "ANABRANCH_{}"
 _ONE_MACHINE_BPS = 1e10  # of links within it, which all are alike
 _SILENCE_S = 10.0  # ranks hold the interpreter's lock in long calls of C code, and are not gone
+_WRONG = "wrong"  # in the store: what the first rank that failed said
+_GRACE_S = 2.0  # for those who know more of what is wrong than that the time is over
 _END_S = 10.0  # for a scheduler to end by itself
 
 
@@ -119,11 +125,13 @@ class Met:
         group: as this rank holds it.
         names: of the sites, by rank.
         leave: leaves it, and waits for a scheduler that this rank started.
+        fail: ends it, at all sites, which are told the error.
     """
 
     group: Group | Part
     names: tuple[str, ...]
     leave: Callable[[], None]
+    fail: Callable[[Exception], None]
 
     def close(self) -> None:
         """Leave the group, and end its scheduler once all have left."""
@@ -156,6 +164,51 @@ def end(scheduler: subprocess.Popen[str]) -> None:
                 stream.close()
 
 
+@contextmanager
+def telling(store: Any, rank: int, size: int) -> Iterator[None]:
+    """Let an error of this rank, while ranks meet, be the others' too.
+
+    Args:
+        store: that all ranks share, for this group alone.
+        rank: of this process, in [0, size).
+        size: how many ranks there are.
+    """
+    try:
+        yield
+    except Exception as error:
+        # It may be the store that fails; what counts is raised below. It is rank 0's in most cases,
+        # and ends with it: the others are to hear why first.
+        with suppress(Exception):
+            said = f"rank {rank} failed: {error}".encode()
+            if store.compare_set(_WRONG, "", said) == said:
+                store.compare_set(
+                    f"site{rank}", "", msgspec.json.encode(_Said(wrong=said.decode()))
+                )
+            if rank:
+                store.set(f"failed{rank}", b"")
+            else:
+                store.wait([f"failed{each}" for each in range(1, size)], timedelta(seconds=_END_S))
+        raise
+
+
+def _has_failed(store: Any, timeout: timedelta) -> Callable[[], str | None]:
+    """Return what says why ranks do not meet: another one has failed, or the time is over."""
+    limit_s = timeout.total_seconds()
+    until_s = time.monotonic() + limit_s + _GRACE_S
+
+    def found() -> str | None:
+        if store.check([_WRONG]):
+            return cast(str, store.get(_WRONG).decode())
+        if time.monotonic() > until_s:
+            return (
+                f"not all ranks have joined in {limit_s:g} s, the timeout of init_process_group; "
+                "the scheduler's lines say which it waits for"
+            )
+        return None
+
+    return found
+
+
 def meet(store: Any, rank: int, size: int, options: Options, timeout: timedelta) -> Met:
     """Make a group of all ranks.
 
@@ -168,24 +221,17 @@ def meet(store: Any, rank: int, size: int, options: Options, timeout: timedelta)
 
     Raises:
         ValueError: options that cannot be, or do not fit others'; says which.
-        RunAborted: the scheduler does not start, or refuses this rank.
+        RunAborted: the scheduler does not start, or refuses this rank; or another rank has failed,
+            or does not come in time.
     """
-    try:
-        return _meet(store, rank, size, options, timeout)
-    except (ValueError, NetError):
-        # The store is rank 0's in most cases, and ends with it: the others are to hear why first.
-        if rank:
-            store.set(f"failed{rank}", b"")
-        else:
-            with suppress(Exception):  # what counts is raised below
-                store.wait([f"failed{each}" for each in range(1, size)], timedelta(seconds=_END_S))
-        raise
-
-
-def _meet(store: Any, rank: int, size: int, options: Options, timeout: timedelta) -> Met:
     names = _names(store, rank, size, options)
-    group, _, scheduler = _join(store, rank == 0, names, names[rank], options, timeout)
-    return Met(group, names, partial(_leave, group, scheduler))
+    has_failed = _has_failed(store, timeout)
+    group, _, scheduler = _join(store, rank == 0, names, names[rank], options, timeout, has_failed)
+
+    def fail(error: Exception) -> None:
+        group.__exit__(type(error), error, None)
+
+    return Met(group, names, partial(_leave, group, scheduler), fail)
 
 
 def _join(
@@ -195,6 +241,7 @@ def _join(
     name: str,
     options: Options,
     timeout: timedelta,
+    has_failed: Callable[[], str | None],
 ) -> tuple[Group, str, subprocess.Popen[str] | None]:
     """Join as a site, and start the scheduler first if that falls to this rank.
 
@@ -215,16 +262,18 @@ def _join(
         if wrong:
             raise RunAborted(f"there is no scheduler: {wrong}")
         token = options.token or token
-        group = join(
-            address,
-            name,
+        place = find_place(
+            os.environ,
+            scheduler=address,
+            site=name,
             token=token,
             host=options.host or here,
             tls=options.tls,
             insecure=options.insecure,
-            patience_s=timeout.total_seconds(),
-            switch_interval_s=options.switch_interval_s,
         )
+        if options.switch_interval_s is not None:
+            sys.setswitchinterval(options.switch_interval_s)
+        group = join_at(place, patience_s=timeout.total_seconds(), gives_up=has_failed)
     except BaseException:
         if scheduler is not None:
             scheduler.kill()
@@ -282,7 +331,10 @@ def share(
     if _Site.here is None and world.compare_set(f"first of {site}", "", me).decode() == me:
         starts = world.compare_set("starts", "", me).decode() == me
         try:
-            group, token, scheduler = _join(world, starts, all_names, site, options, timeout)
+            has_failed = _has_failed(store, timeout)
+            group, token, scheduler = _join(
+                world, starts, all_names, site, options, timeout, has_failed
+            )
         except (ValueError, NetError) as error:
             world.set(f"at {site}", msgspec.json.encode(["", "", str(error)]))
             raise
@@ -291,24 +343,56 @@ def share(
         world.set(f"at {site}", msgspec.json.encode([shared.address, token, ""]))
     if _Site.here is not None:
         _Site.here.uses += 1
-        return Met(_Site.here.shared.channel(channel), names, _Site.here.leave)
+        shared = _Site.here.shared
+        return Met(shared.channel(channel), names, _Site.here.leave, shared.fail)
     address, token, wrong = msgspec.json.decode(world.get(f"at {site}"))
     if wrong:
         raise RunAborted(f"the first rank of {site} has not joined: {wrong}")
     part = Part(address, token, channel)
-    return Met(part, names, part.close)
+    return Met(part, names, part.close, part.fail)
+
+
+class _Said(msgspec.Struct, omit_defaults=True):
+    """What a rank says of itself before ranks meet, or what is wrong there."""
+
+    site: str = ""
+    has_tls: bool = False
+    wrong: str = ""
+
+
+def _said_by(store: Any, rank: int) -> _Said:
+    try:
+        said = store.get(f"site{rank}")
+    except DistStoreError as error:
+        raise RunAborted(f"rank {rank} has not called init_process_group: {error}") from error
+    return msgspec.json.decode(said, type=_Said)
 
 
 def _names(store: Any, rank: int, size: int, options: Options) -> tuple[str, ...]:
     """Return the sites' names by rank, the same at every rank."""
-    store.set(f"site{rank}", (options.site or "").encode())
-    said = [store.get(f"site{each}").decode() for each in range(size)]
+    mine = _Said(options.site or "", has_tls=options.tls is not None)
+    store.set(f"site{rank}", msgspec.json.encode(mine))
+    all_said = [_said_by(store, each) for each in range(size)]
+    for each in all_said:
+        if each.wrong:
+            raise RunAborted(each.wrong)
+    has_tls = [each.has_tls for each in all_said]
+    if any(has_tls) and not all(has_tls):
+        raise ValueError(
+            f"rank {has_tls.index(True)} has a certificate and rank {has_tls.index(False)} has "
+            "none; set $ANABRANCH_TLS for all ranks or for none"
+        )
+    said = [each.site for each in all_said]
     if any(said) and not all(said):
         raise ValueError(
             f"rank {said.index('')} does not name its site and others do; set $ANABRANCH_SITE for "
             "all ranks or for none"
         )
     for name in said:
+        if "," in name:
+            raise ValueError(
+                f"a site is named {name!r}; $ANABRANCH_SITE is one name, without commas"
+            )
         if name and said.count(name) > 1:
             one = said.index(name)
             raise ValueError(
@@ -383,7 +467,7 @@ def _scheduler(
         end(process)
         raise RunAborted(
             f"its process ended with status {process.returncode} before it listened; what it "
-            "printed says why"
+            "printed beside rank 0 says why"
         )
     return process, [address, token, ""]
 

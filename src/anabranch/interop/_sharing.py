@@ -19,6 +19,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -172,6 +173,10 @@ class _Rank:
         handle = group.broadcast(self._tensor(*place), root=root, async_op=True)
         handle.on_done(lambda done: answer(None, _error(done.wait)))
 
+    def _fail(self, answer: Any, group: Group, what: str) -> None:
+        self._shared.fail(RunAborted(f"{self._name}, of this site: {what}"))
+        answer(None, None)
+
     def _gather(self, answer: Any, group: Group, data: bytes) -> None:
         def gathered(done: Future[dict[str, bytes]]) -> None:
             error = _error(done.result)
@@ -302,6 +307,11 @@ class Part:
     def begin_gather(self, data: bytes) -> Future[dict[str, bytes]]:
         """See :meth:`anabranch.Group.begin_gather`."""
         return self._call("gather", data)
+
+    def fail(self, error: Exception) -> None:
+        """End the group at all sites: this rank's call has not ended in its time."""
+        with suppress(RunAborted):  # it has ended
+            self._call("fail", str(error))
 
     def close(self) -> None:
         """Leave, once this rank's calls have ended."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import nullcontext
@@ -18,6 +19,7 @@ from anabranch.group import Handle
 from anabranch.net.errors import RunAborted
 
 _cuda: Any = torch.cuda
+_LONGEST_S = 3600.0  # between two looks at what is due
 _here = threading.local()  # has `calls_back` in a thread that runs futures' callbacks just now
 Begun = tuple[Handle, Callable[[], None]]
 
@@ -71,30 +73,40 @@ class Work(dist.Work):
 
     Args:
         what: for messages, such as ``all_reduce``.
-        timeout: how long ``wait`` waits if not told.
         devices: of the tensors that are not on the CPU.
+        settled: is called with it, first of all, once there is a result or none.
     """
 
-    def __init__(self, what: str, timeout: timedelta, devices: Sequence[torch.device] = ()) -> None:
+    def __init__(
+        self,
+        what: str,
+        devices: Sequence[torch.device] = (),
+        settled: Callable[[Work], None] | None = None,
+    ) -> None:
         super().__init__()
-        self._what = what
-        self._timeout = timeout
+        self.what = what
+        self._settled = settled
+        self._claimed = threading.Lock()  # by what settles it: its end, or that of its time
         self._is_done = threading.Event()
         self._error: BaseException | None = None
         self._tensors: list[torch.Tensor] = []
         self._base: Any = torch.futures.Future(devices=list(devices))
 
     def succeed(self, tensors: list[torch.Tensor]) -> None:
-        """The tensors hold the result."""
-        self._tensors = tensors
-        self._settle((True, tensors))
+        """The tensors hold the result; nothing happens where it has failed before."""
+        if self._claimed.acquire(blocking=False):
+            self._tensors = tensors
+            self._settle((True, tensors))
 
     def fail(self, error: BaseException) -> None:
-        """There is no result."""
-        self._error = error
-        self._settle((False, error))
+        """There is no result; nothing happens where it has ended before."""
+        if self._claimed.acquire(blocking=False):
+            self._error = error
+            self._settle((False, error))
 
     def _settle(self, result: tuple[bool, Any]) -> None:
+        if self._settled is not None:
+            self._settled(self)
         self._is_done.set()
         _here.calls_back = True
         try:
@@ -105,18 +117,19 @@ class Work(dist.Work):
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Return once the tensors hold the result.
 
+        Args:
+            timeout: how long to wait at most; zero for as long as its process group lets it take.
+
         Raises:
-            RuntimeError: it is not done in time, or this is a callback of a future.
+            RuntimeError: it is not done by then, and goes on; or its process group's timeout is
+                over, which ends that; or this is a callback of a future.
             ExchangeError, RunAborted: as for the group's call.
         """
-        limit = timeout if timeout > timedelta(0) else self._timeout
+        limit_s = timeout.total_seconds() if timeout > timedelta(0) else None
         if not self._is_done.is_set():
             check_may_wait()
-        if not self._is_done.wait(limit.total_seconds()):
-            raise RuntimeError(
-                f"{self._what}: the timeout of {limit.total_seconds():g} s is over: a rank has not "
-                "called it, or the links carry it more slowly; give init_process_group a longer one"
-            )
+        if not self._is_done.wait(limit_s):
+            raise RuntimeError(f"{self.what}: not done in {limit_s:g} s; it goes on: wait again")
         _unwrap(self._base)
         return True
 
@@ -146,6 +159,63 @@ class Work(dist.Work):
 
 
 untraced(Work)
+
+
+class Deadlines:
+    """Ends works that take too long, whether or not anything waits for them.
+
+    Args:
+        ended: is called with a work whose time is over, and its limit in seconds, by a thread of
+            this object's.
+    """
+
+    def __init__(self, ended: Callable[[Work, float], None]) -> None:
+        self._ended = ended
+        self._due: dict[Work, tuple[float, float]] = {}  # (at, limit), seconds
+        self._changed = threading.Condition()
+        self._next_s = 0.0  # when the thread looks next
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    def add(self, work: Work, limit_s: float) -> None:
+        """Take note of a work that begins now."""
+        due_s = time.monotonic() + limit_s
+        with self._changed:
+            self._due[work] = due_s, limit_s
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="anabranch timeouts", daemon=True
+                )
+                self._thread.start()
+            elif due_s < self._next_s:
+                self._changed.notify()
+
+    def remove(self, work: Work) -> None:
+        """Take note that a work has ended."""
+        with self._changed:
+            self._due.pop(work, None)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if self._is_closed:
+                    return
+                now_s = time.monotonic()
+                over = [each for each in self._due.items() if each[1][0] <= now_s]
+                if not over:
+                    due_s = [each for each, _ in self._due.values()]
+                    self._next_s = min([*due_s, now_s + _LONGEST_S])
+                    self._changed.wait(self._next_s - now_s)
+                    continue
+            for work, (_, limit_s) in over:
+                self._ended(work, limit_s)
+                self.remove(work)
+
+    def close(self) -> None:
+        """End no further work."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
 
 
 def _unwrap(future: Any) -> list[torch.Tensor]:

@@ -11,10 +11,10 @@ interpreter's lock while it does, and gloo's threads wait for that lock with the
 
 from __future__ import annotations
 
-import math
+import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -23,15 +23,27 @@ import torch
 import torch.distributed as dist
 
 from anabranch.group import Group
-from anabranch.interop._rendezvous import Met, Options, meet, reached_at, share
-from anabranch.interop._works import Begun, Starter, Work, check_may_begin, complete, untraced
+from anabranch.group._words import Words, raw_of
+from anabranch.interop._rendezvous import Met, Options, meet, reached_at, share, telling
+from anabranch.interop._works import (
+    Begun,
+    Deadlines,
+    Starter,
+    Work,
+    check_may_begin,
+    complete,
+    untraced,
+)
+from anabranch.net.errors import RunAborted
 
 __all__ = ["AnabranchProcessGroup", "Options", "group_of", "process_group"]
 
+_log = logging.getLogger("anabranch")
 _EXCHANGED = (torch.float32, torch.float16, torch.bfloat16)
 _GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 _SMALL_BYTES = 1 << 16  # of each rank's part of what is gathered by the scheduler
 _OPS = {"SUM": "sum", "AVG": "mean", "MAX": "max"}
+_TO_AND_FRO = ("recv", "recv_anysource", "send")
 _ELSEWHERE = (
     "_allgather_base",
     "_reduce_scatter_base",
@@ -43,17 +55,17 @@ _ELSEWHERE = (
     "alltoall",
     "alltoall_base",
     "gather",
-    "recv",
-    "recv_anysource",
     "reduce",
     "reduce_scatter",
     "reduce_scatter_single",
     "reduce_scatter_single_coalesced",
     "reduce_scatter_tensor_coalesced",
     "scatter",
-    "send",
+    *_TO_AND_FRO,
 )
 
+
+_begun = 0  # default process groups of this process
 
 _Gloo: Any = dist.ProcessGroupGloo
 _Base: Any = dist.ProcessGroup  # its overloads are wider than what torch.distributed calls
@@ -64,6 +76,10 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
 
     A rank or link that is lost: links are gone round where others lead to the same ranks; a lost
     rank ends the group, by name, at all others, as torchrun expects, which starts all again.
+
+    A call that takes longer than its timeout ends this process group: at this rank all further
+    calls fail, since they would meet others' calls before them. Where the group is its own, all
+    other ranks are told.
 
     Args:
         met: the group, and its names by rank.
@@ -85,6 +101,8 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         self._name = ""
         self._description = ""
         self._is_closed = False
+        self._over = ""  # what ended this process group
+        self._deadlines = Deadlines(self._is_late)
         self._waits_in: int | None = None  # the thread in which exchanges are waited for
 
     @property
@@ -101,10 +119,9 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         if op == "mean" and any(map(_is_whole, given)):
             return self._mean_of_whole(given, opts)
         if op is None or not all(map(_is_exchanged, given)):
-            check_may_begin()
-            return self._inner.allreduce(tensors, *_if_given(opts), **other)
+            return self._by_gloo("allreduce", given, *_if_given(opts), **other)
         if not sum(each.numel() for each in given):
-            return self._nothing("all_reduce", given)
+            return self._meet("all_reduce", given, opts)
 
         def exchange(staged: list[torch.Tensor]) -> Begun:
             handle = self.group.all_reduce(staged, op=op, async_op=True)
@@ -114,20 +131,22 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
 
     def _mean_of_whole(self, tensors: list[torch.Tensor], opts: Any) -> Work:
         """Integers' mean without its fraction, as NCCL has it; gloo has none."""
+        for each in tensors:
+            if each.dtype == torch.bool:
+                raise ValueError("all_reduce by AVG of bool, which has no mean; use MAX or MIN")
         sums: Any = dist.AllreduceOptions()
         sums.reduceOp = dist.ReduceOp.SUM
         sums.timeout = self._limit(opts)
-        self._inner.allreduce(tensors, sums).wait()
+        self._by_gloo("allreduce", tensors, sums).wait()
         for each in tensors:
             each.div_(self.size(), rounding_mode="trunc")
-        return self._nothing("all_reduce", tensors)
+        return _done("all_reduce", tensors)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         """As ``allreduce``, of several tensors in one exchange."""
         alike = len({each.dtype for each in tensors}) == 1 and all(map(_is_exchanged, tensors))
         if not alike or _op(opts) is None:
-            check_may_begin()
-            return self._inner.allreduce_coalesced(tensors, *_if_given(opts))
+            return self._by_gloo("allreduce_coalesced", tensors, *_if_given(opts))
         return self.allreduce(tensors, opts)
 
     def broadcast(self, tensors: Any, opts: Any = None, **other: Any) -> Any:
@@ -137,14 +156,13 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         if root is None:
             root = opts.rootRank
         if any(each.layout != torch.strided for each in given):
-            check_may_begin()
-            return self._inner.broadcast(tensors, *_if_given(opts), **other)
+            return self._by_gloo("broadcast", given, *_if_given(opts), **other)
         if not sum(each.numel() for each in given):
-            return self._nothing("broadcast", given)
+            return self._meet("broadcast", given, opts)
         name = self.met.names[root]
 
         def exchange(staged: list[torch.Tensor]) -> Begun:
-            words = [_Words(each) for each in staged]
+            words = [Words(each) for each in staged]
             handle = self.group.broadcast([each.words for each in words], root=name, async_op=True)
 
             def finish() -> None:
@@ -164,8 +182,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
             or tensor.layout != torch.strided
             or tensor.numel() * tensor.element_size() > _SMALL_BYTES
         ):
-            check_may_begin()
-            return self._inner.allgather(output_tensors, input_tensors, *_if_given(opts))
+            return self._by_gloo("allgather", output_tensors, input_tensors, *_if_given(opts))
         outputs = output_tensors[0] if isinstance(output_tensors[0], list) else output_tensors
         if len(outputs) != self.size():
             raise ValueError(f"all_gather into {len(outputs)} tensors from {self.size()} ranks")
@@ -178,23 +195,41 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         data = _bytes_of(tensor)
 
         def finish(gathered: dict[str, bytes]) -> list[torch.Tensor]:
-            for name, output in zip(self.met.names, outputs, strict=True):
+            for rank, (name, output) in enumerate(zip(self.met.names, outputs, strict=True)):
                 raw = bytearray(gathered[name])
+                if len(raw) != len(data):
+                    raise ValueError(
+                        f"all_gather of {len(data)} bytes, and rank {rank} gave {len(raw)}; all "
+                        "give tensors of one shape and type"
+                    )
                 if raw:
                     output.copy_(torch.frombuffer(raw, dtype=output.dtype).view(output.shape))
             return list(outputs)
 
-        work = Work("all_gather", self._limit(opts))
-        check_may_begin()
-        with self._order:
-            return complete(work, self.group.begin_gather(data), finish)
+        return self._gather("all_gather", data, finish, opts)
 
     def barrier(self, opts: Any = None, **other: Any) -> Any:
         """Every rank has called it."""
-        work = Work("barrier", self._limit(other.get("timeout", opts)))
-        check_may_begin()
+        return self._meet("barrier", [], other.get("timeout", opts))
+
+    def _meet(self, what: str, tensors: list[torch.Tensor], opts: Any) -> Work:
+        """Return what is done once every rank has called it; tensors that are empty need no more.
+
+        They take a place among the calls: a rank whose tensors are not empty is told, by name.
+        """
+        return self._gather(what, b"", lambda _: tensors, opts)
+
+    def _gather(
+        self,
+        what: str,
+        data: bytes,
+        finish: Callable[[dict[str, bytes]], list[torch.Tensor]],
+        opts: Any,
+    ) -> Work:
+        self._check_may_call()
         with self._order:
-            return complete(work, self.group.begin_gather(b""), lambda _: [])
+            future = self.group.begin_gather(data)
+            return complete(self._work(what, opts), future, finish)
 
     def exchange(
         self,
@@ -213,15 +248,20 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
 
         Raises:
             ValueError: the tensors are on several devices.
-            RuntimeError: this is a callback of a future.
+            RuntimeError: this is a callback of a future, or this process group is over.
         """
         devices = {each.device for each in tensors}
         if len(devices) > 1:
             raise ValueError(f"{what} of tensors on {sorted(map(str, devices))}; give one device's")
-        devices = {each for each in devices if each.type != "cpu"}
-        work = Work(what, self._limit(opts), [*devices])
-        check_may_begin()
+        self._check_may_call()
+        kinds = ", ".join(sorted({str(each.dtype).removeprefix("torch.") for each in tensors}))
+        elements = sum(each.numel() for each in tensors)
         with self._order:
+            work = self._work(
+                f"{what} of {elements} elements of {kinds}",
+                opts,
+                [each for each in devices if each.type != "cpu"],
+            )
             self._starter.start(work, tensors, exchange)
         if self._waits_in == threading.get_ident():
             work.wait()
@@ -240,10 +280,59 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         finally:
             self._waits_in = before
 
-    def _nothing(self, what: str, tensors: list[torch.Tensor]) -> Work:
-        work = Work(what, self._timeout)
-        work.succeed(tensors)
+    def _by_gloo(self, name: str, written: Any, *given: Any, **named: Any) -> Any:
+        """Return gloo's work.
+
+        Gloo takes every tensor's memory for contiguous, whatever its strides: others are copied,
+        and where they are written to, this returns only once the result is in them.
+
+        Args:
+            name: of gloo's method.
+            written: its first argument; the tensors that it writes to.
+            given, named: the others.
+        """
+        self._check_may_call()
+        call = getattr(self._inner, name)
+        if name in _TO_AND_FRO:  # gloo says itself what it does not take
+            return call(written, *given, **named)
+        copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        work = call(
+            _contiguous(written, copies), *(_contiguous(each, []) for each in given), **named
+        )
+        if not copies:
+            return work
+        work.wait()
+        for tensor, copy in copies:
+            tensor.detach().copy_(copy)
+        return _done(name, [tensor for tensor, _ in copies])
+
+    def _check_may_call(self) -> None:
+        check_may_begin()
+        if self._over:
+            raise RuntimeError(
+                f"this process group is over: {self._over}; destroy_process_group(), and begin anew"
+            )
+
+    def _work(self, what: str, opts: Any, devices: Sequence[torch.device] = ()) -> Work:
+        work = Work(what, devices, self._has_settled)
+        self._deadlines.add(work, self._limit(opts).total_seconds())
         return work
+
+    def _has_settled(self, work: Work) -> None:
+        self._deadlines.remove(work)
+        if isinstance(work.exception(), RunAborted):
+            self._over = self._over or str(work.exception())
+
+    def _is_late(self, work: Work, limit_s: float) -> None:
+        """End this process group: later calls would meet what other ranks called before."""
+        error = RuntimeError(
+            f"{work.what}: the timeout of {limit_s:g} s is over: a rank has not called it, or the "
+            "links carry it more slowly; give init_process_group a longer one"
+        )
+        self._over = self._over or str(error)
+        work.fail(error)
+        if self._owns:
+            self.met.fail(error)
 
     def _limit(self, opts: Any) -> timedelta:
         given = opts if isinstance(opts, timedelta) else getattr(opts, "timeout", None)
@@ -298,8 +387,13 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
             return
         self._is_closed = True
         self._starter.close()
+        self._deadlines.close()
         if self._owns:
-            self.met.close()
+            try:
+                self.met.close()
+            except RunAborted as error:  # calls were told; torch would stay half initialised
+                if not self._over:
+                    _log.warning("this process group had ended before it was destroyed: %s", error)
 
     def abort(self) -> None:
         """As ``shutdown``."""
@@ -308,8 +402,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
 
 def _elsewhere(name: str) -> Callable[..., Any]:
     def call(self: AnabranchProcessGroup, *given: Any, **named: Any) -> Any:
-        check_may_begin()
-        return getattr(self._inner, name)(*given, **named)
+        return self._by_gloo(name, *given, **named)
 
     call.__name__ = name
     call.__doc__ = "By gloo."
@@ -332,20 +425,29 @@ def process_group(given: Any, options: Any) -> AnabranchProcessGroup:
     Raises:
         ValueError, RunAborted: see :class:`Options`.
     """
+    global _begun
+    if not dist.is_initialized():
+        _begun += 1
+    rank, size = given.group_rank, given.group_size
+    store = _of_this_beginning(given.store)
+    with telling(store, rank, size):
+        return _made(given, store, options)
+
+
+def _made(given: Any, store: Any, options: Any) -> AnabranchProcessGroup:
     if options is not None and not isinstance(options, Options):
         raise ValueError(
             f"pg_options is a {type(options).__name__}; the backend anabranch takes "
             "anabranch.interop.torch_backend.Options"
         )
-    store, rank, size, timeout = given.store, given.group_rank, given.group_size, given.timeout
-    store = _of_this_attempt(store)
+    rank, size, timeout = given.group_rank, given.group_size, given.timeout
     met, owns = None, False
     if dist.is_initialized():
         met = _part_of_all(given.global_ranks_in_group, str(given.group_id))
     if met is None:
         how, owns = options or Options(), True
         if dist.is_initialized() and how.site is not None:
-            world = _of_this_attempt(dist.distributed_c10d._get_default_store())
+            world = _of_this_beginning(dist.distributed_c10d._get_default_store())
             met = share(world, store, rank, size, how, timeout)
         else:
             met = meet(store, rank, size, how, timeout)
@@ -368,17 +470,21 @@ def _part_of_all(ranks: list[int], name: str) -> Met | None:
         return None
     all_names = default.met.names
     names = tuple(all_names[rank] for rank in ranks) if ranks else all_names
-    return Met(group_of(default).subgroup(names, name=name), names, _stay)
+    return Met(group_of(default).subgroup(names, name=name), names, _stay, _stay)
 
 
-def _stay() -> None:
-    """A subgroup is left with the whole."""
+def _stay(*_: Any) -> None:
+    """A subgroup is left with the whole, and no call of it ends that."""
 
 
-def _of_this_attempt(store: Any) -> Any:
-    """Return a store without what ranks left in it before torchrun started them again."""
+def _of_this_beginning(store: Any) -> Any:
+    """Return a store without what ranks left in it before they began again.
+
+    They do where torchrun starts them again, or where a program destroys its process groups and
+    makes others.
+    """
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return dist.distributed_c10d.PrefixStore(f"attempt {attempt}/", store)
+    return dist.distributed_c10d.PrefixStore(f"attempt {attempt}, {_begun}/", store)
 
 
 def _gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
@@ -429,6 +535,24 @@ def backend_of(process_group: Any = None) -> AnabranchProcessGroup:
     return found
 
 
+def _done(what: str, tensors: list[torch.Tensor]) -> Work:
+    work = Work(what)
+    work.succeed(tensors)
+    return work
+
+
+def _contiguous(given: Any, copies: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:
+    """Return an argument with contiguous copies of its tensors that are not; lists them."""
+    if isinstance(given, (list, tuple)):
+        return [_contiguous(each, copies) for each in given]
+    if not isinstance(given, torch.Tensor) or given.layout != torch.strided:
+        return given
+    if given.is_contiguous():
+        return given
+    copies.append((given, given.detach().contiguous()))
+    return copies[-1][1]
+
+
 def _as_it_is() -> None:
     """The tensors hold the result already."""
 
@@ -461,34 +585,5 @@ def _is_exchanged(tensor: torch.Tensor) -> bool:
     return tensor.dtype in _EXCHANGED and tensor.layout == torch.strided
 
 
-class _Words:
-    """A tensor on the CPU as float32 words of the same bits, as a broadcast carries them."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor
-        size_bytes = tensor.numel() * tensor.element_size()
-        self._is_view = tensor.is_contiguous() and size_bytes % 4 == 0 and not tensor.is_complex()
-        self._is_view &= tensor.storage_offset() * tensor.element_size() % 4 == 0
-        if self._is_view:
-            self.words = tensor.detach().view(-1).view(torch.float32)
-        else:
-            self.words = torch.zeros(math.ceil(size_bytes / 4), dtype=torch.float32)
-            raw = _raw(tensor)
-            self.words.view(torch.uint8)[: len(raw)] = raw
-
-    def finish(self) -> None:
-        """Write the words into the tensor."""
-        if not self._is_view:
-            raw = _raw(self._tensor)
-            raw.copy_(self.words.view(torch.uint8)[: len(raw)])
-            self._tensor.detach().copy_(raw.view(self._tensor.dtype).view(self._tensor.shape))
-
-
-def _raw(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a tensor's elements as bytes."""
-    flat = tensor.detach().contiguous().clone().view(-1)
-    return flat.view(torch.uint8)
-
-
 def _bytes_of(tensor: torch.Tensor) -> bytes:
-    return _raw(tensor.cpu()).numpy().tobytes()
+    return raw_of(tensor.cpu()).numpy().tobytes()

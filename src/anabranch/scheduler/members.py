@@ -48,7 +48,10 @@ class Members:
                 one that no neighbour could send to.
         """
         if not is_proven(join, self._token, challenge):
-            raise UnauthorisedPeer(f"site {join.name!r} does not know the run's token")
+            raise UnauthorisedPeer(
+                f"site {join.name!r} does not know the run's token; give it the scheduler's, as "
+                "$ANABRANCH_TOKEN"
+            )
         try:
             site = self._overlay.index(join.name)
         except OverlayError as error:

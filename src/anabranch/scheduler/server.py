@@ -399,7 +399,10 @@ class Scheduler:
             UnauthorisedPeer: who asks does not know the run's token.
         """
         if not self.members.knows_token(request, connection.own_challenge):
-            raise UnauthorisedPeer(f"{connection.peer} asks how the run stands, without its token")
+            raise UnauthorisedPeer(
+                f"{connection.peer} asks how the run stands, without its token; give the "
+                "scheduler's, as $ANABRANCH_TOKEN"
+            )
         connection.post(StatusReply(statuses.dumps(self.status())))
         connection.close()
 
