@@ -14,7 +14,8 @@ from anabranch.cohort import Away, Clients, Registry
 from anabranch.merge import OutlierFilter
 from anabranch.net.messages import Agreed
 from anabranch.pace import Asp, Equal, FedAvg, FedBuff, FlR2sp, Pace, Update
-from anabranch.scheduler.pacing import Decision, PaceBook
+from anabranch.scheduler.decisions import Decision
+from anabranch.scheduler.pacing import PaceBook
 
 from ..seeds import seeds
 
@@ -96,9 +97,9 @@ class Run:
                     if made in computed and not self.settled[made]
                 }
                 assert each.client not in busy
-                registry = self.book._registry  # type: ignore[attr-defined]
+                clients = self.book._clients  # type: ignore[attr-defined]
                 if each.client in self.barred:
-                    assert len(busy | self.barred) == registry.registered
+                    assert len(busy | self.barred) == clients.registry.registered
                 self.clients[update] = each.client
             self.to_do.append(("asked", *update))
             self.to_do += [("came", server, *update) for server in self.servers]

@@ -11,7 +11,9 @@ from anabranch.merge import DataSize, Fairness, Product, Staleness
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.pace import Asp, Bsp, Equal, R2sp, Safa, Ssp, Tuned
 from anabranch.plan import Group, Plan, Tree
-from anabranch.scheduler.pacing import Decision, PaceBook, Permission, led_through
+from anabranch.scheduler.decisions import Decision, Permission
+from anabranch.scheduler.dependence import led_through
+from anabranch.scheduler.pacing import PaceBook
 
 
 def begun(book: PaceBook, now_s: float = 0.0) -> PaceBook:

@@ -46,14 +46,9 @@ from anabranch.record.events import (
     kind_of,
 )
 from anabranch.run.scenario import Scenario
-from anabranch.scheduler.pacing import (
-    Decision,
-    PaceBook,
-    events_of,
-    groups_of,
-    led_through,
-    lost_between,
-)
+from anabranch.scheduler.decisions import Decision, events_of
+from anabranch.scheduler.dependence import groups_of, led_through, lost_between
+from anabranch.scheduler.pacing import PaceBook
 
 _Told = (
     ProceedAsked

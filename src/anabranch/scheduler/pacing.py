@@ -13,93 +13,15 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, product
 
-from anabranch import plan as plans
 from anabranch.cohort import Registry
-from anabranch.merge import AnyMerge, Mean, UpdateFacts, cosine, filter_of
+from anabranch.merge import AnyMerge, Judge, Mean, UpdateFacts, filter_of
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import Agreed
 from anabranch.pace import Ledger, Load, Pace, Step, Update, added_up
-from anabranch.plan import Plan
-from anabranch.record import events
+from anabranch.scheduler.clients import Clients
+from anabranch.scheduler.decisions import Decision, Merged, Permission
+from anabranch.scheduler.outliers import Outliers
 from anabranch.scheduler.patience import RoundTimes
-
-
-@dataclass(frozen=True, slots=True)
-class Permission:
-    """A worker may go on: pull the model as it is after this step, and compute.
-
-    Args:
-        worker: who.
-        update: which of its updates it is to compute, from 1.
-        samples: of its batch.
-        pulls: whether the model comes for it; otherwise it computes on what it has.
-        client: for which client it computes, where it stands for many; None for itself.
-        looks: whether it evaluates the model that it pulls.
-    """
-
-    worker: int
-    update: int
-    samples: int
-    pulls: bool
-    client: int | None = None
-    looks: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """An update that becomes part of the model.
-
-    Args:
-        update: which.
-        version: of the model since; steps that change it are counted from 1.
-        missed: how many updates of other groups it missed.
-        factor: what its step is multiplied by; None where no rule weighs updates.
-    """
-
-    update: Update
-    version: int
-    missed: int
-    factor: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """A step of the model and what follows from it.
-
-    Args:
-        applied: updates that become part of the model, in this order, with what each had missed.
-        discarded: updates that never will.
-        permissions: who may go on.
-        version: of the model from then on.
-        finished: workers that have computed all they were to, and the last of whose updates is
-            settled.
-        came: the update that is all here now, and has its worker wait; where updates are added up
-            it may come again, if a loss voids it.
-        squared_norm: of what came, if the servers told.
-        abandoned: for each worker that is to compute and push nothing before it goes on anew, the
-            last of its updates that are given up.
-        is_broken: whether the way is broken over which the models for these would come.
-        share: how far the step goes to the mean of its updates; None for their weights' part.
-        barred: outliers, that take no part from now on: clients, or workers that stand for
-            themselves.
-        readmitted: those that were barred, and take part again.
-        uncounted: workers whose last model counts no more where the model is the mean of all.
-    """
-
-    applied: tuple[Merged, ...]
-    discarded: tuple[Update, ...]
-    permissions: tuple[Permission, ...]
-    version: int
-    finished: tuple[int, ...] = ()
-    came: Update | None = None
-    squared_norm: float | None = None
-    abandoned: tuple[Update, ...] = ()
-    is_broken: bool = False
-    share: float | None = None
-    barred: tuple[int, ...] = ()
-    readmitted: tuple[int, ...] = ()
-    uncounted: tuple[int, ...] = ()
-
 
 _NOTHING = -1  # the version of the model that a new process of a site has
 
@@ -225,15 +147,11 @@ class PaceBook:
         self._names: dict[Update, tuple[Update, ...]] = {}  # ours, by the pace's
         self._closed = False
         self._next: tuple[tuple[int, ...], ...] | None = None  # the groups that there are to be
-        self._registry = registry
+        self._clients = None if registry is None else Clients(registry)
         self._look_every_s = look_every_s
         self._look_s = 0.0  # when to look at the model next
-        self._clients: dict[Update, int] = {}  # who computes each update that is not settled
-        self._unjudged: dict[Update, int] = {}  # whose update is settled, and to be judged
         rule = filter_of(self.merge)
-        self._judge = None if rule is None else rule.start()
-        # By the updates of each step that is to be judged, what each server said of it.
-        self._agreements: dict[tuple[Update, ...], dict[int, Agreed]] = {}
+        self._outliers = None if rule is None else Outliers(rule.start())
         self._barred: dict[int, bool] = {}  # workers, and whether each is to be let in again
         self._idle: dict[int, None] = {}  # workers for whom there is no client, out of the pace
         self._draining: set[int] = set()  # groups that are to change
@@ -297,7 +215,8 @@ class PaceBook:
         out = self._barred.keys() | self._idle.keys()
         here = self._workers.keys() - out
         # One that is about to has only to ask.
-        may_be_let_in = out and not self._closed and (self._unjudged or self._are_about_to_be_back)
+        unjudged = self._outliers is not None and self._outliers.unjudged
+        may_be_let_in = out and not self._closed and (unjudged or self._are_about_to_be_back)
         return not (here or self.homeless or may_be_let_in or self._with_more_to_do(waiting))
 
     @property
@@ -323,8 +242,7 @@ class PaceBook:
     @property
     def welcome(self) -> int:
         """How many clients are registered and not barred; 0 where workers stand for themselves."""
-        registry = self._registry
-        return 0 if registry is None else registry.registered - len(registry.barred)
+        return 0 if self._clients is None else self._clients.welcome
 
     def holds(self, worker: int, samples: int) -> None:
         """Take note of how many samples a worker trains on, before the run begins."""
@@ -378,7 +296,9 @@ class PaceBook:
         if (worker, update + 1) in self._began_s:
             self._began_s[worker, update + 1] = now_s
         if (worker, update) in self._forgotten:  # its time is not that of an iteration
-            back = self._readmit(worker, now_s) if self._barred.get(worker) else ()
+            back: tuple[Decision, ...] = ()
+            if self._outliers is not None and self._barred.get(worker):
+                back = self._readmit(self._outliers.judge, worker, now_s)
             return (*back, *self._rest_if_all_asked(self._lead[worker]), *self._tell(now_s))
         self.times.add((worker, update), iteration_s)
         if not self._counts_pushing:
@@ -426,40 +346,10 @@ class PaceBook:
     # --- outliers
 
     def agreed(self, server: int, told: Agreed) -> list[tuple[Update, float]]:
-        """Take what a server says of how far a step's updates agree with their mean.
-
-        Args:
-            server: which.
-            told: of its part of the model.
-
-        Returns:
-            Once all servers have said it, each update with the cosine of the angle between the two.
-
-        Raises:
-            OutOfPlaceMessage: it holds no part, has said so before, or there was no such step.
-        """
-        said = self._agreements.get(told.updates)
-        if server not in self._servers or said is None or server in said:
-            raise OutOfPlaceMessage(
-                f"site {server} tells how updates {list(told.updates)} agree, which is not awaited"
-            )
-        said[server] = told
-        if said.keys() != self._servers:
-            return []
-        del self._agreements[told.updates]
-        parts = [said[each] for each in sorted(said)]
-        square = math.fsum(part.squared_norm for part in parts)
-        return [
-            (
-                update,
-                cosine(
-                    math.fsum(part.dots[place] for part in parts),
-                    math.fsum(part.squared_norms[place] for part in parts),
-                    square,
-                ),
-            )
-            for place, update in enumerate(told.updates)
-        ]
+        """See :meth:`anabranch.scheduler.outliers.Outliers.agreed`."""
+        if self._outliers is None:
+            raise OutOfPlaceMessage(f"site {server} tells how updates agree, and nothing asks it")
+        return self._outliers.agreed(server, self._servers, told)
 
     def judged(self, worker: int, update: int, cosine: float, now_s: float) -> tuple[Decision, ...]:
         """Take note of how far an update agreed with its step; bar whose it is if it is time to.
@@ -470,30 +360,29 @@ class PaceBook:
             cosine: of the angle between the two.
             now_s: the time.
         """
-        assert self._judge is not None
+        assert self._outliers is not None
         version, decisions = self._ledger.version, list[Decision]()
-        registry = self._registry
-        who = self._unjudged.pop((worker, update))
-        of = len(self._all) if registry is None else registry.registered
-        if self._judge.saw(who, cosine, version, of):
-            if registry is None:
+        clients, judge = self._clients, self._outliers.judge
+        who = self._outliers.unjudged.pop((worker, update))
+        of = len(self._all) if clients is None else clients.registry.registered
+        if judge.saw(who, cosine, version, of):
+            if clients is None:
                 decisions += self._bar(worker, now_s)
             else:
-                registry.barred.add(who)
+                clients.registry.barred.add(who)
                 decisions.append(Decision((), (), (), version, barred=(who,)))
-        decisions += self._let_in(self._judge.over(version), now_s)
+        decisions += self._let_in(judge, judge.over(version), now_s)
         return (*decisions, *self._tell(now_s))
 
-    def _let_in(self, whom: Iterable[int], now_s: float) -> list[Decision]:
+    def _let_in(self, judge: Judge, whom: Iterable[int], now_s: float) -> list[Decision]:
         """Let barred clients take part again, or workers that stand for themselves."""
-        registry, decisions = self._registry, list[Decision]()
-        assert self._judge is not None
+        decisions = list[Decision]()
         for each in whom:
-            if registry is None:
-                decisions += self._readmit(each, now_s)
+            if self._clients is None:
+                decisions += self._readmit(judge, each, now_s)
             else:
-                self._judge.readmit(each)
-                registry.barred.discard(each)
+                judge.readmit(each)
+                self._clients.registry.barred.discard(each)
                 decisions.append(Decision((), (), (), self._ledger.version, readmitted=(each,)))
         return decisions
 
@@ -506,16 +395,14 @@ class PaceBook:
             if is_to_be and self.made(each) < self._updates
         ]
 
-    @property
-    def _stands_still(self) -> bool:
+    def _stands_still(self, outliers: Outliers) -> bool:
         """Whether no step can come, since all are barred whose updates would make one."""
         out = self._barred.keys() | self._idle.keys()
         return not (
-            self._judge is None
-            or self._closed
+            self._closed
             or not out
             or self._workers.keys() - out
-            or self._unjudged
+            or outliers.unjudged
             or self._are_about_to_be_back
             or self.done  # then they end, with those who are barred to the end
         )
@@ -531,7 +418,7 @@ class PaceBook:
         decision = replace(barred, discarded=under_way, abandoned=under_way[-1:])
         return (decision, *self._leave_pace(self._lead[worker], now_s))
 
-    def _readmit(self, worker: int, now_s: float) -> tuple[Decision, ...]:
+    def _readmit(self, judge: Judge, worker: int, now_s: float) -> tuple[Decision, ...]:
         """Let a barred worker take part again, once it has asked to after what it abandoned."""
         if worker not in self._barred:
             return ()
@@ -545,8 +432,7 @@ class PaceBook:
         if self.made(worker) == self._updates or self._closed:
             return ()
         del self._barred[worker]
-        assert self._judge is not None
-        self._judge.readmit(worker)
+        judge.readmit(worker)
         back = Decision((), (), (), self._ledger.version, readmitted=(worker,))
         return (back, *self._book(self._join(self._lead[worker], now_s), now_s))
 
@@ -599,10 +485,10 @@ class PaceBook:
             self._names[lead, self._told[lead]] = names
             decisions += self._book(self._rule.push(lead, now_s, compute_s), now_s)
             waiting = self._coming_groups()  # a worker's next update may be here already
-        if self._stands_still:  # a blacklist ends with steps of the model, and none would come
-            assert self._judge is not None
-            among = None if self._registry is not None else self._barred
-            decisions += self._let_in(self._judge.eldest(among), now_s)
+        if self._outliers is not None and self._stands_still(self._outliers):
+            # A blacklist ends with steps of the model, and none would come.
+            judge, among = self._outliers.judge, None if self._clients else self._barred
+            decisions += self._let_in(judge, judge.eldest(among), now_s)
         while self._idle and not self._closed and self._has_client():
             worker = next(iter(self._idle))
             del self._idle[worker]
@@ -702,7 +588,7 @@ class PaceBook:
         if self.made(worker) == self._updates:
             return ()
         self._groups[lead][worker] = None
-        if self._judge is not None and worker in self._judge.barred:
+        if self._outliers is not None and worker in self._outliers.judge.barred:
             self._workers[worker] = None
             self._barred[worker] = False
             return ()
@@ -936,8 +822,8 @@ class PaceBook:
                     permissions += self._permit(worker, now_s)
                     if self.made(worker) == self._settled.get(worker, 0):
                         finished.append(worker)
-            if applied and self._judge is not None:
-                self._agreements[tuple(each.update for each in applied)] = {}
+            if self._outliers is not None:
+                self._outliers.merged([each.update for each in applied])
             leaving += finished
             abandoned: list[Update] = []
             for worker in chain.from_iterable(self._groups[lead] for lead in step.abandon):
@@ -966,37 +852,18 @@ class PaceBook:
 
     def _settle_clients(self, applied: Iterable[Update], discarded: Iterable[Update]) -> None:
         """Let clients be free whose updates are settled, before others are drawn."""
-        for update in discarded:
-            self._clients.pop(update, None)
+        clients, outliers = self._clients, self._outliers
+        if clients is not None:
+            for update in discarded:
+                clients.settle(update)
         for update in applied:
-            client = self._clients.pop(update, None)
-            if self._judge is not None:
-                self._unjudged[update] = update[0] if client is None else client
-
-    def _draw_client(self, registry: Registry, now_s: float) -> int:
-        """Return for whom a worker computes next.
-
-        One whose update waits for its step, or to be judged, only if there is no other.
-        """
-        busy = {*self._clients.values()}
-        unjudged = busy.union(self._unjudged.values())
-        for taken in (unjudged, busy):
-            if len(taken | registry.barred) < registry.registered:
-                return registry.draw(taken, now_s)
-        return registry.draw(self._computed_for, now_s)
-
-    @property
-    def _computed_for(self) -> set[int]:
-        """The clients for whom workers compute."""
-        settled = self._settled
-        return {who for (site, k), who in self._clients.items() if k > settled.get(site, 0)}
+            client = None if clients is None else clients.settle(update)
+            if outliers is not None:
+                outliers.unjudged[update] = update[0] if client is None else client
 
     def _has_client(self) -> bool:
-        """Return whether there is a client that a worker may compute for."""
-        registry = self._registry
-        if registry is None or self.welcome > len(self._clients):  # as nearly always
-            return True
-        return len(self._computed_for | registry.barred) < registry.registered
+        """Return whether there is a client that a worker may compute for, if it stands for many."""
+        return self._clients is None or self._clients.has_one(self._settled)
 
     def _is_to_idle(self, worker: int) -> bool:
         """Return whether a worker that may go on has more to do, and no client to do it for."""
@@ -1044,9 +911,11 @@ class PaceBook:
             self._pulled[worker] = self._based_on[worker, update] = self._ledger.version
             self._began_s[worker, update] = now_s
             client = None
-            if self._registry is not None:
-                client = self._draw_client(self._registry, now_s)
-                self._clients[worker, update] = client
+            if self._clients is not None:
+                unjudged = {} if self._outliers is None else self._outliers.unjudged
+                client = self._clients.draw(
+                    (worker, update), now_s, unjudged.values(), self._settled
+                )
             samples = self._load.samples(worker)
             looks = pulls and self._looks(now_s)
             permissions.append(Permission(worker, update, samples, pulls, client, looks))
@@ -1070,85 +939,3 @@ def _sum(numbers: Sequence[float | None]) -> float | None:
     """Return the sum of numbers; None where one is missing."""
     known = [number for number in numbers if number is not None]
     return math.fsum(known) if len(known) == len(numbers) and known else None
-
-
-def events_of(decision: Decision, at_s: float) -> list[events.Event]:
-    """Return what the log says of a decision."""
-    came = [] if decision.came is None else [decision.came]
-    return [
-        *(
-            events.UpdateCame(
-                at_s=at_s, site=worker, update=update, squared_norm=decision.squared_norm
-            )
-            for worker, update in came
-        ),
-        *(
-            events.UpdateApplied(
-                at_s=at_s,
-                site=each.update[0],
-                update=each.update[1],
-                version=each.version,
-                missed=each.missed,
-                factor=each.factor,
-            )
-            for each in decision.applied
-        ),
-        *(
-            events.UpdateDiscarded(at_s=at_s, site=worker, update=update)
-            for worker, update in decision.discarded
-        ),
-        *(
-            events.WorkerWent(
-                at_s=at_s,
-                site=went.worker,
-                update=went.update,
-                samples=went.samples,
-                client=went.client,
-            )
-            for went in decision.permissions
-        ),
-        *(events.ClientBarred(at_s=at_s, client=client) for client in decision.barred),
-        *(events.ClientReadmitted(at_s=at_s, client=client) for client in decision.readmitted),
-    ]
-
-
-def groups_of(plan: Plan, before: Plan) -> tuple[list[tuple[int, ...]], list[int]]:
-    """Return a plan's groups, and the firsts of those that the one before has as well."""
-    versions = {group.plan.version for group in before.groups}
-    kept = [group.workers[0] for group in plan.groups if group.plan.version in versions]
-    return [group.workers for group in plan.groups], kept
-
-
-def led_through(plan: Plan, pacing: PaceBook, site: int) -> tuple[int, ...]:
-    """Return the firsts of a plan's groups whose updates or model pass a site on their way."""
-    return tuple(
-        group.workers[0]
-        for group in plan.groups
-        if (left := pacing.left_of(group.workers)) and site in needed(group.plan, left)
-    )
-
-
-def needed(plan: Plan, workers: Collection[int]) -> set[int]:
-    """Return the sites that what some workers of a group say may pass, or what is said to them.
-
-    Relays of auxiliary paths are: what is at one when it dies is not sent again.
-    """
-    return plans.in_between(plan, workers) | plan.auxiliary_relays
-
-
-def lost_between(plan: Plan, worker: int, lost: Collection[int]) -> frozenset[int]:
-    """Return the lost sites that a worker's group needs between it and the servers."""
-    ways = (group.plan for group in plan.groups if worker in group.workers)
-    return frozenset(site for way in ways for site in needed(way, [worker]) & {*lost} - {worker})
-
-
-def dispensable(plan: Plan, pacing: PaceBook) -> set[int]:
-    """Return the sites whose death leaves the others a way to every server and back."""
-    if plan.groups:
-        return {site for site in range(plan.size) if not led_through(plan, pacing, site)}
-    if pacing.adds_up:
-        return set(range(plan.size)) - needed(plan, pacing.workers)
-    passed = plan.auxiliary_relays | {tree.root for tree in plan.trees}
-    for tree, site in product(range(len(plan.trees)), pacing.workers):
-        passed.update(plan.way_up(tree, site)[1:], plan.way_down(tree, site)[:-1])
-    return set(range(plan.size)) - passed

@@ -22,15 +22,9 @@ from anabranch.net.messages import (
 )
 from anabranch.plan import Plan
 from anabranch.record import events
-from anabranch.scheduler.pacing import (
-    Decision,
-    PaceBook,
-    events_of,
-    groups_of,
-    led_through,
-    lost_between,
-    needed,
-)
+from anabranch.scheduler.decisions import Decision, events_of
+from anabranch.scheduler.dependence import groups_of, led_through, lost_between, needed
+from anabranch.scheduler.pacing import PaceBook
 from anabranch.scheduler.policy import Replan, event_of
 from anabranch.scheduler.reforming import Reforming
 from anabranch.scheduler.run import LONGEST_S, Run

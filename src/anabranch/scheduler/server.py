@@ -65,11 +65,12 @@ from anabranch.scheduler.awareness import Awareness
 from anabranch.scheduler.calls import Calls
 from anabranch.scheduler.channels import Channels, Chunking, Dispatching, Outcome
 from anabranch.scheduler.cut_links import BLAME_S, CutLinks
+from anabranch.scheduler.dependence import dispensable
 from anabranch.scheduler.journal_keeper import JournalKeeper
 from anabranch.scheduler.losses import Repairs
 from anabranch.scheduler.members import Members
 from anabranch.scheduler.memory import Journal
-from anabranch.scheduler.pacing import PaceBook, dispensable
+from anabranch.scheduler.pacing import PaceBook
 from anabranch.scheduler.patience import RoundTimes
 from anabranch.scheduler.planning import Planning
 from anabranch.scheduler.presence import Presence

@@ -1,0 +1,52 @@
+"""Which sites the updates and models of a run with servers pass on their way. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import product
+
+from anabranch import plan as plans
+from anabranch.plan import Plan
+from anabranch.scheduler.pacing import PaceBook
+
+
+def groups_of(plan: Plan, before: Plan) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Return a plan's groups, and the firsts of those that the one before has as well."""
+    versions = {group.plan.version for group in before.groups}
+    kept = [group.workers[0] for group in plan.groups if group.plan.version in versions]
+    return [group.workers for group in plan.groups], kept
+
+
+def led_through(plan: Plan, pacing: PaceBook, site: int) -> tuple[int, ...]:
+    """Return the firsts of a plan's groups whose updates or model pass a site on their way."""
+    return tuple(
+        group.workers[0]
+        for group in plan.groups
+        if (left := pacing.left_of(group.workers)) and site in needed(group.plan, left)
+    )
+
+
+def needed(plan: Plan, workers: Collection[int]) -> set[int]:
+    """Return the sites that what some workers of a group say may pass, or what is said to them.
+
+    Relays of auxiliary paths are: what is at one when it dies is not sent again.
+    """
+    return plans.in_between(plan, workers) | plan.auxiliary_relays
+
+
+def lost_between(plan: Plan, worker: int, lost: Collection[int]) -> frozenset[int]:
+    """Return the lost sites that a worker's group needs between it and the servers."""
+    ways = (group.plan for group in plan.groups if worker in group.workers)
+    return frozenset(site for way in ways for site in needed(way, [worker]) & {*lost} - {worker})
+
+
+def dispensable(plan: Plan, pacing: PaceBook) -> set[int]:
+    """Return the sites whose death leaves the others a way to every server and back."""
+    if plan.groups:
+        return {site for site in range(plan.size) if not led_through(plan, pacing, site)}
+    if pacing.adds_up:
+        return set(range(plan.size)) - needed(plan, pacing.workers)
+    passed = plan.auxiliary_relays | {tree.root for tree in plan.trees}
+    for tree, site in product(range(len(plan.trees)), pacing.workers):
+        passed.update(plan.way_up(tree, site)[1:], plan.way_down(tree, site)[:-1])
+    return set(range(plan.size)) - passed
