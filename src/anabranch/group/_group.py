@@ -17,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from anabranch.group._average import ModelAverage, average_of, period_of
-from anabranch.group._member import NOT_IN, Member, ending, now
+from anabranch.group._member import NOT_IN, Door, Member, ending, now
 from anabranch.group._place import Place
 from anabranch.group._place import find as find_place
 from anabranch.group._tensors import WIRES, Tensors, several
@@ -814,7 +814,6 @@ def join_at(
         credentials.check()
     listen = None if outbound_only else (place.host, place.port)
     shown = None if outbound_only else place.advertise
-    member = Member(
-        where, place.site, place.token, listen, shown, patience_s, credentials, gives_up
-    )
+    door = Door(*(where, place.site, place.token, listen, shown, credentials), patience_s, gives_up)
+    member = Member(door)
     return Group(member, 0, sorted(member.first_plan.members))

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
 from typing import Any, TypeVar
@@ -78,26 +79,48 @@ async def _unless(gives_up: Callable[[], str | None] | None, doing: Coroutine[An
         task.cancel()
 
 
-class Member:
-    """This process's part in a group: its event loop, its agent, and what was measured."""
+@dataclass(frozen=True, slots=True)
+class Door:
+    """How a site comes into a group.
 
-    def __init__(
-        self,
-        scheduler: Address,
-        name: str,
-        token: str,
-        listen: Address | None,
-        advertise: str | None,
-        patience_s: float,
-        credentials: Credentials | None,
-        gives_up: Callable[[], str | None] | None = None,
-    ) -> None:
+    Args:
+        scheduler: where that listens.
+        name: the site's.
+        token: the group's secret.
+        listen: where it takes connections of others; None where it takes none.
+        advertise: where others find it; None for where it listens.
+        credentials: for TLS; None for none.
+        patience_s: how long to try where no scheduler answers.
+        gives_up: see :func:`anabranch.group._group.join_at`.
+    """
+
+    scheduler: Address
+    name: str
+    token: str
+    listen: Address | None
+    advertise: str | None
+    credentials: Credentials | None
+    patience_s: float
+    gives_up: Callable[[], str | None] | None
+
+
+class Member:
+    """This process's part in a group: its event loop, its agent, and what was measured.
+
+    Args:
+        door: how it comes in.
+
+    Raises:
+        LinkError, RunAborted: see :func:`anabranch.join`.
+    """
+
+    def __init__(self, door: Door) -> None:
         # Halves are converted by it, in the loop's thread, which must not stand still for seconds
         # while it is imported there: other sites would give this one up.
         import torch  # noqa: F401
 
-        self._credentials = credentials
-        self.thread = LoopThread(f"anabranch {name}")
+        self._credentials = door.credentials
+        self.thread = LoopThread(f"anabranch {door.name}")
         self._closed = False
         self._process = os.getpid()
         self._started = False
@@ -106,46 +129,36 @@ class Member:
         self._under_way: set[Future[Any]] = set()  # calls
         self._handing_on: set[Future[Any]] = set()  # the state, while others go on
         try:
-            self.thread.run(
-                self._join(scheduler, name, token, listen, advertise, patience_s, gives_up)
-            )
+            self.thread.run(self._join(door))
         except BaseException:
             self.thread.close()
             raise
         atexit.register(self._close_at_exit)
 
-    async def _join(
-        self,
-        scheduler: Address,
-        name: str,
-        token: str,
-        listen: Address | None,
-        advertise: str | None,
-        patience_s: float,
-        gives_up: Callable[[], str | None] | None,
-    ) -> None:
+    async def _join(self, door: Door) -> None:
         from anabranch.scheduler.server import LIMITS as CONTROL_LIMITS
 
         self.agent = SiteAgent(
             TcpNetwork(
                 CONTROL_LIMITS,
                 least_silence_s=CONTROL_SILENCE_S,
-                credentials=self._credentials,
+                credentials=door.credentials,
             ),
             TcpNetwork(
                 DATA_LIMITS,
-                credentials=self._credentials,
+                credentials=door.credentials,
                 heartbeat_s=LANE_HEARTBEAT_S,
             ),
-            name,
-            token,
-            listen,
+            door.name,
+            door.token,
+            door.listen,
             None,
             _refused,
-            advertise=advertise,
+            advertise=door.advertise,
         )
         try:
-            welcome = await _unless(gives_up, self.agent.join(scheduler, patience_s))
+            joining = self.agent.join(door.scheduler, door.patience_s)
+            welcome = await _unless(door.gives_up, joining)
             self.index = welcome.site
             self.overlay = overlays.loads(welcome.overlay_toml)
             self.first_plan = plans.loads(welcome.plan_json)
