@@ -213,15 +213,21 @@ def _left(state: Any, parameters: list[torch.Tensor]) -> torch.Tensor:
     return torch.cat([state.residuals.of([each]) for each in parameters])
 
 
-def _two_steps() -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what int8 makes of two gradients in one block, and what is left, at one rank."""
+def _weights_under(state: Any) -> tuple[nn.Parameter, DistributedDataParallel]:
+    """Return 50 weights, and a model whose gradient of them is what it is given."""
     weights = nn.Parameter(torch.zeros(50))
     module = nn.Module()
     module.register_parameter("weights", weights)
     module.forward = lambda x: (weights * x).sum()  # type: ignore[method-assign]
     model = DistributedDataParallel(module)
-    state = Int8(block_elements=16)
     model.register_comm_hook(state, hook)
+    return weights, model
+
+
+def _two_steps() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what int8 makes of two gradients in one block, and what is left, at one rank."""
+    state = Int8(block_elements=16)
+    weights, model = _weights_under(state)
     found = []
     for step in range(2):
         model(_given(step, dist.get_rank())).backward()
@@ -249,13 +255,8 @@ def _scaled(made: Callable[..., Any]) -> tuple[torch.Tensor, torch.Tensor, torch
     """Return what a hook makes of unscaled gradients, and of those that a scaler scales."""
     found = []
     for scaler in (None, _Halving()):
-        weights = nn.Parameter(torch.zeros(50))
-        module = nn.Module()
-        module.register_parameter("weights", weights)
-        module.forward = lambda x, w=weights: (w * x).sum()  # type: ignore[method-assign]
-        model = DistributedDataParallel(module)
         state = made(scaler=scaler)
-        model.register_comm_hook(state, hook)
+        weights, model = _weights_under(state)
         for step in range(3):
             scale = 1.0
             if scaler is not None:
@@ -270,13 +271,8 @@ def _scaled(made: Callable[..., Any]) -> tuple[torch.Tensor, torch.Tensor, torch
 
 def _with_an_infinity() -> tuple[torch.Tensor, torch.Tensor]:
     """Return top-k's residual of this rank before and after a step with an infinity at another."""
-    weights = nn.Parameter(torch.zeros(50))
-    module = nn.Module()
-    module.register_parameter("weights", weights)
-    module.forward = lambda x: (weights * x).sum()  # type: ignore[method-assign]
-    model = DistributedDataParallel(module)
     state = TopK(share=0.1)
-    model.register_comm_hook(state, hook)
+    weights, model = _weights_under(state)
     left = []
     for step in range(2):
         given = _given(step, dist.get_rank())
