@@ -195,6 +195,11 @@ class Deadlines:
         with self._changed:
             self._due.pop(work, None)
 
+    def under_way(self) -> list[Work]:
+        """Return the works that have not ended."""
+        with self._changed:
+            return [*self._due]
+
     def _run(self) -> None:
         while True:
             with self._changed:
@@ -325,12 +330,8 @@ def _begin(
                     for tensor, copy in zip(tensors, staged, strict=True):
                         tensor.copy_(copy, non_blocking=True)
                 work.succeed(tensors)
-        except CancelledError:
-            work.fail(
-                RunAborted("this rank has left the group, or another rank of its site is gone")
-            )
         except Exception as error:
-            work.fail(error)
+            work.fail(_told(error))
 
     try:
         handle, finish = exchange(staged)
@@ -338,6 +339,12 @@ def _begin(
         work.fail(error)
         return
     handle.on_done(ended)
+
+
+def _told(error: Exception) -> Exception:
+    if isinstance(error, CancelledError):
+        return RunAborted("this rank has left the group, or another rank of its site is gone")
+    return error
 
 
 def complete(work: Work, future: Future[Any], finish: Callable[[Any], list[torch.Tensor]]) -> Work:
@@ -353,7 +360,7 @@ def complete(work: Work, future: Future[Any], finish: Callable[[Any], list[torch
         try:
             work.succeed(finish(done.result()))
         except Exception as error:
-            work.fail(error)
+            work.fail(_told(error))
 
     future.add_done_callback(ended)
     return work

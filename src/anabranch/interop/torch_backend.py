@@ -331,6 +331,8 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         )
         self._over = self._over or str(error)
         work.fail(error)
+        for other in self._deadlines.under_way():
+            other.fail(RuntimeError(f"{other.what}: this process group is over: {self._over}"))
         if self._owns:
             self.met.fail(error)
 
