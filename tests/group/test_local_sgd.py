@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -160,16 +161,79 @@ def test_the_others_learn_that_a_site_has_left_by_an_exception(groups):
         except ExchangeError as error:
             said += [str(error), *error.__notes__]
         total = torch.tensor([group.rank + 1.0])
-        group.all_reduce(total, op="sum")  # the group goes on
+        with pytest.raises(ExchangeError, match="as call"):
+            group.all_reduce(total, op="sum")
+        group.subgroup(group.sites, name="goes on").all_reduce(total, op="sum")
         return said, total.item()
 
     found = at_each(groups, trains)
     assert found[1] == (["left"], 6.0)
     for said, total in (found[0], found[2]):
-        assert "site1" in said[0]
-        assert "max of 1 element" in said[0]
+        assert "site 1 (site1) gathers" in said[0]
         assert "left its block by an exception" in said[1]
         assert total == 6.0
+
+
+@pytest.mark.parametrize("leaves_at", [{0: 13}, {0: 13, 1: 17}, {0: 13, 1: 13, 2: 13}])
+def test_no_later_sum_is_wrong_where_averages_were_under_way(groups, leaves_at):
+    def trains(group: Group) -> list[float]:
+        model = net(0)
+        optimizer = torch.optim.SGD(model.parameters(), RATE)
+        with (
+            suppress(ZeroDivisionError, ExchangeError),
+            DiLoCo(model, optimizer, group, every=10, fragments=2, delay=4),
+        ):
+            for number in range(40):
+                step(model, optimizer, group.rank, number)
+                if leaves_at.get(group.rank) == number:
+                    fail(None)
+        sums = []
+        for number in range(3):
+            total = torch.tensor([10.0 * number])
+            with suppress(ExchangeError):
+                group.all_reduce(total, op="sum", async_op=True).wait(20)
+                sums.append(total.item())
+        return sums
+
+    wanted = [0.0, 30.0, 60.0] if len(leaves_at) == SITES else []
+    assert at_each(groups, trains) == [wanted] * SITES
+
+
+@pytest.mark.parametrize("how", ["memory", "weight"])
+def test_an_error_of_one_site_s_own_reaches_the_others(groups, how):
+    def trains(group: Group) -> str:
+        model = net(0)
+        optimizer = torch.optim.SGD(model.parameters(), RATE)
+        try:
+            with DiLoCo(model, optimizer, group, every=2) as block:
+                for number in range(6):
+                    if group.rank == 1 and number == 3 and how == "memory":
+                        model[0].weight.data = model[0].weight.data.clone()
+                    elif group.rank == 1 and number == 3:
+                        block.average.weight = -1
+                    step(model, optimizer, group.rank, number)
+        except (ValueError, ExchangeError) as error:
+            return type(error).__name__
+        return "nothing"
+
+    assert at_each(groups, trains) == ["ExchangeError", "ValueError", "ExchangeError"]
+
+
+def test_weights_may_be_clamped_and_frozen_at_the_end(groups):
+    def trains(group: Group) -> torch.Tensor:
+        model = net(0)
+        optimizer = torch.optim.SGD(model.parameters(), RATE)
+        with DiLoCo(model, optimizer, group, every=2):
+            for number in range(4):
+                step(model, optimizer, group.rank, number)
+                with torch.no_grad():
+                    for each in model.parameters():
+                        each.clamp_(-0.5, 0.5)
+            model.requires_grad_(False)
+        return flat(model)
+
+    found = at_each(groups, trains)
+    assert all(torch.equal(each, found[0]) for each in found)
 
 
 def test_a_model_that_does_not_train_is_refused(groups):
@@ -224,7 +288,7 @@ def swapped(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> torch.opt
         (unfrozen, "2.bias needs a gradient, and is no parameter that the model had"),
         (deeper, "3.weight needs a gradient"),
         (replaced, "0.weight needs a gradient"),
-        (swapped, "models have changed, and no site was told of a step"),
+        (swapped, "models have changed, each otherwise, and no site was told of a step"),
     ],
 )
 def test_a_change_that_would_leave_models_different_is_named_at_every_site(groups, change, said):

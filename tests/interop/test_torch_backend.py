@@ -229,8 +229,8 @@ def _told(call: Callable[[], Any]) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-def _begins_anew(timeout_s: float = 30.0) -> None:
-    dist.init_process_group("anabranch", timeout=timedelta(seconds=timeout_s))
+def _begins_anew() -> None:
+    dist.init_process_group("anabranch", timeout=timedelta(seconds=30))
 
 
 def _goes_wrong() -> dict[str, str]:
@@ -238,7 +238,23 @@ def _goes_wrong() -> dict[str, str]:
     rank = dist.get_rank()
     said = {"empty": _told(lambda: dist.all_reduce(torch.ones(0 if rank else 3)))}
     dist.destroy_process_group()
-    _begins_anew(1.0)
+    _begins_anew()
+    part = dist.new_group([0, 1], timeout=timedelta(seconds=1))
+    if rank == 0:
+        said["late in a subgroup"] = _told(lambda: _sum(1.0, group=part))
+    else:
+        time.sleep(1.5)
+    said["later in a subgroup"] = _told(lambda: _sum(1.0, group=part))
+    said["in the whole"] = _told(lambda: _sum(1.0))
+    dist.destroy_process_group()
+    _begins_anew()
+    kinds = torch.zeros(4), torch.zeros(2, dtype=torch.float64)
+    said["kinds"] = _told(lambda: dist.broadcast(kinds[rank], 0))
+    gathered = [torch.zeros_like(kinds[rank]) for _ in range(2)]
+    said["gathered"] = _told(lambda: dist.all_gather(gathered, kinds[rank]))
+    dist.destroy_process_group()
+    _begins_anew()
+    dist.group.WORLD.set_timeout(timedelta(seconds=1))
     if rank == 0:
         said["late"] = _told(lambda: _sum(1.0))
     else:  # it hears of the other's end while it waits for nothing
@@ -265,6 +281,7 @@ WRONG_AT_ONE = {
     "token": {"ANABRANCH_TOKEN": "wrong"},
     "tls": {"ANABRANCH_TLS": "nowhere"},
     "options": {"ANABRANCH_INSECURE": "perhaps"},
+    "gloo": {"GLOO_SOCKET_IFNAME": "nonexistent0"},
 }
 
 
@@ -280,8 +297,13 @@ def test_what_goes_wrong_is_told_at_all_ranks_and_a_program_can_begin_anew():
         assert "set $ANABRANCH_TLS for all ranks or for none" in said["tls"]
         assert "does not know the run's token" in said["token"]
         assert "$ANABRANCH_INSECURE is 'perhaps'" in said["options"]
-    assert "the timeout of 1 s is over" in found[0]["late"]
-    for name in ("token", "options"):
+        assert "the timeout of 1 s is over" in said["later in a subgroup"]
+        assert "the timeout of 1 s is over" in said["in the whole"]
+    assert "of tensors of other types or sizes" in found[1]["kinds"]
+    assert "rank 1 gives another type or size" in found[0]["gathered"]
+    for name in ("late", "late in a subgroup"):
+        assert "the timeout of 1 s is over" in found[0][name]
+    for name in ("token", "options", "gloo"):
         assert found[0][name].startswith("RunAborted: rank 1 failed: ")
 
 

@@ -196,13 +196,13 @@ class ModelAverage:
         trains, fresh = flying.said[:2].tolist()
         self._finished = 0 if trains else self._finished + 1
         if self._average.outer is not None and not fresh:
-            is_changed = self._local.has_change
+            has_strayed = self._local.has_strayed
             self._local.drop()  # the momentum alone would move the model
-            if is_changed:
+            if has_strayed:
                 raise ValueError(
-                    "sites' models have changed, and no site was told of a step: call step() of "
-                    "the average after each; a DiLoCo block counts those of the optimizer that it "
-                    "was given"
+                    "sites' models have changed, each otherwise, and no site was told of a step: "
+                    "call step() of the average after each; a DiLoCo block counts those of the "
+                    "optimizer that it was given"
                 )
             return False
         if self._average.outer is not None or self._average.delay:

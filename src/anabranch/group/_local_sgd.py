@@ -7,8 +7,6 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Literal, Self
 
-import numpy as np
-
 from anabranch.group._average import ModelAverage
 from anabranch.group._group import Group
 from anabranch.learn.averaging import Outer
@@ -30,9 +28,12 @@ class LocalSGD:
                 optimizer.zero_grad()
 
     Each ``optimizer.step()`` counts one local step, and averages after it if that is due. At the
-    block's end all average until the last has made its steps, and have the same parameters. A site
-    that leaves it by an exception averages no more, and the others' next average fails: they
-    learn who calls for something else. Buffers, as of batch normalisation, are each site's own.
+    block's end all average until the last has made its steps, and have the same parameters.
+    Buffers, as of batch normalisation, are each site's own.
+
+    A site that leaves its block by an exception averages no more. The others' next average fails,
+    by its name, and so do all calls of this group from there on, at that site too: how many
+    averages each has begun by then differs. Subgroups go on.
 
     Args:
         model: a ``torch.nn.Module`` in float32; its parameters that need gradients are averaged,
@@ -77,7 +78,6 @@ class LocalSGD:
             "wire": wire,
         }
         self._hook: Any = None
-        self._has_failed = False  # an average has, and so at all sites
         self._trained: dict[str, Any] = {}  # the parameters that are averaged, by name
         self.average: ModelAverage | None = None
 
@@ -115,26 +115,31 @@ class LocalSGD:
 
         named = (*self._model.named_parameters(), *self._model.named_buffers())
         words = []
+        names = []
         for name, each in named:
             if each.layout != torch.strided:
                 raise ValueError(f"{name} is sparse; a model that is averaged is dense")
             if each.numel():
+                names.append(name)
                 words.append(Words(each.detach()))
         self._group.broadcast([each.words for each in words])
-        for each in words:
-            each.finish()
+        for name, each in zip(names, words, strict=True):
+            try:
+                each.finish()
+            except RuntimeError as error:
+                raise ValueError(f"{name} cannot be written to: {error}") from error
 
     def _stepped(self, *_: Any) -> None:
         assert self.average is not None
-        with self._averages():
+        with _explained():
             is_used = self.average.step()
         if is_used:
             self._check_same()
 
     def _check_same(self) -> None:
         """Check that the model has the parameters that are averaged, and no others to train."""
-        for name, each in _trained(self._model).items():
-            if self._trained.get(name) is not each:
+        for name, each in self._model.named_parameters():
+            if each.requires_grad and self._trained.get(name) is not each:
                 raise ValueError(
                     f"{name} needs a gradient, and is no parameter that the model had when the "
                     "block was entered, so it is not averaged; change the model before"
@@ -151,26 +156,25 @@ class LocalSGD:
         if average is None:
             return
         if error is None:
-            with self._averages():
+            with _explained():
                 average.finish()
             self._check_same()
-        elif not self._has_failed:
-            with suppress(NetError, ValueError):  # in place of the next average
-                self._group.all_reduce(np.zeros(1, np.float32), op="max", async_op=True)
+            return
+        # In place of its next average: how many the others have begun it cannot know, so that all
+        # calls of theirs and its own from there on are to fail, by name.
+        with suppress(NetError, ValueError):
+            self._group.begin_gather(b"")
 
-    @contextmanager
-    def _averages(self) -> Iterator[None]:
-        """Take note of a failure that the others have, too."""
-        self._has_failed = True
-        try:
-            yield
-        except ExchangeError as error:
-            error.add_note(
-                "a site that has left its block by an exception calls for a max of 1 element in "
-                "place of its next average"
-            )
-            raise
-        self._has_failed = False
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except ExchangeError as error:
+        error.add_note(
+            "a site that has left its block by an exception gathers in place of its next average"
+        )
+        raise
 
 
 def _trained(model: Any) -> dict[str, Any]:
@@ -181,6 +185,8 @@ def _trained(model: Any) -> dict[str, Any]:
     if not found:
         raise ValueError("no parameter of the model needs a gradient, so there is no average")
     for name, each in found.items():
+        if hasattr(each, "materialize"):
+            raise ValueError(f"{name} has no shape yet; run the model once before")
         kind = str(each.dtype).removeprefix("torch.")
         if kind != "float32":
             raise ValueError(

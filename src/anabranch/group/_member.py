@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, wait
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -122,12 +122,14 @@ class Member:
         self._credentials = door.credentials
         self.thread = LoopThread(f"anabranch {door.name}")
         self._closed = False
+        self._why = ""  # an error that ended this site's part
         self._process = os.getpid()
         self._started = False
         self.steps_told = 0  # that the scheduler was told a loss of
         self._served: _Served | None = None
         self._under_way: set[Future[Any]] = set()  # calls
         self._handing_on: set[Future[Any]] = set()  # the state, while others go on
+        self._leaving: Future[None] | None = None
         try:
             self.thread.run(self._join(door))
         except BaseException:
@@ -207,7 +209,7 @@ class Member:
 
     def check_open(self) -> None:
         if self._closed:
-            raise RunAborted("this site has left the group")
+            raise RunAborted(": ".join(filter(None, ("this site has left the group", self._why))))
         if os.getpid() != self._process:
             raise RunAborted("this process was forked and has no part in the group; join() in it")
 
@@ -363,24 +365,42 @@ class Member:
             self.close(getattr(sys, "last_value", None))
 
     def close(self, error: BaseException | None) -> None:
-        if self._closed or os.getpid() != self._process:  # a fork has no loop's thread
+        """Leave once this site's calls have ended; or at once, with an error that others are told.
+
+        The error may come from another thread, while the first call waits.
+        """
+        if os.getpid() != self._process:  # a fork has no loop's thread
+            return
+        if self._closed:
+            if error is not None and self._leaving is not None:
+                self._fail(error)
+                self._leaving.cancel()
             return
         self._closed = True
         atexit.unregister(self._close_at_exit)
+        if error is None and not self._started:
+            error = RunAborted("it left before it called serve()")
         try:
-            if error is None and not self._started:
-                error = RunAborted("it left before it called serve()")
             if error is not None:
-                named = ": ".join(filter(None, (type(error).__name__, str(error))))
-                self.thread.run(self.agent.fail(RuntimeError(named)))
+                self._fail(error)
             else:
-                wait(self._under_way.copy() | self._handing_on.copy())
-                self.thread.run(self._leave())
+                self._leaving = self.thread.submit(self._leave())
+                self._leaving.result()
+        except CancelledError:
+            raise RunAborted(self._why) from None
         finally:
+            self._leaving = None
             self.thread.close()
+
+    def _fail(self, error: BaseException) -> None:
+        self._why = ": ".join(filter(None, (type(error).__name__, str(error))))
+        self.thread.run(self.agent.fail(RuntimeError(self._why)))
 
     async def _leave(self) -> None:
         try:
+            under_way = {*map(asyncio.wrap_future, self._under_way | self._handing_on)}
+            if under_way:
+                await asyncio.wait(under_way)
             await self.agent.leave()
         finally:
             self.agent.close()

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from zlib import crc32
 
 import torch
+
+
+def described(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return one word that is different for tensors of other types or numbers of elements."""
+    said = ", ".join(f"{each.numel()} {each.dtype}" for each in tensors)
+    return torch.frombuffer(bytearray(crc32(said.encode()).to_bytes(4)), dtype=torch.float32)
 
 
 class Words:
@@ -21,6 +29,7 @@ class Words:
         self._tensor = tensor
         size_bytes = tensor.numel() * tensor.element_size()
         self._is_view = tensor.is_contiguous() and size_bytes % 4 == 0 and not tensor.is_complex()
+        self._is_view &= not tensor.is_neg()
         self._is_view &= tensor.storage_offset() * tensor.element_size() % 4 == 0
         if self._is_view:
             self.words = tensor.detach().view(-1).view(torch.float32)
@@ -39,5 +48,5 @@ class Words:
 
 def raw_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy of a tensor's elements as bytes."""
-    flat = tensor.detach().contiguous().clone().view(-1)
+    flat = tensor.detach().resolve_neg().resolve_conj().contiguous().clone().view(-1)
     return flat.view(torch.uint8)

@@ -173,6 +173,7 @@ def telling(store: Any, rank: int, size: int) -> Iterator[None]:
         rank: of this process, in [0, size).
         size: how many ranks there are.
     """
+    first = ""
     try:
         yield
     except Exception as error:
@@ -180,14 +181,14 @@ def telling(store: Any, rank: int, size: int) -> Iterator[None]:
         # and ends with it: the others are to hear why first.
         with suppress(Exception):
             said = f"rank {rank} failed: {error}".encode()
-            if store.compare_set(_WRONG, "", said) == said:
-                store.compare_set(
-                    f"site{rank}", "", msgspec.json.encode(_Said(wrong=said.decode()))
-                )
+            first = store.compare_set(_WRONG, "", said).decode()
+            store.compare_set(f"site{rank}", "", msgspec.json.encode(_Said(wrong=first)))
             if rank:
                 store.set(f"failed{rank}", b"")
             else:
                 store.wait([f"failed{each}" for each in range(1, size)], timedelta(seconds=_END_S))
+        if isinstance(error, DistStoreError) and first and not first.startswith(f"rank {rank} "):
+            raise RunAborted(first) from error  # what it waited for did not come for that
         raise
 
 
@@ -283,14 +284,24 @@ def _join(
 
 
 class _Site:
-    """This process's site, which several of its process groups use, and other ranks."""
+    """This process's part in its site, which several of its process groups use.
+
+    Args:
+        world: the store of all ranks, without what they left there before they began.
+
+    Attributes:
+        world: see above.
+        shared: for the site's other ranks, where this process has joined for it; None elsewhere.
+        leaves: the group, with the last of the process groups.
+        uses: how many process groups there are.
+    """
 
     here: _Site | None = None
 
-    def __init__(self, shared: Shared, token: str, scheduler: subprocess.Popen[str] | None) -> None:
-        self.shared = shared
-        self.token = token
-        self._scheduler = scheduler
+    def __init__(self, world: Any) -> None:
+        self.world: Any = c10d.PrefixStore("anabranch/", world)
+        self.shared: Shared | None = None
+        self.leaves: Callable[[], None] = _nothing
         self.uses = 0
 
     def leave(self) -> None:
@@ -298,16 +309,26 @@ class _Site:
         self.uses -= 1
         if not self.uses:
             _Site.here = None
-            _leave(self.shared, self._scheduler)
+            self.leaves()
+
+
+def _nothing() -> None:
+    """Another rank has joined for this site, and leaves."""
 
 
 def share(
-    world: Any, store: Any, rank: int, size: int, options: Options, timeout: timedelta
+    begin: Callable[[], Any],
+    store: Any,
+    rank: int,
+    size: int,
+    options: Options,
+    timeout: timedelta,
 ) -> Met:
     """Make a group of sites, of which each may have several ranks, in process groups of their own.
 
     Args:
-        world: the store of all ranks.
+        begin: returns the store of all ranks, without what they left there before; called where
+            this process has no part in a site.
         store, rank, size, timeout: as for :func:`meet`.
         options: this rank's; its site is named.
 
@@ -316,8 +337,10 @@ def share(
             ranks of one site are on several machines.
     """
     assert options.site is not None
-    world = c10d.PrefixStore("anabranch/", world)
-    names = _names(store, rank, size, options)
+    if _Site.here is None:
+        _Site.here = _Site(begin())
+    here, names = _Site.here, _names(store, rank, size, options)
+    world = here.world
     if rank == 0:
         store.set("channel", str(world.add("channels", 1) - 1))
     channel = int(store.get("channel"))
@@ -328,7 +351,7 @@ def share(
             f"{sorted(all_names)}; ranks that share sites are in process groups of all of them"
         )
     site, me = options.site, str(os.getpid()) + secrets.token_hex(4)
-    if _Site.here is None and world.compare_set(f"first of {site}", "", me).decode() == me:
+    if not here.uses and world.compare_set(f"first of {site}", "", me).decode() == me:
         starts = world.compare_set("starts", "", me).decode() == me
         try:
             has_failed = _has_failed(store, timeout)
@@ -338,18 +361,22 @@ def share(
         except (ValueError, NetError) as error:
             world.set(f"at {site}", msgspec.json.encode(["", "", str(error)]))
             raise
-        shared = Shared(group, token)
-        _Site.here = _Site(shared, token, scheduler)
-        world.set(f"at {site}", msgspec.json.encode([shared.address, token, ""]))
-    if _Site.here is not None:
-        _Site.here.uses += 1
-        shared = _Site.here.shared
-        return Met(shared.channel(channel), names, _Site.here.leave, shared.fail)
+        here.shared = Shared(group, token)
+        here.leaves = partial(_leave, here.shared, scheduler)
+        world.set(f"at {site}", msgspec.json.encode([here.shared.address, token, ""]))
+    here.uses += 1
+    if here.shared is not None:
+        return Met(here.shared.channel(channel), names, here.leave, here.shared.fail)
     address, token, wrong = msgspec.json.decode(world.get(f"at {site}"))
     if wrong:
         raise RunAborted(f"the first rank of {site} has not joined: {wrong}")
     part = Part(address, token, channel)
-    return Met(part, names, part.close, part.fail)
+
+    def leave() -> None:
+        part.close()
+        here.leave()
+
+    return Met(part, names, leave, part.fail)
 
 
 class _Said(msgspec.Struct, omit_defaults=True):

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,9 @@ class Shared:
         for thread in served:
             thread.join()
         self._is_over = True
+        with suppress(OSError, AuthenticationError):  # else it would accept for ever
+            Client(self.address, "AF_UNIX").close()
+        self._accepts.join()
         self._listener.close()
         self.group.close()
 

@@ -75,6 +75,7 @@ class Work(dist.Work):
         what: for messages, such as ``all_reduce``.
         devices: of the tensors that are not on the CPU.
         settled: is called with it, first of all, once there is a result or none.
+        exchanges: whether its tensors are read and written meanwhile.
     """
 
     def __init__(
@@ -82,9 +83,11 @@ class Work(dist.Work):
         what: str,
         devices: Sequence[torch.device] = (),
         settled: Callable[[Work], None] | None = None,
+        exchanges: bool = False,
     ) -> None:
         super().__init__()
         self.what = what
+        self.exchanges = exchanges
         self._settled = settled
         self._claimed = threading.Lock()  # by what settles it: its end, or that of its time
         self._is_done = threading.Event()
@@ -98,11 +101,13 @@ class Work(dist.Work):
             self._tensors = tensors
             self._settle((True, tensors))
 
-    def fail(self, error: BaseException) -> None:
-        """There is no result; nothing happens where it has ended before."""
-        if self._claimed.acquire(blocking=False):
+    def fail(self, error: BaseException) -> bool:
+        """There is no result; nothing happens, and False is returned, where it has ended before."""
+        is_first = self._claimed.acquire(blocking=False)
+        if is_first:
             self._error = error
             self._settle((False, error))
+        return is_first
 
     def _settle(self, result: tuple[bool, Any]) -> None:
         if self._settled is not None:
@@ -159,6 +164,10 @@ class Work(dist.Work):
 
 
 untraced(Work)
+
+
+def _do_nothing(*_: object) -> None:
+    """Of works that end too late nothing is to follow."""
 
 
 class Deadlines:
@@ -220,6 +229,7 @@ class Deadlines:
         """End no further work."""
         with self._changed:
             self._is_closed = True
+            self._ended = _do_nothing  # it may hold this object
             self._changed.notify()
 
 
@@ -263,7 +273,7 @@ class Starter:
         """
         device = tensors[0].device
         if device.type == "cpu":
-            self._in_order(lambda: _begin(work, tensors, tensors, exchange, nullcontext))
+            self.in_order(lambda: _begin(work, tensors, tensors, exchange, nullcontext))
             return work
         stream = self._streams.get(device)
         if stream is None:
@@ -283,10 +293,16 @@ class Starter:
             copied.synchronize()
             _begin(work, tensors, staged, exchange, lambda: torch.cuda.stream(stream))
 
-        self._in_order(begin, waits=True)
+        self.in_order(begin, waits=True)
         return work
 
-    def _in_order(self, begin: Callable[[], None], waits: bool = False) -> None:
+    def in_order(self, begin: Callable[[], None], waits: bool = False) -> None:
+        """Begin a call once those before it have begun.
+
+        Args:
+            begin: begins it; raises nothing.
+            waits: whether it waits for a copy; then a thread of this object's calls it.
+        """
         with self._lock:
             if waits or self._pending:
                 if self._thread is None:
@@ -347,12 +363,16 @@ def _told(error: Exception) -> Exception:
     return error
 
 
-def complete(work: Work, future: Future[Any], finish: Callable[[Any], list[torch.Tensor]]) -> Work:
-    """Complete a work when a call of the group's ends.
+def complete(
+    work: Work,
+    begin: Callable[[], Future[Any]],
+    finish: Callable[[Any], list[torch.Tensor]],
+) -> None:
+    """Begin a call of the group's, and complete a work when it ends.
 
     Args:
         work: which.
-        future: of the call.
+        begin: begins the call.
         finish: makes tensors of its result.
     """
 
@@ -362,5 +382,9 @@ def complete(work: Work, future: Future[Any], finish: Callable[[Any], list[torch
         except Exception as error:
             work.fail(_told(error))
 
+    try:
+        future = begin()
+    except Exception as error:
+        work.fail(error)
+        return
     future.add_done_callback(ended)
-    return work

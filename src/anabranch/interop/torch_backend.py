@@ -17,13 +17,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from anabranch.group import Group
-from anabranch.group._words import Words, raw_of
+from anabranch.group._words import Words, described, raw_of
 from anabranch.interop._rendezvous import Met, Options, meet, reached_at, share, telling
 from anabranch.interop._works import (
     Begun,
@@ -65,8 +66,6 @@ _ELSEWHERE = (
 )
 
 
-_begun = 0  # default process groups of this process
-
 _Gloo: Any = dist.ProcessGroupGloo
 _Base: Any = dist.ProcessGroup  # its overloads are wider than what torch.distributed calls
 
@@ -78,8 +77,8 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
     rank ends the group, by name, at all others, as torchrun expects, which starts all again.
 
     A call that takes longer than its timeout ends this process group: at this rank all further
-    calls fail, since they would meet others' calls before them. Where the group is its own, all
-    other ranks are told.
+    calls fail, since they would meet others' calls before them. Where its tensors may still be read
+    and written, or the group is this process group's own, it ends at all ranks, which are told.
 
     Args:
         met: the group, and its names by rank.
@@ -163,11 +162,18 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
 
         def exchange(staged: list[torch.Tensor]) -> Begun:
             words = [Words(each) for each in staged]
-            handle = self.group.broadcast([each.words for each in words], root=name, async_op=True)
+            mine, heard = described(staged), described(staged)
+            sent = [*(each.words for each in words), heard]
+            handle = self.group.broadcast(sent, root=name, async_op=True)
 
             def finish() -> None:
                 for each in words:
                     each.finish()
+                if mine.view(torch.int32) != heard.view(torch.int32):
+                    raise ValueError(
+                        f"broadcast from rank {root} of tensors of other types or sizes than this "
+                        f"rank's {_listed(staged)}; what these hold is undefined"
+                    )
 
             return handle, finish
 
@@ -192,16 +198,16 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
                     f"all_gather of a tensor of {tuple(tensor.shape)} {tensor.dtype} into one of "
                     f"{tuple(output.shape)} {output.dtype}; all are alike"
                 )
-        data = _bytes_of(tensor)
+        data = raw_of(described(given)).numpy().tobytes() + _bytes_of(tensor)
 
         def finish(gathered: dict[str, bytes]) -> list[torch.Tensor]:
             for rank, (name, output) in enumerate(zip(self.met.names, outputs, strict=True)):
-                raw = bytearray(gathered[name])
-                if len(raw) != len(data):
+                if gathered[name][:4] != data[:4]:
                     raise ValueError(
-                        f"all_gather of {len(data)} bytes, and rank {rank} gave {len(raw)}; all "
-                        "give tensors of one shape and type"
+                        f"all_gather of {_listed(given)}, and rank {rank} gives another type or "
+                        "size; all give tensors of one"
                     )
+                raw = bytearray(gathered[name][4:])
                 if raw:
                     output.copy_(torch.frombuffer(raw, dtype=output.dtype).view(output.shape))
             return list(outputs)
@@ -228,8 +234,10 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
     ) -> Work:
         self._check_may_call()
         with self._order:
-            future = self.group.begin_gather(data)
-            return complete(self._work(what, opts), future, finish)
+            work = self._work(what, opts)
+            begin = partial(self.group.begin_gather, data)
+            self._starter.in_order(lambda: complete(work, begin, finish))
+        return work
 
     def exchange(
         self,
@@ -261,6 +269,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
                 f"{what} of {elements} elements of {kinds}",
                 opts,
                 [each for each in devices if each.type != "cpu"],
+                exchanges=True,
             )
             self._starter.start(work, tensors, exchange)
         if self._waits_in == threading.get_ident():
@@ -313,8 +322,14 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
                 f"this process group is over: {self._over}; destroy_process_group(), and begin anew"
             )
 
-    def _work(self, what: str, opts: Any, devices: Sequence[torch.device] = ()) -> Work:
-        work = Work(what, devices, self._has_settled)
+    def _work(
+        self,
+        what: str,
+        opts: Any,
+        devices: Sequence[torch.device] = (),
+        exchanges: bool = False,
+    ) -> Work:
+        work = Work(what, devices, self._has_settled, exchanges)
         self._deadlines.add(work, self._limit(opts).total_seconds())
         return work
 
@@ -329,11 +344,12 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
             f"{work.what}: the timeout of {limit_s:g} s is over: a rank has not called it, or the "
             "links carry it more slowly; give init_process_group a longer one"
         )
+        if not work.fail(error):
+            return  # it has ended just now
         self._over = self._over or str(error)
-        work.fail(error)
         for other in self._deadlines.under_way():
             other.fail(RuntimeError(f"{other.what}: this process group is over: {self._over}"))
-        if self._owns:
+        if self._owns or work.exchanges:
             self.met.fail(error)
 
     def _limit(self, opts: Any) -> timedelta:
@@ -389,13 +405,14 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
             return
         self._is_closed = True
         self._starter.close()
-        self._deadlines.close()
-        if self._owns:
-            try:
+        try:
+            if self._owns:
                 self.met.close()
-            except RunAborted as error:  # calls were told; torch would stay half initialised
-                if not self._over:
-                    _log.warning("this process group had ended before it was destroyed: %s", error)
+        except RunAborted as error:  # calls were told; torch would stay half initialised
+            if not self._over:
+                _log.warning("this process group had ended before it was destroyed: %s", error)
+        finally:
+            self._deadlines.close()
 
     def abort(self) -> None:
         """As ``shutdown``."""
@@ -427,11 +444,8 @@ def process_group(given: Any, options: Any) -> AnabranchProcessGroup:
     Raises:
         ValueError, RunAborted: see :class:`Options`.
     """
-    global _begun
-    if not dist.is_initialized():
-        _begun += 1
     rank, size = given.group_rank, given.group_size
-    store = _of_this_beginning(given.store)
+    store = _of_this_beginning(given.store, rank)
     with telling(store, rank, size):
         return _made(given, store, options)
 
@@ -443,20 +457,21 @@ def _made(given: Any, store: Any, options: Any) -> AnabranchProcessGroup:
             "anabranch.interop.torch_backend.Options"
         )
     rank, size, timeout = given.group_rank, given.group_size, given.timeout
+    gloo = _gloo_options(store, timeout)  # first, since others would wait in gloo for this rank
     met, owns = None, False
     if dist.is_initialized():
         met = _part_of_all(given.global_ranks_in_group, str(given.group_id))
     if met is None:
         how, owns = options or Options(), True
         if dist.is_initialized() and how.site is not None:
-            world = _of_this_beginning(dist.distributed_c10d._get_default_store())
-            met = share(world, store, rank, size, how, timeout)
+            met = share(_world_store, store, rank, size, how, timeout)
         else:
             met = meet(store, rank, size, how, timeout)
     try:
-        inner = _gloo(store, rank, size, timeout)
-    except BaseException:
-        if owns:
+        inner = _gloo(store, rank, size, gloo)
+    except BaseException as error:
+        if owns:  # the others may wait for this rank in gloo, and not leave
+            met.fail(error if isinstance(error, Exception) else RuntimeError(str(error)))
             met.close()
         raise
     return AnabranchProcessGroup(met, inner, owns, rank, size, timeout)
@@ -472,35 +487,47 @@ def _part_of_all(ranks: list[int], name: str) -> Met | None:
         return None
     all_names = default.met.names
     names = tuple(all_names[rank] for rank in ranks) if ranks else all_names
-    return Met(group_of(default).subgroup(names, name=name), names, _stay, _stay)
+    part = group_of(default).subgroup(names, name=name)
+    return Met(part, names, _stay, default.met.fail)
 
 
-def _stay(*_: Any) -> None:
-    """A subgroup is left with the whole, and no call of it ends that."""
+def _stay() -> None:
+    """A subgroup is left with the whole."""
 
 
-def _of_this_beginning(store: Any) -> Any:
+def _of_this_beginning(store: Any, rank: int) -> Any:
     """Return a store without what ranks left in it before they began again.
 
     They do where torchrun starts them again, or where a program destroys its process groups and
-    makes others.
+    makes others of the same names. Each rank counts in the store how often it has begun there.
     """
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return dist.distributed_c10d.PrefixStore(f"attempt {attempt}, {_begun}/", store)
+    begun = store.add(f"attempt {attempt}, begun by {rank}", 1)
+    return dist.distributed_c10d.PrefixStore(f"attempt {attempt}, {begun}/", store)
 
 
-def _gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+def _world_store() -> Any:
+    """Return the default process group's store, likewise."""
+    return _of_this_beginning(dist.distributed_c10d._get_default_store(), dist.get_rank())
+
+
+def _gloo_options(store: Any, timeout: timedelta) -> Any:
+    interfaces = os.environ.get(_GLOO_INTERFACE)
+    options = _Gloo._Options()
+    options._timeout = timeout
+    if interfaces:
+        options._devices = [_Gloo.create_device(interface=each) for each in interfaces.split(",")]
+    else:  # gloo itself would take what this machine's name says, which may be its loopback
+        options._devices = [_Gloo.create_device(hostname=reached_at(store))]
+    return options
+
+
+def _gloo(store: Any, rank: int, size: int, options: Any) -> Any:
     apart = dist.distributed_c10d.PrefixStore("gloo/", store)
     inner = _Base(apart, rank, size)
     kind = dist.ProcessGroup.BackendType.GLOO
     inner._set_default_backend(kind)
-    if os.environ.get(_GLOO_INTERFACE):
-        gloo = _Gloo(apart, rank, size, timeout=timeout)
-    else:  # gloo itself would take what this machine's name says, which may be its loopback
-        options = _Gloo._Options()
-        options._devices = [_Gloo.create_device(hostname=reached_at(store))]
-        options._timeout = timeout
-        gloo = _Gloo(apart, rank, size, options)
+    gloo = _Gloo(apart, rank, size, options)
     gloo._set_sequence_number_for_group()
     for device in ("cpu", "cuda"):
         inner._register_backend(torch.device(device), kind, gloo)
@@ -585,6 +612,10 @@ def _is_whole(tensor: torch.Tensor) -> bool:
 
 def _is_exchanged(tensor: torch.Tensor) -> bool:
     return tensor.dtype in _EXCHANGED and tensor.layout == torch.strided
+
+
+def _listed(tensors: Sequence[torch.Tensor]) -> str:
+    return ", ".join(f"{tuple(each.shape)} {each.dtype}" for each in tensors)
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:

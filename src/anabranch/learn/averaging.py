@@ -191,10 +191,16 @@ class Averaging:
         return shared
 
     @property
-    def has_change(self) -> bool:
-        """Whether the mean, which what was contributed now holds, changes the outer optimiser's."""
+    def has_strayed(self) -> bool:
+        """Whether this model has changed, since the last average, otherwise than the mean.
+
+        That is what was contributed, and now holds the mean. With an outer optimiser, and where no
+        step was made meanwhile.
+        """
+        assert self._last is not None
         assert self._buffer is not None
-        return bool((abs(self._buffer) > 0.0).any())
+        own = self._last - np.concatenate(self._model)
+        return _norm([own - self._buffer]) > _STRAYED * _norm([own])
 
     def _shared(self) -> Shared | None:
         if not self._shares:
@@ -342,6 +348,7 @@ def bounds(elements: int, fragments: int) -> list[tuple[int, int]]:
 
 
 _BLOCK_ELEMENTS = 1 << 18
+_STRAYED = 0.05  # of a change: a mean that is rounded on the way is nearer
 
 
 def _distance(ones: Sequence[Floats], others: Sequence[Floats]) -> float:

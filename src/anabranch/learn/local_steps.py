@@ -146,9 +146,9 @@ class LocalSteps:
         return agreed
 
     @property
-    def has_change(self) -> bool:
-        """Whether the mean of the oldest average on its way is a change of the model."""
-        return self._parts[self._flying[0].fragment].has_change
+    def has_strayed(self) -> bool:
+        """Whether this site's model has changed otherwise than the oldest average on its way."""
+        return self._parts[self._flying[0].fragment].has_strayed
 
     def drop(self) -> None:
         """Go on without the oldest average that is on its way: there is no mean, or no need."""
