@@ -398,9 +398,8 @@ class Member:
 
     async def _leave(self) -> None:
         try:
-            under_way = {*map(asyncio.wrap_future, self._under_way | self._handing_on)}
-            if under_way:
-                await asyncio.wait(under_way)
+            under_way = self._under_way | self._handing_on
+            await asyncio.gather(*map(asyncio.wrap_future, under_way), return_exceptions=True)
             await self.agent.leave()
         finally:
             self.agent.close()
