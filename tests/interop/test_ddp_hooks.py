@@ -285,7 +285,11 @@ def _with_an_infinity() -> tuple[torch.Tensor, torch.Tensor]:
 
 def _all() -> dict[str, Any]:
     """Train over each hook in turn, at one rank."""
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+    from torch.distributed.algorithms.ddp_comm_hooks import (
+        default_hooks,
+        powerSGD_hook,
+        quantization_hooks,
+    )
 
     samples = 4.0 * (dist.get_rank() + 1)
     told: dict[str, Any] = {}
@@ -309,6 +313,8 @@ def _all() -> dict[str, Any]:
         None, matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=1
     )
     run("PowerSGD", InOrder(powerSGD_hook.powerSGD_hook, power))
+    quantized = quantization_hooks.quantization_pertensor_hook  # which gathers
+    run("torch's int8", InOrder(quantized, dist.group.WORLD))
     run("torch's fp16", None, default_hooks.fp16_compress_hook)
     # DDP refuses torch's bfloat16 hook by its name where there is no NCCL.
     run("torch's bf16", None, lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket))
@@ -366,7 +372,7 @@ def test_hooks_over_the_backend() -> None:
             assert torch.equal(plain, scaled)
             assert left.abs().max() < 10.0
     names = [name for name in told[0] if len(told[0][name]) == 3 and name != "integers"]
-    assert len(names) == 9
+    assert len(names) == 10
     for name in names:
         for each in told[1:]:
             assert torch.equal(each[name][0], told[0][name][0]), name  # the same bits
@@ -384,6 +390,7 @@ def test_hooks_over_the_backend() -> None:
     assert 0.0 < far("float16", own["float16"].mean(0)) < 0.005
     assert 0.0 < far("torch's bf16", own["torch's bf16"].mean(0)) < 0.05
     assert 0.0 < far("torch's fp16", own["torch's fp16"].mean(0)) < 0.005
+    assert 0.0 < far("torch's int8", own["torch's int8"].mean(0)) < 0.05
     assert far("PowerSGD", own["PowerSGD"].mean(0)) > 0.0
     for name in ("int8", "top-k"):
         # All that was ever sent, and what is left at the sites, are all gradients that there were.

@@ -140,11 +140,13 @@ class ModelAverage:
 
         Every member calls it after its steps, of which they may have made unequal numbers: until
         the last has finished, the others take part with the model as it is. It makes one average
-        at least. One to which no site has brought further steps is no step of the outer optimiser.
-        Further steps may follow at all members.
+        of each fragment at least. One to which no site has brought further steps is no step of the
+        outer optimiser. Further steps may follow at all members.
 
         Raises:
-            ValueError, ExchangeError, RunAborted: as for :meth:`step`.
+            ValueError: as for :meth:`step`; or, with an outer optimiser, sites' models have
+                changed, each otherwise, and no site was told of a step.
+            ExchangeError, RunAborted: as for :meth:`step`.
         """
         while self._flying:
             self._take()

@@ -47,10 +47,13 @@ class LocalSGD:
         average: what :meth:`Group.average` returned; None outside of the block.
 
     Raises:
-        ValueError: on entering, as for :meth:`Group.average`; or no parameter needs a gradient, or
-            the optimizer has others than these. After an average or at the block's end: other
-            parameters need gradients than on entering, or a model has changed without a step of the
-            optimizer.
+        ValueError: on entering, as for :meth:`Group.average`; or the block is entered already, no
+            parameter needs a gradient, one is not float32 or has no shape yet, the optimizer has
+            others than these, or a buffer is sparse or cannot be written to. After an average or at
+            the block's end, other parameters need gradients than on entering. With an outer
+            optimiser, at its end, models have changed and no site has counted a step.
+        ExchangeError, RunAborted: on entering, from the optimizer's step, and at the end, as for
+            :meth:`ModelAverage.step`.
     """
 
     _outer: Outer | None = None

@@ -65,6 +65,10 @@ class Options(BackendOptions):  # type: ignore[misc]
         insecure: allow addresses off this machine without that; ``1`` in the environment.
         switch_interval_s: see :func:`anabranch.join`; beside Python threads that compute without a
             pause, 0.0005 makes small exchanges several times as fast.
+
+    Raises:
+        ValueError: a variable of the environment that cannot be, or a plan to keep of no overlay;
+            says which.
     """
 
     def __init__(

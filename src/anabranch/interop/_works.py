@@ -92,11 +92,15 @@ class Work(dist.Work):
         self._claimed = threading.Lock()  # by what settles it: its end, or that of its time
         self._is_done = threading.Event()
         self._error: BaseException | None = None
-        self._tensors: list[torch.Tensor] = []
+        self._tensors: list[Any] = []
         self._base: Any = torch.futures.Future(devices=list(devices))
 
-    def succeed(self, tensors: list[torch.Tensor]) -> None:
-        """The tensors hold the result; nothing happens where it has failed before."""
+    def succeed(self, tensors: list[Any]) -> None:
+        """The tensors hold the result; nothing happens where it has failed before.
+
+        Args:
+            tensors: or, as hooks expect it of an all_gather's future, a list of such lists.
+        """
         if self._claimed.acquire(blocking=False):
             self._tensors = tensors
             self._settle((True, tensors))
@@ -152,7 +156,8 @@ class Work(dist.Work):
 
     def result(self) -> list[torch.Tensor]:
         """Return the tensors."""
-        return self._tensors
+        nested = bool(self._tensors) and isinstance(self._tensors[0], list)
+        return self._tensors[0] if nested else self._tensors
 
     def synchronize(self) -> None:
         """Wait."""
@@ -366,7 +371,7 @@ def _told(error: Exception) -> Exception:
 def complete(
     work: Work,
     begin: Callable[[], Future[Any]],
-    finish: Callable[[Any], list[torch.Tensor]],
+    finish: Callable[[Any], list[Any]],
 ) -> None:
     """Begin a call of the group's, and complete a work when it ends.
 

@@ -89,6 +89,9 @@ class Mean:
         weight: of this rank's gradients, > 0, in the sum of weight times gradient over the sum of
             weights. It is an attribute, and may be set before each backward pass: to the number of
             the batch's samples, say, where ranks have unequal batches.
+
+    Raises:
+        ValueError: another type or weight, or a group of another backend; says which.
     """
 
     def __init__(
@@ -146,7 +149,8 @@ class Int8:
             sent of their residuals.
 
     Raises:
-        ValueError: there are so many sites that fewer than 3 steps are left (more than 42).
+        ValueError: there are so many sites that fewer than 3 steps are left (more than 42); or
+            elements of a block that cannot be, or a group of another backend.
 
     Attributes:
         residuals: of this rank.
@@ -199,7 +203,8 @@ class TopK:
     in the order of ranks, whatever the plan. NaN counts as the largest, and is sent; where a bucket
     has an infinity or NaN at any site, its residuals stay as they were at all.
 
-    Each site receives all others' elements: ``8 * share * sites`` bytes an element of the model.
+    Each site receives all others' elements: ``8 * share * (sites - 1)`` bytes an element of the
+    model.
     Residuals take a float32 for each parameter; a checkpoint of this rank holds
     ``residuals.state_dict``.
 
@@ -209,6 +214,9 @@ class TopK:
         scaler: the ``torch.amp.GradScaler`` that scales the loss, if one does: its scale changes,
             and residuals are kept without it. A step that it skips loses what finite buckets have
             sent of their residuals.
+
+    Raises:
+        ValueError: a share that cannot be, or a group of another backend.
 
     Attributes:
         residuals: of this rank.
@@ -268,6 +276,9 @@ class InOrder:
         call: torch's hook.
         state: torch's state for it, of the same process group.
         group: a process group of the backend anabranch; the default one if not given.
+
+    Raises:
+        ValueError: a group of another backend.
     """
 
     def __init__(self, call: Callable[[Any, Any], Any], state: Any, group: Any = None):

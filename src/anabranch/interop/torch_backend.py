@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -39,6 +39,7 @@ from anabranch.net.errors import RunAborted
 
 __all__ = ["AnabranchProcessGroup", "Options", "group_of", "process_group"]
 
+T = TypeVar("T", bound=dist.Work)
 _log = logging.getLogger("anabranch")
 _EXCHANGED = (torch.float32, torch.float16, torch.bfloat16)
 _GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
@@ -76,9 +77,10 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
     A rank or link that is lost: links are gone round where others lead to the same ranks; a lost
     rank ends the group, by name, at all others, as torchrun expects, which starts all again.
 
-    A call that takes longer than its timeout ends this process group: at this rank all further
-    calls fail, since they would meet others' calls before them. Where its tensors may still be read
-    and written, or the group is this process group's own, it ends at all ranks, which are told.
+    An exchange, barrier or small gather that takes longer than its timeout ends this process group:
+    at this rank all further calls fail, since they would meet others' calls before them. Where its
+    tensors may still be read and written, or the group is this process group's own, the group ends
+    at all ranks, which are told. A call by gloo fails alone, as gloo has it.
 
     Args:
         met: the group, and its names by rank.
@@ -200,7 +202,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
                 )
         data = raw_of(described(given)).numpy().tobytes() + _bytes_of(tensor)
 
-        def finish(gathered: dict[str, bytes]) -> list[torch.Tensor]:
+        def finish(gathered: dict[str, bytes]) -> list[list[torch.Tensor]]:
             for rank, (name, output) in enumerate(zip(self.met.names, outputs, strict=True)):
                 if gathered[name][:4] != data[:4]:
                     raise ValueError(
@@ -210,7 +212,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
                 raw = bytearray(gathered[name][4:])
                 if raw:
                     output.copy_(torch.frombuffer(raw, dtype=output.dtype).view(output.shape))
-            return list(outputs)
+            return [list(outputs)]
 
         return self._gather("all_gather", data, finish, opts)
 
@@ -229,7 +231,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         self,
         what: str,
         data: bytes,
-        finish: Callable[[dict[str, bytes]], list[torch.Tensor]],
+        finish: Callable[[dict[str, bytes]], list[Any]],
         opts: Any,
     ) -> Work:
         self._check_may_call()
@@ -237,7 +239,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
             work = self._work(what, opts)
             begin = partial(self.group.begin_gather, data)
             self._starter.in_order(lambda: complete(work, begin, finish))
-        return work
+        return self._begun(work)
 
     def exchange(
         self,
@@ -272,13 +274,16 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
                 exchanges=True,
             )
             self._starter.start(work, tensors, exchange)
+        return self._begun(work)
+
+    def _begun(self, work: T) -> T:
         if self._waits_in == threading.get_ident():
             work.wait()
         return work
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Let every exchange that this thread begins meanwhile end before its call returns.
+        """Let every call that this thread begins meanwhile end before it returns.
 
         So what is chained to its future runs at once, in this thread, and collectives that it calls
         are in the same order at all ranks.
@@ -309,7 +314,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
             _contiguous(written, copies), *(_contiguous(each, []) for each in given), **named
         )
         if not copies:
-            return work
+            return self._begun(work)
         work.wait()
         for tensor, copy in copies:
             tensor.detach().copy_(copy)
@@ -442,7 +447,8 @@ def process_group(given: Any, options: Any) -> AnabranchProcessGroup:
         options: :class:`Options`; None for those of the environment.
 
     Raises:
-        ValueError, RunAborted: see :class:`Options`.
+        ValueError, RunAborted: see :class:`Options` and
+            :func:`anabranch.interop._rendezvous.meet`.
     """
     rank, size = given.group_rank, given.group_size
     store = _of_this_beginning(given.store, rank)

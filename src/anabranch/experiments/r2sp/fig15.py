@@ -75,7 +75,7 @@ class Size:
 
     @property
     def partition(self) -> MixedDirichlet:
-        """The paper's: of a quarter of the clients nearly all samples have one label."""
+        """The paper's: two thirds of the samples of a quarter of the clients have one label."""
         return MixedDirichlet(
             alpha=10.0, outlier_alpha=0.1, outliers=0.25, samples_per_site=self.samples
         )
