@@ -198,8 +198,10 @@ class ModelAverage:
         trains, fresh = flying.said[:2].tolist()
         self._finished = 0 if trains else self._finished + 1
         if self._average.outer is not None and not fresh:
+            self._tensors.refresh()
             has_strayed = self._local.has_strayed
-            self._local.drop()  # the momentum alone would move the model
+            self._local.take_mean_alone()  # the momentum alone would move the model
+            self._tensors.finish()
             if has_strayed:
                 raise ValueError(
                     "sites' models have changed, each otherwise, and no site was told of a step: "

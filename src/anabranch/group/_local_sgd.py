@@ -159,10 +159,18 @@ class LocalSGD:
         if average is None:
             return
         if error is None:
-            with _explained():
-                average.finish()
+            try:
+                with _explained():
+                    average.finish()
+            except BaseException:
+                self._tell()
+                raise
             self._check_same()
-            return
+        else:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Let the others know that this site averages no more."""
         # In place of its next average: how many the others have begun it cannot know, so that all
         # calls of theirs and its own from there on are to fail, by name.
         with suppress(NetError, ValueError):

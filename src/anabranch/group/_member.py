@@ -7,6 +7,7 @@ import atexit
 import math
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future, wait
@@ -129,6 +130,7 @@ class Member:
         self._served: _Served | None = None
         self._under_way: set[Future[Any]] = set()  # calls
         self._handing_on: set[Future[Any]] = set()  # the state, while others go on
+        self._closing = threading.Lock()  # held where the loop's thread is not to end
         self._leaving: Future[None] | None = None
         try:
             self.thread.run(self._join(door))
@@ -371,26 +373,30 @@ class Member:
         """
         if os.getpid() != self._process:  # a fork has no loop's thread
             return
-        if self._closed:
-            if error is not None and self._leaving is not None:
-                self._fail(error)
-                self._leaving.cancel()
-            return
-        self._closed = True
-        atexit.unregister(self._close_at_exit)
-        if error is None and not self._started:
-            error = RunAborted("it left before it called serve()")
-        try:
-            if error is not None:
-                self._fail(error)
-            else:
+        with self._closing:
+            if self._closed:
+                if error is not None and self._leaving is not None:
+                    self._fail(error)
+                    self._leaving.cancel()
+                return
+            self._closed = True
+            atexit.unregister(self._close_at_exit)
+            if error is None and not self._started:
+                error = RunAborted("it left before it called serve()")
+            if error is None:
                 self._leaving = self.thread.submit(self._leave())
+        try:
+            if self._leaving is not None:
                 self._leaving.result()
+            else:
+                assert error is not None
+                self._fail(error)
         except CancelledError:
             raise RunAborted(self._why) from None
         finally:
-            self._leaving = None
-            self.thread.close()
+            with self._closing:
+                self._leaving = None
+                self.thread.close()
 
     def _fail(self, error: BaseException) -> None:
         self._why = ": ".join(filter(None, (type(error).__name__, str(error))))

@@ -29,7 +29,7 @@ class Words:
         self._tensor = tensor
         size_bytes = tensor.numel() * tensor.element_size()
         self._is_view = tensor.is_contiguous() and size_bytes % 4 == 0 and not tensor.is_complex()
-        self._is_view &= not tensor.is_neg()
+        self._is_view &= not tensor.is_neg() and tensor.detach().reshape(-1).stride(0) == 1
         self._is_view &= tensor.storage_offset() * tensor.element_size() % 4 == 0
         if self._is_view:
             self.words = tensor.detach().view(-1).view(torch.float32)
@@ -48,5 +48,5 @@ class Words:
 
 def raw_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy of a tensor's elements as bytes."""
-    flat = tensor.detach().resolve_neg().resolve_conj().contiguous().clone().view(-1)
-    return flat.view(torch.uint8)
+    flat = torch.empty(tensor.numel(), dtype=tensor.dtype, device=tensor.device)
+    return flat.copy_(tensor.detach().reshape(-1)).view(torch.uint8)

@@ -117,7 +117,7 @@ class Shared:
         self._is_over = True
         with suppress(OSError, AuthenticationError):  # else it would accept for ever
             Client(self.address, "AF_UNIX").close()
-        self._accepts.join()
+        self._accepts.join(1.0)  # which another process may hold up, that connects and says nothing
         self._listener.close()
         self.group.close()
 

@@ -208,6 +208,8 @@ class Deadlines:
         """Take note that a work has ended."""
         with self._changed:
             self._due.pop(work, None)
+            if self._is_closed:
+                self._changed.notify()
 
     def under_way(self) -> list[Work]:
         """Return the works that have not ended."""
@@ -217,7 +219,8 @@ class Deadlines:
     def _run(self) -> None:
         while True:
             with self._changed:
-                if self._is_closed:
+                if self._is_closed and not self._due:
+                    self._ended = _do_nothing  # it may hold this object
                     return
                 now_s = time.monotonic()
                 over = [each for each in self._due.items() if each[1][0] <= now_s]
@@ -231,10 +234,9 @@ class Deadlines:
                 self.remove(work)
 
     def close(self) -> None:
-        """End no further work."""
+        """End the thread, once no work is under way: none is added any more."""
         with self._changed:
             self._is_closed = True
-            self._ended = _do_nothing  # it may hold this object
             self._changed.notify()
 
 

@@ -351,11 +351,16 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         )
         if not work.fail(error):
             return  # it has ended just now
+        self._is_over(error)
+        # A late barrier of a subgroup moves nothing, and holds up nothing but its destruction.
+        if self._owns or work.exchanges or self._is_closed:
+            self.met.fail(error)
+
+    def _is_over(self, error: Exception) -> None:
+        """Let calls under way and later ones fail."""
         self._over = self._over or str(error)
         for other in self._deadlines.under_way():
             other.fail(RuntimeError(f"{other.what}: this process group is over: {self._over}"))
-        if self._owns or work.exchanges:
-            self.met.fail(error)
 
     def _limit(self, opts: Any) -> timedelta:
         given = opts if isinstance(opts, timedelta) else getattr(opts, "timeout", None)
@@ -494,7 +499,12 @@ def _part_of_all(ranks: list[int], name: str) -> Met | None:
     all_names = default.met.names
     names = tuple(all_names[rank] for rank in ranks) if ranks else all_names
     part = group_of(default).subgroup(names, name=name)
-    return Met(part, names, _stay, default.met.fail)
+
+    def fail(error: Exception) -> None:
+        default._is_over(error)
+        default.met.fail(error)
+
+    return Met(part, names, _stay, fail)
 
 
 def _stay() -> None:

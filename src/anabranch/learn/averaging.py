@@ -190,6 +190,13 @@ class Averaging:
             self._copy_from(found)
         return shared
 
+    def take_mean_alone(self) -> None:
+        """Change the model by the mean, as ``take`` does, without a step of the outer optimiser."""
+        assert self._last is not None
+        assert self._buffer is not None
+        self._last -= self._buffer
+        self._copy_from(self._last)
+
     @property
     def has_strayed(self) -> bool:
         """Whether this model has changed, since the last average, otherwise than the mean.

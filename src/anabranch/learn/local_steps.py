@@ -150,6 +150,10 @@ class LocalSteps:
         """Whether this site's model has changed otherwise than the oldest average on its way."""
         return self._parts[self._flying[0].fragment].has_strayed
 
+    def take_mean_alone(self) -> None:
+        """Use the mean of the oldest average on its way, to which no site has brought a step."""
+        self._parts[self._flying.popleft().fragment].take_mean_alone()
+
     def drop(self) -> None:
         """Go on without the oldest average that is on its way: there is no mean, or no need."""
         self._flying.popleft()
