@@ -8,6 +8,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -615,6 +616,21 @@ def test_what_goes_wrong_inside_one_site_ends_the_exchange_at_all(
     assert said[1] == "as none has thought of"
     for each in (said[0], said[2]):
         assert "site 1 (site1) failed: ZeroDivisionError: as none has thought of" in each
+
+
+def test_an_error_ends_a_site_that_waits_to_leave() -> None:
+    with anabranch.local(2) as (one, other):
+        handle = one.all_reduce(torch.ones(1000), async_op=True)  # which the other never makes
+        with ThreadPoolExecutor(1) as pool:
+            closing = pool.submit(one.close)
+            error = RuntimeError("it was late")
+            one.__exit__(RuntimeError, error, None)
+            with suppress(RunAborted):  # or the error was there first
+                closing.result(20)
+        assert handle.done
+        for call in (other.barrier, other.close):
+            with pytest.raises(RunAborted, match=r"site 0 .* failed: RuntimeError: it was late"):
+                call()
 
 
 def test_a_program_that_ends_after_its_group_did_says_nothing_more() -> None:
