@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -233,6 +232,14 @@ def _begins_anew() -> None:
     dist.init_process_group("anabranch", timeout=timedelta(seconds=30))
 
 
+def _follow(what: str) -> None:
+    """Wait, at any other rank, until rank 0 is so far: over the store, which outlives groups."""
+    store = dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == 0:
+        store.set(what, "")
+    store.wait([what])
+
+
 def _goes_wrong() -> dict[str, str]:
     """Return what this rank, of two, is told of what goes wrong; each time in a group anew."""
     rank = dist.get_rank()
@@ -242,8 +249,7 @@ def _goes_wrong() -> dict[str, str]:
     part = dist.new_group([0, 1], timeout=timedelta(seconds=1))
     if rank == 0:
         said["late in a subgroup"] = _told(lambda: _sum(1.0, group=part))
-    else:
-        time.sleep(1.5)
+    _follow("late in a subgroup")
     said["later in a subgroup"] = _told(lambda: _sum(1.0, group=part))
     said["in the whole"] = _told(lambda: _sum(1.0))
     dist.destroy_process_group()
@@ -257,8 +263,7 @@ def _goes_wrong() -> dict[str, str]:
     dist.group.WORLD.set_timeout(timedelta(seconds=1))
     if rank == 0:
         said["late"] = _told(lambda: _sum(1.0))
-    else:  # it hears of the other's end while it waits for nothing
-        time.sleep(1.5)
+    _follow("late")
     said["later"] = _told(lambda: _sum(1.0))
     said["by gloo"] = _told(lambda: _sum(1.0, torch.int64))
     dist.destroy_process_group()

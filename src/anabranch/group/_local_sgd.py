@@ -117,18 +117,16 @@ class LocalSGD:
         from anabranch.group._words import Words
 
         named = (*self._model.named_parameters(), *self._model.named_buffers())
-        words = []
-        names = []
+        words: dict[str, Words] = {}
         for name, each in named:
             if each.layout != torch.strided:
                 raise ValueError(f"{name} is sparse; a model that is averaged is dense")
             if each.numel():
-                names.append(name)
-                words.append(Words(each.detach()))
-        self._group.broadcast([each.words for each in words])
-        for name, each in zip(names, words, strict=True):
+                words[name] = Words(each.detach())
+        self._group.broadcast([each.words for each in words.values()])
+        for name, of_it in words.items():
             try:
-                each.finish()
+                of_it.finish()
             except RuntimeError as error:
                 raise ValueError(f"{name} cannot be written to: {error}") from error
 

@@ -314,7 +314,7 @@ class Part:
 
     def fail(self, error: Exception) -> None:
         """End the group at all sites: this rank's call has not ended in its time."""
-        with suppress(RunAborted):  # it has ended
+        with suppress(RunAborted, OSError):  # it has ended
             self._call("fail", str(error))
 
     def close(self) -> None:

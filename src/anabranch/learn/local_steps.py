@@ -155,7 +155,7 @@ class LocalSteps:
         self._parts[self._flying.popleft().fragment].take_mean_alone()
 
     def drop(self) -> None:
-        """Go on without the oldest average that is on its way: there is no mean, or no need."""
+        """Go on without the oldest average that is on its way: there is no mean."""
         self._flying.popleft()
 
     def finish(self) -> None:
