@@ -58,7 +58,6 @@ _R2SP = (
     r2sp_fig11,
     r2sp_fig12,
     r2sp_fig13,
-    r2sp_fig14,
     r2sp_full_steps,
     r2sp_robust,
 )
@@ -81,6 +80,7 @@ EXPERIMENTS = {
         *r2sp_table4.EXPERIMENTS,
         *r2sp_edges.EXPERIMENTS,
         *r2sp_fig08c.EXPERIMENTS,
+        *r2sp_fig14.EXPERIMENTS,
         *r2sp_fig15.EXPERIMENTS,
         *r2sp_fig16.EXPERIMENTS,
         *cell.EXPERIMENTS,
