@@ -1,16 +1,17 @@
 """All-reduce over an emulated WAN: every route, and other systems, in the same namespaces.
 
-    python benchmarks/wan.py                 # all settings, half an hour; needs root
+    python benchmarks/wan.py                 # all settings, some hours; needs root
     python benchmarks/wan.py --only sparse   # or small, far, complete, ports, small_rings, ...
 
 Each site is a process in a network namespace, and the kernel holds every link (and, in ``ports``,
 every site's port) to its rate. Seconds a round, share of the physical limit, speed-up over the
 first row; and what it costs: CPU seconds of all processes for a gigabyte over a link, starting up
-not counted, and the most memory of a site. ``small_rings`` and ``far_rings`` have at least five
-rounds of each: packed trees, our own ring and stars; gloo, its ranks in the order of sites and in
-the best order for a ring; hivemind as it is and told what bandwidth each site has; without and with
-delay and loss. On a machine with other work, `chrt -f 5 python benchmarks/wan.py`
-lets all of it go before that work; the results say so (``real_time``).
+not counted, and the most memory of a site. ``small_rings``, ``far_rings`` and ``large_rings`` have
+at least five rounds of each: packed trees, our own ring and, but for the last, stars; gloo, its
+ranks in the order of sites and in the best order for a ring; hivemind as it is and told what
+bandwidth each site has; without and with delay and loss. On a machine with other work,
+`chrt -f 5 python benchmarks/wan.py` lets all of it go before that work; the results say so
+(``real_time``).
 """
 
 from __future__ import annotations
@@ -132,6 +133,9 @@ def settings() -> dict[str, Callable[[], Setting]]:
         "small_rings": lambda: Setting(sparse(0.0, 0.0), small, fair, 5, rings | hivemind, 5),
         "far_rings": lambda: Setting(
             sparse(0.03, 0.0002), small, fair_far, 5, far_rings | hivemind, 5
+        ),
+        "large_rings": lambda: Setting(
+            sparse(0.0, 0.0), large, without_stars(fair), 5, rings | hivemind, 5
         ),
     }
 
