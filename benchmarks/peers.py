@@ -16,13 +16,14 @@ import argparse
 import json
 import math
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
@@ -295,9 +296,21 @@ def all_reduce(
             )
             command = [sys.executable, __file__, "--rank", json.dumps(asdict(told))]
             processes.append(
-                wan.popen(site, command, stdout=subprocess.PIPE, text=True, env=environment)
+                wan.popen(
+                    site,
+                    command,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    env=environment,
+                    start_new_session=True,
+                )
             )
-        said = _answers(peer, processes)
+        try:
+            said = _answers(peer, processes)
+        finally:
+            for process in processes:  # and what it started, as hivemind's daemons
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
     answers = [json.loads(each.strip().rpartition("\n")[2]) for each in said]
     # A round lasts until its last process has the result.
     rounds_s = [max(column) for column in zip(*answers, strict=True)]
@@ -326,7 +339,7 @@ def _answers(peer: str, processes: list[subprocess.Popen[str]]) -> list[str]:
     """Return what each process said, once all have ended.
 
     Raises:
-        RuntimeError: one failed; the others, which may be waiting for it, are ended.
+        RuntimeError: one failed; others, which may be waiting for it, are ended.
     """
     with ThreadPoolExecutor(len(processes)) as pool:
         said = [pool.submit(process.communicate) for process in processes]
