@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from anabranch.sim.loop import run_virtually
 
+from ..seeds import seeds
 from .interleavings import play
-from .test_served import seeds
 
 
-@pytest.mark.parametrize("block", seeds(1, 20))
-def test_whatever_the_timing_nothing_is_lost_and_every_mean_is_exact(block: int) -> None:
-    for seed in range(5 * block, 5 * (block + 1)):
-        run_virtually(play(seed))
+@seeds(1, 20)
+def test_whatever_the_timing_nothing_is_lost_and_every_mean_is_exact(seed: int) -> None:
+    for each in range(5 * seed, 5 * (seed + 1)):
+        run_virtually(play(each))

@@ -20,10 +20,10 @@ from anabranch.site.control import RoundsOver
 from anabranch.site.serving import ServedModel
 from anabranch.site.terms import Op, Terms, Wire
 
+from ..seeds import seeds
 from .cluster import Cluster, Floats, Ports
 from .test_all_reduce import WORLDS
 from .test_push_and_pull import ELEMENTS, PACES, gradients_on, initial, serve, work
-from .test_served import seeds
 
 UPDATES = 6
 TERMS = Terms(Op.STEP, Wire.FLOAT32, ELEMENTS).code
@@ -201,12 +201,12 @@ def kill_some(
     return run
 
 
-@pytest.mark.parametrize("seed", seeds(5, 40))
+@seeds(5, 40)
 def test_the_model_is_that_of_the_survivors_whenever_workers_die(seed: int) -> None:
     kill_some("simulated", seed)
 
 
-@pytest.mark.parametrize("seed", seeds(1, 12))
+@seeds(1, 12)
 @pytest.mark.parametrize("pace", PACES)
 def test_the_model_is_that_of_all_updates_whenever_workers_die_and_come_back(
     pace: str, seed: int
@@ -219,7 +219,7 @@ def test_over_real_connections_workers_come_back_too(pace: str) -> None:
     assert kill_some("tcp", 1, PACES[pace], most_away_s=0.1).back
 
 
-@pytest.mark.parametrize("seed", seeds(1, 3))
+@seeds(1, 3)
 def test_so_it_is_over_real_connections(seed: int) -> None:
     kill_some("tcp", seed)
 

@@ -33,6 +33,7 @@ from anabranch.site.partition import ServerPartition, Update
 from anabranch.site.served import Served
 from anabranch.site.terms import Op, Terms, Wire
 
+from ..seeds import seeds
 from .hands import bytes_of, deliver, fill, sends
 
 # --- to the servers and back, over a network that carries everything at once
@@ -565,15 +566,7 @@ def play(rng: np.random.Generator, world: World, most: int = 10_000) -> None:
         choices[int(rng.integers(len(choices)))]()
 
 
-def seeds(fast: int, all_of_them: int) -> list[object]:
-    """Return seeds, of which only the first are fast tests."""
-    return [
-        seed if seed < fast else pytest.param(seed, marks=pytest.mark.slow)
-        for seed in range(all_of_them)
-    ]
-
-
-@pytest.mark.parametrize("seed", seeds(25, 200))
+@seeds(25, 200)
 def test_the_sum_of_all_updates_comes_out_of_any_trees_in_any_order(seed: int) -> None:
     rng = np.random.default_rng(seed)
     world = random_world(rng)
@@ -585,7 +578,7 @@ def test_the_sum_of_all_updates_comes_out_of_any_trees_in_any_order(seed: int) -
         assert len(set(sent)) == len(sent), f"{edge} carried a chunk of an update twice"
 
 
-@pytest.mark.parametrize("seed", seeds(40, 300))
+@seeds(40, 300)
 def test_a_dead_worker_is_in_no_sum_that_counts_whenever_it_dies(seed: int) -> None:
     rng = np.random.default_rng(seed)
     world = random_world(rng)
@@ -599,7 +592,7 @@ def test_a_dead_worker_is_in_no_sum_that_counts_whenever_it_dies(seed: int) -> N
         world.check()
 
 
-@pytest.mark.parametrize("seed", seeds(40, 300))
+@seeds(40, 300)
 def test_a_worker_that_comes_back_is_in_all_sums_from_the_next_update_on(seed: int) -> None:
     rng = np.random.default_rng(seed)
     world = random_world(rng)
