@@ -144,7 +144,11 @@ def torchft(told: Rank) -> Iterator[Prepare]:
 
 @contextmanager
 def hivemind(told: Rank) -> Iterator[Prepare]:
-    """Its averager, with all defaults but the bandwidth; it begins while it finds its group."""
+    """Its averager, with all defaults but the bandwidth; it begins while it finds its group.
+
+    Processes come one after the other: of dozens that start at once on a few cores some are not
+    ready in the time that it gives its daemons and its first contacts.
+    """
     import torch
     from hivemind import DHT
     from hivemind.averaging import DecentralizedAverager
@@ -157,7 +161,9 @@ def hivemind(told: Rank) -> Iterator[Prepare]:
         dht = DHT(**here)
         store.set("first", str(dht.get_visible_maddrs()[0]))
     else:
+        store.wait([f"{told.rank - 1} is there"], LONG)
         dht = DHT(initial_peers=[store.get("first").decode()], **here)
+    store.set(f"{told.rank} is there", "")
     averager = DecentralizedAverager(
         [torch.zeros(told.elements)],
         dht,
