@@ -368,6 +368,17 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
 
     # --- what torch.distributed asks a process group
 
+    supports_splitting = supports_coalescing = supports_time_estimate = False
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        kinds = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+        return [torch.device(each) for each in kinds]
+
+    def _get_backend(self, device: torch.device) -> Any:
+        """There is one for all devices: this process group."""
+        return self
+
     def getBackendName(self) -> str:  # noqa: N802
         """Return the backend's name."""
         return "anabranch"
