@@ -41,3 +41,23 @@ def test_a_name_that_is_empty_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["certs", "--sites", "paris,", "--out", str(tmp_path)])
     assert result.exit_code == 2
     assert not list(tmp_path.iterdir())
+
+
+def refused(folder: Path, *more: str) -> str:
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    result = CliRunner().invoke(app, ["certs", "--sites", "paris", "--out", str(folder), *more])
+    assert result.exit_code == 2
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+    return " ".join(result.output.split())
+
+
+def test_an_authority_whose_key_was_moved_is_not_replaced(tmp_path: Path) -> None:
+    made(tmp_path, "paris")
+    (tmp_path / "ca.key").rename(tmp_path / "moved")
+    assert "put it back" in refused(tmp_path)
+
+
+def test_no_certificate_outlives_its_authority(tmp_path: Path) -> None:
+    made(tmp_path, "paris")
+    assert "give at most 36" in refused(tmp_path, "--days", "3651")
+    assert "--days" in refused(tmp_path, "--days", "400000")

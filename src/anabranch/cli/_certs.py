@@ -17,13 +17,17 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec
 
 _CLOCKS_DIFFER = datetime.timedelta(hours=1)
+_MOST_DAYS = 36_500
+_AUTHORITY = 10  # times as long as a certificate that it is made for
 
 
 @app.command()
 def certs(
     sites: Annotated[str, typer.Option(help="The sites' names, as paris,austin.")],
     out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("certs"),
-    days: Annotated[int, typer.Option(help="How long they are valid.", min=1)] = 365,
+    days: Annotated[
+        int, typer.Option(help="How long they are valid.", min=1, max=_MOST_DAYS)
+    ] = 365,
 ) -> None:
     """Make an authority and certificates for a scheduler and its sites, for mutual TLS.
 
@@ -53,18 +57,36 @@ _Pair = tuple["x509.Certificate", "ec.EllipticCurvePrivateKey"]
 
 
 def _authority(folder: Path, days: int) -> _Pair:
-    """Return the folder's authority, a new one if it has none."""
+    """Return the folder's authority, a new one if it has none.
+
+    Raises:
+        typer.BadParameter: it has half of one, or one that ends before these days do.
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     certificate, key = folder / "ca.pem", folder / "ca.key"
-    if certificate.exists() and key.exists():
+    if certificate.exists() != key.exists():
+        there, gone = (certificate, key) if certificate.exists() else (key, certificate)
+        raise typer.BadParameter(
+            f"{there} is there, and {gone.name}, without which no more certificates of this "
+            "authority can be made, is not; put it back, or begin anew with another --out"
+        )
+    if certificate.exists():
         loaded = load_pem_private_key(key.read_bytes(), None)
         if not isinstance(loaded, ec.EllipticCurvePrivateKey):
             raise typer.BadParameter(f"{key} is no key that this command has made")
-        return x509.load_pem_x509_certificate(certificate.read_bytes()), loaded
-    pair = _certificate("anabranch:authority", 10 * days, None)
+        authority = x509.load_pem_x509_certificate(certificate.read_bytes())
+        left = authority.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
+        if days > left.days:
+            raise typer.BadParameter(
+                f"--days {days}: the authority {certificate} ends on "
+                f"{authority.not_valid_after_utc:%Y-%m-%d}; give at most {max(0, left.days)}, or "
+                "begin anew with another --out"
+            )
+        return authority, loaded
+    pair = _certificate("anabranch:authority", _AUTHORITY * days, None)
     _write(folder, "ca", *pair)
     return pair
 
