@@ -380,10 +380,11 @@ def test_exchanges_of_all_and_of_some_may_be_under_way_at_once(groups: tuple[Gro
 # --- what is known
 
 
-@pytest.mark.parametrize(("step", "samples"), [(0, 1), (1, 0), (1.5, 1)])
+@pytest.mark.parametrize(("step", "samples"), [(-1, 1), (1, 0), (1.5, 1)])
 def test_a_loss_of_no_step_is_refused(groups: tuple[Group, ...], step: int, samples: int) -> None:
-    with pytest.raises(ValueError, match="must be an integer from 1 on"):
+    with pytest.raises(ValueError, match=r"must be an integer from [01] on"):
         groups[0].report_loss(0.5, step, samples)
+    groups[0].report_loss(0.5, step=0)  # as loops count
     groups[0].report_loss(float("nan"))  # training has diverged, which ends nothing
     at_each(groups, Group.barrier)
 

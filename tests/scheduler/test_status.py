@@ -16,6 +16,7 @@ from anabranch.overlay import random_complete
 from anabranch.plan import star
 from anabranch.record import events
 from anabranch.record.console import Console, Line
+from anabranch.record.metrics import exposition
 from anabranch.scheduler.asking import ask
 from anabranch.scheduler.server import LIMITS
 from anabranch.scheduler.status import Known, status_of
@@ -95,7 +96,9 @@ def test_events_are_counted_and_the_latest_loss_is_kept() -> None:
     ):
         tally.note(event)
     status = status_of(replace(KNOWN, tally=tally))
-    assert [(site.loss, site.loss_step) for site in status.sites][1:3] == [(0.25, 3), (0.5, 7)]
+    assert [(site.loss, site.loss_step) for site in status.sites][1] == (0.25, 3)
+    assert (str(status.sites[2].loss), status.sites[2].loss_step) == ("nan", 8)  # it diverged
+    assert 'anabranch_site_loss{site="site2"} NaN' in exposition(status)
     assert (status.updates, status.losses, status.replans) == (1, 1, 0)
 
 

@@ -667,18 +667,19 @@ class Group:
 
         Args:
             loss: a mean over samples; one that is no finite number counts as diverged.
-            step: which step's, from 1; the one after the last that was told of if not given.
+            step: which step's, >= 0; the one after the last that was told of, the first being 1,
+                if not given.
             samples: how many the mean is over, and so what it weighs beside other sites'.
 
         Raises:
-            ValueError: a step before the first, or samples of which there are none.
+            ValueError: the step or the number of samples is none.
         """
         member = self._member
         member.check_open()
         step = member.steps_told + 1 if step is None else step
-        for name, number in (("step", step), ("samples", samples)):
-            if not isinstance(number, Integral) or number < 1:
-                raise ValueError(f"{name} is {number!r}, must be an integer from 1 on")
+        for name, number, least in (("step", step, 0), ("samples", samples, 1)):
+            if not isinstance(number, Integral) or number < least:
+                raise ValueError(f"{name} is {number!r}, must be an integer from {least} on")
         member.steps_told = step
         member.thread.run(now(partial(member.report_loss, float(loss), int(step), int(samples))))
 

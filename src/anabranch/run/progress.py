@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -36,9 +37,9 @@ def remaining_s(run: RunSummary, done: int) -> float | None:
 
 
 def mean_loss(run: RunSummary) -> float | None:
-    """Return the mean loss of each site's latest step; None where there is none."""
+    """Return the mean loss of each site's latest step, NaN if one diverged; None without steps."""
     latest = {step.site: step.loss for step in run.steps}
-    losses = [loss for loss in latest.values() if loss is not None]
+    losses = [math.nan if loss is None else loss for loss in latest.values()]
     return fmean(losses) if losses else None
 
 

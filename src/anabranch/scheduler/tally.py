@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from statistics import fmean
 
 from anabranch.record import events
@@ -15,7 +16,8 @@ class Tally:
         updates: that became part of a served model.
         losses: how many times a site was lost.
         refused: messages that were refused.
-        loss: the latest that each site told of, and the step, update or round it was of.
+        loss: the latest that each site told of, NaN where its training has diverged, and the step,
+            update or round it was of.
     """
 
     def __init__(self) -> None:
@@ -33,8 +35,8 @@ class Tally:
     def note(self, event: events.Event) -> None:
         """Count an event."""
         match event:
-            case events.StepDone(site=site, round=step, loss=float(loss)):
-                self.loss[site] = loss, step
+            case events.StepDone(site=site, round=step, loss=loss):
+                self.loss[site] = math.nan if loss is None else loss, step
             case events.ProceedAsked(site=site, update=step, loss=float(loss)):
                 self.loss[site] = loss, step
             case events.PlanIssued():

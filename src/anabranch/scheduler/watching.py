@@ -69,7 +69,8 @@ async def _say_progress(scheduler: Scheduler, console: Console, every_s: float) 
     while True:
         await asyncio.sleep(every_s)
         now, now_s = scheduler.status(), loop.time()
-        if console.progress(before, now, now_s - said_s):
+        # Until the run began there was nothing to be done.
+        if console.progress(before, now, min(now_s - said_s, now.running_s)):
             before, said_s = now, now_s
 
 
