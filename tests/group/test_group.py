@@ -380,9 +380,14 @@ def test_exchanges_of_all_and_of_some_may_be_under_way_at_once(groups: tuple[Gro
 # --- what is known
 
 
-@pytest.mark.parametrize(("step", "samples"), [(-1, 1), (1, 0), (1.5, 1)])
-def test_a_loss_of_no_step_is_refused(groups: tuple[Group, ...], step: int, samples: int) -> None:
-    with pytest.raises(ValueError, match=r"must be an integer from [01] on"):
+@pytest.mark.parametrize(
+    ("step", "samples", "wrong"),
+    [(-1, 1, "step is -1"), (1.5, 1, "step is 1.5"), (1, 0, "samples is 0")],
+)
+def test_a_loss_of_no_step_is_refused(
+    groups: tuple[Group, ...], step: int, samples: int, wrong: str
+) -> None:
+    with pytest.raises(ValueError, match=f"{wrong}, must be an integer from {samples < 1:d} on"):
         groups[0].report_loss(0.5, step, samples)
     groups[0].report_loss(0.5, step=0)  # as loops count
     groups[0].report_loss(float("nan"))  # training has diverged, which ends nothing

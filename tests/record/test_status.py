@@ -84,6 +84,8 @@ def test_progress_is_said_in_rates() -> None:
     assert progress(RUNNING, later, 10.0) == (
         "61 exchanges, 61 MB; 2 exchanges/s, 2 MB/s; 2 members; mean loss 0.25"
     )
+    diverged = replace(later, sites=(replace(RUNNING.sites[0], loss=None), *RUNNING.sites[1:]))
+    assert (progress(RUNNING, diverged, 10.0) or "").endswith("2 members; mean loss nan")
     served = replace(RUNNING, updates=30)
     assert progress(RUNNING, served, 10.0) == (
         "30 updates and 41 exchanges, 41 MB; 3 updates/s; 2 members; mean loss 0.25"

@@ -17,6 +17,7 @@ from anabranch.plan import star
 from anabranch.record import events
 from anabranch.record.console import Console, Line
 from anabranch.record.metrics import exposition
+from anabranch.record.status import dumps, loads
 from anabranch.scheduler.asking import ask
 from anabranch.scheduler.server import LIMITS
 from anabranch.scheduler.status import Known, status_of
@@ -90,6 +91,7 @@ def test_events_are_counted_and_the_latest_loss_is_kept() -> None:
     for event in (
         events.StepDone(at_s=1.0, site=2, round=7, loss=0.5, samples=1, compute_s=1.0),
         events.StepDone(at_s=2.0, site=2, round=8, loss=None, samples=1, compute_s=1.0),
+        events.StepDone(at_s=2.0, site=3, round=8, loss=None, samples=1, compute_s=1.0),
         events.ProceedAsked(at_s=2.0, site=1, update=3, samples=1, compute_s=1.0, loss=0.25),
         events.UpdateApplied(at_s=2.0, site=1, update=3, version=1, missed=0),
         events.SiteLost(at_s=3.0, site=3, detail="it died"),
@@ -97,8 +99,12 @@ def test_events_are_counted_and_the_latest_loss_is_kept() -> None:
         tally.note(event)
     status = status_of(replace(KNOWN, tally=tally))
     assert [(site.loss, site.loss_step) for site in status.sites][1] == (0.25, 3)
-    assert (str(status.sites[2].loss), status.sites[2].loss_step) == ("nan", 8)  # it diverged
-    assert 'anabranch_site_loss{site="site2"} NaN' in exposition(status)
+    assert [site.loss_step for site in status.sites] == [None, 3, 8, None]  # site 3 learns nothing
+    told = loads(dumps(status))
+    assert told == status
+    assert 'anabranch_site_loss{site="site2"} NaN' in exposition(told)
+    assert "site3" not in "".join(x for x in exposition(told).splitlines() if "site_loss" in x)
+    assert str(tally.mean_loss) == "nan"
     assert (status.updates, status.losses, status.replans) == (1, 1, 0)
 
 

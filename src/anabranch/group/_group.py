@@ -672,7 +672,7 @@ class Group:
             samples: how many the mean is over, and so what it weighs beside other sites'.
 
         Raises:
-            ValueError: the step or the number of samples is none.
+            ValueError: ``step`` is no integer >= 0, or ``samples`` none >= 1.
         """
         member = self._member
         member.check_open()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from anabranch.record.status import SITE_STATES, Status
+from anabranch.record.status import SITE_STATES, Status, latest_loss
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -24,7 +24,8 @@ def exposition(status: Status) -> str:
     """
     states = [site.state for site in status.sites]
     by_state = [({"state": state}, float(states.count(state))) for state in SITE_STATES]
-    losses = [({"site": site.name}, site.loss) for site in status.sites if site.loss is not None]
+    latest = {site.name: latest_loss(site) for site in status.sites}
+    losses = [({"site": name}, loss) for name, loss in latest.items() if loss is not None]
     awaited = [({"site": name}, 1.0) for name in status.waits_for]
     ends = [({"source": link.source, "target": link.target}, link) for link in status.links]
     families: list[tuple[str, str, str, _Samples]] = [

@@ -6,6 +6,7 @@ its metrics all show the same value.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Literal, get_args
@@ -33,7 +34,8 @@ class SiteStatus(msgspec.Struct, frozen=True, kw_only=True):
         state: see `SiteState`.
         address: where it takes connections, ``host:port``; None where that is not known, or it
             takes none.
-        loss: of its latest step that told of one; None for none.
+        loss: of its latest step that told of one; None for none and, with a ``loss_step``, for one
+            that was no finite number, as JSON has none for it.
         loss_step: which step, update or round that was.
     """
 
@@ -171,7 +173,7 @@ def progress(before: Status, now: Status, seconds: float) -> str | None:
         rate = units.size((now.exchanged_bytes - before.exchanged_bytes) / seconds)
         parts.append(f"{exchanges / seconds:.3g} exchanges/s, {rate}/s")
     parts.append(units.count(now.members, "member"))
-    losses = [site.loss for site in now.sites if site.loss is not None]
+    losses = [loss for site in now.sites if (loss := latest_loss(site)) is not None]
     if losses:
         parts.append(f"mean loss {fmean(losses):.4g}")
     if waits_for:
@@ -179,10 +181,14 @@ def progress(before: Status, now: Status, seconds: float) -> str | None:
     return "; ".join(parts)
 
 
+def latest_loss(site: SiteStatus) -> float | None:
+    """Return the loss that a site told of last, NaN for one that was no finite number."""
+    return math.nan if site.loss is None and site.loss_step is not None else site.loss
+
+
 def _loss(site: SiteStatus) -> str:
-    if site.loss is None:
-        return units.NONE
-    return f"{site.loss:.4g}" if site.loss_step is None else f"{site.loss:.4g} at {site.loss_step}"
+    loss = latest_loss(site)
+    return units.NONE if loss is None else f"{loss:.4g} at {site.loss_step}"
 
 
 _SITE_COLUMNS: Sequence[Column[SiteStatus]] = (

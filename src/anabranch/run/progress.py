@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -37,9 +36,9 @@ def remaining_s(run: RunSummary, done: int) -> float | None:
 
 
 def mean_loss(run: RunSummary) -> float | None:
-    """Return the mean loss of each site's latest step, NaN if one diverged; None without steps."""
+    """Return the mean loss of each site's latest step; None where there is none."""
     latest = {step.site: step.loss for step in run.steps}
-    losses = [math.nan if loss is None else loss for loss in latest.values()]
+    losses = [loss for loss in latest.values() if loss is not None]
     return fmean(losses) if losses else None
 
 

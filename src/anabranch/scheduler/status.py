@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 
@@ -118,7 +119,7 @@ def _site(known: Known, site: int, state: SiteState) -> SiteStatus:
         name=known.overlay.sites[site].name,
         state=state,
         address=show((host, port)) if host and host != OUTBOUND_ONLY else None,
-        loss=loss,
+        loss=loss if loss is not None and math.isfinite(loss) else None,
         loss_step=step,
     )
 

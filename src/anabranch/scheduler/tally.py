@@ -16,8 +16,8 @@ class Tally:
         updates: that became part of a served model.
         losses: how many times a site was lost.
         refused: messages that were refused.
-        loss: the latest that each site told of, NaN where its training has diverged, and the step,
-            update or round it was of.
+        loss: the latest of each site that told of one, NaN where it was no finite number, and the
+            step, update or round it was of.
     """
 
     def __init__(self) -> None:
@@ -29,14 +29,16 @@ class Tally:
 
     @property
     def mean_loss(self) -> float | None:
-        """The mean of each site's latest loss; None before the first."""
+        """The mean of each site's latest loss, NaN if one is; None before the first."""
         return fmean(loss for loss, _ in self.loss.values()) if self.loss else None
 
     def note(self, event: events.Event) -> None:
         """Count an event."""
         match event:
-            case events.StepDone(site=site, round=step, loss=loss):
-                self.loss[site] = math.nan if loss is None else loss, step
+            case events.StepDone(site=site, round=step, loss=float(loss)):
+                self.loss[site] = loss, step
+            case events.StepDone(site=site, round=step, loss=None) if site in self.loss:
+                self.loss[site] = math.nan, step  # others without a loss learn nothing
             case events.ProceedAsked(site=site, update=step, loss=float(loss)):
                 self.loss[site] = loss, step
             case events.PlanIssued():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -70,7 +71,7 @@ async def _say_progress(scheduler: Scheduler, console: Console, every_s: float) 
         await asyncio.sleep(every_s)
         now, now_s = scheduler.status(), loop.time()
         # Until the run began there was nothing to be done.
-        if console.progress(before, now, min(now_s - said_s, now.running_s)):
+        if console.progress(before, now, min(now_s - said_s, now.running_s or math.inf)):
             before, said_s = now, now_s
 
 
