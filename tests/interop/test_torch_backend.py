@@ -222,7 +222,7 @@ def both_ways() -> list[torch.Tensor]:
 
 
 def _restored(folder: Path) -> dict[str, float]:
-    """Return sums of models set from the first rank's, and of a call while one is saved."""
+    """Return sums of what was set from the first rank's or loaded, and of a call meanwhile."""
     rank = dist.get_rank()
     whole = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     found = {}
@@ -235,16 +235,27 @@ def _restored(folder: Path) -> dict[str, float]:
         model(torch.ones(2, 5)).sum().backward()
         optimiser.step()
         of_all = get_optimizer_state_dict(model, optimiser, options=whole)
-        set_optimizer_state_dict(model, optimiser, of_all if rank == 0 else {}, options=whole)
+        optimiser.zero_grad()
+        anew = torch.optim.AdamW(model.parameters())
+        set_optimizer_state_dict(model, anew, of_all if rank == 0 else {}, options=whole)
         state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
         found[way] = sum(each.sum().item() for each in state.values())
-    model = fully_shard(nn.Linear(5, 3))
+        moments = get_optimizer_state_dict(model, anew, options=whole)["state"].values()
+        found[f"{way}'s moments"] = sum(each["exp_avg"].sum().item() for each in moments)
+    mine = fully_shard(nn.Linear(5, 3)).state_dict()
+    first = checkpoint.async_save({"model": mine}, checkpoint_id=folder / "alone")
+    first.result()
     beside = dist.new_group(backend="gloo")
     saving = checkpoint.async_save(
-        {"model": model.state_dict()}, checkpoint_id=folder, process_group=beside
+        {"model": mine}, checkpoint_id=folder / "beside", process_group=beside
     )
     found["meanwhile"] = _sum(rank + 1.0)
     saving.result()
+    for name in ("alone", "beside"):
+        loaded = {each: torch.zeros_like(value) for each, value in mine.items()}
+        checkpoint.load({"model": loaded}, checkpoint_id=folder / name)
+        same = (torch.equal(loaded[each].full_tensor(), mine[each].full_tensor()) for each in mine)
+        found[name] = float(all(same))
     return found
 
 
@@ -252,11 +263,11 @@ def _restored(folder: Path) -> dict[str, float]:
 @pytest.mark.xdist_group("ranks")
 def test_models_are_restored_from_the_first_rank_and_saved_meanwhile(tmp_path):
     for found in run_ranks(_restored, 2, tmp_path):
-        # 18 elements that were 1 and went down by Adam's first step, 0.001, and by decay, 1e-5
-        assert found == pytest.approx(
-            {"DDP": 18 * 0.99899, "FSDP": 18 * 0.99899, "meanwhile": 3.0}, rel=1e-5
-        )
-    assert [each.name for each in tmp_path.iterdir() if each.name == ".metadata"]
+        # Of 18 elements that were 1, less Adam's first step, 0.001, and decay, 1e-5; and a tenth of
+        # their gradients, which are 2 each.
+        moments = {f"{way}'s moments": 18 * 0.2 for way in ("DDP", "FSDP")}
+        right = {"DDP": 18 * 0.99899, "FSDP": 18 * 0.99899, "meanwhile": 3.0}
+        assert found == pytest.approx(right | moments | {"alone": 1.0, "beside": 1.0}, rel=1e-6)
 
 
 @pytest.mark.slow

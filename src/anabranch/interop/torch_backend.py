@@ -379,6 +379,10 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         """There is one for all devices: this process group."""
         return self
 
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """Return whether it has memory of its own for tensors, which FSDP would use."""
+        return False
+
     def getBackendName(self) -> str:  # noqa: N802
         """Return the backend's name."""
         return "anabranch"
