@@ -9,9 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from anabranch.cli import app
+from anabranch.cli._certs import _certificate, _write
 from anabranch.net.tls import SCHEDULER, Credentials, identity_of
 
-pytest.importorskip("cryptography", reason="the extra anabranch[tls] is not installed")
+x509 = pytest.importorskip("cryptography.x509", reason="the extra anabranch[tls] is not installed")
 
 
 def made(folder: Path, sites: str) -> None:
@@ -51,13 +52,35 @@ def refused(folder: Path, *more: str) -> str:
     return " ".join(result.output.split())
 
 
-def test_an_authority_whose_key_was_moved_is_not_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("half", ["ca.key", "ca.pem"])
+def test_half_an_authority_is_not_replaced(tmp_path: Path, half: str) -> None:
     made(tmp_path, "paris")
-    (tmp_path / "ca.key").rename(tmp_path / "moved")
-    assert "put it back" in refused(tmp_path)
+    (tmp_path / half).rename(tmp_path / "moved")
+    said = refused(tmp_path)
+    assert half in said
+    assert "put it back" in said
 
 
 def test_no_certificate_outlives_its_authority(tmp_path: Path) -> None:
     made(tmp_path, "paris")
-    assert "give at most 36" in refused(tmp_path, "--days", "3651")
+    assert "give at most 3649, or" in refused(tmp_path, "--days", "3650")
+    assert (
+        CliRunner()
+        .invoke(app, ["certs", "--sites", "lyon", "--out", str(tmp_path), "--days", "3649"])
+        .exit_code
+        == 0
+    )
+    ends = [
+        x509.load_pem_x509_certificate((tmp_path / f"{name}.pem").read_bytes()).not_valid_after_utc
+        for name in ("site-lyon", "ca")
+    ]
+    assert ends == sorted(ends)
     assert "--days" in refused(tmp_path, "--days", "400000")
+
+
+def test_an_authority_that_has_ended_signs_nothing(tmp_path: Path) -> None:
+    authority = _certificate("anabranch:authority", 0, None)
+    _write(tmp_path, "ca", *authority)
+    said = refused(tmp_path)
+    assert "begin anew" in said
+    assert "at most" not in said

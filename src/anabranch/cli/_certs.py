@@ -32,7 +32,8 @@ def certs(
     """Make an authority and certificates for a scheduler and its sites, for mutual TLS.
 
     Give each machine ca.pem, and the .pem and .key of the process that runs there. Keep ca.key: a
-    later call uses it again, for more sites or to renew what runs out.
+    later call uses it again, for more sites or to renew what runs out. The authority lasts ten
+    times as long as the first certificates.
     """
     try:
         import cryptography  # noqa: F401
@@ -71,7 +72,8 @@ def _authority(folder: Path, days: int) -> _Pair:
         there, gone = (certificate, key) if certificate.exists() else (key, certificate)
         raise typer.BadParameter(
             f"{there} is there, and {gone.name}, without which no more certificates of this "
-            "authority can be made, is not; put it back, or begin anew with another --out"
+            "authority can be made, is not; put it back, or begin anew with another --out, with "
+            "certificates for all"
         )
     if certificate.exists():
         loaded = load_pem_private_key(key.read_bytes(), None)
@@ -80,10 +82,11 @@ def _authority(folder: Path, days: int) -> _Pair:
         authority = x509.load_pem_x509_certificate(certificate.read_bytes())
         left = authority.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
         if days > left.days:
+            fewer = f"give at most {left.days}, or " if left.days > 0 else ""
             raise typer.BadParameter(
                 f"--days {days}: the authority {certificate} ends on "
-                f"{authority.not_valid_after_utc:%Y-%m-%d}; give at most {max(0, left.days)}, or "
-                "begin anew with another --out"
+                f"{authority.not_valid_after_utc:%Y-%m-%d}; {fewer}begin anew with another --out, "
+                "with certificates for all"
             )
         return authority, loaded
     pair = _certificate("anabranch:authority", _AUTHORITY * days, None)
