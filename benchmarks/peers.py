@@ -146,8 +146,8 @@ def torchft(told: Rank) -> Iterator[Prepare]:
 def hivemind(told: Rank) -> Iterator[Prepare]:
     """Its averager, with all defaults but the bandwidth; it begins while it finds its group.
 
-    Processes come one after the other: of dozens that start at once on a few cores some are not
-    ready in the time that it gives its daemons and its first contacts.
+    Its nodes come one after the other: of dozens of processes that start at once on a few cores
+    some are not ready in the time that it gives its daemons and its first contacts.
     """
     import torch
     from hivemind import DHT
@@ -163,7 +163,6 @@ def hivemind(told: Rank) -> Iterator[Prepare]:
     else:
         store.wait([f"{told.rank - 1} is there"], LONG)
         dht = DHT(initial_peers=[store.get("first").decode()], **here)
-    store.set(f"{told.rank} is there", "")
     averager = DecentralizedAverager(
         [torch.zeros(told.elements)],
         dht,
@@ -173,6 +172,7 @@ def hivemind(told: Rank) -> Iterator[Prepare]:
         min_group_size=told.size,
         bandwidth=told.bandwidth_mbps,
     )
+    store.set(f"{told.rank} is there", "")
 
     def prepare(buffer: Buffer) -> Callable[[], Buffer]:
         with averager.get_tensors() as (tensor,):
@@ -293,30 +293,28 @@ def all_reduce(
     with emulated(overlay, forwarding=True, congestion_control=congestion_control) as wan:
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": wan.interface, "OMP_NUM_THREADS": "1"}
         wan.begin()
-        processes = []
-        for rank, site in enumerate(sites):
-            first, own = wan.control_addresses[sites[0]], wan.control_addresses[site]
-            told = Rank(
-                *(peer, rank, overlay.size, elements, rounds, first, own, wan.addresses[site]),
-                bandwidth_mbps=bandwidth_mbps(overlay, site) if declares else None,
-            )
-            command = [sys.executable, __file__, "--rank", json.dumps(asdict(told))]
-            processes.append(
-                wan.popen(
-                    site,
-                    command,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                    env=environment,
-                    start_new_session=True,
-                )
-            )
+        processes: list[subprocess.Popen[str]] = []
         try:
+            for rank, site in enumerate(sites):
+                first, own = wan.control_addresses[sites[0]], wan.control_addresses[site]
+                told = Rank(
+                    *(peer, rank, overlay.size, elements, rounds, first, own, wan.addresses[site]),
+                    bandwidth_mbps=bandwidth_mbps(overlay, site) if declares else None,
+                )
+                command = [sys.executable, __file__, "--rank", json.dumps(asdict(told))]
+                processes.append(
+                    wan.popen(
+                        site,
+                        command,
+                        stdout=subprocess.PIPE,
+                        text=True,
+                        env=environment,
+                        start_new_session=True,
+                    )
+                )
             said = _answers(peer, processes)
         finally:
-            for process in processes:  # and what it started, as hivemind's daemons
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+            _end(processes)
     answers = [json.loads(each.strip().rpartition("\n")[2]) for each in said]
     # A round lasts until its last process has the result.
     rounds_s = [max(column) for column in zip(*answers, strict=True)]
@@ -341,6 +339,13 @@ def bandwidth_mbps(overlay: Overlay, site: int) -> float:
     return min(sent_bps, received_bps, *ports_bps) / 1e6
 
 
+def _end(processes: Sequence[subprocess.Popen[str]]) -> None:
+    """End processes and what they started, as hivemind's daemons, which hold their pipes open."""
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
 def _answers(peer: str, processes: list[subprocess.Popen[str]]) -> list[str]:
     """Return what each process said, once all have ended.
 
@@ -352,8 +357,7 @@ def _answers(peer: str, processes: list[subprocess.Popen[str]]) -> list[str]:
         for done in as_completed(said):
             rank = said.index(done)
             if code := processes[rank].returncode:
-                for process in processes:
-                    process.kill()
+                _end(processes)
                 raise RuntimeError(f"{peer}: rank {rank} ended with {code}; see what it printed")
     return [each.result()[0] for each in said]
 

@@ -9,7 +9,7 @@ first row; and what it costs: CPU seconds of all processes for a gigabyte over a
 not counted, and the most memory of a site. ``small_rings``, ``far_rings`` and ``large_rings`` have
 at least five rounds of each: packed trees, our own ring and, but for the last, stars; gloo, its
 ranks in the order of sites and in the best order for a ring; hivemind as it is and told what
-bandwidth each site has; without and with delay and loss. On a machine with other work,
+bandwidth each site has; ``far_rings`` with delay and loss. On a machine with other work,
 `chrt -r 5 python benchmarks/wan.py` lets all of it go before that work; the results say so
 (``real_time``). Not `chrt -f`: under that, hivemind's processes wait for each other for ever.
 """
