@@ -57,8 +57,8 @@ class _Transformer:
         elements: its parameters.
         compute_s: of a batch, seconds; the paper does not say, this is what 400 samples of some
             tens of tokens take a 2080 Ti at 10 teraflop a second.
-        looked_every: batches that a worker computes between two looks at the model: a
-            hundredth or two of its way to the target.
+        looked_every: batches that a worker computes between two looks at the model,
+            1 or 2 % of what it needs to the target.
         learner: what is trained in its place.
         paper: what it says of R²SP.
     """
@@ -115,7 +115,7 @@ def _cluster(model: _Transformer) -> training.Cluster:
 EXPERIMENTS = tuple(
     Experiment(
         name,
-        f"a {model.name}'s like, unequal delays: time to a target",
+        f"a model like {model.name}, unequal delays: time to a target",
         partial(_make, model=model),
     )
     for name, model in (("r2sp/fig14-t5", _T5_SMALL), ("r2sp/fig14-bert", _BERT))
