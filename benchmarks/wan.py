@@ -11,7 +11,7 @@ at least five rounds of each: packed trees, our own ring and, but for the last, 
 ranks in the order of sites and in the best order for a ring; hivemind as it is and told what
 bandwidth each site has; ``far_rings`` with delay and loss. On a machine with other work,
 `chrt -r 5 python benchmarks/wan.py` lets all of it go before that work; the results say so
-(``real_time``). Not `chrt -f`: under that, hivemind's processes wait for each other for ever.
+(``real_time``). Not `chrt -f`, under which a process that waits busily keeps its core from others.
 """
 
 from __future__ import annotations

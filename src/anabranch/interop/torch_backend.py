@@ -368,6 +368,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
 
     # --- what torch.distributed asks a process group
 
+    # What torch asks of the backend that `_get_backend` returns.
     supports_splitting = supports_coalescing = supports_time_estimate = False
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 import msgspec
@@ -26,39 +26,52 @@ from anabranch.experiments.netstorm._setting import (
 _PAPER = "+30 % .. +65 %, best (2, 5)"
 _BOUNDS = (1, 2, 3, 4, 5)  # of either kind; the paper draws its own, which hold (2, 1) and (2, 5)
 _ENDS = ((2, 1), (2, 5))  # the paper's default, and its best
-_SMALL = "ours, chunks of 256 kB"
-_SMALL_GRID = tuple(product((2, 5), (1, 5)))  # a run of 16 times the chunks takes a core a minute
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """Two systems, without and with auxiliary paths.
+
+    Args:
+        off, on: the two.
+        why: what differs from the paper, and why.
+        grid: pairs of PRIMARY_BUSY_BOUND and AUXILIARY_QUEUE_LENGTH to try.
+    """
+
+    off: System
+    on: System
+    why: str
+    grid: tuple[tuple[int, int], ...] = tuple(product(_BOUNDS, _BOUNDS))
+
+    def pairs(self, lab: Lab) -> tuple[tuple[int, int], ...]:
+        """Return the pairs that a laboratory tries."""
+        return _ENDS if lab.quick else self.grid
+
+
 _CASES = {
-    "as the paper has it": (
+    "as the paper has it": _Case(
         STD,
         PRO,
         "on this network Algorithm 3 leaves hardly any tree neighbours an auxiliary path",
     ),
-    "disjoint paths, all else as the paper has it": (
-        STD,
-        PRO_DISJOINT,
-        "the paths that the text asks for, each pair's on their own",
+    "disjoint paths, all else as the paper has it": _Case(
+        STD, PRO_DISJOINT, "the paths that the text asks for, each pair's on their own"
     ),
-    "ours": (OUR_STD, OUR_PRO, "a chunk of 4 MB on a slow path holds up the end of the round"),
-    _SMALL: (
+    "ours": _Case(OUR_STD, OUR_PRO, "a chunk of 4 MB on a slow path holds up the end of the round"),
+    "ours, chunks of 256 kB": _Case(
         OUR_STD_256_KB,
         OUR_PRO_256_KB,
         "small chunks on slow paths end in time",
+        tuple(product((2, 5), (1, 5))),  # a run of 16 times the chunks takes a core a minute
     ),
 }
 
 
-def _grid(lab: Lab, case: str) -> list[tuple[int, int]]:
-    """Return the pairs of PRIMARY_BUSY_BOUND and AUXILIARY_QUEUE_LENGTH to try."""
-    if lab.quick:
-        return list(_ENDS)
-    return list(_SMALL_GRID) if case == _SMALL else list(product(_BOUNDS, _BOUNDS))
-
-
-def _trials(lab: Lab, case: str, off: System, on: System) -> list[Trial]:
-    trials = setting.dynamic_trials(lab, (replace(off, name="off"),), case=case)
+def _trials(lab: Lab, case: str) -> list[Trial]:
+    on = _CASES[case].on
+    trials = setting.dynamic_trials(lab, (replace(_CASES[case].off, name="off"),), case=case)
     assert on.auxiliary is not None
-    for busy, length in _grid(lab, case):
+    for busy, length in _CASES[case].pairs(lab):
         paths = msgspec.structs.replace(
             on.auxiliary, primary_busy_bound=busy, auxiliary_queue_length=length
         )
@@ -70,15 +83,13 @@ def _trials(lab: Lab, case: str, off: System, on: System) -> list[Trial]:
 
 
 def _make(lab: Lab) -> Result:
-    outcomes = lab.measure(
-        [trial for case, (off, on, _) in _CASES.items() for trial in _trials(lab, case, off, on)]
-    )
+    outcomes = lab.measure([trial for case in _CASES for trial in _trials(lab, case)])
     rows = [row for case in _CASES for row in _rows(lab, outcomes, case)]
     return Result(tuple(rows), tuple(outcomes), (setting.dynamics_note(lab),))
 
 
 def _rows(lab: Lab, outcomes: list[Outcome], case: str) -> list[Row]:
-    grid = _grid(lab, case)
+    grid = _CASES[case].pairs(lab)
     off = setting.chosen(outcomes, case=case, system="off")
     on = {
         (busy, length): setting.chosen(
@@ -96,7 +107,7 @@ def _rows(lab: Lab, outcomes: list[Outcome], case: str) -> list[Row]:
             _PAPER,
             f"{gain(seconds(off) / seconds(on[worst]))} .. "
             f"{gain(seconds(off) / seconds(on[best]))}, best {best}",
-            _CASES[case][2],
+            _CASES[case].why,
         ),
         *(
             Row(f"{case}: {at}, the paper's {which}", "", setting.ratio(off, on[at], gain))
