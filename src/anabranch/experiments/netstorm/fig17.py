@@ -120,7 +120,7 @@ def _rows(lab: Lab, outcomes: list[Outcome], case: str) -> list[Row]:
             Row(
                 f"{case}: bound {busy}, queue {setting.listed(lengths)}",
                 "",
-                setting.listed(gain(seconds(off) / seconds(on[busy, each])) for each in lengths),
+                "; ".join(setting.ratio(off, on[busy, each], gain) for each in lengths),
             )
         )
     return rows
