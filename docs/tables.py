@@ -56,9 +56,11 @@ def rendered(text: str, folder: Path) -> str:
         options += " --emulate" if document["world"] == "emulated" else ""
         options += f" --seed {document['seed']}" if document["seed"] else ""
         command = f"anabranch reproduce {document['experiment']}{options}"
+        commit = document["commit"][:7]
+        commit += " with uncommitted changes" if document["commit"].endswith("-dirty") else ""
         return (
             f"<!-- from {found['path']}{crossed} -->\n\n{table}\n\n"
-            f"([JSON]({found['path']}), by `{command}` at commit {document['commit'][:7]})\n\n"
+            f"([JSON]({found['path']}), by `{command}` at commit {commit})\n\n"
             "<!-- end -->"
         )
 
