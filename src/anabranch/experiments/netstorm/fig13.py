@@ -174,7 +174,7 @@ def _comparison(outcomes: list[Outcome], network: str) -> list[Row]:
             f"{network}: NetStorm pro",
             _PAPER[network],
             against_star(PRO),
-            "on this network Algorithm 3 leaves hardly any tree neighbours an auxiliary path",
+            "not known; that Algorithm 3 finds hardly any auxiliary path is not why: see below",
         ),
         Row(
             f"{network}: the same, disjoint paths",
