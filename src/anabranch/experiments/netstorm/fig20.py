@@ -76,7 +76,11 @@ _SWEEPS: Mapping[str, tuple[_Sweep, str, str]] = {
         "best 0.5 .. 1 M, far worse above",
         "more chunks, finer shares and shorter waits at each hop, until the network is full",
     ),
-    "UPDATE_TIME": (_UPDATE_TIME, "best 5 s", "a new plan costs next to nothing: no round waits"),
+    "UPDATE_TIME": (
+        _UPDATE_TIME,
+        "best 5 s",
+        "a look takes no time here, and news of a plan none to travel",
+    ),
     "PROBE_CHUNK_SIZE": (_PROBE_SIZE, "0.01 .. 4 M, then collapse", _NO_CHUNK_IS_AS_LARGE),
     "PROBE_CHUNK_NUM": (_PROBE_NUM, "4 .. 32", ""),
 }
