@@ -25,7 +25,7 @@ PACES: dict[str, Callable[[], Pace]] = {
     "bsp": Bsp,
     "asp": Asp,
     "ssp": lambda: Ssp(lead=1),
-    # Nobody is made to abandon an update, however late a busy machine makes it.
+    # No worker abandons an update, however late a busy machine makes it.
     "safa": lambda: Safa(fraction=0.5, lag_tolerance=100),
     "r2sp": R2sp,
 }
