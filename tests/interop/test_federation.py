@@ -161,15 +161,74 @@ def test_what_is_no_such_model_is_refused(model: Arrays, examples: float, said: 
         federation.returned(7, model, examples, 1.0)
 
 
-def test_whole_numbers_stay_whole() -> None:
+@pytest.mark.parametrize("mixes_models", [True, False])
+def test_of_integers_the_largest_counts(mixes_models: bool) -> None:
     first = {"seen": np.array([4], np.int64)}
-    federation = Federation(FedBuff(size=2), Mean(), first)
+    federation = Federation(FedBuff(size=2), Mean(), first, mixes_models)
     for node in (0, 1):
         federation.joined(node, 0.0)
-    federation.returned(0, {"seen": np.array([7], np.int64)}, 1, 1.0)
-    federation.returned(1, {"seen": np.array([8], np.int64)}, 1, 1.0)
+    federation.returned(0, {"seen": np.array([8], np.int64)}, 1, 1.0)
+    federation.returned(1, {"seen": np.array([7], np.int64)}, 1, 1.0)
     assert federation.arrays["seen"].dtype == np.int64
-    assert federation.arrays["seen"][0] in (7, 8)
+    assert federation.arrays["seen"][0] == 8
+
+
+@pytest.mark.parametrize("mixes_models", [True, False])
+@pytest.mark.parametrize(
+    "pace", [FedBuff(size=2), Asp(), Asp(share=0.6), FlR2sp(groups=2, relaxation=0.0)]
+)
+def test_buffers_stay_between_what_nodes_return(pace: AnyPace, mixes_models: bool) -> None:
+    """Added up as updates, variances that all fell from 1 to .1 would come below zero."""
+
+    def model(variance: float) -> Arrays:
+        return {**arrays(0.0), "norm.running_var": np.array([variance], np.float32)}
+
+    federation = Federation(pace, Staleness(a=0.5), model(1.0), mixes_models)
+    for node in range(4):
+        federation.joined(node, 0.0)
+    for node in range(4):  # all began from the first model
+        federation.returned(node, model(0.1), 100, 1.0 + node)
+    assert federation.version >= 2
+    assert 0.1 <= federation.arrays["norm.running_var"][0] < 1.0
+
+
+def test_buffers_of_other_names_are_said() -> None:
+    first = {**arrays(0.0), "codes": np.array([1.0], np.float32)}
+    federation = Federation(FedBuff(size=1), Mean(), first, False, buffers=["codes"])
+    for node in (0, 1):
+        federation.joined(node, 0.0)
+    for node in (0, 1):  # node 1 from the first model, too
+        federation.returned(node, {**arrays(1.0), "codes": np.float32([0.1])}, 1, 1.0 + node)
+    assert federation.arrays["codes"][0] == pytest.approx(0.1)
+    assert federation.arrays["weight"][0, 0] == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("more", "buffers", "said"),
+    [
+        ({}, ["wieght"], "no array 'wieght'; did you mean 'weight'"),
+        ({"seen": np.array([1])}, [], "'seen' is int64"),
+        ({"phase": np.array([1j])}, None, "'phase' is complex128"),
+    ],
+)
+def test_buffers_that_cannot_be_are_refused(
+    more: Arrays, buffers: list[str] | None, said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        Federation(FedBuff(), Mean(), {**arrays(0.0), **more}, buffers=buffers)
+
+
+def test_running_statistics_hide_no_outlier() -> None:
+    """They agree whatever the data's labels are, and may be much larger than what is learnt."""
+    first = {**arrays(0.0), "norm.running_var": np.array([1.0], np.float32)}
+    pace = FlR2sp(groups=1, fraction=1.0, relaxation=0.0)
+    federation = Federation(pace, OutlierFilter(patience=1), first)
+    for node in range(4):
+        federation.joined(node, 0.0)
+    seen = {"norm.running_var": np.array([100.0], np.float32)}
+    for node in range(3):
+        federation.returned(node, {**arrays(1.0), **seen}, 1, 1.0)
+    assert federation.returned(3, {**arrays(-1.0), **seen}, 1, 1.0).barred == (3,)
 
 
 def test_counters_hide_no_outlier() -> None:

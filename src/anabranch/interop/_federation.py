@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from anabranch._typed_toml import nearest
+from anabranch.learn.buffers import buffers_of, is_counted, mixed
 from anabranch.merge import AnyMerge, Robust, UpdateFacts, cosine, filter_of
 from anabranch.pace import AnyPace, Safa, Step
 
@@ -90,6 +92,9 @@ class Federation:
         arrays: the model at first, by name; never changed in place.
         mixes_models: whether a step goes towards the models that nodes came to (R²SP's Algorithm
             2), or as far as they went from where they began.
+        buffers: names of the arrays that are no parameters, whatever ``mixes_models`` says: a step
+            goes towards their mean, and takes the largest of integers. No cosine counts them. None
+            for the names of PyTorch's normalisation layers, and for all integers and booleans.
 
     Attributes:
         arrays: the model as it is now.
@@ -98,17 +103,25 @@ class Federation:
 
     Raises:
         ValueError: a pace or merge rule that needs what is not here: a sum on the way (``bsp``), a
-            cache of models (``safa``), a loss, a norm, or all updates of a step at once.
+            cache of models (``safa``), a loss, a norm, or all updates of a step at once. A buffer
+            that the model does not have, an array of complex numbers, or integers that are said to
+            be parameters; names it.
     """
 
     def __init__(
-        self, pace: AnyPace, merge: AnyMerge, arrays: Arrays, mixes_models: bool = True
+        self,
+        pace: AnyPace,
+        merge: AnyMerge,
+        arrays: Arrays,
+        mixes_models: bool = True,
+        buffers: Collection[str] | None = None,
     ) -> None:
         if pace.barrier or isinstance(pace, Safa):
             raise ValueError(f"{pace} is no pace of a federation; take FlR2sp, FedBuff or Asp")
         if merge.asks_loss or merge.asks_norm or isinstance(merge, Robust):
             raise ValueError(f"{merge} asks for more than models; take OutlierFilter or Staleness")
         self.arrays = arrays
+        self._buffers = _checked_buffers(arrays, buffers)
         self.version = 0
         self.barred: set[int] = set()
         self._rule = pace.rule()
@@ -256,16 +269,18 @@ class Federation:
         share *= total / math.fsum(each.weight for each in came)
         parts = [weight / total if total else 1 / len(came) for weight in weights]
         self.version += 1
-        changes = None
+        changes: dict[str, Doubles] = {}
         if self._judge is not None or not self._mixes_models:
             changes = {
-                name: _mean([_went(each, name) for each in came], parts) for name in self.arrays
+                name: _mean([_went(each, name) for each in came], parts)
+                for name in self.arrays
+                if name not in self._buffers
             }
         self.arrays = {
             name: _as_before(before, self._moved(before, name, share, came, parts, changes))
             for name, before in self.arrays.items()
         }
-        return () if changes is None else self._judged(came, changes)
+        return self._judged(came, changes)
 
     def _moved(
         self,
@@ -274,21 +289,21 @@ class Federation:
         share: float,
         came: list[_Came],
         parts: list[float],
-        changes: dict[str, Doubles] | None,
-    ) -> Doubles:
+        changes: dict[str, Doubles],
+    ) -> npt.NDArray[np.generic]:
         """Return what a step makes of an array of the model."""
+        models = [each.arrays[name] for each in came]
+        if name in self._buffers:
+            return mixed(before, models, parts, share)
         now = before.astype(np.float64)
         if self._mixes_models:
-            return (1.0 - share) * now + share * _mean([each.arrays[name] for each in came], parts)
-        assert changes is not None
+            return (1.0 - share) * now + share * _mean(models, parts)
         return now + share * changes[name]
 
     def _judged(self, came: list[_Came], changes: dict[str, Doubles]) -> tuple[int, ...]:
         """Compare each update with its step; return the nodes that are found to be outliers."""
         if self._judge is None:
             return ()
-        # Counters, as of batches seen, agree whatever the data is, and are large.
-        changes = {name: each for name, each in changes.items() if _is_float(self.arrays[name])}
         square = sum(float(np.vdot(each, each)) for each in changes.values())
         outliers = []
         for each in came:
@@ -320,10 +335,10 @@ def _mean(arrays: list[npt.NDArray[np.generic]] | list[Doubles], parts: list[flo
     return total
 
 
-def _as_before(before: npt.NDArray[np.generic], moved: Doubles) -> npt.NDArray[np.generic]:
-    """Return an array in the type that it had; counters stay whole."""
-    if not _is_float(before):
-        return np.asarray(np.rint(moved), dtype=before.dtype)
+def _as_before(
+    before: npt.NDArray[np.generic], moved: npt.NDArray[np.generic]
+) -> npt.NDArray[np.generic]:
+    """Return an array in the type that it had."""
     with np.errstate(over="ignore"):
         found = np.asarray(moved, dtype=before.dtype)
     if not np.isfinite(found).all():
@@ -334,5 +349,24 @@ def _as_before(before: npt.NDArray[np.generic], moved: Doubles) -> npt.NDArray[n
     return found
 
 
-def _is_float(array: npt.NDArray[np.generic]) -> bool:
-    return np.issubdtype(array.dtype, np.floating)
+def _checked_buffers(arrays: Arrays, buffers: Collection[str] | None) -> frozenset[str]:
+    """Return which arrays are buffers."""
+    for name, each in arrays.items():
+        if np.issubdtype(each.dtype, np.complexfloating):
+            raise ValueError(
+                f"array {name!r} is {each.dtype}, of which no mean is taken; send its real "
+                "and imaginary parts"
+            )
+    if buffers is None:
+        return buffers_of(arrays)
+    for name in buffers:
+        if name not in arrays:
+            near = nearest(name, arrays) or "give names that are in initial_arrays"
+            raise ValueError(f"buffers: the model has no array {name!r}; {near}")
+    for name, each in arrays.items():
+        if is_counted(each) and name not in buffers:
+            raise ValueError(
+                f"array {name!r} is {each.dtype}, which no step can change as a parameter; name it "
+                "among buffers, too"
+            )
+    return frozenset(buffers)

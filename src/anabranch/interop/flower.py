@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Literal, NoReturn
 
 from flwr.app import (
@@ -80,6 +80,9 @@ class Paced(Strategy):  # type: ignore[misc]  # flwr is not typed here
             is sent no more messages.
         weighted_by_key: of the metric in replies by which models are weighed.
         arrayrecord_key, configrecord_key: of the records in messages and replies.
+        buffers: names of the arrays that are no parameters, such as running statistics; see
+            :class:`anabranch.interop._federation.Federation`. None for those that PyTorch's
+            normalisation layers have, and for all integers.
         train_metrics_aggr_fn: makes of a round's replies the metrics in the result, as in Flower's
             ``FedAvg``; it is given their metrics without their arrays.
 
@@ -101,6 +104,7 @@ class Paced(Strategy):  # type: ignore[misc]  # flwr is not typed here
         arrayrecord_key: str = "arrays",
         configrecord_key: str = "config",
         train_metrics_aggr_fn: Callable[[list[RecordDict], str], MetricRecord] | None = None,
+        buffers: Collection[str] | None = None,
     ) -> None:
         if mixes not in ("models", "updates"):
             raise ValueError(f"mixes is {mixes!r}; take 'models' or 'updates'")
@@ -118,6 +122,7 @@ class Paced(Strategy):  # type: ignore[misc]  # flwr is not typed here
         self.weighted_by_key = weighted_by_key
         self.arrayrecord_key = arrayrecord_key
         self.configrecord_key = configrecord_key
+        self.buffers = buffers
         self.train_metrics_aggr_fn = (
             train_metrics_aggr_fn or FedAvg(weighted_by_key=weighted_by_key).train_metrics_aggr_fn
         )
@@ -292,8 +297,14 @@ class _Run:
         self._replies: list[RecordDict] = []
         arrays = {name: each.numpy() for name, each in initial_arrays.items()}
         self._federation = Federation(
-            strategy.pace, strategy.merge, arrays, strategy.mixes == "models"
+            strategy.pace, strategy.merge, arrays, strategy.mixes == "models", strategy.buffers
         )
+        if strategy.buffers is None and all(name.isdecimal() for name in arrays):
+            _log.warning(
+                "initial_arrays has numbers for names, so running statistics look like parameters; "
+                "build it from model.state_dict(), or name them: %s(buffers=[...])",
+                type(strategy).__name__,
+            )
         self._conversation = Conversation(
             self._federation, timeout_s, strategy.max_failures, strategy.min_available_nodes
         )

@@ -1,7 +1,7 @@
 """What is learnt: tasks, models, how data is split, and training steps. Synchronous, no network.
 
-Import the module you need; `profiles`, `partition`, `sampling`, `adversaries` and `checksum` come
-without torch:
+Import the module you need; `profiles`, `partition`, `sampling`, `adversaries`, `buffers` and
+`checksum` come without torch:
 
 - `tasks`: named data sets as tensors;
 - `models`: networks of images, sequences and tokens, the same at every site;
@@ -13,6 +13,7 @@ without torch:
 - `adversaries`: sites whose labels or contributions are bad, to compare what withstands them;
 - `flat`: a model's parameters and gradients as two flat buffers;
 - `checksum`: tells whether two buffers are the same, bit for bit;
+- `buffers`: what of a model's state is no parameter, and how sites' values of it are mixed;
 - `averaging`, `local_steps`: models that make local steps of their own between averages;
 - `optimisers`: updates that give the same bits on every machine;
 - `work`: what every task does in a run, one of your own too; comes without torch;
