@@ -41,12 +41,12 @@ claims: $(VENV)/ready  ## every sentence with a measured number, and the JSON th
 docs: $(VENV)/ready-for-docs  ## the documentation as a site, in site/; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-dist: $(VENV)/ready  ## an sdist and a wheel, in dist/
+dist: $(VENV)-dist/ready  ## an sdist and a wheel, in dist/
 	rm -rf dist
-	$(BIN)/python -m build --no-isolation
+	$(VENV)-dist/bin/python -m build --no-isolation
 
 clean:  ## forget the environment and what tools left behind
-	rm -rf $(VENV) $(VENV)-flower site dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-flower $(VENV)-dist site dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -55,6 +55,12 @@ $(VENV)/ready: pyproject.toml constraints.txt
 
 $(VENV)/ready-for-docs: $(VENV)/ready
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
+# Zipping Python files needs neither torch nor us.
+$(VENV)-dist/ready: constraints.txt
+	$(PYTHON) -m venv $(VENV)-dist
+	$(VENV)-dist/bin/pip install --quiet --constraint constraints.txt build hatchling
 	touch $@
 
 $(VENV)-flower/ready: pyproject.toml constraints.txt constraints-flower.txt

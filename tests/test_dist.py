@@ -50,6 +50,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_make_dist_installs_what_builds_and_nothing_else(tmp_path: Path) -> None:
+    plan = run("make", "--dry-run", "--always-make", f"VENV={tmp_path / 'new'}", "dist", at=ROOT)
+    installed = [
+        line.split("constraints.txt")[1].split() for line in plan.splitlines() if "pip" in line
+    ]
+    assert installed == [["build", "hatchling"]]
+
+
 def only(folder: Path, pattern: str) -> Path:
     (found,) = folder.glob(pattern)
     return found
