@@ -33,7 +33,7 @@ from anabranch.net.session import Session
 from anabranch.net.tcp import TcpNetwork
 from anabranch.net.tls import SCHEDULER, Credentials
 from anabranch.overlay import Link, Overlay, Site
-from anabranch.pace import AnyPace, Asp, Bsp
+from anabranch.pace import AnyPace, Asp, Bsp, FedBuff
 from anabranch.plan import Auxiliary, Star
 from anabranch.record.console import Console, Line
 from anabranch.scheduler.presence import Presence
@@ -690,6 +690,56 @@ def test_a_served_model_begins_as_rank_0_has_it_and_ends_alike_everywhere(
             expected.grad = torch.full((1000,), 2.0)
             sgd.step()
         torch.testing.assert_close(ends[0], expected)
+
+
+@pytest.mark.parametrize("pace", [Bsp(), Asp(), FedBuff(size=2)], ids=["bsp", "asp", "fedbuff"])
+def test_buffers_of_a_served_model_stay_between_what_sites_push(pace: AnyPace) -> None:
+    """As gradients, variances that only ever fall towards .1 would come below it."""
+    service = anabranch.Service(overlay_of(3), awareness=None, adaptive=False, pace=pace, updates=5)
+
+    def train(group: Group) -> list[torch.Tensor]:
+        parameter, variance = torch.zeros(100), torch.ones(4, 2)
+        seen, flags = torch.tensor(0), np.zeros(2, np.int32)
+        buffers = [seen, variance, flags]
+        group.serve([parameter], buffers=buffers, learning_rate=0.1)
+        pulled = []
+        while group.pull():
+            pulled.append(variance.clone())
+            variance.mul_(0.5).add_(0.05)
+            seen += 1 + group.rank
+            flags[group.rank % 2] = 1
+            group.push([torch.ones(100)])
+        assert len(pulled) > 2
+        assert all(((each >= 0.1) & (each <= 1.0)).all() for each in pulled)
+        return [parameter, variance, seen.double(), torch.from_numpy(flags).double()]
+
+    with _serving(service) as (address, token), ThreadPoolExecutor(3) as pool:
+
+        def join_and_train(name: str) -> list[torch.Tensor]:
+            with anabranch.join(address, name, token=token) as group:
+                return train(group)
+
+        ends = list(pool.map(join_and_train, ("s0", "s1", "s2")))
+    for end in ends:
+        assert all(torch.equal(one, other) for one, other in zip(end, ends[0], strict=True))
+    _, variance, seen, flags = ends[0]
+    assert ((variance >= 0.1) & (variance < 0.6)).all()
+    assert seen >= 5
+    if isinstance(pace, Bsp):  # added up on the way, so that the mean alone comes
+        assert seen == 10
+        assert variance.flatten().tolist() == pytest.approx([0.1 + 0.9 / 32] * 8)
+    else:
+        assert flags.tolist() == [1, 1]
+
+
+def test_a_count_that_float32_does_not_hold_is_no_buffer_to_serve() -> None:
+    service = anabranch.Service(overlay_of(1), awareness=None, adaptive=False, pace=Asp())
+    with (
+        _serving(service) as (address, token),
+        anabranch.join(address, "s0", token=token) as group,
+        pytest.raises(ValueError, match="holds 16777217; integers up to 16777216 are served"),
+    ):
+        group.serve([torch.zeros(1)], buffers=[torch.tensor((1 << 24) + 1)], learning_rate=0.1)
 
 
 def served_from_s0(pace: AnyPace, **other: Any) -> anabranch.Service:

@@ -244,6 +244,66 @@ SERVED = METHODS + (
 )
 
 
+NORMALISED = '''
+import numpy as np
+from anabranch.learn.optimisers import Sgd
+
+class Work:
+    """A parameter, and a running variance that falls towards .1 with each step."""
+
+    averaged_elements = 1
+
+    def __init__(self):
+        self.model = np.ones(2, np.float32)
+        self.buffer = np.zeros(2, np.float32)
+        self.make_rule = Sgd(1.0).start
+        self.least = 1.0
+
+    def local_step(self, samples):
+        self.least = min(self.least, float(self.model[1]))
+        self.buffer[:] = 0.01, np.nan
+        self.model[1] += 0.5 * (0.1 - self.model[1])
+        self.buffer[1] = 0.0
+
+    def apply(self, round):
+        self.model[0] -= self.buffer[0]
+
+    def evaluate(self):
+        return min(self.least, float(self.model[1]))
+
+    def state_dict(self):
+        return {"model": {"all": self.model}}
+
+    def load_state_dict(self, state):
+        self.model[:] = state["model"]["all"]
+
+def make(context):
+    return Work()
+'''
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        '[pace]\nkind = "asp"\n',
+        '[pace]\nkind = "bsp"\n[serve]\n',
+        '[pace]\nkind = "fedbuff"\nsize = 1\n[period]\nkind = "every"\nsteps = 3\n',
+        '[pace]\nkind = "asp"\nshare = 0.6\n[serve]\nmixes = "models"\n'
+        '[period]\nkind = "every"\nsteps = 3\n',
+        '[pace]\nkind = "r2sp"\n',
+    ],
+    ids=["asp", "bsp served", "fedbuff", "fedasync", "r2sp"],
+)
+def test_what_own_code_says_is_no_parameter_is_never_added_up(tmp_path: Path, more: str) -> None:
+    path = scenario(tmp_path, NORMALISED, more)
+    simulate(*load(path), tmp_path / "run.db")
+    seen = [event for _, event in read_events(tmp_path / "run.db")]
+    figures = [event.accuracy for event in seen if isinstance(event, Evaluated)]
+    assert figures
+    assert min(figures) >= 0.1 - 1e-6
+    assert max(figures) < 1.0
+
+
 def test_servers_hold_the_model_of_own_code_that_lets_them(tmp_path: Path) -> None:
     path = scenario(tmp_path, SERVED, '[pace]\nkind = "asp"\n')
     simulate(*load(path), tmp_path / "run.db")

@@ -291,3 +291,57 @@ def test_huge_and_tiny_updates_have_angles_too(size: float) -> None:
     one, other = (np.full(100, each, np.float32) for each in (size, -size))
     assert _dot(one, one) == pytest.approx(100 * size**2, rel=1e-6)
     assert cosine(_dot(one, other), _dot(one, one), _dot(other, other)) == pytest.approx(-1.0)
+
+
+@pytest.mark.parametrize("held", HALVES)
+@pytest.mark.parametrize("of", ["updates", "models", "cache"])
+@pytest.mark.parametrize("share", [None, 1.0, 0.6, 2.0])
+def test_buffers_go_towards_the_mean_of_what_came_and_no_further(
+    of: str, share: float | None, held: list[Chunk]
+) -> None:
+    """Variances that three workers all saw fall from 1 to .1, on the first model."""
+    first = np.ones(ELEMENTS, np.float32)
+    mixing = Mixing(of, averaged_elements=15, largest_elements=5)  # type: ignore[arg-type]
+    elements = sum(chunk.elements for chunk in held)
+    rule = Sgd(0.7, momentum=0.9).start(elements)
+    partition = ServerPartition(held, first, rule, 3, mixing)
+    came = np.full(ELEMENTS, 0.1, np.float32)
+    for worker in range(3):
+        came[35:] = 7 + worker
+        push(partition, worker, 1, came)
+    for worker in range(3):
+        partition.apply([(worker, 1)], share=share)
+        now = partition.snapshot()
+        for chunk in held:
+            values = now[chunk.index]
+            for at in range(chunk.start, chunk.stop):
+                if 20 <= at < 35:
+                    assert 0.0999 <= values[at - chunk.start] < 1.0
+                elif at >= 35:
+                    assert values[at - chunk.start] == 7 + worker
+
+
+def test_buffers_of_a_sum_go_to_their_mean_at_once() -> None:
+    first = np.ones(ELEMENTS, np.float32)
+    mixing = Mixing(averaged_elements=20)
+    partition = ServerPartition(CHUNKS, first, Sgd(0.1).start(ELEMENTS), 2, mixing)
+    updates = ((0, 1), (1, 1))
+    came = np.r_[np.full(20, 4.0), np.full(20, 0.6)].astype(np.float32)  # the sum of both
+    for chunk in CHUNKS:
+        values = came[chunk.start : chunk.stop].copy()
+        partition.take(updates, Total(chunk, values, 2.0, 2.0, None))
+    partition.apply(updates)
+    close(partition, np.r_[np.full(20, 0.8), np.full(20, 0.3)].astype(np.float32))
+
+
+def test_buffers_are_in_no_norm_and_no_cosine_and_robust_rules_choose_them() -> None:
+    first = np.zeros(ELEMENTS, np.float32)
+    mixing = Mixing(combine=Median().combine, asks_agreement=True, averaged_elements=20)
+    partition = ServerPartition(CHUNKS, first, Sgd(1.0).start(ELEMENTS), 3, mixing)
+    for worker, value in enumerate((1.0, 2.0, 1000.0)):
+        update = np.r_[np.ones(20), np.full(20, value)].astype(np.float32)
+        push(partition, worker, 1, update)
+    assert partition.squared_norm((2, 1)) == 20.0
+    agreement = partition.apply([(0, 1), (1, 1), (2, 1)])
+    assert agreement == Agreement((20.0,) * 3, (20.0,) * 3, 20.0)
+    close(partition, np.r_[np.full(20, -1.0), np.full(20, 2.0)].astype(np.float32))

@@ -598,6 +598,7 @@ class Group:
         self,
         parameters: Iterable[Any],
         *,
+        buffers: Iterable[Any] = (),
         learning_rate: float,
         momentum: float = 0.0,
         optimizer: Literal["sgd", "adam"] = "sgd",
@@ -610,9 +611,13 @@ class Group:
 
         Args:
             parameters: float32 tensors; rank 0's values are everyone's at first.
+            buffers: what a model has beside parameters, such as ``model.buffers()``: float32, and
+                integers up to 2^24. Each push sends them as they are. A step goes towards their
+                mean, and takes the largest of integers (under a barrier, which adds up updates on
+                their way, their mean). Buffers that are not given stay each site's own.
             learning_rate, momentum, optimizer: of the step that servers take.
         """
-        self._member.serve(list(parameters), learning_rate, momentum, optimizer)
+        self._member.serve(list(parameters), list(buffers), learning_rate, momentum, optimizer)
 
     def pull(self) -> bool:
         """Wait until this worker may go on, and put the model into the parameters.

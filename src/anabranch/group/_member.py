@@ -18,26 +18,25 @@ from numbers import Integral
 from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
 
 from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch.group import _settings
-from anabranch.group._tensors import Tensors
+from anabranch.group._served_memory import ServedMemory
 from anabranch.group._thread import LoopThread
 from anabranch.net.errors import NetError, PeerError, RunAborted
-from anabranch.net.messages import Proceed
 from anabranch.net.network import Address
 from anabranch.net.silence import LANE_HEARTBEAT_S
 from anabranch.net.tcp import CONTROL_SILENCE_S, LANE_SILENCE_S, TcpNetwork, lane_network
 from anabranch.net.tls import Credentials
 from anabranch.record import events
 from anabranch.site.agent import SiteAgent, Transport
-from anabranch.site.arithmetic import Flat, Floats
+from anabranch.site.arithmetic import Flat
 from anabranch.site.collectives import ExchangeError
 from anabranch.site.control import RoundsOver
 from anabranch.site.dataplane import LIMITS as DATA_LIMITS
 from anabranch.site.meter import Meter
+from anabranch.site.partition import Mixing
 from anabranch.site.reduction import weight_of
 from anabranch.site.serving import ServedModel
 from anabranch.site.terms import Op, Terms, Wire
@@ -127,7 +126,7 @@ class Member:
         self._process = os.getpid()
         self._started = False
         self.steps_told = 0  # that the scheduler was told a loss of
-        self._served: _Served | None = None
+        self._served: ServedMemory | None = None
         self._under_way: set[Future[Any]] = set()  # calls
         self._handing_on: set[Future[Any]] = set()  # the state, while others go on
         self._closing = threading.Lock()  # held where the loop's thread is not to end
@@ -271,7 +270,12 @@ class Member:
         return self.agent
 
     def serve(
-        self, parameters: list[Any], learning_rate: float, momentum: float, optimizer: str
+        self,
+        parameters: list[Any],
+        buffers: list[Any],
+        learning_rate: float,
+        momentum: float,
+        optimizer: str,
     ) -> None:
         from anabranch.learn.optimisers import Adam, Optimiser, Sgd
 
@@ -289,12 +293,19 @@ class Member:
             raise ValueError(f"optimizer is {optimizer!r}, must be one of sgd, adam")
         rule: Optimiser
         rule = Adam(learning_rate) if optimizer == "adam" else Sgd(learning_rate, momentum)
-        held = _Served(parameters)
+        held = ServedMemory(parameters, buffers)
         groups = (settings.added_up,) if settings.added_up else ()
+        averaged, largest = held.averaged_elements, held.largest_elements
         served = ServedModel(
-            held.model, rule.start, settings.workers, groups, settings.ahead, comes_later=True
+            held.model,
+            rule.start,
+            settings.workers,
+            groups,
+            settings.ahead,
+            mixing=Mixing(averaged_elements=averaged, largest_elements=largest),
+            comes_later=True,
         )
-        what = [optimizer, learning_rate, momentum, len(held.model)]
+        what = [optimizer, learning_rate, momentum, len(held.model), averaged, largest]
         self.thread.run(ending(self._serve(served, what)))
         self._served = held
 
@@ -308,8 +319,8 @@ class Member:
             if each != what:
                 name = self.overlay.sites[site].name
                 raise ValueError(
-                    f"{name} serves (optimizer, learning rate, momentum, elements) {each}, "
-                    f"this site {what}; give the same at every site"
+                    f"{name} serves (optimizer, learning rate, momentum, elements, of which float "
+                    f"buffers, integers) {each}, this site {what}; give the same at every site"
                 )
         terms = Terms(Op.COPY, Wire.FLOAT32, len(served.model), source=min(said.members))
         done = await self.agent.exchange(Flat(served.model), terms)
@@ -328,8 +339,7 @@ class Member:
         except RoundsOver:
             served.is_over = True
             self.thread.run(ending(self.agent.last_model()))
-        served.tensors.write(0, served.model)
-        served.tensors.finish()
+        served.write()
         served.pulled_s = time.perf_counter()
         return not served.is_over
 
@@ -340,12 +350,7 @@ class Member:
         weight = weight_of(weight)
         if not isinstance(samples, Integral) or samples < 0:
             raise ValueError(f"samples is {samples!r}, must be a number of samples")
-        buffer = Tensors(gradients)
-        if buffer.elements != len(served.model):
-            raise ValueError(
-                f"the gradients have {buffer.elements} elements, the model {len(served.model)}"
-            )
-        served.gradients[:] = buffer.read(0, buffer.elements)
+        served.fill(gradients)
         compute_s = time.perf_counter() - served.pulled_s
         permission, served.permission = served.permission, None
 
@@ -354,7 +359,7 @@ class Member:
 
         self.thread.run(push())
 
-    def _serving(self) -> _Served:
+    def _serving(self) -> ServedMemory:
         self.check_open()
         if self._served is None:
             raise ValueError("no model is served; call group.serve(parameters, ...) first")
@@ -409,20 +414,6 @@ class Member:
             await self.agent.leave()
         finally:
             self.agent.close()
-
-
-class _Served:
-    """The memory of a model that is served."""
-
-    def __init__(self, parameters: list[Any]) -> None:
-        self.tensors = Tensors(parameters)
-        if self.tensors.wire != Wire.FLOAT32:
-            raise ValueError("parameters that are served must be float32")
-        self.model: Floats = self.tensors.read(0, self.tensors.elements).copy()
-        self.gradients: Floats = np.zeros_like(self.model)
-        self.permission: Proceed | None = None
-        self.is_over = False
-        self.pulled_s = 0.0
 
 
 def _refused(sender: int | None, error: PeerError) -> None:

@@ -125,6 +125,10 @@ class Work(Protocol):
 class ServableWork(Work, Protocol):
     """Work whose model servers can hold, so that it runs under every pace.
 
+    Where its last elements are no parameters, such as running variances, an attribute
+    ``averaged_elements`` says how many. Servers never step on these: a push sends them as they are
+    in ``model``, and the served model goes towards their mean.
+
     Attributes:
         model: the parameters, shape (elements,) as the buffer, float32; pulls overwrite it.
         make_rule: makes what changes so many elements of it by gradients; None where nothing is
@@ -133,3 +137,8 @@ class ServableWork(Work, Protocol):
 
     model: npt.NDArray[np.float32]
     make_rule: Callable[[int], Update] | None
+
+
+def averaged_elements(work: Work) -> int:
+    """Return how many elements at the end of a work's model are no parameters."""
+    return int(getattr(work, "averaged_elements", 0))

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anabranch._typed_toml import nearest
-from anabranch.learn.work import Context, State, Work
+from anabranch.learn.work import Context, State, Work, averaged_elements
 
 if TYPE_CHECKING:
     from anabranch.learn.optimisers import Update
@@ -232,6 +232,11 @@ class ServableOwnWork(OwnWork):
         super().__init__(where, work, generators)
         self.model: Floats = self._checked(work.model, "model")
         self.make_rule: Callable[[int], Update] | None = work.make_rule
+        self.averaged_elements = averaged_elements(work)
+        if not 0 <= self.averaged_elements <= len(self.model):
+            raise self.error(
+                f"averaged_elements is {self.averaged_elements}, of a model of {len(self.model)}"
+            )
 
 
 class _Generators:

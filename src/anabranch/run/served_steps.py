@@ -8,7 +8,7 @@ import numpy as np
 
 from anabranch.learn.averaging import Average, Floats
 from anabranch.learn.optimisers import Sgd, Update
-from anabranch.learn.work import ServableWork, State
+from anabranch.learn.work import ServableWork, State, averaged_elements
 
 
 class ServedSteps:
@@ -26,8 +26,9 @@ class ServedSteps:
 
     Attributes:
         buffer: the update, shape (elements,).
-        model: see :class:`anabranch.learn.work.ServableWork`; after a round's steps it is again as
-            it was pulled.
+        model: see :class:`anabranch.learn.work.ServableWork`; after a round's steps its parameters
+            are again as they were pulled.
+        averaged_elements: how many at its end are no parameters; these stay as the steps left them.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class ServedSteps:
         self._steps = steps
         self._made = 0
         self.model = work.model
+        self.averaged_elements = averaged_elements(work)
         self.buffer: Floats = np.empty_like(work.model)
         self._pulled: Floats = np.empty_like(work.model)
         outer = Sgd(1.0) if average.outer is None else average.outer
@@ -58,7 +60,8 @@ class ServedSteps:
             if loss is not None:
                 losses.append(loss)
         np.subtract(self._pulled, self.model, out=self.buffer)
-        self.model[:] = self._pulled
+        stepped = slice(len(self.model) - self.averaged_elements)
+        self.model[stepped] = self._pulled[stepped]
         self._spoil(self.buffer)
         return sum(losses) / len(losses) if losses else None
 

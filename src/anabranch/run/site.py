@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -23,7 +23,7 @@ from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch.cohort import Clients
 from anabranch.learn.averaging import bounds
-from anabranch.learn.work import State, check_finite
+from anabranch.learn.work import State, averaged_elements, check_finite
 from anabranch.merge import Robust, UpdateFacts, filter_of
 from anabranch.net.errors import EndedWithout, LeftOut, LinkError, PeerError, RunAborted
 from anabranch.net.messages import Welcome
@@ -324,7 +324,7 @@ async def _ready(
             int(ahead),
             assigned.wire,
             scenario.merge.asks_norm,
-            _mixing(scenario),
+            replace(_mixing(scenario), averaged_elements=averaged_elements(held)),
         )
     own_share, held_samples = 1.0, 0
     if scenario.clients is not None:
@@ -889,7 +889,7 @@ async def _permitted(site: _Site) -> None:
         site.world.round_begins(update)
         usual = site.assigned.samples
         weight = share * (samples / usual if usual else 1.0)
-        buffer = site.assigned.work.buffer
+        buffer = site.assigned.pushed()
         if site.agent.push(permission, buffer, weight, samples, step.compute_s, step.loss):
             site.stepped(update, step)
 

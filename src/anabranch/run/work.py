@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from anabranch.learn.averaging import Average
 from anabranch.learn.partition import AnyPartition, Indices
-from anabranch.learn.work import Context, ServableWork, State, Work
+from anabranch.learn.work import Context, ServableWork, State, Work, averaged_elements
 from anabranch.net.errors import RunAborted
 from anabranch.run.local_steps import LocalWork
 from anabranch.run.own import OwnWork, ServableOwnWork, make_own_work
@@ -93,6 +93,14 @@ class Assignment:
             return 1.0
         self.training.stand_for(client, update)
         return self.held[client] * len(self.held) / sum(self.held)
+
+    def pushed(self) -> Floats:
+        """Return what is pushed of a served model: the buffer, with what is no parameter in it."""
+        work = self.work
+        if averaged := averaged_elements(work):
+            assert isinstance(work, ServableOwnWork | ServedSteps)
+            work.buffer[-averaged:] = work.model[-averaged:]
+        return work.buffer
 
     def share_of(self, site: int, workers: Sequence[int]) -> float:
         """Return what a site weighs by its samples: 1 on the mean of those that compute.

@@ -42,11 +42,17 @@ class Mixing:
             have not come.
         combine: makes one update of a step's; None takes their mean by weight.
         asks_agreement: whether to tell how far updates agree with their mean.
+        averaged_elements: how many elements at the model's end, but for the following, are buffers,
+            such as running variances. An update has such an element as it is, not how far it went,
+            and a step goes towards their mean, at most to it.
+        largest_elements: how many at the very end are integers; a step takes the largest.
     """
 
     of: Literal["updates", "models", "cache"] = "updates"
     combine: Combine | None = None
     asks_agreement: bool = False
+    averaged_elements: int = 0
+    largest_elements: int = 0
 
 
 AS_UPDATES = Mixing()
@@ -111,11 +117,25 @@ class ServerPartition:
             held += chunk.elements
         self._parameters = np.empty(held, np.float32)  # without numbers never touched
         self._chunks = tuple(chunks)
+        counted = len(parameters) - mixing.largest_elements
+        averaged = counted - mixing.averaged_elements
+        self._averaged = self._held_between(averaged, counted)
+        self._largest = self._held_between(counted, len(parameters))
         self.load(parameters)
         self._incoming: dict[tuple[Update, ...], _Incoming] = {}
         self._settled: dict[int, int] = {}  # the latest update of each worker that was settled
         self._forgotten: set[Update] = set()  # before they were all here: their workers died
         self.version = 0
+
+    def _held_between(self, start: int, stop: int) -> list[slice]:
+        """Return where elements ``[start, stop)`` of the model are held here."""
+        found = []
+        for chunk in self._chunks:
+            first, last = max(start, chunk.start), min(stop, chunk.stop)
+            if first < last:
+                shift = self._places[chunk.index].start - chunk.start
+                found.append(slice(first + shift, last + shift))
+        return found
 
     def load(self, parameters: Floats) -> None:
         """Begin from this model, shape (elements,); no update has been applied yet."""
@@ -179,6 +199,10 @@ class ServerPartition:
         """Return the squared norm of what came of an update, or of the mean that it came in."""
         (sum_,) = (each for each in self._incoming if update in each)
         mean = self._incoming[sum_].mean
+        if self._averaged or self._largest:
+            mean = mean.copy()
+            for place in (*self._averaged, *self._largest):
+                mean[place] = 0.0
         return float(np.dot(mean, mean))
 
     def pulls(self, workers: Collection[int]) -> None:
@@ -276,7 +300,12 @@ class ServerPartition:
         if mixing.of == "cache":
             for each, here, weight in zip(sums, incoming, weights, strict=True):
                 assert here.base is not None
-                self._cached(each[0][0], here.base - here.mean, weight)
+                last = here.base - here.mean
+                for place in (*self._averaged, *self._largest):
+                    last[place] = here.mean[place]
+                self._cached(each[0][0], last, weight)
+        # Before the rule: to it, what comes of a buffer is no gradient.
+        buffers = self._mix_buffers(means, weights, length)
         if mixing.combine is not None:
             gradients = mixing.combine(means)
         else:
@@ -294,7 +323,32 @@ class ServerPartition:
         elif mixing.of == "cache":
             gradients, length = self._parameters - self._mean_of_cache(), 1.0
         rule(self._parameters, gradients, length)
+        for place, values in buffers:
+            self._parameters[place] = values
         return agreement
+
+    def _mix_buffers(
+        self, means: list[Floats], weights: list[float], length: float
+    ) -> list[tuple[slice, Floats]]:
+        """Take buffers out of what came; return what a step makes of them, and where they are."""
+        found: list[tuple[slice, Floats]] = []
+        of_cache = self._mean_of_cache() if self._averaged and self._mixing.of == "cache" else None
+        combine = self._mixing.combine
+        for place in self._averaged:
+            now = self._parameters[place]
+            if of_cache is not None:
+                found.append((place, of_cache[place]))
+                continue
+            came = [mean[place].copy() for mean in means]
+            to = _mean(came, weights, None) if combine is None else combine(came)
+            found.append((place, now + np.float32(min(1.0, length)) * (to - now)))
+        for place in self._largest:
+            came = [mean[place] for mean in means]
+            found.append((place, np.maximum.reduce([self._parameters[place], *came])))
+        for place, _ in found:
+            for mean in means:
+                mean[place] = 0.0
+        return found
 
     def _sums_of(self, updates: Sequence[Update]) -> list[tuple[Update, ...]]:
         """Return the sums that updates have come in, in the order of their first ones."""

@@ -1,0 +1,118 @@
+"""The memory of a model that is served: parameters, then buffers, as one flat array.
+
+Parameters travel as gradients, buffers as they are. Integers are exact in float32 up to 2^24.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from anabranch.group._tensors import Tensors
+from anabranch.learn.buffers import Array, is_counted
+from anabranch.net.messages import Proceed
+from anabranch.site.arithmetic import Floats
+from anabranch.site.terms import Wire
+
+_MOST_COUNTED = 1 << 24
+
+
+class ServedMemory:
+    """What one member holds of a served model.
+
+    Args:
+        parameters: float32, on which servers' rule steps.
+        buffers: float32, of which servers keep a mean, and integers, of which they keep the
+            largest.
+
+    Attributes:
+        model: shape (elements,): parameters, float buffers, integers; pulls overwrite it.
+        gradients: likewise, what is pushed.
+        averaged_elements, largest_elements: how many elements at its end are float buffers, and
+            after these integers.
+        permission: of the update that is computed now.
+        is_over: whether no update follows.
+        pulled_s: when the latest model came, of ``time.perf_counter``.
+
+    Raises:
+        ValueError: a tensor of another type, or a buffer of integers beyond 2^24.
+    """
+
+    def __init__(self, parameters: list[Any], buffers: list[Any]) -> None:
+        floats = [each for each in buffers if not is_counted(_array(each))]
+        self._parameters = Tensors(parameters)
+        self._averaged = Tensors(floats) if floats else None
+        self._counted = [each for each in buffers if is_counted(_array(each))]
+        for tensors in (self._parameters, self._averaged):
+            if tensors is not None and tensors.wire != Wire.FLOAT32:
+                raise ValueError("parameters and buffers that are served must be float32")
+        self.averaged_elements = 0 if self._averaged is None else self._averaged.elements
+        self.largest_elements = sum(_array(each).size for each in self._counted)
+        self._first_buffer = self._parameters.elements
+        buffers_elements = self.averaged_elements + self.largest_elements
+        self.model: Floats = np.empty(self._first_buffer + buffers_elements, np.float32)
+        self.model[: self._first_buffer] = self._parameters.read(0, self._first_buffer)
+        self._read_buffers(self.model)
+        self.gradients: Floats = np.zeros_like(self.model)
+        self.permission: Proceed | None = None
+        self.is_over = False
+        self.pulled_s = 0.0
+
+    def fill(self, gradients: list[Any]) -> None:
+        """Put together what is pushed: gradients, and the buffers as they are.
+
+        Raises:
+            ValueError: gradients of other sizes than the parameters', or integers beyond 2^24.
+        """
+        given = Tensors(gradients)
+        if given.elements != self._first_buffer:
+            raise ValueError(
+                f"the gradients have {given.elements} elements, the parameters "
+                f"{self._first_buffer}; buffers are sent by themselves"
+            )
+        self.gradients[: self._first_buffer] = given.read(0, given.elements)
+        self._read_buffers(self.gradients)
+
+    def write(self) -> None:
+        """Put the model into parameters and buffers."""
+        self._parameters.write(0, self.model[: self._first_buffer])
+        self._parameters.finish()
+        if self._averaged is not None:
+            counted = len(self.model) - self.largest_elements
+            self._averaged.write(0, self.model[self._first_buffer : counted])
+            self._averaged.finish()
+        start = len(self.model) - self.largest_elements
+        for each in self._counted:
+            array = _array(each)
+            values = np.rint(self.model[start : start + array.size]).astype(array.dtype)
+            start += array.size
+            if isinstance(each, np.ndarray):
+                each[...] = values.reshape(array.shape)
+            else:
+                import torch
+
+                each.detach().copy_(torch.from_numpy(values).view(each.shape))
+
+    def _read_buffers(self, into: Floats) -> None:
+        start = self._first_buffer
+        if self._averaged is not None:
+            self._averaged.refresh()
+            into[start : start + self.averaged_elements] = self._averaged.read(
+                0, self.averaged_elements
+            )
+            start += self.averaged_elements
+        for each in self._counted:
+            array = _array(each)
+            if array.size and int(abs(array).max()) > _MOST_COUNTED:
+                raise ValueError(
+                    f"a buffer of {array.dtype} holds {int(abs(array).max())}; integers up to "
+                    f"{_MOST_COUNTED} are served: leave it out of buffers"
+                )
+            into[start : start + array.size] = array.reshape(-1)
+            start += array.size
+
+
+def _array(given: Any) -> Array:
+    """Return a tensor's elements; its memory, where that is the CPU's."""
+    return given if isinstance(given, np.ndarray) else given.detach().cpu().numpy()
