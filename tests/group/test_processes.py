@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import anabranch
 from anabranch import Group, RunAborted
@@ -183,3 +184,77 @@ def return_at_one(group: Group, where: str) -> Any:
 def test_a_result_that_cannot_be_sent_is_named(where: str, why: str) -> None:
     with pytest.raises(RunAborted, match=rf"(?s)site1.*{why}"):
         anabranch.spawn(return_at_one, 2, [where])
+
+
+def return_tensors(group: Group, add: torch.Tensor) -> dict[str, Any]:
+    add += group.rank  # a copy: neither the caller's nor the other site's
+    return {
+        "added": add,
+        "parameter": torch.nn.Parameter(torch.ones(2) * group.rank),
+        "halves": torch.ones(3, dtype=torch.bfloat16),
+        "whole": torch.arange(3),
+        "large": torch.full((30_000_000,), float(group.rank)),
+        "array": np.full(3, group.rank),
+    }
+
+
+def test_tensors_come_back_by_value_and_go_there_by_value() -> None:
+    add = torch.zeros(2)
+    found = anabranch.spawn(return_tensors, 2, [add])
+    assert add.tolist() == [0.0, 0.0]
+    for rank, each in enumerate(found):
+        assert each["added"].tolist() == [rank, rank]
+        assert isinstance(each["parameter"], torch.nn.Parameter)
+        assert each["halves"].dtype == torch.bfloat16
+        assert each["whole"].tolist() == [0, 1, 2]
+        assert each["large"].mean() == rank
+        assert each["array"].tolist() == [rank] * 3
+
+
+NO_FILE = """
+import torch, anabranch
+
+class Found:
+    def __init__(self, total):
+        self.total = total
+
+scale = 10.0
+
+def train(group):
+    total = torch.full((2,), scale * (1 + group.rank))
+    group.all_reduce(total, op="sum")
+    return Found(total)
+
+if __name__ == "__main__":
+    found = anabranch.spawn(train, 2)
+    print([isinstance(each, Found) for each in found], [each.total.tolist() for each in found])
+"""
+PRINTED = "[True, True] [[30.0, 30.0], [30.0, 30.0]]"
+
+
+def test_functions_of_a_program_without_a_file_are_run() -> None:
+    done = subprocess.run([sys.executable, "-"], input=NO_FILE, capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == (PRINTED, "")
+
+
+def test_functions_of_a_notebook_are_run() -> None:
+    kernels = pytest.importorskip("jupyter_client.manager")
+    pytest.importorskip("ipykernel")
+    said: list[str] = []
+
+    def hear(message: dict[str, Any]) -> None:
+        content = message["content"]
+        said.append(content.get("text") or "\n".join(content.get("traceback", [])))
+
+    manager, client = kernels.start_new_kernel(kernel_name="python3")
+    try:
+        client.execute_interactive(NO_FILE, timeout=200, output_hook=hear)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    assert PRINTED in "".join(said)
+
+
+def test_what_cannot_be_sent_to_a_process_is_refused_before_any_starts() -> None:
+    with pytest.raises(TypeError, match=r"an argument cannot be sent .*lock"):
+        anabranch.spawn(give_back, 2, [threading.Lock()])

@@ -11,9 +11,9 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+from anabranch.group import _by_value
 from anabranch.group._group import Group, join_at
 from anabranch.group._place import Place
 from anabranch.group._serve import Service
@@ -123,29 +123,39 @@ def spawn(
     """Run a function at every site of a group, each in a process of its own on this machine.
 
     Args:
-        function: called as ``function(group, *arguments)``; it and what it returns must be
-            picklable, so it stands at the top of a module.
+        function: called as ``function(group, *arguments)``. It may stand in a notebook or in
+            ``python -``, and be a lambda or a closure; then it is sent with all it refers to. In a
+            script it stands at the top, and the call of ``spawn`` under ``if __name__ ==
+            "__main__"``, since each process imports the script.
         sites: how many; or a :class:`Service`, whose overlay names them.
-        arguments: for every site alike.
+        arguments: for every site alike, each a copy.
 
     Returns:
-        What each call returned, by rank.
+        What each call returned, by rank. Tensors and arrays of any size are copied.
 
     Raises:
+        TypeError: the function or an argument cannot be sent to another process; says why.
         RunAborted: a call failed or a process died; names the site, with its traceback.
     """
+    try:
+        sent = _by_value.dumps((function, tuple(arguments)))
+    except Exception as error:
+        raise TypeError(
+            f"the function or an argument cannot be sent to another process: {error}; make there "
+            "what cannot be pickled, as locks, connections and open files"
+        ) from error
     service = _service(sites)
     names = [site.name for site in service.overlay.sites]
     context = multiprocessing.get_context("spawn")
     with _serving(service) as (address, token):
-        processes, pipes = [], []
+        processes: list[Any] = []
+        pipes: list[Any] = []
         try:
             for name in names:
                 ours, theirs = context.Pipe(duplex=False)
-                process = context.Process(
-                    target=_run, args=(theirs, function, address, name, token, arguments)
-                )
-                process.start()
+                process = context.Process(target=_run, args=(theirs, sent, address, name, token))
+                with _by_value.no_file_that_is_none():
+                    process.start()
                 theirs.close()
                 processes.append(process)
                 pipes.append(ours)
@@ -161,23 +171,17 @@ def spawn(
                 pipe.close()
 
 
-def _run(
-    pipe: Any,
-    function: Callable[..., Any],
-    address: str,
-    name: str,
-    token: str,
-    arguments: Sequence[Any],
-) -> None:
+def _run(pipe: Any, sent: bytes, address: str, name: str, token: str) -> None:
     try:
+        function, arguments = pickle.loads(sent)
         with join_at(Place(scheduler=address, site=name, token=token)) as group:
             result = function(group, *arguments)
-            pickled = ForkingPickler.dumps(result)
+            pickled = _by_value.dumps(result)
     except BaseException as error:
         # A site that only hears that another failed is not the one to tell about.
         pipe.send((isinstance(error, RunAborted), "".join(traceback.format_exception(error))))
         return
-    pipe.send((None, bytes(pickled)))
+    pipe.send((None, pickled))
 
 
 def _results(names: list[str], processes: list[Any], pipes: list[Any]) -> list[Any]:
