@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -68,7 +69,7 @@ def test_a_scheduler_is_asked_how_its_group_stands_and_says_it_where_no_terminal
         assert done.returncode == 0, done.stderr
         waiting = json.loads(done.stdout)
         assert waiting["phase"] == "waiting"
-        assert waiting["waits_for"] == ["a", "b"]
+        assert {wait["site"] for wait in waiting["waits"]} == {"a", "b"}
         assert running.stderr is not None
         lines = map(pairs, running.stderr)
         said = [next(lines) for _ in range(2)]
@@ -118,3 +119,35 @@ def test_with_certificates_any_process_of_the_run_may_ask() -> None:
         done = command("status", address, "--token", TOKEN, "--tls", str(CERTIFICATES), "--json")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["plan_version"] == 1
+
+
+def test_a_late_site_is_named_where_others_wait_and_tells_its_stack(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ANABRANCH_TOKEN", TOKEN)
+    awaited = threading.Event()
+
+    def think_long() -> None:
+        awaited.wait()
+
+    with scheduler("--silence", "30") as (running, address), ThreadPoolExecutor(2) as pool:
+
+        def take_part(name: str) -> None:
+            with anabranch.join(address, name, token=TOKEN) as group:
+                if name == "b":
+                    think_long()
+                group.barrier()
+
+        sites = [pool.submit(take_part, name) for name in "ab"]
+        try:
+            assert running.stderr is not None
+            line = next(each for each in map(pairs, running.stderr) if each["event"] == "awaited")
+            told = command("status", address, "--stack", "b")
+        finally:
+            awaited.set()
+        for site in sites:
+            site.result()
+    assert (line["site"], line["waiting"], line["at"]) == ("b", "a", "call 1 (a gathering)")
+    assert "for b at call 1 (a gathering)" in told.stdout
+    assert "in think_long" in told.stdout
+    assert any("for b at call 1" in record.getMessage() for record in caplog.records)

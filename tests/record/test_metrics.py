@@ -33,7 +33,7 @@ def test_figures_are_those_of_the_status() -> None:
         'anabranch_sites{state="member"} 2',
         'anabranch_sites{state="lost"} 1',
         'anabranch_sites{state="awaited"} 0',
-        'anabranch_site_awaited{site="austin"} 1',
+        'anabranch_site_awaited_seconds{site="austin"} 14',
         'anabranch_site_loss{site="paris"} 0.25',
         "anabranch_exchanges_total 41",
         "anabranch_exchanged_bytes_total 41000000",

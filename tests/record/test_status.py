@@ -11,6 +11,7 @@ from rich.console import Console as Terminal
 from anabranch.record import events
 from anabranch.record.console import Console, Line, logfmt
 from anabranch.record.status import (
+    AwaitedSite,
     LinkStatus,
     SiteStatus,
     Status,
@@ -36,7 +37,9 @@ RUNNING = Status(
         SiteStatus(name="austin", state="member"),
         SiteStatus(name="tokyo", state="lost", address="10.0.0.3:7701"),
     ),
-    waits_for=("austin",),
+    waits=(
+        AwaitedSite(site="austin", seconds=14.0, at="call 7 (an exchange)", waiting=("paris",)),
+    ),
     links=(
         LinkStatus(
             source="paris",
@@ -62,7 +65,7 @@ def test_what_is_no_status_is_refused_by_name() -> None:
 def test_a_headline_says_how_far_it_is_and_who_is_awaited() -> None:
     assert headline(RUNNING) == (
         "group is running for 120 s; plan 2 (packed, 3 trees); 41 exchanges, 41 MB; "
-        "waits for austin"
+        "waits 14.0 s for austin at call 7 (an exchange)"
     )
 
 
@@ -93,7 +96,7 @@ def test_progress_is_said_in_rates() -> None:
 
 
 def test_where_nothing_ended_it_is_said_once_whom_others_wait_for() -> None:
-    before = replace(RUNNING, waits_for=())
+    before = replace(RUNNING, waits=())
     assert (
         progress(before, RUNNING, 10.0)
         == "41 exchanges, 41 MB; 2 members; mean loss 0.25; waits for austin"
@@ -146,3 +149,17 @@ def test_who_joined_and_who_is_awaited_is_a_field_each() -> None:
     assert joined.text == "paris joined from 127.0.0.1:1; waiting for austin"
     assert joined.fields == {"site": "paris", "address": "127.0.0.1:1", "waits_for": "austin"}
     assert (ended.event, ended.level) == ("ended", "error")
+
+
+def test_a_long_wait_is_said_with_the_call_and_the_sites_that_wait() -> None:
+    said: list[Line] = []
+    Console(["paris", "austin"], said.append).awaited(RUNNING.waits[0])
+    [line] = said
+    assert line.text == "paris has waited 14.0 s for austin at call 7 (an exchange)"
+    assert (line.event, line.level) == ("awaited", "warning")
+    assert line.fields == {
+        "site": "austin",
+        "seconds": 14.0,
+        "at": "call 7 (an exchange)",
+        "waiting": "paris",
+    }

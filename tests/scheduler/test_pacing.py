@@ -618,3 +618,15 @@ def test_who_has_made_all_is_in_no_new_group_and_waits_for_none() -> None:
     all_of(book, (0, 4), 2, 7.0)
     all_of(book, (1,), 2, 7.0)
     assert book.is_over
+
+
+def test_a_worker_that_computes_is_awaited_once_another_one_has_asked_to_go_on() -> None:
+    book = begun(PaceBook(Bsp(), Equal(1), (0, 1), (2,), 9))
+    assert book.stalls() == []
+    book.asked(0, 1, 1, 0.1, 1.0)
+    book.came(2, 0, 1, 1.0)
+    [stall] = book.stalls()
+    assert (stall.awaited, stall.waiting, stall.what) == (1, {0}, "its update 1")
+    book.asked(1, 1, 1, 0.1, 2.0)
+    book.came(2, 1, 1, 2.0)
+    assert book.stalls() == []  # both compute again

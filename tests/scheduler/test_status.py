@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from anabranch.net.errors import LinkError, UnauthorisedPeer
+from anabranch.net.errors import LinkError, OutOfPlaceMessage, UnauthorisedPeer
 from anabranch.net.tcp import TcpNetwork
 from anabranch.overlay import random_complete
 from anabranch.plan import star
@@ -20,12 +20,13 @@ from anabranch.record.metrics import exposition
 from anabranch.record.status import dumps, loads
 from anabranch.scheduler.asking import ask
 from anabranch.scheduler.server import LIMITS
-from anabranch.scheduler.status import Known, status_of
+from anabranch.scheduler.status import Known, stalls, status_of
 from anabranch.scheduler.tally import Tally
+from anabranch.scheduler.waits import Stall, Waits
 from anabranch.scheduler.watching import Watching, watched
 from anabranch.sim.loop import run_virtually
 
-from ..site.cluster import TOKEN, Cluster, Tcp, simulated
+from ..site.cluster import TOKEN, Cluster, Tcp, all_reduce, simulated
 
 OVERLAY = random_complete(4, 0)
 PLAN = star(OVERLAY, hub=0)
@@ -43,7 +44,7 @@ KNOWN = Known(
     disconnected=frozenset(),
     lost={3},
     left=frozenset(),
-    calls={0: 4, 1: 3, 2: 4},
+    stalls=[Stall((0, 4), 1, frozenset({0, 2}), "call 4 (an exchange)")],
     exchanges=3,
     exchanged_bytes=12,
     tally=Tally(),
@@ -63,12 +64,26 @@ def test_each_site_has_the_state_that_it_is_in() -> None:
     assert states(left={0}, lost={0})[0] == "left"
 
 
-def test_those_are_waited_for_that_have_made_fewer_calls() -> None:
-    assert status_of(KNOWN).waits_for == ("site1",)
-    assert status_of(replace(KNOWN, calls={0: 4, 1: 4, 2: 4})).waits_for == ()
-    assert status_of(replace(KNOWN, running_s=None)).waits_for == ("site3",)
-    assert status_of(replace(KNOWN, returning={0, 2})).waits_for == ("site0", "site2")
-    assert status_of(replace(KNOWN, is_over=True)).waits_for == ()
+def awaited(**changed: Any) -> list[int]:
+    return [stall.awaited for stall in stalls(replace(KNOWN, **changed))]
+
+
+def test_sites_are_awaited_that_have_to_join_or_to_come_back_or_to_make_a_call() -> None:
+    assert awaited() == [1]
+    assert awaited(stalls=[]) == []
+    assert awaited(running_s=None) == [3]
+    assert awaited(running_s=None, disconnected={1}) == [1, 3]
+    assert awaited(returning={0, 2}) == [0, 2]
+    assert awaited(is_over=True) == []
+
+
+def test_a_status_names_the_awaited_site_and_the_sites_that_wait() -> None:
+    waits = Waits()
+    waits.look(stalls(KNOWN), 10.0)
+    status = status_of(KNOWN, waits.look(stalls(KNOWN), 24.0))
+    [wait] = status.waits
+    assert (wait.site, wait.seconds, wait.waiting) == ("site1", 14.0, ("site0", "site2"))
+    assert status.waits_for == ("site1",)
 
 
 def test_a_site_that_takes_no_connections_has_no_address() -> None:
@@ -143,7 +158,8 @@ def test_a_scheduler_says_how_its_run_stands_to_those_who_know_the_token() -> No
         at = cluster.scheduler._listener.address
         network = TcpNetwork(LIMITS)
         await exchange(cluster)
-        status = await ask(network, at, TOKEN, 5.0)
+        status, stack = await ask(network, at, TOKEN, 5.0)
+        assert stack == ""
         assert status == structs.replace(cluster.scheduler.status(), running_s=status.running_s)
         assert status.exchanges == 1
         with pytest.raises(UnauthorisedPeer, match="without its token"):
@@ -153,5 +169,54 @@ def test_a_scheduler_says_how_its_run_stands_to_those_who_know_the_token() -> No
         await cluster.leave()
         with pytest.raises(LinkError):
             await ask(network, at, TOKEN, 5.0)
+
+    asyncio.run(scenario())
+
+
+def test_a_long_wait_is_told_to_the_console_and_at_the_sites_that_wait(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    said: list[Line] = []
+
+    async def scenario() -> None:
+        cluster = await Cluster.start(simulated(OVERLAY), OVERLAY, PLAN)
+        console = Console([site.name for site in OVERLAY.sites], said.append)
+        async with watched(cluster.scheduler, console, Watching()):
+            await exchange(cluster)
+            buffers = [np.ones(1000, np.float32) for _ in range(4)]
+            first = [
+                asyncio.create_task(all_reduce(cluster.agents[site], buffers[site]))
+                for site in (0, 1, 2)
+            ]
+            await asyncio.sleep(23.0)
+            [wait] = cluster.scheduler.status().waits
+            await all_reduce(cluster.agents[3], buffers[3])
+            await asyncio.gather(*first)
+        assert (wait.site, wait.at) == ("site3", "call 2 (an exchange)")
+        assert wait.waiting == ("site0", "site1", "site2")
+        assert wait.seconds == pytest.approx(23.0, abs=1.0)
+        await cluster.leave()
+
+    run_virtually(scenario())
+    assert [line.event for line in said] == ["awaited"] * 3  # after 5, 10 and 20 s
+    told = [record for record in caplog.records if "has waited" in record.getMessage()]
+    assert len(told) == 9  # at three sites each time
+    assert "for site3 at call 2 (an exchange)" in told[0].getMessage()
+
+
+def test_on_request_a_site_tells_where_its_python_threads_are() -> None:
+    async def scenario() -> None:
+        cluster = await Cluster.start(Tcp(), OVERLAY, PLAN)
+        at = cluster.scheduler._listener.address
+        network = TcpNetwork(LIMITS)
+        _, stack = await ask(network, at, TOKEN, 5.0, stack_of="site2")
+        assert stack.startswith("thread MainThread:")
+        assert "test_on_request_a_site_tells_where_its_python_threads_are" in stack
+        with pytest.raises(OutOfPlaceMessage, match="no site is called paris; the sites are site0"):
+            await ask(network, at, TOKEN, 5.0, stack_of="paris")
+        with pytest.raises(UnauthorisedPeer):
+            await ask(network, at, "another", 5.0, stack_of="site2")
+        await exchange(cluster)
+        await cluster.leave()
 
     asyncio.run(scenario())

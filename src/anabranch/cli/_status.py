@@ -33,6 +33,10 @@ def status(
     ] = None,
     insecure: InsecureOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")] = False,
+    stack: Annotated[
+        str | None,
+        typer.Option(metavar="SITE", help="Also where this site's Python threads are right now."),
+    ] = None,
     patience: Annotated[
         float, typer.Option(help="Seconds to wait for the answer.", min=0.1)
     ] = 10.0,
@@ -41,10 +45,12 @@ def status(
     from anabranch.scheduler.asking import ask
     from anabranch.scheduler.server import LIMITS
 
+    if stack and as_json:
+        raise typer.BadParameter("--json prints the status alone; ask for --stack without it")
     where = address_given(address, insecure or tls is not None)
     secret = token or token_given()
     network = TcpNetwork(LIMITS, credentials=None if tls is None else _credentials(tls))
-    found = asyncio.run(ask(network, where, secret, patience))
+    found, stacks = asyncio.run(ask(network, where, secret, patience, stack or ""))
     if as_json:
         print(statuses.dumps(found).decode())
         return
@@ -52,6 +58,8 @@ def status(
     console.print(statuses.sites_table(found).for_terminal())
     if found.links:
         console.print(statuses.links_table(found).for_terminal())
+    if stacks:
+        console.print(stacks, markup=False, highlight=False, soft_wrap=True)
 
 
 def _credentials(folder: Path) -> Credentials:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 16
+WIRE_VERSION = 17
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -223,15 +223,56 @@ class Resumed(Message, frozen=True):
 
 
 class StatusRequest(Message, frozen=True):
-    """First on a connection, and last: how does the run stand? Proven by the run's token."""
+    """First on a connection, and last: how does the run stand? Proven by the run's token.
+
+    Attributes:
+        stack_of: the name of a site whose Python stacks are asked for; empty for none.
+    """
 
     proof: bytes
+    stack_of: str = ""
 
 
 class StatusReply(Message, frozen=True):
-    """The scheduler's answer: a :class:`anabranch.record.status.Status` as JSON."""
+    """The scheduler's answer: a :class:`anabranch.record.status.Status` as JSON.
+
+    Attributes:
+        stack: the Python stacks that were asked for.
+    """
 
     status: bytes
+    stack: str = ""
+
+
+class StackRequest(Message, frozen=True):
+    """Scheduler to site: where are your Python threads?
+
+    Attributes:
+        asker: what the answer repeats.
+    """
+
+    asker: int
+
+
+class Stack(Message, frozen=True):
+    """A site's answer to :class:`StackRequest`."""
+
+    asker: int
+    text: str
+
+
+class Lagging(Message, frozen=True):
+    """To sites that wait for another one: what to tell their users.
+
+    Attributes:
+        site: the name of the one that is awaited.
+        seconds: for how long.
+        at: the call that it has not made, in words.
+    """
+
+    site: str
+    seconds: float
+    at: str
 
 
 class Signature(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -973,6 +1014,9 @@ AnyMessage = (
     | Standing
     | Ack
     | Patience
+    | StackRequest
+    | Stack
+    | Lagging
     | Welcome
     | Ready
     | Start

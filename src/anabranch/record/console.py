@@ -15,7 +15,7 @@ from typing import Literal
 
 from anabranch.record import events
 from anabranch.record import status as statuses
-from anabranch.record.status import Status
+from anabranch.record.status import AwaitedSite, Status
 
 Level = Literal["info", "warning", "error"]
 Value = str | int | float | bool | None
@@ -159,6 +159,16 @@ class Console:
             }
             self._say(Line("progress", text, fields=fields))
         return text is not None
+
+    def awaited(self, wait: AwaitedSite) -> None:
+        """Say that sites have waited long for another one."""
+        fields: dict[str, Value] = {
+            "site": wait.site,
+            "seconds": wait.seconds,
+            "at": wait.at,
+            "waiting": ",".join(wait.waiting),
+        }
+        self._say(Line("awaited", statuses.awaited(wait), "warning", fields))
 
     def ended(self, error: str | None) -> None:
         """Say how it ended."""

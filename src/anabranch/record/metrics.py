@@ -26,12 +26,13 @@ def exposition(status: Status) -> str:
     by_state = [({"state": state}, float(states.count(state))) for state in SITE_STATES]
     latest = {site.name: latest_loss(site) for site in status.sites}
     losses = [({"site": name}, loss) for name, loss in latest.items() if loss is not None]
-    awaited = [({"site": name}, 1.0) for name in status.waits_for]
+    longest = {wait.site: wait.seconds for wait in reversed(status.waits)}
+    awaited = [({"site": name}, seconds) for name, seconds in longest.items()]
     ends = [({"source": link.source, "target": link.target}, link) for link in status.links]
     families: list[tuple[str, str, str, _Samples]] = [
         ("running_seconds", "gauge", "Time since the run began; 0 before.", _one(status.running_s)),
         ("sites", "gauge", "Sites of the overlay, by their state.", by_state),
-        ("site_awaited", "gauge", "Sites that the others wait for.", awaited),
+        ("site_awaited_seconds", "gauge", "How long others have waited for a site.", awaited),
         ("site_loss", "gauge", "Latest training loss that a site told of.", losses),
         (
             "exchanges_total",

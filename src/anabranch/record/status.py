@@ -65,6 +65,22 @@ class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):
     is_used: bool
 
 
+class AwaitedSite(msgspec.Struct, frozen=True, kw_only=True):
+    """A site that others wait for.
+
+    Attributes:
+        site: its name.
+        seconds: for how long.
+        at: the call that it has not made, in words.
+        waiting: names of the sites that have made it.
+    """
+
+    site: str
+    seconds: float
+    at: str
+    waiting: tuple[str, ...] = ()
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """A run at a moment. Counts begin anew with a scheduler that was started again.
 
@@ -81,8 +97,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         losses: how many times a site was lost.
         refused: messages that were refused.
         sites: all of the overlay, in its order.
-        waits_for: names of sites that the others wait for: to begin, or in a call that these have
-            not made yet.
+        waits: sites that the others wait for, the longest awaited first.
         links: see `LinkStatus`.
     """
 
@@ -98,13 +113,18 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     losses: int = 0
     refused: int = 0
     sites: tuple[SiteStatus, ...] = ()
-    waits_for: tuple[str, ...] = ()
+    waits: tuple[AwaitedSite, ...] = ()
     links: tuple[LinkStatus, ...] = ()
 
     @property
     def members(self) -> int:
         """How many sites take part, or will once the run begins."""
         return sum(site.state in ("member", "joined") for site in self.sites)
+
+    @property
+    def waits_for(self) -> tuple[str, ...]:
+        """Names of the sites that the others wait for."""
+        return tuple(sorted({wait.site for wait in self.waits}))
 
 
 _encoder = msgspec.json.Encoder()
@@ -132,8 +152,9 @@ def headline(status: Status) -> str:
     """Return a status in a sentence or two.
 
     >>> headline(Status(overlay="group", phase="waiting", running_s=0, plan="star",
-    ...                 plan_version=1, waits_for=("tokyo",)))
-    'group is waiting; plan 1 (star); 0 exchanges; waits for tokyo'
+    ...                 plan_version=1,
+    ...                 waits=(AwaitedSite(site="tokyo", seconds=14, at="its first call"),)))
+    'group is waiting; plan 1 (star); 0 exchanges; waits 14.0 s for tokyo at its first call'
     """
     since = f" for {units.seconds(status.running_s)}" if status.phase == "running" else ""
     parts = [
@@ -141,9 +162,22 @@ def headline(status: Status) -> str:
         f"plan {status.plan_version} ({status.plan})",
         _done(status),
     ]
-    if status.waits_for:
-        parts.append(f"waits for {', '.join(status.waits_for)}")
+    parts += [
+        f"waits {units.seconds(wait.seconds)} for {wait.site} at {wait.at}" for wait in status.waits
+    ]
     return "; ".join(parts)
+
+
+def awaited(wait: AwaitedSite) -> str:
+    """Return a wait as a sentence.
+
+    >>> awaited(AwaitedSite(site="tokyo", seconds=14, at="call 7 (an exchange)",
+    ...                     waiting=("paris", "austin")))
+    'paris, austin have waited 14.0 s for tokyo at call 7 (an exchange)'
+    """
+    have = "has" if len(wait.waiting) == 1 else "have"
+    waited = units.seconds(wait.seconds)
+    return f"{', '.join(wait.waiting)} {have} waited {waited} for {wait.site} at {wait.at}"
 
 
 def _done(status: Status) -> str:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from anabranch.net.errors import LinkError, MalformedMessage, NetError, UnauthorisedPeer
+from anabranch.net.errors import (
+    LinkError,
+    MalformedMessage,
+    NetError,
+    OutOfPlaceMessage,
+    UnauthorisedPeer,
+)
 from anabranch.net.frames import DISCARD, Sink
 from anabranch.net.identity import proven
 from anabranch.net.messages import AnyMessage, Refusal, StatusReply, StatusRequest
@@ -17,7 +23,8 @@ class _Answer:
     """Receives a scheduler's answer, or why there is none."""
 
     def __init__(self) -> None:
-        self.status: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
+        self.status: asyncio.Future[tuple[Status, str]]
+        self.status = asyncio.get_running_loop().create_future()
 
     def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
         if self.status.done():
@@ -25,11 +32,13 @@ class _Answer:
         match message:
             case StatusReply():
                 try:
-                    self.status.set_result(loads(message.status))
+                    self.status.set_result((loads(message.status), message.stack))
                 except ValueError as error:
                     self.status.set_exception(MalformedMessage(str(error)))
             case Refusal():
-                self.status.set_exception(UnauthorisedPeer(message.detail))
+                is_unknown = message.error == UnauthorisedPeer.__name__
+                kind = UnauthorisedPeer if is_unknown else OutOfPlaceMessage
+                self.status.set_exception(kind(message.detail))
         return DISCARD
 
     def on_refused(self, message: AnyMessage, error: NetError) -> None:
@@ -40,14 +49,17 @@ class _Answer:
             self.status.set_exception(error or LinkError("the scheduler closed the connection"))
 
 
-async def ask(network: Network, scheduler: Address, token: str, longest_s: float) -> Status:
-    """Return how the run of a scheduler stands.
+async def ask(
+    network: Network, scheduler: Address, token: str, longest_s: float, stack_of: str = ""
+) -> tuple[Status, str]:
+    """Return how the run of a scheduler stands, and the Python stacks of a site.
 
     Args:
         network: leads to the scheduler.
         scheduler: where it listens.
         token: the run's shared secret.
         longest_s: how long to wait for its answer.
+        stack_of: the name of the site; empty for no stacks.
 
     Raises:
         LinkError: it cannot be reached, or does not answer.
@@ -57,11 +69,14 @@ async def ask(network: Network, scheduler: Address, token: str, longest_s: float
     connection = await network.connect(scheduler, answer)
     try:
         check_identity(connection.peer, connection.identity, SCHEDULER)
-        connection.post(proven(StatusRequest(b""), token.encode(), connection.their_challenge))
+        connection.post(
+            proven(StatusRequest(b"", stack_of), token.encode(), connection.their_challenge)
+        )
         async with asyncio.timeout(longest_s):
             return await answer.status
     except TimeoutError:
-        raise LinkError(f"no answer from {connection.peer} in {longest_s:g} s") from None
+        of = f", of the stacks of {stack_of}: its interpreter stands still" if stack_of else ""
+        raise LinkError(f"no answer from {connection.peer} in {longest_s:g} s{of}") from None
     finally:
         connection.close()
         if answer.status.done() and not answer.status.cancelled():

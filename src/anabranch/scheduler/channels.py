@@ -54,6 +54,7 @@ from anabranch.scheduler.exchanges import (
     Whole,
 )
 from anabranch.scheduler.repair import Unsettled
+from anabranch.scheduler.waits import Stall
 from anabranch.site import ranges
 from anabranch.site.ranges import Ranges
 from anabranch.site.terms import Op, Terms, Wire
@@ -218,6 +219,27 @@ class Channels:
                 continue
             members = frozenset(book.members)
             book.issue(plan if members == plan.members else plans.restrict(plan, members))
+
+    def stalls(self) -> list[Stall]:
+        """Return the next call of each member that has not made a call which others have."""
+        found = []
+        for channel, book in enumerate(self._books):
+            calls = {member: book.calls(member) for member in book.members}
+            for place, kind in book.begun.items():
+                waiting = frozenset(site for site, made in calls.items() if made >= place)
+                found += [
+                    Stall((channel, place), site, waiting, self._call(channel, place, kind))
+                    for site, made in calls.items()
+                    if made == place - 1
+                ]
+        return found
+
+    def _call(self, channel: int, place: int, kind: Kind) -> str:
+        name = {Kind.EXCHANGE: "an exchange", Kind.GATHER: "a gathering", Kind.ADMIT: "admit"}
+        call = f"call {place} ({name[kind]})"
+        if not channel:
+            return call
+        return f"{call} of the subgroup {', '.join(map(self._name, self._books[channel].members))}"
 
     def close(self) -> None:
         """Hold no further exchange; those under way run to their end."""

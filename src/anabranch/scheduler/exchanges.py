@@ -239,6 +239,11 @@ class ExchangeBook:
         return max(self._calls.values())
 
     @property
+    def begun(self) -> dict[int, Kind]:
+        """Calls that some members have made and others have not: by place, the kind."""
+        return {place: kind for place, (_, kind) in self._firsts.items()}
+
+    @property
     def plan(self) -> Plan:
         """The plan of exchanges that no member has asked for yet."""
         return self._plan

@@ -22,6 +22,7 @@ from anabranch.scheduler.clients import Clients
 from anabranch.scheduler.decisions import Decision, Merged, Permission
 from anabranch.scheduler.outliers import Outliers
 from anabranch.scheduler.patience import RoundTimes
+from anabranch.scheduler.waits import Stall
 
 _NOTHING = -1  # the version of the model that a new process of a site has
 
@@ -190,6 +191,17 @@ class PaceBook:
     def made(self, worker: int) -> int:
         """Return how many updates a worker was let compute."""
         return self._made.get(worker, 0)
+
+    def stalls(self) -> list[Stall]:
+        """Return each worker that computes while another one waits to go on."""
+        computing = dict.fromkeys(worker for worker, _ in self._began_s)
+        waiting = self._workers.keys() - computing - self._idle.keys() - self._barred.keys()
+        if not waiting:
+            return []
+        return [
+            Stall(("update", *update), update[0], frozenset(waiting), f"its update {update[1]}")
+            for update in self._began_s
+        ]
 
     def is_given_up(self, worker: int, update: int) -> bool:
         """Return whether an update of a worker was given up before it was all here."""

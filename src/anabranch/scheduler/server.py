@@ -15,7 +15,6 @@ from anabranch.net.errors import (
     MalformedMessage,
     OutOfPlaceMessage,
     PeerError,
-    UnauthorisedPeer,
 )
 from anabranch.net.frames import DISCARD, Limits, Sink
 from anabranch.net.messages import (
@@ -32,6 +31,7 @@ from anabranch.net.messages import (
     Holding,
     InStep,
     Join,
+    Lagging,
     Leave,
     LinkProbed,
     Measured,
@@ -44,8 +44,8 @@ from anabranch.net.messages import (
     Report,
     Resume,
     Silent,
+    Stack,
     Start,
-    StatusReply,
     StatusRequest,
     Stopping,
     SubgroupRequest,
@@ -57,10 +57,10 @@ from anabranch.net.refusals import RefusalLimit
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.record import events
-from anabranch.record import status as statuses
-from anabranch.record.status import Status
+from anabranch.record.status import AwaitedSite, Status
 from anabranch.scheduler import memory as memories
 from anabranch.scheduler.admission import Admission
+from anabranch.scheduler.answers import Answers
 from anabranch.scheduler.awareness import Awareness
 from anabranch.scheduler.calls import Calls
 from anabranch.scheduler.channels import Channels, Chunking, Dispatching, Outcome
@@ -79,8 +79,9 @@ from anabranch.scheduler.reports import reported
 from anabranch.scheduler.resumption import Resumption
 from anabranch.scheduler.run import Log, Run
 from anabranch.scheduler.served_pace import ServedPace
-from anabranch.scheduler.status import Known, status_of
+from anabranch.scheduler.status import Known, awaited_site, stalls, status_of
 from anabranch.scheduler.survivors import Survivors
+from anabranch.scheduler.waits import Waits
 from anabranch.site.ranges import Ranges
 
 LIMITS = Limits(message_bytes=1 << 26, payload_bytes=0)
@@ -173,6 +174,8 @@ class Scheduler:
         times = RoundTimes()
         all_times = [times] if pacing is None else [times, pacing.times]
         self._run = run = Run(overlay, self.members, self.channels, log, all_times)
+        self._waits = Waits()
+        self._answers = Answers(run)
         self._keeper = keeper = JournalKeeper(run, journal, secret, written, memory)
         planner = None if repairs is None else repairs.planner
         self._pace: ServedPace | None = None
@@ -302,33 +305,48 @@ class Scheduler:
 
     def status(self) -> Status:
         """Return how the run stands."""
+        known = self._known()
+        return status_of(known, self._waits.look(stalls(known), self._run.now_s()))
+
+    def tell_waits(self) -> list[AwaitedSite]:
+        """Tell the sites that have waited long for which one; return what they are told."""
+        told = self._waits.news(self._waits.look(stalls(self._known()), self._run.now_s()))
+        names = [site.name for site in self.overlay.sites]
+        for wait in told:
+            lagging = Lagging(names[wait.stall.awaited], wait.seconds, wait.stall.what)
+            for site in wait.stall.waiting & self._run.sessions.keys():
+                self._run.post(site, lagging)
+        return [awaited_site(wait, names) for wait in told]
+
+    def _known(self) -> Known:
         run, book = self._run, self.channels.all
         believed, measured = self._planning.belief()
         plan = book.plan if self._pace is None else self._pace.plan
-        return status_of(
-            Known(
-                overlay=self.overlay,
-                believed=believed,
-                measured=measured,
-                plan=plan,
-                running_s=None if run.started_s is None else run.since_start_s(),
-                is_over=run.is_over,
-                returning=(
-                    frozenset()
-                    if run.returning is None
-                    else run.returning.awaited - run.returning.standings.keys()
-                ),
-                addresses=self.members.addresses,
-                here=run.sessions.keys(),
-                newcomers=frozenset(run.newcomers),
-                disconnected=run.missing.keys(),
-                lost=run.lost,
-                left=run.left,
-                calls={site: book.calls(site) for site in book.members},
-                exchanges=self.channels.results,
-                exchanged_bytes=self.channels.result_bytes,
-                tally=run.tally,
-            )
+        return Known(
+            overlay=self.overlay,
+            believed=believed,
+            measured=measured,
+            plan=plan,
+            running_s=None if run.started_s is None else run.since_start_s(),
+            is_over=run.is_over,
+            returning=(
+                frozenset()
+                if run.returning is None
+                else run.returning.awaited - run.returning.standings.keys()
+            ),
+            addresses=self.members.addresses,
+            here=run.sessions.keys(),
+            newcomers=frozenset(run.newcomers),
+            disconnected=run.missing.keys(),
+            lost=run.lost,
+            left=run.left,
+            stalls=[
+                *self.channels.stalls(),
+                *(() if self._pace is None else self._pace.book.stalls()),
+            ],
+            exchanges=self.channels.results,
+            exchanged_bytes=self.channels.result_bytes,
+            tally=run.tally,
         )
 
     def name(self, site: int) -> str:
@@ -394,18 +412,8 @@ class Scheduler:
         return self._presence.resume(message, connection)
 
     def answer(self, request: StatusRequest, connection: Connection) -> None:
-        """Say how the run stands, and close.
-
-        Raises:
-            UnauthorisedPeer: who asks does not know the run's token.
-        """
-        if not self.members.knows_token(request, connection.own_challenge):
-            raise UnauthorisedPeer(
-                f"{connection.peer} asks how the run stands, without its token; give the "
-                "scheduler's, as $ANABRANCH_TOKEN"
-            )
-        connection.post(StatusReply(statuses.dumps(self.status())))
-        connection.close()
+        """Say how the run stands: see :meth:`anabranch.scheduler.answers.Answers.answer`."""
+        self._answers.answer(request, connection, self.status())
 
     def closed(self, site: int, connection: Connection, error: Exception | None) -> None:
         """Take note that a connection of a site has ended."""
@@ -489,6 +497,8 @@ class Scheduler:
                 self._pace.agreed(site, message)
             case Reformed() if self._pace is not None:
                 self._pace.reformed(site, message)
+            case Stack():
+                self._answers.told(message, self.status())
             case Progress():
                 self._calls.follow(self.channels.progress(site, message, run.now_s()))
             case Measured():

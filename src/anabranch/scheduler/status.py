@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from anabranch.net.addresses import OUTBOUND_ONLY, show
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan, link_load
-from anabranch.record.status import LinkStatus, Phase, SiteState, SiteStatus, Status
+from anabranch.record.status import (
+    AwaitedSite,
+    LinkStatus,
+    Phase,
+    SiteState,
+    SiteStatus,
+    Status,
+)
 from anabranch.scheduler.tally import Tally
+from anabranch.scheduler.waits import Stall, Wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +39,7 @@ class Known:
         disconnected: those of them whose connection broke.
         lost: sites that the run goes on without.
         left: sites that have left in good order.
-        calls: how many calls each member of all sites' channel has made.
+        stalls: calls that some members have made and others have not.
         exchanges, exchanged_bytes: see :class:`anabranch.record.status.Status`.
         tally: see there.
     """
@@ -49,14 +57,19 @@ class Known:
     disconnected: Set[int]
     lost: Set[int]
     left: Set[int]
-    calls: Mapping[int, int]
+    stalls: Sequence[Stall]
     exchanges: int
     exchanged_bytes: int
     tally: Tally
 
 
-def status_of(known: Known) -> Status:
-    """Return how a run stands."""
+def status_of(known: Known, waits: Iterable[Wait] = ()) -> Status:
+    """Return how a run stands.
+
+    Args:
+        known: what the scheduler knows.
+        waits: what :meth:`anabranch.scheduler.waits.Waits.look` makes of ``stalls``.
+    """
     names = [site.name for site in known.overlay.sites]
     states = {site: _state(known, site) for site in range(known.overlay.size)}
     tally = known.tally
@@ -73,7 +86,7 @@ def status_of(known: Known) -> Status:
         losses=tally.losses,
         refused=tally.refused,
         sites=tuple(_site(known, site, state) for site, state in states.items()),
-        waits_for=tuple(names[site] for site in _awaited(known, states)),
+        waits=tuple(awaited_site(wait, names) for wait in waits),
         links=_links(known, names),
     )
 
@@ -100,16 +113,29 @@ def _state(known: Known, site: int) -> SiteState:
     return "joined" if known.running_s is None else "member"
 
 
-def _awaited(known: Known, states: Mapping[int, SiteState]) -> list[int]:
-    """Return whom the others wait for."""
+def stalls(known: Known) -> list[Stall]:
+    """Return each site that others wait for now: to begin, to come back, or to make a call."""
     if known.is_over:
         return []
+    waiting = frozenset(known.here - known.disconnected - known.returning)
     if known.returning:
-        return sorted(known.returning)
+        what = "the scheduler's restart: it has not come back"
+        return [Stall("restart", site, waiting, what) for site in sorted(known.returning)]
     if known.running_s is None:
-        return [site for site, state in states.items() if state in ("awaited", "disconnected")]
-    latest = max(known.calls.values(), default=0)
-    return sorted(site for site, calls in known.calls.items() if calls < latest)
+        awaited = [*range(known.overlay.size)]
+        what = "the beginning: it has not joined"
+        return [Stall("begin", site, waiting, what) for site in awaited if site not in waiting]
+    return list(known.stalls)
+
+
+def awaited_site(wait: Wait, names: Sequence[str]) -> AwaitedSite:
+    """Return a wait by the names of its sites."""
+    return AwaitedSite(
+        site=names[wait.stall.awaited],
+        seconds=wait.seconds,
+        at=wait.stall.what,
+        waiting=tuple(names[site] for site in sorted(wait.stall.waiting)),
+    )
 
 
 def _site(known: Known, site: int, state: SiteState) -> SiteStatus:

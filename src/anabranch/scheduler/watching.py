@@ -21,6 +21,8 @@ PATH = "/metrics"
 PROGRESS_S = 10.0
 """How often a scheduler says how far its run is, if not asked otherwise."""
 
+_LOOK_S = 0.5  # between looks at what the sites wait for
+
 
 @dataclass(frozen=True)
 class Watching:
@@ -58,10 +60,18 @@ async def watched(
                 watching.metrics, PATH, CONTENT_TYPE, lambda: exposition(scheduler.status())
             )
             console.metrics(show(await stack.enter_async_context(page)) + PATH)
+        stack.push_async_callback(_ended, asyncio.create_task(_tell_waits(scheduler, console)))
         if watching.progress_s is not None:
             said = asyncio.create_task(_say_progress(scheduler, console, watching.progress_s))
             stack.push_async_callback(_ended, said)
         yield
+
+
+async def _tell_waits(scheduler: Scheduler, console: Console) -> None:
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        for wait in scheduler.tell_waits():
+            console.awaited(wait)
 
 
 async def _say_progress(scheduler: Scheduler, console: Console, every_s: float) -> None:

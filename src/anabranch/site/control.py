@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -38,6 +39,7 @@ from anabranch.net.messages import (
     Grant,
     Interrupt,
     Join,
+    Lagging,
     LinkCut,
     LinkProbe,
     Message,
@@ -55,6 +57,8 @@ from anabranch.net.messages import (
     Settled,
     Shutdown,
     SiteGone,
+    Stack,
+    StackRequest,
     Start,
     Stopping,
     Subgrouped,
@@ -64,8 +68,10 @@ from anabranch.net.messages import (
 from anabranch.net.network import Address, Connection, Network
 from anabranch.net.session import LEAST_PATIENCE_S, Session
 from anabranch.net.tls import SCHEDULER, TlsError, check_identity
+from anabranch.site.stacks import stacks
 
 M = TypeVar("M", bound=Message)
+_log = logging.getLogger("anabranch")
 
 # How long a site whose lane broke waits for the scheduler to say who is at fault, before it gives
 # its own account. Only the wording of an error depends on it.
@@ -299,6 +305,11 @@ class Control:
                 | TimeReply()
             ):
                 self._told(message)
+            case Lagging():
+                waited = f"has waited {message.seconds:.1f} s for {message.site} at {message.at}"
+                _log.warning("this site %s", waited)
+            case StackRequest():
+                self.post(Stack(message.asker, stacks()))
             case Patience():
                 self._patience_s = message.seconds
             case Welcome() | Start() | Proceed() | PaceOver() | Shutdown():
