@@ -52,12 +52,12 @@ def test_gatherings_and_the_latest_answers_are_told() -> None:
     async def play() -> None:
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         channel = Channel(PLAN, asked=1, gathered=2)
-        channel.gathering[2] = Gathering(3, b"value", False, answered)
+        channel.gathering[2] = Gathering(3, b"value", False, "barrier", answered)
         settled, gathered = Settled(0, 1, (0, 1), ()), Gathered(0, 1, (b"a", b"b"))
         channel.ended.append(settled)
         channel.answers[1] = gathered
         told = channel.standing(0, 0)
-        assert told.gatherings == (OpenGathering(2, 3, b"value", False),)
+        assert told.gatherings == (OpenGathering(2, 3, b"value", False, "barrier"),)
         assert told.answers == (encode(settled), encode(gathered))
         assert channel.calls_made == 3
         assert channel.heard == 1

@@ -337,11 +337,13 @@ class Group:
         self._are_left(self._admissions, gathered.members)
         return [msgspec.msgpack.decode(each) for each in gathered.values]
 
-    def begin_gather(self, data: bytes) -> Future[dict[str, bytes]]:
+    def begin_gather(self, data: bytes, what: str = "") -> Future[dict[str, bytes]]:
         """Gather every member's bytes, without waiting for them.
 
         Args:
             data: of this site, at most 1 MiB.
+            what: what they are gathered for, in words, for the error where a member makes another
+                call; at most 200 characters count.
 
         Returns:
             A future of the members' bytes by name, which fails as ``all_gather`` does; what is
@@ -352,7 +354,7 @@ class Group:
         """
         if len(data) > MOST_GATHERED_BYTES:
             raise ValueError(_TOO_LARGE.format(len(data), MOST_GATHERED_BYTES))
-        gathering, admissions = self._gather(data), self._admissions
+        gathering, admissions = self._gather(data, what), self._admissions
 
         async def gather() -> dict[str, bytes]:
             gathered = await gathering
@@ -362,9 +364,9 @@ class Group:
 
         return self._member.begin(gather(), is_awaited=True)
 
-    def _gather(self, data: bytes) -> Coroutine[Any, Any, Gathered]:
+    def _gather(self, data: bytes, what: str = "") -> Coroutine[Any, Any, Gathered]:
         agent = self._member.agent_for_exchanges()
-        return ending(agent.gather(data, self._channel))
+        return ending(agent.gather(data, self._channel, what[:MOST_NAME_CHARACTERS]))
 
     def barrier(self) -> None:
         """Return when every member has called it.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 17
+WIRE_VERSION = 18
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -323,6 +323,7 @@ class OpenGathering(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     place: int
     value: bytes
     admits: bool
+    what: str = ""
 
 
 class ChannelStanding(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -603,7 +604,8 @@ class Subgrouped(Message, frozen=True):
 class Gather(Message, frozen=True):
     """A site's small value, for every member of a channel.
 
-    ``number`` counts the channel's gatherings from 1; ``value`` is encoded by who asked. Where it
+    ``number`` counts the channel's gatherings from 1; ``value`` is encoded by who asked. ``what``
+    says in words what it is gathered for, where another member makes another call. Where it
     ``admits``, the sites that wait to join are let in once all members have said so, and the answer
     is :class:`Admitted`; one of those that wait says it with number 0. The site has ``heard`` the
     answers to all gatherings up to that one.
@@ -614,6 +616,7 @@ class Gather(Message, frozen=True):
     value: bytes
     admits: bool = False
     heard: int = 0
+    what: str = ""
 
 
 class Gathered(Message, frozen=True):

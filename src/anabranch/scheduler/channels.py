@@ -50,6 +50,7 @@ from anabranch.scheduler.exchanges import (
     ExchangeBook,
     Granted,
     Kind,
+    Made,
     Mixed,
     Whole,
 )
@@ -73,8 +74,8 @@ elements of a chunk."""
 
 _ANSWERS = ExchangeFailed, Settled, Gathered, GatherFailed, Admitted
 MOST_GATHERED_BYTES = 1 << 20
-MOST_NAME_CHARACTERS = 200  # of a subgroup
 """The largest value that a site may have gathered."""
+MOST_NAME_CHARACTERS = 200  # of a subgroup, and of what a gathering is for
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,9 +481,7 @@ class Channels:
     def _account(self, disagreement: Disagreement) -> str:
         def what(index: int) -> str:
             site, asked = disagreement.sites[index], disagreement.signatures[index]
-            op, wire = Op(asked.op), Wire(asked.wire)
-            terms = Terms(op, wire, asked.elements, asked.source, asked.receivers)
-            return f"{self._name(site)} calls for a {terms}"
+            return f"{self._name(site)} calls for a {_terms(asked)}"
 
         return (
             f"{what(0)}, {what(1)}, as exchange {disagreement.number} of the same members; "
@@ -490,12 +489,14 @@ class Channels:
         )
 
     def _account_of_mixed(self, mixed: Mixed) -> str:
-        does = {
-            Kind.EXCHANGE: "exchanges",
-            Kind.GATHER: "gathers (all_gather or barrier)",
-            Kind.ADMIT: "lets others in (admit)",
-        }
-        made = " and ".join(f"{self._name(site)} {does[kind]}" for site, kind in mixed.made)
+        def does(made: Made) -> str:
+            if isinstance(made.what, Signature):
+                return f"exchanges a {_terms(made.what)}"
+            if made.kind == Kind.ADMIT:
+                return "lets others in (admit)"
+            return f"gathers ({made.what or 'all_gather or barrier'})"
+
+        made = " and ".join(f"{self._name(each.site)} {does(each)}" for each in mixed.made)
         return (
             f"{made} as call {mixed.call} of the same members; make the same calls in the same "
             "order at every site"
@@ -942,11 +943,18 @@ class Channels:
                 f"{self._name(site)} gathers {len(message.value)} bytes, at most "
                 f"{MOST_GATHERED_BYTES} are allowed"
             )
+        if len(message.what) > MOST_NAME_CHARACTERS:
+            raise OversizedMessage(
+                f"{self._name(site)} gathers for what {len(message.what)} characters say, at most "
+                f"{MOST_NAME_CHARACTERS} are allowed"
+            )
         outcome = Outcome()
         if message.admits and (book is not self.all or not self._repairs):
             raise OutOfPlaceMessage(f"{self._name(site)} lets others in where none can be")
         is_first = book.calls(site) == book.latest_call
-        answers = book.gather(site, message.number, message.value, message.admits, message.heard)
+        answers = book.gather(
+            site, message.number, message.value, message.admits, message.heard, message.what
+        )
         if is_first and message.admits and self.followers:
             self._let_follow(site, message.number, None, outcome)
         self._answer(message.channel, book, answers, outcome)
@@ -958,6 +966,10 @@ def _sources(signature: Signature, members: Iterable[int]) -> set[int] | None:
     if signature.receivers:
         return {*members} - {*signature.receivers}
     return None if signature.source is None else {signature.source}
+
+
+def _terms(asked: Signature) -> Terms:
+    return Terms(Op(asked.op), Wire(asked.wire), asked.elements, asked.source, asked.receivers)
 
 
 def _failure(channel: int, answer: Abandoned) -> Message:

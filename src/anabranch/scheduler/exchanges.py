@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from anabranch.net.errors import OutOfPlaceMessage
@@ -70,6 +70,21 @@ class Disagreement:
 
 
 @dataclass(frozen=True, slots=True)
+class Made:
+    """A call that a site has made.
+
+    Args:
+        site: which.
+        kind: of call.
+        what: is exchanged, or what a gathering is for, in words.
+    """
+
+    site: int
+    kind: Kind
+    what: Signature | str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Mixed:
     """Members make calls of two kinds in the same place: neither can end.
 
@@ -80,7 +95,7 @@ class Mixed:
     """
 
     call: int
-    made: tuple[tuple[int, Kind], tuple[int, Kind]]
+    made: tuple[Made, Made]
     exchanges: int
     gatherings: int
 
@@ -215,8 +230,7 @@ class ExchangeBook:
         self._heard = dict.fromkeys(self.members, 0)  # up to which gathering each site knows all
         self._values: dict[int, dict[int, bytes]] = {}  # of gatherings not all have joined, by site
         self._calls = dict.fromkeys(self.members, 0)  # exchanges and gatherings of each site
-        # By its place among the calls, which site made a call first, and of what kind it is.
-        self._firsts: dict[int, tuple[int, Kind]] = {}
+        self._firsts: dict[int, Made] = {}  # the call that was made first, by its place
         self._admissions: set[int] = set()  # gatherings that let members in
         self._limit: _Limit | None = None
         self._last_call = math.inf  # whatever is called after this place fails
@@ -241,7 +255,7 @@ class ExchangeBook:
     @property
     def begun(self) -> dict[int, Kind]:
         """Calls that some members have made and others have not: by place, the kind."""
-        return {place: kind for place, (_, kind) in self._firsts.items()}
+        return {place: made.kind for place, made in self._firsts.items()}
 
     @property
     def plan(self) -> Plan:
@@ -298,7 +312,7 @@ class ExchangeBook:
             )
         if self._last is not None and number > self._last:
             return None
-        mixed = self._count(site, Kind.EXCHANGE)
+        mixed = self._count(Made(site, Kind.EXCHANGE, signature))
         self._asked[site] = number
         also = () if mixed is None else (mixed,)
         failed = self._failed.get(number)
@@ -312,16 +326,24 @@ class ExchangeBook:
         return also or self.grant()
 
     def gather(
-        self, site: int, number: int, value: bytes, admits: bool = False, heard: int = 0
+        self,
+        site: int,
+        number: int,
+        value: bytes,
+        admits: bool = False,
+        heard: int = 0,
+        what: str = "",
     ) -> tuple[Answer, ...]:
         """Take a member's small value, who has heard the values of gatherings up to one.
+
+        What it is gathered for is told where another member makes another call.
 
         Raises:
             OutOfPlaceMessage: the site does not gather as the one after its last.
         """
         if number != self._gathered[site] + 1:
             raise OutOfPlaceMessage(f"site {site} gathers {number} after {self._gathered[site]}")
-        mixed = self._count(site, Kind.ADMIT if admits else Kind.GATHER)
+        mixed = self._count(Made(site, Kind.ADMIT if admits else Kind.GATHER, what))
         self._gathered[site] = number
         self._heard[site] = min(heard, number - 1)
         if admits:
@@ -341,14 +363,15 @@ class ExchangeBook:
         of_all = tuple(values[member] for member in self.members)
         return Whole(number, of_all, admits, min(self._heard.values()))
 
-    def _count(self, site: int, kind: Kind) -> Mixed | None:
+    def _count(self, made: Made) -> Mixed | None:
         """Count a site's call; return what is wrong with its kind."""
+        site = made.site
         self._calls[site] += 1
         call = self._calls[site]
         if call > self._last_call:
             return None
         before = self._asked[site], self._gathered[site]
-        return self._compare(site, call, kind, before, min(self._calls.values()))
+        return self._compare(made, call, before, min(self._calls.values()))
 
     @property
     def exchanges(self) -> set[int]:
@@ -364,13 +387,13 @@ class ExchangeBook:
                 per_site.pop(site)
         self._informed.difference_update(sites)
         self._waiting = deque(each for each in self._waiting if each[0] not in sites)
-        for call, (first, kind) in list(self._firsts.items()):
+        for call, made in list(self._firsts.items()):
             others = [member for member in self.members if self._calls[member] >= call]
             if len(others) == len(self.members):  # all have made this call
                 del self._firsts[call]
-            elif first in sites and others:  # which have made the same call
-                self._firsts[call] = others[0], kind
-            elif first in sites:
+            elif made.site in sites and others:  # which have made the same call
+                self._firsts[call] = replace(made, site=others[0])
+            elif made.site in sites:
                 del self._firsts[call]
         answers: list[Answer] = []
         for number, values in list(self._values.items()):
@@ -420,7 +443,8 @@ class ExchangeBook:
             for exchange in each.exchanges:
                 number, place = exchange.number, exchange.place
                 before = number - 1, place - number
-                mixed = mixed or self._compare(site, place, Kind.EXCHANGE, before, 0)
+                made = Made(site, Kind.EXCHANGE, exchange.signature)
+                mixed = mixed or self._compare(made, place, before, 0)
                 if number in failed:
                     answers.append(
                         Abandoned(site, number, exchange.exchange, False, failed[number])
@@ -432,7 +456,8 @@ class ExchangeBook:
                 number, place = gathering.number, gathering.place
                 if number:
                     before = place - number, number - 1
-                    mixed = mixed or self._compare(site, place, kind, before, 0)
+                    made = Made(site, kind, gathering.what)
+                    mixed = mixed or self._compare(made, place, before, 0)
                 if gathering.number and gathering.number not in gathered:
                     self._values.setdefault(gathering.number, {})[site] = gathering.value
                     if gathering.admits:
@@ -448,23 +473,22 @@ class ExchangeBook:
         return (*answers, *(() if mixed is None else (mixed,)))
 
     def _compare(
-        self, site: int, place: int, kind: Kind, before: tuple[int, int], lowest: int
+        self, made: Made, place: int, before: tuple[int, int], lowest: int
     ) -> Mixed | None:
         """Compare a call with that of others in its place.
 
         Args:
-            site, place, kind: whose call, which and what it is.
-            before: how many exchanges and gatherings the site has called for earlier.
+            made, place: the call, and where.
+            before: how many exchanges and gatherings its site has called for earlier.
             lowest: the place of the last call that all have made.
         """
-        first, first_kind = self._firsts.setdefault(place, (site, kind))
+        first = self._firsts.setdefault(place, made)
         if place <= lowest:
             del self._firsts[place]
-        if kind == first_kind:
+        if made.kind == first.kind:
             return None
-        one, other = (first, first_kind), (site, kind)
-        made = (one, other) if first_kind < kind else (other, one)
-        return Mixed(place, made, *before)
+        both = (first, made) if first.kind < made.kind else (made, first)
+        return Mixed(place, both, *before)
 
     def _take_up(self, site: int, said: OpenExchange) -> None:
         """Hold what a member has begun, or let it wait for what it asked for."""

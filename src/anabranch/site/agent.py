@@ -317,9 +317,9 @@ class SiteAgent:
         """See :meth:`anabranch.site.collectives.Collectives.subgroup`."""
         return await self._collectives.subgroup(members, name)
 
-    async def gather(self, value: bytes, channel: int = 0) -> Gathered:
+    async def gather(self, value: bytes, channel: int = 0, what: str = "") -> Gathered:
         """See :meth:`anabranch.site.collectives.Collectives.gather`."""
-        return await self._collectives.gather(value, channel)
+        return await self._collectives.gather(value, channel, what)
 
     async def admit(self) -> Admitted:
         """See :meth:`anabranch.site.collectives.Collectives.admit`.

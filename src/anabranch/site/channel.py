@@ -41,6 +41,7 @@ class Gathering:
     place: int
     value: bytes
     admits: bool
+    what: str
     answered: asyncio.Future[Any]
 
 
@@ -113,8 +114,8 @@ class Channel:
         begun = [call.standing() for call in self.calls.values()]
         exchanges += [each for each in begun if each is not None]
         gatherings = tuple(
-            OpenGathering(number, gathering.place, gathering.value, gathering.admits)
-            for number, gathering in self.gathering.items()
+            OpenGathering(number, each.place, each.value, each.admits, each.what)
+            for number, each in self.gathering.items()
         )
         answers = tuple(encode(message) for message in (*self.ended, *self.answers.values()))
         counts = self.plan.version, self.asked, self.gathered

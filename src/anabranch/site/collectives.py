@@ -386,8 +386,13 @@ class Collectives:
             self._scheduler.say(SubgroupRequest(members, name))
         return await asyncio.shield(self._subgroups[asked])
 
-    async def gather(self, value: bytes, channel: int = 0) -> Gathered:
+    async def gather(self, value: bytes, channel: int = 0, what: str = "") -> Gathered:
         """Return the small values of all members, in the order of their indices, and who they are.
+
+        Args:
+            value: this site's.
+            channel: whose members.
+            what: what it is gathered for, in words, for a member that makes another call.
 
         Raises:
             ExchangeError: a member exchanges instead, or has left; names it.
@@ -400,7 +405,7 @@ class Collectives:
             self._tell_step()
         state = self._channels[channel]
         state.gathered += 1
-        answered = self._gather(channel, state.gathered, value, admits=False)
+        answered = self._gather(channel, state.gathered, value, admits=False, what=what)
         self._make_called()
         found: Gathered = await answered
         return found
@@ -521,12 +526,14 @@ class Collectives:
         )
         self._scheduler.say(ended)
 
-    def _gather(self, channel: int, number: int, value: bytes, admits: bool) -> asyncio.Future[Any]:
+    def _gather(
+        self, channel: int, number: int, value: bytes, admits: bool, what: str = ""
+    ) -> asyncio.Future[Any]:
         state = self._channels[channel]
         future: asyncio.Future[Any] = self._loop.create_future()
-        state.gathering[number] = Gathering(state.calls_made, value, admits, future)
+        state.gathering[number] = Gathering(state.calls_made, value, admits, what, future)
         heard = 0 if self.is_new else state.heard
-        self._scheduler.say(Gather(channel, number, value, admits, heard))
+        self._scheduler.say(Gather(channel, number, value, admits, heard, what))
         return future
 
     def fail_waiting(self, error: Exception) -> None:
