@@ -82,7 +82,7 @@ def test_a_ring_of_very_many_sites_is_planned_where_it_is_asked_for(tmp_path: Pa
     done = anabranch("plan", str(path))
     assert done.returncode == 0, done.stderr
     assert "a ring is planned for 101 sites only where --route ring asks" in done.stdout
-    assert "\u2502 ring" not in done.stdout
+    assert "\n ring " not in done.stdout
 
 
 BAD_TOML = {

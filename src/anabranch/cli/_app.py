@@ -10,28 +10,54 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
+from typer.core import TyperGroup
 
 from anabranch import __version__
+from anabranch._text import say, visible
 from anabranch.emulate import EmulationError
 from anabranch.net.errors import NetError
 from anabranch.overlay import OverlayError
 from anabranch.plan import PlanError
 from anabranch.record import LogError
+from anabranch.record.terminal import Terminal
 from anabranch.run.checkpoints import CheckpointError
 from anabranch.run.scenario import ScenarioError
 
+
+class _Commands(TyperGroup):
+    """The commands; what is wrong with their arguments is told without control characters."""
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        with _visible_errors():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, *arguments: Any) -> Any:
+        with _visible_errors():
+            return super().invoke(*arguments)
+
+
+@contextmanager
+def _visible_errors() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # typer has errors of arguments, whose base it does not export
+        if isinstance(message := getattr(error, "message", None), str):
+            error.message = visible(message)  # type: ignore[attr-defined]
+        raise
+
+
 app = typer.Typer(
     name="anabranch",
+    cls=_Commands,
     help="Train one PyTorch model across sites joined by slow, uneven, changing networks.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-console = Console() if sys.stdout.isatty() else Console(width=120)  # files do not wrap
+console = Terminal() if sys.stdout.isatty() else Terminal(width=120)  # files do not wrap
 
 
 def main() -> NoReturn:
@@ -53,13 +79,13 @@ def main() -> NoReturn:
 
 
 def _fail(error: Exception, code: int) -> NoReturn:
-    print(f"error: {error}", file=sys.stderr)
+    say(f"error: {error}", sys.stderr)
     sys.exit(code)
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"anabranch {__version__}")
+        say(f"anabranch {__version__}")
         raise typer.Exit
 
 
@@ -79,7 +105,7 @@ def ending_on_interrupt() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr)
+        say("error: interrupted", sys.stderr)
         raise typer.Exit(130) from None
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from anabranch._text import say
 from anabranch.cli._app import app
 from anabranch.net.tls import SCHEDULER, file_name, identity_of
 
@@ -51,7 +52,7 @@ def certs(
     authority = _authority(out, days)
     for identity in (SCHEDULER, *map(identity_of, names)):
         _write(out, file_name(identity), *_certificate(identity, days, authority))
-    print(f"{out}: ca.pem for all; {', '.join(('scheduler', *names))}, each its own")
+    say(f"{out}: ca.pem for all; {', '.join(('scheduler', *names))}, each its own")
 
 
 _Pair = tuple["x509.Certificate", "ec.EllipticCurvePrivateKey"]

@@ -55,9 +55,9 @@ def explore(
         soft_wrap=True,
     )
     for number, violations in found.violations.items():
-        console.print(f"seed {number}:", *violations, sep="\n  ", soft_wrap=True, markup=False)
+        console.print(f"seed {number}:", *violations, sep="\n  ", soft_wrap=True)
         case = minimised(make_case(number))
-        console.print(f"the smallest case found: {case}", soft_wrap=True, markup=False)
+        console.print(f"the smallest case found: {case}", soft_wrap=True)
     if found.violations:
         raise typer.Exit(1)
     console.print("no violation", soft_wrap=True)

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
-from rich.tree import Tree as TextTree
 
 from anabranch import overlay as overlays
 from anabranch import plan as plans
@@ -26,6 +24,7 @@ from anabranch.plan import (
     Ring,
 )
 from anabranch.record import units
+from anabranch.record.terminal import Branch, Table, table
 
 _ADVICE = {
     "rate": "give the rate of such edges, bit/s: --rate 155e6, or drawn: --rate 20e6..155e6",
@@ -163,22 +162,23 @@ def _predictions(
     limit_s: float,
     share: str,
 ) -> Table:
-    table = Table()
-    for heading in ("route", "round", "speed-up", share, "paper's metric", "busiest link"):
-        table.add_column(heading, justify="left" if heading in ("route",) else "right")
+    rows = []
     first_s: float | None = None
     for each in planned:
         predicted = plans.predict(each, network, size_bytes, chunk_bytes=chunk_bytes)
         first_s = first_s or predicted.contention_s
-        table.add_row(
-            each.label,
-            units.seconds(predicted.contention_s),
-            units.times(first_s / predicted.contention_s if first_s else None),
-            units.percent(limit_s / predicted.contention_s if first_s else None),
-            units.seconds(predicted.paper_s),
-            _bottleneck(network, predicted),
+        rows.append(
+            (
+                each.label,
+                units.seconds(predicted.contention_s),
+                units.times(first_s / predicted.contention_s if first_s else None),
+                units.percent(limit_s / predicted.contention_s if first_s else None),
+                units.seconds(predicted.paper_s),
+                _bottleneck(network, predicted),
+            )
         )
-    return table
+    headings = ("route", "round", "speed-up", share, "paper's metric", "busiest link")
+    return table(headings, rows, numbers=range(1, 5))
 
 
 def _bottleneck(network: Overlay, predicted: Prediction) -> str:
@@ -190,14 +190,14 @@ def _bottleneck(network: Overlay, predicted: Prediction) -> str:
     return ""
 
 
-def _draw(network: Overlay, planned: Plan) -> list[TextTree]:
+def _draw(network: Overlay, planned: Plan) -> list[Branch]:
     drawn = []
     for tree in planned.trees:
         mirrored = tree.up == tree.down
         ways = (("", tree.up),) if mirrored else ((" up", tree.up), (" down", tree.down))
         for way, parents in ways:
-            title = f"[bold]{network.sites[tree.root].name}[/bold]{way}, share {tree.share:.1%}"
-            branches = {tree.root: TextTree(title)}
+            title = f"{network.sites[tree.root].name}{way}, share {tree.share:.1%}"
+            branches = {tree.root: Branch(title, "bold")}
             children = tree.children(parents)
             queue = [tree.root]
             while queue:

@@ -15,6 +15,7 @@ import msgspec
 import typer
 
 from anabranch import overlay as overlays
+from anabranch._text import say
 from anabranch._typed_toml import listed, nearest, tag_of
 from anabranch.cli._app import app
 from anabranch.cli._plans import ROUTES
@@ -172,7 +173,7 @@ def scheduler(
     """
     address = address_given(listen, insecure or tls is not None)
     credentials = _credentials(tls, SCHEDULER)
-    say = _sayer(log_format, sys.stderr)
+    tell = _sayer(log_format, sys.stderr)
     watching = Watching(progress_every or None, None if metrics is None else metrics_at(metrics))
     if scenario is None:
         service = _service(overlay, sites, route, measure, keep_plan, links_bps, pace, updates)
@@ -200,7 +201,7 @@ def scheduler(
                 f"--listen {listen}: with --standby give a port, where sites look for either"
             )
         _serve_group(
-            *(service, address, log, say, credentials, journal, standby, stop_with_stdin, watching)
+            *(service, address, log, tell, credentials, journal, standby, stop_with_stdin, watching)
         )
         return
     from anabranch.run.control import run_scheduler
@@ -232,10 +233,10 @@ def scheduler(
         _listening,
         stop_with_stdin,
         emulated,
-        lambda: print(BEGAN, flush=True) if stop_with_stdin else None,
+        lambda: say(BEGAN) if stop_with_stdin else None,
         Course(after_round=after_round, save_every=checkpoint_every),
         # What a process says that another has started ends with its account.
-        (lambda line: None) if stop_with_stdin else say,
+        (lambda line: None) if stop_with_stdin else tell,
         credentials,
         replace(watching, progress_s=None) if stop_with_stdin else watching,
     )
@@ -327,7 +328,7 @@ def _serve_group(
     service: Service,
     address: Address,
     log: Path | None,
-    say: Callable[[Line], None],
+    tell: Callable[[Line], None],
     credentials: Credentials | None,
     journal: Path | None,
     standby: bool,
@@ -337,13 +338,13 @@ def _serve_group(
     from anabranch.group._serve import serve
 
     serve(
-        *(service, token_given(), address, log, _listening, say, credentials, journal, standby),
+        *(service, token_given(), address, log, _listening, tell, credentials, journal, standby),
         *(stop_with_stdin, watching),
     )
 
 
 def _listening(at: Address) -> None:
-    print(show(at), flush=True)
+    say(show(at))
 
 
 def _sayer(log_format: str, to: TextIO) -> Callable[[Line], None]:
@@ -351,8 +352,8 @@ def _sayer(log_format: str, to: TextIO) -> Callable[[Line], None]:
     if log_format not in ("auto", "text", "logfmt"):
         raise typer.BadParameter(f"--log-format {log_format}: give auto, text or logfmt")
     if log_format == "text" or (log_format == "auto" and to.isatty()):
-        return lambda line: print(line.text, file=to, flush=True)
-    return lambda line: print(logfmt(line, datetime.now(UTC)), file=to, flush=True)
+        return lambda line: say(line.text, to)
+    return lambda line: say(logfmt(line, datetime.now(UTC)), to)
 
 
 @app.command()

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 if TYPE_CHECKING:
     from anabranch.experiments import Row
@@ -17,6 +15,7 @@ if TYPE_CHECKING:
 
 from anabranch.cli._app import app, console, ending_on_interrupt
 from anabranch.cli._runs import DataOption, EmulateOption, new_folder
+from anabranch.record.terminal import Table, table
 
 
 @app.command()
@@ -69,7 +68,7 @@ def reproduce(
         names = ", ".join(each.name for each in left_out)
         console.print(f"left out, for they run in simulation only: {names}", soft_wrap=True)
     folder = new_folder(out, f"reproduce-{experiment.replace('/', '-')}")
-    with ending_on_interrupt(), console.status("") as status:
+    with ending_on_interrupt(), console.working("") as entitle:
         lab = experiments.Lab(
             folder / "scenarios",
             quick=quick,
@@ -78,7 +77,7 @@ def reproduce(
             emulate=emulate,
             data_dir=data_dir,
             kept=kept,
-            on_trial=lambda ended, of: status.update(f"{ended} of {of} runs"),
+            on_trial=lambda ended, of: entitle(f"{ended} of {of} runs"),
         )
         for each in wanted:
             result = each.make(lab)
@@ -93,9 +92,5 @@ def reproduce(
 
 
 def _side_by_side(title: str, rows: Iterable[Row]) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("", "paper", "ours", "what differs, and why"):
-        table.add_column(heading)
-    for row in rows:
-        table.add_row(row.what, row.paper, row.ours, row.why)
-    return table
+    cells = [(row.what, row.paper, row.ours, row.why) for row in rows]
+    return table(("", "paper", "ours", "what differs, and why"), cells, title=title)

@@ -272,7 +272,7 @@ def print_results(logs: Sequence[Path]) -> None:
             console.print(table.for_terminal())
     for run in runs:
         if run.summary.reason is not None:
-            console.print(f"{run.name} ended: {run.summary.reason}", soft_wrap=True, markup=False)
+            console.print(f"{run.name} ended: {run.summary.reason}", soft_wrap=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,13 +346,13 @@ def _simulate(
     from anabranch.run.simulate import simulate
 
     rounds, title, began_s = run.scenario.stop.rounds, f"{run.title}, simulated", monotonic()
-    with ending_on_interrupt(), console.status(title) as status:
+    with ending_on_interrupt(), console.working(title) as entitle:
 
         def show(round: int, loss: float | None) -> None:
             each_s = (monotonic() - began_s) / max(round - 1, 1)
             left = eta_text((rounds - round + 1) * each_s if round > 1 else None)
             said = [f"{title}: round {round} of {rounds}{loss_text(loss)}", left]
-            status.update(", ".join(filter(None, said)))
+            entitle(", ".join(filter(None, said)))
 
         unused = simulate(run.scenario, run.overlay, run.log, data_dir, show, save_every, resume)
     for label in unused:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from anabranch._text import say
 from anabranch.cli._app import app, console
 from anabranch.cli._processes import InsecureOption, address_given, token_given
 from anabranch.net.tcp import TcpNetwork
@@ -52,7 +53,7 @@ def status(
     network = TcpNetwork(LIMITS, credentials=None if tls is None else _credentials(tls))
     found, stacks = asyncio.run(ask(network, where, secret, patience, stack or ""))
     if as_json:
-        print(statuses.dumps(found).decode())
+        say(statuses.dumps(found).decode())
         return
     console.print(statuses.headline(found), soft_wrap=True)
     console.print(statuses.sites_table(found).for_terminal())

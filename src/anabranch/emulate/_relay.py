@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from anabranch._text import say
 from anabranch.emulate._segments import MOST_BYTES, Losses, segments, without
 from anabranch.emulate._wiring import READY, Wiring
 
@@ -119,7 +120,7 @@ def main() -> None:
     wiring = Wiring.loads(sys.stdin.readline())
     os.nice(_NICE)
     opened = open_devices(wiring.devices)
-    print(READY, flush=True)
+    say(READY)
     relay(wiring, opened, sys.stdin.fileno())
 
 

@@ -21,6 +21,7 @@ import msgspec
 
 from anabranch import overlay as overlays
 from anabranch import plan as plans
+from anabranch._text import say
 from anabranch.group import _settings
 from anabranch.group._served_memory import ServedMemory
 from anabranch.group._thread import LoopThread
@@ -419,4 +420,4 @@ class Member:
 def _refused(sender: int | None, error: PeerError) -> None:
     """Print why an unauthenticated peer was refused; what a member does wrong ends the group."""
     if sender is None:
-        print(f"anabranch: refused a connection: {error}", file=sys.stderr)
+        say(f"anabranch: refused a connection: {error}", sys.stderr)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from anabranch._text import visible
+
 _LONGEST_REASON = 10_000
 
 
@@ -13,7 +15,7 @@ class NetError(Exception):
     """
 
     def __init__(self, reason: str) -> None:
-        shown = "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in reason)
+        shown = visible(reason, keep="\n\t")
         if len(shown) > _LONGEST_REASON:
             shown = f"{shown[: _LONGEST_REASON // 2]} ... {shown[-_LONGEST_REASON // 2 :]}"
         super().__init__(shown)

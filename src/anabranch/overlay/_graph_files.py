@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import ParseError
 
+from anabranch._text import read_text
 from anabranch.overlay._geography import fibre_latency_s
 from anabranch.overlay._model import GraphLacks, Link, Overlay, OverlayError, Site
 from anabranch.overlay._rates import UniformRates
@@ -169,12 +170,13 @@ def _parse(path: Path) -> Any:
     # Here, because it takes longer to import than the rest of this package and few need it.
     import networkx as nx
 
+    text = "" if suffix == ".graphml" else read_text(path, OverlayError)
     try:
-        if suffix == ".graphml":
+        if suffix == ".graphml":  # XML says its own encoding
             return nx.read_graphml(path)
         # networkx takes ASCII only, and parallel edges only from files that announce them, which
         # those of the Topology Zoo do not.
-        text = path.read_text(encoding="utf-8").encode("ascii", "xmlcharrefreplace").decode("ascii")
+        text = text.encode("ascii", "xmlcharrefreplace").decode("ascii")
         if not re.search(r"^\s*multigraph\s+1", text, re.MULTILINE):
             text = re.sub(
                 r"^(\s*graph\s*\[)", r"\1 multigraph 1", text, count=1, flags=re.MULTILINE

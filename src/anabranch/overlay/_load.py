@@ -5,6 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from pathlib import Path
 
+from anabranch._text import read_text
 from anabranch.overlay._built_in import BUILT_IN
 from anabranch.overlay._graph_files import GRAPH_SUFFIXES, read_graph
 from anabranch.overlay._model import Overlay, OverlayError
@@ -60,13 +61,7 @@ def load(
             f"{_nearest_built_in(path)}"
         )
     _check_exists(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise OverlayError(f"cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise OverlayError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from error
-    return loads(text, str(path), unknown_rate_bps, path.parent)
+    return loads(read_text(path, OverlayError), str(path), unknown_rate_bps, path.parent)
 
 
 def _check_exists(path: Path) -> None:

@@ -6,6 +6,7 @@ import csv
 import math
 from pathlib import Path
 
+from anabranch._text import read_text
 from anabranch.overlay._model import OverlayError, Trace
 
 _HEADER = ["time_s", "rate_bps"]
@@ -22,10 +23,7 @@ def read_trace(path: Path) -> Trace:
         OverlayError: the file cannot be read, or a line is not of that kind, does not come after
             the one before it, or has a rate that is not positive; names the file and the line.
     """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise OverlayError(f"cannot read {path}: {error}") from None
+    lines = read_text(path, OverlayError).splitlines()
     rows = [(number, row) for number, row in enumerate(csv.reader(lines), 1) if row]
     if not rows or [each.strip() for each in rows[0][1]] != _HEADER:
         raise OverlayError(f"{path}:1: a trace begins with the line {','.join(_HEADER)}")

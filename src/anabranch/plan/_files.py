@@ -18,6 +18,7 @@ from typing import ClassVar
 
 import msgspec
 
+from anabranch._text import read_text
 from anabranch._typed_toml import Table
 from anabranch.overlay import Overlay
 from anabranch.plan._model import Group, Plan, PlanError, Tree
@@ -47,9 +48,10 @@ class FromFile(Table, frozen=True, kw_only=True, tag_field="kind", tag="file"):
         """See :class:`anabranch.plan.Planner`."""
         if previous is not None:
             return replace(previous, version=version)
+        text = read_text(Path(self.path), PlanError)
         try:
-            own = loads(Path(self.path).read_bytes())
-        except (OSError, PlanError) as error:
+            own = loads(text)
+        except PlanError as error:
             raise PlanError(f"{self.path}: {error}") from None
         own.check_fits(overlay)
         return replace(own, version=version)

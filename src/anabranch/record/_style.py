@@ -124,7 +124,8 @@ def heatmap(edges_s: Floats, names: Sequence[str], rows: Sequence[Any], unit: st
 
 def list_downwards(figure: go.Figure, names: Sequence[str]) -> None:
     """Name the rows of a figure, the first at the top; the names are escaped already."""
-    order = {"categoryorder": "array", "categoryarray": list(names)}
+    # Without the type, names such as "10" or "2020-01-01" make an axis of numbers or dates.
+    order = {"type": "category", "categoryorder": "array", "categoryarray": list(names)}
     figure.update_yaxes(autorange="reversed", showgrid=False, **order)
 
 

@@ -11,12 +11,9 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Generic, TypeVar
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table as TerminalTable
-
 from anabranch.overlay import Overlay
 from anabranch.plan import NO_PARENT, Plan, steady_rate_bps
-from anabranch.record import units
+from anabranch.record import terminal, units
 from anabranch.record.awareness import blockers, tree_change
 from anabranch.record.by_site import Spread, spread_of
 from anabranch.record.events import UpdateApplied
@@ -66,20 +63,14 @@ class Table:
             brief=[place for place, i in enumerate(kept) if columns[i].brief],
         )
 
-    def for_terminal(self, caption: str | None = None) -> TerminalTable:
-        """Return the brief columns for rich to print."""
-        table = TerminalTable(
-            box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, caption=caption
+    def for_terminal(self, caption: str | None = None) -> terminal.Table:
+        """Return the brief columns for a terminal to print."""
+        return terminal.table(
+            [self.headings[i] for i in self.brief],
+            [[row[i] for i in self.brief] for row in self.rows],
+            numbers=[place for place, i in enumerate(self.brief) if i in self.numbers],
+            caption=caption,
         )
-        table.caption_justify = "left"
-        for i in self.brief:
-            number = i in self.numbers
-            table.add_column(
-                self.headings[i], justify="right" if number else "left", no_wrap=number
-            )
-        for row in self.rows:
-            table.add_row(*(row[i] for i in self.brief))
-        return table
 
 
 def results(runs: Sequence[Run]) -> Table:

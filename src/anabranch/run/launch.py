@@ -100,7 +100,7 @@ def run_locally(
             inside = [] if wan is None else wan.inside(at)
             stderr = tempfile.TemporaryFile("w+", prefix="anabranch-")  # noqa: SIM115
             popen = subprocess.Popen(
-                [*inside, sys.executable, "-m", "anabranch", *arguments, "--stop-with-stdin"],
+                [*inside, sys.executable, "-m", "anabranch", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=stdout,
                 stderr=stderr,
@@ -111,7 +111,7 @@ def run_locally(
             processes.append(_Process(name, popen, stderr))
             return processes[-1]
 
-        options = ["--route", str(route), "--log", str(log)]
+        options = ["--stop-with-stdin", "--route", str(route), "--log", str(log)]
         if save_every is not None:
             options += ["--checkpoint-every", str(save_every)]
         if resume is not None:
@@ -121,14 +121,20 @@ def run_locally(
         if wan is not None:
             options += ["--emulated", "--listen", f"{wan.control_address}:0", "--insecure"]
         scheduler = start(
-            "the scheduler", None, "scheduler", str(scenario), *options, stdout=subprocess.PIPE
+            "the scheduler",
+            None,
+            "scheduler",
+            *options,
+            "--",
+            str(scenario),
+            stdout=subprocess.PIPE,
         )
         assert scheduler.popen.stdout is not None
         address = scheduler.popen.stdout.readline().strip()
         if not address:
             scheduler.popen.wait()
             raise RunAborted(scheduler.account())
-        options = ["--scheduler", address, "--threads", str(threads)]
+        options = ["--stop-with-stdin", "--scheduler", address, "--threads", str(threads)]
         options += ["--weights", str(weights_of(log))]
         if data_dir is not None:
             options += ["--data-dir", str(data_dir)]
@@ -138,7 +144,8 @@ def run_locally(
             options += ["--resume", str(resume)]
         for index, site in enumerate(overlay.sites):
             there = [] if wan is None else ["--host", wan.addresses[index], "--insecure"]
-            start(f"site {site.name}", index, "site", site.name, *options, *there)
+            # After "--" a name that begins with a hyphen is no option.
+            start(f"site {site.name}", index, "site", *options, *there, "--", site.name)
         on_started({process.name: process.popen.pid for process in processes})
         _wait(processes, on_tick, wan)
 

@@ -8,15 +8,12 @@ from pathlib import Path
 from statistics import fmean
 from types import TracebackType
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from anabranch.record import tables
 from anabranch.record.events import Event, UnknownEvent
 from anabranch.record.log import LogError, read_events
 from anabranch.record.runs import Run
 from anabranch.record.summary import RunSummary
+from anabranch.record.terminal import Bar, Terminal
 
 _REFRESH_S = 0.5
 _LATEST = 20  # rounds whose mean pace is expected to go on
@@ -69,27 +66,16 @@ class LiveRun:
         console: where to draw.
     """
 
-    def __init__(self, title: str, log: Path, console: Console) -> None:
+    def __init__(self, title: str, log: Path, console: Terminal) -> None:
         self._log = log
         self._console = console
         self._events: list[Event | UnknownEvent] = []
         self._seen = 0
         self._next_s = 0.0
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("rounds{task.fields[loss]}"),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[eta]}"),
-            console=console,
-        )
-        self._task = self._bar.add_task(title, total=None, loss="", eta="")
-        self._live = Live(self._bar, console=console, transient=True, refresh_per_second=4)
+        self._bar = Bar(title, "rounds", console)
 
     def __enter__(self) -> LiveRun:
-        if self._console.is_terminal:
-            self._live.start()
+        self._bar.__enter__()
         return self
 
     def __exit__(
@@ -98,7 +84,7 @@ class LiveRun:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._live.stop()
+        self._bar.__exit__(kind, error, traceback)
 
     def tick(self) -> None:
         """Read what is new in the log and draw it."""
@@ -117,13 +103,11 @@ class LiveRun:
             pace = run.summary.pace
             # Where there are servers, as far as the slowest worker is.
             done = min(map(len, (pace.iterations.values() if pace else (run.summary.rounds,))))
-            rounds = run.summary.started.rounds
-            self._bar.update(
-                self._task,
-                total=rounds,
-                completed=done,
-                loss=loss_text(mean_loss(run.summary)),
-                eta=eta_text(remaining_s(run.summary, done)),
-            )
             table = tables.paces([run]) if pace else tables.results([run])
-            self._live.update(Group(self._bar, table.for_terminal()))
+            self._bar.show(
+                done,
+                run.summary.started.rounds,
+                loss_text(mean_loss(run.summary)),
+                eta_text(remaining_s(run.summary, done)),
+                table.for_terminal(),
+            )

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from anabranch import overlay as overlays
+from anabranch._text import read_text
 from anabranch._typed_toml import TomlError, decode_toml
 from anabranch.overlay import GraphLacks, Overlay, OverlayError, UniformRates
 from anabranch.plan import AnyPlanner, FromFile
@@ -28,11 +29,7 @@ def load(path: Path) -> tuple[Scenario, Overlay]:
         ScenarioError: names the file, the key, and what to do.
         OverlayError: the overlay cannot be used.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ScenarioError(f"cannot read {path}: {error}") from None
-    scenario = _from_folder(loads(text, str(path)), path.parent)
+    scenario = _from_folder(loads(read_text(path, ScenarioError), str(path)), path.parent)
     source = Path(path.parent, scenario.overlay)
     try:
         overlay = _overlay(scenario, source if source.is_file() else scenario.overlay)
