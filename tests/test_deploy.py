@@ -15,6 +15,8 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,6 +77,77 @@ def processes(commands: Mapping[str, tuple[list[str], dict[str, str]]]) -> Itera
             process.communicate()
 
 
+class Supervisor:
+    """Keeps programs running as systemd and Kubernetes do: each that fails is started again.
+
+    Args:
+        folder: where each program's output goes, to a file of its name.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ended: dict[str, threading.Event] = {}
+        self.codes: dict[str, list[int]] = {}
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._is_over = False
+
+    def start(self, name: str, command: list[str], environment: Mapping[str, str]) -> None:
+        """Start a program, and start it again until it ends well."""
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("ANABRANCH_", "SLURM"))}
+        told = {**clean, "OMP_NUM_THREADS": "1", **environment}
+        self.ended[name], self.codes[name] = threading.Event(), []
+
+        def keep_running() -> None:
+            while not self._is_over:
+                with (self.folder / name).open("ab") as output:
+                    process = subprocess.Popen(command, env=told, stdout=output, stderr=output)
+                self._running[name] = process
+                self.codes[name].append(process.wait())
+                if self.codes[name][-1] == 0:
+                    self.ended[name].set()
+                    return
+                time.sleep(0.2)
+
+        threading.Thread(target=keep_running, daemon=True).start()
+
+    def kill(self, name: str) -> None:
+        """Kill a program's present process."""
+        self._running[name].kill()
+
+    def said(self, name: str) -> str:
+        """Return what a program has printed so far, in all its processes."""
+        return (self.folder / name).read_text("utf-8")
+
+    def await_said(self, name: str, pattern: str, times: int = 1) -> None:
+        """Wait until a program has printed something so often."""
+        until_s = time.monotonic() + 120.0
+        while len(re.findall(pattern, self.said(name))) < times:
+            assert time.monotonic() < until_s, self.everything()
+            assert not self.ended[name].is_set(), self.everything()
+            time.sleep(0.1)
+
+    def everything(self) -> str:
+        """Return all that was printed, for a test that fails."""
+        return "\n".join(f"--- {name} {self.codes[name]}\n{self.said(name)}" for name in self.codes)
+
+    def end(self) -> None:
+        """End all programs."""
+        self._is_over = True
+        for process in self._running.values():
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
+    """Return what keeps programs running; all end with the test."""
+    folder = tmp_path / "said"
+    folder.mkdir()
+    keeps = Supervisor(folder)
+    yield keeps
+    keeps.end()
+
+
 # --- systemd
 
 UNITS = sorted(path.name for path in DEPLOY.glob("*.service"))
@@ -118,6 +191,91 @@ def test_systemd_takes_a_unit(name: str, tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert name not in done.stderr, done.stderr  # unknown keys are only warned of
+
+
+def variables(name: str, instance: str) -> dict[str, str]:
+    """Return the environment that a unit sets."""
+    text = unit(name)["Service"]["Environment"].replace("%i", instance)
+    return dict(each.split("=", 1) for each in shlex.split(text))
+
+
+def program_of_the_docs() -> str:
+    """Return the example of local steps, as a program for each site."""
+    text = (ROOT / "docs" / "group.md").read_text("utf-8")
+    examples = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    (example,) = [each for each in examples if "group.average(" in each]
+    train, found, _ = example.partition("with anabranch.local(2)")
+    assert found
+    assert train.count("average.begun < 10:") == 1
+    longer = train.replace("average.begun < 10:", "average.begun < 1000:")
+    return f"""{longer}
+with anabranch.join() as group:
+    weights = train(group).tolist()
+    print(f"{{group.site}}: {{weights}} with {{group.size}} sites", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("program", ["train.py", "local steps"])
+def test_a_site_and_the_scheduler_that_are_killed_are_started_again_and_go_on(
+    program: str, supervisor: Supervisor, tmp_path: Path
+) -> None:
+    sites, port, certificates = ("paris", "austin", "tokyo"), free_port(), tmp_path / "certs"
+    made = ["certs", "--sites", ",".join(sites), "--out", str(certificates)]
+    subprocess.run([sys.executable, "-m", "anabranch", *made], check=True, timeout=60)
+    moved = {
+        "0.0.0.0:7700": f"127.0.0.1:{port}",
+        "/etc/anabranch": str(certificates),
+        "/var/lib/anabranch": str(tmp_path),
+        "--metrics 7701": "--metrics 0",
+    }
+    started = unit("anabranch-scheduler.service")["Service"]["ExecStart"]
+    for was, becomes in moved.items():
+        assert was in started
+        started = started.replace(was, becomes)
+    _, *arguments = shlex.split(started)
+    supervisor.start(
+        "scheduler",
+        # However busy this machine is, no site is to seem lost but by its end.
+        [sys.executable, "-m", "anabranch", *arguments, "--silence=30"],
+        {"ANABRANCH_TOKEN": "secret"},
+    )
+    _, script = shlex.split(unit("anabranch-site@.service")["Service"]["ExecStart"])
+    assert Path(script).name == "train.py"
+    path = DEPLOY / "train.py"
+    if program == "local steps":
+        path = tmp_path / "local_steps.py"
+        path.write_text(program_of_the_docs(), "utf-8")
+    for site in sites:
+        environment = {
+            **variables("anabranch-site@.service", site),
+            "ANABRANCH_PORT": "0",
+            "ANABRANCH_TLS": str(certificates),
+            "ANABRANCH_TOKEN": "secret",
+            "ANABRANCH_SCHEDULER": f"127.0.0.1:{port}",
+            "ANABRANCH_ADVERTISE": "127.0.0.1",
+            "STEPS": "2500",
+        }
+        supervisor.start(site, [sys.executable, str(path)], environment)
+    for lost in ("tokyo", "paris"):  # the last of the overlay, and the first
+        supervisor.await_said("scheduler", "event=joined", 3 if lost == "tokyo" else 4)
+        supervisor.kill(lost)
+    supervisor.await_said("scheduler", "event=joined", 5)
+    supervisor.kill("scheduler")
+    ends = [supervisor.ended[name].wait(200) for name in (*sites, "scheduler")]
+    assert all(ends), supervisor.everything()
+    assert supervisor.codes == {
+        "paris": [-9, 0],
+        "austin": [0],
+        "tokyo": [-9, 0],
+        "scheduler": [-9, 0],
+    }
+    results = [supervisor.said(site).splitlines()[-1].partition(": ") for site in sites]
+    assert [name for name, _, _ in results] == [*sites]
+    assert all(
+        result.endswith(" with 3 sites") or "with 3 sites," in result for *_, result in results
+    )
 
 
 # --- Slurm

@@ -25,7 +25,8 @@ def training() -> dict[str, object]:
 
 
 with anabranch.join() as group:
-    data = torch.Generator().manual_seed(group.rank)  # each site has data of its own
+    # Each site has data of its own. A site that was started again has no rank before `admit`.
+    data = torch.Generator().manual_seed(group.index)
     while step < STEPS:
         state = group.admit(training)
         if state is not None:

@@ -159,6 +159,9 @@ def test_a_site_that_joins_later_calls_nothing_before_it_is_let_in() -> None:
         new = anabranch.join(address, "site2", token=token)
         with pytest.raises(ValueError, match=r"joins a group that goes on; call group.admit"):
             new.all_reduce(np.zeros(3, np.float32))
+        with pytest.raises(ValueError, match=r"its group.index is known before, its rank is not"):
+            new.rank  # noqa: B018
+        assert [group.index for group in (*founders, new)] == [0, 1, 2]
         assert [group.sites for group in founders] == [("site0", "site1")] * 2
         waiting = pool.submit(new.admit, None)
         for _ in range(200):
@@ -170,6 +173,13 @@ def test_a_site_that_joins_later_calls_nothing_before_it_is_let_in() -> None:
         assert {group.sites for group in everyone} == {("site0", "site1", "site2")}
         assert [group.rank for group in everyone] == [0, 1, 2]
         list(pool.map(lambda group: group.close(), everyone))
+
+
+def test_a_sites_index_is_its_place_in_the_overlay_whoever_is_there() -> None:
+    service = anabranch.Service(_local._complete(3), awareness=None, adaptive=False)
+    with local(service) as groups, ThreadPoolExecutor(3) as pool:
+        pair = [*pool.map(lambda group: group.subgroup(["site0", "site2"]), groups[::2])]
+        assert [(group.index, group.rank) for group in pair] == [(0, 0), (2, 1)]
 
 
 def test_states_that_differ_are_named() -> None:

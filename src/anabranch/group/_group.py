@@ -180,8 +180,21 @@ class Group:
             self._present = tuple(site for site in self._present if site in members)
 
     @property
+    def index(self) -> int:
+        """This site's place in the overlay, from 0: the same in each of its processes.
+
+        Unlike ``rank`` it is known before :meth:`admit`, and no site that joins or leaves changes
+        it. Seed a site's own data by it.
+        """
+        return self._member.index
+
+    @property
     def rank(self) -> int:
-        """This site's index among the members, from 0; those that join later move others'."""
+        """This site's place among the members, from 0; sites that join or leave change it.
+
+        Raises:
+            ValueError: this site joins a group that goes on, and is no member before ``admit``.
+        """
         if self._member.index not in self._present:
             raise ValueError(NOT_IN)
         return self._present.index(self._member.index)

@@ -45,7 +45,10 @@ from anabranch.site.terms import Op, Terms, Wire
 T = TypeVar("T")
 
 _LOOKS_EVERY_S = 0.5  # for a reason to wait no longer
-NOT_IN = "this site joins a group that goes on; call group.admit(...) first"
+NOT_IN = (
+    "this site joins a group that goes on; call group.admit(...) first (its group.index is known "
+    "before, its rank is not)"
+)
 
 
 async def now(call: Callable[[], Any]) -> Any:
