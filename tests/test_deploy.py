@@ -270,7 +270,7 @@ def test_a_site_and_the_scheduler_that_are_killed_are_started_again_and_go_on(
         "austin": [0],
         "tokyo": [-9, 0],
         "scheduler": [-9, 0],
-    }
+    }, supervisor.everything()
     results = [supervisor.said(site).splitlines()[-1].partition(": ") for site in sites]
     assert [name for name, _, _ in results] == [*sites]
     assert all(

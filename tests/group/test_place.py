@@ -39,9 +39,9 @@ def test_an_argument_goes_before_a_variable() -> None:
     assert place.tls == "/mine"
 
 
-def test_without_any_a_site_takes_connections_of_this_machine_alone() -> None:
+def test_without_any_a_site_is_found_where_it_reaches_the_scheduler() -> None:
     place = find(OURS, site="paris")
-    assert (place.host, place.port, place.advertise) == ("127.0.0.1", 0, None)
+    assert (place.host, place.port, place.advertise) == (None, 0, None)
     assert (place.tls, place.insecure) == (None, False)
 
 

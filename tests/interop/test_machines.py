@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from anabranch.emulate import emulated
+from anabranch.interop._rendezvous import check_reaches
+from anabranch.net.errors import RunAborted
 from anabranch.overlay import Link, Overlay, Site
 from tests.emulate.sockets import emulates
 
@@ -53,3 +55,12 @@ def test_a_hugging_face_model_trains_over_three_machines() -> None:
     assert float(losses[2]) < float(losses[1])
     for name in ("rank0", "rank1", "rank2"):
         assert re.search(rf"{name} joined from 10\.", said[0]), said[0]
+
+
+def test_a_scheduler_on_the_loopback_of_rank_0s_machine_is_named_at_the_others() -> None:
+    for scheduler, here in (("127.0.0.1", "127.0.0.1"), ("10.0.0.1", "10.0.0.2")):
+        check_reaches(scheduler, here)
+    with pytest.raises(
+        RunAborted, match=r"listens on 127\.0\.0\.1, where only rank 0's own machine"
+    ):
+        check_reaches("127.0.0.1", "10.0.0.2")

@@ -15,8 +15,14 @@ HERE = b"challenge"
 PAIR = Overlay("pair", (Site("a"), Site("b")), (Link(0, 1, 1e6), Link(1, 0, 1e6)))
 
 
-def join(name: str, port: int, token: str = "secret", challenge: bytes = HERE) -> Join:
-    return proven(Join(b"", name, "127.0.0.1", port), token.encode(), challenge)
+def join(
+    name: str,
+    port: int,
+    token: str = "secret",
+    challenge: bytes = HERE,
+    host: str = "127.0.0.1",
+) -> Join:
+    return proven(Join(b"", name, host, port), token.encode(), challenge)
 
 
 def test_addresses_are_known_once_everybody_has_joined() -> None:
@@ -83,3 +89,31 @@ def test_a_lane_s_secret_is_known_at_both_its_ends_and_nowhere_else() -> None:
     known = [secret for site in range(4) for secret in members.lane_secrets(site) if secret]
     assert len({*known, *map(members.secret, range(4))}) == 12
     assert Members(circle, "secret", b"of another").secret(0) != members.secret(0)
+
+
+@pytest.mark.parametrize("hidden_first", [True, False])
+def test_a_site_on_loopback_and_one_of_another_machine_are_named_where_a_link_joins_them(
+    hidden_first: bool,
+) -> None:
+    members = Members(PAIR, "secret", b"of this run")
+    hidden = join("a", 7), False
+    remote = join("b", 8, host="10.0.0.2"), True
+    first, second = (hidden, remote) if hidden_first else (remote, hidden)
+    members.admit(first[0], HERE, is_elsewhere=first[1])
+    said = "site 'a' is found at 127.0.0.1 by its own machine alone, and site 'b' is on another"
+    with pytest.raises(UnauthorisedPeer, match=said):
+        members.admit(second[0], HERE, is_elsewhere=second[1])
+    members.admit(join("ab"[hidden_first], 9, host="10.0.0.1"), HERE)
+
+
+def test_a_site_on_loopback_and_one_of_another_machine_may_be_there_without_a_link() -> None:
+    ends = [(0, 2), (2, 0), (1, 2), (2, 1)]
+    chain = tuple(Link(source, target, 1e6) for source, target in ends)
+    apart = Overlay("apart", (Site("a"), Site("b"), Site("c")), chain)
+    members = Members(apart, "secret", b"of this run")
+    members.admit(join("a", 7), HERE)
+    members.admit(join("b", 8, host="10.0.0.2"), HERE, is_elsewhere=True)
+    # One that takes no connections makes them: it need not be found.
+    members = Members(PAIR, "secret", b"of this run")
+    members.admit(join("a", 0, host=""), HERE)
+    members.admit(join("b", 8, host="10.0.0.2"), HERE, is_elsewhere=True)

@@ -361,8 +361,12 @@ def site(
     name: Annotated[str, typer.Argument(help="This site's name in the overlay.")],
     scheduler: Annotated[str, typer.Option(help="The scheduler's host:port.")],
     host: Annotated[
-        str, typer.Option(help="Where this site takes connections of others; 0.0.0.0: everywhere.")
-    ] = "127.0.0.1",
+        str | None,
+        typer.Option(
+            help="Where this site takes connections of others; 0.0.0.0: everywhere. Not given: the "
+            "address from which it reaches the scheduler."
+        ),
+    ] = None,
     port: Annotated[int, typer.Option(help="Likewise; 0 takes a free one.", min=0, max=65535)] = 0,
     advertise: Annotated[
         str | None,
@@ -405,13 +409,13 @@ def site(
 
     insecure = insecure or tls is not None
     address = address_given(scheduler, insecure)
-    for each in (host, advertise or host):
+    for each in filter(None, (host, advertise)):
         _check_host(each, insecure)
-    if outbound_only and (host, port, advertise) != ("127.0.0.1", 0, None):
+    if outbound_only and (host, port, advertise) != (None, 0, None):
         raise typer.BadParameter(
             "--outbound-only takes no connections, so give no --host, --port or --advertise"
         )
-    if advertise is None and is_wildcard(host):
+    if advertise is None and host is not None and is_wildcard(host):
         raise typer.BadParameter(f"--host {host} is all addresses; say by --advertise which one")
     files = Files(data=data_dir, weights=weights, checkpoints=checkpoints, resume=resume)
     listen = None if outbound_only else (host, port)

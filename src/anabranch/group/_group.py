@@ -748,7 +748,8 @@ def join(
             says.
         token: the group's shared secret; ``$ANABRANCH_TOKEN`` if not given.
         host: where this site takes connections of other sites; ``"0.0.0.0"`` for all its addresses.
-            ``$ANABRANCH_HOST`` if not given, or this machine alone.
+            ``$ANABRANCH_HOST`` if not given, or the address from which it reaches the scheduler:
+            where that is on this machine, this machine alone.
         port: likewise, ``$ANABRANCH_PORT``; 0 takes a free one.
         advertise: the host, by name or number, at which others reach it; ``$ANABRANCH_ADVERTISE``
             if not given, or where all addresses are taken ``$SLURMD_NODENAME``, or ``host``.
@@ -764,7 +765,7 @@ def join(
             a pause, the default of 5 ms is what each message may wait.
 
     Raises:
-        ValueError: something is missing, and how to give it.
+        ValueError: something is missing, and how to give it; or others would not find this site.
         LinkError: the scheduler cannot be reached.
         RunAborted: it refused this site; says why.
 
@@ -780,7 +781,7 @@ def join(
         scheduler=scheduler,
         site=site,
         token=token,
-        host="127.0.0.1" if outbound_only else host,
+        host="127.0.0.1" if outbound_only else host,  # whatever the environment says
         port=port,
         advertise="127.0.0.1" if outbound_only else advertise,
         tls=None if tls is None else str(tls),
@@ -814,11 +815,10 @@ def join_at(
         raise ValueError(f"scheduler: {error}") from None
     if not where[1]:
         raise ValueError(f"scheduler is {place.scheduler!r}; give the port that it printed")
-    if place.advertise is None and addresses.is_wildcard(place.host):
-        raise ValueError(
-            f"host is {place.host!r}, all addresses; say by advertise= where others find it"
-        )
-    for each in (where[0], place.host, place.advertise):
+    host = place.host
+    if place.advertise is None and host is not None and addresses.is_wildcard(host):
+        raise ValueError(f"host is {host!r}, all addresses; say by advertise= where others find it")
+    for each in (where[0], host, place.advertise):
         if (
             not (place.insecure or place.tls)
             and each is not None
@@ -833,7 +833,7 @@ def join_at(
     if place.tls is not None:
         credentials = Credentials(Path(place.tls), identity_of(place.site))
         credentials.check()
-    listen = None if outbound_only else (place.host, place.port)
+    listen = None if outbound_only else (host, place.port)
     shown = None if outbound_only else place.advertise
     door = Door(*(where, place.site, place.token, listen, shown, credentials), patience_s, gives_up)
     member = Member(door)

@@ -25,6 +25,7 @@ from anabranch._text import say
 from anabranch.group import _settings
 from anabranch.group._served_memory import ServedMemory
 from anabranch.group._thread import LoopThread
+from anabranch.net.addresses import ListenAt
 from anabranch.net.errors import NetError, PeerError, RunAborted
 from anabranch.net.network import Address
 from anabranch.net.silence import LANE_HEARTBEAT_S
@@ -91,7 +92,7 @@ class Door:
         scheduler: where that listens.
         name: the site's.
         token: the group's secret.
-        listen: where it takes connections of others; None where it takes none.
+        listen: where it takes connections of others, see :class:`SiteAgent`.
         advertise: where others find it; None for where it listens.
         credentials: for TLS; None for none.
         patience_s: how long to try where no scheduler answers.
@@ -101,7 +102,7 @@ class Door:
     scheduler: Address
     name: str
     token: str
-    listen: Address | None
+    listen: ListenAt | None
     advertise: str | None
     credentials: Credentials | None
     patience_s: float

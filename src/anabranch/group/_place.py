@@ -26,8 +26,6 @@ INDEX_VARIABLES = "SLURM_PROCID", "JOB_COMPLETION_INDEX"
 """Which process this one is, from 0: under Slurm, and in an indexed Job of Kubernetes."""
 NODE_VARIABLE = "SLURMD_NODENAME"
 
-_DEFAULT_HOST = "127.0.0.1"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
@@ -37,7 +35,8 @@ class Place:
         scheduler: host:port.
         site: its name.
         token: the group's secret.
-        host, port: where it takes connections.
+        host: where it takes connections; None for the address from which it reaches the scheduler.
+        port: likewise; 0 takes a free one.
         advertise: where others reach it; None for ``host``.
         tls: the folder of its certificate; None for none.
         insecure: whether addresses off this machine are allowed without.
@@ -46,7 +45,7 @@ class Place:
     scheduler: str
     site: str
     token: str
-    host: str = _DEFAULT_HOST
+    host: str | None = None
     port: int = 0
     advertise: str | None = None
     tls: str | None = None
@@ -84,9 +83,9 @@ def find(
     def said(variable: str) -> str | None:
         return environment.get(variable) or None  # an empty one is as good as none
 
-    own_host = host or said(HOST_VARIABLE) or _DEFAULT_HOST
+    own_host = host or said(HOST_VARIABLE)
     own_advertise = advertise or said(ADVERTISE_VARIABLE)
-    if own_advertise is None and is_wildcard(own_host):
+    if own_advertise is None and own_host is not None and is_wildcard(own_host):
         own_advertise = said(NODE_VARIABLE)
     return Place(
         scheduler=_given(scheduler, environment, SCHEDULER_VARIABLE, "scheduler", "its host:port"),

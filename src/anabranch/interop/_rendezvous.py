@@ -59,7 +59,7 @@ class Options(BackendOptions):  # type: ignore[misc]
         scheduler: host:port of a scheduler that runs already; else rank 0 starts one.
         token: of that scheduler; a fresh secret goes through the store otherwise.
         host: where this rank takes connections; otherwise the address from which it reaches the
-            store, or this machine alone where the store is on it.
+            scheduler, or this machine alone where the scheduler is on it.
         tls: the folder of this rank's certificate and key, whose name is its site's, as
             ``anabranch certs`` makes it. Rank 0's also has the scheduler's.
         insecure: allow addresses off this machine without that; ``1`` in the environment.
@@ -266,13 +266,15 @@ def _join(
         address, token, wrong = msgspec.json.decode(store.get("scheduler"))
         if wrong:
             raise RunAborted(f"there is no scheduler: {wrong}")
+        if options.scheduler is None:
+            check_reaches(addresses.parse(address)[0], here)
         token = options.token or token
         place = find_place(
             os.environ,
             scheduler=address,
             site=name,
             token=token,
-            host=options.host or here,
+            host=options.host,
             tls=options.tls,
             insecure=options.insecure,
         )
@@ -501,6 +503,24 @@ def _scheduler(
             "printed beside rank 0 says why"
         )
     return process, [address, token, ""]
+
+
+def check_reaches(scheduler: str, here: str) -> None:
+    """Check that the scheduler that a rank has started listens where this rank finds it.
+
+    Args:
+        scheduler: the host on which it listens.
+        here: the address of this machine from which the ranks' store is reached.
+
+    Raises:
+        RunAborted: it listens on its own machine's loopback, and this is another machine.
+    """
+    if addresses.is_loopback(scheduler) and not addresses.is_loopback(here):
+        raise RunAborted(
+            f"rank 0's scheduler listens on {scheduler}, where only rank 0's own machine finds it, "
+            "because the name of that machine leads to its loopback there (as /etc/hosts says); "
+            "give an address that all machines use to --master-addr ($MASTER_ADDR)"
+        )
 
 
 def reached_at(store: Any) -> str:

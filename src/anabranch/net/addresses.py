@@ -9,6 +9,10 @@ from anabranch.net.network import Address
 OUTBOUND_ONLY = "-"
 """In place of the host of a site that takes no connections; the port is the site's index then."""
 
+ListenAt = tuple[str | None, int]
+"""Where a site takes connections; no host: where it reaches its scheduler from."""
+
+_LOOPBACK = "127.0.0.1"
 _MOST_PORT = (1 << 16) - 1
 
 
@@ -70,6 +74,46 @@ def is_wildcard(host: str) -> bool:
     """
     number = _number(host)
     return not host if number is None else number.is_unspecified
+
+
+def are_on_one_machine(hosts: tuple[str, str]) -> bool:
+    """Return whether a connection between these two addresses stays within one machine.
+
+    >>> are_on_one_machine(("127.0.0.1", "127.0.0.1")), are_on_one_machine(("10.0.0.2", "10.0.0.1"))
+    (True, False)
+    """
+    own, other = hosts
+    return own == other or is_loopback(own)
+
+
+def host_to_listen_on(host: str | None, advertise: str | None, hosts: tuple[str, str]) -> str:
+    """Return the host on which a site takes connections, so that others find it.
+
+    Args:
+        host: on which it was told to; None for the address from which it reaches its scheduler,
+            which is this machine's own where the scheduler is on it.
+        advertise: at which it was told that others find it; None for where it listens.
+        hosts: of its connection to the scheduler: this end's and the other's.
+
+    Raises:
+        ValueError: others would look for it on their own machines; says what to give.
+
+    >>> host_to_listen_on(None, None, ("10.0.0.2", "10.0.0.1"))
+    '10.0.0.2'
+    >>> host_to_listen_on(None, None, ("::1", "::1"))
+    '127.0.0.1'
+    """
+    own, scheduler = hosts
+    if host is None:
+        host = _LOOPBACK if is_loopback(own) else own
+    if is_loopback(advertise or host) and not are_on_one_machine(hosts):
+        given = f"advertise is {advertise!r}" if advertise else f"host is {host!r}"
+        raise ValueError(
+            f"{given}, where only this machine's own processes find this site, and its scheduler "
+            f"is on another machine, {scheduler}; give the address at which other machines reach "
+            f"this one, or neither: then it is {own}, from which it reaches the scheduler"
+        )
+    return host
 
 
 def _number(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

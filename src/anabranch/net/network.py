@@ -53,6 +53,10 @@ class Connection(Protocol):
         """The other end's address, for error messages."""
 
     @property
+    def hosts(self) -> tuple[str, str]:
+        """The addresses of this end and of the other; loopback where memory is shared."""
+
+    @property
     def their_challenge(self) -> bytes:
         """What the other end asks this one to prove its identity by; empty until it has spoken."""
 

@@ -156,6 +156,7 @@ class ShapedConnection:
         self.own_challenge = connection.own_challenge
         self.their_challenge = connection.their_challenge
         self.identity = connection.identity
+        self.hosts = connection.hosts
         self._latency = latency
         self._post_s = link.latency_s
         self._bucket = TokenBucket(link, course)

@@ -57,6 +57,7 @@ LANE_SILENCE_S = 15.0  # that ends a lane
 _LAST_DATA_RECV = struct.Struct("=52xI")
 # How long a caller waits for the greeting of who it calls, whose loop may be held up.
 _GREETING_S = 60.0
+_LOOPBACK = "127.0.0.1"
 _HEARD_S = 0.01  # what comes sooner after what came before tells the detector nothing
 # A connection may take so many times the least silence that counts: a lost first packet costs 1 s.
 _CONNECT_SILENCES = 2.0
@@ -138,6 +139,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._own: Any  # the transport's socket
         self.peer = "?"  # until the connection is made
+        self.hosts = _LOOPBACK, _LOOPBACK
         self._socket: socket.socket | None = None  # another handle, around the transport
         self._loop = asyncio.get_running_loop()
         self._flushed = asyncio.Event()  # the transport holds nothing back
@@ -180,7 +182,9 @@ class _TcpConnection(asyncio.BufferedProtocol):
             if self._listener is not None:
                 self._incoming = shared_memory.offer(own)
         else:
-            self.peer = show((transport.get_extra_info("peername") or ("?", 0))[:2])
+            own_host, *_ = transport.get_extra_info("sockname")
+            host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
+            self.peer, self.hosts = show((host, port)), (own_host, host)
             own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._congestion_control is not None:
                 self.send_by(self._congestion_control)

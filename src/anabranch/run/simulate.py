@@ -14,6 +14,7 @@ from typing import TypeVar
 from msgspec import structs
 
 from anabranch.fleet import ComputeModel
+from anabranch.net.addresses import ListenAt
 from anabranch.net.errors import EndedWithout, NetError, RunAborted
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
@@ -323,7 +324,7 @@ class _SimulatedWorld:
         self.control: Network
         self.data: Network
         self._plug_in(network)
-        self.listen: Address | None = self._host.name, 0
+        self.listen: ListenAt | None = self._host.name, 0
         self.advertise: str | None = None
         self.patience_s = 0.0
         self.strands = 1

@@ -25,6 +25,7 @@ from anabranch.cohort import Clients
 from anabranch.learn.averaging import bounds
 from anabranch.learn.work import State, averaged_elements, check_finite
 from anabranch.merge import Robust, UpdateFacts, filter_of
+from anabranch.net.addresses import ListenAt
 from anabranch.net.errors import EndedWithout, LeftOut, LinkError, PeerError, RunAborted
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
@@ -74,7 +75,7 @@ class World(Protocol):
 
     control: Network
     data: Network
-    listen: Address | None
+    listen: ListenAt | None
     advertise: str | None
     patience_s: float
     strands: int

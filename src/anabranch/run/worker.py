@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from anabranch.fleet import ComputeModel
+from anabranch.net.addresses import ListenAt
 from anabranch.net.errors import RunAborted
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, Network
@@ -42,7 +43,7 @@ def run_site(
     name: str,
     scheduler: Address,
     token: str,
-    listen: Address | None,
+    listen: ListenAt | None,
     files: Files,
     threads: int | None = None,
     stop_with_stdin: bool = False,
@@ -56,8 +57,7 @@ def run_site(
         name: this site's name in the run's overlay.
         scheduler: where to join.
         token: the run's shared secret.
-        listen: where this site takes connections of other sites; port 0 takes a free one. None
-            where no other site can connect to this one.
+        listen: where this site takes connections of other sites; see :class:`SiteAgent`.
         files: where this site reads and writes.
         threads: for torch; None for its own choice.
         stop_with_stdin: end when standard input closes, so that it cannot outlive the process that
@@ -92,7 +92,7 @@ async def _run(
     token: str,
     files: Files,
     stop_with_stdin: bool,
-    listen: Address | None,
+    listen: ListenAt | None,
     advertise: str | None,
     patience_s: float,
     credentials: Credentials | None,
@@ -109,7 +109,7 @@ class _RealWorld:
 
     def __init__(
         self,
-        listen: Address | None,
+        listen: ListenAt | None,
         advertise: str | None,
         patience_s: float,
         credentials: Credentials | None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from itertools import permutations
 
-from anabranch.net.addresses import OUTBOUND_ONLY
+from anabranch.net.addresses import OUTBOUND_ONLY, is_loopback
 from anabranch.net.errors import UnauthorisedPeer
 from anabranch.net.identity import derive, is_proven
 from anabranch.net.messages import Join, Resume, StatusRequest
@@ -27,6 +27,7 @@ class Members:
         self._secret = secret
         self._addresses: dict[int, tuple[str, int]] = {}
         self._incarnations = [0] * overlay.size
+        self._elsewhere: set[int] = set()  # on other machines than this one
 
     def admit(
         self,
@@ -34,6 +35,7 @@ class Members:
         challenge: bytes,
         gone: Collection[int] = (),
         goes_round: bool = True,
+        is_elsewhere: bool = False,
     ) -> int:
         """Take a site in; return its index.
 
@@ -42,6 +44,7 @@ class Members:
             challenge: of the connection on which it says so.
             gone: sites that have joined and are no longer there: each may join again.
             goes_round: whether links are gone round whose two sites take no connections.
+            is_elsewhere: whether it is on another machine than this one.
 
         Raises:
             UnauthorisedPeer: a wrong token, an unknown name, or one that has joined already; or
@@ -63,6 +66,7 @@ class Members:
                 f"site {join.name!r} takes no connections, and neither does {other!r}; leave the "
                 "links between them out of the overlay, or let one take connections"
             )
+        self._check_is_found(site, join.host, is_elsewhere, gone)
         if site in self._addresses:
             if site not in gone:
                 raise UnauthorisedPeer(
@@ -70,9 +74,34 @@ class Members:
                     "some seconds"
                 )
             self._incarnations[site] += 1
+        if is_elsewhere:
+            self._elsewhere.add(site)
+        else:
+            self._elsewhere.discard(site)
         takes_calls = bool(join.host)
         self._addresses[site] = (join.host, join.port) if takes_calls else (OUTBOUND_ONLY, site)
         return site
+
+    def _check_is_found(
+        self, site: int, host: str, is_elsewhere: bool, gone: Collection[int]
+    ) -> None:
+        """Check that no link leads from a site on another machine to one on loopback."""
+        here = self._overlay.sites[site].name
+        for other, (its_host, _) in self._addresses.items():
+            if other in gone or not self._are_linked(site, other):
+                continue
+            there = self._overlay.sites[other].name
+            if is_elsewhere and is_loopback(its_host):
+                hidden, host, remote = there, its_host, here
+            elif other in self._elsewhere and is_loopback(host):
+                hidden, remote = here, there
+            else:
+                continue
+            raise UnauthorisedPeer(
+                f"site {hidden!r} is found at {host} by its own machine alone, and site {remote!r} "
+                f"is on another; let {hidden!r} join by an address of the scheduler that "
+                f"{remote!r} can use, too, or say at which host others find it"
+            )
 
     def knows_token(self, request: StatusRequest, challenge: bytes) -> bool:
         """Return whether this is said by a process that knows the run's token."""

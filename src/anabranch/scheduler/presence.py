@@ -9,6 +9,7 @@ from functools import partial
 
 from anabranch import overlay as overlays
 from anabranch import plan as plans
+from anabranch.net.addresses import are_on_one_machine
 from anabranch.net.errors import LinkError, OutOfPlaceMessage, PeerError, UnauthorisedPeer
 from anabranch.net.messages import Join, Restarted, Resume, Resumed, Shutdown, Welcome
 from anabranch.net.network import Connection
@@ -85,7 +86,8 @@ class Presence:
         gone = {site for site in run.lost if not self._is_connected(site)}
         gone |= {site for site in run.missing if self._survivors.may_be_replaced(site)}
         goes_round = self._repairs is not None and self._pace is None
-        site = run.members.admit(message, connection.own_challenge, gone, goes_round)
+        is_elsewhere = not are_on_one_machine(connection.hosts)
+        site = run.members.admit(message, connection.own_challenge, gone, goes_round, is_elsewhere)
         if site in run.missing:  # another process of it is here, so that one died
             self._survivors.lose(site, run.missing[site].why, died=True)
             if self._repairs is not None and run.is_over:

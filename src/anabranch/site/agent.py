@@ -17,6 +17,7 @@ import numpy as np
 
 from anabranch import overlay as overlays
 from anabranch import plan as plans
+from anabranch.net.addresses import ListenAt, host_to_listen_on
 from anabranch.net.errors import EndedWithout, MalformedMessage, OutOfPlaceMessage, PeerError
 from anabranch.net.frames import Sink
 from anabranch.net.messages import (
@@ -121,8 +122,9 @@ class SiteAgent:
         data: the network on which other sites reach this one.
         name: this site's name in the overlay.
         token: the run's shared secret.
-        listen: where to take other sites' lanes; port 0 takes a free one. None where no other site
-            can connect to this one, as behind NAT: it opens lanes in both directions itself.
+        listen: where to take other sites' lanes; without a host, on the address from which this
+            site reaches the scheduler; port 0 takes a free one. None where no other site can
+            connect to this one, as behind NAT: it opens lanes in both directions itself.
         progressed: the site calls this with each message that it has sent to another; or None.
         refused: told of each message from another site that was refused: (site or None, error).
         clock: this site's clock, seconds; the loop's time if not given. Links are measured by it.
@@ -140,7 +142,7 @@ class SiteAgent:
         data: Network,
         name: str,
         token: str,
-        listen: Address | None,
+        listen: ListenAt | None,
         progressed: Callable[[], None] | None,
         refused: Callable[[int | None, PeerError], None],
         clock: Callable[[], float] | None = None,
@@ -190,16 +192,23 @@ class SiteAgent:
         Raises:
             LinkError: the scheduler cannot be reached.
             RunAborted: it refused this site, or the run ended before it began.
+            ValueError: other sites would not find this one where it listens.
         """
-        host, port = "", 0
-        if self._listen is not None:
-            self._listener = await self._data.listen(self._listen, self._on_lane)
-            host, port = self._listener.address
-        join = Join(b"", self._name, self._advertise or host, port)
-        self.welcome = await self._scheduler.join(scheduler, join, patience_s)
+        self.welcome = await self._scheduler.join(scheduler, self._introduce, patience_s)
         plan = plans.loads(self.welcome.plan_json)
         self._collectives.join(plan, self.welcome.site, self.welcome.is_new)
         return self.welcome
+
+    async def _introduce(self, hosts: tuple[str, str]) -> Join:
+        """Return what to say to the scheduler, over a connection between these two addresses."""
+        if self._listen is None:
+            return Join(b"", self._name, "", 0)
+        host, port = self._listen
+        host = host_to_listen_on(host, self._advertise, hosts)
+        if self._listener is None:  # else this is a scheduler that was started again
+            self._listener = await self._data.listen((host, port), self._on_lane)
+        host, port = self._listener.address
+        return Join(b"", self._name, self._advertise or host, port)
 
     async def start(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from anabranch.net.addresses import show
@@ -146,12 +146,17 @@ class Control:
         """Look for a scheduler that is gone for so long at least, as it may be restarted."""
         self._least_patience_s = patience_s
 
-    async def join(self, scheduler: Address, join: Join, patience_s: float = 0.0) -> Welcome:
+    async def join(
+        self,
+        scheduler: Address,
+        introduce: Callable[[tuple[str, str]], Awaitable[Join]],
+        patience_s: float = 0.0,
+    ) -> Welcome:
         """Join a run and wait until every site has.
 
         Args:
             scheduler: where it listens.
-            join: what to say.
+            introduce: returns what to say, over a connection between these two addresses.
             patience_s: how long to try where nothing answers, or what did is gone before all have
                 joined.
 
@@ -166,6 +171,11 @@ class Control:
         while True:
             left_s = max(0.0, self._joins_until_s - self._loop.time())
             connection = await self._connect_first(scheduler, left_s)
+            try:
+                join = await introduce(connection.hosts)
+            except BaseException:
+                connection.close()
+                raise
             connection.post(proven(join, self._token.encode(), connection.their_challenge))
             self._session = Session(connection)
             try:
