@@ -258,3 +258,35 @@ def test_functions_of_a_notebook_are_run() -> None:
 def test_what_cannot_be_sent_to_a_process_is_refused_before_any_starts() -> None:
     with pytest.raises(TypeError, match=r"an argument cannot be sent .*lock"):
         anabranch.spawn(give_back, 2, [threading.Lock()])
+
+
+MEMBERS = """
+import sys
+import numpy as np
+import anabranch
+from concurrent.futures import ThreadPoolExecutor
+
+def resident_bytes():
+    with open("/proc/self/status") as status:
+        return 1024 * next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+
+def take_part(group):
+    for _ in range(3):
+        group.all_reduce(np.ones(1000, np.float32))
+
+def used(members):
+    with anabranch.local(members) as groups, ThreadPoolExecutor(members) as pool:
+        list(pool.map(take_part, groups))
+        return resident_bytes()
+
+first = used(2)  # imports count once
+print((used(26) - first) / 24)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_member_takes_at_most_ten_megabytes() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MEMBERS], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert 0 < float(done.stdout) < 10e6

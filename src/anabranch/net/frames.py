@@ -32,7 +32,8 @@ from anabranch.net.messages import NO_MESSAGE, WIRE_VERSION, AnyMessage, Message
 from anabranch.net.rings import PLACE, IncomingRing, OutgoingRing
 
 PIECE_BYTES = 1 << 18
-_STAGING_BYTES = 1 << 19
+_STAGING_BYTES = 1 << 19  # once a payload comes in pieces
+_FIRST_STAGING_BYTES = 1 << 14  # a process may have thousands of connections
 _PREFIX = struct.Struct(">2sBxIQ")
 PREFIX_BYTES = _PREFIX.size
 _MAGIC = b"AB"
@@ -128,9 +129,8 @@ class FrameReader:
         self._limits = limits
         self._incoming = incoming
         self._outgoing = outgoing
-        # Small while no payload is allowed: a caller that is not trusted may have many connections.
-        small = _PREFIX.size + limits.message_bytes
-        self._staging = memoryview(bytearray(_STAGING_BYTES if limits.payload_bytes else small))
+        # Grows by need alone, which the limits bound: what is allowed seldom comes.
+        self._staging = memoryview(bytearray(_FIRST_STAGING_BYTES))
         self._held = 0  # bytes at the front of the staging buffer that are not yet consumed
         self._sink: Sink | None = None  # of the payload being read, None between frames
         self._size = 0  # of that payload
@@ -147,9 +147,6 @@ class FrameReader:
     def trust(self, limits: Limits) -> None:
         """Let the stream announce more from now on."""
         self._limits = limits
-        self._make_room(_STAGING_BYTES)
-        if self._sink is None:
-            self.buffer = self._staging[self._held :]
 
     def share_no_more(self) -> None:
         """Let go of shared memory: the stream has ended."""
@@ -267,6 +264,8 @@ class FrameReader:
         self._sink, self._size, self._offset = sink, payload_bytes, 0
         if not payload_bytes:
             self._end_payload()
+        elif sink.target is None and self._incoming is None:
+            self._make_room(min(payload_bytes, _STAGING_BYTES))
         return length
 
     def _check_prefix(self, magic: bytes, version: int, message: int, payload: int) -> None:
