@@ -4,19 +4,24 @@ import numpy as np
 import pytest
 
 from anabranch.plan import NO_PARENT
-from anabranch.plan._arborescence import cheapest_way, lighten, seconds_from
+from anabranch.plan._arborescence import cheapest_way, least_totals, lighten, seconds_from
 
 from .networks import all_ways, random_overlay
+
+
+def priced(n: int, seed: int, density: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return prices and hop times of a random overlay's links."""
+    overlay = random_overlay(n, seed, density=density, one_way=0.4)
+    rng = np.random.default_rng(seed)
+    joined = overlay.goodput_matrix_bps() > 0
+    price = np.where(joined, rng.integers(0, 9, size=(n, n)).astype(float), np.inf)
+    return price, np.where(joined, rng.uniform(0.1, 1.0, size=(n, n)), np.inf)
 
 
 def draw(n: int, seed: int, *, density: float = 1.0) -> tuple[np.ndarray, np.ndarray, list]:
     """Return prices and hop times of a random overlay's links, and every way out of site 0."""
     overlay = random_overlay(n, seed, density=density, one_way=0.4)
-    rng = np.random.default_rng(seed)
-    joined = overlay.goodput_matrix_bps() > 0
-    price = np.where(joined, rng.integers(0, 9, size=(n, n)).astype(float), np.inf)
-    hop_s = np.where(joined, rng.uniform(0.1, 1.0, size=(n, n)), np.inf)
-    return price, hop_s, list(all_ways(overlay, 0, up=False))
+    return (*priced(n, seed, density), list(all_ways(overlay, 0, up=False)))
 
 
 def total(price: np.ndarray, way) -> float:
@@ -36,6 +41,16 @@ def test_the_cheapest_way_is_the_cheapest_of_all(n, density, seed):
     way = cheapest_way(price, 0)
     assert as_parents(way) in ways
     assert total(price, way) == min(total(price, other) for other in ways)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 9])
+@pytest.mark.parametrize("density", [0.3, 1.0])
+@pytest.mark.parametrize("seed", range(12))
+def test_the_least_totals_are_those_of_the_cheapest_way_of_each_root(n, density, seed):
+    price, _ = priced(n, seed, density)
+    of_each = [cheapest_way(price, root) for root in range(n)]
+    totals = [np.delete(price[way, np.arange(n)], root).sum() for root, way in enumerate(of_each)]
+    assert least_totals(price) == pytest.approx(totals)
 
 
 def test_rings_within_rings_are_opened_again():

@@ -19,8 +19,11 @@ from anabranch.plan import (
     Plan,
     PlanError,
     Tree,
+    _arborescence,
+    _packed,
     bound_rate_bps,
     fapt,
+    least_latency_s,
     limit_rate_bps,
     link_load,
     packed,
@@ -33,6 +36,7 @@ from anabranch.plan import (
 
 from .networks import build, overlays, random_overlay, with_ports
 
+SMALL_BYTES = 1_000
 KINDS = [random_sparse, random_geographic, random_complete]
 
 
@@ -281,3 +285,36 @@ def test_no_small_overlay_has_a_bound_below_its_limit(overlay):
 
 def test_a_single_site_has_no_bound():
     assert bound_rate_bps(build(1, [])) == math.inf
+
+
+@pytest.mark.parametrize("draw", KINDS)
+def test_few_roots_of_very_many_sites_give_plans_as_fast_and_the_same_bound(draw, monkeypatch):
+    overlay = draw(24, 3)
+    plan, bound_bps = packed(overlay), bound_rate_bps(overlay)
+    ways = []
+
+    def cheapest_way(price, root):
+        ways.append(root)
+        return _arborescence.cheapest_way(price, root)
+
+    monkeypatch.setattr(_packed, "cheapest_way", cheapest_way)
+    monkeypatch.setattr(_packed, "_MANY", 20)
+    monkeypatch.setattr(_packed, "_MOST_ROOTS", 8)
+    few = packed(overlay)
+    drawn = 2 * (64 + 3 * len(overlay.links) // 23)
+    assert len({*ways}) < overlay.size
+    assert len(ways) <= drawn + 2 * 8 * 5  # both ways: triples drawn by load, then five turns
+    assert steady_rate_bps(few, overlay) >= 0.95 * steady_rate_bps(plan, overlay)
+    assert bound_rate_bps(overlay) == pytest.approx(bound_bps, rel=0.02)
+    assert bound_rate_bps(overlay) >= limit_rate_bps(overlay) * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_chunk_of_a_small_buffer_is_no_larger_than_the_buffer(seed):
+    """Where a hop took as long as a chunk of 256 KiB does, latency would count for little."""
+    overlay = with_some_ports(random_complete(12, seed, latency_s=(0.001, 0.1)), seed)
+    plan = packed(overlay, size_bytes=SMALL_BYTES)
+    assert plan == packed(overlay, size_bytes=SMALL_BYTES, chunk_bytes=SMALL_BYTES)
+    least_s = least_latency_s(overlay)
+    predicted = predict(plan, overlay, SMALL_BYTES, chunk_bytes=SMALL_BYTES)
+    assert predicted.contention_s <= 1.03 * least_s + 1e-3

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.overlay import internet2_9
+from anabranch.overlay import internet2_9, random_complete
 from anabranch.plan import (
     Plan,
     PlanError,
     Tree,
+    _predict,
     balanced,
     deal,
     fapt,
@@ -200,3 +201,13 @@ def test_serving_the_longest_tail_first_finds_the_worst_set_of_passages(passages
         for some in combinations(passages, count)
     )
     assert _bound_s(passages) == pytest.approx(worst, abs=1e-9)
+
+
+def test_what_an_edge_is_is_looked_up_once_however_many_trees_cross_it(monkeypatch):
+    overlay, looked_up = random_complete(12, 0), []
+    plan = fapt(overlay, roots=12)
+    monkeypatch.setattr(_predict, "ports_on", lambda overlay, *hop: looked_up.append(hop) or [])
+    predict(plan, overlay, 1e6, chunk_bytes=2**18)
+    edges = {hop for _, hop in plan.hops()}
+    assert edges
+    assert len(looked_up) <= len(edges)

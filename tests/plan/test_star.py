@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 
 from anabranch.overlay import internet2_9
-from anabranch.plan import link_load, star, steady_rate_bps
+from anabranch.plan import Plan, balanced, link_load, star, steady_rate_bps
 
 from .networks import overlays
 
@@ -28,3 +29,12 @@ def test_the_best_hub_has_the_highest_steady_rate(overlay):
     rates = [steady_rate_bps(star(overlay, hub=hub), overlay) for hub in range(overlay.size)]
     best = star(overlay)
     assert best.trees[0].root == rates.index(max(rates))
+
+
+@pytest.mark.parametrize("planner", [star, balanced])
+def test_a_plan_is_made_for_the_best_site_alone(planner, monkeypatch):
+    """Hundreds of sites are too many to write the routes of a tree at each of them out."""
+    made: list[Plan] = []
+    monkeypatch.setattr(Plan, "__post_init__", lambda plan: made.append(plan))
+    planner(internet2_9())
+    assert len(made) == 1

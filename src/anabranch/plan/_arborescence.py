@@ -6,6 +6,8 @@ child, shape (n, n); a way up is found on the transposed ones.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
@@ -32,6 +34,55 @@ def cheapest_way(price: _Floats, root: int) -> _Ints:
     Returns:
         Each site's parent, shape (n,). Of equally cheap sources, the lowest.
     """
+    groups = _contracted(price, root)
+    return _opened(root, groups)
+
+
+def least_totals(price: _Floats) -> _Floats:
+    """Return the total price of the cheapest way of each root, shape (n,).
+
+    Groups are made until one has all sites, whichever the root. What each group pays to be entered
+    are dual values: a root's cheapest way costs what all groups pay that the root is not in.
+
+    Args:
+        price: as for :func:`cheapest_way`; any site reaches any other over finite prices.
+
+    >>> table = np.array([[np.inf, 1.0, np.inf], [5.0, np.inf, 1.0], [4.0, 5.0, np.inf]])
+    >>> least_totals(table)
+    array([2., 5., 5.])
+    """
+    n = len(price)
+    groups = _contracted(price, None)
+    paid = np.array(groups.paid)
+    within = np.zeros(len(paid))  # what a group and all those around it pay
+    if n > 1:
+        paid[-1] = 0.0  # the group of all is entered from nowhere
+    for group in reversed(range(len(paid))):
+        within[group] += paid[group]
+        within[groups.rings[group]] += within[group]
+    totals: _Floats = paid.sum() - within[:n]
+    return totals
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Sites, and then the groups made of them, in order.
+
+    Args:
+        source: the site that each is entered from at the least price.
+        paid: that price.
+        rings: the parts of each; a site has none.
+        entered: of each, which of its parts is entered, coming from each site.
+    """
+
+    source: list[int]
+    paid: list[float]
+    rings: list[list[int]]
+    entered: list[_Ints]
+
+
+def _contracted(price: _Floats, root: int | None) -> _Groups:
+    """Return the groups that form until all sites are reached, or for None until one has all."""
     n = len(price)
     sites = np.arange(n)
     table = price.T.copy()
@@ -45,7 +96,8 @@ def cheapest_way(price: _Floats, root: int) -> _Ints:
     entered: list[_Ints] = [sites[:0]] * n  # which of them, coming from each site
     group_of = list(range(n))  # the outermost one of each site
     settled, walked = [False] * n, [False] * n
-    settled[root] = True
+    if root is not None:
+        settled[root] = True
     for start in range(n):
         walk: list[int] = []
         here = group_of[start]
@@ -66,22 +118,23 @@ def cheapest_way(price: _Floats, root: int) -> _Ints:
             least[inside] = np.inf
             here = len(into)
             into.append(least)
-            source.append(int(least.argmin()))
+            source.append(int(least.argmin()))  # any, once all are inside
             paid.append(float(least[source[here]]))
             members.append(inside)
             rings.append(ring)
             entered.append(best)
             for site in inside:
                 group_of[site] = here
-            settled.append(False)
+            settled.append(len(inside) == n)
             walked.append(False)
         for part in walk:
             settled[part] = True
-    return _opened(root, source, rings, entered)
+    return _Groups(source, paid, rings, entered)
 
 
-def _opened(root: int, source: list[int], rings: list[list[int]], entered: list[_Ints]) -> _Ints:
+def _opened(root: int, groups: _Groups) -> _Ints:
     """Return each site's parent: the source of the outermost group that is entered through it."""
+    source, rings, entered = groups.source, groups.rings, groups.entered
     n = sum(not parts for parts in rings)
     way = np.full(n, root)
     opened = [False] * len(source)

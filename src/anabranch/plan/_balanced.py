@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import pairwise
 from typing import ClassVar
+
+import numpy as np
 
 from anabranch._typed_toml import Positive, Table
 from anabranch.overlay import Overlay
 from anabranch.plan._fapt import check_site
-from anabranch.plan._load import steady_rate_bps
+from anabranch.plan._load import rate_under_bps
 from anabranch.plan._model import NO_PARENT, Plan, PlanError, Tree
 from anabranch.plan._planner import CHUNK_ELEMENTS, named_or_kept
 from anabranch.plan._routes import relay_routes
@@ -63,8 +67,30 @@ def balanced(
     every_up = {edge for edges in ups.values() for edge in edges}  # roots have most in common
     routes = relay_routes(overlay, every_up)
     routes |= relay_routes(overlay, {(parent, site) for site, parent in every_up})
-    plans = (_plan(overlay, at, ups[at], routes, arity, version) for at in roots)
-    return max(plans, key=lambda plan: steady_rate_bps(plan, overlay))
+    best = _best(overlay, ups, routes) if root is None else root
+    return _plan(overlay, best, ups[best], routes, arity, version)
+
+
+def _best(
+    overlay: Overlay, ups: Mapping[int, list[_Edge]], routes: Mapping[_Edge, tuple[int, ...]]
+) -> int:
+    """Return the root whose tree has the highest steady rate."""
+    links = [(link.source, link.target) for link in overlay]
+    number = {ends: place for place, ends in enumerate(links)}
+    crossed: dict[_Edge, list[int]] = {}  # by an edge up and down; roots have most edges in common
+
+    def rate_bps(root: int) -> float:
+        for site, parent in ups[root]:
+            if (site, parent) not in crossed:
+                both = (site, parent), (parent, site)
+                hops = (hop for edge in both for hop in pairwise(routes.get(edge, edge)))
+                crossed[site, parent] = [number[hop] for hop in hops]
+        places = [place for edge in ups[root] for place in crossed[edge]]
+        load = np.bincount(places, minlength=len(links)).tolist()
+        used = {ends: float(buffers) for ends, buffers in zip(links, load, strict=True) if buffers}
+        return rate_under_bps(used, overlay)
+
+    return max(ups, key=rate_bps)
 
 
 def _edges(n: int, root: int, arity: int) -> list[_Edge]:

@@ -8,6 +8,7 @@ route of either crosses the link. The load of a port is the sum over the links t
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from math import inf
 from typing import Literal
 
@@ -32,8 +33,12 @@ def port_load(plan: Plan, overlay: Overlay) -> dict[Port, float]:
     Raises:
         PlanError: the plan uses a link that the overlay lacks.
     """
+    return _port_load(link_load(plan), overlay)
+
+
+def _port_load(link_loads: Mapping[tuple[int, int], float], overlay: Overlay) -> dict[Port, float]:
     load: defaultdict[Port, float] = defaultdict(float)
-    for hop, part in link_load(plan).items():
+    for hop, part in link_loads.items():
         link_of(overlay, *hop)
         for port in ports_on(overlay, *hop):
             load[port] += part
@@ -67,8 +72,16 @@ def steady_rate_bps(plan: Plan, overlay: Overlay) -> float:
     Raises:
         PlanError: the plan uses a link that the overlay lacks.
     """
-    links = link_load(plan).items()
-    ports = port_load(plan, overlay).items()
-    rates_bps = [link_of(overlay, *hop).goodput_bps / load for hop, load in links]
-    rates_bps += [port_bps(overlay, port) / load for port, load in ports]
+    return rate_under_bps(link_load(plan), overlay)
+
+
+def rate_under_bps(load: Mapping[tuple[int, int], float], overlay: Overlay) -> float:
+    """Return the steady rate of a plan whose links have this load, by (source, target).
+
+    Raises:
+        PlanError: the overlay lacks a link that has a load.
+    """
+    ports = _port_load(load, overlay).items()
+    rates_bps = [link_of(overlay, *hop).goodput_bps / part for hop, part in load.items()]
+    rates_bps += [port_bps(overlay, port) / part for port, part in ports]
     return min(rates_bps, default=inf)

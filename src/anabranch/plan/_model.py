@@ -174,11 +174,10 @@ class Plan:
             raise PlanError(f"the plans of groups have other roots or shares: {sorted(dealt)}")
 
     def _check_simple(self, kind: str, path: tuple[int, ...]) -> None:
-        name = f"{kind} {path[0]}->{path[-1]}"
         if len(set(path)) != len(path):
-            raise PlanError(f"{name} passes a site twice: {path}")
-        if not all(0 <= site < self.size for site in path):
-            raise PlanError(f"{name} leaves sites 0..{self.size - 1}: {path}")
+            raise PlanError(f"{kind} {path[0]}->{path[-1]} passes a site twice: {path}")
+        if min(path) < 0 or max(path) >= self.size:
+            raise PlanError(f"{kind} {path[0]}->{path[-1]} leaves sites 0..{self.size - 1}: {path}")
 
     def _check_auxiliary(
         self, source: int, target: int, paths: tuple[tuple[int, ...], ...]
@@ -300,7 +299,7 @@ class Plan:
         """
         if self.size != overlay.size:
             raise PlanError(f"the plan spans {self.size} sites, the overlay {overlay.size}")
-        for _, hop in self.hops():
+        for hop in dict.fromkeys(hop for _, hop in self.hops()):  # trees share many
             link_of(overlay, *hop)
         for group in self.groups:
             group.plan.check_fits(overlay)

@@ -38,7 +38,7 @@ import numpy.typing as npt
 
 from anabranch._typed_toml import Table
 from anabranch.overlay import Overlay
-from anabranch.plan._arborescence import cheapest_way, lighten, seconds_from
+from anabranch.plan._arborescence import cheapest_way, least_totals, lighten, seconds_from
 from anabranch.plan._load import port_bps
 from anabranch.plan._model import NO_PARENT, Plan, PlanError, Tree
 from anabranch.plan._planner import CHUNK_ELEMENTS
@@ -57,6 +57,8 @@ _FEWER = 0.015  # given up for fewer trees
 _STAY = 0.05  # given up for trees that are in use
 _LEAST_SHARE = 1e-6  # of the buffer; the solver's own tolerance is 1e-7
 
+_MOST_ROOTS = 64  # that are tried in an overlay of more than _MANY sites
+_MANY = 100  # sites
 _BOUND_TRIPLES = 64  # to begin with; prices find the others, and many sites need no more
 _ELEMENT_BYTES = 4
 
@@ -100,7 +102,8 @@ def packed(
             drifting latencies at their start; loss by goodput; ports as servers of their own.
         size_bytes: the buffer whose round shall be short, > 0: the smaller it is, the more depth
             matters against rate. None for one so large that rate is nearly all.
-        chunk_bytes: the most bytes in a chunk, > 0; with the latency, what a hop costs.
+        chunk_bytes: the most bytes in a chunk, > 0, which a smaller buffer is; with the latency,
+            what a hop costs.
         version: the plan's.
         previous: a plan in use, whose trees are kept where a round would be only a few per cent
             shorter without them; they get new shares. Those that the overlay lacks a link for
@@ -125,7 +128,7 @@ def packed(
     if n == 1:
         alone = _Triple(0, (NO_PARENT,), (NO_PARENT,), 0.0)
         return _plan(version, _Sharing((alone,), (1.0,), 0.0, np.zeros(0)))
-    servers = _Servers(overlay, chunk_bytes)
+    servers = _Servers(overlay, min(chunk_bytes, size_bytes or math.inf))
     least_fill_s = float(servers.least_fill_s.min())
     if size_bytes is None:
         second = _SHORT_FILL * servers.least_z / least_fill_s
@@ -138,7 +141,8 @@ def packed(
         return second * triple.fill_s + (0.0 if triple in used else stay)
 
     in_use = sorted(used, key=_order)
-    count = max(64, n + 3 * servers.links // (n - 1))  # a link of a full mesh is in some eight
+    # A link of a full mesh is in some eight.
+    count = max(64, len(servers.roots) + 3 * servers.links // (n - 1))
     sharing = servers.share_out(in_use or servers.drawn_by_load(count, second), cost)
     bound = servers.least_z + second * least_fill_s
     for turn in range(_TURNS):
@@ -229,6 +233,9 @@ class _Servers:
     ``unit_bps``, the most that the worst-off site can take in or send out, and z is in units of
     1 / unit_bps. All of the buffer passes each site in and out, so z >= 1, and since a tree crosses
     a link at most twice, no link is of use beyond 2.
+
+    Attributes:
+        roots: the sites at which triples are drawn by load: of very many those of least fill.
     """
 
     def __init__(self, overlay: Overlay, chunk_bytes: float) -> None:
@@ -258,6 +265,11 @@ class _Servers:
 
         apart_s = csgraph.dijkstra(np.where(self._joined, self._hop_s, 0.0))
         self.least_fill_s: _Floats = apart_s.max(axis=0) + apart_s.max(axis=1)  # of each root
+
+        self.roots = [*range(n)]
+        if n > _MANY:  # a way takes time in proportion to n squared
+            nearest = np.argsort(self.least_fill_s, kind="stable")[:_MOST_ROOTS]
+            self.roots = nearest.tolist()
 
         # Trees cross 2 (n - 1) links, and each leaves one site and enters one.
         all_bps = min(float(out_bps.sum()), float(in_bps.sum()))
@@ -296,7 +308,7 @@ class _Servers:
         load = np.zeros(len(self._rates))
         found = []
         for k in range(count):
-            root = k % self._n
+            root = self.roots[k % len(self.roots)]
             ways = []
             for up in (False, True):
                 price, hop_s = self._facing(up, ((load + 0.5) / self._rates) ** _STEEP)
@@ -313,24 +325,32 @@ class _Servers:
         return found
 
     def drawn_by_price(self, prices: _Floats, second: float) -> tuple[float, list[_Triple]]:
-        """Return the least that any triple can cost at prices, and a cheap triple at each root.
+        """Return the least that any triple can cost at prices, and cheap triples at some roots.
+
+        Of very many sites, triples are drawn at those roots only where they may be cheapest.
 
         Args:
             prices: of the servers; prices times rates sum to 1.
             second: what one second of fill costs, in units of z.
         """
-        least, found = math.inf, []
-        for root in range(self._n):
-            ways = []
-            bound = second * float(self.least_fill_s[root])
-            for up in (True, False):
-                price, hop_s = self._facing(up, prices)
-                way = cheapest_way(price, root)
-                bound += float(np.delete(price[way, np.arange(self._n)], root).sum())
-                ways.append(lighten(way, price, hop_s, root, second) if second else way)
-            least = min(least, bound)
-            found.append(self._triple(root, ways[0], ways[1]))
-        return least, found
+        if self._n > _MANY:
+            bounds = second * self.least_fill_s
+            bounds += sum(least_totals(self._facing(up, prices)[0]) for up in (True, False))
+            roots = np.argsort(bounds, kind="stable")[:_MOST_ROOTS].tolist()
+            return float(bounds.min()), [self._cheap(root, prices, second)[1] for root in roots]
+        drawn = [self._cheap(root, prices, second) for root in range(self._n)]
+        return min(bound for bound, _ in drawn), [triple for _, triple in drawn]
+
+    def _cheap(self, root: int, prices: _Floats, second: float) -> tuple[float, _Triple]:
+        """Return the least that a triple at this root can cost, and a cheap one."""
+        ways = []
+        bound = second * float(self.least_fill_s[root])
+        for up in (True, False):
+            price, hop_s = self._facing(up, prices)
+            way = cheapest_way(price, root)
+            bound += float(np.delete(price[way, np.arange(self._n)], root).sum())
+            ways.append(lighten(way, price, hop_s, root, second) if second else way)
+        return bound, self._triple(root, ways[0], ways[1])
 
     def worth(self, prices: _Floats) -> float:
         """Return prices times rates: 1 but for rounding, where they are a sharing's."""

@@ -44,20 +44,15 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
 from heapq import heappop, heappush
 from itertools import pairwise
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from anabranch.overlay import Overlay
-from anabranch.plan._delay import (
-    down_delays_s_per_bit,
-    root_first,
-    subtree_delays,
-    up_delays_s_per_bit,
-)
+from anabranch.plan._delay import path_delay_s_per_bit, root_first, subtree_delays
 from anabranch.plan._load import Port, link_load, port_bps, ports_on
 from anabranch.plan._model import NO_PARENT, Plan, Tree, link_of
 
@@ -88,13 +83,27 @@ class Prediction:
     link_busy_s: Mapping[_Link, float]
 
 
-@dataclass(frozen=True, slots=True)
-class _Passage:
+class _Passage(NamedTuple):  # of which there are many: quicker to make than a dataclass
     """One tree's use of one link or port, seconds; see the theory above."""
 
     head_s: float
     work_s: float
     tail_s: float
+
+
+class _Hop(NamedTuple):
+    """A link on the way between tree neighbours.
+
+    Args:
+        link: its ends.
+        goodput_bps, latency_s: its own.
+        slowest_bps: the least of its goodput and its ports' rates.
+    """
+
+    link: _Link
+    goodput_bps: float
+    slowest_bps: float
+    latency_s: float
 
 
 def predict(plan: Plan, overlay: Overlay, size_bytes: float, *, chunk_bytes: float) -> Prediction:
@@ -117,19 +126,23 @@ def predict(plan: Plan, overlay: Overlay, size_bytes: float, *, chunk_bytes: flo
             "and chunk_bytes > 0"
         )
     plan.check_fits(overlay)
+    # Many trees share their edges: what an edge is, is looked up once.
+    hops_of = cache(partial(_hops, plan, overlay))
+    delay_s_per_bit = cache(partial(path_delay_s_per_bit, plan, overlay))
+    has_ports = any(site.uplink_bps or site.downlink_bps for site in overlay.sites)
     by_link: defaultdict[_Link, list[_Passage]] = defaultdict(list)
     by_port: defaultdict[Port, list[_Passage]] = defaultdict(list)
     for tree in plan.trees if size_bytes else ():
-        for link, passage in _passages(plan, tree, overlay, size_bytes, chunk_bytes):
+        for link, passage in _passages(tree, hops_of, size_bytes, chunk_bytes):
             by_link[link].append(passage)
-            for port in ports_on(overlay, *link):
+            for port in ports_on(overlay, *link) if has_ports else ():
                 work_s = 8 * size_bytes * tree.share / port_bps(overlay, port)
-                by_port[port].append(replace(passage, work_s=work_s))
+                by_port[port].append(passage._replace(work_s=work_s))
     link_s, slowest_link = _slowest(by_link)
     port_s, slowest_port = _slowest(by_port)
     load = link_load(plan)
     return Prediction(
-        paper_s=max(_paper_s(plan, tree, overlay, size_bytes) for tree in plan.trees),
+        paper_s=max(_paper_s(tree, delay_s_per_bit, size_bytes) for tree in plan.trees),
         contention_s=max(link_s, port_s),
         bottleneck=slowest_link if link_s >= port_s else None,
         bottleneck_port=slowest_port if link_s < port_s else None,
@@ -146,54 +159,63 @@ def _slowest(passages: Mapping[_Server, list[_Passage]]) -> tuple[float, _Server
     return max(bounds, default=(0.0, None))
 
 
-def _paper_s(plan: Plan, tree: Tree, overlay: Overlay, size_bytes: float) -> float:
-    up = up_delays_s_per_bit(plan, tree, overlay)[tree.root]
-    down = down_delays_s_per_bit(plan, tree, overlay)[tree.root]
+def _paper_s(tree: Tree, delay_s_per_bit: Callable[[int, int], float], size_bytes: float) -> float:
+    up = subtree_delays(tree, tree.up, delay_s_per_bit)[tree.root]
+    down = subtree_delays(tree, tree.down, lambda child, parent: delay_s_per_bit(parent, child))[
+        tree.root
+    ]
     return 8 * size_bytes * tree.share * (up + down)
 
 
+def _hops(plan: Plan, overlay: Overlay, source: int, target: int) -> list[_Hop]:
+    """Return the hops between two tree neighbours."""
+    found = []
+    for hop in pairwise(plan.path(source, target)):
+        link = link_of(overlay, *hop)
+        ports_bps = [port_bps(overlay, port) for port in ports_on(overlay, *hop)]
+        slowest_bps = min([link.goodput_bps, *ports_bps])
+        found.append(_Hop(hop, link.goodput_bps, slowest_bps, link.latency_s))
+    return found
+
+
 def _passages(
-    plan: Plan, tree: Tree, overlay: Overlay, size_bytes: float, chunk_bytes: float
+    tree: Tree,
+    hops_of: Callable[[int, int], Sequence[_Hop]],
+    size_bytes: float,
+    chunk_bytes: float,
 ) -> Iterator[tuple[_Link, _Passage]]:
     """Yield each link that a tree crosses, and the passage, on both ways."""
     tree_bits = 8 * size_bytes * tree.share
     chunk_bits = tree_bits / math.ceil(tree_bits / (8 * chunk_bytes))  # cut evenly, as by deal
 
-    @cache  # asked for up to four times
-    def hops_s(source: int, target: int) -> list[tuple[_Link, float, float, float]]:
-        """Return an edge's hops: link, its own time for a chunk, with its ports, and latency."""
-        found = []
-        for hop in pairwise(plan.path(source, target)):
-            link = link_of(overlay, *hop)
-            link_s = transfer_s = chunk_bits / link.goodput_bps
-            for port in ports_on(overlay, *hop):
-                transfer_s = max(transfer_s, chunk_bits / port_bps(overlay, port))
-            found.append((hop, link_s, transfer_s, transfer_s + link.latency_s))
-        return found
-
+    @cache  # asked for up to three times
     def edge_s(source: int, target: int) -> float:
-        return sum(hop_s for *_, hop_s in hops_s(source, target))
+        return sum(
+            [chunk_bits / hop.slowest_bps + hop.latency_s for hop in hops_of(source, target)]
+        )
 
     def along(
         source: int, target: int, head_s: float, after_s: float
     ) -> Iterator[tuple[_Link, _Passage]]:
         """Yield an edge's passages: known at the source, ``after_s`` to go from the target."""
         left_s = edge_s(source, target) + after_s
-        for link, link_s, transfer_s, hop_s in hops_s(source, target):
-            work_s = link_s * tree_bits / chunk_bits
+        for link, goodput_bps, slowest_bps, latency_s in hops_of(source, target):
+            transfer_s = chunk_bits / slowest_bps
+            work_s = chunk_bits / goodput_bps * tree_bits / chunk_bits
             yield link, _Passage(head_s, work_s, left_s - transfer_s)
-            head_s += hop_s
-            left_s -= hop_s
+            head_s += transfer_s + latency_s
+            left_s -= transfer_s + latency_s
 
     gather_s = subtree_delays(tree, tree.up, edge_s)
     spread_s = subtree_delays(tree, tree.down, lambda child, parent: edge_s(parent, child))
-    to_go_s = [spread_s[tree.root]] * plan.size  # from a sum's being known to its last consumer
+    sites = len(tree.up)
+    to_go_s = [spread_s[tree.root]] * sites  # from a sum's being known to its last consumer
     for site in root_first(tree, tree.up):
         parent = tree.up[site]
         if parent != NO_PARENT:
             yield from along(site, parent, gather_s[site], to_go_s[parent])
             to_go_s[site] = edge_s(site, parent) + to_go_s[parent]
-    known_s = [gather_s[tree.root]] * plan.size  # when the first result is known
+    known_s = [gather_s[tree.root]] * sites  # when the first result is known
     for site in root_first(tree, tree.down):
         parent = tree.down[site]
         if parent != NO_PARENT:

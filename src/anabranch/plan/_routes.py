@@ -42,6 +42,24 @@ def relay_routes(
     return dict(sorted(routes.items()))
 
 
+def hub_load(overlay: Overlay, hub: int) -> dict[tuple[int, int], float]:
+    """Return the load of a star's links, by (source, target), in buffers.
+
+    The routes to a hub, and those from it, form a tree: a link carries a buffer for each site
+    beyond it. So a star can be rated without its routes being written out.
+    """
+    load: dict[tuple[int, int], float] = {}
+    others = {*range(overlay.size)} - {hub}
+    for backward in (True, False):
+        beyond = dict.fromkeys(others, 1.0)
+        for path in reversed(_search(overlay, hub, others, backward=backward)):
+            site, near = (path[0], path[1]) if backward else (path[-1], path[-2])
+            load[(site, near) if backward else (near, site)] = beyond[site]
+            if near != hub:
+                beyond[near] += beyond[site]
+    return load
+
+
 def _search(
     overlay: Overlay, end: int, wanted: set[int], *, backward: bool
 ) -> list[tuple[int, ...]]:

@@ -7,10 +7,10 @@ from typing import ClassVar
 from anabranch._typed_toml import Table
 from anabranch.overlay import Overlay
 from anabranch.plan._fapt import check_site
-from anabranch.plan._load import steady_rate_bps
+from anabranch.plan._load import rate_under_bps
 from anabranch.plan._model import NO_PARENT, Plan, Tree
 from anabranch.plan._planner import CHUNK_ELEMENTS, named_or_kept
-from anabranch.plan._routes import relay_routes
+from anabranch.plan._routes import hub_load, relay_routes
 
 
 class Star(Table, frozen=True, kw_only=True, tag_field="kind", tag="star"):
@@ -53,8 +53,9 @@ def star(overlay: Overlay, *, hub: int | None = None, version: int = 1) -> Plan:
     """
     if hub is not None:
         return _star(overlay, check_site(overlay, hub, "hub"), version)
-    stars = (_star(overlay, site, version) for site in range(overlay.size))
-    return max(stars, key=lambda plan: steady_rate_bps(plan, overlay))
+    hubs = range(overlay.size)
+    best = max(hubs, key=lambda site: rate_under_bps(hub_load(overlay, site), overlay))
+    return _star(overlay, best, version)
 
 
 def _star(overlay: Overlay, hub: int, version: int) -> Plan:
