@@ -11,12 +11,14 @@ import threading
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from anabranch._typed_toml import tag_of
 from anabranch.cli import main
-from anabranch.overlay import dumps, random_complete, random_sparse
-from anabranch.plan import loads
+from anabranch.overlay import Overlay, dumps, load, random_complete, random_sparse
+from anabranch.plan import PLANNERS, Packed, Plan, PlanError, loads
 from anabranch.record import LogError, fingerprint, read_events, summarise
 from anabranch.run.scenario import load as load_scenario
 from anabranch.run.simulate import simulate
@@ -81,8 +83,64 @@ def test_a_ring_of_very_many_sites_is_planned_where_it_is_asked_for(tmp_path: Pa
     path.write_text(dumps(random_sparse(101, 0)))
     done = anabranch("plan", str(path))
     assert done.returncode == 0, done.stderr
-    assert "a ring is planned for 101 sites only where --route ring asks" in done.stdout
-    assert "\n ring " not in done.stdout
+    assert "a ring and a forest are planned for 101 sites only where --route asks" in done.stdout
+    assert "\nring " not in done.stdout
+    assert "physical limit: at least" in done.stdout
+    assert "the limit is bounded" in done.stdout
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int | None]]:
+    """Return which planners have planned, and for how many elements."""
+    found: list[tuple[str, int | None]] = []
+    for planner in PLANNERS:
+
+        def plan(self: Any, overlay: Overlay, plan: Any = planner.plan, **given: Any) -> Plan:
+            found.append((tag_of(type(self)), given.get("elements")))
+            made: Plan = plan(self, overlay, **given)
+            return made
+
+        monkeypatch.setattr(planner, "plan", plan)
+    return found
+
+
+def test_every_planner_is_told_the_size_and_the_saved_plan_is_made_with_it(
+    asked: list[tuple[str, int | None]], tmp_path: Path
+) -> None:
+    saved = tmp_path / "plan.json"
+    done = anabranch("plan", "aws-8", "--size-mb", "0.0768", "--save", str(saved))
+    assert done.returncode == 0, done.stderr
+    assert {kind for kind, _ in asked} >= {"star", "mst", "ring", "fapt", "packed", "forest"}
+    assert {elements for _, elements in asked} == {19_200}
+    assert loads(saved.read_text()) == Packed().plan(load("aws-8"), elements=19_200)
+    assert "give yours with --size-mb" not in done.stdout
+
+
+def test_plan_says_which_size_it_assumes(asked: list[tuple[str, int | None]]) -> None:
+    done = anabranch("plan", "internet2-9")
+    assert "a buffer of 244 MB, AlexNet's: give yours with --size-mb" in done.stdout
+    assert {elements for _, elements in asked} == {61_100_750}
+
+
+def test_a_route_that_is_asked_for_is_planned_alone(asked: list[tuple[str, int | None]]) -> None:
+    done = anabranch("plan", "internet2-9", "--route", "star")
+    assert done.returncode == 0, done.stderr
+    assert [kind for kind, _ in asked] == ["star"]
+    assert "\nstar at dc2  " in done.stdout
+    assert "packed" not in done.stdout
+
+
+def test_a_row_is_printed_before_the_next_plan_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def plan(self: Packed, overlay: Overlay, **given: Any) -> Plan:
+        raise PlanError("this one is never found")
+
+    monkeypatch.setattr(Packed, "plan", plan)
+    done = anabranch("plan", "internet2-9")
+    assert done.returncode == 2
+    for row in ("star at dc2", "spanning tree", "fapt, 9 roots"):
+        assert f"\n{row}" in done.stdout
 
 
 BAD_TOML = {

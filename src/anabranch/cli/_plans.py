@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -24,8 +24,10 @@ from anabranch.plan import (
     Ring,
 )
 from anabranch.record import units
-from anabranch.record.terminal import Branch, Table, table
+from anabranch.record.terminal import Bar, Branch, Rows
+from anabranch.scheduler.chunking import filling_elements
 
+_ELEMENT_BYTES = 4
 _ADVICE = {
     "rate": "give the rate of such edges, bit/s: --rate 155e6, or drawn: --rate 20e6..155e6",
     "latency": "give the latency of such edges, seconds: --default-latency-s 0.03",
@@ -33,7 +35,8 @@ _ADVICE = {
 }
 _ALEXNET_MB = 244.403
 _MOST_SITES_FOR_LIMIT = 60  # beyond, it takes minutes: a bound that is hardly above it
-_MOST_SITES_FOR_RING = 100  # beyond, to find an order takes longer than all the others together
+# Beyond, to find an order or groups takes longer than all the others together.
+_MOST_SITES_FOR_SEARCHES = 100
 ROUTES = {tag_of(planner): planner for planner in PLANNERS if not issubclass(planner, FromFile)}
 
 
@@ -44,11 +47,17 @@ def plan(
         int | None, typer.Option(help="Roots of the FAPT; all sites if not given.", min=1)
     ] = None,
     size_mb: Annotated[
-        float,
-        typer.Option("--size-mb", help="Buffer in megabytes; AlexNet's if not given.", min=1e-6),
-    ] = _ALEXNET_MB,
-    chunk_elements: Annotated[int, typer.Option(help="The most elements of a chunk.", min=1)] = 1
-    << 18,
+        float | None,
+        typer.Option(
+            "--size-mb",
+            help=f"The buffer to plan for, megabytes; {_ALEXNET_MB}, AlexNet's, if not given.",
+            min=1e-6,
+        ),
+    ] = None,
+    chunk_elements: Annotated[
+        int | None,
+        typer.Option(help="The most elements of a chunk; what a run takes if not given.", min=1),
+    ] = None,
     rate: Annotated[
         str | None,
         typer.Option(
@@ -67,13 +76,15 @@ def plan(
     route: Annotated[
         str | None,
         typer.Option(
-            help=f"Whose trees to draw, {listed(ROUTES)}; packed if not given, or fapt where "
-            "--roots is."
+            help=f"Plan this one alone, {listed(ROUTES)}. If not given, all are compared, and "
+            "packed is drawn, or fapt where --roots is given."
         ),
     ] = None,
     save: Annotated[
         Path | None,
-        typer.Option(help="Write that plan to this file, for scenarios with route.kind = file."),
+        typer.Option(
+            help="Write the drawn plan to this file, for scenarios with route.kind = file."
+        ),
     ] = None,
 ) -> None:
     """Plan trees for an overlay: draw them, predict the round, and compare with the limit."""
@@ -86,41 +97,24 @@ def plan(
         )
     except GraphLacks as lacks:
         raise OverlayError(f"{lacks.said}; {_ADVICE[lacks.what]}") from None
-    route = route or ("packed" if roots is None else "fapt")
-    if route not in ROUTES:
+    if route is not None and route not in ROUTES:
         near = nearest(route, ROUTES) or f"give one of {listed(ROUTES)}"
         raise typer.BadParameter(f"--route {route}: no such route; {near}")
-    is_asked = route == tag_of(Ring) or network.size <= _MOST_SITES_FOR_RING
-    planners = [
-        each
-        for each in _planners(network.size if roots is None else roots)
-        if is_asked or not isinstance(each, Ring)
-    ]
-    elements = round(size_mb * 1e6 / 4)  # whose transfers a forest weighs; others plan for any
-    planned = [
-        each.plan(network, elements=elements if isinstance(each, ForestRoute) else None)
-        for each in planners
-    ]
-    by_kind = {tag_of(each): found for each, found in zip(planners, planned, strict=True)}
-    chosen = by_kind[route]
-    size_bytes = size_mb * 1e6
-    is_exact = network.size <= _MOST_SITES_FOR_LIMIT
-    bound_bps = None if is_exact else plans.bound_rate_bps(network)
-    limit_s = plans.limit_s(network, size_bytes, bound_bps)
+    elements = max(1, round((_ALEXNET_MB if size_mb is None else size_mb) * 1e6 / _ELEMENT_BYTES))
+    assumed = ", AlexNet's: give yours with --size-mb" if size_mb is None else ""
     console.print(
         f"{network.name}: {network.size} sites, {len(network.links)} directed links; "
-        f"{units.size(size_bytes)} in chunks of {units.size(4 * chunk_elements)}"
+        f"a buffer of {units.size(_ELEMENT_BYTES * elements)}{assumed}"
     )
-    # A forest holds no rounds of all sites.
-    of_all = [each for each in planned if not each.groups]
-    share = "of the limit" if is_exact else "of the limit, at least"
-    console.print(_predictions(network, of_all, size_bytes, 4 * chunk_elements, limit_s, share))
-    if not is_asked:
-        console.print(f"a ring is planned for {network.size} sites only where --route ring asks")
-    whole = "" if is_exact else "at least "
-    console.print(
-        f"physical limit: {whole}{units.seconds(limit_s)} a round, no plan on these links is faster"
-    )
+    planners = _planners(route, network.size, roots)
+    planned = _compare(network, planners, elements, chunk_elements)
+    drawn = route or ("packed" if roots is None else "fapt")
+    by_kind = {tag_of(each): found for each, found in zip(planners, planned, strict=True)}
+    chosen = by_kind[drawn]
+    if route is None and network.size > _MOST_SITES_FOR_SEARCHES:
+        console.print(
+            f"a ring and a forest are planned for {network.size} sites only where --route asks"
+        )
     console.print(f"{chosen.label}:")
     for way in [group.plan for group in chosen.groups] or [chosen]:
         for tree in _draw(network, way):
@@ -135,13 +129,68 @@ def plan(
         console.print(f"drawn: {html}", soft_wrap=True)
 
 
-def _planners(roots: int) -> Iterator[AnyPlanner]:
-    """Yield a planner of each kind; FAPT with one root, and then with so many."""
-    for planner in ROUTES.values():
+def _planners(route: str | None, sites: int, roots: int | None) -> list[AnyPlanner]:
+    """Return the planner of a route; without one, of each kind that takes no minutes.
+
+    FAPT comes with one root, and then with so many; all sites if that is None.
+    """
+    found: list[AnyPlanner] = []
+    for kind, planner in ROUTES.items():
+        if route is not None and kind != route:
+            continue
         if planner is Fapt:
-            yield from (Fapt(roots=count) for count in sorted({1, roots}))
-        else:
-            yield planner()
+            most = sites if roots is None else roots
+            found += [Fapt(roots=count) for count in sorted({1, most})]
+        elif planner not in (Ring, ForestRoute) or route or sites <= _MOST_SITES_FOR_SEARCHES:
+            found.append(planner())
+    return found
+
+
+def _compare(
+    network: Overlay, planners: Sequence[AnyPlanner], elements: int, chunk_elements: int | None
+) -> list[Plan]:
+    """Plan by each planner, and print what its rounds take as soon as that is known."""
+    size_bytes = _ELEMENT_BYTES * elements
+    is_exact = network.size <= _MOST_SITES_FOR_LIMIT
+    planned: list[Plan] = []
+    first_s: float | None = None
+    with Bar("planning", "steps", console) as bar:
+        bar.show(0, 1 + len(planners), ": the physical limit")
+        bound_bps = None if is_exact else plans.bound_rate_bps(network)
+        limit_s = plans.limit_s(network, size_bytes, bound_bps)
+        least = "" if is_exact else "at least "
+        console.print(
+            f"physical limit: {least}{units.seconds(limit_s)} a round, "
+            "no plan on these links is faster"
+        )
+        if not is_exact:
+            console.print(
+                f"for {network.size} sites the limit is bounded, so a plan's share of it is at "
+                "least what is said"
+            )
+        of_limit = "of limit" if is_exact else "of limit, at least"
+        headings = "route", "round", "speed-up", of_limit, "paper's metric", "busiest link"
+        rows = Rows(console, headings, numbers=range(1, 5))
+        for number, each in enumerate(planners, 1):
+            bar.show(number, 1 + len(planners), f": {tag_of(each)}")
+            chunk = chunk_elements or filling_elements(elements, each.deep)
+            plan = each.plan(network, elements=elements, chunk_elements=chunk)
+            planned.append(plan)
+            if plan.groups:
+                continue  # a forest holds no rounds of all sites
+            chunk_bytes = _ELEMENT_BYTES * min(chunk, elements)
+            predicted = plans.predict(plan, network, size_bytes, chunk_bytes=chunk_bytes)
+            round_s = predicted.contention_s
+            first_s = first_s or round_s
+            rows.add(
+                plan.label,
+                units.seconds(round_s),
+                units.times(first_s / round_s if first_s else None),
+                units.percent(limit_s / round_s if first_s else None),
+                units.seconds(predicted.paper_s),
+                _bottleneck(network, predicted),
+            )
+    return planned
 
 
 def _rate(text: str | None, seed: int) -> float | UniformRates | None:
@@ -152,33 +201,6 @@ def _rate(text: str | None, seed: int) -> float | UniformRates | None:
         return UniformRates(float(low), float(high), seed) if dots else float(low)
     except ValueError as error:
         raise typer.BadParameter(f"--rate {text}: give bit/s, or low..high ({error})") from None
-
-
-def _predictions(
-    network: Overlay,
-    planned: list[Plan],
-    size_bytes: float,
-    chunk_bytes: float,
-    limit_s: float,
-    share: str,
-) -> Table:
-    rows = []
-    first_s: float | None = None
-    for each in planned:
-        predicted = plans.predict(each, network, size_bytes, chunk_bytes=chunk_bytes)
-        first_s = first_s or predicted.contention_s
-        rows.append(
-            (
-                each.label,
-                units.seconds(predicted.contention_s),
-                units.times(first_s / predicted.contention_s if first_s else None),
-                units.percent(limit_s / predicted.contention_s if first_s else None),
-                units.seconds(predicted.paper_s),
-                _bottleneck(network, predicted),
-            )
-        )
-    headings = ("route", "round", "speed-up", share, "paper's metric", "busiest link")
-    return table(headings, rows, numbers=range(1, 5))
 
 
 def _bottleneck(network: Overlay, predicted: Prediction) -> str:

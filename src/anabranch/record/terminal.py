@@ -22,6 +22,9 @@ from rich.tree import Tree
 
 from anabranch._text import visible
 
+_WIDEST = 120  # of rows that are printed one by one, characters
+_NUMBER_WIDTH = 8  # of their columns of numbers
+
 
 class Terminal(Console):
     """Where commands print: strings, and what this module makes; a file, where there is none."""
@@ -76,6 +79,50 @@ def table(
     for row in rows:
         drawn.add_row(*map(shown, row))
     return drawn
+
+
+class Rows:
+    """A table whose rows are printed as they come, in columns that were wide enough before.
+
+    Args:
+        terminal: where to print.
+        headings: one for each column.
+        numbers: the columns to set flush right; the others share the width that these leave.
+    """
+
+    def __init__(
+        self, terminal: Terminal, headings: Sequence[str], numbers: Collection[int]
+    ) -> None:
+        self._terminal = terminal
+        self._headings = headings
+        self._numbers = numbers
+        words = len(headings) - len(numbers)
+        left = min(terminal.width, _WIDEST) - len(numbers) * (_NUMBER_WIDTH + 2) - 2 * words
+        self._width = max(_NUMBER_WIDTH, left // max(1, words))
+        terminal.print(self._drawn(shows_head=True))
+
+    def add(self, *cells: str) -> None:
+        """Print a row: a cell for each column."""
+        drawn = self._drawn(shows_head=False)
+        drawn.add_row(*map(shown, cells))
+        self._terminal.print(drawn)
+
+    def _drawn(self, shows_head: bool) -> Table:
+        drawn = Table(
+            box=SIMPLE_HEAD,
+            show_edge=False,
+            show_header=shows_head,
+            pad_edge=False,
+            collapse_padding=True,
+        )
+        for column, heading in enumerate(self._headings):
+            number = column in self._numbers
+            drawn.add_column(
+                shown(heading),
+                width=_NUMBER_WIDTH if number else self._width,
+                justify="right" if number else "left",
+            )
+        return drawn
 
 
 class Branch:
