@@ -35,7 +35,7 @@ from anabranch.run import replay
 from anabranch.run.checkpoints import WHOLE, Course, Job, check_course
 from anabranch.run.faults import Scripted, play
 from anabranch.run.scenario import Scenario, check_real, script_of, with_compute_times
-from anabranch.run.scenario.tasks import Exchange, Own
+from anabranch.run.scenario.tasks import Own
 from anabranch.run.work import buffer_elements, describe
 from anabranch.scheduler.awareness import Awareness
 from anabranch.scheduler.channels import Chunking, Dispatching
@@ -48,7 +48,7 @@ from anabranch.scheduler.server import LIMITS, Scheduler
 from anabranch.scheduler.watching import UNWATCHED, Watching, watched
 
 _ELEMENT_BYTES = 4
-_LARGE_ELEMENTS = 1 << 26  # taken for a buffer whose size is not known before sites are ready
+_LARGE_ELEMENTS = 1 << 26  # taken for a buffer whose size is not known yet
 # The linear program of the limit takes about a second at 50 sites and five at 100.
 _MOST_SITES_FOR_LIMIT = 60
 
@@ -364,10 +364,8 @@ def _plan(
     scenario: Scenario, believed: Overlay, version: int = 1, previous: Plan | None = None
 ) -> Plan:
     """Return the plan that a scenario asks for, with its auxiliary paths."""
-    task, route = scenario.task, scenario.routes[0]
-    elements = task.buffer_elements if isinstance(task, Exchange) else None
+    route, elements = scenario.routes[0], _known_elements(scenario, believed)
     if isinstance(route, ForestRoute):
-        elements = _forest_elements(scenario, believed)
         route = with_compute_times(route, scenario, believed)
     plan = route.plan(
         believed,
@@ -379,10 +377,11 @@ def _plan(
     return plans.with_auxiliary(plan, believed, _search(scenario))
 
 
-def _forest_elements(scenario: Scenario, overlay: Overlay) -> int | None:
-    """Return how many elements the model has that a forest is planned for, where that is known.
+def _known_elements(scenario: Scenario, overlay: Overlay) -> int | None:
+    """Return the elements of the buffer that sites exchange, where the scheduler can know them.
 
-    Of code of one's own it is not: it may need data that the scheduler's machine does not have.
+    Code of one's own may need data that the scheduler's machine does not have: its sites say how
+    large their buffer is.
     """
     if isinstance(scenario.task, Own):
         return None
@@ -470,7 +469,7 @@ def _reforming(scenario: Scenario, believed: Overlay, plan: Plan) -> Reforming |
         plan,
         believed.at(0.0),
         {believed.index(name): seconds for name, seconds in times.items()},
-        _forest_elements(scenario, believed),
+        _known_elements(scenario, believed),
         LEAST_CHANGE if asked is None or asked.update_rate is None else asked.update_rate,
         LEAST_GAIN if asked_gain is None else asked_gain,
         _search(scenario),
