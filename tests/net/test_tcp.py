@@ -82,6 +82,13 @@ class Ear:
     def on_closed(self, error: Exception | None) -> None:
         self.closed.set_result(error)
 
+    async def hears_first(self) -> AnyMessage:
+        """Wait for the first message; return it."""
+        while not self.heard:
+            self._more.clear()
+            await self._more.wait()
+        return self.heard[0][0]
+
     async def hears(self, *messages: AnyMessage) -> None:
         """Wait for so many messages, and check them all."""
         while len(self.heard) < len(messages):

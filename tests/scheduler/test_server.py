@@ -36,7 +36,8 @@ from anabranch.sim.loop import run_virtually
 from anabranch.sim.network import _End
 from anabranch.site.agent import Transport
 
-from ..site.cluster import TOKEN, Cluster, Witness, all_reduce, make_agent, simulated
+from ..net.test_tcp import Ear
+from ..site.cluster import PAIR, TOKEN, Cluster, Tls, Witness, all_reduce, make_agent, simulated
 
 OVERLAY = random_complete(3, 0)
 PLAN = star(OVERLAY, hub=0)
@@ -227,6 +228,27 @@ def test_who_guesses_the_token_or_is_not_in_the_run_cannot_take_a_place_in_it() 
         await cluster.leave()
 
     run_virtually(scenario())
+
+
+def test_the_secret_of_a_site_is_worth_nothing_beside_the_certificate_of_another() -> None:
+    async def scenario() -> None:
+        cluster = await Cluster.start(Tls(), PAIR, star(PAIR, hub=0))
+        posing = Ear()
+        connection = await cluster.ports.control(0).connect(
+            cluster.scheduler._listener.address, posing
+        )
+        secret = cluster.scheduler.members.secret(1)
+        connection.post(proven(Resume(b"", 1, 0), secret, connection.their_challenge))
+        try:
+            told = await posing.hears_first()
+            assert isinstance(told, Refusal)
+            assert "certificate of site-a, not of site-b" in told.detail
+            await cluster.all_reduce([np.ones(10, np.float32) for _ in range(2)])
+        finally:
+            connection.close()
+            await cluster.end()
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
 class Listener:

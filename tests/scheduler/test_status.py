@@ -12,6 +12,7 @@ from msgspec import structs
 
 from anabranch.net.errors import LinkError, OutOfPlaceMessage, UnauthorisedPeer
 from anabranch.net.tcp import TcpNetwork
+from anabranch.net.tls import identity_of
 from anabranch.overlay import random_complete
 from anabranch.plan import star
 from anabranch.record import events
@@ -19,14 +20,14 @@ from anabranch.record.console import Console, Line
 from anabranch.record.metrics import exposition
 from anabranch.record.status import dumps, loads
 from anabranch.scheduler.asking import ask
-from anabranch.scheduler.server import LIMITS
+from anabranch.scheduler.server import LIMITS, Scheduler
 from anabranch.scheduler.status import Known, stalls, status_of
 from anabranch.scheduler.tally import Tally
 from anabranch.scheduler.waits import Stall, Waits
 from anabranch.scheduler.watching import Watching, watched
 from anabranch.sim.loop import run_virtually
 
-from ..site.cluster import TOKEN, Cluster, Tcp, all_reduce, simulated
+from ..site.cluster import PAIR, TOKEN, Cluster, Tcp, Tls, Witness, all_reduce, simulated
 
 OVERLAY = random_complete(4, 0)
 PLAN = star(OVERLAY, hub=0)
@@ -220,3 +221,23 @@ def test_on_request_a_site_tells_where_its_python_threads_are() -> None:
         await cluster.leave()
 
     asyncio.run(scenario())
+
+
+def test_none_is_asked_that_has_another_certificate_than_a_scheduler_s() -> None:
+    async def scenario() -> None:
+        posing = Tls(scheduler=identity_of("b"))
+        scheduler = Scheduler(
+            posing.control(None),
+            PAIR,
+            star(PAIR, hub=0),
+            TOKEN,
+            "",
+            lambda plan, elements: 64,
+            Witness(),
+        )
+        at = await scheduler.listen(("127.0.0.1", 0))
+        with pytest.raises(UnauthorisedPeer, match="certificate of site-b, not of scheduler"):
+            await ask(posing.control(0), at, TOKEN, 5.0)
+        await scheduler.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from anabranch.net.errors import PeerError
-from anabranch.net.network import Address, Connection, Network
+from anabranch.net.network import Address, Connection, Listener, Network, Receiver
 from anabranch.net.shaping import Course, ShapedNetwork
-from anabranch.net.tcp import TcpNetwork
-from anabranch.overlay import Link, Overlay
+from anabranch.net.tcp import TcpNetwork, wait_closed
+from anabranch.net.tls import SCHEDULER, Credentials, identity_of
+from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Plan
 from anabranch.record import events
 from anabranch.scheduler.losses import Repairs
@@ -33,6 +35,9 @@ from anabranch.site.serving import ServedModel
 from anabranch.site.terms import Op, Terms, Wire
 
 TOKEN = "secret"
+CERTIFICATES = Path(__file__).parent.parent / "net" / "certs" / "ours"
+# The sites that have certificates there.
+PAIR = Overlay("pair", (Site("a"), Site("b")), (Link(0, 1, 1e9), Link(1, 0, 1e9)))
 Floats = npt.NDArray[np.float32]
 Kind = TypeVar("Kind", bound=events.Event)
 
@@ -65,6 +70,49 @@ class Tcp:
 
     def lanes(self, site: int) -> Network:
         return self._network
+
+
+class _Certified:
+    """A port that shows one certificate where it is called, and may show another where it calls."""
+
+    heads_go_ahead = TcpNetwork.heads_go_ahead
+
+    def __init__(self, calls_as: str, is_called_as: str) -> None:
+        self._calling, self._called = (
+            TcpNetwork(LIMITS, credentials=Credentials(CERTIFICATES, identity))
+            for identity in (calls_as, is_called_as)
+        )
+
+    async def connect(self, address: Address, receiver: Receiver) -> Connection:
+        return await self._calling.connect(address, receiver)
+
+    def adopt(self, connection: Connection, address: Address) -> Connection:
+        return self._calling.adopt(connection, address)
+
+    async def listen(self, address: Address, welcome: Callable[[Connection], Receiver]) -> Listener:
+        return await self._called.listen(address, welcome)
+
+
+class Tls:
+    """The ports of TCP with certificates, of :data:`PAIR`; see :class:`Ports`.
+
+    Args:
+        scheduler: the identity in the scheduler's certificate.
+        called: the identities in the certificates that sites show where they are called, by site;
+            their own where it says none.
+    """
+
+    def __init__(self, scheduler: str = SCHEDULER, called: Mapping[int, str] | None = None) -> None:
+        self._scheduler = scheduler
+        self._called = called or {}
+
+    def control(self, site: int | None) -> Network:
+        own = self._scheduler if site is None else identity_of(PAIR.sites[site].name)
+        return _Certified(own, own)
+
+    def lanes(self, site: int) -> Network:
+        own = identity_of(PAIR.sites[site].name)
+        return _Certified(own, self._called.get(site, own))
 
 
 def make_agent(
@@ -272,6 +320,13 @@ class Cluster:
         plane = self.agents[source]._plane
         assert plane is not None
         return plane._lanes[target]._connections[0]
+
+    async def end(self) -> None:
+        """End what failed, so that no connection outlives the loop."""
+        for agent in self.agents:
+            agent.close()
+        await self.scheduler.close()
+        await wait_closed()
 
     async def leave(self, dead: Collection[int] = ()) -> None:
         alive = [agent for site, agent in enumerate(self.agents) if site not in dead]

@@ -38,7 +38,7 @@ from anabranch.net.messages import (
 )
 from anabranch.net.shaping import Course
 from anabranch.net.tcp import TcpNetwork
-from anabranch.net.tls import identity_of
+from anabranch.net.tls import SCHEDULER, identity_of
 from anabranch.overlay import Link, Overlay, Site, internet2_9, random_complete, random_sparse
 from anabranch.plan import Plan, balanced, fapt, ring, spanning, star
 from anabranch.run.faults import OutagesFault, PartitionFault, SlowFault, link_factors, script
@@ -47,7 +47,18 @@ from anabranch.site.dataplane import MOST_STRANDS
 from anabranch.site.reduction import Reduction
 from anabranch.site.terms import Op, Terms, Wire
 
-from .cluster import LIMITS, TOKEN, Cluster, Floats, Ports, Tcp, all_reduce, simulated
+from .cluster import (
+    LIMITS,
+    PAIR,
+    TOKEN,
+    Cluster,
+    Floats,
+    Ports,
+    Tcp,
+    Tls,
+    all_reduce,
+    simulated,
+)
 
 Planner = Callable[[Overlay], Plan]
 PLANNERS: dict[str, Planner] = {
@@ -501,6 +512,19 @@ def test_a_lane_is_refused_to_whom_its_certificate_calls_somebody_else() -> None
         assert plane.admit(hello, here) == 1
 
     run_virtually(scenario())
+
+
+def test_no_lane_leads_to_a_neighbour_that_has_another_certificate_than_its_own() -> None:
+    async def scenario() -> None:
+        posing = Tls(called={1: SCHEDULER})
+        cluster = await Cluster.start(posing, PAIR, star(PAIR, hub=0))
+        try:
+            with pytest.raises(RunAborted, match="certificate of scheduler, not of site-b"):
+                await cluster.all_reduce([np.ones(10, np.float32), np.ones(10, np.float32)])
+        finally:
+            await cluster.end()
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
 def test_what_a_neighbour_proved_on_one_connection_proves_nothing_on_another() -> None:

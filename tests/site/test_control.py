@@ -12,13 +12,16 @@ from anabranch.net.errors import LinkError, PeerError, RunAborted
 from anabranch.net.frames import DISCARD, Sink
 from anabranch.net.messages import AnyMessage, Patience
 from anabranch.net.network import Connection, Receiver
+from anabranch.net.tcp import wait_closed
+from anabranch.net.tls import identity_of
 from anabranch.overlay import random_complete
 from anabranch.plan import star
 from anabranch.scheduler.server import Scheduler
 from anabranch.sim.loop import run_virtually
 from anabranch.site.agent import SiteAgent, Transport
 
-from .cluster import TOKEN, Cluster, Witness, all_reduce, make_agent, simulated
+from ..net.test_tcp import Ear
+from .cluster import PAIR, TOKEN, Cluster, Tls, Witness, all_reduce, make_agent, simulated
 
 OVERLAY = random_complete(3, 0)
 PLAN = star(OVERLAY, hub=0)
@@ -171,3 +174,47 @@ def test_a_connection_that_breaks_as_soon_as_it_is_taken_up_is_made_again() -> N
         await cluster.leave()
 
     run_virtually(scenario())
+
+
+def posing_scheduler() -> Scheduler:
+    """Return a scheduler that has the certificate of site b, and knows the token."""
+    control, plan = Tls(scheduler=identity_of("b")).control(None), star(PAIR, hub=0)
+    return Scheduler(control, PAIR, plan, TOKEN, "", lambda plan, elements: 64, Witness())
+
+
+def test_a_site_does_not_join_a_peer_without_the_certificate_of_a_scheduler() -> None:
+    async def scenario() -> None:
+        posing = posing_scheduler()
+        agents = [make_agent(Tls(), site, PAIR.sites[site].name) for site in (0, 1)]
+        try:
+            address = await posing.listen(("127.0.0.1", 0))
+            joining = [agent.join(address) for agent in agents]
+            told = await asyncio.gather(*joining, return_exceptions=True)
+            assert [str(each).partition(" has ")[2] for each in told] == 2 * [
+                "the certificate of site-b, not of scheduler"
+            ]
+        finally:
+            for agent in agents:
+                agent.close()
+            await posing.close()
+            await wait_closed()
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def test_a_site_resumes_with_no_peer_without_the_certificate_of_a_scheduler() -> None:
+    async def scenario() -> None:
+        cluster = await Cluster.start(Tls(), PAIR, star(PAIR, hub=0))
+        posing, control = Ear(), Tls(scheduler=identity_of("b")).control(None)
+        address = cluster.scheduler._listener.address
+        cluster.scheduler._listener.close()
+        listener = await control.listen(address, posing.welcome)
+        try:
+            cut(cluster.agents[1])
+            await posing.closed
+            assert posing.heard == []
+        finally:
+            listener.close()
+            await cluster.end()
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))

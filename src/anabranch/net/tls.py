@@ -21,6 +21,7 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from anabranch.net.errors import LinkError, UnauthorisedPeer
+from anabranch.net.network import Address, Connection, Network, Receiver
 
 SEALED_BYTES = 1 << 18
 """The most that is encrypted at once, while what was encrypted before is on its way."""
@@ -211,6 +212,30 @@ def said_by(certificate: Mapping[str, Any]) -> str:
     """Return the identity in a peer's certificate, as ``SSLSocket.getpeercert`` tells it."""
     names = [name for kind, name in certificate.get("subjectAltName", ()) if kind == "URI"]
     return names[0] if len(names) == 1 else ""
+
+
+async def connect_to(
+    network: Network, address: Address, receiver: Receiver, identity: str
+) -> Connection:
+    """Connect to a peer, and make sure that it is the one meant before anything is said to it.
+
+    Args:
+        network: leads to it.
+        address: where it listens.
+        receiver: what hears it.
+        identity: who it should be, see ``check_identity``.
+
+    Raises:
+        LinkError: nobody answers there.
+        PeerError: the peer is another, or does not speak this protocol; the connection is closed.
+    """
+    connection = await network.connect(address, receiver)
+    try:
+        check_identity(connection.peer, connection.identity, identity)
+    except UnauthorisedPeer:
+        connection.close()
+        raise
+    return connection
 
 
 def check_identity(peer: str, found: str | None, expected: str) -> None:

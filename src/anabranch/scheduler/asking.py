@@ -15,7 +15,7 @@ from anabranch.net.frames import DISCARD, Sink
 from anabranch.net.identity import proven
 from anabranch.net.messages import AnyMessage, Refusal, StatusReply, StatusRequest
 from anabranch.net.network import Address, Network
-from anabranch.net.tls import SCHEDULER, check_identity
+from anabranch.net.tls import SCHEDULER, connect_to
 from anabranch.record.status import Status, loads
 
 
@@ -66,9 +66,8 @@ async def ask(
         PeerError: it refuses to say, or is no scheduler of this release.
     """
     answer = _Answer()
-    connection = await network.connect(scheduler, answer)
+    connection = await connect_to(network, scheduler, answer, SCHEDULER)
     try:
-        check_identity(connection.peer, connection.identity, SCHEDULER)
         connection.post(
             proven(StatusRequest(b"", stack_of), token.encode(), connection.their_challenge)
         )

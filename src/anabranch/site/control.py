@@ -67,7 +67,7 @@ from anabranch.net.messages import (
 )
 from anabranch.net.network import Address, Connection, Network
 from anabranch.net.session import LEAST_PATIENCE_S, Session
-from anabranch.net.tls import SCHEDULER, TlsError, check_identity
+from anabranch.net.tls import SCHEDULER, TlsError, connect_to
 from anabranch.site.stacks import stacks
 
 M = TypeVar("M", bound=Message)
@@ -196,9 +196,7 @@ class Control:
         until_s, pause_s = self._loop.time() + patience_s, _FIRST_PAUSE_S
         while True:
             try:
-                connection = await self._network.connect(scheduler, _Inbound(self))
-                check_identity(show(scheduler), connection.identity, SCHEDULER)
-                return connection
+                return await connect_to(self._network, scheduler, _Inbound(self), SCHEDULER)
             except LinkError:
                 if self._loop.time() + pause_s > until_s:
                     raise
@@ -382,10 +380,9 @@ class Control:
         receiver = _Inbound(self)
         self._resumed.clear()
         try:
-            connection = receiver.connection = await self._network.connect(
-                self._scheduler, receiver
+            connection = receiver.connection = await connect_to(
+                self._network, self._scheduler, receiver, SCHEDULER
             )
-            check_identity(connection.peer, connection.identity, SCHEDULER)
         except (NetError, TlsError):
             return False  # it may be there later, or this site's certificate is being renewed
         resume = Resume(b"", self._site, self._session.heard, self._incarnation)

@@ -43,7 +43,7 @@ from anabranch.net.messages import (
 )
 from anabranch.net.network import Address, Connection, Network, Receiver
 from anabranch.net.refusals import RefusalLimit
-from anabranch.net.tls import TlsError, check_identity, identity_of
+from anabranch.net.tls import TlsError, check_identity, connect_to, identity_of
 from anabranch.overlay import Overlay
 from anabranch.plan import Auxiliary, Chunk, Plan, cut, deal
 from anabranch.site.actions import (
@@ -634,14 +634,8 @@ class DataPlane:
         return connection
 
     async def _call(self, target: int, receiver: Receiver) -> Connection:
-        connection = await self._network.connect(self._addresses[target], receiver)
-        name = self.config.overlay.sites[target].name
-        try:
-            check_identity(connection.peer, connection.identity, identity_of(name))
-        except PeerError:
-            connection.close()
-            raise
-        return connection
+        identity = identity_of(self.config.overlay.sites[target].name)
+        return await connect_to(self._network, self._addresses[target], receiver, identity)
 
     async def _introduce(
         self, connection: Connection, how: type[Hello | Offer], target: int, strand: int
