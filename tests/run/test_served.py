@@ -29,6 +29,7 @@ from anabranch.record import (
     MessageRefused,
     RunEnded,
     RunStarted,
+    SamplesHeld,
     SiteCut,
     SiteJoined,
     SiteLost,
@@ -46,6 +47,7 @@ from anabranch.run.replay import replay
 from anabranch.run.scenario import ScenarioError, check_twin, loads
 from anabranch.run.scenario import load as load_scenario
 from anabranch.run.simulate import simulate
+from anabranch.site.agent import SiteAgent
 
 from ..seeds import seeds
 from .relay import Relay, run_through_a_relay
@@ -122,6 +124,41 @@ def test_every_pace_trains_over_every_route(pace: str, route: str, tmp_path: Pat
     assert accuracy[-1] > 0.8
     held = [event.site for event in happened if isinstance(event, LabelsHeld)]
     assert held == list(range(8))  # dc9 has a part of the data, and trains on none
+
+
+@pytest.mark.parametrize("pace", ['{kind = "bsp"}', '{kind = "asp"}'])
+def test_updates_are_applied_with_the_weight_of_their_sites_data(
+    pace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sites have unequal shards; each pushes with its share of the samples, 1 on their mean."""
+    task = (
+        'task = {kind = "train", data = "digits", model = "softmax", learning_rate = 0.5, '
+        'partition = {kind = "quantity", alpha = 0.5}}'
+    )
+    text = (
+        'overlay = "hub.toml"\nstop = {rounds = 3}\nserve = {only = ["server"]}\n'
+        f'pace = {pace}\nroute = {{kind = "star", hub = "server"}}\n{task}\n'
+        'compute = {samples_per_s = 100}\nmerge = {kind = "data-size"}\n'
+    )
+    hub(tmp_path, "server", ["few", "many"], 1e6)
+    pushed: dict[int, set[float]] = {}
+    push = SiteAgent.push
+
+    def spied(agent: SiteAgent, permission: Any, gradients: Any, weight: float, *more: Any) -> bool:
+        pushed.setdefault(agent.welcome.site, set()).add(weight)
+        return push(agent, permission, gradients, weight, *more)
+
+    monkeypatch.setattr(SiteAgent, "push", spied)
+    happened = simulated(text, tmp_path)
+    held = {event.site: event.samples for event in happened if isinstance(event, SamplesHeld)}
+    applied = Counter(event.site for event in happened if isinstance(event, UpdateApplied))
+    assert len(applied) == 2
+    assert held.keys() == applied.keys() == pushed.keys()
+    assert max(held.values()) > 2 * min(held.values())
+    for site, weights in pushed.items():
+        assert [*weights] == [pytest.approx(2 * held[site] / sum(held.values()))]
+    # The rule's own factor leaves that as it is.
+    assert {event.factor for event in happened if isinstance(event, UpdateApplied)} == {1.0}
 
 
 @pytest.mark.parametrize("pace", PACES)

@@ -263,6 +263,7 @@ class Cluster:
         joining: Collection[int] | None = None,
         journal: Journal | None = None,
         outbound_only: Collection[int] = (),
+        samples: Sequence[int] | None = None,
         sends_last: bool = False,
         course: Callable[[tuple[int, int]], Course] = lambda link: Course(),
     ) -> Cluster:
@@ -271,7 +272,7 @@ class Cluster:
         Then ``course`` says what is left of the rate of a link.
 
         Where not all sites are ``joining``, it begins without the others. Those that are
-        ``outbound_only`` take no connections.
+        ``outbound_only`` take no connections. Sites say how many ``samples`` they train on.
         """
         witness = Witness()
         scheduler = Scheduler(
@@ -297,6 +298,7 @@ class Cluster:
                 None if meter is None else meter(),
                 own,
                 0 if own is None else len(own.model),
+                0 if samples is None else samples[agent.welcome.site],
             )
 
         cluster = cls(ports, scheduler, address, witness, begin, shaped, outbound_only, course)
