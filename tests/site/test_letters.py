@@ -35,13 +35,14 @@ class Net:
         seed: int,
         rule: GossipRule,
         counts: Callable[[int], float] = lambda behind: 1.0,
+        wire: Wire = Wire.FLOAT32,
     ) -> None:
         self.draw = np.random.default_rng(seed)
         self.rule = rule
         self.models = [self.draw.normal(size=ELEMENTS).astype(np.float32) for _ in range(sites)]
         self.first = np.mean(self.models, axis=0, dtype=np.float64)
         self.sites = [
-            Letters(site, model, BOUNDS, rule=rule, counts=counts)
+            Letters(site, model, BOUNDS, wire, rule=rule, counts=counts)
             for site, model in enumerate(self.models)
         ]
         self.flying: list[tuple[Letter, bytes]] = []
@@ -166,6 +167,18 @@ def test_the_mean_is_kept_under_loss_repetition_and_any_order(seed: int, rule: G
     assert net.mean() == pytest.approx(net.first, abs=2e-5)
 
 
+@pytest.mark.parametrize("wire", [Wire.FLOAT16, Wire.BFLOAT16])
+@pytest.mark.parametrize("seed", range(5))
+def test_pairs_keep_the_mean_where_the_wire_rounds(seed: int, wire: Wire) -> None:
+    net = Net(2 + seed, seed, "pairs", wire=wire)
+    kinds = [net.write, net.leave, net.arrive, net.arrive, net.answer, net.use, net.break_off]
+    for _ in range(400):
+        kinds[net.draw.integers(len(kinds))]()
+    net.settle()
+    # Both ends move by what the wire carries: what it rounds away is in neither.
+    assert net.mean() == pytest.approx(net.first, abs=2e-6)
+
+
 @pytest.mark.parametrize("rule", ["pairs", "push-sum"])
 @pytest.mark.parametrize("seed", range(20))
 def test_the_mean_is_kept_where_letters_are_taken_back(seed: int, rule: GossipRule) -> None:
@@ -245,6 +258,26 @@ def test_what_was_learnt_on_the_way_is_kept_by_pairs() -> None:
     assert (one == 3.0).all()
     assert second.settled(0, FIRST, is_answer=True)
     assert not second.settled(0, FIRST, is_answer=True)
+
+
+def test_answers_under_way_move_a_model_by_half_of_the_differences_at_most() -> None:
+    model = np.zeros(ELEMENTS, np.float32)
+    letters = Letters(0, model, BOUNDS)
+    answers: dict[int, list[float]] = {}
+    for sender in (1, 2, 3, 4, 5, 6):
+        if sender == 6:  # the first one's answer has come
+            assert letters.settled(1, FIRST, is_answer=True)
+        far = Letters(sender, np.full(ELEMENTS, 8.0, np.float32), BOUNDS)
+        said = [action for send in far.write([0]) for action in take(letters, send)]
+        weights = [each.message for each in said if isinstance(each, Send)]
+        answers[sender] = [each.weight for each in weights if isinstance(each, Letter)]
+    assert answers == {
+        1: [0.5] * 3,
+        **dict.fromkeys((2, 3, 4, 5), [0.0] * 3),
+        6: [0.5] * 3,
+    }
+    letters.use()
+    assert (model == 8.0).all()  # half of the way by the first, as far by the last, and no further
 
 
 def take(letters: Letters, send: Send) -> list[Action]:
