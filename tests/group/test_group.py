@@ -1098,8 +1098,17 @@ def test_sites_are_found_where_they_say() -> None:
         assert list(pool.map(take_part, ("s0", "s1"))) == [0.5, 0.5]
 
 
-def test_sites_that_nobody_can_connect_to_exchange_through_one_that_takes_connections() -> None:
+def test_sites_that_nobody_can_connect_to_exchange_through_one_that_takes_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     service = anabranch.Service(overlay_of(3), awareness=None, adaptive=False)
+    listen, listeners = TcpNetwork.listen, []
+
+    async def listened(network: TcpNetwork, *to: Any) -> Any:
+        listeners.append(await listen(network, *to))
+        return listeners[-1]
+
+    monkeypatch.setattr(TcpNetwork, "listen", listened)
 
     def take_part(name: str) -> list[float]:
         with anabranch.join(address, name, token=token, outbound_only=name != "s1") as group:
@@ -1112,6 +1121,7 @@ def test_sites_that_nobody_can_connect_to_exchange_through_one_that_takes_connec
 
     with _serving(service) as (address, token), ThreadPoolExecutor(3) as pool:
         assert list(pool.map(take_part, ("s0", "s1", "s2"))) == [[0.0, 1.0, 2.0]] * 3
+    assert len(listeners) == 2  # the scheduler, and s1: at the others no connection can be made
 
 
 def test_a_site_that_takes_no_connections_says_nothing_of_where_it_does() -> None:

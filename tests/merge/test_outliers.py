@@ -32,6 +32,18 @@ def test_without_an_end_it_is_for_ever() -> None:
     judge = OutlierFilter(patience=1).start()
     assert judge.saw(1, 0.0, 1, 4)
     assert judge.over(10**9) == ()
+    assert judge.eldest() == ()
+
+
+def test_those_barred_for_longest_are_let_in_first() -> None:
+    judge = OutlierFilter(patience=1, ends_after=9).start()
+    assert judge.eldest() == ()
+    for version, client in enumerate((5, 2, 7), 1):
+        assert judge.saw(client, 0.0, version, 8)
+    assert judge.saw(4, 0.0, 1, 8)
+    assert judge.eldest() == (5, 4)
+    assert judge.eldest(among=(2, 7)) == (2,)
+    assert judge.eldest(among=(0,)) == ()
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -44,3 +44,12 @@ def test_a_pace_that_breaks_its_word_is_found_out() -> None:
         ledger.enter(Step(((0, 1),)))
     with pytest.raises(AssertionError, match="missed 1 of others, the staleness bound is 0"):
         ledger.enter(Step(((1, 1),)))
+
+
+def test_what_a_worker_computes_ahead_misses_no_update_of_its_own() -> None:
+    ledger = begun(Ledger(Asp(), ahead=1), 2)
+    for update in ((0, 1), (0, 2), (1, 1)):
+        ledger.pushed(update)
+    for number, update in enumerate(((0, 1), (1, 1), (0, 2)), 1):
+        missed = 0 if number == 1 else 1  # one of the other's, though (0, 2) missed (0, 1) too
+        assert ledger.enter(Step((update,))) == (Applied(update, number, missed),)

@@ -500,6 +500,16 @@ def test_members_that_follow_are_told_of_calls_and_contribute_nothing_to_them() 
     assert Called not in [type(told) for _, told in request(channels, 0, 2).say]
 
 
+def test_a_member_that_follows_is_told_of_a_call_once_by_the_first_that_makes_it() -> None:
+    channels = make(repairs=True)
+    channels.followers = {3}
+    called = [
+        [told for _, told in request(channels, site, 1).say if isinstance(told, Called)]
+        for site in (1, 2)
+    ]
+    assert called == [[Called(1, 1, SMALL)], []]
+
+
 def test_a_member_that_follows_is_told_of_no_gathering_and_of_no_broadcast_of_its_own() -> None:
     channels = make(repairs=True)
     channels.followers = {3}
@@ -544,5 +554,6 @@ def test_exchanges_that_hand_the_state_on_are_no_rounds() -> None:
     channels = make(repairs=True)
     handed_on = Signature(op=4, wire=0, elements=100, receivers=(2,))
     for number, signature in ((1, SMALL), (2, handed_on), (3, SMALL)):
-        request(channels, 0, number, signature=signature)
+        for site in (0, 1):
+            request(channels, site, number, signature=signature)
     assert [channels.round_of(number) for number in (1, 2, 3)] == [1, None, 2]

@@ -75,6 +75,18 @@ def test_trees_that_are_faster_than_thought_carry_more() -> None:
     assert all_s < by_share_s / 2
 
 
+def test_one_chunk_that_was_held_up_counts_for_a_part_of_what_its_tree_takes() -> None:
+    dispatcher = Dispatcher([0.5, 0.5], [0], chunks=8, window=2)
+    assert dispatcher.first == (0, 1)
+    # Dealt one by one; the first tree's chunks take 1 s, and then 3 s; the second's 2 s.
+    assert dispatcher.progress(0, [1, 1], 2.0) == (0, 1)
+    assert dispatcher.progress(0, [2, 1], 3.0) == (0,)
+    assert dispatcher.progress(0, [2, 2], 4.0) == (1,)
+    assert dispatcher._takes_s == [1.0, 2.0]
+    assert dispatcher.progress(0, [3, 2], 6.0) == (0,)
+    assert dispatcher._takes_s == pytest.approx([0.7 * 1.0 + 0.3 * 3.0, 2.0])
+
+
 def test_exact_shares_are_kept() -> None:
     all_s, finished = play([1.0, 2.0, 4.0], [4 / 7, 2 / 7, 1 / 7], chunks=700, window=28)
     assert finished == pytest.approx([400, 200, 100], abs=5)
