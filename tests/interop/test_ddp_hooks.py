@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from anabranch.interop import ddp_hooks
+from anabranch.interop._works import Work
 from anabranch.interop.ddp_hooks import InOrder, Int8, Mean, Residuals, TopK, hook
 from tests.interop.ranks import run_ranks
 
@@ -164,6 +166,129 @@ def test_int8_wants_whole_elements_in_a_block() -> None:
         Int8(block_elements=1.5)  # type: ignore[arg-type]
 
 
+# --- error feedback, at one of three ranks of which the others' gradients are zero
+
+
+class _Alone:
+    """A process group, as hooks see it, whose other ranks have no gradients.
+
+    Args:
+        largest: the largest gradient of any other rank's, as those say.
+    """
+
+    def __init__(self, largest: float = 0.0) -> None:
+        self.group = self
+        self.met = SimpleNamespace(names=("a", "b", "c"))
+        self._largest = largest
+
+    def rank(self) -> int:
+        return 0
+
+    def size(self) -> int:
+        return RANKS
+
+    def all_reduce(self, staged: list[torch.Tensor], **how: Any) -> None:
+        if how.get("op") == "max":
+            staged[0].clamp_(min=self._largest)
+
+    def broadcast(self, staged: list[torch.Tensor], root: str, async_op: bool) -> None:
+        if root != "a":
+            count = len(staged[0]) // 2
+            staged[0].copy_(ddp_hooks.selected(torch.full((50,), self._largest), count))
+
+    def exchange(self, what: str, tensors: list[torch.Tensor], begin: Callable[..., Any]) -> Work:
+        begin(tensors)
+        work = Work(what)
+        work.succeed(tensors)
+        return work
+
+
+class _Gradients:
+    """A bucket of one parameter's gradients."""
+
+    def __init__(self, parameter: nn.Parameter, gradients: torch.Tensor) -> None:
+        self._parameter, self._gradients = parameter, gradients
+
+    def buffer(self) -> torch.Tensor:
+        return self._gradients
+
+    def parameters(self) -> list[nn.Parameter]:
+        return [self._parameter]
+
+
+class _Halving:
+    """A gradient scaler whose scale is another at each step."""
+
+    def __init__(self) -> None:
+        self.step = 0
+
+    def get_scale(self) -> float:
+        return 2.0 ** (10 - 3 * self.step)
+
+
+LOSSY: dict[str, Callable[..., Any]] = {
+    "int8": partial(Int8, block_elements=16),
+    "top-k": partial(TopK, share=0.1),
+}
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> _Alone:
+    group = _Alone()
+    monkeypatch.setattr(ddp_hooks, "backend_of", lambda given: group)
+    return group
+
+
+def _stepped(
+    made: Callable[..., Any], scaler: _Halving | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what a hook makes of four steps' gradients, and what is left, without the scale."""
+    state, parameter, found = made(scaler=scaler), nn.Parameter(torch.zeros(50)), []
+    for step in range(4):
+        scale = 1.0
+        if scaler is not None:
+            scaler.step = step
+            scale = scaler.get_scale()
+        bucket: Any = _Gradients(parameter, _given(step, 0) * scale)
+        found.append(hook(state, bucket).wait() / scale)
+    return torch.stack(found), state.residuals.of([parameter])
+
+
+@pytest.mark.parametrize("kind", LOSSY)
+def test_what_was_sent_and_what_is_left_are_all_gradients_that_there_were(
+    kind: str, alone: _Alone
+) -> None:
+    found, left = _stepped(LOSSY[kind])
+    given = torch.stack([_given(step, 0) for step in range(4)])
+    assert all((RANKS * found - given).abs().amax(1) > 0.01)  # something was left at each step
+    assert left.any()
+    total = RANKS * found.double().sum(0) + left.double()
+    assert (total - given.double().sum(0)).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("kind", LOSSY)
+def test_a_scale_that_changes_changes_no_bit_of_what_is_sent_and_left(
+    kind: str, alone: _Alone
+) -> None:
+    plain, scaled = _stepped(LOSSY[kind]), _stepped(LOSSY[kind], _Halving())
+    for without, with_scale in zip(plain, scaled, strict=True):
+        assert torch.equal(without, with_scale)
+
+
+@pytest.mark.parametrize("kind", LOSSY)
+def test_a_step_with_an_infinity_at_another_rank_leaves_what_was_left(
+    kind: str, alone: _Alone
+) -> None:
+    state, parameter = LOSSY[kind](), nn.Parameter(torch.zeros(50))
+    hook(state, _Gradients(parameter, _given(0, 0))).wait()  # type: ignore[arg-type]
+    before = state.residuals.of([parameter]).clone()
+    alone._largest = torch.inf
+    found = hook(state, _Gradients(parameter, _given(1, 0))).wait()  # type: ignore[arg-type]
+    assert not found.isfinite().all()
+    assert before.any()
+    assert torch.equal(state.residuals.of([parameter]), before)
+
+
 # --- over the backend
 
 
@@ -239,16 +364,6 @@ def _two_steps() -> tuple[torch.Tensor, torch.Tensor]:
 
 def _given(step: int, rank: int) -> torch.Tensor:
     return torch.randn(50, generator=torch.Generator().manual_seed(10 * step + rank))
-
-
-class _Halving:
-    """A gradient scaler whose scale is another at each step."""
-
-    def __init__(self) -> None:
-        self.step = 0
-
-    def get_scale(self) -> float:
-        return 2.0 ** (10 - 3 * self.step)
 
 
 def _scaled(made: Callable[..., Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -398,7 +513,9 @@ def test_hooks_over_the_backend() -> None:
         assert far(name, own[name].mean(0)) > 0.0
         sent = RANKS * found[name].sum(0)
         assert (sent + left.sum(0) - own[name].sum((0, 1))).abs().max() < 1e-5
+    # The others may hear first that this rank has called what they have not.
+    assert any("InOrder(powerSGD_hook, state)" in each["callback"] for each in told)
+    assert all(each["callback"] != "nothing" for each in told)
     for each in told:
-        assert "InOrder(powerSGD_hook, state)" in each["callback"]
         assert each["integers"] == [-126.0, 0.0, 126.0]
     _check_int8([each["int8's steps"] for each in told])
