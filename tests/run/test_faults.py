@@ -61,6 +61,11 @@ def read(entry: str) -> tuple[Scripted, ...]:
         ('{kind="kill", site="dc3", at_s=1, for_s=20}', Kill(2, 20.0), "kill dc3 for 20 s"),
         ('{kind="pause", site="dc1", for_s=30, at_s=1}', Pause(0, 30.0), "pause dc1 for 30 s"),
         (
+            '{kind="pause", scheduler=true, for_s=30, at_s=1}',
+            Pause(None, 30.0),
+            "pause the scheduler for 30 s",
+        ),
+        (
             '{kind="cut", link=["dc1", "dc2"], for_s=30, at_s=1}',
             LinkFactor(((0, 1),), 0.0, 30.0),
             "cut dc1->dc2 for 30 s",
@@ -165,6 +170,10 @@ GOOD = '{kind="kill", site="dc1", at_s=1}'
             "fault[1].pair: no link dc1->dc3 in overlay 'bend'; dc1 has links to dc2",
         ),
         ('{kind="cut", link=["dc2", "dc2"], at_s=1}', "fault[1].link: no link dc2->dc2 in overl"),
+        (
+            '{kind="pause", for_s=1, at_s=1}',
+            "fault[1]: give exactly one of site and scheduler; it has none",
+        ),
         (
             '{kind="cut", at_s=1}',
             "fault[1]: give exactly one of link, pair and site; it has none",

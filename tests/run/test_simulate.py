@@ -37,6 +37,7 @@ from anabranch.record import (
     RunEnded,
     RunStarted,
     SiteLost,
+    SiteResumed,
     StepDone,
     UnknownEvent,
     fingerprint,
@@ -544,6 +545,16 @@ def test_a_hub_that_pauses_turns_round_when_it_wakes(run: Simulate) -> None:
     # Sums arrive at 0.2 s and find it asleep; what it then says takes the way down.
     done = run(scenario(fault("pause", site="a", at_s=0.15, for_s=3.0), rounds=1))
     assert done.ends_s == pytest.approx([3.15 + DOWN_S + LATENCY_S], rel=ALMOST)
+
+
+def test_a_scheduler_that_pauses_answers_when_it_wakes_and_loses_no_site(run: Simulate) -> None:
+    unplugged = fault("disconnect", site="c", at_s=1.5, for_s=0.5)
+    pause = fault("pause", scheduler=True, at_s=1.6, for_s=3.0)
+    completes = 'on_loss = "complete"'
+    done = run(scenario(compute(), unplugged, pause, task=BATCH, top=completes))
+    assert [lost.site for lost in done.of(SiteLost)] == []
+    resumed = done.of(SiteResumed)[-1]  # each of its attempts is answered then
+    assert resumed.at_s == pytest.approx(4.6, abs=0.2)
 
 
 def test_overlapping_pauses_end_with_the_last(run: Simulate) -> None:

@@ -473,7 +473,7 @@ def test_a_host_asleep_hears_everything_in_order_when_it_wakes() -> None:
         ear = Ear()
         connection, called = await world.connect(0, 1, ear)
         host = world.network.sites[1]
-        host.asleep = True
+        host.sleep()
         for number in (1, 2):
             await connection.send(NoMoreRounds(number), filler(100_000))
         connection.post(Credit(()))
@@ -502,7 +502,7 @@ def test_what_a_host_handed_over_before_it_slept_leaves_and_the_rest_waits() -> 
             *(connection.send(NoMoreRounds(i), filler(1_000_000)) for i in (1, 2))
         )
         await world.until(0.5)
-        host.asleep = True
+        host.sleep()
         await world.until(9.0)
         assert ear.times_s == pytest.approx([1.03], abs=1e-4)
         connection.post(Credit(()))
@@ -520,7 +520,7 @@ def test_a_send_or_post_begun_in_sleep_waits_for_the_morning() -> None:
         ear = Ear()
         connection, _ = await world.connect(0, 1, ear)
         host = world.network.sites[0]
-        host.asleep = True
+        host.sleep()
         sending = asyncio.ensure_future(connection.send(START, filler(1_000_000)))
         await world.until(5.0)
         connection.post(Credit(()))
@@ -539,7 +539,7 @@ def test_a_host_killed_in_its_sleep_does_nothing_when_it_is_woken() -> None:
         ear, peer = Ear(), Ear()
         connection, _ = await world.connect(0, 1, ear, peer)
         host = world.network.sites[1]
-        host.asleep = True
+        host.sleep()
         await connection.send(START)
         await asyncio.sleep(1.0)
         world.network.kill(1)

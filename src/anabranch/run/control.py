@@ -33,9 +33,10 @@ from anabranch.record.log import EventLog, LogError
 from anabranch.record.target import Target
 from anabranch.run import replay
 from anabranch.run.checkpoints import WHOLE, Course, Job, check_course
-from anabranch.run.faults import Scripted, play
+from anabranch.run.faults import Pause, Scripted, play
 from anabranch.run.scenario import Scenario, check_real, script_of, with_compute_times
 from anabranch.run.scenario.tasks import Own
+from anabranch.run.standing_still import stand_still
 from anabranch.run.work import buffer_elements, describe
 from anabranch.scheduler.awareness import Awareness
 from anabranch.scheduler.channels import Chunking, Dispatching
@@ -335,7 +336,10 @@ async def _run(
 
 
 def _note_faults(recorder: RunLog, scenario: Scenario, overlay: Overlay) -> None:
-    """Write down what happens by a run's script, from its beginning on; sites carry it out."""
+    """Write down what happens by a run's script, from its beginning on.
+
+    Sites carry it out; the scheduler stands still itself where the script says so.
+    """
     loop = asyncio.get_running_loop()
     began_s = loop.time()
 
@@ -346,6 +350,8 @@ def _note_faults(recorder: RunLog, scenario: Scenario, overlay: Overlay) -> None
         recorder.note_fault(what, over=False)
         if what.for_s is not None:
             loop.call_later(what.for_s, recorder.note_fault, what, True)
+        if isinstance(what.action, Pause) and what.action.site is None:
+            stand_still(what.action.for_s)
 
     for each in script_of(scenario, overlay):
         play(each.moments(), at, happen)

@@ -64,14 +64,16 @@ class KillFault(_Triggered, frozen=True, kw_only=True, tag_field="kind", tag="ki
 
 
 class PauseFault(_Triggered, frozen=True, kw_only=True, tag_field="kind", tag="pause"):
-    """A site's process stands still, and then goes on.
+    """A process stands still, and then goes on.
 
     Args:
-        site: its name.
+        site: the name of the site whose process it is; or
+        scheduler: true for the scheduler's.
         for_s: for how long.
     """
 
-    site: str
+    site: str | None = None
+    scheduler: bool = False
     for_s: _Duration
 
 
@@ -220,9 +222,9 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """The site's process stands still for ``for_s`` seconds, then goes on."""
+    """A site's process stands still for ``for_s`` seconds, then goes on; None: the scheduler's."""
 
-    site: int
+    site: int | None
     for_s: float
 
 
@@ -476,7 +478,10 @@ def _renewal(fault: OutagesFault | SleepFault, stream: tuple[int, ...]) -> Renew
 
 def _ends(action: LinkFactor | Pause) -> tuple[int, ...]:
     """Return what tells the stream of an action's draws from others of its entry."""
-    return (action.site,) if isinstance(action, Pause) else action.links[0]
+    if isinstance(action, LinkFactor):
+        return action.links[0]
+    assert action.site is not None  # sites sleep
+    return (action.site,)
 
 
 def _drawn(
@@ -521,8 +526,10 @@ def _act(
             lasting = _lasting(fault.for_s)
             return Kill(site(fault.site), fault.for_s), f"kill {fault.site}{lasting}"
         case PauseFault():
-            label = f"pause {fault.site}{_lasting(fault.for_s)}"
-            return Pause(site(fault.site), fault.for_s), label
+            _only(entry, site=fault.site, scheduler=fault.scheduler or None)
+            label = f"pause {fault.site or 'the scheduler'}{_lasting(fault.for_s)}"
+            who = None if fault.site is None else site(fault.site)
+            return Pause(who, fault.for_s), label
         case DisconnectFault():
             lasting = _lasting(fault.for_s or None)
             return Disconnect(site(fault.site), fault.for_s), f"disconnect {fault.site}{lasting}"

@@ -145,7 +145,7 @@ class _Simulation:
         ]
         self._link_factors: Factors[tuple[int, int]] = Factors()
         self._compute_factors: Factors[int] = Factors()
-        self._pauses: Counter[int] = Counter()  # in force, by site
+        self._pauses: Counter[int | None] = Counter()  # in force, by site; None: the scheduler
         self._disconnections: Counter[int] = Counter()  # in force, by site
         self._unused = dict.fromkeys(each.label for each in self._faults)
         self._round = 0  # the latest that a site has begun
@@ -183,14 +183,16 @@ class _Simulation:
             course=self._course,
         )
         control = self._network.control(None)
-        scheduler = make_scheduler(control, recorder, scenario, overlay, _TOKEN)
-        self._scheduler_at = await scheduler.listen(("scheduler", 0))
-        self._tasks = [self._start(site) for site in range(overlay.size)]
+        self._tasks: list[asyncio.Task[None]] = []
         aborted: RunAborted | None = None
-        try:
-            await conduct(scheduler, recorder)
-        except RunAborted as error:
-            aborted = error
+        with self._network.scheduler.in_process():
+            scheduler = make_scheduler(control, recorder, scenario, overlay, _TOKEN)
+            self._scheduler_at = await scheduler.listen(("scheduler", 0))
+            self._tasks += [self._start(site) for site in range(overlay.size)]
+            try:
+                await conduct(scheduler, recorder)
+            except RunAborted as error:
+                aborted = error
         self._over = True
         for world in self._worlds:
             world.end()
@@ -206,10 +208,11 @@ class _Simulation:
     def _start(self, site: int) -> asyncio.Task[None]:
         """Start a site's process."""
         name = self._overlay.sites[site].name
-        return self._loop.create_task(
-            take_part(self._worlds[site], name, self._scheduler_at, _TOKEN, self._files),
-            name=f"site {name}",
-        )
+        with self._network.sites[site].in_process():
+            return self._loop.create_task(
+                take_part(self._worlds[site], name, self._scheduler_at, _TOKEN, self._files),
+                name=f"site {name}",
+            )
 
     def ended(self, error: str) -> None:
         """Write the last event of a run that could not end by itself."""
@@ -255,7 +258,8 @@ class _Simulation:
             case Pause(site=site):
                 self._pauses[site] += 1
                 self._network.put_to_sleep(site)
-                self._worlds[site].machine.stop()
+                if site is not None:
+                    self._worlds[site].machine.stop()
             case Disconnect(site=site):
                 self._disconnections[site] += 1
                 self._network.disconnect(site)
@@ -266,8 +270,8 @@ class _Simulation:
                 self._worlds[site].machine.slow(self._compute_factors.begin(site, factor))
             case ClockStep(site=site, offset_s=offset_s, drift=drift):
                 self._worlds[site].clock.step(offset_s, drift)
-        if what.for_s is not None:
-            self._loop.call_later(what.for_s, self._heal, what)
+        if what.for_s is not None:  # whether or not the process stands still that began the round
+            self._loop.at(self._loop.time() + what.for_s, self._heal, what)
 
     def _heal(self, what: Scripted) -> None:
         self._note(what, over=True)
@@ -281,7 +285,8 @@ class _Simulation:
             case Pause(site=site):
                 self._pauses[site] -= 1
                 if not self._pauses[site]:
-                    self._worlds[site].machine.go_on()
+                    if site is not None:
+                        self._worlds[site].machine.go_on()
                     self._network.wake(site)
             case Disconnect(site=site):
                 self._disconnections[site] -= 1

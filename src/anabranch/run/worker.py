@@ -9,7 +9,6 @@ import asyncio
 import gc
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -29,6 +28,7 @@ from anabranch.run.checkpoints import Files
 from anabranch.run.faults import Kill, Pause, Scripted, link_factors, play
 from anabranch.run.scenario import Scenario, compute_model, script_of
 from anabranch.run.site import Passing, take_part
+from anabranch.run.standing_still import stand_still
 from anabranch.scheduler.server import LIMITS as CONTROL_LIMITS
 from anabranch.site.dataplane import LIMITS as DATA_LIMITS
 
@@ -215,15 +215,8 @@ class _RealWorld:
 
 def _carry_out(what: Scripted) -> None:
     """Let this process die, or stand still for a while."""
-    own = os.getpid()
     match what.action:
         case Kill():
-            os.kill(own, signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
         case Pause(for_s=for_s):
-            # A stopped process cannot continue itself. The child ends with the pause.
-            subprocess.Popen(
-                ["sh", "-c", f"kill -STOP {own}; sleep {for_s:.6f}; kill -CONT {own}"],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
+            stand_still(for_s)

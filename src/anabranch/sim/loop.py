@@ -10,6 +10,10 @@ error, at once and by name:
 - somebody asks for a socket, a pipe or a subprocess: they live in real time.
 
 Work for an executor is done at once, in place. It takes no virtual time.
+
+All processes of a simulation share one loop, and one of them may stand still while the others run.
+So callbacks belong to the process in whose context they were made (``process_of``), tasks and
+timers made by them too; while it stands still, its callbacks are held.
 """
 
 from __future__ import annotations
@@ -18,10 +22,10 @@ import asyncio
 import threading
 from asyncio import events
 from collections import defaultdict, deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
 from concurrent.futures import Executor
 from contextlib import suppress
-from contextvars import Context
+from contextvars import Context, ContextVar
 from heapq import heappop, heappush
 from itertools import count
 from pathlib import Path
@@ -33,6 +37,9 @@ Ts = TypeVarTuple("Ts")
 
 _MOST_NAMED = 5  # tasks that wait in the same place, in the text of a Deadlock
 _ASYNCIO = str(Path(asyncio.__file__).parent)
+
+process_of: ContextVar[Hashable] = ContextVar("process_of", default=None)
+"""The process whose callback runs; None for what belongs to none of them."""
 
 
 class Deadlock(RuntimeError):
@@ -64,6 +71,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._order = count()
         self._closing_instant: list[Callable[[], object]] = []
         self._of_outside = 0  # entries of the agenda that nothing waits for
+        self._held: dict[Hashable, list[asyncio.Handle]] = {}  # by process that stands still
         self.handled = 0
         self._raised: BaseException | None = None  # by a callback
         self.explain: list[Callable[[], list[str]]] = []
@@ -95,6 +103,22 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _from_outside(self, callback: Callable[..., object], args: tuple[object, ...]) -> None:
         self._of_outside -= 1
         callback(*args)
+
+    def stand_still(self, process: Hashable) -> None:
+        """Hold a process's callbacks from now on."""
+        self._held.setdefault(process, [])
+
+    def go_on(self, process: Hashable) -> None:
+        """Run a process's callbacks again, first those that were held, in order."""
+        self._ready.extend(self._held.pop(process, ()))
+
+    def _hold(self, handle: asyncio.Handle) -> bool:
+        """Hold a callback if its process stands still; return whether it does."""
+        held = self._held.get(handle._context.get(process_of))  # type: ignore[attr-defined]
+        if held is None:
+            return False
+        held.append(handle)
+        return True
 
     def at_end_of_instant(self, callback: Callable[[], object]) -> None:
         """Call back once nothing else is left to do at this instant, before time moves on."""
@@ -200,12 +224,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
                     call(*args)
                 elif not timer._cancelled:
                     timer._scheduled = False
+                    if self._held and self._hold(timer):
+                        continue
                     self.handled += 1
                     call()
             return
         for _ in range(len(ready)):
             handle = ready.popleft()
-            if not handle._cancelled:
+            if not handle._cancelled and not (self._held and self._hold(handle)):
                 self.handled += 1
                 handle._run()
 

@@ -14,14 +14,17 @@ other end sleeps, ends at both ends at once.
 
 Hosts can die and sleep. A dead host's connections close, as the kernel closes those of a killed
 process. A sleeping one is like a stopped process: what has been handed to its network interface
-leaves, what comes in waits.
+leaves, what comes in waits, and so do its tasks and timers, where they were made ``in_process``. On
+waking up, overdue timers run before it hears what came: so do those of asyncio's loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import Context
 from functools import partial
 from itertools import count
 
@@ -31,7 +34,7 @@ from anabranch.net.messages import AnyMessage, Message, encode
 from anabranch.net.network import Address, Connection, Payload, Receiver, frozen
 from anabranch.overlay import Latency, Overlay
 from anabranch.sim.fluid import Flow, Fluid
-from anabranch.sim.loop import VirtualLoop
+from anabranch.sim.loop import VirtualLoop, process_of
 
 _CONNECT_S = 4.0  # after which the real networks give up, where nothing answers
 
@@ -79,21 +82,37 @@ class Host:
 
     Args:
         name: for error messages.
+        loop: in whose time it lives.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, loop: VirtualLoop) -> None:
         self.name = name
+        self._loop = loop
         self.dead = False
         self.asleep = False
         self.sleeps = 0  # so far
         self._backlog: list[tuple[Callable[..., object], tuple[object, ...]]] = []
+        self._waking: asyncio.Handle | None = None  # timers run, and it hears nothing yet
 
     def act(self, callback: Callable[..., object], *args: object) -> None:
         """Call back now, or on waking up; never once dead."""
         if self.asleep:
             self._backlog.append((callback, args))
         elif not self.dead:
-            callback(*args)
+            before = process_of.set(self)
+            try:
+                callback(*args)
+            finally:
+                process_of.reset(before)
+
+    @contextmanager
+    def in_process(self) -> Iterator[None]:
+        """Let tasks and timers that are made inside stand still while this host sleeps."""
+        before = process_of.set(self)
+        try:
+            yield
+        finally:
+            process_of.reset(before)
 
     async def awake(self) -> None:
         """Return at once, or on waking up."""
@@ -102,8 +121,31 @@ class Host:
             self._backlog.append((_settle, (up,)))
             await up
 
+    @property
+    def stands_still(self) -> bool:
+        """Whether it is asleep, and not about to wake up."""
+        return self.asleep and self._waking is None
+
+    def sleep(self) -> None:
+        """Stand still until woken."""
+        self.asleep = True
+        if self._waking is not None:
+            self._waking.cancel()
+            self._waking = None
+        self._loop.stand_still(self)
+
     def wake(self) -> None:
-        """Do, in order, what waited."""
+        """Do, in order, what waited: timers and tasks, then what came in."""
+        self._loop.go_on(self)
+        self._waking = self._loop.call_soon(self._hear, context=Context())
+
+    def die(self) -> None:
+        """Hear and do nothing more."""
+        self.dead = True
+        self._loop.go_on(self)
+
+    def _hear(self) -> None:
+        self._waking = None
         self.asleep = False
         backlog, self._backlog = self._backlog, []
         for callback, args in backlog:
@@ -150,8 +192,8 @@ class SimulatedNetwork:
         connect_s: float = _CONNECT_S,
     ) -> None:
         self.loop = loop
-        self.sites = [Host(site.name) for site in overlay.sites]
-        self.scheduler = Host("scheduler")
+        self.sites = [Host(site.name, loop) for site in overlay.sites]
+        self.scheduler = Host("scheduler", loop)
         self._overlay = overlay
         self._fluid: Fluid[_End] = Fluid()
         self._rates_bps = {(link.source, link.target): link.goodput_bps for link in overlay}
@@ -232,25 +274,29 @@ class SimulatedNetwork:
             site: which; None for the scheduler's.
         """
         host = self.scheduler if site is None else self.sites[site]
-        host.dead = True
+        host.die()
         for address in [at for at, (whose, _) in self._listeners.items() if whose is host]:
             del self._listeners[address]
         for end in [end for end in self._ends if end.host is host]:
             end.vanish()
 
-    def put_to_sleep(self, site: int) -> None:
-        """Let a host stand still until it is woken."""
-        host = self.sites[site]
-        if not host.asleep:
-            host.asleep = True
+    def put_to_sleep(self, site: int | None) -> None:
+        """Let a host stand still until it is woken.
+
+        Args:
+            site: which; None for the scheduler's.
+        """
+        host = self.scheduler if site is None else self.sites[site]
+        if not host.stands_still:
+            host.sleep()
             sleeps = host.sleeps = host.sleeps + 1
             self._fall_silent(
                 lambda: host.asleep and host.sleeps == sleeps, lambda end: end.host is host
             )
 
-    def wake(self, site: int) -> None:
+    def wake(self, site: int | None) -> None:
         """Let a host go on that was put to sleep."""
-        host = self.sites[site]
+        host = self.scheduler if site is None else self.sites[site]
         host.wake()
         self._speak(lambda end: end.host is host)
 
@@ -287,11 +333,11 @@ class SimulatedNetwork:
         """Put another host in a dead one's place; ports on it must be made anew."""
         if site is None:
             assert self.scheduler.dead
-            self.scheduler = Host(self.scheduler.name)
+            self.scheduler = Host(self.scheduler.name, self.loop)
             return
         dead = self.sites[site]
         assert dead.dead
-        host = self.sites[site] = Host(dead.name)
+        host = self.sites[site] = Host(dead.name, self.loop)
         if dead in self._cut_off:
             self._cut_off.add(host)
 
@@ -573,6 +619,7 @@ class _End:
             return
         if not self._open or self._blocked:
             return
+        before = process_of.set(self.host)
         try:
             try:
                 sink = self.receiver.on_message(message, len(payload))
@@ -591,6 +638,8 @@ class _End:
             self._shut()
             self._tell_other()
             self.receiver.on_closed(error)
+        finally:
+            process_of.reset(before)
 
     # --- the end
 

@@ -1,0 +1,18 @@
+"""How a real process carries out the part of a fault script that says it stands still."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+
+def stand_still(for_s: float) -> None:
+    """Stop this process soon, and let it go on after so many seconds."""
+    own = os.getpid()
+    # A stopped process cannot continue itself. The child ends with the pause.
+    subprocess.Popen(
+        ["sh", "-c", f"kill -STOP {own}; sleep {for_s:.6f}; kill -CONT {own}"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
