@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -140,6 +141,25 @@ def test_who_was_given_up_for_its_silence_is_told_why(
     for site in (a, c):
         _, err = site.communicate()
         assert site.returncode == 0, err
+
+
+def test_a_scheduler_that_stood_still_twice_gives_no_site_up(
+    group: Callable[..., list[subprocess.Popen[str]]], tmp_path: Path
+) -> None:
+    program = SUMS_UNTIL.format(over=tmp_path / "over")
+    scheduler, *sites = group("--journal", str(tmp_path / "journal.db"), program=program)
+    for _ in range(2):  # each time for longer than it waits for a site
+        scheduler.send_signal(signal.SIGSTOP)
+        time.sleep(8.0)
+        scheduler.send_signal(signal.SIGCONT)
+        time.sleep(0.08)
+    (tmp_path / "over").touch()
+    for site in sites:
+        _, err = site.communicate()
+        assert site.returncode == 0, err
+    _, told = scheduler.communicate()
+    assert "is lost" not in told
+    assert scheduler.returncode == 0, told
 
 
 @pytest.mark.parametrize("options", [["--on-loss", "abort"], ["--least-sites", "3"]])

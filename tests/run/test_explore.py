@@ -45,6 +45,19 @@ def test_what_broke_a_promise_once_does_so_no_more() -> None:
         assert explore.explore(make_case(seed)).violations == (), seed
 
 
+def test_a_scheduler_that_stood_still_gives_up_no_site_that_has_come_back() -> None:
+    for seed in (103, 10_002, 10_058):
+        kinds = [fault.kind for fault in make_case(seed).faults]
+        assert {"stall", "unplug"} <= {*kinds}
+        assert explore.explore(make_case(seed)).violations == (), seed
+
+
+def test_the_oracle_sees_a_site_that_is_given_up_without_a_reason() -> None:
+    case = replace(make_case(103), faults=())
+    finds = explore._oracle(case, {site: {} for site in range(case.overlay.size)}, {3}, "")
+    assert "site 3 is lost, and none of the faults explains it" in [*finds]
+
+
 def test_a_newcomer_that_has_lost_its_only_lane_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[int, str]] = []
     let_in, turn_away = Admission.let_in, Admission._turn_away

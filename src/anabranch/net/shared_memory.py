@@ -19,6 +19,7 @@ import sys
 from asyncio.trsock import TransportSocket
 from typing import NamedTuple
 
+from anabranch.net.deadline import within
 from anabranch.net.rings import RING_BYTES, IncomingRing, OutgoingRing
 
 _ANSWER_S = 5.0  # until a listener that says nothing is called over TCP
@@ -69,7 +70,8 @@ async def call(address: tuple[str, int]) -> tuple[socket.socket, OutgoingRing] |
         caller.setblocking(False)
         caller.connect(name_of(address))
         if _credentials(caller).user == os.geteuid():
-            await asyncio.wait_for(_readable(caller), _ANSWER_S)
+            async with within(_ANSWER_S):
+                await _readable(caller)
             _, descriptors, _, _ = socket.recv_fds(caller, 1, 1, socket.MSG_CMSG_CLOEXEC)
             if descriptors:
                 return caller, OutgoingRing(_mapped(descriptors[0]))

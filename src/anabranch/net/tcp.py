@@ -28,6 +28,7 @@ from weakref import WeakSet
 
 from anabranch.net import shared_memory, tls
 from anabranch.net.addresses import is_loopback, show
+from anabranch.net.deadline import Deadline, after, within
 from anabranch.net.errors import LinkError, NetError, PeerError
 from anabranch.net.frames import (
     FrameReader,
@@ -433,7 +434,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
             NetError: it is gone, or is no end to talk to.
         """
         try:
-            async with asyncio.timeout(_GREETING_S):
+            async with within(_GREETING_S):
                 await self._greeted
         except TimeoutError:
             raise LinkError(f"it said nothing in {_GREETING_S:g} s") from None
@@ -592,7 +593,7 @@ class _TcpListener:
         self._here: asyncio.Server | None = None  # for callers on this machine
         self._closed = False
         # Callers that have not said who they are, the earliest first, and when they are let go.
-        self._untrusted: dict[_TcpConnection, asyncio.TimerHandle] = {}
+        self._untrusted: dict[_TcpConnection, Deadline] = {}
 
     async def begin(
         self,
@@ -629,8 +630,7 @@ class _TcpListener:
         if self._closed:  # the loop had taken it before
             connection.close()
             return
-        loop = asyncio.get_running_loop()
-        self._untrusted[connection] = loop.call_later(_UNAUTHENTICATED_S, connection.close)
+        self._untrusted[connection] = after(_UNAUTHENTICATED_S, connection.close)
         if len(self._untrusted) > _MOST_UNAUTHENTICATED:
             unproven = (each for each in self._untrusted if not each.is_proven)
             earliest = next(unproven, next(iter(self._untrusted)))
@@ -750,7 +750,7 @@ class TcpNetwork:
                 # A host that answers nothing would else cost what the kernel takes, some 20 s.
                 longest_s = _CONNECT_SILENCES * self._least_silence_s
                 try:
-                    async with asyncio.timeout(longest_s):
+                    async with within(longest_s):
                         _, connection = await loop.create_connection(make, *address)
                 except TimeoutError:
                     raise LinkError(f"nothing answered in {longest_s:g} s") from None

@@ -47,6 +47,7 @@ _ONLY_HOLDER_LOST = "has the state", "is lost, and with it", "would broadcast, i
 _AWAY_S = 60.0  # that sites wait for a scheduler
 _KINDS = (*("kill", "sever", "hush", "restart") * 2, "unplug", "pause")
 _HUSHED_S = 2.0  # until silent connections are given up
+_PATIENCE_S = 5.0  # of a scheduler with a connection that is gone, at least
 _COMES_BACK_S = 1.0  # after a site was told that the others go on without it
 
 
@@ -75,7 +76,8 @@ class Fault:
 
     Args:
         kind: ``kill`` a site; or, for a while, ``sever`` or ``hush`` the links between two,
-            ``unplug`` a site from the scheduler, ``pause`` one, ``restart`` the scheduler.
+            ``unplug`` a site from the scheduler, ``pause`` one, ``restart`` or ``stall`` the
+            scheduler.
         at_s: when, after all are ready.
         site, other: which.
         for_s: how long, of what ends; how long one that is killed stays away, where sites come
@@ -142,7 +144,21 @@ def make_case(seed: int) -> Case:
     """Return the case of a seed."""
     rng = random.Random(seed)
     case = _make_case(seed, rng)
-    return replace(case, state_times=rng.choice([1, 10, 100]))
+    case = replace(case, state_times=rng.choice([1, 10, 100]))
+    if rng.random() < 0.3:  # the cases of other seeds stay as they were
+        case = replace(case, faults=(*case.faults, *_stall(rng, case)))
+    return case
+
+
+def _stall(rng: random.Random, case: Case) -> Iterator[Fault]:
+    """Yield a stall of the scheduler, and perhaps why it waits for a site just then."""
+    length_s: float = sum(0.1 + max(at_sites) for at_sites in zip(*case.pauses_s, strict=True))
+    stall = replace(_fault(rng, case.overlay.size, length_s), kind="stall")
+    if rng.random() < 0.5:
+        before_s = rng.random() * 0.3
+        yield replace(stall, kind="unplug", for_s=rng.choice([0.01, 0.3, 2.0]))
+        stall = replace(stall, at_s=stall.at_s + before_s)
+    yield stall
 
 
 def _make_case(seed: int, rng: random.Random) -> Case:
@@ -344,22 +360,23 @@ async def _run(
     journal = _Journal()
 
     async def start_scheduler() -> tuple[str, int]:
-        schedulers.append(
-            Scheduler(
-                network.control(None),
-                case.overlay,
-                case.planner.plan(case.overlay),
-                _TOKEN,
-                "",
-                lambda plan, elements: case.chunk_elements,
-                log,
-                repairs=Repairs(
-                    _planner(case), _LEAST_SITES, len(case.founders), retries=case.retries
-                ),
-                journal=journal,
+        with network.scheduler.in_process():
+            schedulers.append(
+                Scheduler(
+                    network.control(None),
+                    case.overlay,
+                    case.planner.plan(case.overlay),
+                    _TOKEN,
+                    "",
+                    lambda plan, elements: case.chunk_elements,
+                    log,
+                    repairs=Repairs(
+                        _planner(case), _LEAST_SITES, len(case.founders), retries=case.retries
+                    ),
+                    journal=journal,
+                )
             )
-        )
-        return await schedulers[-1].listen(_LISTEN)
+            return await schedulers[-1].listen(_LISTEN)
 
     address = await start_scheduler()
     ready = asyncio.Event()
@@ -405,15 +422,19 @@ async def _run(
     def is_over() -> bool:
         return schedulers[-1].is_over and not network.scheduler.dead
 
-    async def come(site: int, wait_s: float, life: int = 0) -> None:
-        await asyncio.sleep(wait_s)
-        await live(site, life)
+    def come(site: int, wait_s: float, life: int = 0) -> asyncio.Task[None]:
+        async def come_later() -> None:
+            await asyncio.sleep(wait_s)
+            await live(site, life)
+
+        with network.sites[site].in_process():
+            return loop.create_task(come_later(), name=f"site {site}")
 
     network.begin()
     lives: dict[int, asyncio.Task[None]] = {}
     for site in range(case.overlay.size):
         comes = case.comes_s[site] if case.is_late(site) else 0.0
-        lives[site] = loop.create_task(come(site, comes), name=f"site {site}")
+        lives[site] = come(site, comes)
 
     async def restart(for_s: float) -> None:
         if network.scheduler.dead or schedulers[-1].is_over or journal.data is None:
@@ -578,7 +599,7 @@ async def _script(
     network: SimulatedNetwork,
     ready: asyncio.Event,
     lives: dict[int, asyncio.Task[None]],
-    come: Callable[[int, float, int], Coroutine[Any, Any, None]],
+    come: Callable[[int, float, int], asyncio.Task[None]],
     restart: Callable[[float], Coroutine[Any, Any, None]],
 ) -> None:
     await ready.wait()
@@ -590,6 +611,13 @@ async def _script(
         if fault.kind == "restart":
             await restart(fault.for_s)
             return
+        if fault.kind == "stall":
+            scheduler = network.scheduler
+            if not (scheduler.asleep or scheduler.dead):
+                scheduler.sleep()
+                await asyncio.sleep(fault.for_s)
+                scheduler.wake()
+            return
         if host.dead:
             return
         match fault.kind:
@@ -598,8 +626,7 @@ async def _script(
                 lives[fault.site].cancel()
                 if case.come_back:
                     network.revive(fault.site)
-                    again = come(fault.site, fault.for_s, 1)
-                    lives[fault.site] = asyncio.create_task(again)
+                    lives[fault.site] = come(fault.site, fault.for_s, 1)
             case "sever":
                 network.sever(fault.site, fault.other)
                 await asyncio.sleep(fault.for_s)
@@ -611,7 +638,7 @@ async def _script(
                 await asyncio.sleep(fault.for_s)
                 network.reconnect(fault.site)
             case "pause" if not host.asleep:
-                host.asleep = True
+                host.sleep()
                 await asyncio.sleep(fault.for_s)
                 host.wake()
 
@@ -642,6 +669,12 @@ def _oracle(
     )
     if not (have_ended and (" died " in outcome or "did not come back" in outcome)):
         yield from _early_end(case, lost, outcome)
+    explained = {site for site in lost if _may_be_lost(case, site)}
+    if not outcome and len(explained) < case.overlay.size:
+        # Without those, some sites may not reach the others.
+        rest = plans.remainder(case.overlay, explained, case.out_of_reach)
+        for site in sorted(lost & {*rest.sites} - explained):
+            yield f"site {site} is lost, and none of the faults explains it"
     following = {site for site in range(case.overlay.size) if case.is_late(site)}
     for number, call in enumerate(case.calls):
         came = {site: min(calls, default=len(case.calls)) for site, calls in ended.items()}
@@ -721,6 +754,20 @@ def _may_be_apart(case: Case, gone: set[int]) -> bool:
     if left < _LEAST_SITES:
         return True
     return len(plans.remainder(case.overlay, gone, cut).sites) < left
+
+
+def _may_be_lost(case: Case, site: int) -> bool:
+    """Return whether the faults of a case are a reason to give a site up.
+
+    The others may stand still: none of them is blamed for what it could not hear or say meanwhile.
+    """
+    for fault in case.faults:
+        match fault.kind:
+            case "kill" | "sever" | "hush":
+                return True  # of this site, of its links, or of the ways of others round those
+            case "unplug" | "pause" if fault.site == site and fault.for_s > _PATIENCE_S:
+                return True
+    return False
 
 
 def _early_end(case: Case, lost: set[int], outcome: str) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from anabranch.net.deadline import within
 from anabranch.net.errors import (
     LinkError,
     MalformedMessage,
@@ -71,7 +72,7 @@ async def ask(
         connection.post(
             proven(StatusRequest(b"", stack_of), token.encode(), connection.their_challenge)
         )
-        async with asyncio.timeout(longest_s):
+        async with within(longest_s):
             return await answer.status
     except TimeoutError:
         of = f", of the stacks of {stack_of}: its interpreter stands still" if stack_of else ""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import permutations
 
+from anabranch.net.deadline import after
 from anabranch.net.errors import MalformedMessage
 from anabranch.net.messages import (
     CutOff,
@@ -72,7 +73,7 @@ class CutLinks:
         if self._silences.are_mutual(here, (cut.neighbour, cut.incarnation), run.now_s()):
             self._judge(site, cut)  # neither has died, as both say something
         else:
-            asyncio.get_running_loop().call_later(BLAME_S, self._judge, site, cut)
+            after(BLAME_S, self._judge, site, cut)
 
     def _judge(self, site: int, cut: CutOff) -> None:
         """Go on without a lane that ended, or end the run; unless an end of it died and may."""
@@ -93,7 +94,7 @@ class CutLinks:
         # Both are there, so the link was to blame, and a connection that breaks later may come
         # back; but silence may take a little longer to be noticed here than there.
         forgive = partial(run.accused.difference_update, {site, cut.neighbour})
-        asyncio.get_running_loop().call_later(run.give_up_s, forgive)
+        after(run.give_up_s, forgive)
         if not is_known:
             self.close(frozenset((site, cut.neighbour)))
 

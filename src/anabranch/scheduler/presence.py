@@ -10,6 +10,7 @@ from functools import partial
 from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch.net.addresses import are_on_one_machine
+from anabranch.net.deadline import after
 from anabranch.net.errors import LinkError, OutOfPlaceMessage, PeerError, UnauthorisedPeer
 from anabranch.net.messages import Join, Restarted, Resume, Resumed, Shutdown, Welcome
 from anabranch.net.network import Connection
@@ -328,7 +329,7 @@ class Presence:
     def _miss(self, site: int, why: str) -> None:
         """Give a site up that does not come back in time."""
         give_up = partial(self._survivors.lose, site, why, died=True)
-        timer = asyncio.get_running_loop().call_later(self._run.give_up_s, give_up)
+        timer = after(self._run.give_up_s, give_up)
         self._run.missing[site] = Missing(timer, why)
 
     def _when(self, site: int) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
+from anabranch.net.deadline import after
 from anabranch.net.messages import Abort, AnyMessage, Patience, Standing
 from anabranch.net.session import Session
 from anabranch.record import events
@@ -69,7 +69,7 @@ class Resumption:
             run.note_began(memory.elements)
         awaited = sorted(self._returning.awaited)
         run.note(events.SchedulerRestarted(at_s=run.since_start_s(), awaited=awaited))
-        self._give_up_absent = asyncio.get_running_loop().call_later(run.give_up_s, self._go_on)
+        self._give_up_absent = after(run.give_up_s, self._go_on)
 
     def hear(self, site: int, message: AnyMessage) -> None:
         """Hear a site that has come back, before all have."""

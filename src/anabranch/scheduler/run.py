@@ -9,6 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from anabranch.net.addresses import show
+from anabranch.net.deadline import Deadline
 from anabranch.net.errors import RunAborted
 from anabranch.net.messages import Abort, Message, Patience, SiteGone
 from anabranch.net.session import LEAST_PATIENCE_S, Session
@@ -49,7 +50,7 @@ class Log(Protocol):
 class Missing:
     """A site whose connection has broken: what gives it up, and the account of its death then."""
 
-    timer: asyncio.TimerHandle
+    timer: Deadline
     why: str
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable, Collection, Mapping, Set
 
 from anabranch import plan as plans
+from anabranch.net.deadline import Deadline
 from anabranch.net.errors import MalformedMessage
 from anabranch.net.messages import (
     Abandon,
@@ -78,7 +78,7 @@ class ServedPace:
         self._told_epochs: dict[int, int] = {}  # of groups' sums, by their plans' versions
         self._held: dict[int, int] = {}  # samples, by worker, where they count
         self._is_over_told = False
-        self._timer: asyncio.TimerHandle | None = None  # to look at the pace
+        self._timer: Deadline | None = None  # to look at the pace
 
     def epochs_changed(self, told: Mapping[int, int]) -> list[EpochChanged]:
         """Return who takes part in groups' sums now, as sites are told that know of some epochs.
@@ -359,9 +359,7 @@ class ServedPace:
         self.stop_looking()
         if due_s < math.inf and not self._run.is_over:
             assert self._run.started_s is not None  # nothing is due before
-            self._timer = asyncio.get_running_loop().call_at(
-                self._run.started_s + due_s, self._look
-            )
+            self._timer = Deadline(self._run.started_s + due_s, self._look)
 
     def _look(self) -> None:
         self._timer = None

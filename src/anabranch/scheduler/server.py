@@ -5,12 +5,12 @@ How a run begins, which message goes to which part of the control plane, and how
 
 from __future__ import annotations
 
-import asyncio
 import math
 import secrets
 from collections.abc import Collection
 
 from anabranch import plan as plans
+from anabranch.net.deadline import after, within
 from anabranch.net.errors import (
     MalformedMessage,
     OutOfPlaceMessage,
@@ -279,7 +279,7 @@ class Scheduler:
         run = self._run
         if run.is_over and not run.has_failed and run.sessions:
             try:
-                async with asyncio.timeout(run.give_up_s):
+                async with within(run.give_up_s):
                     await self._presence.all_gone.wait()
             except TimeoutError:
                 pass  # they are gone, or will find nobody here
@@ -527,7 +527,7 @@ class Scheduler:
             case Failed():
                 run.abort(f"{run.name(site)} failed: {message.reason}")
             case Abort():
-                asyncio.get_running_loop().call_later(BLAME_S, run.abort, message.reason)
+                after(BLAME_S, run.abort, message.reason)
             case _:
                 raise OutOfPlaceMessage(f"a {type(message).__name__} from {run.name(site)}")
 

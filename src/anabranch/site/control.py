@@ -6,9 +6,11 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from anabranch.net.addresses import show
+from anabranch.net.deadline import within
 from anabranch.net.errors import (
     LeftOut,
     LinkError,
@@ -239,7 +241,9 @@ class Control:
 
     async def verdict(self, error: Exception) -> Exception:
         """Return the scheduler's account of a failure, or our own if it gives none."""
-        await asyncio.wait({self._aborted}, timeout=_VERDICT_S)
+        with suppress(TimeoutError):
+            async with within(_VERDICT_S):
+                await asyncio.wait({self._aborted})
         if self._aborted.done():
             verdict = self._aborted.exception()
             assert isinstance(verdict, Exception)
@@ -363,7 +367,7 @@ class Control:
     async def _connect_again(self, why: Exception) -> None:
         """Try until the scheduler answers, but not for ever."""
         try:
-            async with asyncio.timeout(max(self._patience_s, self._least_patience_s)):
+            async with within(max(self._patience_s, self._least_patience_s)):
                 pause_s = _FIRST_PAUSE_S
                 while not await self._answers_on_another():
                     await asyncio.sleep(pause_s)
@@ -392,11 +396,11 @@ class Control:
             asyncio.ensure_future(receiver.closed.wait()),
         ]
         try:
-            await asyncio.wait(
-                [*either, self._aborted],
-                timeout=self._patience_s / _ATTEMPTS,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
+            with suppress(TimeoutError):
+                async with within(self._patience_s / _ATTEMPTS):
+                    await asyncio.wait(
+                        [*either, self._aborted], return_when=asyncio.FIRST_COMPLETED
+                    )
             # It may have been taken up, and be broken again.
             return self._session.connection is connection or self.is_over
         finally:

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from anabranch.net.addresses import takes_calls
+from anabranch.net.deadline import within
 from anabranch.net.errors import (
     DuplicateMessage,
     LinkError,
@@ -591,7 +592,7 @@ class DataPlane:
         if not takes_calls(self._addresses[neighbour]):
             return takes_calls(self._addresses[self.config.site])
         try:
-            async with asyncio.timeout(_PROBE_S):
+            async with within(_PROBE_S):
                 receiver = _Probing()
                 connection = await self._network.connect(self._addresses[neighbour], receiver)
         except (NetError, TlsError, TimeoutError):

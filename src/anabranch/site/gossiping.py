@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from anabranch.net.deadline import within
 from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage
 from anabranch.net.messages import (
     AnyMessage,
@@ -157,7 +158,7 @@ class Gossiping:
         self._tell_steps()
         longest_s = max(_LEAST_DRAIN_S, _DRAIN_ROUND_TRIPS * self._longest_round_trip_s())
         try:
-            async with asyncio.timeout(longest_s):
+            async with within(longest_s):
                 while self._letters.owes or {*self._letters.awaited} - self._gone:
                     self._heard.clear()
                     await self._plane.unless_failed(self._heard.wait())

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 
+from anabranch.net.deadline import within
 from anabranch.net.errors import LinkError, NetError
 from anabranch.net.network import Connection
 from anabranch.net.tls import TlsError
@@ -92,7 +94,7 @@ class Offers:
         self._awaited[neighbour, strand] = awaited
         # It may have fewer strands than this site.
         try:
-            async with asyncio.timeout(_AWAITED_S if strand == 0 else None):
+            async with within(_AWAITED_S) if strand == 0 else nullcontext():
                 return await awaited
         except asyncio.CancelledError:
             if awaited.done() and not awaited.cancelled():  # in the same moment
