@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,15 @@ def test_a_state_is_read_as_it_was_written(name: str, tmp_path: Path) -> None:
     assert same(load_state(path), STATES[name])
     assert read_about(path)["round"] == "7"
     assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def test_only_its_owner_may_read_a_state(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        save_state(tmp_path / "state", {"momentum": torch.ones(3)}, {})
+    finally:
+        os.umask(before)
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o600
 
 
 def test_what_cannot_be_written_is_named_with_its_place() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,6 +50,38 @@ os.kill(os.getpid(), 9)
     assert killed.returncode == -9
     with Journal(path) as journal:
         assert journal.load() == b"written"
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {each.name: each.stat().st_mode & 0o777 for each in folder.iterdir()}
+
+
+@pytest.fixture
+def generous() -> Iterator[None]:
+    """Let all files that are made be read and written by every user, where none says otherwise."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("generous")
+def test_only_its_owner_may_read_the_secret_in_it(tmp_path: Path) -> None:
+    with Journal(tmp_path / "journal") as journal:
+        journal.save(b"secret")
+        assert modes(tmp_path) == {"journal": 0o600, "journal-wal": 0o600}
+    assert modes(tmp_path) == {"journal": 0o600}
+
+
+@pytest.mark.usefixtures("generous")
+def test_a_journal_that_others_could_read_is_closed_to_them(tmp_path: Path) -> None:
+    with Journal(tmp_path / "journal") as journal:
+        journal.save(b"secret")
+        for name in modes(tmp_path):  # as they were left by an earlier release, which was killed
+            (tmp_path / name).chmod(0o644)
+        shutil.copytree(tmp_path, tmp_path / "left")
+    with Journal(tmp_path / "left" / "journal") as journal:
+        assert journal.load() == b"secret"
+        assert {*modes(tmp_path / "left").values()} == {0o600}
 
 
 def test_two_schedulers_do_not_share_one(tmp_path: Path) -> None:

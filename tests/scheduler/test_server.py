@@ -230,6 +230,25 @@ def test_who_guesses_the_token_or_is_not_in_the_run_cannot_take_a_place_in_it() 
     run_virtually(scenario())
 
 
+def test_a_caller_without_the_token_does_not_hear_that_the_run_is_over() -> None:
+    async def scenario() -> None:
+        ports = simulated(OVERLAY)
+        cluster = await Cluster.start(ports, OVERLAY, PLAN)
+        cluster.scheduler.abort("it is over")
+        for secret, told in ((b"guess", "does not know the run's token"), (TOKEN.encode(), "over")):
+            answers: list[AnyMessage] = []
+            caller = await ports.control(1).connect(
+                cluster.scheduler._listener.address, Listener(answers)
+            )
+            caller.post(proven(Join(b"", OVERLAY.sites[1].name, "127.0.0.1", 1), secret, b""))
+            await asyncio.sleep(1.0)
+            [refusal] = answers
+            assert isinstance(refusal, Refusal)
+            assert told in refusal.detail
+
+    run_virtually(scenario())
+
+
 def test_the_secret_of_a_site_is_worth_nothing_beside_the_certificate_of_another() -> None:
     async def scenario() -> None:
         cluster = await Cluster.start(Tls(), PAIR, star(PAIR, hub=0))

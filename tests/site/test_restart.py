@@ -11,7 +11,8 @@ import pytest
 from msgspec import structs
 
 from anabranch.net.errors import LinkError, RunAborted
-from anabranch.net.messages import Restarted, Standing
+from anabranch.net.identity import proven
+from anabranch.net.messages import Refusal, Restarted, Resume, Standing
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed, Plan
 from anabranch.record import LogError, events
@@ -24,6 +25,7 @@ from anabranch.site.agent import SiteAgent
 from anabranch.site.arithmetic import Flat
 from anabranch.site.collectives import ExchangeError, Round
 from anabranch.site.terms import Op, Terms, Wire
+from tests.sim.test_network import Ear
 from tests.site.cluster import TOKEN, Cluster, Floats, Witness, all_reduce, make_agent, simulated
 
 _LATE_S = 9.0  # by then a site that died is given up
@@ -497,6 +499,27 @@ def test_a_broadcast_that_failed_before_a_restart_fails_for_who_asks_for_it_late
         await asyncio.wait_for(broadcast(late), 30.0)
 
     run_virtually(play())
+
+
+def test_a_caller_that_proves_nothing_is_told_nothing_of_a_restart() -> None:
+    async def go() -> None:
+        group = await Restartable.begin(3)
+        group.network.disconnect(2)
+        assert await means_of(calls_of(group.agents[:2])) == {1.5}
+        group.kill_scheduler()
+        await asyncio.sleep(1.0)
+        await group.start_scheduler()
+        assert await means_of(calls_of(group.agents[:2])) == {1.5}
+        group.network.reconnect(2)
+        told = Ear()
+        caller = await group.network.control(2).connect(group.cluster.address, told)
+        caller.post(proven(Resume(b"", 2, 0), b"guess", b""))
+        await asyncio.sleep(1.0)
+        [(_, refusal, _)] = told.heard
+        assert isinstance(refusal, Refusal)
+        assert refusal.detail == "s2 says it is site 2 of this run, and does not prove it"
+
+    run_virtually(go())
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,13 @@
 """What a scheduler must remember, in an SQLite file: one row, written anew and synchronised.
 
-The file's ``user_version`` is 1 once the group has ended, until another one begins.
+The file's ``user_version`` is 1 once the group has ended, until another one begins. It holds the
+run's secret, by which its reader could speak as any site, so only its owner may read it; SQLite
+gives the files beside it (``-wal``, ``-shm``) the same mode.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from pathlib import Path
@@ -14,6 +17,7 @@ from typing import Self
 from anabranch.record.log import LogError
 
 _APPLICATION_ID = 0x616E626A  # "anbj": tells our files from other SQLite files
+_OWNERS = 0o600
 _SCHEMA = f"""
 BEGIN;
 CREATE TABLE IF NOT EXISTS memory (only INTEGER PRIMARY KEY CHECK (only = 1), data BLOB NOT NULL);
@@ -43,8 +47,10 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
         try:
+            # SQLite would make it for all to read.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, _OWNERS))
             self._connection = sqlite3.connect(path, timeout=0.0, isolation_level=None)
-        except sqlite3.Error as error:
+        except (OSError, sqlite3.Error) as error:
             raise LogError(f"the journal {path} cannot be used: {error}") from None
         try:
             self.had_ended = self._take()
@@ -65,6 +71,7 @@ class Journal:
         tables = run("SELECT count(*) FROM sqlite_schema").fetchone()[0]
         if found != _APPLICATION_ID and (found or tables):
             raise LogError(f"{self._path} is no journal of a scheduler; give another file")
+        self._close_to_others()
         # Held until this process ends, however it does: two schedulers must not share it.
         run("PRAGMA locking_mode = EXCLUSIVE")
         run("PRAGMA journal_mode = WAL")
@@ -72,6 +79,18 @@ class Journal:
         self._connection.executescript(_SCHEMA)
         (ended,) = run("PRAGMA user_version").fetchone()
         return bool(ended)
+
+    def _close_to_others(self) -> None:
+        """Let only the owner read what an earlier release has left for all to read."""
+        try:
+            for each in (self._path, *(Path(f"{self._path}{end}") for end in ("-wal", "-shm"))):
+                if each.exists() and each.stat().st_mode & ~_OWNERS & 0o777:
+                    each.chmod(_OWNERS)
+        except OSError as error:
+            raise LogError(
+                f"the journal {self._path} holds a secret that other users can read, and its mode "
+                f"cannot be changed: {error.strerror}; remove it, or give another file"
+            ) from None
 
     def begin(self) -> None:
         """Take note that another group begins.

@@ -103,7 +103,7 @@ class Members:
                 f"{remote!r} can use, too, or say at which host others find it"
             )
 
-    def knows_token(self, request: StatusRequest, challenge: bytes) -> bool:
+    def knows_token(self, request: Join | StatusRequest, challenge: bytes) -> bool:
         """Return whether this is said by a process that knows the run's token."""
         return is_proven(request, self._token, challenge)
 
@@ -121,8 +121,12 @@ class Members:
         return (
             resume.site in self._addresses
             and resume.incarnation == self._incarnations[resume.site]
-            and is_proven(resume, self.secret(resume.site), challenge)
+            and self.is_of_site(resume, challenge)
         )
+
+    def is_of_site(self, resume: Resume, challenge: bytes) -> bool:
+        """Return whether this is said by a process of the site, the present one or another."""
+        return is_proven(resume, self.secret(resume.site), challenge)
 
     def secret(self, site: int) -> bytes:
         """Return the secret of a site."""

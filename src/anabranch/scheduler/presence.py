@@ -81,9 +81,9 @@ class Presence:
             PeerError: see :meth:`anabranch.scheduler.members.Members.admit`.
         """
         run = self._run
-        if run.is_over:
-            raise OutOfPlaceMessage(f"site {message.name!r} joins, but the run is over")
         check_identity(connection.peer, connection.identity, identity_of(message.name))
+        if run.is_over and run.members.knows_token(message, connection.own_challenge):
+            raise OutOfPlaceMessage(f"site {message.name!r} joins, but the run is over")
         gone = {site for site in run.lost if not self._is_connected(site)}
         gone |= {site for site in run.missing if self._survivors.may_be_replaced(site)}
         goes_round = self._repairs is not None and self._pace is None
@@ -215,6 +215,8 @@ class Presence:
         if 0 <= site < run.overlay.size:
             expected = identity_of(run.overlay.sites[site].name)
             check_identity(connection.peer, connection.identity, expected)
+        # A caller that has not proven to be of this run is told nothing of it.
+        is_of_site = run.members.is_of_site(message, connection.own_challenge)
         is_here = run.members.is_here(message, connection.own_challenge)
         if is_here and run.returning is not None and run.returning.awaits(site):
             run.sessions[site] = Session(connection)
@@ -224,7 +226,7 @@ class Presence:
         if is_here and site in run.why_lost and site not in run.sessions:
             why = run.why_lost[site]
             raise UnauthorisedPeer(f"given up, and the others go on without it: {why}; join again")
-        if self._is_restart and site not in run.sessions:
+        if is_of_site and self._is_restart and site not in run.sessions:
             raise UnauthorisedPeer(
                 f"the scheduler was started again, and goes on without {connection.peer}, which "
                 f"says it is site {site}; join again"
