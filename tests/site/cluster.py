@@ -52,11 +52,15 @@ class Ports(Protocol):
         """Return a site's port towards other sites."""
 
 
-def simulated(overlay: Overlay, connect_s: float = 4.0) -> SimulatedNetwork:
+def simulated(
+    overlay: Overlay, connect_s: float = 4.0, control_latency_s: float = 0.0
+) -> SimulatedNetwork:
     """Return the ports of a simulated network in the running loop."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
-    return SimulatedNetwork(loop, overlay, seed=0, control_latency_s=0.0, connect_s=connect_s)
+    return SimulatedNetwork(
+        loop, overlay, seed=0, control_latency_s=control_latency_s, connect_s=connect_s
+    )
 
 
 class Tcp:

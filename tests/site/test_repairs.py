@@ -11,7 +11,8 @@ import pytest
 
 from anabranch.group._tensors import Tensors
 from anabranch.net.errors import RunAborted
-from anabranch.net.messages import ExchangeFailed, Interrupt, Repair
+from anabranch.net.messages import ExchangeFailed, Interrupt, Message, Repair, Shutdown
+from anabranch.net.session import Session
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Auxiliary, Packed, Plan, with_auxiliary
 from anabranch.record import events
@@ -33,12 +34,12 @@ def plan_of(overlay: Overlay, version: int = 1, previous: Plan | None = None) ->
 
 
 async def begin(
-    size: int, least_sites: int = 2, retries: bool = False
+    size: int, least_sites: int = 2, retries: bool = False, control_latency_s: float = 0.0
 ) -> tuple[SimulatedNetwork, Cluster]:
     pairs = [(a, b) for a in range(size) for b in range(size) if a != b]
     links = tuple(Link(a, b, 1e6, latency_s=0.001) for a, b in pairs)
     overlay = Overlay("full", tuple(Site(f"s{site}") for site in range(size)), links)
-    network = simulated(overlay)
+    network = simulated(overlay, control_latency_s=control_latency_s)
     network.begin()
     repairs = Repairs(plan_of, least_sites, retries=retries)
     return network, await Cluster.start(network, overlay, plan_of(overlay), repairs=repairs)
@@ -340,3 +341,33 @@ async def test_tensors_of_a_call_that_fails_are_as_they_were_where_it_may_be_beg
         with pytest.raises(ExchangeError, match="77 elements"):
             await task
         assert (buffer == powers(site, 20_000)).all()
+
+
+def test_a_site_that_is_let_go_is_told_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would never be known to have heard that, and the end waited for it in vain."""
+    said: dict[Session, list[type[Message]]] = {}
+    post = Session.post
+
+    def heard(session: Session, message: Message) -> None:
+        said.setdefault(session, []).append(type(message))
+        post(session, message)
+
+    async def play() -> None:
+        _, cluster = await begin(3, control_latency_s=0.01)
+        groups = [(0, 1), (0, 1, 2), (0, 1, 2)]
+        asked = [agent.subgroup(each) for agent, each in zip(cluster.agents, groups, strict=True)]
+        channels = await asyncio.gather(*asked)
+        calls = [
+            all_reduce(agent, np.ones(10, np.float32), channel=channel)
+            for agent, channel in zip(cluster.agents, channels, strict=True)
+        ]
+        for error in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(error, ExchangeError)
+        await cluster.leave()  # the first to leave is let go before the others
+
+    monkeypatch.setattr(Session, "post", heard)
+    run_virtually(play())
+    ends = [messages for messages in said.values() if Shutdown in messages]
+    assert len(ends) == 3
+    for messages in ends:
+        assert messages.index(Shutdown) == len(messages) - 1

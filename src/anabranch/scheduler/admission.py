@@ -26,7 +26,6 @@ from anabranch.net.messages import (
     RejoinAck,
     Rejoined,
     Report,
-    Shutdown,
     Silent,
     Start,
     TimeReply,
@@ -77,7 +76,7 @@ class Admission:
                 now_s = self._run.now_s()
                 self._run.post(site, TimeReply(message.sent_s, now_s, now_s, 0.0))
             case Leave():
-                self._run.post(site, Shutdown())
+                self._run.dismiss(site)
                 self.forget(site)
             case Failed():
                 self.forget(site)

@@ -12,7 +12,7 @@ from anabranch import plan as plans
 from anabranch.net.addresses import are_on_one_machine
 from anabranch.net.deadline import after
 from anabranch.net.errors import LinkError, OutOfPlaceMessage, PeerError, UnauthorisedPeer
-from anabranch.net.messages import Join, Restarted, Resume, Resumed, Shutdown, Welcome
+from anabranch.net.messages import Join, Restarted, Resume, Resumed, Welcome
 from anabranch.net.network import Connection
 from anabranch.net.session import Session
 from anabranch.net.tls import check_identity, identity_of
@@ -103,7 +103,7 @@ class Presence:
             if self._pace is None or run.started_s is not None:
                 self._greet_newcomer(site)
             if run.is_over:  # as one who died just now
-                run.post(site, Shutdown())
+                run.dismiss(site)
             return site
         run.write_joined(site, 0.0)
         self._meet_if_enough()

@@ -11,7 +11,7 @@ from typing import Protocol
 from anabranch.net.addresses import show
 from anabranch.net.deadline import Deadline
 from anabranch.net.errors import RunAborted
-from anabranch.net.messages import Abort, Message, Patience, SiteGone
+from anabranch.net.messages import Abort, Message, Patience, Shutdown, SiteGone
 from anabranch.net.session import LEAST_PATIENCE_S, Session
 from anabranch.overlay import Overlay
 from anabranch.record import LogError, events
@@ -99,6 +99,7 @@ class Run:
         self._is_written = True  # until the log fails
         self._times = times
         self.sessions: dict[int, Session] = {}
+        self._dismissed: set[Session] = set()
         self.newcomers = Newcomers()
         self.missing: dict[int, Missing] = {}
         self.accused: set[int] = set()
@@ -163,20 +164,31 @@ class Run:
     # --- what is said
 
     def post(self, site: int, message: Message) -> None:
-        """Say something to a site, if it is still there."""
+        """Say something to a site, if it is still there.
+
+        A site that was dismissed closes its connection on that word, and would never be known to
+        have heard another: the end would wait for it in vain.
+        """
+        session = self.sessions.get(site)
+        if session is not None and session not in self._dismissed:
+            session.post(message)
+
+    def dismiss(self, site: int) -> None:
+        """Tell a site, once, that it may go; it is told nothing more."""
+        self.post(site, Shutdown())
         if site in self.sessions:
-            self.sessions[site].post(message)
+            self._dismissed.add(self.sessions[site])
 
     def broadcast(self, message: Message) -> None:
         """Say something to all that take part."""
-        for session in self.sessions.values():
-            session.post(message)
+        for site in self.sessions:
+            self.post(site, message)
 
     def tell_members(self, message: Message) -> None:
         """Tell all but those that have not begun."""
-        for site, session in self.sessions.items():
+        for site in self.sessions:
             if site not in self.newcomers:
-                session.post(message)
+                self.post(site, message)
 
     # --- how long sites are waited for
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from anabranch.net.messages import Abort, Shutdown
+from anabranch.net.messages import Abort
 from anabranch.record import events
 from anabranch.scheduler.admission import Admission
 from anabranch.scheduler.channels import Outcome
@@ -120,7 +120,7 @@ class Survivors:
         run.await_no_longer(site)
         if site in run.left:  # it may have to connect again to hear that
             run.note(events.SiteLeft(at_s=now_s, site=site))
-            run.post(site, Shutdown())
+            run.dismiss(site)
         else:
             reason = f"{run.name(site)} reaches the others no more: {why}"
             run.write_lost(site, reason, True, now_s)
@@ -143,7 +143,7 @@ class Survivors:
                 return
             now_s = run.since_start_s()
             run.note(events.SiteLeft(at_s=now_s, site=site))
-            run.post(site, Shutdown())
+            run.dismiss(site)
             self._serve_without(site, now_s)
             return
         run.left.add(site)
@@ -193,6 +193,6 @@ class Survivors:
         if len(run.left | run.lost) == run.overlay.size and not run.is_over:
             for site in [*run.missing]:
                 run.await_no_longer(site)
-            for session in run.sessions.values():
-                session.post(Shutdown())  # also to newcomers that wait to be let in
+            for site in run.sessions:
+                run.dismiss(site)  # also newcomers that wait to be let in
             run.end.set_result(None)
