@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import count, permutations
 
 import numpy as np
@@ -18,6 +17,8 @@ from anabranch.group import _local
 from anabranch.group._local import local
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.scheduler.awareness import Passive
+
+from ..threads import Threads, at_each
 
 PROGRAM = """
 import sys
@@ -130,20 +131,14 @@ def test_a_process_comes_back_and_all_end_with_the_same_model(
 def test_all_begin_with_the_state_of_the_first_and_may_hand_on_anything() -> None:
     with local(3) as groups:
         states = [{"w": np.full(5, index, np.int64), "at": index} for index in range(3)]
-        tasks = []
-        with ThreadPoolExecutor(3) as pool:
-            for group, state in zip(groups, states, strict=True):
-                tasks.append(pool.submit(group.admit, state))
-        found = [task.result() for task in tasks]
+        found = at_each(groups, lambda group: group.admit(states[group.rank]))
         assert found[0] is None
         for each in found[1:]:
             assert each is not None
             assert each["at"] == 0
             assert each["w"].tolist() == [0] * 5
             assert each["w"].dtype == np.int64
-        with ThreadPoolExecutor(3) as pool:
-            again = list(pool.map(lambda group: group.admit(fail), groups))
-        assert again == [None, None, None]
+        assert at_each(groups, lambda group: group.admit(fail)) == [None, None, None]
 
 
 def fail() -> None:
@@ -152,10 +147,9 @@ def fail() -> None:
 
 def test_a_site_that_joins_later_calls_nothing_before_it_is_let_in() -> None:
     service = anabranch.Service(_local._complete(3), awareness=None, adaptive=False, begin_with=2)
-    with _local._serving(service) as (address, token), ThreadPoolExecutor(3) as pool:
-        founders = list(
-            pool.map(lambda name: anabranch.join(address, name, token=token), ["site0", "site1"])
-        )
+    with Threads(3) as pool, _local._serving(service) as (address, token):
+        names = ["site0", "site1"]
+        founders = pool.each(lambda name: anabranch.join(address, name, token=token), names)
         new = anabranch.join(address, "site2", token=token)
         with pytest.raises(ValueError, match=r"joins a group that goes on; call group.admit"):
             new.all_reduce(np.zeros(3, np.float32))
@@ -165,29 +159,29 @@ def test_a_site_that_joins_later_calls_nothing_before_it_is_let_in() -> None:
         assert [group.sites for group in founders] == [("site0", "site1")] * 2
         waiting = pool.submit(new.admit, None)
         for _ in range(200):
-            list(pool.map(lambda group: group.admit(b"state"), founders))
+            pool.each(lambda group: group.admit(b"state"), founders)
             if founders[0].size == 3:
                 break
         assert waiting.result() == b"state"
         everyone = [*founders, new]
         assert {group.sites for group in everyone} == {("site0", "site1", "site2")}
         assert [group.rank for group in everyone] == [0, 1, 2]
-        list(pool.map(lambda group: group.close(), everyone))
+        pool.each(lambda group: group.close(), everyone)
 
 
 def test_a_sites_index_is_its_place_in_the_overlay_whoever_is_there() -> None:
     service = anabranch.Service(_local._complete(3), awareness=None, adaptive=False)
-    with local(service) as groups, ThreadPoolExecutor(3) as pool:
-        pair = [*pool.map(lambda group: group.subgroup(["site0", "site2"]), groups[::2])]
+    with local(service) as groups:
+        pair = at_each(groups[::2], lambda group: group.subgroup(["site0", "site2"]))
         assert [(group.index, group.rank) for group in pair] == [(0, 0), (2, 1)]
 
 
 def test_states_that_differ_are_named() -> None:
     service = anabranch.Service(_local._complete(3), awareness=None, adaptive=False, begin_with=2)
-    with _local._serving(service) as (address, token), ThreadPoolExecutor(3) as pool:
+    with Threads(3) as pool, _local._serving(service) as (address, token):
         names = ["site0", "site1"]
-        founders = list(pool.map(lambda name: anabranch.join(address, name, token=token), names))
-        list(pool.map(lambda group: group.admit({"w": np.zeros(2)}), founders))
+        founders = pool.each(lambda name: anabranch.join(address, name, token=token), names)
+        pool.each(lambda group: group.admit({"w": np.zeros(2)}), founders)
         new = anabranch.join(address, "site2", token=token)
         waiting = pool.submit(new.admit, None)
 
@@ -199,18 +193,18 @@ def test_states_that_differ_are_named() -> None:
                     return str(error)
             return "no error"
 
-        said = [*pool.map(admit, founders)]
+        said = pool.each(admit, founders)
         assert "the states of site0 and site1 differ in their tensors" in said[0]
         assert said[0] == said[1] == str(waiting.exception())
-        list(pool.map(lambda group: group.close(), [*founders, new]))
+        pool.each(lambda group: group.close(), [*founders, new])
 
 
 def test_a_state_that_cannot_be_handed_on_is_named_everywhere_and_the_group_goes_on() -> None:
     service = anabranch.Service(_local._complete(3), awareness=None, adaptive=False, begin_with=2)
-    with _local._serving(service) as (address, token), ThreadPoolExecutor(3) as pool:
+    with Threads(3) as pool, _local._serving(service) as (address, token):
         names = ["site0", "site1"]
-        founders = list(pool.map(lambda name: anabranch.join(address, name, token=token), names))
-        list(pool.map(lambda group: group.admit({"w": np.zeros(2)}), founders))
+        founders = pool.each(lambda name: anabranch.join(address, name, token=token), names)
+        pool.each(lambda group: group.admit({"w": np.zeros(2)}), founders)
         new = anabranch.join(address, "site2", token=token)
         waiting = pool.submit(new.admit, None)
 
@@ -223,20 +217,20 @@ def test_a_state_that_cannot_be_handed_on_is_named_everywhere_and_the_group_goes
             return "no error"
 
         fine = {"w": np.zeros(2), "odd": 3}
-        said = [*pool.map(admit, founders)]
+        said = pool.each(admit, founders)
         assert said[1].startswith("state['odd'] is a object")
         assert said[0] == str(waiting.exception())
         assert said[0].startswith("site1 cannot hand its state on: ValueError: state['odd'] is a")
-        found = [*pool.map(lambda group: group.admit(fine), [*founders, new])]
+        found = pool.each(lambda group: group.admit(fine), [*founders, new])
         assert found[:2] == [None, None]
         assert found[2] is not None
         assert found[2]["odd"] == 3
-        list(pool.map(lambda group: group.close(), [*founders, new]))
+        pool.each(lambda group: group.close(), [*founders, new])
 
 
 def test_a_subgroup_lets_no_site_in() -> None:
-    with local(2) as groups, ThreadPoolExecutor(2) as pool:
-        pair = [*pool.map(lambda group: group.subgroup(["site0", "site1"]), groups)]
+    with Threads(2) as pool, local(2) as groups:
+        pair = pool.each(lambda group: group.subgroup(["site0", "site1"]), groups)
         with pytest.raises(ValueError, match="a subgroup lets no site in"):
             pair[0].admit(None)
 
@@ -253,9 +247,9 @@ def test_plans_that_are_made_again_do_not_lead_over_those_that_have_not_come() -
     links = [Link(a, b, slow if a + b == 1 else fast) for a, b in permutations(range(4), 2)]
     overlay = Overlay("believed", tuple(Site(f"site{site}") for site in range(4)), tuple(links))
     service = anabranch.Service(overlay, awareness=Passive(update_time_s=0.2), begin_with=3)
-    with _local._serving(service) as (address, token), ThreadPoolExecutor(3) as pool:
+    with Threads(3) as pool, _local._serving(service) as (address, token):
         names = ["site0", "site1", "site2"]
-        groups = list(pool.map(lambda name: anabranch.join(address, name, token=token), names))
+        groups = pool.each(lambda name: anabranch.join(address, name, token=token), names)
         until_s = time.monotonic() + 2.0
 
         def reduce(group: anabranch.Group) -> int:
@@ -265,6 +259,6 @@ def test_plans_that_are_made_again_do_not_lead_over_those_that_have_not_come() -
                     return number
             raise AssertionError
 
-        assert min(pool.map(reduce, groups)) > 5
-        list(pool.map(lambda group: group.all_reduce(np.ones(9, np.float32)), groups))
-        list(pool.map(lambda group: group.close(), groups))
+        assert min(pool.each(reduce, groups)) > 5
+        pool.each(lambda group: group.all_reduce(np.ones(9, np.float32)), groups)
+        pool.each(lambda group: group.close(), groups)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,8 @@ import anabranch
 from anabranch import ExchangeError, Group, ModelAverage, Moved, Outer
 from anabranch.group import _local
 
-T = TypeVar("T")
+from ..threads import Threads, at_each
+
 SITES, ELEMENTS = 3, 1000
 ROOT = Path(__file__).parent.parent.parent
 
@@ -26,12 +26,6 @@ ROOT = Path(__file__).parent.parent.parent
 def groups() -> Iterator[tuple[Group, ...]]:
     with anabranch.local(SITES) as groups:
         yield groups
-
-
-def at_each(groups: tuple[Group, ...], call: Callable[[Group], T]) -> list[T]:
-    """Call this with every group, each in a thread of its own; return the results by rank."""
-    with ThreadPoolExecutor(len(groups)) as pool:
-        return list(pool.map(call, groups))
 
 
 def parameters(seed: int = 0) -> list[torch.nn.Parameter]:
@@ -353,7 +347,7 @@ def test_a_state_goes_on_bit_for_bit(how: dict[str, Any], tmp_path: Path) -> Non
 @pytest.mark.parametrize("how", [*HOWS, {"every": HOWS[4]["every"], "delay": 1}], ids=repr)
 def test_a_site_that_joins_later_gets_the_state_of_averages(how: dict[str, Any]) -> None:
     service = anabranch.Service(_local._complete(SITES), begin_with=2, awareness=None)
-    is_new_there = threading.Event()
+    has_stepped, is_new_there = threading.Event(), threading.Event()
     began: dict[str, int] = {}
 
     def run(group: Group) -> torch.Tensor:
@@ -375,25 +369,27 @@ def test_a_site_that_joins_later_gets_the_state_of_averages(how: dict[str, Any])
                     step = began[group.site] = found["step"]
             drift(model, site, step)
             step += 1
+            has_stepped.set()
             is_used = average.step()
             if average.begun > 4:
-                is_new_there.wait()
+                assert is_new_there.wait(60)
         average.finish()
         assert group.sites == ("site0", "site1", "site2")
         return flat(model)
 
-    with _local._serving(service) as (address, token), ThreadPoolExecutor(SITES) as pool:
+    with Threads(SITES) as pool, _local._serving(service) as (address, token):
 
         def join(name: str) -> Group:
             return anabranch.join(address, name, token=token)
 
-        founders = list(pool.map(join, ("site0", "site1")))
+        founders = pool.each(join, ("site0", "site1"))
         running = [pool.submit(run, group) for group in founders]
+        assert has_stepped.wait(60)
         new = join("site2")
         is_new_there.set()
         same([each.result() for each in (*running, pool.submit(run, new))])
         assert (began["site1"], began["site2"] > 0) == (0, True)
-        list(pool.map(lambda group: group.close(), (*founders, new)))
+        pool.each(lambda group: group.close(), (*founders, new))
 
 
 # --- errors

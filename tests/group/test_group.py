@@ -7,13 +7,11 @@ import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from queue import Queue
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +24,7 @@ from anabranch.group._group import join_at
 from anabranch.group._local import _serving
 from anabranch.group._place import Place
 from anabranch.group._serve import GroupLog
+from anabranch.group._thread import LoopThread
 from anabranch.net.addresses import show
 from anabranch.net.messages import EpochChanged, Join, Message
 from anabranch.net.network import Connection
@@ -37,10 +36,11 @@ from anabranch.pace import AnyPace, Asp, Bsp, FedBuff
 from anabranch.plan import Auxiliary, Star
 from anabranch.record.console import Console, Line
 from anabranch.scheduler.presence import Presence
-from anabranch.scheduler.server import LIMITS
+from anabranch.scheduler.server import LIMITS, Scheduler
 from anabranch.site.call import Call
 
-T = TypeVar("T")
+from ..threads import Threads, at_each
+
 SITES = 3
 WEIGHTS = (1.0, 2.0, 5.0)
 
@@ -49,12 +49,6 @@ WEIGHTS = (1.0, 2.0, 5.0)
 def groups() -> Iterator[tuple[Group, ...]]:
     with anabranch.local(SITES) as groups:
         yield groups
-
-
-def at_each(groups: tuple[Group, ...], call: Callable[[Group], T]) -> list[T]:
-    """Call this with every group, each in a thread of its own; return the results by rank."""
-    with ThreadPoolExecutor(len(groups)) as pool:
-        return list(pool.map(call, groups))
 
 
 def random_tensors(
@@ -521,21 +515,17 @@ def test_a_site_may_leave_and_the_others_go_on() -> None:
 
 def test_who_calls_after_a_site_has_left_is_told_so_where_none_may_be_lost() -> None:
     service = anabranch.Service(overlay_of(SITES), awareness=None, adaptive=False, on_loss="abort")
-    with anabranch.local(service) as groups:
+    with Threads(3) as pool, anabranch.local(service) as groups:
         tensors = random_tensors()
         at_each(groups, lambda group: group.all_reduce(tensors[group.rank]))
         waiting = groups[0].all_reduce(tensors[0], async_op=True)
-        with ThreadPoolExecutor(1) as pool:
-            leaving = pool.submit(groups[2].close)
-            for call in (waiting.wait, groups[1].barrier, lambda: groups[1].all_gather(5)):
-                with pytest.raises(ExchangeError, match=r"site 2 \(s2\) has left"):
-                    call()
-            assert not leaving.done()
-            for group in groups[:2]:
-                pool_closes = threading.Thread(target=group.close)
-                pool_closes.start()
-            leaving.result()
-            pool_closes.join()
+        leaving = pool.submit(groups[2].close)
+        for call in (waiting.wait, groups[1].barrier, lambda: groups[1].all_gather(5)):
+            with pytest.raises(ExchangeError, match=r"site 2 \(s2\) has left"):
+                call()
+        assert not leaving.done()
+        pool.each(lambda group: group.close(), groups[:2])
+        leaving.result()
 
 
 def test_subgroups_of_the_same_members_have_orders_of_their_own(groups: tuple[Group, ...]) -> None:
@@ -625,14 +615,13 @@ def test_what_goes_wrong_inside_one_site_ends_the_exchange_at_all(
 
 
 def test_an_error_ends_a_site_that_waits_to_leave() -> None:
-    with anabranch.local(2) as (one, other):
+    with Threads(1) as pool, anabranch.local(2) as (one, other):
         handle = one.all_reduce(torch.ones(1000), async_op=True)  # which the other never makes
-        with ThreadPoolExecutor(1) as pool:
-            closing = pool.submit(one.close)
-            error = RuntimeError("it was late")
-            one.__exit__(RuntimeError, error, None)
-            with suppress(RunAborted):  # or the error was there first
-                closing.result(20)
+        closing = pool.submit(one.close)
+        error = RuntimeError("it was late")
+        one.__exit__(RuntimeError, error, None)
+        with suppress(RunAborted):  # or the error was there first
+            closing.result(20)
         assert handle.done
         for call in (other.barrier, other.close):
             with pytest.raises(RunAborted, match=r"site 0 .* failed: RuntimeError: it was late"):
@@ -680,8 +669,8 @@ def test_a_served_model_begins_as_rank_0_has_it_and_ends_alike_everywhere(
         with anabranch.join(address, name, token=token, outbound_only=name == behind_nat) as group:
             return train(group)
 
-    with _serving(service) as (address, token), ThreadPoolExecutor(3) as pool:
-        ends = list(pool.map(join_and_train, ("s0", "s1", "s2")))
+    with Threads(3) as pool, _serving(service) as (address, token):
+        ends = pool.each(join_and_train, ("s0", "s1", "s2"))
     assert all(torch.equal(end, ends[0]) for end in ends)
     if isinstance(pace, Bsp):
         expected = torch.ones(1000)
@@ -713,13 +702,13 @@ def test_buffers_of_a_served_model_stay_between_what_sites_push(pace: AnyPace) -
         assert all(((each >= 0.1) & (each <= 1.0)).all() for each in pulled)
         return [parameter, variance, seen.double(), torch.from_numpy(flags).double()]
 
-    with _serving(service) as (address, token), ThreadPoolExecutor(3) as pool:
+    with Threads(3) as pool, _serving(service) as (address, token):
 
         def join_and_train(name: str) -> list[torch.Tensor]:
             with anabranch.join(address, name, token=token) as group:
                 return train(group)
 
-        ends = list(pool.map(join_and_train, ("s0", "s1", "s2")))
+        ends = pool.each(join_and_train, ("s0", "s1", "s2"))
     for end in ends:
         assert all(torch.equal(one, other) for one, other in zip(end, ends[0], strict=True))
     _, variance, seen, flags = ends[0]
@@ -798,8 +787,8 @@ def test_the_others_go_on_without_a_worker_and_it_may_come_back(pace: AnyPace, h
             group.push([torch.ones(1000)])
             return 1 + pull_and_push(group, parameter), parameter
 
-    with _serving(served_from_s0(pace)) as (address, token), ThreadPoolExecutor(3) as pool:
-        ends = list(pool.map(train, ("s0", "s1", "s2")))
+    with Threads(3) as pool, _serving(served_from_s0(pace)) as (address, token):
+        ends = pool.each(train, ("s0", "s1", "s2"))
     assert [made for made, _ in ends[:2]] == [20, 20]
     assert 1 <= ends[2][0] <= 16
     assert all(torch.equal(parameter, ends[0][1]) for _, parameter in ends)
@@ -862,8 +851,8 @@ def test_a_served_model_begins_with_those_it_needs_and_others_come_later(pace: A
             group.push([torch.ones(1000)])
             return made + 1 + pull_and_push(group, parameter), parameter
 
-    with _serving(service) as (address, token), ThreadPoolExecutor(3) as pool:
-        ends = list(pool.map(train, ("s0", "s1", "s2")))
+    with Threads(3) as pool, _serving(service) as (address, token):
+        ends = pool.each(train, ("s0", "s1", "s2"))
     assert [made for made, _ in ends[:2]] == [20, 20]
     assert 1 <= ends[2][0] < 20
     assert all(torch.equal(parameter, ends[0][1]) for _, parameter in ends)
@@ -904,8 +893,8 @@ def test_who_comes_while_the_first_prepare_their_parts_joins_once_the_model_is_s
             return pull_and_push(group, parameter), parameter
 
     service = served_from_s0(pace, begin_with=2)
-    with _serving(service) as (address, token), ThreadPoolExecutor(3) as pool:
-        ends = list(pool.map(train, ("s0", "s1", "s2")))
+    with Threads(3) as pool, _serving(service) as (address, token):
+        ends = pool.each(train, ("s0", "s1", "s2"))
     assert [made for made, _ in ends[:2]] == [20, 20]
     assert 1 <= ends[2][0] < 20  # it was not there for the first
     assert all(torch.equal(parameter, ends[0][1]) for _, parameter in ends)
@@ -914,7 +903,6 @@ def test_who_comes_while_the_first_prepare_their_parts_joins_once_the_model_is_s
 
 
 def test_the_site_that_serves_the_model_is_awaited_though_enough_others_are_there() -> None:
-    listening: Queue[str] = Queue()
     others = threading.Event()
     joined: list[str] = []
 
@@ -932,14 +920,9 @@ def test_the_site_that_serves_the_model_is_awaited_though_enough_others_are_ther
             group.serve([parameter], learning_rate=0.1)
             return pull_and_push(group, parameter)
 
-    with ThreadPoolExecutor(4) as pool:
-        service = served_from_s0(Asp(), begin_with=2)
-        served = pool.submit(
-            serve_in_thread, service, lambda at: listening.put(show(at)), hear, None
-        )
-        address = listening.get(timeout=30)
-        assert list(pool.map(train, ("s0", "s1", "s2"))) == [20, 20, 20]
-        served.result(timeout=30)
+    service = served_from_s0(Asp(), begin_with=2)
+    with Threads(3) as pool, served_aloud(service, hear) as address:
+        assert pool.each(train, ("s0", "s1", "s2")) == [20, 20, 20]
 
 
 def test_a_call_of_all_fails_without_a_worker_and_the_model_is_served_on() -> None:
@@ -1094,8 +1077,8 @@ def test_sites_are_found_where_they_say() -> None:
             group.all_reduce(array)
             return float(array[0])
 
-    with _serving(service) as (address, token), ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(take_part, ("s0", "s1"))) == [0.5, 0.5]
+    with Threads(2) as pool, _serving(service) as (address, token):
+        assert pool.each(take_part, ("s0", "s1")) == [0.5, 0.5]
 
 
 def test_sites_that_nobody_can_connect_to_exchange_through_one_that_takes_connections(
@@ -1119,8 +1102,8 @@ def test_sites_that_nobody_can_connect_to_exchange_through_one_that_takes_connec
                 results.append(float(array[-1]))
             return results
 
-    with _serving(service) as (address, token), ThreadPoolExecutor(3) as pool:
-        assert list(pool.map(take_part, ("s0", "s1", "s2"))) == [[0.0, 1.0, 2.0]] * 3
+    with Threads(3) as pool, _serving(service) as (address, token):
+        assert pool.each(take_part, ("s0", "s1", "s2")) == [[0.0, 1.0, 2.0]] * 3
     assert len(listeners) == 2  # the scheduler, and s1: at the others no connection can be made
 
 
@@ -1139,7 +1122,6 @@ def test_a_group_over_tls_exchanges_and_a_site_speaks_only_as_itself(tmp_path: P
         shutil.copy(tmp_path / f"site-a.{ending}", tmp_path / f"site-b.{ending}")
     overlay = Overlay("pair", (Site("a"), Site("b")), (Link(0, 1, 1e9), Link(1, 0, 1e9)))
     service = anabranch.Service(overlay, awareness=None, adaptive=False)
-    listening: Queue[str] = Queue()
     said: list[Line] = []
     credentials = Credentials(CERTIFICATES, SCHEDULER)
 
@@ -1152,38 +1134,40 @@ def test_a_group_over_tls_exchanges_and_a_site_speaks_only_as_itself(tmp_path: P
             group.all_reduce(tensor)
             return tensor
 
-    with ThreadPoolExecutor(3) as pool:
-        served = pool.submit(
-            serve_in_thread, service, lambda at: listening.put(show(at)), said.append, credentials
-        )
-        address = listening.get(timeout=30)
+    with Threads(2) as pool, served_aloud(service, said.append, credentials) as address:
         with pytest.raises(RunAborted, match="has the certificate of site-a, not of site-b"):
             anabranch.join(address, "b", token="t", tls=tmp_path)
-        for tensor in pool.map(take_part, ("a", "b")):
+        for tensor in pool.each(take_part, ("a", "b")):
             assert torch.equal(tensor, torch.full((300_000,), 0.5))
-        served.result(timeout=30)
     assert any("has the certificate of site-a" in line.text for line in said)
 
 
-def serve_in_thread(
-    service: anabranch.Service,
-    listening: Callable[[tuple[str, int]], None],
-    say: Callable[[Line], None],
-    credentials: Credentials | None,
-) -> None:
-    """Serve a group as the command does, without its signals."""
+@contextmanager
+def served_aloud(
+    service: anabranch.Service, say: Callable[[Line], None], credentials: Credentials | None = None
+) -> Iterator[str]:
+    """Serve a group as the command does, and wait for its end; yield its address."""
+    thread = LoopThread("scheduler")
 
-    async def play() -> None:
+    async def start() -> tuple[Scheduler, str]:
         console = Console([site.name for site in service.overlay.sites], say)
         log = GroupLog(service, service.plan(service.believed()), None, console)
-        scheduler = service.scheduler(
-            TcpNetwork(LIMITS, credentials=credentials), "t", log, ("127.0.0.1", 0)
-        )
-        listening(await scheduler.listen(("127.0.0.1", 0)))
-        await scheduler.finished()
+        network = TcpNetwork(LIMITS, credentials=credentials)
+        scheduler = service.scheduler(network, "t", log, ("127.0.0.1", 0))
+        return scheduler, show(await scheduler.listen(("127.0.0.1", 0)))
+
+    scheduler, address = thread.run(start())
+
+    async def end() -> None:
+        scheduler.abort("the test has ended")
         await scheduler.close()
 
-    asyncio.run(play())
+    try:
+        yield address
+        thread.run(asyncio.wait_for(scheduler.finished(), 30))
+    finally:
+        thread.run(end())
+        thread.close()
 
 
 def test_certificates_that_are_not_there_are_named_before_anybody_is_called(tmp_path: Path) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +14,8 @@ import anabranch
 from anabranch import DiLoCo, Group, LocalSGD, Outer
 from anabranch.site.collectives import ExchangeError
 
+from ..threads import at_each
+
 SITES, RATE = 3, 0.001
 
 
@@ -22,12 +23,6 @@ SITES, RATE = 3, 0.001
 def groups() -> Iterator[tuple[Group, ...]]:
     with anabranch.local(SITES) as groups:
         yield groups
-
-
-def at_each(groups: tuple[Group, ...], call: Callable[[Group], Any]) -> list[Any]:
-    """Call this with every group, each in a thread of its own; return the results by rank."""
-    with ThreadPoolExecutor(len(groups)) as pool:
-        return list(pool.map(call, groups))
 
 
 def net(seed: int) -> nn.Module:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,8 @@ import torch
 import anabranch
 from anabranch import Group, RunAborted
 from anabranch.record.journal import Journal
+
+from ..threads import Threads
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # processes
 SITES = 3
@@ -128,6 +129,7 @@ def test_a_scheduler_that_stands_by_takes_the_place_of_one_that_is_gone(
         return means
 
     with ExitStack() as stack:
+        pool = stack.enter_context(Threads(SITES))  # left last, once the processes are gone
 
         def start(*options: str) -> subprocess.Popen[str]:
             process = stack.enter_context(scheduler(tmp_path, *options))
@@ -141,13 +143,12 @@ def test_a_scheduler_that_stands_by_takes_the_place_of_one_that_is_gone(
         for each in others:
             assert each.stderr is not None
             assert "standing by" in each.stderr.readline()
-        with ThreadPoolExecutor(SITES) as pool:
-            sites = [pool.submit(train, name) for name in ("a", "b", "c")]
-            assert gone.wait(60)
-            first.send_signal(number)
-            first.wait(60)
-            over.set()
-            assert [each.result() for each in sites] == [[step + 1.0 for step in range(60)]] * SITES
+        sites = [pool.submit(train, name) for name in ("a", "b", "c")]
+        assert gone.wait(60)
+        first.send_signal(number)
+        first.wait(60)
+        over.set()
+        assert [each.result() for each in sites] == [[step + 1.0 for step in range(60)]] * SITES
         told = [each.communicate(timeout=60)[1] for each in others]
         assert [each.returncode for each in others] == [0, 0, 0]
         assert sum("this one goes on" in text for text in told) == 1

@@ -10,7 +10,6 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +18,8 @@ import pytest
 from tests.test_cli import anabranch as command
 
 import anabranch
+
+from ..threads import Threads
 
 pytestmark = pytest.mark.slow  # processes
 
@@ -64,7 +65,7 @@ def test_a_scheduler_is_asked_how_its_group_stands_and_says_it_where_no_terminal
     monkeypatch.setenv("ANABRANCH_TOKEN", TOKEN)
     # However busy this machine is, no site is to seem lost.
     watched = ("--progress-every", "0.2", "--metrics", "0", "--silence", "30")
-    with scheduler(*watched) as (running, address):
+    with Threads(1) as pool, scheduler(*watched) as (running, address):
         done = command("status", address, "--json")
         assert done.returncode == 0, done.stderr
         waiting = json.loads(done.stdout)
@@ -92,10 +93,9 @@ def test_a_scheduler_is_asked_how_its_group_stands_and_says_it_where_no_terminal
                     said.extend(until_progress(lines))
                 group.barrier()
 
-        with ThreadPoolExecutor(1) as pool:  # the command redirects this thread's output
-            other = pool.submit(take_part, "b")
-            take_part("a")
-            other.result()
+        other = pool.submit(take_part, "b")
+        take_part("a")  # here, as the command redirects this thread's output
+        other.result()
         said.extend(lines)
         assert running.wait(30) == 0
     kinds = [line["event"] for line in said]
@@ -130,7 +130,7 @@ def test_a_late_site_is_named_where_others_wait_and_tells_its_stack(
     def think_long() -> None:
         awaited.wait()
 
-    with scheduler("--silence", "30") as (running, address), ThreadPoolExecutor(2) as pool:
+    with Threads(2) as pool, scheduler("--silence", "30") as (running, address):
 
         def take_part(name: str) -> None:
             with anabranch.join(address, name, token=TOKEN) as group:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 import anabranch
 from anabranch import RunAborted
 from anabranch.interop._sharing import Part, Shared
+from tests.threads import at_each
 
 
 class Sites:
@@ -27,8 +27,7 @@ class Sites:
         self.firsts = self.at_each(lambda site: self.shared[site].channel(0))
 
     def at_each(self, call: Callable[[int], Any]) -> list[Any]:
-        with ThreadPoolExecutor(len(self.groups)) as pool:
-            return list(pool.map(call, range(len(self.groups))))
+        return at_each(self.groups, lambda group: call(self.groups.index(group)))
 
 
 @pytest.fixture

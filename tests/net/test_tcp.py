@@ -933,7 +933,7 @@ def test_loops_of_several_threads_wait_for_their_own_connections() -> None:
             await wait_closed()
 
     with ThreadPoolExecutor(4) as pool:
-        for done in [pool.submit(asyncio.run, live(20)) for _ in range(4)]:
+        for done in [pool.submit(asyncio.run, asyncio.wait_for(live(20), 30)) for _ in range(4)]:
             done.result()
 
 
