@@ -421,14 +421,26 @@ def test_a_run_that_does_all_its_rounds_in_time_gives_no_reason(run: Simulate) -
 
 
 def test_a_site_that_cannot_begin_ends_the_run_by_name_and_the_log_can_be_read(
-    run: Simulate,
+    run: Simulate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = 'kind = "train"\nmodel = "lenet-5"\nlearning_rate = 0.1'
+    def unreadable(*given: object) -> None:
+        raise OSError("the data cannot be read")
+
+    monkeypatch.setattr("anabranch.run.site.make_work", unreadable)
+    task = 'kind = "train"\nmodel = "mlp"\nlearning_rate = 0.1'
     compute = "[compute]\nsamples_per_s = 1.0"
-    done = run(scenario(compute, task=task), aborted=r"site 0 \(a\) failed: .*lenet-5.*12 x 12")
-    assert "lenet-5" in str(done.end.error)
+    done = run(scenario(compute, task=task), aborted=r"site 0 \(a\) failed: .*cannot be read")
+    assert "cannot be read" in str(done.end.error)
     assert done.of(RunStarted)[0].buffer_bytes == 0
     assert done.of(RoundDone) == []
+
+
+def test_a_model_that_does_not_fit_the_data_is_told_before_the_run_begins(tmp_path: Path) -> None:
+    task = 'kind = "train"\nmodel = "lenet-5"\nlearning_rate = 0.1'
+    given = scenario("[compute]\nsamples_per_s = 1.0", task=task)
+    with pytest.raises(ScenarioError, match=r"task.model: .*lenet-5.*12 x 12"):
+        simulate(given, TRIANGLE, tmp_path / "run.db")
+    assert not (tmp_path / "run.db").exists()
 
 
 def test_an_interrupted_run_says_so_in_its_log(tmp_path: Path) -> None:

@@ -34,7 +34,13 @@ from anabranch.record.target import Target
 from anabranch.run import replay
 from anabranch.run.checkpoints import WHOLE, Course, Job, check_course
 from anabranch.run.faults import Pause, Scripted, play
-from anabranch.run.scenario import Scenario, check_real, script_of, with_compute_times
+from anabranch.run.scenario import (
+    Scenario,
+    ScenarioError,
+    check_real,
+    script_of,
+    with_compute_times,
+)
 from anabranch.run.scenario.tasks import Own
 from anabranch.run.standing_still import stand_still
 from anabranch.run.work import buffer_elements, describe
@@ -362,6 +368,7 @@ def first_plan(scenario: Scenario, overlay: Overlay) -> Plan:
 
     Raises:
         OverlayError, PlanError: there is none.
+        ScenarioError: the task's model does not fit its data.
     """
     return _plan(scenario, _believed(scenario, overlay))
 
@@ -388,10 +395,16 @@ def _known_elements(scenario: Scenario, overlay: Overlay) -> int | None:
 
     Code of one's own may need data that the scheduler's machine does not have: its sites say how
     large their buffer is.
+
+    Raises:
+        ScenarioError: the task's model does not fit its data.
     """
     if isinstance(scenario.task, Own):
         return None
-    return buffer_elements(scenario, tuple(site.name for site in overlay.sites), None)
+    try:
+        return buffer_elements(scenario, tuple(site.name for site in overlay.sites), None)
+    except ValueError as error:
+        raise ScenarioError(f"task.model: {error}") from None
 
 
 def _believed(scenario: Scenario, overlay: Overlay) -> Overlay:

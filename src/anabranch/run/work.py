@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -177,18 +177,26 @@ def buffer_elements(scenario: Scenario, names: tuple[str, ...], data_dir: Path |
         return task.buffer_elements
     if isinstance(task, Own):
         return len(_make_own(scenario, task, 0, names, data_dir).buffer)
+    return _model_elements(task.data, task.model, task.hidden)
+
+
+@cache  # a scheduler asks each time that it plans
+def _model_elements(data: str, name: str, hidden: tuple[int, ...]) -> int:
+    import torch
+
     from anabranch.learn.models import build_model
     from anabranch.learn.tasks import looks_of
 
-    looks = looks_of(task.data)
-    model = build_model(
-        task.model,
-        looks.shape,
-        looks.classes,
-        seed=0,
-        hidden=task.hidden or None,
-        vocabulary=looks.vocabulary,
-    )
+    looks = looks_of(data)
+    with torch.device("meta"):  # shapes only
+        model = build_model(
+            name,
+            looks.shape,
+            looks.classes,
+            seed=0,
+            hidden=hidden or None,
+            vocabulary=looks.vocabulary,
+        )
     return sum(parameter.numel() for parameter in model.parameters())
 
 
