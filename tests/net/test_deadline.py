@@ -98,6 +98,7 @@ BLAMES_NONE = {
     "scheduler/cut_links.py": "looks at a link again",
     "site/gossiping.py": "makes a lane again",
     "site/serving.py": "ends at once, when it is told to",
+    "site/waiting.py": "says that this site waits",
 }
 TIMERS = {"call_later", "call_at", "timeout", "wait_for"}
 

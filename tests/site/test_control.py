@@ -10,7 +10,7 @@ import pytest
 
 from anabranch.net.errors import LinkError, PeerError, RunAborted
 from anabranch.net.frames import DISCARD, Sink
-from anabranch.net.messages import AnyMessage, Patience
+from anabranch.net.messages import AnyMessage, Patience, Refusal
 from anabranch.net.network import Connection, Receiver
 from anabranch.net.tcp import wait_closed
 from anabranch.net.tls import identity_of
@@ -212,7 +212,9 @@ def test_a_site_resumes_with_no_peer_without_the_certificate_of_a_scheduler() ->
         try:
             cut(cluster.agents[1])
             await posing.closed
-            assert posing.heard == []
+            (said,) = (message for message, _ in posing.heard)  # no more than why it is refused
+            assert isinstance(said, Refusal)
+            assert "has the certificate of site-b, not of scheduler" in said.detail
         finally:
             listener.close()
             await cluster.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections import deque
@@ -36,6 +37,7 @@ OPS = {"mean": Op.MEAN, "sum": Op.SUM, "max": Op.MAX}
 _TOO_LARGE = (
     "the value has {} bytes, at most {} are gathered; exchange tensors by all_reduce or broadcast"
 )
+_log = logging.getLogger("anabranch")
 _MOST_TOLD = 2000  # characters of an error that others are told
 _CHECKED = 1 << 18  # elements at a time, so that masks stay small
 _REMEMBERED = 64  # exchanges of which `stats` tells
@@ -759,7 +761,8 @@ def join(
             all traffic is encrypted, and every other process proves by its own who it is.
             ``$ANABRANCH_TLS`` if not given.
         insecure: allow addresses off this machine without that; or ``$ANABRANCH_INSECURE`` is 1.
-        patience_s: how long to try where no scheduler answers; it may be started later.
+        patience_s: how long to try where no scheduler answers; it may be started later. After
+            seconds a line says so (a warning of the logger ``anabranch``).
         switch_interval_s: ask the interpreter to change threads so often
             (``sys.setswitchinterval``, for the whole process). Where Python code computes without
             a pause, the default of 5 ms is what each message may wait.
@@ -767,6 +770,8 @@ def join(
     Raises:
         ValueError: something is missing, and how to give it; or others would not find this site.
         LinkError: the scheduler cannot be reached.
+        PeerError: what listens there is no scheduler, or one end speaks TLS and the other does not,
+            or one does not believe the other's certificate. That is not tried again.
         RunAborted: it refused this site; says why.
 
     Usable as ``with anabranch.join(...) as group:``, which leaves at the end, and tells the other
@@ -789,7 +794,9 @@ def join(
     )
     if switch_interval_s is not None:
         sys.setswitchinterval(switch_interval_s)
-    return join_at(place, outbound_only, patience_s)
+    return join_at(
+        place, outbound_only, patience_s, say=partial(_log.warning, "%s: %s", place.site)
+    )
 
 
 def join_at(
@@ -797,6 +804,7 @@ def join_at(
     outbound_only: bool = False,
     patience_s: float = 60.0,
     gives_up: Callable[[], str | None] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Group:
     """Join a group as :func:`join` does, whatever the environment says.
 
@@ -805,6 +813,7 @@ def join_at(
         outbound_only, patience_s: see there.
         gives_up: is called every half second while others are waited for, in a thread of its own;
             what it returns, unless None, is why this site waits no longer.
+        say: called with a line where the scheduler, or the others, take long; None for none.
 
     Raises:
         ValueError, LinkError, RunAborted: see there; ``gives_up`` has a reason.
@@ -835,6 +844,8 @@ def join_at(
         credentials.check()
     listen = None if outbound_only else (host, place.port)
     shown = None if outbound_only else place.advertise
-    door = Door(*(where, place.site, place.token, listen, shown, credentials), patience_s, gives_up)
+    door = Door(
+        where, place.site, place.token, listen, shown, credentials, patience_s, gives_up, say
+    )
     member = Member(door)
     return Group(member, 0, sorted(member.first_plan.members))

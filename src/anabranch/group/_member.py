@@ -96,7 +96,7 @@ class Door:
         advertise: where others find it; None for where it listens.
         credentials: for TLS; None for none.
         patience_s: how long to try where no scheduler answers.
-        gives_up: see :func:`anabranch.group._group.join_at`.
+        gives_up, say: see :func:`anabranch.group._group.join_at`.
     """
 
     scheduler: Address
@@ -107,6 +107,7 @@ class Door:
     credentials: Credentials | None
     patience_s: float
     gives_up: Callable[[], str | None] | None
+    say: Callable[[str], None] | None
 
 
 class Member:
@@ -165,7 +166,7 @@ class Member:
             advertise=door.advertise,
         )
         try:
-            joining = self.agent.join(door.scheduler, door.patience_s)
+            joining = self.agent.join(door.scheduler, door.patience_s, door.say)
             welcome = await _unless(door.gives_up, joining)
             self.index = welcome.site
             self.overlay = overlays.loads(welcome.overlay_toml)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import secrets
@@ -30,6 +31,7 @@ from anabranch.interop._sharing import Part, Shared
 from anabranch.net import addresses
 from anabranch.net.errors import NetError, RunAborted
 
+_log = logging.getLogger("anabranch")
 BackendOptions: Any = c10d.Backend.Options
 _VARIABLE = "ANABRANCH_{}"
 _ONE_MACHINE_BPS = 1e10  # of links within it, which all are alike
@@ -280,7 +282,8 @@ def _join(
         )
         if options.switch_interval_s is not None:
             sys.setswitchinterval(options.switch_interval_s)
-        group = join_at(place, patience_s=timeout.total_seconds(), gives_up=has_failed)
+        say = partial(_log.warning, "%s: %s", name)
+        group = join_at(place, patience_s=timeout.total_seconds(), gives_up=has_failed, say=say)
     except BaseException:
         if scheduler is not None:
             scheduler.kill()

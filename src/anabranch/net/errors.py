@@ -53,6 +53,13 @@ class UnauthorisedPeer(PeerError):
     """A peer that does not know the run's token, or speaks as somebody else."""
 
 
+class UntrustedPeer(PeerError):
+    """One end speaks TLS and the other does not, or one does not believe the other's certificate.
+
+    Another attempt fails alike, until a person changes something.
+    """
+
+
 class RunAborted(NetError):
     """The run ended early, everywhere; the message says who or what caused it."""
 

@@ -26,7 +26,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from anabranch import __version__
-from anabranch.net.errors import MalformedMessage, OtherRelease, OversizedMessage, PeerError
+from anabranch.net.errors import (
+    MalformedMessage,
+    OtherRelease,
+    OversizedMessage,
+    PeerError,
+    UntrustedPeer,
+)
 from anabranch.net.identity import CHALLENGE_BYTES
 from anabranch.net.messages import NO_MESSAGE, WIRE_VERSION, AnyMessage, Message, decode, encode
 from anabranch.net.rings import PLACE, IncomingRing, OutgoingRing
@@ -41,6 +47,10 @@ _FREED = b"AF"
 _ALIVE = b"AL"
 _GREETING = b"AV"
 _LONGEST_RELEASE = 64  # bytes of its name
+FIRST_BYTES = 2
+"""By so many it shows what the other end speaks."""
+
+_TLS = b"\x15\x03", b"\x16\x03"  # an alert, a handshake (RFC 8446, 5.1)
 _ALIGN = 4  # float32: pieces start and end between elements
 
 
@@ -64,6 +74,11 @@ def encode_greeting(challenge: bytes) -> bytes:
     """Return the first frame on every connection: the challenge, and which release this is."""
     greeting = challenge + __version__.encode()
     return _PREFIX.pack(_GREETING, WIRE_VERSION, len(greeting), 0) + greeting
+
+
+def is_greeting(first: bytes) -> bool:
+    """Return whether a stream that begins with these bytes is one of frames, without TLS."""
+    return first == _GREETING
 
 
 def _nothing() -> None:
@@ -164,6 +179,7 @@ class FrameReader:
             MalformedMessage: the stream is not of this protocol; it cannot be read on.
             OversizedMessage: a frame is larger than the limits; it cannot be read on.
             OtherRelease: the other end speaks another version of the protocol.
+            UntrustedPeer: it speaks TLS.
         """
         sink = self._sink
         if sink is not None and sink.target is not None and self._incoming is None:
@@ -236,6 +252,11 @@ class FrameReader:
             self._end_payload()
 
     def _take_message(self, used: int) -> int:
+        if self.challenge is None and self._staging[used : used + FIRST_BYTES] in _TLS:
+            raise UntrustedPeer(
+                "the other end speaks TLS, and this one has no certificate; give this one its own "
+                "(--tls FOLDER, or tls= of join), or start both without"
+            )
         if self._held - used < _PREFIX.size:
             return 0
         magic, wire_version, message_bytes, payload_bytes = _PREFIX.unpack_from(self._staging, used)

@@ -213,7 +213,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
         if self._tls is not None and not self._closing:
             try:
                 self._shake_hands(self._tls)
-            except LinkError as error:
+            except NetError as error:
                 self._failure = error
                 transport.abort()
 
@@ -240,7 +240,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
         """Go on with the handshake of TLS; greet once it is done.
 
         Raises:
-            LinkError: it failed; the other end is told.
+            NetError: it failed; the other end is told.
         """
         try:
             session.shake_hands()

@@ -20,7 +20,15 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
 
-from anabranch.net.errors import LinkError, UnauthorisedPeer
+from anabranch.net.errors import (
+    LinkError,
+    MalformedMessage,
+    NetError,
+    UnauthorisedPeer,
+    UntrustedPeer,
+)
+from anabranch.net.frames import FIRST_BYTES, is_greeting
+from anabranch.net.messages import Refusal
 from anabranch.net.network import Address, Connection, Network, Receiver
 
 SEALED_BYTES = 1 << 18
@@ -28,6 +36,13 @@ SEALED_BYTES = 1 << 18
 
 RECORD_BYTES = 5 + (1 << 14) + 256
 """The most of a record (RFC 8446, 5.2), of which nothing can be read before all of it is there."""
+
+_CERTIFICATE_REFUSED = "CERT", "UNKNOWN_CA"
+"""What alerts by which the other end refuses this one's certificate have in their names."""
+
+# Record type 21, version 3.3, 2 bytes: fatal, protocol_version (RFC 8446, 5.1 and 6.2). OpenSSL
+# answers nothing to what is no TLS, and the other end would see a connection that just ends.
+_PROTOCOL_VERSION_ALERT = b"\x15\x03\x03\x00\x02\x02\x46"
 
 _STAGING_BYTES = 1 << 19
 _FIRST_STAGING_BYTES = 1 << 14  # while the other end is not trusted, and may be one of many
@@ -130,6 +145,7 @@ class Session:
         self.staging = memoryview(bytearray(_FIRST_STAGING_BYTES))
         self.is_ready = False
         self._has_ended = False
+        self._first = b""  # of what has come
 
     def trust(self) -> None:
         """Take more at once from now on."""
@@ -139,7 +155,8 @@ class Session:
         """Go on with the handshake, as far as what has come allows.
 
         Raises:
-            LinkError: the ends have no version of TLS in common, or one does not believe the other.
+            UntrustedPeer: the other end speaks no TLS, or one does not believe the other.
+            LinkError: what came was changed on its way.
         """
         try:
             self._ends.do_handshake()
@@ -147,7 +164,9 @@ class Session:
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
-            raise LinkError(str(error)) from error
+            if is_greeting(self._first):
+                self._leaves.write(_PROTOCOL_VERSION_ALERT)
+            raise _named(error, self._first) from error
 
     @property
     def identity(self) -> str:
@@ -160,6 +179,8 @@ class Session:
         Raises:
             LinkError: the other end has said before that nothing follows.
         """
+        if len(self._first) < FIRST_BYTES:
+            self._first = (self._first + bytes(self.staging[:count]))[:FIRST_BYTES]
         if self._has_ended:
             raise LinkError("the other end goes on after it has said that nothing follows")
         self._came.write(self.staging[:count])
@@ -168,7 +189,8 @@ class Session:
         """Put what has come into memory, decrypted, and return how many bytes that was.
 
         Raises:
-            LinkError: it was changed on its way, or the other end does not believe this one.
+            LinkError: it was changed on its way.
+            UntrustedPeer: the other end does not believe this one.
         """
         filled = 0
         try:
@@ -184,7 +206,7 @@ class Session:
         except ssl.SSLZeroReturnError:
             self._has_ended = True
         except ssl.SSLError as error:
-            raise LinkError(str(error)) from error
+            raise _named(error, self._first) from error
         return filled
 
     def write(self, plain: memoryview | bytes) -> None:
@@ -206,6 +228,45 @@ class Session:
     def to_send(self) -> bytes:
         """Return what is to travel, after all that was returned before; empty for nothing."""
         return self._leaves.read()
+
+
+def _named(error: ssl.SSLError, first: bytes) -> NetError:
+    """Return what an error of OpenSSL's means, and what to do; pure.
+
+    Args:
+        error: of a handshake, or of the first read after it, by which a caller hears in TLS 1.3
+            that its certificate is refused.
+        first: the first bytes that came.
+    """
+    reason = error.reason or str(error)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return UntrustedPeer(
+            f"the other end's certificate is not believed here ({error.verify_message}): it must "
+            "be valid and signed by the authority in this process's ca.pem; make certificates for "
+            "all processes by one `anabranch certs`"
+        )
+    if is_greeting(first):
+        return UntrustedPeer(
+            "the other end speaks without TLS, and this one has a certificate; give the other one "
+            "its own (--tls FOLDER, or tls= of join), or start both without"
+        )
+    if "ALERT" in reason and any(part in reason for part in _CERTIFICATE_REFUSED):
+        shown = reason.partition("ALERT_")[2].replace("_", " ").lower()
+        return UntrustedPeer(
+            f"the other end does not believe this process's certificate ({shown}): it must be "
+            "valid and signed by the authority in the other end's ca.pem; make certificates for "
+            "all processes by one `anabranch certs`"
+        )
+    if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+        return UntrustedPeer(
+            "the other end shows no certificate, and every process of a run with TLS has one; give "
+            "it its own by --tls FOLDER, or tls= of join"
+        )
+    if reason in ("UNSUPPORTED_PROTOCOL", "TLSV1_ALERT_PROTOCOL_VERSION"):
+        return UntrustedPeer("the other end does not speak TLS 1.3, and nothing older is taken")
+    if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST"):
+        return MalformedMessage(f"the other end does not speak TLS: it began with {first!r}")
+    return LinkError(str(error))
 
 
 def said_by(certificate: Mapping[str, Any]) -> str:
@@ -232,7 +293,8 @@ async def connect_to(
     connection = await network.connect(address, receiver)
     try:
         check_identity(connection.peer, connection.identity, identity)
-    except UnauthorisedPeer:
+    except UnauthorisedPeer as error:
+        connection.post(Refusal(type(error).__name__, str(error)))  # so that it says so, too
         connection.close()
         raise
     return connection

@@ -331,6 +331,7 @@ class _SimulatedWorld:
         self._plug_in(network)
         self.listen: ListenAt | None = self._host.name, 0
         self.advertise: str | None = None
+        self.say: Callable[[str], None] | None = None
         self.patience_s = 0.0
         self.strands = 1
         self._model = model

@@ -71,6 +71,7 @@ class World(Protocol):
         advertise: the host at which they find it; that of ``listen`` where None.
         patience_s: how long to try where no scheduler answers.
         strands: how many connections a lane takes.
+        say: called with lines about what this site waits for; None for none.
     """
 
     control: Network
@@ -79,6 +80,7 @@ class World(Protocol):
     advertise: str | None
     patience_s: float
     strands: int
+    say: Callable[[str], None] | None
 
     def clock_s(self) -> float:
         """Return the time by this site's clock, seconds."""
@@ -230,7 +232,7 @@ async def _live(
         world.advertise,
     )
     try:
-        welcome = await agent.join(scheduler, world.patience_s)
+        welcome = await agent.join(scheduler, world.patience_s, world.say)
         job = msgspec.json.decode(welcome.work, type=Job)
         if welcome.is_new and not _comes_back(job.scenario):
             raise RunAborted(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 import sys
@@ -33,6 +34,7 @@ from anabranch.scheduler.server import LIMITS as CONTROL_LIMITS
 from anabranch.site.dataplane import LIMITS as DATA_LIMITS
 
 T = TypeVar("T")
+_log = logging.getLogger("anabranch")
 
 # The event loop shares the interpreter with training, which has a thread of its own; the default
 # of 5 ms is how long the loop would wait for its turn each time.
@@ -97,7 +99,9 @@ async def _run(
     patience_s: float,
     credentials: Credentials | None,
 ) -> None:
-    world = _RealWorld(listen, advertise, patience_s, credentials)
+    # What the process that started this one has to say of others, it says itself.
+    say = None if stop_with_stdin else _log.warning
+    world = _RealWorld(listen, advertise, patience_s, credentials, say)
     part = asyncio.ensure_future(take_part(world, name, scheduler, token, files))
     if stop_with_stdin:
         at_end_of_stdin(part.cancel)
@@ -113,6 +117,7 @@ class _RealWorld:
         advertise: str | None,
         patience_s: float,
         credentials: Credentials | None,
+        say: Callable[[str], None] | None,
     ) -> None:
         self._credentials = credentials
         self.control: Network = TcpNetwork(
@@ -123,6 +128,7 @@ class _RealWorld:
         self.listen = listen
         self.advertise = advertise
         self.patience_s = patience_s
+        self.say = say
         self.strands = 1
         self._loop = asyncio.get_running_loop()
         self._model: ComputeModel | None = None

@@ -11,11 +11,7 @@ from collections.abc import Collection
 
 from anabranch import plan as plans
 from anabranch.net.deadline import after, within
-from anabranch.net.errors import (
-    MalformedMessage,
-    OutOfPlaceMessage,
-    PeerError,
-)
+from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage, PeerError, UnauthorisedPeer
 from anabranch.net.frames import DISCARD, Limits, Sink
 from anabranch.net.messages import (
     Abort,
@@ -576,6 +572,11 @@ class _FromSite:
             self._connection.trust()
         elif isinstance(message, StatusRequest):
             self._scheduler.answer(message, self._connection)
+        elif isinstance(message, Refusal):
+            raise UnauthorisedPeer(
+                f"{self._connection.peer} does not take this process for a scheduler: "
+                f"{message.detail}"
+            )
         else:
             raise OutOfPlaceMessage(f"a {type(message).__name__} before Join")
         return DISCARD

@@ -179,12 +179,18 @@ class SiteAgent:
         self._reforms: list[Reform] = []
         self.welcome: Welcome
 
-    async def join(self, scheduler: Address, patience_s: float = 0.0) -> Welcome:
+    async def join(
+        self,
+        scheduler: Address,
+        patience_s: float = 0.0,
+        say: Callable[[str], None] | None = None,
+    ) -> Welcome:
         """Join a run and wait until every site has.
 
         Args:
             scheduler: where it listens.
             patience_s: how long to try where nothing answers.
+            say: see :meth:`anabranch.site.control.Control.join`.
 
         Returns:
             What the scheduler says: who this site is and what the work is.
@@ -192,9 +198,10 @@ class SiteAgent:
         Raises:
             LinkError: the scheduler cannot be reached.
             RunAborted: it refused this site, or the run ended before it began.
+            PeerError: what listens there is no scheduler, or one end does not trust the other.
             ValueError: other sites would not find this one where it listens.
         """
-        self.welcome = await self._scheduler.join(scheduler, self._introduce, patience_s)
+        self.welcome = await self._scheduler.join(scheduler, self._introduce, patience_s, say)
         plan = plans.loads(self.welcome.plan_json)
         self._collectives.join(plan, self.welcome.site, self.welcome.is_new)
         return self.welcome

@@ -71,6 +71,7 @@ from anabranch.net.network import Address, Connection, Network
 from anabranch.net.session import LEAST_PATIENCE_S, Session
 from anabranch.net.tls import SCHEDULER, TlsError, connect_to
 from anabranch.site.stacks import stacks
+from anabranch.site.waiting import saying
 
 M = TypeVar("M", bound=Message)
 _log = logging.getLogger("anabranch")
@@ -113,6 +114,8 @@ class Control:
         self._answers: asyncio.Queue[AnyMessage | Exception] = asyncio.Queue()
         self._aborted: asyncio.Future[None] = self._loop.create_future()
         self._scheduler: Address
+        self._say: Callable[[str], None] | None = None
+        self._why_away = ""  # why the last attempt to connect again failed
         self._site: int | None = None  # once every site has joined
         self._incarnation = 0
         self._secret = b""
@@ -153,6 +156,7 @@ class Control:
         scheduler: Address,
         introduce: Callable[[tuple[str, str]], Awaitable[Join]],
         patience_s: float = 0.0,
+        say: Callable[[str], None] | None = None,
     ) -> Welcome:
         """Join a run and wait until every site has.
 
@@ -161,13 +165,15 @@ class Control:
             introduce: returns what to say, over a connection between these two addresses.
             patience_s: how long to try where nothing answers, or what did is gone before all have
                 joined.
+            say: called with a line where that takes long, and where a scheduler that is gone is
+                looked for later; None for none.
 
         Raises:
             LinkError: the scheduler cannot be reached.
             PeerError: what listens there is no scheduler of this release.
             RunAborted: it refused this site, or the run ended before it began.
         """
-        self._scheduler = scheduler
+        self._scheduler, self._say = scheduler, say
         self._joins_until_s = self._loop.time() + patience_s
         gone: LinkError | None = None
         while True:
@@ -181,7 +187,8 @@ class Control:
             connection.post(proven(join, self._token.encode(), connection.their_challenge))
             self._session = Session(connection)
             try:
-                welcome = await self.expect(Welcome)
+                with saying(say, lambda: f"joined at {show(scheduler)}; waits for the others"):
+                    welcome = await self.expect(Welcome)
                 break
             except LinkError as error:
                 gone = error
@@ -195,15 +202,24 @@ class Control:
         return welcome
 
     async def _connect_first(self, scheduler: Address, patience_s: float) -> Connection:
+        """Try until the scheduler answers; what no further attempt would mend is raised at once."""
         until_s, pause_s = self._loop.time() + patience_s, _FIRST_PAUSE_S
-        while True:
-            try:
-                return await connect_to(self._network, scheduler, _Inbound(self), SCHEDULER)
-            except LinkError:
-                if self._loop.time() + pause_s > until_s:
-                    raise
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        why = "nothing answers"
+
+        def waits() -> str:
+            left_s = max(0.0, until_s - self._loop.time())
+            return f"no scheduler at {show(scheduler)}: {why}; tries for {left_s:.0f} s more"
+
+        with saying(self._say, waits):
+            while True:
+                try:
+                    return await connect_to(self._network, scheduler, _Inbound(self), SCHEDULER)
+                except LinkError as error:
+                    if self._loop.time() + pause_s > until_s:
+                        raise
+                    why = str(error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def post(self, message: Message) -> None:
         """Say something soon; never waits."""
@@ -366,12 +382,20 @@ class Control:
 
     async def _connect_again(self, why: Exception) -> None:
         """Try until the scheduler answers, but not for ever."""
+        longest_s = max(self._patience_s, self._least_patience_s)
+        until_s, self._why_away = self._loop.time() + longest_s, str(why)
+
+        def waits() -> str:
+            where, left_s = show(self._scheduler), max(0.0, until_s - self._loop.time())
+            return f"lost the scheduler at {where}: {self._why_away}; tries for {left_s:.0f} s more"
+
         try:
-            async with within(max(self._patience_s, self._least_patience_s)):
-                pause_s = _FIRST_PAUSE_S
-                while not await self._answers_on_another():
-                    await asyncio.sleep(pause_s)
-                    pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            with saying(self._say, waits):
+                async with within(longest_s):
+                    pause_s = _FIRST_PAUSE_S
+                    while not await self._answers_on_another():
+                        await asyncio.sleep(pause_s)
+                        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         except TimeoutError:
             self._abort(LeftOut(f"the scheduler is gone: {why}"))
         finally:
@@ -387,7 +411,8 @@ class Control:
             connection = receiver.connection = await connect_to(
                 self._network, self._scheduler, receiver, SCHEDULER
             )
-        except (NetError, TlsError):
+        except (NetError, TlsError) as error:
+            self._why_away = str(error)
             return False  # it may be there later, or this site's certificate is being renewed
         resume = Resume(b"", self._site, self._session.heard, self._incarnation)
         connection.post(proven(resume, self._secret, connection.their_challenge))

@@ -1010,6 +1010,11 @@ class _Inbound:
                 self.taken.set_result(True)
             elif isinstance(message, Refusal) and self._called is not None:
                 return DISCARD  # it closes the connection, and may take the next
+            elif isinstance(message, Refusal):
+                raise UnauthorisedPeer(
+                    f"{self.connection.peer} does not take this process for the site that it "
+                    f"called: {message.detail}"
+                )
             else:
                 raise UnauthorisedPeer(f"{self.connection.peer} did not say Hello")
             self.connection.trust()
