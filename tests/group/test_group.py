@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ import anabranch
 from anabranch import ExchangeError, Group, RunAborted
 from anabranch.group import _settings
 from anabranch.group._group import join_at
-from anabranch.group._local import _serving
+from anabranch.group._local import _complete, _serving
 from anabranch.group._place import Place
 from anabranch.group._serve import GroupLog
 from anabranch.group._thread import LoopThread
@@ -562,35 +562,66 @@ def test_sites_that_name_different_subgroups_are_told_so(groups: tuple[Group, ..
     assert "asks for a subgroup of site 0 (site0), site 1 (site1);" in reason
 
 
-def test_an_exception_in_one_site_s_block_names_it_to_the_others() -> None:
-    told: list[str] = []
+class Ended(NamedTuple):
+    """How a site's part ended where one of three fails: by what, and who is left."""
 
-    def work(group: Group) -> None:
+    error: str
+    sites: tuple[str, ...]
+    mean: float
+
+
+def fail_at_1(group: Group, error: BaseException) -> Ended:
+    tensor = torch.full((1000,), float(group.rank))
+    try:
         with group:
             group.barrier()
             if group.rank == 1:
-                raise KeyError("no such file")
-            try:
-                group.all_reduce(torch.ones(1000))
-            except RunAborted as error:
-                told.append(str(error))
-
-    def play(group: Group) -> type[BaseException] | None:
-        try:
-            work(group)
-        except (KeyError, RunAborted) as error:
-            return type(error)
-        return None
-
-    with anabranch.local(SITES) as groups:
-        kinds = at_each(groups, play)
-    assert kinds[1] is KeyError
-    assert len(told) == 2
-    assert all("site 1 (site1) failed: KeyError: 'no such file'" in each for each in told)
+                raise error
+            group.all_reduce(tensor)
+    except (KeyError, KeyboardInterrupt, RunAborted) as ended:
+        return Ended(f"{type(ended).__name__}: {ended}", group.sites, float(tensor[0]))
+    return Ended("", group.sites, float(tensor[0]))
 
 
-def test_what_goes_wrong_inside_one_site_ends_the_exchange_at_all(
-    monkeypatch: pytest.MonkeyPatch,
+SAID = "site 1 (site1) failed: KeyError: 'no such file'"
+
+
+@pytest.mark.parametrize("error", [KeyError("no such file"), KeyboardInterrupt()])
+@pytest.mark.parametrize("on_loss", ["complete", "retry"])
+def test_a_site_that_an_exception_ends_is_lost_and_the_others_say_why(
+    error: BaseException, on_loss: Literal["complete", "retry"], caplog: pytest.LogCaptureFixture
+) -> None:
+    service = anabranch.Service(_complete(SITES), awareness=None, on_loss=on_loss)
+    with Threads(SITES) as pool, _serving(service) as (address, token):
+
+        def play(name: str) -> Ended:
+            return fail_at_1(anabranch.join(address, name, token=token), error)
+
+        ends = pool.each(play, ["site0", "site1", "site2"])
+    assert ends[1].error == f"{type(error).__name__}: {error}"
+    for other in (ends[0], ends[2]):
+        assert other == Ended("", ("site0", "site2"), 1.0)
+    why = "site 1 (site1) failed: " + ": ".join(filter(None, (type(error).__name__, str(error))))
+    told = [each.getMessage() for each in caplog.records if why in each.getMessage()]
+    assert sorted(told) == [f"site0: {why}; the others go on", f"site2: {why}; the others go on"]
+
+
+@pytest.mark.parametrize(
+    "how", [{"on_error": "abort"}, {"on_loss": "abort"}, {"least_sites": SITES}]
+)
+def test_an_exception_at_one_site_ends_a_group_that_is_told_so_and_is_named_to_the_others(
+    how: dict[str, Any],
+) -> None:
+    with anabranch.local(anabranch.Service(_complete(SITES), awareness=None, **how)) as groups:
+        ends = at_each(groups, lambda group: fail_at_1(group, KeyError("no such file")))
+    assert ends[1].error.startswith("KeyError")
+    for other in (ends[0], ends[2]):
+        assert other.error == f"RunAborted: {SAID}"
+
+
+@pytest.mark.parametrize("on_error", ["lose", "abort"])
+def test_what_goes_wrong_inside_one_site_ends_its_part_and_the_group_as_it_is_told(
+    on_error: Literal["lose", "abort"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     until_settled = Call.until_settled
 
@@ -600,18 +631,25 @@ def test_what_goes_wrong_inside_one_site_ends_the_exchange_at_all(
         return await until_settled(call, *given)
 
     def play(group: Group) -> str:
-        with pytest.raises((ZeroDivisionError, RunAborted)) as raised:
+        try:
             group.all_reduce(torch.ones(1000))
-        with pytest.raises(RunAborted):
             group.close()
-        return str(raised.value)
+        except (ZeroDivisionError, RunAborted) as raised:
+            with pytest.raises(RunAborted):
+                group.close()
+            return str(raised)
+        return ""
 
     monkeypatch.setattr(Call, "until_settled", is_broken_at_1)
-    with anabranch.local(SITES) as groups:
+    service = anabranch.Service(_complete(SITES), awareness=None, on_error=on_error)
+    with anabranch.local(service) as groups:
         said = at_each(groups, play)
     assert said[1] == "as none has thought of"
     for each in (said[0], said[2]):
-        assert "site 1 (site1) failed: ZeroDivisionError: as none has thought of" in each
+        if on_error == "lose":
+            assert each == ""
+        else:
+            assert "site 1 (site1) failed: ZeroDivisionError: as none has thought of" in each
 
 
 def test_an_error_ends_a_site_that_waits_to_leave() -> None:
@@ -637,7 +675,8 @@ def test_a_program_that_ends_after_its_group_did_says_nothing_more() -> None:
             group.barrier()
         group._member._close_at_exit()
 
-    with anabranch.local(SITES) as groups:
+    service = anabranch.Service(_complete(SITES), awareness=None, on_error="abort")
+    with anabranch.local(service) as groups:
         at_each(groups, play)
 
 
@@ -1177,10 +1216,14 @@ def test_certificates_that_are_not_there_are_named_before_anybody_is_called(tmp_
 
 def test_who_joins_waits_no_longer_than_there_is_reason_to() -> None:
     service = anabranch.Service(overlay_of(SITES))
-    with _serving(service) as (address, token):
+    with Threads(SITES) as pool, _serving(service) as (address, token):
         place = Place(scheduler=address, site="s0", token=token)
         with pytest.raises(RunAborted, match="the others are late"):
             join_at(place, gives_up=lambda: "the others are late")
+        # That has not ended the group: the site may come again.
+        places = [Place(scheduler=address, site=f"s{each}", token=token) for each in range(SITES)]
+        groups = pool.each(join_at, places)
+        pool.each(Group.close, groups)
 
 
 def test_a_scheduler_that_is_not_there_is_named() -> None:

@@ -36,6 +36,17 @@ def test_the_last_write_counts(tmp_path: Path) -> None:
         assert not journal.had_ended
 
 
+def test_the_reason_of_an_early_end_is_all_that_is_kept(tmp_path: Path) -> None:
+    with Journal(tmp_path / "journal") as journal:
+        assert journal.why_ended is None
+        journal.save(b"a secret")
+        journal.end_early("site 1 (b) failed: KeyError: 'no such file'")
+    for _ in range(2):  # so do all see that look
+        with Journal(tmp_path / "journal") as journal:
+            assert journal.had_ended
+            assert journal.why_ended == "site 1 (b) failed: KeyError: 'no such file'"
+
+
 def test_what_a_killed_process_wrote_is_there(tmp_path: Path) -> None:
     program = """
 import os, sys

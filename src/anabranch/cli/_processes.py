@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from anabranch.group import Service
 
 _T = TypeVar("_T")
+OnError = typing.Literal["lose", "abort"]
 OnLoss = typing.Literal["complete", "retry", "abort"]
 _UNKNOWN_BPS = 100e6  # taken for every link's rate until it is measured
 _GROUP_ROUTES = {kind: each for kind, each in ROUTES.items() if each is not ForestRoute}
@@ -113,6 +114,13 @@ def scheduler(
             "among those left, retry them from the beginning, or abort."
         ),
     ] = "complete",
+    on_error: Annotated[
+        str,
+        typer.Option(
+            help="What becomes of a group when an exception, or Ctrl-C, ends a site's part: lose "
+            "that site, as if it had died, or abort."
+        ),
+    ] = "lose",
     least_sites: Annotated[
         int, typer.Option(help="With fewer sites left than these, a group ends.", min=1)
     ] = 2,
@@ -179,8 +187,11 @@ def scheduler(
         service = _service(overlay, sites, route, measure, keep_plan, links_bps, pace, updates)
         if on_loss not in typing.get_args(OnLoss):
             raise typer.BadParameter(f"--on-loss {on_loss}: give complete, retry or abort")
+        if on_error not in typing.get_args(OnError):
+            raise typer.BadParameter(f"--on-error {on_error}: give lose or abort")
         service = replace(
             service,
+            on_error=typing.cast("OnError", on_error),
             on_loss=typing.cast("OnLoss", on_loss),
             least_sites=least_sites,
             begin_with=begin_with,

@@ -71,6 +71,9 @@ class Service:
             or the group ends (``abort``). Where the model is served, the others go on without a
             site that serves no part of it and is on no other's way to it (``complete`` and
             ``retry`` alike), and it ends for others.
+        on_error: what becomes of the group when an exception, or Ctrl-C, ends a site's part: that
+            site is lost (``lose``), as ``on_loss`` says of losses, and the others say its message;
+            or the group ends (``abort``).
         least_sites: with fewer left than these it ends in any case.
         begin_with: how many sites it begins with, unless a loss ends it; None for all of the
             overlay. Others join when the members let them in; where the model is served, when they
@@ -95,6 +98,7 @@ class Service:
     under_way_bytes: int = 1 << 30
     least_chunk_elements: int = LEAST_ELEMENTS
     on_loss: Literal["complete", "retry", "abort"] = "complete"
+    on_error: Literal["lose", "abort"] = "lose"
     least_sites: int = 2
     begin_with: int | None = None
     silence_s: float = 2.0
@@ -180,6 +184,7 @@ class Service:
             sends_last=True,
             repairs=self._repairs() if self.repairs else None,
             journal=journal,
+            errors_end=self.on_error == "abort",
         )
 
     @property
@@ -345,6 +350,11 @@ def serve(
         if journal_path is not None:
             journal, has_waited = _journal(journal_path, stands_by, say)
             stack.enter_context(journal)
+            if journal.why_ended is not None:
+                raise LogError(
+                    f"the group of the journal {journal_path} ended early: {journal.why_ended}; "
+                    "remove that file to begin another group"
+                )
             if has_waited and journal.had_ended:
                 say(Line("ended", "the group has ended"))
                 return
@@ -395,8 +405,15 @@ async def _serve(
     network = TcpNetwork(LIMITS, least_silence_s=service.control_silence_s, credentials=credentials)
     scheduler = service.scheduler(network, token, group_log, listen, journal)
     loop = asyncio.get_running_loop()
+    is_interrupted = False
+
+    def interrupt() -> None:
+        nonlocal is_interrupted
+        is_interrupted = not scheduler.is_over
+        scheduler.abort("the scheduler was interrupted")
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, scheduler.abort, "the scheduler was interrupted")
+        loop.add_signal_handler(number, interrupt)
     if journal is not None:
         loop.add_signal_handler(signal.SIGTERM, scheduler.abandon)
     if stop_with_stdin:
@@ -411,7 +428,11 @@ async def _serve(
             await scheduler.finished()
     except RunAborted as error:
         group_log.ended(str(error))
-        _forget(journal)
+        if journal is not None and not is_interrupted:
+            # What starts a failed scheduler again must not begin another group by that.
+            journal.end_early(str(error))
+        else:
+            _forget(journal)
         raise
     except Abandoned as stopped:
         group_log.ended(str(stopped))

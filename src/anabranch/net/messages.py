@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 18
+WIRE_VERSION = 19
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -900,7 +900,7 @@ class Leave(Message, frozen=True):
 
 
 class Failed(Message, frozen=True):
-    """A site cannot go on, through no fault of another; ``reason`` says why."""
+    """A site ends its part, through no fault of another; ``reason`` says why."""
 
     reason: str
 
@@ -916,9 +916,13 @@ class LinkCut(Message, frozen=True):
 
 
 class SiteGone(Message, frozen=True):
-    """From the scheduler: the run goes on without this site, for which no other need wait."""
+    """From the scheduler: the run goes on without this site, for which no other need wait.
+
+    ``reason`` says how it was lost, in words.
+    """
 
     site: int
+    reason: str
 
 
 class LinkProbe(Message, frozen=True):

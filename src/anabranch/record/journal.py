@@ -1,8 +1,10 @@
 """What a scheduler must remember, in an SQLite file: one row, written anew and synchronised.
 
-The file's ``user_version`` is 1 once the group has ended, until another one begins. It holds the
-run's secret, by which its reader could speak as any site, so only its owner may read it; SQLite
-gives the files beside it (``-wal``, ``-shm``) the same mode.
+The file's ``user_version`` is 1 once the group has ended, until another one begins. It is 2 where
+the group ended early; the row then says why, and no other group begins with the file.
+
+It holds the run's secret, by which its reader could speak as any site, so only its owner may read
+it; SQLite gives the files beside it (``-wal``, ``-shm``) the same mode.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from anabranch.record.log import LogError
 
 _APPLICATION_ID = 0x616E626A  # "anbj": tells our files from other SQLite files
 _OWNERS = 0o600
+_OPEN, _ENDED, _ENDED_EARLY = 0, 1, 2
 _SCHEMA = f"""
 BEGIN;
 CREATE TABLE IF NOT EXISTS memory (only INTEGER PRIMARY KEY CHECK (only = 1), data BLOB NOT NULL);
@@ -38,6 +41,7 @@ class Journal:
 
     Attributes:
         had_ended: whether the group of the scheduler that had it before has ended.
+        why_ended: why it ended early; None where it did not.
 
     Raises:
         JournalBusy: another scheduler has it.
@@ -53,7 +57,10 @@ class Journal:
         except (OSError, sqlite3.Error) as error:
             raise LogError(f"the journal {path} cannot be used: {error}") from None
         try:
-            self.had_ended = self._take()
+            ended = self._take()
+            self.had_ended = ended != _OPEN
+            told = self.load() if ended == _ENDED_EARLY else None
+            self.why_ended = None if told is None else told.decode()
         except (LogError, sqlite3.Error) as error:
             self._connection.close()
             if isinstance(error, LogError):
@@ -64,8 +71,8 @@ class Journal:
             raise kind(f"the journal {path} cannot be used: {why}") from None
         self._inode = self._path.stat().st_ino
 
-    def _take(self) -> bool:
-        """Lock the file, and return whether the group that it was used for has ended."""
+    def _take(self) -> int:
+        """Lock the file, and return whether and how the group that it was used for has ended."""
         run = self._connection.execute
         (found,) = run("PRAGMA application_id").fetchone()
         tables = run("SELECT count(*) FROM sqlite_schema").fetchone()[0]
@@ -78,7 +85,7 @@ class Journal:
         run("PRAGMA synchronous = FULL")
         self._connection.executescript(_SCHEMA)
         (ended,) = run("PRAGMA user_version").fetchone()
-        return bool(ended)
+        return int(ended)
 
     def _close_to_others(self) -> None:
         """Let only the owner read what an earlier release has left for all to read."""
@@ -98,7 +105,7 @@ class Journal:
         Raises:
             LogError: it cannot be written.
         """
-        self._write("PRAGMA user_version = 0")
+        self._write(f"PRAGMA user_version = {_OPEN}")
 
     def load(self) -> bytes | None:
         """Return what was written last; None where there is nothing.
@@ -131,7 +138,22 @@ class Journal:
 
     def clear(self) -> None:
         """Forget everything, as the group has ended."""
-        self._write("BEGIN; DELETE FROM memory; PRAGMA user_version = 1; COMMIT;")
+        self._write(f"BEGIN; DELETE FROM memory; PRAGMA user_version = {_ENDED}; COMMIT;")
+
+    def end_early(self, why: str) -> None:
+        """Keep nothing but why the group ended, so that no other begins with this file by itself.
+
+        Raises:
+            LogError: it cannot be written.
+        """
+        run = self._connection.execute
+        try:
+            run("BEGIN")
+            run("INSERT OR REPLACE INTO memory VALUES (1, ?)", (why.encode(),))
+            run(f"PRAGMA user_version = {_ENDED_EARLY}")
+            run("COMMIT")
+        except sqlite3.Error as error:
+            raise LogError(f"the journal {self._path} cannot be written: {error}") from None
 
     def _write(self, script: str) -> None:
         try:

@@ -292,7 +292,7 @@ class Presence:
             if session.all_heard:
                 del run.sessions[site]
         elif self.founders is None:
-            self._let_go(site, error)
+            self.let_go(site, f"{run.name(site)} went before the run began: {error}")
         else:
             self._broken(site, error)
 
@@ -314,12 +314,11 @@ class Presence:
                 run.note(events.SiteCut(at_s=run.since_start_s(), site=site, detail=str(error)))
                 self._miss(site, died)
 
-    def _let_go(self, site: int, error: Exception | None) -> None:
+    def let_go(self, site: int, why: str) -> None:
         """Go on waiting for all to join, this one too."""
         run = self._run
         del run.sessions[site]
         run.members.forget(site)
-        why = f"{run.name(site)} went before the run began: {error}"
         run.write_lost(site, why, True, 0.0)
 
     def miss_absent(self) -> None:

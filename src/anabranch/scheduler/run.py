@@ -240,5 +240,5 @@ class Run:
         """Write down that a site is lost, and whether the run goes on without it; let all know."""
         self.why_lost[site] = why
         if goes_on:
-            self.tell_members(SiteGone(site))
+            self.tell_members(SiteGone(site, why))
         self.note(events.SiteLost(at_s=now_s, site=site, detail=why, goes_on=goes_on))

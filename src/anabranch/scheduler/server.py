@@ -108,6 +108,8 @@ class Scheduler:
         journal: where to write down what a restart needs, where there are repairs; and to read it
             from. None for a run that ends with its scheduler.
         reforming: finds other groups, where workers move in such; None leaves them as they are.
+        errors_end: whether the run ends with a site that fails by an error of its own; otherwise
+            that site is lost like one that died.
 
     Attributes:
         overlay: see above.
@@ -135,6 +137,7 @@ class Scheduler:
         repairs: Repairs | None = None,
         journal: Journal | None = None,
         reforming: Reforming | None = None,
+        errors_end: bool = True,
     ) -> None:
         written = b"" if journal is None else journal.load() or b""
         memory = memories.read(written) if written else None
@@ -145,6 +148,7 @@ class Scheduler:
         is_restart = memory is not None
         self._network = network
         self._repairs = repairs
+        self._errors_end = errors_end
         self._journal = journal
         self._listener: Listener
         self._listens_at = None if memory is None else memory.listen
@@ -521,11 +525,22 @@ class Scheduler:
             case Silent() if self._repairs is not None:
                 self._cut_links.silent(site, message)
             case Failed():
-                run.abort(f"{run.name(site)} failed: {message.reason}")
+                self._failed(site, f"{run.name(site)} failed: {message.reason}")
             case Abort():
                 after(BLAME_S, run.abort, message.reason)
             case _:
                 raise OutOfPlaceMessage(f"a {type(message).__name__} from {run.name(site)}")
+
+    def _failed(self, site: int, why: str) -> None:
+        """Go on without a site that an error of its own has ended, or end the run."""
+        run = self._run
+        if self._errors_end:
+            run.abort(why)
+        elif self._presence.founders is None:
+            self._presence.let_go(site, why)
+        else:
+            run.post(site, Abort(why, goes_on=True))  # other threads of it may wait for calls
+            self._survivors.lose(site, why, died=True)
 
     # --- how it begins
 

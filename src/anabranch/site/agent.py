@@ -546,6 +546,7 @@ class SiteAgent:
                 self._reforms.append(message)
                 self._scheduler.post(Reformed(plans.loads(message.plan_json).version))
             case SiteGone():
+                self._scheduler.tell(f"{message.reason}; the others go on")
                 if self._gossiping is not None:
                     self._gossiping.lost(message.site)
             case Stopping() if self._gossiping is not None:

@@ -221,6 +221,11 @@ class Control:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
+    def tell(self, line: str) -> None:
+        """Tell the site's operator something, where ``join`` was given what says it."""
+        if self._say is not None:
+            self._say(line)
+
     def post(self, message: Message) -> None:
         """Say something soon; never waits."""
         assert self._session is not None, "join() comes first"
