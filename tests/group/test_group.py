@@ -19,7 +19,7 @@ import torch
 
 import anabranch
 from anabranch import ExchangeError, Group, RunAborted
-from anabranch.group import _settings
+from anabranch.group import _exit, _settings
 from anabranch.group._group import join_at
 from anabranch.group._local import _complete, _serving
 from anabranch.group._place import Place
@@ -673,7 +673,7 @@ def test_a_program_that_ends_after_its_group_did_says_nothing_more() -> None:
                 raise KeyError("no such file")
         with pytest.raises(RunAborted):
             group.barrier()
-        group._member._close_at_exit()
+        _exit.leave_quietly([group._member], None)
 
     service = anabranch.Service(_complete(SITES), awareness=None, on_error="abort")
     with anabranch.local(service) as groups:

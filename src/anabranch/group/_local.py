@@ -6,6 +6,7 @@ import multiprocessing
 import multiprocessing.connection
 import pickle
 import secrets
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from anabranch.group import _by_value
+from anabranch.group._exit import leave_together
 from anabranch.group._group import Group, join_at
 from anabranch.group._place import Place
 from anabranch.group._serve import Service
@@ -72,8 +74,9 @@ def _serving(service: Service) -> Iterator[tuple[str, str]]:
     try:
         yield address, token
     finally:
-        thread.run(end())
-        thread.close()
+        if not sys.is_finalizing():  # else its thread runs no more
+            thread.run(end())
+            thread.close()
 
 
 @contextmanager
@@ -96,17 +99,17 @@ def local(sites: int | Service = 2) -> Iterator[tuple[Group, ...]]:
     """
     service = _service(sites)
     names = [site.name for site in service.overlay.sites]
-    with _serving(service) as (address, token), ThreadPoolExecutor(len(names)) as pool:
-        groups = tuple(
-            pool.map(lambda name: join_at(Place(scheduler=address, site=name, token=token)), names)
-        )
+    with _serving(service) as (address, token):
+        places = [Place(scheduler=address, site=name, token=token) for name in names]
+        with ThreadPoolExecutor(len(names)) as pool:  # each waits for the others
+            groups = tuple(pool.map(join_at, places))
+        members = [group._member for group in groups]
         try:
             yield groups
         except BaseException as error:
-            ended = error
-            list(pool.map(lambda group: group.__exit__(type(ended), ended, None), groups))
+            leave_together(members, error)
             raise
-        list(pool.map(lambda group: group.close(), groups))
+        leave_together(members, None)
 
 
 def _service(sites: int | Service) -> Service:

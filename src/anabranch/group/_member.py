@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import math
 import os
 import sys
@@ -11,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future, wait
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
@@ -22,11 +20,11 @@ import msgspec
 from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch._text import say
-from anabranch.group import _settings
+from anabranch.group import _exit, _settings
 from anabranch.group._served_memory import ServedMemory
 from anabranch.group._thread import LoopThread
 from anabranch.net.addresses import ListenAt
-from anabranch.net.errors import NetError, PeerError, RunAborted
+from anabranch.net.errors import PeerError, RunAborted
 from anabranch.net.network import Address
 from anabranch.net.silence import LANE_HEARTBEAT_S
 from anabranch.net.tcp import CONTROL_SILENCE_S, LANE_SILENCE_S, TcpNetwork, lane_network
@@ -135,14 +133,14 @@ class Member:
         self._served: ServedMemory | None = None
         self._under_way: set[Future[Any]] = set()  # calls
         self._handing_on: set[Future[Any]] = set()  # the state, while others go on
-        self._closing = threading.Lock()  # held where the loop's thread is not to end
+        self._closing = threading.RLock()  # held where the loop's thread is not to end
         self._leaving: Future[None] | None = None
         try:
             self.thread.run(self._join(door))
         except BaseException:
             self.thread.close()
             raise
-        atexit.register(self._close_at_exit)
+        _exit.opened(self)
 
     async def _join(self, door: Door) -> None:
         from anabranch.scheduler.server import LIMITS as CONTROL_LIMITS
@@ -371,12 +369,6 @@ class Member:
             raise ValueError("no model is served; call group.serve(parameters, ...) first")
         return self._served
 
-    def _close_at_exit(self) -> None:
-        # What ended the interpreter, if anything did, is why this site leaves. A group that has
-        # ended has told its program at the program's last call, and does not tell it again.
-        with suppress(NetError):
-            self.close(getattr(sys, "last_value", None))
-
     def close(self, error: BaseException | None) -> None:
         """Leave once this site's calls have ended; or at once, with an error that others are told.
 
@@ -385,33 +377,46 @@ class Member:
         if os.getpid() != self._process:  # a fork has no loop's thread
             return
         with self._closing:
-            if self._closed:
-                if error is not None and self._leaving is not None:
-                    self._fail(error)
+            leaving = None if self._closed else self.begin_to_leave(error)
+            if leaving is None:
+                if error is not None and not self._why and self._leaving is not None:
+                    self._fails_by(error)
+                    self.thread.run(self.agent.fail(RuntimeError(self._why)))
                     self._leaving.cancel()
                 return
-            self._closed = True
-            atexit.unregister(self._close_at_exit)
-            if error is None and not self._started:
-                error = RunAborted("it left before it called serve()")
-            if error is None:
-                self._leaving = self.thread.submit(self._leave())
         try:
-            if self._leaving is not None:
-                self._leaving.result()
-            else:
-                assert error is not None
-                self._fail(error)
+            _exit.wait_until_left(leaving)
         except CancelledError:
             raise RunAborted(self._why) from None
         finally:
+            self.end()
+
+    def begin_to_leave(self, error: BaseException | None) -> Future[None] | None:
+        """See :class:`anabranch.group._exit.Leaver`; once, whatever thread it is called from."""
+        if os.getpid() != self._process:
+            return None
+        with self._closing:
+            if not self._closed:
+                self._closed = True
+                if error is None and not self._started:
+                    error = RunAborted("it left before it called serve()")
+                if error is None:
+                    self._leaving = self.thread.submit(self._leave())
+                else:
+                    self._fails_by(error)
+                    self._leaving = self.thread.submit(self.agent.fail(RuntimeError(self._why)))
+            return self._leaving
+
+    def end(self) -> None:
+        """See :class:`anabranch.group._exit.Leaver`."""
+        if os.getpid() == self._process:
             with self._closing:
                 self._leaving = None
                 self.thread.close()
+        _exit.ended(self)
 
-    def _fail(self, error: BaseException) -> None:
+    def _fails_by(self, error: BaseException) -> None:
         self._why = ": ".join(filter(None, (type(error).__name__, str(error))))
-        self.thread.run(self.agent.fail(RuntimeError(self._why)))
 
     async def _leave(self) -> None:
         try:
