@@ -359,6 +359,7 @@ def test_what_a_world_cannot_do_is_refused_before_anything_runs(
         (["--standby"], "--standby needs --journal"),
         (["--standby", "--journal", "j"], "--listen 127.0.0.1:0: with --standby give a port"),
         (["--journal", "j", "--on-loss", "abort"], "--journal is not for a group with --on-loss"),
+        (["--on-error", "retry"], "--on-error retry: give lose or abort"),
         (["--journal", "j", "--pace", "asp"], "--journal is not for a group with"),
         (["--begin-with", "3"], "--begin-with 3: the overlay has 2 sites"),
         (["--links-bps", "0"], "--links-bps"),
