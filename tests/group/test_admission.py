@@ -7,14 +7,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count, permutations
 
+import msgspec
 import numpy as np
 import pytest
 
 import anabranch
 from anabranch.group import _local
 from anabranch.group._local import local
+from anabranch.learn.handed_state import Packed
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.scheduler.awareness import Passive
 
@@ -174,6 +177,34 @@ def test_a_sites_index_is_its_place_in_the_overlay_whoever_is_there() -> None:
     with local(service) as groups:
         pair = at_each(groups[::2], lambda group: group.subgroup(["site0", "site2"]))
         assert [(group.index, group.rank) for group in pair] == [(0, 0), (2, 1)]
+
+
+def test_a_hostile_members_state_ends_no_newcomer_but_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    service = anabranch.Service(_local._complete(3), awareness=None, adaptive=False, begin_with=2)
+    with Threads(3) as pool, _local._serving(service) as (address, token):
+        names = ["site0", "site1"]
+        founders = pool.each(lambda name: anabranch.join(address, name, token=token), names)
+        pool.each(lambda group: group.admit({"w": np.zeros(2)}), founders)
+        huge = msgspec.msgpack.encode(["#", ["torch", "float32", [1 << 60]]])
+        says = property(lambda self: huge, lambda self, _: None)
+        monkeypatch.setattr(Packed, "skeleton", says, raising=False)
+        new = anabranch.join(address, "site2", token=token)
+        waiting = pool.submit(new.admit, None)
+
+        def admit(group: anabranch.Group) -> None:
+            with suppress(anabranch.ExchangeError):
+                while len(group.sites) < 3:
+                    group.admit({"w": np.zeros(2)})
+
+        going_on = [pool.submit(admit, group) for group in founders]
+        with pytest.raises(anabranch.ExchangeError, match="another site's state cannot be read"):
+            waiting.result()
+        new.close()
+        for each in going_on:
+            each.result()
+        pool.each(lambda group: group.close(), founders)
 
 
 def test_states_that_differ_are_named() -> None:

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from anabranch.learn.handed_state import MOST_DESCRIBED_BYTES, Packed, Unpacked
+from anabranch.learn.handed_state import (
+    MOST_DESCRIBED_BYTES,
+    Packed,
+    Told,
+    Unpacked,
+    UnreadableState,
+    read_told,
+)
 from anabranch.scheduler.channels import MOST_GATHERED_BYTES
 
 
 def through(state: Any) -> Any:
     packed = Packed(state)
-    unpacked = Unpacked(packed.skeleton)
+    unpacked = Unpacked(Told(packed.shape, packed.skeleton, ""))
     assert [len(each) for each in unpacked.arrays] == [len(each) for each in packed.arrays]
     for target, source in zip(unpacked.arrays, packed.arrays, strict=True):
         target[:] = source
@@ -121,10 +132,162 @@ def test_only_tensors_count_where_states_are_compared() -> None:
     assert one.shape == Packed({"w": np.zeros(3), "loss": [0.5, 0.7], "times": {"a": 1}}).shape
 
 
-@pytest.mark.parametrize("skeleton", [b"", b"\xc1", b"\x92\xa1#\x93\xa5numpy\xa3abc\x90"])
-def test_a_description_that_is_none_is_refused(skeleton: bytes) -> None:
-    with pytest.raises(ValueError, match="cannot be read"):
-        Unpacked(skeleton)
+def described(node: Any) -> Told:
+    """Return what a hostile site may say: a description of its own, and a digest that fits."""
+    tensors: list[Any] = []
+
+    def look(node: Any, path: tuple[Any, ...]) -> None:
+        if isinstance(node, list) and len(node) == 2 and isinstance(node[1], list):
+            if node[0] == "#":
+                tensors.append([path, node[1]])
+            for index, each in enumerate(node[1]):
+                if node[0] == "{" and isinstance(each, list) and len(each) == 2:
+                    look(each[1], (*path, each[0]))
+                elif node[0] in ("(", "["):
+                    look(each, (*path, index))
+
+    look(node, ())
+    digest = hashlib.blake2b(msgspec.msgpack.encode(tensors), digest_size=16).digest()
+    return Told(digest, msgspec.msgpack.encode(node), "")
+
+
+def nested(levels: int) -> Any:
+    node: Any = ["=", 1]
+    for _ in range(levels):
+        node = ["[", [node]]
+    return node
+
+
+HOSTILE = {
+    "larger than any memory": ["#", ["torch", "float32", [1 << 60]]],
+    "larger than this machine's memory": ["#", ["numpy", "float32", [1 << 48]]],
+    "a negative length": ["#", ["torch", "float32", [-4]]],
+    "two negative lengths": ["#", ["torch", "float32", [-4, -4]]],
+    "a broken length": ["#", ["torch", "float32", [2.5]]],
+    "a length that is no number": ["#", ["torch", "float32", [True, 3]]],
+    "lengths whose product overflows": ["#", ["torch", "float32", [1 << 32, 1 << 32, 0]]],
+    "too many dimensions": ["#", ["numpy", "float32", [1] * 33]],
+    "objects": ["#", ["numpy", "object", [3]]],
+    "another library": ["#", ["os", "float32", [3]]],
+    "an attribute that is no type": ["#", ["torch", "__class__", [1]]],
+    "a type that numpy lacks": ["#", ["numpy", "float8_e5m2", [1]]],
+    "a scalar of three": ["#", ["scalar", "float32", [3]]],
+    "a key that cannot be one": ["{", [[[1], ["=", 1]]]],
+    "a mark that is none": ["?", 1],
+    "too little": ["#", []],
+    "too many digits": ["n", "9" * 5000],
+    "digits that are none": ["n", "__import__('os')"],
+    "nothing": None,
+    "an object for a value": ["=", {"a": 1}],
+    "201 levels": nested(201),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_description_is_refused_by_one_name(name: str) -> None:
+    with pytest.raises(UnreadableState, match="cannot be read"):
+        Unpacked(described(HOSTILE[name]))
+
+
+NO_DESCRIPTIONS = {
+    "nothing": b"",
+    "an unused byte": b"\xc1",
+    "3000 levels": b"\x92\xa1[\x91" * 3000 + b"\x92\xa1=\x01",
+    "more behind it": b"\x92\xa1=\x01xx",
+}
+
+
+@pytest.mark.parametrize("skeleton", NO_DESCRIPTIONS.values(), ids=NO_DESCRIPTIONS)
+def test_bytes_that_are_no_description_are_refused_by_the_same_name(skeleton: bytes) -> None:
+    with pytest.raises(UnreadableState, match="cannot be read"):
+        Unpacked(Told(b"", skeleton, ""))
+
+
+def test_a_description_of_other_tensors_than_the_sites_agree_on_is_refused() -> None:
+    agreed = Packed({"w": np.zeros(3)}).shape
+    with pytest.raises(UnreadableState, match="its tensors are not those that it names"):
+        Unpacked(Told(agreed, Packed({"w": np.zeros(4)}).skeleton, ""))
+
+
+def test_a_description_that_is_too_long_is_refused() -> None:
+    skeleton = msgspec.msgpack.encode(["=", b"x" * MOST_DESCRIBED_BYTES])
+    with pytest.raises(UnreadableState, match="is described in"):
+        Unpacked(Told(b"", skeleton, ""))
+
+
+@pytest.mark.parametrize("said", [None, [], [1, 2, 3], [b"", b""], {"shape": 1}])
+def test_what_is_said_of_a_state_is_read_or_refused(said: Any) -> None:
+    with pytest.raises(UnreadableState, match="what it says of its state cannot be read"):
+        read_told(said)
+    assert read_told([b"shape", b"skeleton", ""]).skeleton == b"skeleton"
+
+
+def test_nesting_is_bounded_where_a_state_is_handed_on_as_where_it_comes() -> None:
+    state: Any = 1
+    for _ in range(199):
+        state = [state]
+    assert through(state) == state
+    with pytest.raises(ValueError, match="it is nested in more than 200 levels"):
+        Packed([state])
+    with pytest.raises(ValueError, match="33 dimensions, at most 32"):
+        Packed(np.zeros((1,) * 33))
+
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 64), 1 << 64)
+    | st.floats()
+    | st.text(max_size=4)
+    | st.binary(max_size=4)
+    | st.sampled_from(
+        ["=", "n", "#", "{", "[", "(", "torch", "numpy", "scalar", "float32", "int8"]
+    ),
+    lambda inner: st.lists(inner, max_size=4),
+    max_leaves=12,
+)
+lengths = st.lists(st.integers(-2, 3) | st.sampled_from([1 << 31, 1 << 62]), max_size=4)
+kinds = st.sampled_from(["float32", "bfloat16", "int8", "complex128", "bool", "float8_e5m2"])
+nodes = st.recursive(
+    st.tuples(st.just("="), values).map(list)
+    | st.tuples(st.just("n"), st.text("0123456789-x", max_size=5)).map(list)
+    | st.tuples(
+        st.just("#"),
+        st.tuples(st.sampled_from(["torch", "numpy", "scalar"]), kinds, lengths).map(list),
+    ).map(list),
+    lambda inner: (
+        st.tuples(st.sampled_from("[("), st.lists(inner, max_size=3)).map(list)
+        | st.tuples(
+            st.just("{"),
+            st.lists(st.tuples(st.integers(0, 2) | st.text(max_size=2), inner).map(list)),
+        ).map(list)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=300)
+@given(node=nodes | values)
+def test_any_description_makes_a_state_or_is_refused(node: Any) -> None:
+    try:
+        told = described(node)
+    except OverflowError:  # nor can a hostile site say that
+        return
+    try:
+        unpacked = Unpacked(told)
+    except UnreadableState:
+        return
+    Packed(unpacked.state())
+
+
+@settings(max_examples=300)
+@given(skeleton=st.binary(max_size=40))
+def test_any_bytes_make_a_state_or_are_refused(skeleton: bytes) -> None:
+    try:
+        Unpacked(Told(b"", skeleton, ""))
+    except UnreadableState:
+        return
+    raise AssertionError("no description has an empty digest")
 
 
 def test_the_largest_description_can_be_gathered() -> None:

@@ -23,7 +23,7 @@ from anabranch.group._place import Place
 from anabranch.group._place import find as find_place
 from anabranch.group._tensors import WIRES, Tensors, several
 from anabranch.learn.averaging import Outer
-from anabranch.learn.handed_state import Packed, Unpacked
+from anabranch.learn.handed_state import Packed, Told, Unpacked, UnreadableState, read_told
 from anabranch.net import addresses
 from anabranch.net.messages import Admitted, Gathered
 from anabranch.net.tls import Credentials, identity_of
@@ -555,8 +555,11 @@ class Group:
                 # The others must not wait for it: this call fails at all of them.
                 self.all_gather([b"", b"", f"{type(error).__name__}: {error}"[:_MOST_TOLD]])
                 raise
-        skeleton = self._skeleton(packed, admitted.holders)
-        unpacked = None if packed is not None else Unpacked(skeleton)
+        told = self._told_of_state(packed, admitted.holders)
+        try:
+            unpacked = None if packed is not None else Unpacked(told)
+        except UnreadableState as error:
+            raise ExchangeError(str(error)) from None
         arrays = (packed or unpacked).arrays  # type: ignore[union-attr]
         if not arrays:
             return unpacked
@@ -581,8 +584,8 @@ class Group:
             raise _NoneHasIt from None
         return unpacked
 
-    def _skeleton(self, packed: Packed | None, holders: Sequence[int]) -> bytes:
-        """Return the description of the state of the first member that has it."""
+    def _told_of_state(self, packed: Packed | None, holders: Sequence[int]) -> Told:
+        """Return what the first member that has the state says of it."""
         while True:
             first = next((site for site in self._present if site in holders), None)
             if first is None:
@@ -593,21 +596,27 @@ class Group:
                 said = [packed.shape, packed.skeleton if is_first else b"", ""]
             gathered = self.all_gather(said)
             everyone = dict(zip(self._present, gathered, strict=True))
-            shapes = {site: each for site, each in everyone.items() if each is not None}
-            for site, (_, _, wrong) in shapes.items():
-                if wrong:
-                    raise ExchangeError(f"{self._names[site]} cannot hand its state on: {wrong}")
-            whole = [(site, skeleton) for site, (_, skeleton, _) in shapes.items() if skeleton]
-            if not whole:
+            told: dict[int, Told] = {}
+            for site, each in everyone.items():
+                if each is not None:
+                    try:
+                        told[site] = read_told(each)
+                    except UnreadableState as error:
+                        raise ExchangeError(f"{self._names[site]}: {error}") from None
+            for site, each in told.items():
+                if each.wrong:
+                    raise ExchangeError(
+                        f"{self._names[site]} cannot hand its state on: {each.wrong}"
+                    )
+            if first not in told or not told[first].skeleton:
                 continue  # it was lost meanwhile
-            ((site, skeleton),) = whole
-            odd = [each for each, (shape, _, _) in shapes.items() if shape != shapes[site][0]]
+            odd = [site for site, each in told.items() if each.shape != told[first].shape]
             if odd:
                 raise ExchangeError(
-                    f"the states of {self._names[site]} and {self._names[odd[0]]} differ in their "
+                    f"the states of {self._names[first]} and {self._names[odd[0]]} differ in their "
                     "tensors' names, types or shapes; give the same at every site"
                 )
-            return bytes(skeleton)
+            return told[first]
 
     # --- a model that is served
 

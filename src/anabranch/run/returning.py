@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from anabranch.learn.handed_state import Packed, Unpacked
+from anabranch.learn.handed_state import Packed, Told, Unpacked, UnreadableState
 from anabranch.learn.work import State
 from anabranch.net.errors import RunAborted
 from anabranch.net.messages import Admitted
@@ -21,6 +21,7 @@ from anabranch.site.agent import SiteAgent
 from anabranch.site.arithmetic import Flat, Floats
 from anabranch.site.terms import Op, Terms, Wire
 
+_NOTHING = Told(b"", b"", "")
 _MOST_TOLD = 2000  # characters of an error that others are told
 
 
@@ -61,10 +62,13 @@ async def get_state(agent: SiteAgent, admitted: Admitted) -> Any:
         NotHandedOn: they cannot; says why.
         RoundsOver: the run ends before it has come.
     """
-    skeleton, wrong = await _described(agent, admitted, None, "")
+    told, wrong = await _described(agent, admitted, None, "")
     if wrong:
         raise NotHandedOn(f"this site cannot come back, and the others go on: {wrong}")
-    unpacked = Unpacked(skeleton)
+    try:
+        unpacked = Unpacked(told)
+    except UnreadableState as error:
+        raise NotHandedOn(f"this site cannot come back, and the others go on: {error}") from None
     if unpacked.arrays:
         flat = np.empty(sum(map(len, unpacked.arrays)), np.float32)
         await _transfer(agent, admitted, flat)
@@ -83,27 +87,31 @@ async def _transfer(agent: SiteAgent, admitted: Admitted, flat: Floats) -> None:
 
 async def _described(
     agent: SiteAgent, admitted: Admitted, packed: Packed | None, wrong: str
-) -> tuple[bytes, str]:
-    """Return the first holder's description of the state, and why it cannot be handed on."""
+) -> tuple[Told, str]:
+    """Return what the first holder says of the state, and why it cannot be handed on."""
     own, present = agent.welcome.site, admitted.members
     while True:
         first = next((site for site in present if site in admitted.holders), None)
-        said: list[Any] = []
+        said: Told | None = None
         if own in admitted.holders:
             shape, skeleton = (b"", b"") if packed is None else (packed.shape, packed.skeleton)
-            said = [shape, skeleton if own == first else b"", wrong]
+            said = Told(shape, skeleton if own == first else b"", wrong)
         gathered = await agent.gather(msgspec.msgpack.encode(said))
         present = gathered.members
-        values = map(msgspec.msgpack.decode, gathered.values)
-        told = {site: each for site, each in zip(present, values, strict=True) if each}
-        if reasons := [each[2] for each in told.values() if each[2]]:
-            return b"", str(reasons[0])
+        told: dict[int, Told] = {}
+        for site, value in zip(present, gathered.values, strict=True):
+            try:
+                each = msgspec.msgpack.decode(value, type=Told | None)
+            except msgspec.DecodeError as error:
+                return _NOTHING, f"what site {site} says of its state cannot be read: {error}"
+            if each is not None:
+                told[site] = each
+        if reasons := [each.wrong for each in told.values() if each.wrong]:
+            return _NOTHING, reasons[0]
         if not told:
-            return b"", "no site is left that has the state of training"
+            return _NOTHING, "no site is left that has the state of training"
         if first in told:
-            return bytes(told[first][1]), _differ(
-                agent, [*told], [each[0] for each in told.values()]
-            )
+            return told[first], _differ(agent, [*told], [each.shape for each in told.values()])
 
 
 def _differ(agent: SiteAgent, sites: Sequence[int], shapes: Sequence[bytes]) -> str:
