@@ -47,7 +47,7 @@ def test_only_those_who_are_awake_are_drawn_as_long_as_there_are_any() -> None:
 
 def test_a_registry_that_goes_through_days_once_finds_who_is_there() -> None:
     registry, rng = Registry(SLEEPERS, seed=3), np.random.default_rng(1)
-    for at_s in np.cumsum(rng.exponential(400.0, 300)).tolist():
+    for at_s in np.cumsum(rng.exponential(400.0, 60)).tolist():
         busy = set(rng.permutation(50)[: int(rng.integers(40, 50))].tolist())
         client = registry.draw(busy, at_s)
         free = {each: SLEEPERS.back_s(3, each, at_s) for each in set(range(50)) - busy}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from anabranch.experiments import Lab, Outcome, Trial, _kept, seconds
+from anabranch.experiments import Lab, Outcome, Trial, _kept, _lab, seconds
 from anabranch.experiments._lab import scenario_toml
 from anabranch.overlay import internet2_9, redraw
 from anabranch.plan import Auxiliary, Fapt, Star
@@ -66,11 +69,47 @@ def test_outcomes_come_in_order_and_the_same_run_is_made_once(tmp_path: Path):
     assert told == [(0, 2), (1, 2), (2, 2), (0, 0)]
 
 
-def test_simulations_side_by_side_give_what_they_give_alone(tmp_path: Path):
+def check_side_by_side(folder: Path) -> None:
     trials = [trial(STAR, a=1), trial(AWARE, CHANGING, a=2)]
-    alone = Lab(tmp_path / "alone").measure(trials)
-    beside = Lab(tmp_path / "beside", jobs=2).measure(trials)
+    alone = Lab(folder / "alone").measure(trials)
+    beside = Lab(folder / "beside", jobs=2).measure(trials)
+    assert [each.labels["a"] for each in beside] == [1, 2]
     assert alone == beside
+
+
+class _Here:
+    """A pool without processes: what would go to them is pickled, and calls are made last first."""
+
+    made = 0
+
+    def __init__(self, jobs: int, context: object) -> None:
+        _Here.made += 1
+
+    def __enter__(self) -> _Here:
+        return self
+
+    def __exit__(self, *raised: object) -> None: ...
+
+    def map(self, call: Callable[..., Any], *arguments: Iterable[Any]) -> list[Any]:
+        sent = [pickle.dumps((call, each)) for each in zip(*arguments, strict=True)]
+        came = []
+        for each in reversed(sent):
+            made, of = pickle.loads(each)
+            came.append(pickle.loads(pickle.dumps(made(*of))))
+        return came[::-1]
+
+
+def test_simulations_side_by_side_give_what_they_give_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(_lab, "ProcessPoolExecutor", _Here)
+    check_side_by_side(tmp_path)
+    assert _Here.made == 1
+
+
+@pytest.mark.slow
+def test_simulations_in_processes_give_what_they_give_alone(tmp_path: Path):
+    check_side_by_side(tmp_path)
 
 
 def test_the_files_of_a_trial_run_again(tmp_path: Path):
