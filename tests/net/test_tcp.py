@@ -43,6 +43,8 @@ from anabranch.net.tcp import (
     wait_closed,
 )
 
+from .jumping import run_jumping
+
 LIMITS = Limits(message_bytes=1 << 16, payload_bytes=1 << 28)
 CHALLENGE = bytes(range(CHALLENGE_BYTES))
 GREETING = encode_greeting(CHALLENGE)
@@ -715,7 +717,7 @@ def test_a_peer_that_stands_still_is_given_up_and_one_that_has_nothing_to_say_is
             await connection.send(Start())
         listener.close()
 
-    on_loop(play)
+    run_jumping(play())
 
 
 @both_ways
@@ -737,7 +739,7 @@ def test_an_unusual_silence_is_told_and_that_it_is_over(shares_memory: bool) -> 
         await called.closed
         listener.close()
 
-    on_loop(play)
+    run_jumping(play())
 
 
 @both_ways
@@ -762,7 +764,7 @@ def test_a_peer_that_is_borne_with_is_given_up_only_when_it_no_longer_is(
         assert "has said nothing" in str(await caller.closed)
         listener.close()
 
-    on_loop(play)
+    run_jumping(play())
 
 
 def test_who_is_slow_in_the_middle_of_a_payload_is_not_silent() -> None:
@@ -788,7 +790,7 @@ def test_who_is_slow_in_the_middle_of_a_payload_is_not_silent() -> None:
             await ear.closed
         listener.close()
 
-    on_loop(play)
+    run_jumping(play())
 
 
 # --- the end --------------------------------------------------------------------------------------
