@@ -29,6 +29,8 @@ import yaml
 
 from anabranch.cli import app
 
+from .every import every
+
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "examples" / "deploy"
 CERTIFICATES = Path(__file__).parent / "net" / "certs" / "ours"  # of sites a and b
@@ -264,7 +266,7 @@ def test_a_site_and_the_scheduler_that_are_killed_are_started_again_and_go_on(
     supervisor.await_said("scheduler", "event=joined", 5)
     supervisor.kill("scheduler")
     ends = [supervisor.ended[name].wait(200) for name in (*sites, "scheduler")]
-    assert all(ends), supervisor.everything()
+    assert every(ends), supervisor.everything()
     assert supervisor.codes == {
         "paris": [-9, 0],
         "austin": [0],
@@ -273,7 +275,7 @@ def test_a_site_and_the_scheduler_that_are_killed_are_started_again_and_go_on(
     }, supervisor.everything()
     results = [supervisor.said(site).splitlines()[-1].partition(": ") for site in sites]
     assert [name for name, _, _ in results] == [*sites]
-    assert all(
+    assert every(
         result.endswith(" with 3 sites") or "with 3 sites," in result for *_, result in results
     )
 
@@ -444,7 +446,7 @@ def test_the_dockerfile_is_one_and_copies_what_is_there() -> None:
             *sources, _ = [each for each in rest.split() if not each.startswith("--")]
             origin = re.search(r"--from=(\S+)", rest)
             if origin is None:
-                assert all((ROOT / source).exists() for source in sources), sources
+                assert every((ROOT / source).exists() for source in sources), sources
             else:
                 assert origin[1] in stages
         elif word in ("ENTRYPOINT", "CMD"):

@@ -142,3 +142,15 @@ def test_no_site_or_scheduler_asks_which_world_it_is_in() -> None:
             words = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
             words |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
             assert not {word for word in words if "simul" in word.lower()}, file
+
+
+def test_no_test_claims_something_of_each_of_none() -> None:
+    """``all`` is true where there is nothing: tests say ``every``, of `tests/every.py`."""
+    tests = Path(__file__).parent.rglob("*.py")
+    found = [
+        f"{file.relative_to(ROOT)}:{number}"
+        for file in tests
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        if line.lstrip().startswith("assert all(")
+    ]
+    assert not found, f"say every(...), from tests/every.py, at {', '.join(found)}"

@@ -13,6 +13,8 @@ import pytest
 import torch
 from torch import nn
 
+from .every import every
+
 ROOT = Path(__file__).parent.parent
 SITES = ("paris", "austin", "tokyo")
 STEPS, BATCH = 5, 4
@@ -97,4 +99,4 @@ def test_the_first_code_of_the_readme_trains_as_one_process_would(tmp_path: Path
     trained = [torch.load(tmp_path / f"{site}.pt", weights_only=True) for site in SITES]
     for name, expected in reference().state_dict().items():
         torch.testing.assert_close(trained[0][name], expected, rtol=1e-5, atol=1e-6)
-        assert all(torch.equal(each[name], trained[0][name]) for each in trained)
+        assert every(torch.equal(each[name], trained[0][name]) for each in trained)

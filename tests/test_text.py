@@ -25,6 +25,7 @@ from anabranch.record.status import LinkStatus, SiteStatus, Status, headline, lo
 from anabranch.record.status import dumps as status_dumps
 from anabranch.record.terminal import Bar, Branch, Terminal, shown, table
 from anabranch.run.scenario import load as load_scenario
+from tests.every import every
 from tests.test_cli import Done, anabranch
 
 SOURCE = Path(__file__).parent.parent / "src" / "anabranch"
@@ -227,7 +228,7 @@ def test_status_shows_hostile_names_as_they_are() -> None:
     sample = re.compile(r'[a-z_]+(\{([a-z]+="([^"\\\n]|\\["\\n])*",?)+\})? [-+\w.]+')
     samples = [line for line in lines if not line.startswith("#")]
     assert len(samples) > 10
-    assert all(map(sample.fullmatch, samples))
+    assert every(map(sample.fullmatch, samples))
 
 
 def test_a_line_for_machines_is_one_line_without_control_characters() -> None:

@@ -21,6 +21,7 @@ from anabranch.emulate._emulation import carry_out
 from anabranch.emulate._layout import Batch
 from anabranch.overlay import Link, Overlay, Site, Trace
 from tests.emulate.sockets import PORT, connect, datagrams, emulates, goodputs_bps, inside
+from tests.every import every
 
 CHAIN = Overlay(
     "chain",
@@ -267,7 +268,7 @@ def test_a_site_keeps_its_processes_and_they_end_with_the_emulation() -> None:
         command = [sys.executable, "-c", program]
         process = wan.popen(0, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         named = process.stdout.readline()
-        assert all(each in named for each in (wan.interface, "to1", "control"))
+        assert every(each in named for each in (wan.interface, "to1", "control"))
         assert "eth0" not in named
     assert process.returncode == -signal.SIGKILL
     process.stdin.close()

@@ -17,6 +17,8 @@ from anabranch.emulate._layout import (
 )
 from anabranch.overlay import Link, Overlay, Site, Trace, internet2_9, random_geographic
 
+from ..every import every
+
 PAIR = Overlay(
     "pair",
     (Site("a"), Site("b")),
@@ -41,7 +43,7 @@ def rates_bps(layout: Layout, namespace: int) -> list[float]:
         re.search(r"class add dev to\d+ .* rate (\d+)bit ceil (\d+)bit", line)
         for line in lines(layout, namespace)
     ]
-    assert all(each.group(1) == each.group(2) for each in found if each)
+    assert every(each.group(1) == each.group(2) for each in found if each)
     return [float(each.group(1)) for each in found if each]
 
 
@@ -229,4 +231,4 @@ def test_the_kernels_own_handover_is_kept_on_short_round_trips_and_without_a_rel
 def test_forwarding_is_switched_on_at_every_site() -> None:
     scripts = Layout(CHAIN, "x", "plain", forwarding=True).settings()
     assert len(scripts) == 3
-    assert all("ip_forward" in script for script in scripts.values())
+    assert every("ip_forward" in script for script in scripts.values())

@@ -43,6 +43,8 @@ from anabranch.run.scenario import Scenario, compute_model, load, loads
 from anabranch.run.scenario.tasks import Exchange, Own, Train
 from anabranch.run.work import buffer_elements
 
+from ..every import every
+
 SECONDS = {
     "star": 100.0,
     "balanced": 80.0,
@@ -138,7 +140,7 @@ def test_a_row_with_the_papers_figure_has_ours(experiment: Experiment, tmp_path:
     edges = {"r2sp/edges-128", "r2sp/edges-1024"}
     beyond = {"netstorm/training", "r2sp/robust", *edges}  # of which the paper says nothing
     assert any(row.paper for row in rows) != (experiment.name in beyond)
-    assert all(row.ours for row in rows)
+    assert every(row.ours for row in rows)
 
 
 def ours(name: str, what: str, tmp_path: Path) -> str:
@@ -346,7 +348,7 @@ def test_emulated_paces_stand_beside_their_simulation(tmp_path: Path):
     emulated = lab(tmp_path, emulate=True)
     rows = EXPERIMENTS["r2sp/fig08"].make(emulated).rows
     assert {trial.overlay.size for trial in emulated.trials} == {5}
-    assert all(row.why.startswith("simulated ") for row in rows)
+    assert every(row.why.startswith("simulated ") for row in rows)
 
 
 def test_the_loss_has_fallen_once_ten_iterations_of_all_workers_were_below_a_bound():
@@ -443,7 +445,7 @@ def test_drawn_networks_differ_and_follow_from_the_seed():
     assert first != second
     assert first.name != second.name
     assert setting.drawn(3, 7)[:2] == (first, second)
-    assert all(link.trace is None for link in first)
+    assert every(link.trace is None for link in first)
 
 
 def test_the_paper_measures_half_a_chunk():

@@ -16,6 +16,7 @@ import anabranch
 from anabranch import ExchangeError, Group, ModelAverage, Moved, Outer
 from anabranch.group import _local
 
+from ..every import every
 from ..threads import Threads, at_each
 
 SITES, ELEMENTS = 3, 1000
@@ -63,7 +64,7 @@ def train(group: Group, steps: int, **how: Any) -> tuple[torch.Tensor, list[bool
 
 def same(models: list[torch.Tensor]) -> torch.Tensor:
     """Return a model that all of these equal, to the last bit."""
-    assert all(torch.equal(models[0], each) for each in models)
+    assert every(torch.equal(models[0], each) for each in models)
     return models[0]
 
 
@@ -148,7 +149,7 @@ def test_sites_end_with_what_one_process_computes(
     )
     spacing, delay = 4 // how.get("fragments", 1), how.get("delay", 0)
     right = [step > delay and (step - delay) % spacing == 0 for step in range(1, steps + 1)]
-    assert all(used == right for _, used in found)
+    assert every(used == right for _, used in found)
 
 
 def test_a_plain_average_needs_no_copy_of_a_model_in_one_piece_each(
@@ -157,7 +158,7 @@ def test_a_plain_average_needs_no_copy_of_a_model_in_one_piece_each(
     models = [np.full((2, 3), float(rank), np.float32) for rank in range(SITES)]
     averages = [group.average(model, every=1) for group, model in zip(groups, models, strict=True)]
     shared = [average._local.begin() for average in averages]
-    assert all(np.shares_memory(one, model) for (one,), model in zip(shared, models, strict=True))
+    assert every(np.shares_memory(one, model) for (one,), model in zip(shared, models, strict=True))
 
 
 def test_weights_count(groups: tuple[Group, ...]) -> None:

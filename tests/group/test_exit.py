@@ -11,6 +11,8 @@ import pytest
 import anabranch
 from anabranch.group import _exit
 
+from ..every import every
+
 
 class Mate:
     """A member that has left once all of its mates have begun to."""
@@ -39,7 +41,7 @@ def test_members_of_one_process_each_begin_to_leave_before_any_is_waited_for() -
         for _ in range(3):
             Mate(mates)
         leave(mates, None)
-        assert all(each.has_ended for each in mates)
+        assert every(each.has_ended for each in mates)
         leave(mates, None)  # they have left
 
 
@@ -72,7 +74,7 @@ def test_what_leaving_fails_by_is_told_to_who_closes_and_not_at_the_end() -> Non
                 leave(mates, None)
         else:
             leave(mates, None)
-        assert all(each.has_ended for each in mates)
+        assert every(each.has_ended for each in mates)
 
 
 def test_a_thread_that_closes_lets_the_others_leave_where_only_it_keeps_the_interpreter(

@@ -10,10 +10,12 @@ import pytest
 import anabranch
 from anabranch import group
 
+from ..every import every
+
 
 def test_exported_names_are_sorted_and_real() -> None:
     assert anabranch.__all__ == sorted(anabranch.__all__)
-    assert all(hasattr(anabranch, name) for name in anabranch.__all__)
+    assert every(hasattr(anabranch, name) for name in anabranch.__all__)
     assert dir(anabranch) == anabranch.__all__
 
 
@@ -30,7 +32,7 @@ def test_nothing_public_is_left_out() -> None:
 def test_the_names_of_the_group_are_those_of_the_package() -> None:
     assert group.__all__ == sorted(group.__all__)
     assert set(group.__all__) < set(anabranch.__all__)
-    assert all(getattr(anabranch, name) is getattr(group, name) for name in group.__all__)
+    assert every(getattr(anabranch, name) is getattr(group, name) for name in group.__all__)
 
 
 def test_a_name_that_is_not_exported_is_missed_in_the_usual_way() -> None:

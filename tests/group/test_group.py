@@ -39,6 +39,7 @@ from anabranch.scheduler.presence import Presence
 from anabranch.scheduler.server import LIMITS, Scheduler
 from anabranch.site.call import Call
 
+from ..every import every
 from ..threads import Threads, at_each
 
 SITES = 3
@@ -60,7 +61,7 @@ def random_tensors(
 
 def same(tensors: list[torch.Tensor]) -> torch.Tensor:
     """Return a tensor that all of these equal, to the last bit."""
-    assert all(torch.equal(tensors[0], each) for each in tensors)
+    assert every(torch.equal(tensors[0], each) for each in tensors)
     return tensors[0]
 
 
@@ -155,7 +156,7 @@ def test_gradients_may_come_from_a_generator(groups: tuple[Group, ...]) -> None:
             parameter.grad = torch.full_like(parameter, float(rank))
     at_each(groups, lambda group: group.all_reduce(p.grad for p in models[group.rank].parameters()))
     for model in models:
-        assert all((p.grad == 1.0).all() for p in model.parameters() if p.grad is not None)
+        assert every((p.grad == 1.0).all() for p in model.parameters() if p.grad is not None)
 
 
 def test_many_small_tensors_go_as_one(groups: tuple[Group, ...]) -> None:
@@ -165,7 +166,7 @@ def test_many_small_tensors_go_as_one(groups: tuple[Group, ...]) -> None:
     ]
     at_each(groups, lambda group: group.all_reduce(tensors[group.rank]))
     for own in tensors:
-        assert all((each == float(index)).all() for index, each in enumerate(own))
+        assert every((each == float(index)).all() for index, each in enumerate(own))
     assert len(groups[0].stats.rounds) == 1
 
 
@@ -180,7 +181,7 @@ def test_tensors_that_are_not_contiguous_get_the_result_too(groups: tuple[Group,
 def test_arrays_of_numpy(groups: tuple[Group, ...]) -> None:
     arrays = [np.full((3, 2), rank, np.float32) for rank in range(SITES)]
     at_each(groups, lambda group: group.all_reduce(arrays[group.rank]))
-    assert all((array == 1.0).all() for array in arrays)
+    assert every((array == 1.0).all() for array in arrays)
 
 
 def test_several_are_under_way_at_once(groups: tuple[Group, ...]) -> None:
@@ -196,7 +197,7 @@ def test_several_are_under_way_at_once(groups: tuple[Group, ...]) -> None:
             handle.wait(60)
             assert handle.done
     for own_tensors in tensors:
-        assert all((each == 1.0 + count).all() for count, each in enumerate(own_tensors))
+        assert every((each == 1.0 + count).all() for count, each in enumerate(own_tensors))
     assert [done.round for done in sorted(groups[0].stats.rounds, key=lambda r: r.round)] == list(
         range(1, 21)
     )
@@ -339,7 +340,7 @@ def test_a_subgroup_exchanges_among_its_members_alone(groups: tuple[Group, ...])
     ]
     tensors = [torch.full((50_000,), 1.0), torch.full((50_000,), 4.0)]
     at_each(subgroups, lambda group: group.all_reduce(tensors[group.rank], op="sum"))
-    assert all((tensor == 5.0).all() for tensor in tensors)
+    assert every((tensor == 5.0).all() for tensor in tensors)
     at_each(subgroups, lambda group: group.broadcast(tensors[group.rank].fill_(7.0), root="site2"))
     assert at_each(subgroups, lambda group: group.all_gather(group.site)) == [
         ["site0", "site2"],
@@ -396,7 +397,7 @@ def test_stats_tell_what_was_sent_and_how_long_it_took(groups: tuple[Group, ...]
     at_each(groups, lambda group: group.all_reduce(tensors[group.rank]))
     stats = [group.stats for group in groups]
     assert {stat.rounds[0].size_bytes for stat in stats} == {1_200_000}
-    assert all(stat.share_of_limit is not None and stat.share_of_limit > 0 for stat in stats)
+    assert every(stat.share_of_limit is not None and stat.share_of_limit > 0 for stat in stats)
     for group, stat in zip(groups, stats, strict=True):
         assert set(stat.sent_bytes) <= {*group.sites} - {group.site}
     # Each site but a chunk's root sends it once up; each root sends it to the others.
@@ -459,7 +460,7 @@ def test_members_that_disagree_are_named_and_the_group_goes_on(
     assert named in reason
     assert "mean of 10 elements (float32 on the wire)" in reason
     assert "site 1 (site1)" in reason
-    assert all((tensor == 7.0).all() for tensor in [*tensors, odd["tensors"]])
+    assert every((tensor == 7.0).all() for tensor in [*tensors, odd["tensors"]])
     again = random_tensors(10)
     at_each(groups, lambda group: group.all_reduce(again[group.rank]))
     same(again)
@@ -493,7 +494,7 @@ def test_a_site_that_waits_at_a_barrier_while_others_exchange_is_named_to_all(
 
     (reason,) = set(at_each(groups, call))
     assert re.match(r"site [02] \(site[02]\) exchanges a .* and site 1 \(site1\) gathers", reason)
-    assert all(map(torch.equal, tensors, before))
+    assert every(map(torch.equal, tensors, before))
     pair = at_each(groups[1:], lambda group: group.subgroup(["site1", "site2"]))
     at_each(tuple(pair), lambda group: group.all_reduce(tensors[group.rank]))
 
@@ -710,7 +711,7 @@ def test_a_served_model_begins_as_rank_0_has_it_and_ends_alike_everywhere(
 
     with Threads(3) as pool, _serving(service) as (address, token):
         ends = pool.each(join_and_train, ("s0", "s1", "s2"))
-    assert all(torch.equal(end, ends[0]) for end in ends)
+    assert every(torch.equal(end, ends[0]) for end in ends)
     if isinstance(pace, Bsp):
         expected = torch.ones(1000)
         sgd = torch.optim.SGD([expected], lr=0.1, momentum=0.5)
@@ -738,7 +739,7 @@ def test_buffers_of_a_served_model_stay_between_what_sites_push(pace: AnyPace) -
             flags[group.rank % 2] = 1
             group.push([torch.ones(100)])
         assert len(pulled) > 2
-        assert all(((each >= 0.1) & (each <= 1.0)).all() for each in pulled)
+        assert every(((each >= 0.1) & (each <= 1.0)).all() for each in pulled)
         return [parameter, variance, seen.double(), torch.from_numpy(flags).double()]
 
     with Threads(3) as pool, _serving(service) as (address, token):
@@ -749,7 +750,7 @@ def test_buffers_of_a_served_model_stay_between_what_sites_push(pace: AnyPace) -
 
         ends = pool.each(join_and_train, ("s0", "s1", "s2"))
     for end in ends:
-        assert all(torch.equal(one, other) for one, other in zip(end, ends[0], strict=True))
+        assert every(torch.equal(one, other) for one, other in zip(end, ends[0], strict=True))
     _, variance, seen, flags = ends[0]
     assert ((variance >= 0.1) & (variance < 0.6)).all()
     assert seen >= 5
@@ -830,7 +831,7 @@ def test_the_others_go_on_without_a_worker_and_it_may_come_back(pace: AnyPace, h
         ends = pool.each(train, ("s0", "s1", "s2"))
     assert [made for made, _ in ends[:2]] == [20, 20]
     assert 1 <= ends[2][0] <= 16
-    assert all(torch.equal(parameter, ends[0][1]) for _, parameter in ends)
+    assert every(torch.equal(parameter, ends[0][1]) for _, parameter in ends)
 
 
 @pytest.mark.parametrize(
@@ -867,7 +868,7 @@ def test_a_site_without_which_a_served_model_cannot_go_on_ends_the_group_by_name
     with pytest.raises(RunAborted), anabranch.local(served_from_s0(pace, **other)) as groups:
         told = at_each(groups, train)
     why = told.pop(int(who[1]))
-    assert all(why in each for each in told), told
+    assert every(why in each for each in told), told
 
 
 @pytest.mark.parametrize("pace", [Bsp(), Asp()], ids=["bsp", "asp"])
@@ -894,7 +895,7 @@ def test_a_served_model_begins_with_those_it_needs_and_others_come_later(pace: A
         ends = pool.each(train, ("s0", "s1", "s2"))
     assert [made for made, _ in ends[:2]] == [20, 20]
     assert 1 <= ends[2][0] < 20
-    assert all(torch.equal(parameter, ends[0][1]) for _, parameter in ends)
+    assert every(torch.equal(parameter, ends[0][1]) for _, parameter in ends)
 
 
 @pytest.mark.parametrize("pace", [Bsp(), Asp()], ids=["bsp", "asp"])
@@ -936,7 +937,7 @@ def test_who_comes_while_the_first_prepare_their_parts_joins_once_the_model_is_s
         ends = pool.each(train, ("s0", "s1", "s2"))
     assert [made for made, _ in ends[:2]] == [20, 20]
     assert 1 <= ends[2][0] < 20  # it was not there for the first
-    assert all(torch.equal(parameter, ends[0][1]) for _, parameter in ends)
+    assert every(torch.equal(parameter, ends[0][1]) for _, parameter in ends)
     news = {(id(session), changed.version, changed.epoch) for session, changed in told}
     assert len(news) == len(told) == (6 if pace.barrier else 0)  # to each site, once
 

@@ -14,6 +14,7 @@ import anabranch
 from anabranch import DiLoCo, Group, LocalSGD, Outer
 from anabranch.site.collectives import ExchangeError
 
+from ..every import every
 from ..threads import at_each
 
 SITES, RATE = 3, 0.001
@@ -80,12 +81,12 @@ def test_a_block_averages_as_steps_by_hand_do(groups, outer, how):
     wanted = at_each(groups, lambda group: by_hand(group, 10, outer, **how))
     found = at_each(groups, lambda group: in_a_block(group, 10, outer, **how))
     torch.testing.assert_close(found[0], wanted[0])  # a sum of three depends on who comes first
-    assert all(torch.equal(each, found[0]) for each in found)
+    assert every(torch.equal(each, found[0]) for each in found)
 
 
 def test_sites_make_unequal_numbers_of_steps(groups):
     found = at_each(groups, lambda group: in_a_block(group, 4 + 3 * group.rank, None, every=2))
-    assert all(torch.equal(each, found[0]) for each in found)
+    assert every(torch.equal(each, found[0]) for each in found)
 
 
 def test_averages_every_k_steps_of_an_optimiser(groups):
@@ -230,7 +231,7 @@ def test_weights_may_be_clamped_and_frozen_at_the_end(groups):
         return flat(model)
 
     found = at_each(groups, trains)
-    assert all(torch.equal(each, found[0]) for each in found)
+    assert every(torch.equal(each, found[0]) for each in found)
 
 
 def test_a_model_that_does_not_train_is_refused(groups):

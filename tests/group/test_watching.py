@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.every import every
 from tests.test_cli import anabranch as command
 
 import anabranch
@@ -101,7 +102,7 @@ def test_a_scheduler_is_asked_how_its_group_stands_and_says_it_where_no_terminal
     kinds = [line["event"] for line in said]
     assert kinds[2:4] == ["joined", "joined"]
     assert kinds[-1] == "ended"
-    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z", line["time"]) for line in said)
+    assert every(re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z", line["time"]) for line in said)
 
 
 def test_who_does_not_know_the_token_is_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from anabranch.interop import ddp_hooks
 from anabranch.interop._works import Work
 from anabranch.interop.ddp_hooks import InOrder, Int8, Mean, Residuals, TopK, hook
+from tests.every import every
 from tests.interop.ranks import run_ranks
 
 RANKS = 3
@@ -260,7 +261,7 @@ def test_what_was_sent_and_what_is_left_are_all_gradients_that_there_were(
 ) -> None:
     found, left = _stepped(LOSSY[kind])
     given = torch.stack([_given(step, 0) for step in range(4)])
-    assert all((RANKS * found - given).abs().amax(1) > 0.01)  # something was left at each step
+    assert every((RANKS * found - given).abs().amax(1) > 0.01)  # something was left at each step
     assert left.any()
     total = RANKS * found.double().sum(0) + left.double()
     assert (total - given.double().sum(0)).abs().max() < 1e-5
@@ -515,7 +516,7 @@ def test_hooks_over_the_backend() -> None:
         assert (sent + left.sum(0) - own[name].sum((0, 1))).abs().max() < 1e-5
     # The others may hear first that this rank has called what they have not.
     assert any("InOrder(powerSGD_hook, state)" in each["callback"] for each in told)
-    assert all(each["callback"] != "nothing" for each in told)
+    assert every(each["callback"] != "nothing" for each in told)
     for each in told:
         assert each["integers"] == [-126.0, 0.0, 126.0]
     _check_int8([each["int8's steps"] for each in told])

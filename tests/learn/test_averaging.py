@@ -8,6 +8,8 @@ import torch
 
 from anabranch.learn.averaging import Average, Averaging, Floats, Outer, bounds
 
+from ..every import every
+
 ELEMENTS = 1000
 
 
@@ -28,7 +30,7 @@ def test_a_plain_average_is_the_mean_in_the_models_own_memory() -> None:
     held = models(3)
     mean = np.mean(held, axis=0, dtype=np.float64).astype(np.float32)
     parts = [Averaging([each], Average()) for each in held]
-    assert all(part.contribute()[0] is each for part, each in zip(parts, held, strict=True))
+    assert every(part.contribute()[0] is each for part, each in zip(parts, held, strict=True))
     exchange(parts)
     for part, each in zip(parts, held, strict=True):
         part.take()
@@ -56,7 +58,7 @@ def test_an_outer_optimiser_is_pytorchs_sgd_on_the_mean_change(
         for part in parts:
             part.take()
         assert np.allclose(held[0], expected.detach().numpy(), atol=1e-4)
-        assert all(np.array_equal(held[0], each) for each in held)
+        assert every(np.array_equal(held[0], each) for each in held)
 
 
 @pytest.mark.parametrize("outer", [None, Outer(learning_rate=1.0, momentum=0.0)])
@@ -73,7 +75,7 @@ def test_what_a_model_changes_by_while_an_average_is_on_its_way_is_kept(
         part.take()
     assert (held[0] == 13.0).all()
     assert (held[1] == 3.0).all()
-    assert all((part.agreed[0] == 3.0).all() for part in parts)
+    assert every((part.agreed[0] == 3.0).all() for part in parts)
     for part, each in zip(parts, held, strict=True):
         part.settle()
         assert (each == 3.0).all()

@@ -6,6 +6,8 @@ from torch import nn
 from anabranch.learn.flat import FlatModel
 from anabranch.learn.models import build_model
 
+from ..every import every
+
 
 @pytest.fixture
 def lenet():
@@ -17,7 +19,7 @@ def test_parameters_keep_their_values_and_share_the_buffer(lenet):
     flat = FlatModel(lenet)
     np.testing.assert_array_equal(flat.parameters, before)
     flat.parameters[:] = 3.0
-    assert all(bool((p == 3.0).all()) for p in lenet.parameters())
+    assert every(bool((p == 3.0).all()) for p in lenet.parameters())
 
 
 def test_gradients_stay_views_of_the_buffer_over_many_steps(lenet):

@@ -6,6 +6,8 @@ from anabranch.learn._resnet import Block
 from anabranch.learn.models import build_model
 from anabranch.learn.profiles import ALEXNET
 
+from ..every import every
+
 SHAPES = {
     "softmax": (1, 8, 8),
     "mlp": (1, 8, 8),
@@ -78,7 +80,7 @@ def test_a_model_keeps_nothing_that_sites_do_not_exchange(name):
     model = build_model(name, SHAPES[name], 10, seed=0)
     assert not list(model.buffers())
     assert set(model.state_dict()) == {name for name, _ in model.named_parameters()}
-    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert every(parameter.requires_grad for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("name", ["vgg-16", "resnet-20"])

@@ -15,6 +15,8 @@ from anabranch.learn.partition import (
     partition_evenly,
 )
 
+from ..every import every
+
 
 @settings(deadline=None)
 @given(st.integers(1, 300), st.data())
@@ -227,7 +229,7 @@ def test_mixed_sites_are_equally_large_and_share_samples_only_of_classes_that_ru
     assume(size <= len(labels))
     shards = MixedDirichlet(samples_per_site=size).deal(labels, sites, seed)
     assert [shard.size for shard in shards] == [size] * sites
-    assert all(len(set(shard.tolist())) == size for shard in shards)
+    assert every(len(set(shard.tolist())) == size for shard in shards)
     held = np.bincount(np.concatenate(shards), minlength=len(labels))
     for label in range(len(counts)):
         of_class = held[labels == label]

@@ -11,6 +11,8 @@ import pytest
 from anabranch.merge import Krum, Median, Robust, TrimmedMean
 from anabranch.merge.robust import _BLOCK_ELEMENTS
 
+from ..every import every
+
 RULES = [TrimmedMean(trim=0.3), Median(), Krum(bad=0.3), Krum(bad=0.3, keep=4)]
 
 
@@ -69,7 +71,7 @@ def test_updates_that_agree_stay_as_they_are_and_are_not_changed(rule: Robust) -
     update = draw(2, 1)[0]
     updates = [update.copy() for _ in range(6)]
     assert np.allclose(rule.combine(updates), update)
-    assert all(np.array_equal(each, update) for each in updates)
+    assert every(np.array_equal(each, update) for each in updates)
 
 
 @pytest.mark.parametrize(("trim", "count", "cut"), [(0.29, 100, 29), (0.2, 5, 1), (0.3, 10, 3)])

@@ -322,7 +322,7 @@ def test_noise_is_refused_or_waits_for_more_but_never_breaks_the_reader(
             recorder.feed(stream, cut)
         except PeerError:
             continue
-        assert all(isinstance(message, Message) for message in recorder.messages)
+        assert not [each for each in recorder.messages if not isinstance(each, Message)]
 
 
 @settings(deadline=None)
@@ -337,7 +337,7 @@ def test_a_flipped_byte_of_a_message_is_refused_or_gives_a_typed_message(
         recorder.feed(bytes(frame), 1 << 16)
     except PeerError:
         return
-    assert all(isinstance(message, Message) for message in recorder.messages)
+    assert not [each for each in recorder.messages if not isinstance(each, Message)]
 
 
 def test_a_stopped_reader_consumes_nothing_more() -> None:

@@ -32,7 +32,7 @@ def test_no_piece_lies_where_another_waits_and_a_sender_always_gets_room(
             place = outgoing.put(payload[:size])
         start, length = PLACE.unpack(place)
         assert length == size
-        assert all(start + length <= begin or end <= start for begin, end in waiting)
+        assert not any(begin < start + length and start < end for begin, end in waiting)
         waiting.append((start, start + length))
         for _ in range(min(reads[turn % len(reads)], len(waiting))):
             read(incoming, outgoing, waiting)

@@ -13,6 +13,8 @@ from anabranch.overlay import (
 )
 from anabranch.overlay._geography import fibre_latency_s
 
+from ..every import every
+
 ALL = [random_sparse, random_geographic, random_complete]
 
 
@@ -38,9 +40,9 @@ def test_a_generator_is_advanced(generate):
 def test_every_link_has_a_way_back_and_a_rate_of_its_own_within_bounds(generate, n):
     overlay = generate(n, 1, low_bps=3.0, high_bps=5.0, loss=0.25)
     assert overlay.size == n
-    assert all(overlay.link(link.target, link.source) for link in overlay)
+    assert every(overlay.link(link.target, link.source) for link in overlay)
     assert len({link.rate_bps for link in overlay}) == len(overlay.links)
-    assert all(3.0 <= link.rate_bps <= 5.0 and link.loss == 0.25 for link in overlay)
+    assert every(3.0 <= link.rate_bps <= 5.0 and link.loss == 0.25 for link in overlay)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -91,7 +93,7 @@ def test_a_geographic_overlay_links_each_site_to_its_nearest(seed):
         latencies_s = sorted(
             (fibre_latency_s(site, other), j) for j, other in enumerate(overlay.sites) if j != i
         )
-        assert all(overlay.link(i, j) is not None for _, j in latencies_s[:2])
+        assert every(overlay.link(i, j) is not None for _, j in latencies_s[:2])
 
 
 def test_geographic_latency_is_that_of_the_distance():

@@ -6,6 +6,8 @@ import pytest
 
 from anabranch.overlay import OverlayError, UniformRates, dumps, internet2_9, load
 
+from ..every import every
+
 EXAMPLES = Path(__file__).parents[2] / "examples" / "overlays"
 GML = """graph [
   node [ id 0 label "a" ] node [ id 1 label "b" ] edge [ source 0 target 1 ]
@@ -100,4 +102,4 @@ def test_the_examples_commented_dynamics_work_in_place_of_its_traces(tmp_path):
     back = head.replace("# starts_s = [0, 240]", "back_rate_bps = 1e6 #")
     path.write_text(back + dynamics, encoding="utf-8")
     overlay = load(path)
-    assert all(len(link.trace.starts_s) == 20 for link in overlay)
+    assert every(len(link.trace.starts_s) == 20 for link in overlay)

@@ -8,6 +8,8 @@ import pytest
 
 from anabranch.overlay import OverlayError, UniformRates, internet2_9, random_sparse, redraw
 
+from ..every import every
+
 DYNAMICS = {"period_s": 180, "low_bps": 20e6, "high_bps": 155e6, "duration_s": 900, "seed": 0}
 
 
@@ -26,7 +28,7 @@ def test_equal_rules_draw_equal_rates_within_their_bounds():
     first, second = (list(islice(UniformRates(3, 5, seed=1).draws_bps(), 100)) for _ in range(2))
     assert first == second
     assert len(set(first)) == 100
-    assert all(3 <= rate_bps <= 5 for rate_bps in first)
+    assert every(3 <= rate_bps <= 5 for rate_bps in first)
 
 
 def test_redrawing_keeps_everything_but_the_traces():

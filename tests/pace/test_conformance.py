@@ -20,6 +20,7 @@ from anabranch.pace import (
     Safa,
     Ssp,
 )
+from tests.every import every
 from tests.pace.world import Story, Takes, live
 
 EACH: list[Pace] = [
@@ -166,7 +167,7 @@ def test_one_worker_alone_never_waits(pace: Pace) -> None:
     story = live(pace, lambda worker, k: 1.0, [(0.0, 0)], until_s=50.5)
     assert story.went[0] == [float(k) for k in range(51)]
     assert [each.update for each in story.applied] == [(0, k) for k in range(1, 51)]
-    assert all(each.missed == 0 for each in story.applied)
+    assert every(each.missed == 0 for each in story.applied)
 
 
 @in_worlds()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from anabranch.pace import Asp, FedAvg, FedBuff, Step
+from tests.every import every
 from tests.pace.test_conformance import all_at_once, heavy_tailed
 from tests.pace.world import live
 
@@ -65,7 +66,7 @@ def test_without_giving_up_a_round_ends_with_what_it_has() -> None:
 def test_no_update_has_missed_any(seed: int) -> None:
     workers, takes = heavy_tailed(seed)
     story = live(FedAvg(sample=0.6, fraction=0.7), takes, all_at_once(workers))
-    assert all(each.missed == 0 for each in story.applied)
+    assert every(each.missed == 0 for each in story.applied)
 
 
 def test_a_full_buffer_is_a_step_and_nobody_waits() -> None:

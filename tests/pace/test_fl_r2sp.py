@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from anabranch.pace import FlR2sp, R2sp, Step
+from tests.every import every
 from tests.pace.test_conformance import all_at_once, heavy_tailed
 from tests.pace.world import Takes, live
 from tests.seeds import seeds
@@ -200,7 +201,7 @@ def test_those_that_have_finished_count_in_all_groups_alike_once_dealt_anew() ->
             now_s = max(now_s, rule.due_s)
             steps += rule.look(now_s)
     shares = [(len(step.apply), step.share) for step in steps if step.apply]
-    assert all(share == pytest.approx(count / 8) for count, share in shares[2:])
+    assert every(share == pytest.approx(count / 8) for count, share in shares[2:])
     assert len(shares) > 4
 
 
@@ -253,7 +254,7 @@ def test_all_may_vanish_at_once_once_a_round_is_known() -> None:
         all_at_once(6),
         until_s=300.0,
     )
-    assert all(moments[-1] > 250.0 for moments in story.went.values())
+    assert every(moments[-1] > 250.0 for moments in story.went.values())
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -265,7 +266,7 @@ def test_no_group_has_two_turns_running_and_shares_are_an_mth(grouping: str, see
     story = live(pace, takes, all_at_once(workers), rule=rule)
     group = rule._group  # type: ignore[attr-defined]
     turns = [{group[worker] for worker, _ in step.apply} for _, step in story.steps if step.apply]
-    assert all(len(each) == 1 for each in turns)
+    assert every(len(each) == 1 for each in turns)
     present = min(3, workers)
     shares = {step.share for _, step in story.steps if step.apply}
     assert max(share for share in shares if share is not None) == 1 / present

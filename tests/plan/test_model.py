@@ -131,7 +131,7 @@ def plans(draw: st.DrawFn) -> Plan:
 def test_a_deal_covers_the_buffer_once(plan, elements, chunk_elements):
     chunks = deal(plan, elements, chunk_elements)
     assert [chunk.index for chunk in chunks] == list(range(len(chunks)))
-    assert all(0 < chunk.elements <= chunk_elements for chunk in chunks)
+    assert not [each for each in chunks if not 0 < each.elements <= chunk_elements]
     ends = [0]
     for chunk in sorted(chunks, key=lambda chunk: chunk.start):
         assert chunk.start == ends[-1]

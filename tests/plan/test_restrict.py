@@ -22,6 +22,7 @@ from anabranch.plan import (
     restrict,
 )
 
+from ..every import every
 from .networks import all_plans, overlays, random_overlay
 
 
@@ -187,7 +188,7 @@ def test_every_contribution_reaches_each_root_once(data: st.DataObject, overlay:
             place = places[site]
             assert (place.path[0], place.path[-1]) == (site, place.parent)
             assert site in places[place.parent].children
-            assert all(overlay.link(*hop) is not None for hop in pairwise(place.path))
+            assert every(overlay.link(*hop) is not None for hop in pairwise(place.path))
             holds[place.parent] += holds.pop(site)
         assert sorted(holds[tree.root]) == sorted(wanted)
 
@@ -208,7 +209,7 @@ def test_every_receiver_gets_each_result_once(data: st.DataObject, overlay: Over
             came.append(site)
             for path in places[site].paths_down:
                 assert path[0] == site
-                assert all(overlay.link(*hop) is not None for hop in pairwise(path))
+                assert every(overlay.link(*hop) is not None for hop in pairwise(path))
                 assert places[path[-1]].parent == site
                 holding.append(path[-1])
         assert len(set(came)) == len(came)

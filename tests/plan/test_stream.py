@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from anabranch.plan import Plan, Tree, cut, interleave
 
+from ..every import every
+
 
 def of_trees(count: int) -> Plan:
     return Plan(1, tuple(Tree(0, 1 / count, (-1, 0), (-1, 0)) for _ in range(count)))
@@ -22,7 +24,7 @@ def test_chunks_cover_the_buffer_once_and_none_is_larger_than_may_be(
 ) -> None:
     bounds = cut(of_trees(trees), elements, most)
     assert [0, *(stop for _, stop in bounds)] == [*(start for start, _ in bounds), elements]
-    assert all(0 < stop - start <= most for start, stop in bounds)
+    assert not [(a, b) for a, b in bounds if not 0 < b - a <= most]
 
 
 @given(st.integers(1000, 5000), st.integers(8, 700), st.integers(1, 70))
@@ -31,7 +33,7 @@ def test_chunks_are_about_equal_but_for_the_last_quarter_where_they_shrink_to_a_
 ) -> None:
     bounds = cut(of_trees(trees), elements, most)
     sizes = [stop - start for start, stop in bounds]
-    assert all(later <= earlier + 1 for earlier, later in pairwise(sizes))
+    assert every(later <= earlier + 1 for earlier, later in pairwise(sizes))
     whole = [stop - start for start, stop in bounds if 4 * stop <= 3 * elements]
     assert max(whole, default=0) - min(whole, default=0) <= 1
     assert 2 * sizes[-1] >= most // 4

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from anabranch.record.metrics import exposition
 from anabranch.record.status import SiteStatus
 
+from ..every import every
 from .test_status import RUNNING
 
 SAMPLE = re.compile(
@@ -61,4 +62,4 @@ def test_a_loss_that_is_no_number_is_said_as_prometheus_spells_it() -> None:
 def test_types_are_said_once_each_and_counters_are_totals() -> None:
     kinds = re.findall(r"^# TYPE (\w+) (\w+)$", exposition(RUNNING), re.MULTILINE)
     assert len({name for name, _ in kinds}) == len(kinds)
-    assert all(name.endswith("_total") == (kind == "counter") for name, kind in kinds)
+    assert every(name.endswith("_total") == (kind == "counter") for name, kind in kinds)

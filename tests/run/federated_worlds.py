@@ -32,6 +32,7 @@ from anabranch.run.replay import replay
 from anabranch.run.scenario import load
 from anabranch.run.simulate import simulate
 
+from ..every import every
 from .test_served import write_overlay
 
 UPDATES = 5
@@ -241,7 +242,7 @@ def check(happened: list[Event], text: str, workers: int) -> None:
         barred.clear()
     made = Counter(site for site, _ in went)
     computing = set(made) - lost - barred
-    assert all(made[site] == UPDATES for site in computing) or happened[-1].reason is not None
+    assert every(made[site] == UPDATES for site in computing) or happened[-1].reason is not None
     assert {each for each in went if each[0] in computing} <= set(settled)
 
 

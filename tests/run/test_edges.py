@@ -26,6 +26,7 @@ from anabranch.run.replay import replay
 from anabranch.run.scenario import load as load_scenario
 from anabranch.run.simulate import simulate
 
+from ..every import every
 from ..seeds import seeds
 from .test_forest import killed_in_reality
 from .test_served import PACES, write_overlay
@@ -75,7 +76,7 @@ def check(happened: list[Event], *lost: int) -> None:
     ]
     assert len({*settled}) == len(settled)
     went = Counter(event.site for event in happened if isinstance(event, WorkerWent))
-    assert all(went[site] == UPDATES for site in clients() if site not in lost)
+    assert every(went[site] == UPDATES for site in clients() if site not in lost)
     end = happened[-1]
     assert isinstance(end, RunEnded)
     assert end.error is None

@@ -37,6 +37,8 @@ from anabranch.run.faults import (
     script,
 )
 
+from ..every import every
+
 
 class File(Table, frozen=True, kw_only=True):
     fault: tuple[Fault, ...] = ()
@@ -280,7 +282,7 @@ def periods(entry: str, count: int, seed: int = 0) -> list[list[tuple[float, flo
     found = []
     for each in script(faults, OVERLAY, seed=seed):
         moments = list(islice(each.moments(), count))
-        assert all(at_s == what.at_s for at_s, what in moments)
+        assert every(at_s == what.at_s for at_s, what in moments)
         found.append([(at_s, what.action.for_s) for at_s, what in moments])  # type: ignore[union-attr]
     return found
 

@@ -39,6 +39,7 @@ from anabranch.run.scenario import ScenarioError, loads
 from anabranch.run.scenario import load as load_scenario
 from anabranch.run.simulate import simulate
 
+from ..every import every
 from ..seeds import seeds
 from .federated_worlds import check_barred, live
 from .test_served import hub, write_overlay
@@ -315,7 +316,7 @@ def test_what_befalls_one_client_does_not_stop_the_others(
     barred = {e.client for e in happened if isinstance(e, ClientBarred)}
     barred -= {e.client for e in happened if isinstance(e, ClientReadmitted)}
     others = {site for site in range(CLIENTS) if names(CLIENTS)[site] not in fault} - barred
-    assert all(ends[site] == 4 for site in others)
+    assert every(ends[site] == 4 for site in others)
     assert len(others) > 1
 
 
@@ -348,10 +349,10 @@ def test_clients_that_come_go_and_vanish_never_stop_a_run(seed: int, tmp_path: P
     check(happened)
     assert len(happened) < 200 * workers + 2000
     went = [event for event in happened if isinstance(event, WorkerWent)]
-    assert all(event.client is not None for event in went)
+    assert every(event.client is not None for event in went)
     lost = {event.site for event in happened if isinstance(event, SiteLost)}
     made = Counter(event.site for event in went)
-    assert all(made[site] == 6 for site in range(workers) if site not in lost)
+    assert every(made[site] == 6 for site in range(workers) if site not in lost)
 
 
 def test_clients_may_be_fewer_than_sites_and_each_has_its_own_speed(tmp_path: Path) -> None:
@@ -487,7 +488,7 @@ def test_sixteen_processes_take_turns_while_one_is_killed_and_one_sleeps(tmp_pat
     slept = max(e.at_s for e in happened if isinstance(e, FaultInjected) and e.over)
     back = [e for e in happened if isinstance(e, WorkerWent) and e.site == 5 and e.at_s > slept]
     assert back  # and went on
-    assert all(map(math.isfinite, final(tmp_path)))
+    assert every(map(math.isfinite, final(tmp_path)))
 
 
 @pytest.mark.slow

@@ -40,6 +40,7 @@ from anabranch.run.scenario import ScenarioError
 from anabranch.run.scenario import load as load_scenario
 from anabranch.run.simulate import simulate
 
+from ..every import every
 from ..seeds import seeds
 from .test_served import PACES, two_levels, write_overlay
 
@@ -192,7 +193,7 @@ def test_groups_with_several_trees_go_on_without_a_leaf(tmp_path: Path) -> None:
     assert [event.site for event in happened if isinstance(event, SiteLost)] == [5]
     check_that_groups_step_together(happened, 5)
     went = Counter(event.site for event in happened if isinstance(event, WorkerWent))
-    assert all(went[site] == UPDATES for site in range(8) if site != 5)
+    assert every(went[site] == UPDATES for site in range(8) if site != 5)
 
 
 @pytest.mark.parametrize("within", ["", ', within = {kind = "fapt", roots = ["dc9"]}'])
@@ -260,7 +261,7 @@ def test_rules_go_with_every_pace_and_route(pace: str, route: str, tmp_path: Pat
     happened = events(tmp_path, pace, route, haaf)
     factors = [event.factor for event in happened if isinstance(event, UpdateApplied)]
     assert factors
-    assert all(factor is not None and 0 < factor <= 1 for factor in factors)
+    assert every(factor is not None and 0 < factor <= 1 for factor in factors)
     found = [loss for _, _, loss in losses(happened) if loss is not None]
     assert np.mean(found[-8:]) < np.mean(found[:8])
 
@@ -280,7 +281,7 @@ def test_the_other_trees_train_on_when_a_leaf_dies_and_comes_back(
     assert [event.site for event in happened if isinstance(event, SiteLost)] == [victim]
     check_that_groups_step_together(happened, victim)
     went = Counter(event.site for event in happened if isinstance(event, WorkerWent))
-    assert all(went[site] == UPDATES for site in range(8) if site != victim)
+    assert every(went[site] == UPDATES for site in range(8) if site != victim)
     back = [event.site for event in happened if isinstance(event, SiteJoined) and event.at_s > 0]
     assert back in ([], [victim])
 
@@ -363,7 +364,7 @@ def meshed(
     assert replay(read_events(log)).decided
     # What a process sent just before it was killed may come after its successor has joined.
     refused = [event for event in happened if isinstance(event, MessageRefused)]
-    assert all("which is in incarnation" in event.detail for event in refused)
+    assert not [each.detail for each in refused if "which is in incarnation" not in each.detail]
     settled = [
         (event.site, event.update)
         for event in happened
@@ -432,9 +433,9 @@ def test_trees_whose_auxiliary_paths_lead_through_a_lost_site_are_formed_anew(
     [(at_s, plan)] = formed(happened)
     assert 3.0 < at_s < 5.0
     assert not any(4 in group.plan.auxiliary_relays for group in plan.groups)
-    assert all(group.plan.auxiliary for group in plan.groups)
+    assert every(group.plan.auxiliary for group in plan.groups)
     went = Counter(event.site for event in happened if isinstance(event, WorkerWent))
-    assert all(went[site] == UPDATES for site in range(8) if site != 4)
+    assert every(went[site] == UPDATES for site in range(8) if site != 4)
 
 
 def test_what_a_root_had_sent_before_it_died_is_taken(tmp_path: Path) -> None:
@@ -677,7 +678,7 @@ def test_a_worker_that_becomes_slow_no_longer_holds_up_its_tree(tmp_path: Path) 
     happened = meshed(tmp_path, slow, more=aware)
     (before,) = (group for group in groups_of(happened) if 7 in group)
     at_s, plan = formed(happened)[0]
-    assert all({*group.workers} & {*before} != {*before} for group in plan.groups)
+    assert every({*group.workers} & {*before} != {*before} for group in plan.groups)
     issued = next(event for event in happened if isinstance(event, PlanIssued))
     assert "site7 computes for" in issued.why
     assert at_s < 9.0
@@ -806,7 +807,7 @@ def test_eight_real_workers_form_other_trees_when_a_root_is_killed(tmp_path: Pat
     [(_, plan)] = formed(happened)
     assert sorted(group.workers for group in plan.groups) == [(0, 1, 2), (4, 5), (6, 7)]
     went = Counter(event.site for event in happened if isinstance(event, WorkerWent))
-    assert all(went[site] == UPDATES for site in (0, 1, 2, 6, 7))
+    assert every(went[site] == UPDATES for site in (0, 1, 2, 6, 7))
     assert min(went[4], went[5]) >= UPDATES - 1
     assert replay(read_events(log)).decided
 
@@ -833,7 +834,7 @@ def test_nine_real_workers_train_on_when_a_leaf_is_killed(tmp_path: Path) -> Non
     check_that_groups_step_together(happened, victim)
     went = Counter(event.site for event in happened if isinstance(event, WorkerWent))
     workers = [site for site in range(overlay.size) if overlay.sites[site].name != "server"]
-    assert all(went[site] == UPDATES for site in workers if site != victim)
+    assert every(went[site] == UPDATES for site in workers if site != victim)
     assert len(workers) == 9
     found = [loss for _, _, loss in losses(happened) if loss is not None]
     assert np.mean(found[-8:]) < np.mean(found[:8])

@@ -17,6 +17,8 @@ from anabranch.run.held_weights import HeldWeights, WeightsError
 from anabranch.run.scenario import loads
 from anabranch.run.simulate import simulate
 
+from ..every import every
+
 TRIANGLE = Overlay(
     "triangle",
     (Site("a"), Site("b"), Site("c")),
@@ -56,7 +58,7 @@ def test_servers_leave_what_sites_that_all_reduce_leave(route: str, tmp_path: Pa
 def test_an_asynchronous_pace_leaves_weights_too(tmp_path: Path) -> None:
     one = trained(tmp_path, "one", 5, 'route = {kind = "fapt"}\npace = {kind = "asp"}')
     two = trained(tmp_path, "two", 5, 'route = {kind = "star"}\npace = {kind = "asp"}')
-    assert all(np.isfinite(each).all() for each in [*one.values(), *two.values()])
+    assert every(np.isfinite(each).all() for each in [*one.values(), *two.values()])
 
 
 class Served:

@@ -22,6 +22,8 @@ from anabranch.run.own import OwnWork, WorkError, make_own_work
 from anabranch.run.scenario import ScenarioError, load, loads
 from anabranch.run.simulate import simulate
 
+from ..every import every
+
 SITES = random_complete(2, 0, low_bps=50e6, high_bps=100e6, latency_s=0.001)
 GOOD = '''
 import random
@@ -91,7 +93,7 @@ def results(log: Path) -> tuple[dict[str, bytes], list[tuple[int, float]]]:
     """Return the weights that a run left, and what its evaluations found."""
     arrays = load_file(weights_of(log))
     seen = [event for _, event in read_events(log) if isinstance(event, Evaluated)]
-    assert all(event.by_class is None for event in seen)  # whether there are classes is not known
+    assert every(event.by_class is None for event in seen)  # whether there are classes is not known
     return (
         {name: array.tobytes() for name, array in arrays.items()},
         [(each.round, each.accuracy) for each in seen],

@@ -49,6 +49,7 @@ from anabranch.run.scenario import load as load_scenario
 from anabranch.run.simulate import simulate
 from anabranch.site.agent import SiteAgent
 
+from ..every import every
 from ..seeds import seeds
 from .relay import Relay, run_through_a_relay
 
@@ -303,7 +304,7 @@ def test_a_report_says_how_workers_went_on(tmp_path: Path) -> None:
     assert "96 updates became part of the model; one missed 7 of others at most" in page
     assert "No round was completed" not in page
     headings = ("Pace", "Phases of each worker", "Gaps between updates, and staleness", "Loss")
-    assert all(f"<h2>{heading}</h2>" in page for heading in headings)
+    assert every(f"<h2>{heading}</h2>" in page for heading in headings)
     assert "what the ports could carry is not known" not in page
 
 
@@ -383,7 +384,7 @@ def check_that_the_rest_went_on(happened: list[Event], victim: int) -> None:
     """Check that one of eight workers died, and every other made all its twelve updates."""
     assert [event.site for event in happened if isinstance(event, SiteLost)] == [victim]
     applied = Counter(event.site for event in happened if isinstance(event, UpdateApplied))
-    assert all(applied[site] == 12 for site in range(8) if site != victim)
+    assert every(applied[site] == 12 for site in range(8) if site != victim)
     assert applied[victim] < 12
     end = happened[-1]
     assert isinstance(end, RunEnded)
@@ -441,7 +442,7 @@ def kill_and_restart(seed: int, tmp_path: Path) -> bool:
     assert len(set(settled)) == len(settled)
     went_on = [event for event in happened if isinstance(event, WorkerWent)]
     went = Counter(event.site for event in went_on)
-    assert all(went[site] == 12 for site in range(8) if site != victim)
+    assert every(went[site] == 12 for site in range(8) if site != victim)
     assert [event.site for event in back] in ([], [victim])
     own = sorted(number for site, number in settled if site == victim)
     if back and "bsp" not in pace:
@@ -539,7 +540,7 @@ def test_the_rest_trains_on_without_a_worker_that_cannot_reach_the_scheduler_aga
     assert lost.site == 2
     assert 6.0 <= lost.at_s < 8.0  # 5 s of patience
     applied = Counter(event.site for event in happened if isinstance(event, UpdateApplied))
-    assert all(applied[site] == 12 for site in range(8) if site != 2)
+    assert every(applied[site] == 12 for site in range(8) if site != 2)
 
 
 @seeds(3, 8)

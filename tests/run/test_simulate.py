@@ -48,6 +48,7 @@ from anabranch.run.scenario import Scenario, ScenarioError, load, loads
 from anabranch.run.simulate import simulate
 from anabranch.site.terms import Op, Terms, Wire
 
+from ..every import every
 from ..plan.networks import build, random_overlay
 from ..plan.reference_schedule import round_s
 
@@ -396,7 +397,7 @@ def test_a_run_stops_at_its_target_and_every_site_after_the_same_round(run: Simu
     done = run(scenario(compute, task=task, rounds=500, top="stop.at_target = true"))
     seen = done.of(Evaluated)
     assert seen[-1].accuracy >= 0.7
-    assert all(each.accuracy < 0.7 for each in seen[:-1])
+    assert every(each.accuracy < 0.7 for each in seen[:-1])
     assert done.end.error is None
     reached = seen[-1].round
     assert done.end.reason == f"accuracy 0.7 was reached after round {reached}"

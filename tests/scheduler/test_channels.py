@@ -32,6 +32,8 @@ from anabranch.overlay import random_complete
 from anabranch.plan import Plan, fapt
 from anabranch.scheduler.channels import MOST_GATHERED_BYTES, Began, Channels, Dispatching, Outcome
 
+from ..every import every
+
 OVERLAY = random_complete(4, 0)
 PLAN = fapt(OVERLAY, roots=4)
 SECOND = fapt(OVERLAY, roots=2, version=2)
@@ -92,7 +94,7 @@ def test_members_are_called_once_by_the_first_that_wants_it() -> None:
 
 def test_members_are_called_where_one_that_does_not_call_asks_first() -> None:
     channels = make()
-    assert all(not isinstance(each, Awaited) for _, each in request(channels, 0, 1).say)
+    assert every(not isinstance(each, Awaited) for _, each in request(channels, 0, 1).say)
     said = channels.request(3, ExchangeRequest(0, 1, SMALL, calls=True)).say
     assert [who for who, each in said if each == Awaited(0, 1)] == [0, 1, 2]
 
@@ -475,7 +477,7 @@ def test_a_broadcast_is_dealt_beforehand() -> None:
         for _, message in request(channels, site, 1, signature=broadcast).say
     ]
     assert len(said) == len(channels.all.members)
-    assert all(isinstance(grant, Grant) and grant.trees is None for grant in said)
+    assert every(isinstance(grant, Grant) and grant.trees is None for grant in said)
 
 
 # --- members that follow

@@ -17,6 +17,8 @@ from anabranch.scheduler.chunking import (
 )
 from anabranch.scheduler.dispatch import needed_window
 
+from ..every import every
+
 SIZES = [1, 1000, 1 << 14, 1 << 20, 25_000_000, 1 << 28, 1 << 32]
 INTERNET2 = internet2_9()
 DEEP = packed(INTERNET2)
@@ -30,9 +32,9 @@ def pair(rate_bps: float) -> Overlay:
 @pytest.mark.parametrize("deep", [True, False])
 def test_larger_buffers_have_no_smaller_chunks(deep: bool) -> None:
     filling = [filling_elements(size, deep) for size in SIZES]
-    assert all(small <= large for small, large in pairwise(filling))
+    assert every(small <= large for small, large in pairwise(filling))
     each = [chunk_elements(size, DEEP, INTERNET2, deep) for size in SIZES]
-    assert all(small <= large for small, large in pairwise(each))
+    assert every(small <= large for small, large in pairwise(each))
 
 
 @pytest.mark.parametrize("deep", [True, False])
@@ -52,11 +54,11 @@ def test_fast_links_and_crowded_cores_make_larger_chunks() -> None:
         return chunk_elements(1 << 28, star(overlay, hub=0), overlay, True, cores)
 
     rates = [elements(10.0**exponent) for exponent in range(6, 13)]
-    assert all(slow <= fast for slow, fast in pairwise(rates))
+    assert every(slow <= fast for slow, fast in pairwise(rates))
     assert rates[0] < rates[-1] == MOST_ELEMENTS
     crowds = [elements(5e9, cores) for cores in (8.0, 2.0, 1.0, 0.5, 0.25)]
     assert crowds[0] == crowds[1]  # a site uses one core at most
-    assert all(many <= few for many, few in pairwise(crowds))
+    assert every(many <= few for many, few in pairwise(crowds))
     assert elements(5e9, 0.5) == pytest.approx(2 * elements(5e9, 1.0), rel=0.01)
 
 

@@ -13,6 +13,8 @@ from anabranch.overlay import Link, Overlay, Site, internet2_9, redraw
 from anabranch.plan import spanning
 from anabranch.scheduler.collector import Collector, Latest, equal_rates
 
+from ..every import every
+
 
 def triangle(rates_bps: Sequence[float], **ports: float) -> Overlay:
     """Return three sites joined by links 0-1, 1-2 and 2-0, alike both ways; site 0 has ports."""
@@ -177,7 +179,7 @@ def test_the_latest_measurement_drops_traces() -> None:
     changing = redraw(internet2_9(), period_s=9, low_bps=1e6, high_bps=2e6, duration_s=20, seed=1)
     latest = Latest(changing)
     latest.measured(0, 1, estimate(5e6), 0.0)
-    assert all(link.trace is None for link in latest.belief(0.0))
+    assert every(link.trace is None for link in latest.belief(0.0))
 
 
 def test_equal_rates_keep_the_links_and_forget_what_they_carry() -> None:

@@ -22,6 +22,8 @@ from anabranch.scheduler.exchanges import (
     Whole,
 )
 
+from ..every import every
+
 FIRST = Plan(1, (Tree(0, 1.0, (-1, 0), (-1, 0)),))
 SECOND = replace(FIRST, version=2)
 SMALL = Signature(op=0, wire=0, elements=100)
@@ -81,7 +83,7 @@ def test_several_exchanges_are_under_way_at_once() -> None:
     for number in (1, 2, 3):
         granted(book, 0, number)
     assert book.latest == 3
-    assert all(book.is_held(number) for number in (1, 2, 3))
+    assert every(book.is_held(number) for number in (1, 2, 3))
     for number in (1, 2, 3):
         granted(book, 1, number)
     for site, number in [(0, 3), (1, 3), (1, 1), (0, 2), (0, 1), (1, 2)]:

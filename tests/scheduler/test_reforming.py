@@ -15,6 +15,8 @@ from anabranch.plan import ForestRoute, GivenForest, Plan, PlanError
 from anabranch.scheduler.policy import Replan
 from anabranch.scheduler.reforming import Reforming
 
+from ..every import every
+
 SIZE = 8  # of which the last serves
 ELEMENTS = 100_000
 OVERLAY = random_complete(SIZE, 3, low_bps=20e6, high_bps=200e6, latency_s=0.01, loss=0.0)
@@ -90,7 +92,7 @@ def test_links_that_have_become_slow_are_left() -> None:
     assert found is not None
     assert {(change.source, change.target) for change in found.changed} == slow
     assert "fell from" in found.why
-    assert all(not slow & hops(each.plan) for each in found.plan.groups)
+    assert every(not slow & hops(each.plan) for each in found.plan.groups)
 
 
 def hops(plan: Plan) -> set[tuple[int, int]]:
@@ -126,7 +128,7 @@ def test_a_forest_that_was_looked_for_before_a_loss_is_not_taken_after_it() -> N
     assert found is not None
     without = reforming.without({0}, "site0 is lost")
     assert workers(without.plan) == workers(reforming.plan)
-    assert all(0 not in group.plan.members for group in without.plan.groups)
+    assert every(0 not in group.plan.members for group in without.plan.groups)
     assert not reforming.accept(found, is_free=True, now_s=0.0)
     again = look(reforming)
     assert again is None or all(0 not in group.workers for group in again.plan.groups)
@@ -228,7 +230,7 @@ def test_who_has_finished_is_in_no_tree() -> None:
     assert not reforming.accept(found, is_free=True, now_s=0.0)
     again = look(reforming)
     assert again is not None
-    assert all(4 not in group.workers for group in again.plan.groups)
+    assert every(4 not in group.workers for group in again.plan.groups)
     reforming.finished(range(SERVER))
     slowed(reforming, 3, 50.0)
     assert look(reforming) is None

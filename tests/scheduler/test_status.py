@@ -27,6 +27,7 @@ from anabranch.scheduler.waits import Stall, Waits
 from anabranch.scheduler.watching import Watching, watched
 from anabranch.sim.loop import run_virtually
 
+from ..every import every
 from ..site.cluster import PAIR, TOKEN, Cluster, Tcp, Tls, Witness, all_reduce, simulated
 
 OVERLAY = random_complete(4, 0)
@@ -99,7 +100,7 @@ def test_links_are_those_of_the_plan_and_those_measured() -> None:
     }
     assert found.pop(("site1", "site2")) == (False, True)
     assert len(found) == 6
-    assert all("site0" in pair and of == (True, False) for pair, of in found.items())
+    assert every("site0" in pair and of == (True, False) for pair, of in found.items())
 
 
 def test_events_are_counted_and_the_latest_loss_is_kept() -> None:

@@ -47,6 +47,7 @@ from anabranch.site.dataplane import MOST_STRANDS
 from anabranch.site.reduction import Reduction
 from anabranch.site.terms import Op, Terms, Wire
 
+from ..every import every
 from .cluster import (
     LIMITS,
     PAIR,
@@ -109,7 +110,7 @@ def test_the_mean_is_exact_and_the_same_bits_everywhere(world: str, planner: str
             done = await cluster.all_reduce(buffers)
             assert [each.round for each in done] == [round] * 9
             np.testing.assert_allclose(buffers[0], mean, rtol=1e-5, atol=1e-6)
-            assert all(np.array_equal(buffer, buffers[0]) for buffer in buffers)
+            assert every(np.array_equal(buffer, buffers[0]) for buffer in buffers)
         assert cluster.refusals == []
         await cluster.leave()
 
@@ -152,7 +153,7 @@ def test_a_lane_of_several_connections_changes_nothing(world: str) -> None:
             mean = np.mean([buffer.astype(np.float64) for buffer in buffers], axis=0)
             await cluster.all_reduce(buffers)
             np.testing.assert_allclose(buffers[0], mean, rtol=1e-5, atol=1e-6)
-            assert all(np.array_equal(buffer, buffers[0]) for buffer in buffers)
+            assert every(np.array_equal(buffer, buffers[0]) for buffer in buffers)
         hub = cluster.agents[1]._plane
         assert hub is not None
         assert {source: len(strands) for source, strands in hub._inbound.items()} == {0: 3, 2: 3}
@@ -177,7 +178,7 @@ def test_random_sparse_overlays_and_weights(seed: int) -> None:
         total = sum(w * b.astype(np.float64) for w, b in zip(weights, buffers, strict=True))
         expected = np.asarray(total, np.float32) / np.float32(sum(weights))
         await cluster.all_reduce(buffers, weights)
-        assert all(np.array_equal(buffer, expected) for buffer in buffers)
+        assert every(np.array_equal(buffer, expected) for buffer in buffers)
         await cluster.leave()
 
     run_virtually(scenario())
@@ -202,7 +203,7 @@ def test_buffers_shorter_than_the_number_of_trees_are_exact_too() -> None:
         for elements in (1, 3, 10):
             buffers = [np.full(elements, float(site), np.float32) for site in range(9)]
             await cluster.all_reduce(buffers)
-            assert all(buffer.tolist() == [4.0] * elements for buffer in buffers)
+            assert every(buffer.tolist() == [4.0] * elements for buffer in buffers)
         await cluster.leave()
 
     run_virtually(scenario())
@@ -221,7 +222,7 @@ def test_a_site_that_is_late_finds_its_neighbours_data_kept() -> None:
         await all_reduce(cluster.agents[0], buffers[0])
         await early
         np.testing.assert_allclose(buffers[1], expected, rtol=1e-5, atol=1e-6)
-        assert all(np.array_equal(buffer, buffers[0]) for buffer in buffers)
+        assert every(np.array_equal(buffer, buffers[0]) for buffer in buffers)
         assert cluster.refusals == []
         await cluster.leave()
 
@@ -261,7 +262,7 @@ def test_shaped_links_still_give_the_exact_mean() -> None:
         cluster = await Cluster.start(Tcp(), overlay, plan, shaped=True)
         buffers = [np.full(3000, float(site), np.float32) for site in range(3)]
         (done, *_) = await cluster.all_reduce(buffers)
-        assert all(buffer.tolist() == [1.0] * 3000 for buffer in buffers)
+        assert every(buffer.tolist() == [1.0] * 3000 for buffer in buffers)
         # Each link carries a third of the buffer up and a third down.
         assert done.seconds >= 2 * 8 * 4000 / 4e6
         await cluster.leave()

@@ -17,6 +17,7 @@ from anabranch.site.arithmetic import Flat
 from anabranch.site.collectives import ExchangeError
 from anabranch.site.terms import Op, Terms, Wire
 
+from ..every import every
 from .cluster import Cluster, Floats, all_reduce, simulated
 from .test_all_reduce import TRIANGLE, WORLDS
 
@@ -68,7 +69,7 @@ def test_several_exchanges_at_once_are_exact_in_whatever_order_they_end(
                 Op.SUM: weighted,
                 Op.MAX: own[k].max(axis=0),
             }[op]
-            assert all(np.array_equal(each, buffers[k][0]) for each in buffers[k])
+            assert every(np.array_equal(each, buffers[k][0]) for each in buffers[k])
             tolerance = 1e-6 if wires[k] == Wire.FLOAT32 else 2e-3
             np.testing.assert_allclose(buffers[k][0], expected, rtol=tolerance, atol=50 * tolerance)
         assert cluster.refusals == cluster.witness.refusals == []
@@ -91,7 +92,7 @@ def test_exchanges_at_once_that_others_will_follow_ask_for_each_once() -> None:
                 await asyncio.gather(
                     *(all_reduce(cluster.agents[site], each, more=more) for each in buffers)
                 )
-                assert all(each.tolist() == [1.0] * 3000 for each in buffers)
+                assert every(each.tolist() == [1.0] * 3000 for each in buffers)
 
         await asyncio.gather(*map(live, range(3)))
         assert cluster.refusals == cluster.witness.refusals == []
@@ -138,7 +139,7 @@ def test_some_sites_exchange_among_themselves_and_others_only_relay(world: str, 
         everyone = [np.full(50, float(site), np.float32) for site in range(9)]
         rounds = await cluster.all_reduce(everyone)
         assert [each.round for each in rounds] == [1] * 9
-        assert all(each.tolist() == [4.0] * 50 for each in everyone)
+        assert every(each.tolist() == [4.0] * 50 for each in everyone)
         assert cluster.refusals == cluster.witness.refusals == []
         await cluster.leave()
 
@@ -275,7 +276,7 @@ def test_members_that_disagree_all_hear_which_two_and_go_on(
                 np.testing.assert_array_equal(buffer, untouched)
             good = [np.full(2000, float(site), np.float32) for site in range(3)]
             await cluster.all_reduce(good)
-            assert all(each.tolist() == [1.0] * 2000 for each in good)
+            assert every(each.tolist() == [1.0] * 2000 for each in good)
         assert cluster.witness.refusals == []
         await cluster.leave()
 
@@ -291,7 +292,7 @@ def test_a_member_that_asks_late_or_while_others_wait_is_told_the_same() -> None
             for site in (0, 1)
         ]
         await asyncio.sleep(1.0)
-        assert all(each.done() for each in first)
+        assert every(each.done() for each in first)
         good = [np.full(10, float(site), np.float32) for site in range(3)]
         ahead = [asyncio.ensure_future(all_reduce(agents[site], good[site])) for site in (0, 1)]
         await asyncio.sleep(1.0)
@@ -303,7 +304,7 @@ def test_a_member_that_asks_late_or_while_others_wait_is_told_the_same() -> None
             assert str(told.value) == str(late.value)
         await all_reduce(agents[2], good[2])
         await asyncio.gather(*ahead)
-        assert all(each.tolist() == [1.0] * 10 for each in good)
+        assert every(each.tolist() == [1.0] * 10 for each in good)
         assert cluster.refusals == cluster.witness.refusals == []
         await cluster.leave()
 

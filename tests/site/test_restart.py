@@ -25,6 +25,7 @@ from anabranch.site.agent import SiteAgent
 from anabranch.site.arithmetic import Flat
 from anabranch.site.collectives import ExchangeError, Round
 from anabranch.site.terms import Op, Terms, Wire
+from tests.every import every
 from tests.sim.test_network import Ear
 from tests.site.cluster import TOKEN, Cluster, Floats, Witness, all_reduce, make_agent, simulated
 
@@ -471,7 +472,7 @@ def test_what_a_site_did_not_hear_of_several_gatherings_at_once_is_known_after_a
         assert values == [(b"0", b"0", b"20"), (b"1", b"1", b"21")]
         for _ in range(3):  # and what all have heard is forgotten
             await asyncio.gather(*(agent.gather(b"") for agent in group.agents))
-        assert all(len(agent._collectives._channels[0].answers) == 1 for agent in group.agents)
+        assert every(len(agent._collectives._channels[0].answers) == 1 for agent in group.agents)
 
     run_virtually(play())
 

@@ -33,6 +33,7 @@ from anabranch.site.partition import ServerPartition, Update
 from anabranch.site.served import Served
 from anabranch.site.terms import Op, Terms, Wire
 
+from ..every import every
 from ..seeds import seeds
 from .hands import bytes_of, deliver, fill, sends
 
@@ -92,7 +93,7 @@ class Sites:
                     self.whole.append((site, action.update))
                 case Send(message=message):
                     assert message.path[0] == site
-                    assert all(OVERLAY.link(*hop) is not None for hop in pairwise(message.path))
+                    assert every(OVERLAY.link(*hop) is not None for hop in pairwise(message.path))
                     self.sent.append(action)
                     to = message.path[-1]
                     follows = deliver(self.sites[to], message, bytes_of(action))
