@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import count, permutations
 
 import msgspec
 import numpy as np
@@ -18,8 +16,6 @@ import anabranch
 from anabranch.group import _local
 from anabranch.group._local import local
 from anabranch.learn.handed_state import Packed
-from anabranch.overlay import Link, Overlay, Site
-from anabranch.scheduler.awareness import Passive
 
 from ..threads import Threads, at_each
 
@@ -270,26 +266,3 @@ def test_a_group_that_ends_with_a_loss_lets_no_site_in() -> None:
     service = anabranch.Service(_local._complete(2), awareness=None, on_loss="abort")
     with local(service) as groups, pytest.raises(ValueError, match="lets no site in here"):
         groups[0].admit(None)
-
-
-@pytest.mark.timeout(60)
-def test_plans_that_are_made_again_do_not_lead_over_those_that_have_not_come() -> None:
-    slow, fast = 1e6, 1e8  # as is believed; what is slow is not, and is found to be so
-    links = [Link(a, b, slow if a + b == 1 else fast) for a, b in permutations(range(4), 2)]
-    overlay = Overlay("believed", tuple(Site(f"site{site}") for site in range(4)), tuple(links))
-    service = anabranch.Service(overlay, awareness=Passive(update_time_s=0.2), begin_with=3)
-    with Threads(3) as pool, _local._serving(service) as (address, token):
-        names = ["site0", "site1", "site2"]
-        groups = pool.each(lambda name: anabranch.join(address, name, token=token), names)
-        until_s = time.monotonic() + 2.0
-
-        def reduce(group: anabranch.Group) -> int:
-            for number in count(1):
-                group.all_reduce(np.ones(100_000, np.float32))
-                if group.all_gather(time.monotonic() > until_s)[0]:
-                    return number
-            raise AssertionError
-
-        assert min(pool.each(reduce, groups)) > 5
-        pool.each(lambda group: group.all_reduce(np.ones(9, np.float32)), groups)
-        pool.each(lambda group: group.close(), groups)

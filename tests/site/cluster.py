@@ -20,6 +20,7 @@ from anabranch.net.tls import SCHEDULER, Credentials, identity_of
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Plan
 from anabranch.record import events
+from anabranch.scheduler.awareness import Awareness
 from anabranch.scheduler.losses import Repairs
 from anabranch.scheduler.memory import Journal
 from anabranch.scheduler.pacing import PaceBook
@@ -261,6 +262,7 @@ class Cluster:
         shaped: bool = False,
         strands: int = 1,
         meter: Callable[[], Meter] | None = None,
+        awareness: Awareness | None = None,
         pacing: PaceBook | None = None,
         served: Callable[[int], ServedModel] | None = None,
         repairs: Repairs | None = None,
@@ -287,6 +289,7 @@ class Cluster:
             "work",
             lambda plan, elements: chunk_elements,
             witness,
+            awareness,
             pacing=pacing,
             sends_last=sends_last,
             repairs=repairs,

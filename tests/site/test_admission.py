@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from itertools import permutations
 
 import numpy as np
 import pytest
 
+from anabranch import plan as plans
 from anabranch.net.errors import RunAborted
 from anabranch.net.messages import Admitted
 from anabranch.overlay import Link, Overlay, Site
-from anabranch.plan import Packed, Plan
+from anabranch.plan import Auxiliary, Packed, Plan
 from anabranch.record import events
+from anabranch.scheduler.awareness import Passive
 from anabranch.scheduler.losses import Repairs
 from anabranch.sim.loop import run_virtually
 from anabranch.sim.network import SimulatedNetwork
@@ -20,6 +23,7 @@ from anabranch.site.agent import SiteAgent
 from anabranch.site.arithmetic import Flat
 from anabranch.site.collectives import ExchangeError
 from anabranch.site.terms import Op, Terms, Wire
+from tests.every import every
 from tests.site.cluster import Cluster, Floats, all_reduce, simulated
 
 
@@ -60,7 +64,7 @@ async def asks(cluster: Cluster, site: int) -> tuple[SiteAgent, asyncio.Task[Adm
 
 async def let_in(agents: list[SiteAgent]) -> Admitted:
     told = await asyncio.gather(*(agent.admit() for agent in agents))
-    assert all(each == told[0] for each in told)
+    assert every(each == told[0] for each in told)
     for agent in agents:
         agent.has_state()
     return told[0]
@@ -375,3 +379,37 @@ async def test_a_subgroup_may_be_asked_for_before_and_after_an_admission() -> No
 
 def powers(site: int, elements: int = 100) -> Floats:
     return np.full(elements, 2.0**site, np.float32)
+
+
+@virtually
+async def test_plans_that_are_made_again_do_not_lead_over_those_that_have_not_come() -> None:
+    pairs = list(permutations(range(4), 2))
+
+    def full(slow_bps: float) -> Overlay:
+        links = (Link(a, b, slow_bps if a + b == 1 else 1e7, latency_s=0.001) for a, b in pairs)
+        return Overlay("full", tuple(Site(f"s{site}") for site in range(4)), tuple(links))
+
+    believed = full(1e6)  # of sites 0 and 1: that it is not slow is found out
+    network = simulated(full(1e7))
+    network.begin()
+    plan, passive = plan_of(believed), Passive(update_time_s=0.2)
+    search = Auxiliary(primary_busy_bound=1).paths
+    cluster = await Cluster.start(
+        network,
+        believed,
+        plan,
+        chunk_elements=2000,
+        meter=lambda: passive.meter(2000),
+        repairs=Repairs(plan_of, 2, 3),
+        awareness=passive.awareness(plan, plan_of, search, lambda elements: 2000, believed),
+        joining=range(3),
+    )
+    issued: list[events.PlanIssued] = []
+    async with asyncio.timeout(60):
+        while not (issued and issued[-1].changed):
+            assert await mean_of(cluster.agents, 50_000) == {np.float32(7 / 3)}
+            issued = cluster.witness.of(events.PlanIssued)
+        assert await mean_of(cluster.agents, 50_000) == {np.float32(7 / 3)}
+    again = plans.loads(issued[-1].plan_json)
+    assert {*again.members} == {0, 1, 2}
+    await cluster.leave()
