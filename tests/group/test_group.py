@@ -579,7 +579,7 @@ def fail_at_1(group: Group, error: BaseException) -> Ended:
             if group.rank == 1:
                 raise error
             group.all_reduce(tensor)
-    except (KeyError, KeyboardInterrupt, RunAborted) as ended:
+    except (KeyError, ValueError, KeyboardInterrupt, RunAborted) as ended:
         return Ended(f"{type(ended).__name__}: {ended}", group.sites, float(tensor[0]))
     return Ended("", group.sites, float(tensor[0]))
 
@@ -587,7 +587,9 @@ def fail_at_1(group: Group, error: BaseException) -> Ended:
 SAID = "site 1 (site1) failed: KeyError: 'no such file'"
 
 
-@pytest.mark.parametrize("error", [KeyError("no such file"), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    "error", [KeyError("no such file"), KeyboardInterrupt(), ValueError("\x1b[2J, and\nmore")]
+)
 @pytest.mark.parametrize("on_loss", ["complete", "retry"])
 def test_a_site_that_an_exception_ends_is_lost_and_the_others_say_why(
     error: BaseException, on_loss: Literal["complete", "retry"], caplog: pytest.LogCaptureFixture
@@ -602,7 +604,8 @@ def test_a_site_that_an_exception_ends_is_lost_and_the_others_say_why(
     assert ends[1].error == f"{type(error).__name__}: {error}"
     for other in (ends[0], ends[2]):
         assert other == Ended("", ("site0", "site2"), 1.0)
-    why = "site 1 (site1) failed: " + ": ".join(filter(None, (type(error).__name__, str(error))))
+    said = ": ".join(filter(None, (type(error).__name__, str(error))))
+    why = "site 1 (site1) failed: " + said.replace("\x1b", r"\u001b").replace("\n", r"\n")
     told = [each.getMessage() for each in caplog.records if why in each.getMessage()]
     assert sorted(told) == [f"site0: {why}; the others go on", f"site2: {why}; the others go on"]
 

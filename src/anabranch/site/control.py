@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from anabranch._text import visible
 from anabranch.net.addresses import show
 from anabranch.net.deadline import within
 from anabranch.net.errors import (
@@ -224,7 +225,7 @@ class Control:
     def tell(self, line: str) -> None:
         """Tell the site's operator something, where ``join`` was given what says it."""
         if self._say is not None:
-            self._say(line)
+            self._say(visible(line))  # others' exceptions and names are in it
 
     def post(self, message: Message) -> None:
         """Say something soon; never waits."""
@@ -340,7 +341,7 @@ class Control:
                 self._told(message)
             case Lagging():
                 waited = f"has waited {message.seconds:.1f} s for {message.site} at {message.at}"
-                _log.warning("this site %s", waited)
+                _log.warning("this site %s", visible(waited))
             case StackRequest():
                 self.post(Stack(message.asker, stacks()))
             case Patience():
