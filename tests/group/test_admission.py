@@ -168,6 +168,28 @@ def test_a_site_that_joins_later_calls_nothing_before_it_is_let_in() -> None:
         pool.each(lambda group: group.close(), everyone)
 
 
+def test_a_newcomer_that_fails_is_named_to_the_others_and_may_come_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    service = anabranch.Service(_local._complete(3), awareness=None, adaptive=False, begin_with=2)
+    with Threads(3) as pool, _local._serving(service) as (address, token):
+        names = ["site0", "site1"]
+        founders = pool.each(lambda name: anabranch.join(address, name, token=token), names)
+        for _ in range(2):  # as it does each time that it is started again
+            new = anabranch.join(address, "site2", token=token)
+            with pytest.raises(KeyError), new:
+                raise KeyError("no such file")
+        new = anabranch.join(address, "site2", token=token)
+        waiting = pool.submit(new.admit, None)
+        while founders[0].size < 3:
+            pool.each(lambda group: group.admit(b"state"), founders)
+        assert waiting.result() == b"state"
+        pool.each(lambda group: group.close(), [*founders, new])
+    why = "site 2 (site2) failed before it was let in: KeyError: 'no such file'"
+    told = [each.getMessage() for each in caplog.records if why in each.getMessage()]
+    assert sorted(told) == [f"{name}: {why}; the others go on" for name in names for _ in range(2)]
+
+
 def test_a_sites_index_is_its_place_in_the_overlay_whoever_is_there() -> None:
     service = anabranch.Service(_local._complete(3), awareness=None, adaptive=False)
     with local(service) as groups:

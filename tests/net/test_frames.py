@@ -235,7 +235,7 @@ def greeting(wire_version: int, name: bytes, payload_bytes: int = 0) -> bytes:
         (b"GET / HTTP/1.1\r\n\r\n", MalformedMessage, "begins with b'GE'"),
         (b"AB\x02" + bytes(13), OtherRelease, "an older release of anabranch (wire version 2)"),
         (greeting(99, b"9.1"), OtherRelease, "anabranch 9.1 (wire version 99), this one anabranch"),
-        (greeting(99, b"\x1b[2J"), OtherRelease, "anabranch \\x1b[2J (wire version 99)"),
+        (greeting(99, b"\x1b[2J"), OtherRelease, "anabranch \\u001b[2J (wire version 99)"),
         (greeting(WIRE_VERSION, bytes(65)), MalformedMessage, "a greeting of 81 bytes, and 0"),
         (greeting(WIRE_VERSION, b"", 8), MalformedMessage, "a greeting of 16 bytes, and 8 more"),
         (b"AV\x03" + bytes(4) + b"\x0f" + bytes(8), MalformedMessage, "a greeting of 15 bytes"),

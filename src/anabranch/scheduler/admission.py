@@ -79,7 +79,7 @@ class Admission:
                 self._run.dismiss(site)
                 self.forget(site)
             case Failed():
-                self.forget(site)
+                self._failed(site, message.reason)
             case Abort():
                 self._run.post(site, message)  # it waits for this, or a word of who is to blame
                 self.forget(site)
@@ -91,6 +91,17 @@ class Admission:
                 pass  # of no interest yet
             case _:
                 raise OutOfPlaceMessage(f"a {type(message).__name__} from {self._run.name(site)}")
+
+    def _failed(self, site: int, reason: str) -> None:
+        """Forget a newcomer that an error of its own has ended, and say why.
+
+        Otherwise a site that is started again and fails each time would do so without a word here.
+        """
+        run = self._run
+        if self._pace is None:
+            why = f"{run.name(site)} failed before it was let in: {reason}"
+            run.write_lost(site, why, True, run.since_start_s())
+        self.forget(site)
 
     def met(self, site: int, message: RejoinAck) -> None:
         """Hear that a site knows where a newcomer is."""
