@@ -68,6 +68,8 @@ def test_a_cosine_is_of_the_angle_and_parts_add_up_to_the_whole() -> None:
     assert cosine(*sums) == pytest.approx(whole)
     assert cosine(0.0, 0.0, 1.0) == 1.0
     assert cosine(1e300, 1e300, 1e300) == 1.0
+    assert cosine(5e299, 1e300, 1e300) == pytest.approx(0.5)  # whose product overflows
+    assert cosine(5e-301, 1e-300, 1e-300) == pytest.approx(0.5)  # and underflows
 
 
 def test_a_filter_is_found_in_a_product_and_only_one_may_be() -> None:
