@@ -152,6 +152,7 @@ def flooded(
         "best": max(ratios),
         "cores": cores,
         "relay_cores": relay_cores,
+        "relay_busy": wan.relay_busy,
         "least_rtt_s": median(lane["least_rtt_s"] for lane in lanes),
         "sent_again": sum(each["retransmitted"] for each in lanes) / sum(e["sent"] for e in lanes),
     }

@@ -362,3 +362,15 @@ def test_a_missing_tool_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(EmulationError, match=r"need `ip`.*install iproute2"):
         check_emulable(between())
+
+
+@emulates
+def test_the_relay_runs_ahead_of_the_sites_and_says_how_busy_it_was() -> None:
+    with emulated(between(latency_s=0.002, loss=0.01, rate_bps=50e6)) as wan:
+        assert wan.relay_pid is not None
+        assert os.sched_getscheduler(wan.relay_pid) == os.SCHED_RR
+        carried_bps(lambda: [connect(wan, 0, 1)], [50e6], seconds=1.5)
+        assert wan.relay_busy is not None
+        assert 0.0 < wan.relay_busy <= 1.0
+    with emulated(CHAIN) as plain:
+        assert plain.relay_busy is None

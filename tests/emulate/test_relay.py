@@ -7,10 +7,13 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from anabranch.emulate._layout import Layout
+from anabranch.emulate._load import Load, share_of
 from anabranch.emulate._relay import relay
 from anabranch.emulate._wiring import Line, Wiring, wire
 from anabranch.overlay import Link, Overlay, Site, internet2_9
@@ -27,7 +30,9 @@ TRIANGLE = Overlay(
 
 
 @contextmanager
-def relaying(*lines: Line) -> Iterator[list[socket.socket]]:
+def relaying(
+    *lines: Line, tell: Callable[[Load], None] = lambda load: None
+) -> Iterator[list[socket.socket]]:
     """Relay between as many devices as there are lines; yield the kernel's side of each."""
     pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in lines]
     for ours, kernels in pairs:
@@ -36,7 +41,7 @@ def relaying(*lines: Line) -> Iterator[list[socket.socket]]:
     until, stop = os.pipe()
     wiring = Wiring(tuple(("", "") for _ in lines), lines)
     opened = [ours.fileno() for ours, _ in pairs]
-    thread = threading.Thread(target=relay, args=(wiring, opened, until))
+    thread = threading.Thread(target=relay, args=(wiring, opened, until, tell))
     thread.start()
     try:
         yield [kernels for _, kernels in pairs]
@@ -115,3 +120,31 @@ def test_wiring_survives_the_way_to_the_process() -> None:
     wiring = wire(Layout(TRIANGLE, "x", "relay"), seed=4)
     assert "\n" not in wiring.dumps()
     assert Wiring.loads(wiring.dumps()) == wiring
+
+
+def test_a_relay_tells_how_busy_it_was() -> None:
+    told: list[float] = []
+    with relaying(
+        Line(0, 1, 0.001, 0.0, 0),
+        Line(1, 0, 0.001, 0.0, 0),
+        tell=lambda load: told.append(load.share),
+    ) as (here, there):
+        until_s = time.monotonic() + 1.5
+        while time.monotonic() < until_s:
+            here.send(PLAIN + b"data")
+            there.recv(1 << 16)
+    assert told
+    assert 0.0 < told[-1] <= 1.0
+
+
+def test_a_load_is_that_of_the_windows_with_data() -> None:
+    load = Load(0.0)
+    now_s = 0.0
+    for rest_s, size_bytes in ((0.02, 300), (0.1, 0), (0.06, 100)):
+        load.carried(size_bytes)
+        load.rested(rest_s)
+        now_s += 0.1
+        load.look(now_s)
+    assert load.share == pytest.approx((0.8 * 300 + 0.4 * 100) / 400)
+    assert share_of(load.dumps() + load.dumps() + "0.9") == pytest.approx(load.share, abs=1e-4)
+    assert share_of("0.9") is None

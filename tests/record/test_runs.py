@@ -9,6 +9,7 @@ import pytest
 
 from anabranch.record import (
     FaultInjected,
+    LinksEmulated,
     LogError,
     MessageRefused,
     PlanIssued,
@@ -21,6 +22,7 @@ from anabranch.record import (
     units,
 )
 from anabranch.record.runs import Run, name_apart, pair_up, read_run
+from anabranch.record.tables import results
 
 
 def test_all_is_well_needs_no_warning(run, read) -> None:
@@ -54,6 +56,23 @@ def test_what_went_wrong_is_named(run, read) -> None:
         "links were not held to the overlay's rates, so predictions and the physical limit do not "
         "apply",
     ]
+
+
+def test_where_the_relay_was_too_busy_nothing_is_claimed_of_the_network(run, read) -> None:
+    events = run(world="emulated")
+    spare = read("spare", [*events, LinksEmulated(at_s=0.0, relay_busy=0.8)])
+    busy = read("busy", [*events, LinksEmulated(at_s=0.0, relay_busy=0.81)])
+    assert spare.problems() == []
+    assert spare.summary.share_of_limit is not None
+    [problem] = busy.problems()
+    assert problem.startswith("the relay of the emulated links was 81 % busy")
+    assert busy.summary.share_of_limit is None
+    assert busy.summary.measured_over_predicted is None
+    assert "relay busy" in results([spare, busy]).headings
+    assert "relay busy" not in results([read("plain", events)]).headings
+    simulated = read("s", run(world="simulated"))
+    with pytest.raises(LogError, match="relay of the emulated links was 81 % busy"):
+        pair_up([(simulated, busy)])
 
 
 def test_a_killed_run_is_told_as_far_as_it_went(run, read) -> None:

@@ -273,6 +273,8 @@ def print_results(logs: Sequence[Path]) -> None:
     for run in runs:
         if run.summary.reason is not None:
             console.print(f"{run.name} ended: {run.summary.reason}", soft_wrap=True)
+        if run.summary.started.shaped and not run.summary.links_held:
+            console.print(f"{run.name}: {run.problems()[-1]}", soft_wrap=True)
 
 
 @dataclass(frozen=True, slots=True)

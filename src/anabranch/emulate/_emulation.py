@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import select
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from anabranch.emulate._layout import (
     check,
     needed_way,
 )
+from anabranch.emulate._load import share_of
 from anabranch.emulate._wiring import READY, Wiring, wire
 from anabranch.overlay import Overlay
 
@@ -148,6 +150,14 @@ class Emulation:
             self._relay.check()
 
     @property
+    def relay_busy(self) -> float | None:
+        """How busy the relay was while it carried data, in [0, 1]; None where there is none.
+
+        What links took is the network's time as long as the relay has time to spare.
+        """
+        return None if self._relay is None else self._relay.busy()
+
+    @property
     def relay_pid(self) -> int | None:
         """The relay's process, where there is one."""
         return None if self._relay is None else self._relay.popen.pid
@@ -257,6 +267,7 @@ class _Relay:
     """
 
     def __init__(self, wiring: Wiring) -> None:
+        self._said = ""  # about its load
         self._stderr: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.popen = subprocess.Popen(
             [sys.executable, "-m", "anabranch.emulate._relay"],
@@ -287,6 +298,14 @@ class _Relay:
         """See :meth:`Emulation.check`."""
         if self.popen.poll() is not None:
             raise EmulationError(f"the relay between the sites has ended: {self._account()}")
+
+    def busy(self) -> float:
+        """See :attr:`Emulation.relay_busy`."""
+        assert self.popen.stdout is not None
+        told = self.popen.stdout.fileno()
+        while select.select([told], [], [], 0.0)[0] and (said := os.read(told, 1 << 16)):
+            self._said = (self._said + said.decode())[-100:]
+        return share_of(self._said) or 0.0
 
     def _account(self) -> str:
         self._stderr.seek(0)

@@ -4,7 +4,9 @@
 
 It reads a `Wiring` as one line of JSON from standard input, opens both ends of every pair of links
 as TUN devices, says ``ready``, and relays until standard input closes. Rates are not its business:
-the kernel holds what comes out of a device before it gets here.
+the kernel holds what comes out of a device before it gets here. While it relays it says how busy it
+is (`Load`), a line each second: a relay that is always busy delays packets for longer than the
+network would.
 
 The kernel hands over what TCP sent at once, up to 64 KB, as one packet with a header that says how
 long its segments are (``IFF_VNET_HDR``), and takes it back so: that is what makes a relay in Python
@@ -22,9 +24,11 @@ import select
 import struct
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from anabranch._text import say
+from anabranch.emulate._load import Load
 from anabranch.emulate._segments import MOST_BYTES, Losses, segments, without
 from anabranch.emulate._wiring import READY, Wiring
 
@@ -38,8 +42,11 @@ _CHECKSUM_AND_TSO = 0x01 | 0x02 | 0x04 | 0x08  # of IPv4, of IPv6, and with ECN
 # Packets are looked after this often while there are any, many at a time: a wake-up for each would
 # take most of a core. It is how wrong a delay may be.
 _TICK_S = 0.0005
-# A network does not wait for the sites' computing.
-_NICE = -10
+# A network does not wait for the sites' computing: the relay runs as soon as it wakes up, ahead of
+# all processes without a real-time priority. Niceness alone leaves it waiting for its turn, with
+# every packet in hand.
+_PRIORITY = 20
+_SAY_S = 1.0  # between two lines about the load
 
 
 def open_devices(devices: Sequence[tuple[str, str]]) -> list[int]:
@@ -62,13 +69,14 @@ def open_devices(devices: Sequence[tuple[str, str]]) -> list[int]:
     return opened
 
 
-def relay(wiring: Wiring, opened: Sequence[int], until: int) -> None:
+def relay(wiring: Wiring, opened: Sequence[int], until: int, tell: Callable[[Load], None]) -> None:
     """Relay packets until a descriptor becomes readable.
 
     Args:
         wiring: what to do.
         opened: its devices' descriptors.
         until: the descriptor.
+        tell: called with the load so far, about once a second while there are packets.
     """
     poll = select.epoll()
     poll.register(until, select.EPOLLIN)
@@ -83,10 +91,18 @@ def relay(wiring: Wiring, opened: Sequence[int], until: int) -> None:
         poll.register(opened[line.source], select.EPOLLIN)
     flying: list[tuple[float, int, int, bytes]] = []  # due, order, to, packet
     order = 0
+    load = Load(time.monotonic())
+    said_s = 0.0
     read, write, push, pop, now = os.read, os.write, heapq.heappush, heapq.heappop, time.monotonic
     while True:
-        ready = poll.poll(0 if flying else None)
-        now_s = now()
+        if flying:
+            ready = poll.poll(0)
+            now_s = now()
+        else:
+            before_s = now()
+            ready = poll.poll(None)
+            now_s = now()
+            load.rested(now_s - before_s)
         for source, _ in ready:
             if source == until:
                 return
@@ -107,21 +123,35 @@ def relay(wiring: Wiring, opened: Sequence[int], until: int) -> None:
         now_s = now()
         while flying and flying[0][0] <= now_s:
             _, _, target, packet = pop(flying)
+            load.carried(len(packet))
             try:
                 write(target, packet)
             except OSError:  # its device is down: the packet is lost, as on a network
                 continue
-        if flying:
-            time.sleep(min(_TICK_S, max(0.0, flying[0][0] - now())))
+        now_s = now()
+        load.look(now_s)
+        if now_s - said_s >= _SAY_S:
+            said_s = now_s
+            tell(load)
+        if flying and (rest_s := min(_TICK_S, flying[0][0] - now_s)) > 0.0:
+            time.sleep(rest_s)
+            load.rested(rest_s)  # if it took longer, others had the core: that counts as busy
 
 
 def main() -> None:
     """Relay what standard input asks for, until it closes."""
     wiring = Wiring.loads(sys.stdin.readline())
-    os.nice(_NICE)
+    os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(_PRIORITY))
     opened = open_devices(wiring.devices)
     say(READY)
-    relay(wiring, opened, sys.stdin.fileno())
+    os.set_blocking(sys.stdout.fileno(), False)
+    relay(wiring, opened, sys.stdin.fileno(), _tell)
+
+
+def _tell(load: Load) -> None:
+    # Without a reader the pipe fills up; the relay must go on, and later lines say the same.
+    with suppress(BlockingIOError):
+        os.write(sys.stdout.fileno(), load.dumps().encode())
 
 
 if __name__ == "__main__":

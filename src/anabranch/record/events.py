@@ -289,6 +289,12 @@ class TransportChosen(_Event, frozen=True, kw_only=True):
     why: str  # in words, such as "bbr may not be set here"
 
 
+class LinksEmulated(_Event, frozen=True, kw_only=True):
+    """A process of this machine delayed the packets of all links; written once the run is over."""
+
+    relay_busy: float  # how busy it was while it carried data, in [0, 1]
+
+
 class SiteCut(_Event, frozen=True, kw_only=True):
     """A site's connection to the scheduler broke; both keep what the other did not receive."""
 
@@ -382,6 +388,7 @@ Event = (
     | SiteJoined
     | SiteInStep
     | TransportChosen
+    | LinksEmulated
     | SiteCut
     | SiteResumed
     | SchedulerRestarted

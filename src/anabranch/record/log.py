@@ -162,6 +162,18 @@ class EventLog:
                 raise
 
 
+def append_after(path: Path, *events: Event) -> None:
+    """Add to a log whose writer has closed it.
+
+    Raises:
+        LogError: it cannot be written.
+    """
+    with closing(sqlite3.connect(path)) as connection:
+        _check_is_log(path, connection)
+        with EventLog(path, connection) as log:
+            log.append(events)
+
+
 def read_events(path: Path, after_seq: int = 0) -> Iterator[tuple[int, Event | UnknownEvent]]:
     """Yield a log's committed events in the order they were appended.
 

@@ -137,6 +137,13 @@ class Run:
             found.append(f"messages were refused: {units.tally(run.refused)}")
         if run.unknown:
             found.append(f"events of another release are left out: {units.tally(run.unknown)}")
+        if run.started.shaped and not run.links_held:
+            found.append(
+                f"the relay of the emulated links was {units.percent(run.relay_busy)} busy while "
+                "it carried data, so times are this machine's more than the network's, and "
+                "predictions and the physical limit do not apply; take fewer sites, lower rates "
+                "or links without delay"
+            )
         if not run.started.shaped:
             found.append(
                 "links were not held to the overlay's rates, so predictions and the physical "

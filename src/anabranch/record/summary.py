@@ -21,6 +21,7 @@ from anabranch.record.events import (
     LabelsHeld,
     LinkBytes,
     LinkMeasured,
+    LinksEmulated,
     MessageRefused,
     PlanIssued,
     ReachedBy,
@@ -56,6 +57,10 @@ class AccuracyPoint:
     accuracy: float  # mean over those sites, in [0, 1]
     # The same of each class's samples; None for a class without any. Empty where none is known.
     by_class: tuple[float | None, ...] = ()
+
+
+MOST_BUSY = 0.8
+"""A relay that was busier than this measured this machine, and not the overlay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +139,8 @@ class RunSummary:
     lost: tuple[SiteLost, ...]
     returned: tuple[SiteJoined, ...]  # those that came back, in order
     pace: PaceSummary | None  # what a run with servers came to; None for one that all-reduces
+    # How busy the relay of emulated links was, in [0, 1]; None where there was none.
+    relay_busy: float | None
     # Of the sites whose lanes do not send as they were asked to.
     transports: tuple[TransportChosen, ...]
     refused: Mapping[str, int]  # messages refused, by name of the error
@@ -152,6 +159,11 @@ class RunSummary:
     def simulated(self) -> bool:
         """Whether the run took place in virtual time."""
         return self.started.world == "simulated"
+
+    @property
+    def links_held(self) -> bool:
+        """Whether links were as the overlay says, so that predictions and limits apply."""
+        return self.started.shaped and (self.relay_busy or 0.0) <= MOST_BUSY
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -187,11 +199,11 @@ class RunSummary:
     def measured_over_predicted(self) -> float | None:
         """Median round time over the predicted one.
 
-        None before the first completed round, and where links were not shaped: a prediction for
+        None before the first completed round, and where links were not held: a prediction for
         the overlay says nothing of a run that did not feel its rates.
         """
         measured_s = self.median_round_s
-        if measured_s is None or not self.started.shaped or self.started.predicted_s <= 0:
+        if measured_s is None or not self.links_held or self.started.predicted_s <= 0:
             return None
         return measured_s / self.started.predicted_s
 
@@ -202,7 +214,7 @@ class RunSummary:
         None as for the prediction, and where the shortest possible one was not computed.
         """
         measured_s, limit_s = self.median_round_s, self.started.limit_s
-        if limit_s is None or measured_s is None or not self.started.shaped or measured_s <= 0:
+        if limit_s is None or measured_s is None or not self.links_held or measured_s <= 0:
             return None
         return limit_s / measured_s
 
@@ -367,6 +379,7 @@ def summarise(events: Iterable[Event | UnknownEvent]) -> RunSummary:
         lost=tuple(of(SiteLost)),
         returned=returned,
         pace=pace,
+        relay_busy=max((event.relay_busy for event in of(LinksEmulated)), default=None),
         transports=tuple(of(TransportChosen)),
         refused=_tally(event.error for event in of(MessageRefused)),
         unknown=_tally(event.kind for event in of(UnknownEvent)),

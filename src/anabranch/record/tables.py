@@ -73,6 +73,11 @@ class Table:
         )
 
 
+_RELAY: Column[Run] = Column(
+    "relay busy", lambda run: units.percent(run.summary.relay_busy), brief=True
+)
+
+
 def results(runs: Sequence[Run]) -> Table:
     """Return runs that all-reduce side by side; runs with servers are left out.
 
@@ -81,6 +86,8 @@ def results(runs: Sequence[Run]) -> Table:
     ``predicted``, and ``limit``, the share of the physical limit, hold for the network as it is at
     the beginning. ``per round`` is the median time from the end of one round to the end of the
     next, computing and all. ``to target`` is the time until the target accuracy was first reached.
+    ``relay busy`` is of the process that delays the packets of emulated links, while it carried
+    data; where it was busier than ``summary.MOST_BUSY`` there is no ``limit``.
     """
     runs = [run for run in runs if run.summary.pace is None]
 
@@ -104,6 +111,7 @@ def results(runs: Sequence[Run]) -> Table:
         Column("over predicted", lambda run: units.times(run.summary.measured_over_predicted)),
         Column("limit", lambda run: units.percent(run.summary.share_of_limit), brief=True),
         Column("per round", lambda run: units.seconds(run.summary.median_interval_s), brief=True),
+        _RELAY,
         Column("computing", lambda run: units.seconds(computing_s(run))),
         *_OUTCOME,
     )
@@ -156,6 +164,7 @@ def paces(runs: Sequence[Run]) -> Table:
         Column("ports", ports, brief=True),
         Column("predicted", _predicted),
         Column("whole run", lambda run: units.seconds(run.summary.total_s), brief=True),
+        _RELAY,
         *_OUTCOME,
     )
     return Table.of(columns, [run for run in runs if run.summary.pace is not None])

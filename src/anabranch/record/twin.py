@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from anabranch.record import units
 from anabranch.record.summary import RunSummary
 
 AGREEMENT = 0.10  # the worlds agree on a route whose error is at most this
@@ -88,6 +89,12 @@ def compare(simulated: RunSummary, measured: RunSummary) -> TwinRow:
         raise ValueError(
             f"a twin is a simulated run and a measured one, in this order, and these are "
             f"{simulated.started.world} and {measured.started.world}"
+        )
+    if measured.started.shaped and not measured.links_held:
+        raise ValueError(
+            f"the relay of the emulated links was {units.percent(measured.relay_busy)} busy, so "
+            "the measured run says more of this machine than of the overlay; take fewer sites, "
+            "lower rates or links without delay"
         )
     if not measured.started.shaped:
         raise ValueError(

@@ -19,6 +19,8 @@ from typing import IO
 from anabranch.emulate import Emulation, EmulationError, emulated
 from anabranch.net.errors import RunAborted
 from anabranch.overlay import Overlay
+from anabranch.record.events import LinksEmulated
+from anabranch.record.log import append_after
 from anabranch.run.checkpoints import checkpoints_of, round_of, weights_of
 
 TOKEN_VARIABLE = "ANABRANCH_TOKEN"
@@ -148,6 +150,8 @@ def run_locally(
             start(f"site {site.name}", index, "site", *options, *there, "--", site.name)
         on_started({process.name: process.popen.pid for process in processes})
         _wait(processes, on_tick, wan)
+        if wan is not None and (busy := wan.relay_busy) is not None:
+            append_after(log, LinksEmulated(at_s=0.0, relay_busy=busy))
 
 
 def _wait(
