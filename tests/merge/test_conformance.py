@@ -133,15 +133,16 @@ def test_an_update_from_more_samples_weighs_no_less(
     assert few <= many
 
 
+class _File(Table, frozen=True, kw_only=True):
+    merge: AnyMerge
+
+
 @rules
 @given(update=facts())
 def test_equal_rules_weigh_equal_facts_alike_to_the_bit(
     rule: AnyMerge, update: UpdateFacts
 ) -> None:
-    class File(Table, frozen=True, kw_only=True):
-        merge: AnyMerge
-
-    again = decode_toml(spell(rule), File).merge
+    again = decode_toml(spell(rule), _File).merge
     assert again == rule
     assert hash(again) == hash(rule)
     assert again.weight(with_(update)) == rule.weight(update)

@@ -307,11 +307,18 @@ def test_paths_over_idle_links_shorten_a_round_of_one_tree(run: Simulate) -> Non
     assert with_paths.rounds_s[1] < 0.85 * without.rounds_s[1]
 
 
+KINDS = ["star", "mst", "fapt", "packed"]
+QUEUES = [("disjoint", "wait"), ("disjoint", "primary"), ("algorithm-3", "primary")]
+
+
 @pytest.mark.parametrize(
-    ("search", "when_full"),
-    [("disjoint", "wait"), ("disjoint", "primary"), ("algorithm-3", "primary")],
+    ("kind", "search", "when_full"),
+    [
+        pytest.param(kind, *queue, marks=[] if i % len(QUEUES) == j else [pytest.mark.slow])
+        for i, kind in enumerate(KINDS)
+        for j, queue in enumerate(QUEUES)
+    ],
 )
-@pytest.mark.parametrize("kind", ["star", "mst", "fapt", "packed"])
 def test_with_auxiliary_paths_and_changing_plans_every_mean_is_exact(
     kind: str, search: str, when_full: str, run: Simulate
 ) -> None:
