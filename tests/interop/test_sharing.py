@@ -109,6 +109,9 @@ def test_a_rank_that_is_gone_ends_the_group():
         gone = socket.socket(fileno=os.dup(sites.parts[0]._connection.fileno()))
         with gone:
             gone.shutdown(socket.SHUT_RDWR)
+        for part, why in zip(sites.parts, ("joined for this site", "of this site"), strict=True):
+            with pytest.raises(RunAborted, match=f"{why}.* is gone"):
+                part.ended.result(30)
         with pytest.raises(RunAborted, match=r"rank \d+, of this site, is gone"):
             sites.firsts[1].barrier()
         with pytest.raises(RunAborted, match=r"rank \d+, of this site, is gone"):

@@ -8,8 +8,11 @@ import os
 import re
 import subprocess
 import sys
+import time
+import warnings
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +73,9 @@ def collectives() -> list[str]:
     tensor = torch.full((7,), float(rank))
     dist.all_reduce(tensor, dist.ReduceOp.AVG)
     check("mean", tensor, torch.ones(7))
-    whole_mean = torch.tensor([rank, -rank, 5, 2 * rank + 1])
-    dist.all_reduce(whole_mean, dist.ReduceOp.AVG)
-    check("mean of integers", whole_mean, [1, -1, 5, 3])
+    for kind in (torch.int64, torch.uint8, torch.bool):
+        with pytest.raises(ValueError, match=f"all_reduce by AVG of {kind}, whose mean has a"):
+            dist.all_reduce(torch.ones(3, dtype=kind), dist.ReduceOp.AVG)
     tensor = torch.arange(12.0).view(3, 4).t()  # which is not contiguous
     dist.all_reduce(tensor)
     check("transposed", tensor, 3 * torch.arange(12.0).view(3, 4).t())
@@ -360,7 +363,8 @@ WRONG_AT_ONE = {
 def test_what_goes_wrong_is_told_at_all_ranks_and_a_program_can_begin_anew():
     found = run_ranks(_goes_wrong, 2)
     for said in found:
-        assert "site 0 (rank0) exchanges and site 1 (rank1) gathers" in said["empty"]
+        assert "site 0 (rank0) exchanges a sum of 3 elements (float32 on the wire)" in said["empty"]
+        assert "1 (rank1) gathers (all_reduce of 0 elements of float32)" in said["empty"]
         assert "all_reduce of 2 elements of float32: the timeout of 1 s is over" in said["later"]
         assert "this process group is over: " in said["by gloo"]
         assert said["anew"] == "2.0"
@@ -370,11 +374,165 @@ def test_what_goes_wrong_is_told_at_all_ranks_and_a_program_can_begin_anew():
         assert "the timeout of 1 s is over" in said["later in a subgroup"]
         assert "the timeout of 1 s is over" in said["in the whole"]
     assert "of tensors of other types or sizes" in found[1]["kinds"]
-    assert "rank 1 gives another type or size" in found[0]["gathered"]
+    assert "and rank 1 (rank1) calls all_gather of 2 elements of float64;" in found[0]["gathered"]
     for name in ("late", "late in a subgroup"):
         assert "the timeout of 1 s is over" in found[0][name]
     for name in ("token", "options", "gloo"):
         assert found[0][name].startswith("RunAborted: rank 1 failed: ")
+
+
+def _calls_apart() -> dict[str, str]:
+    """Return what this rank, of two, is told where each makes another call; each in a subgroup."""
+    rank = dist.get_rank()
+    ones, op = torch.ones, dist.ReduceOp
+
+    def gathers(elements: int, group: Any) -> None:
+        dist.all_gather([torch.zeros(elements) for _ in range(2)], ones(elements), group=group)
+
+    calls: dict[str, Callable[[Any], Any]] = {
+        "types": lambda group: dist.all_reduce(
+            ones(3, dtype=(torch.float32, torch.int64)[rank]), group=group
+        ),
+        "operations": lambda group: dist.all_reduce(ones(3), (op.SUM, op.MIN)[rank], group=group),
+        "sizes": lambda group: gathers((16_000, 20_000)[rank], group),
+        "layouts": lambda group: dist.all_reduce(
+            ones(3, 2) if rank == 0 else ones(3, 2).to_sparse(), group=group
+        ),
+        "calls": lambda group: (
+            dist.barrier(group) if rank == 0 else dist.all_reduce(ones(3).double(), group=group)
+        ),
+    }
+    return {name: _told(partial(call, dist.new_group())) for name, call in calls.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_ranks_whose_calls_go_by_different_carriers_are_told_at_once_and_by_name():
+    both = {
+        "types": ("a sum of 3 elements (float32", "all_reduce of 3 elements of int64 by SUM"),
+        "operations": (
+            "a sum of 3 elements (float32",
+            "all_reduce of 3 elements of float32 by MIN",
+        ),
+        "sizes": ("all_gather of 16000 elements", "all_gather of 20000 elements of float32"),
+        "layouts": ("a sum of 6 elements (float32", "of float32 (torch.sparse_coo) by SUM"),
+        "calls": ("barrier", "all_reduce of 3 elements of float64 by SUM"),
+    }
+    for said in run_ranks(_calls_apart, 2):  # else they wait for half an hour, the default timeout
+        for name, (one, other) in both.items():
+            for wanted in (one, other, "rank0", "rank1"):
+                assert wanted in said[name]
+
+
+def _is_left_waiting(how: str, waits_in: str) -> str:
+    """Return what rank 0 is told, which waits by gloo for rank 1."""
+    calls = {
+        "all_reduce": lambda: dist.all_reduce(torch.ones(3).double()),
+        "recv": lambda: dist.recv(torch.ones(3), 1),
+        "recv from any": lambda: dist.recv(torch.ones(3)),
+    }
+    if dist.get_rank() == 0:
+        return _told(calls[waits_in])
+    time.sleep(0.5)  # until it waits; what is tested holds before, too
+    if how == "dies":
+        os._exit(3)
+    if how == "fails":
+        group_of().__exit__(RuntimeError, RuntimeError("out of luck"), None)
+    return ""
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+@pytest.mark.parametrize("waits_in", ["all_reduce", "recv", "recv from any"])
+@pytest.mark.parametrize("how", ["destroys", "fails"])
+def test_a_rank_that_leaves_ends_the_wait_of_another_in_a_call_by_gloo(how, waits_in):
+    said, _ = run_ranks(_is_left_waiting, 2, how, waits_in, limit_s=60.0)
+    if how == "fails":
+        assert "out of luck" in said
+        assert "rank1" in said
+    elif waits_in == "all_reduce":
+        assert "site 1 (rank1) has left, and not made this call" in said
+    else:
+        whose = "all other ranks have" if waits_in == "recv from any" else "rank 1: has"
+        assert f"{whose} destroyed" in said
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_a_rank_that_dies_ends_the_wait_of_another_in_a_call_by_gloo():
+    with pytest.raises(AssertionError, match="rank 1:\nits process died"):
+        run_ranks(_is_left_waiting, 2, "dies", "recv", limit_s=60.0)
+
+
+def _is_late() -> dict[str, str]:
+    """Return what this rank is told of a receive that takes too long, and of later calls."""
+    said = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it would say that this backend takes none
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.5))
+    if dist.get_rank() == 0:
+        said["recv"] = _told(lambda: dist.recv(torch.ones(3), 1))
+        said["again"] = _told(lambda: dist.recv(torch.ones(3), 1))
+    dist.group.WORLD.set_timeout(timedelta(seconds=60))
+    _follow("late")
+    said["by gloo"] = _told(lambda: _sum(1.0, torch.int64))
+    said["exchanged"] = _told(lambda: _sum(1.0))
+    return said
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_a_receive_that_takes_too_long_ends_gloo_at_both_ranks_and_exchanges_go_on():
+    for said in run_ranks(_is_late, 2, limit_s=60.0):
+        for name in {"recv", "again"} & {*said}:
+            assert "recv from 1: the timeout of 0.5 s is over" in said[name]
+        assert "rank 0 (rank0) makes none: recv from 1: the timeout of 0.5 s" in said["by gloo"]
+        assert "destroy_process_group(), and begin anew" in said["by gloo"]
+        assert said["exchanged"] == "2.0"
+
+
+def _evaluates() -> list[str]:
+    """Return what is wrong with gathering as evaluation loops do."""
+    from accelerate import Accelerator
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    wrong = []
+
+    def check(what: str, found: torch.Tensor, wanted: list[float]) -> None:
+        if found.flatten().tolist() != wanted:
+            wrong.append(f"{what}: {found}")
+
+    for mode in (torch.inference_mode, torch.no_grad):
+        with mode():
+            for kind, elements in itertools.product((torch.float32, torch.int64), (2, 100_000)):
+                outputs = [torch.zeros(elements, dtype=kind) for _ in range(size)]
+                dist.all_gather(outputs, torch.full((elements,), rank).to(kind))
+                check(f"all_gather of {kind}", torch.stack([each[-1] for each in outputs]), [0, 1])
+            strided = torch.full((4, 3), rank + 1.0).t()
+            dist.all_reduce(strided)
+            check("all_reduce", strided[0], [3.0] * 4)
+            for kind in (torch.uint8, torch.bfloat16):
+                tensor = torch.full((5,), rank + 1).to(kind)
+                dist.broadcast(tensor, 1)
+                check(f"broadcast of {kind}", tensor, [2] * 5)
+            accelerator = Accelerator(cpu=True)
+            data = torch.utils.data.TensorDataset(torch.arange(5.0))
+            batches = accelerator.prepare(torch.utils.data.DataLoader(data, batch_size=2))
+            seen = [accelerator.gather_for_metrics(each) for (each,) in batches]
+            check("gather_for_metrics", torch.cat(seen), [0, 1, 2, 3, 4])
+            padded = accelerator.pad_across_processes(torch.ones(rank + 1))
+            check("gather", accelerator.gather(padded), [1, 0, 1, 1])
+            check("reduce", accelerator.reduce(torch.tensor(rank + 1.0)), [3.0])
+    leaves = [torch.zeros(3, requires_grad=True) for _ in range(size)]
+    dist.all_gather(leaves, torch.full((3,), float(rank)))
+    check("leaves", leaves[1], [1.0] * 3)
+    return wrong
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_evaluation_loops_gather_in_inference_mode():
+    assert run_ranks(_evaluates, 2) == [[], []]
 
 
 def _dies() -> None:

@@ -206,6 +206,14 @@ class Group:
         """How many members there are."""
         return len(self._present)
 
+    @property
+    def ended(self) -> Future[None]:
+        """A future that fails by what ends the group early; it is cancelled once this site leaves.
+
+        What is chained to it runs in the group's thread, where it must not wait.
+        """
+        return self._member.ended
+
     def __repr__(self) -> str:
         return f"<anabranch.Group of {', '.join(self.sites)}, at {self.site}>"
 

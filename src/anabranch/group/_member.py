@@ -114,6 +114,9 @@ class Member:
     Args:
         door: how it comes in.
 
+    Attributes:
+        ended: fails by what ends the group before its time; is cancelled where this site leaves.
+
     Raises:
         LinkError, RunAborted: see :func:`anabranch.join`.
     """
@@ -140,6 +143,7 @@ class Member:
         except BaseException:
             self.thread.close()
             raise
+        self.ended = self.thread.submit(self.agent.ended_early())
         _exit.opened(self)
 
     async def _join(self, door: Door) -> None:

@@ -92,7 +92,9 @@ class ServedMemory:
             else:
                 import torch
 
-                each.detach().copy_(torch.from_numpy(values).view(each.shape))
+                from anabranch.group._writing import overwrite
+
+                overwrite(each, torch.from_numpy(values).view(each.shape))
 
     def _read_buffers(self, into: Floats) -> None:
         start = self._first_buffer

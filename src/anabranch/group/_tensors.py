@@ -143,7 +143,9 @@ class Tensors:
             if isinstance(given, np.ndarray):
                 copy[...] = given
             else:
-                copy.copy_(given.detach())
+                from anabranch.group._writing import overwrite
+
+                overwrite(copy, given.detach())
 
     def finish(self) -> None:
         """Write results back to tensors whose memory could not be used."""
@@ -151,7 +153,9 @@ class Tensors:
             if isinstance(given, np.ndarray):
                 given[...] = copy
             else:
-                given.detach().copy_(copy.view(given.shape))
+                from anabranch.group._writing import overwrite
+
+                overwrite(given, copy.view(given.shape))
 
 
 def _check_apart(given: Sequence[Any]) -> None:

@@ -8,6 +8,8 @@ from zlib import crc32
 
 import torch
 
+from anabranch.group._writing import overwrite
+
 
 def described(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return one word that is different for tensors of other types or numbers of elements."""
@@ -43,7 +45,7 @@ class Words:
         if not self._is_view:
             raw = raw_of(self._tensor)
             raw.copy_(self.words.view(torch.uint8)[: len(raw)])
-            self._tensor.detach().copy_(raw.view(self._tensor.dtype).view(self._tensor.shape))
+            overwrite(self._tensor, raw.view(self._tensor.dtype).view(self._tensor.shape))
 
 
 def raw_of(tensor: torch.Tensor) -> torch.Tensor:

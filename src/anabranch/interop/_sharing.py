@@ -30,6 +30,7 @@ import msgspec
 import torch
 
 from anabranch.group import Group
+from anabranch.group._writing import overwrite
 from anabranch.net.errors import RunAborted
 from anabranch.site.collectives import ExchangeError
 
@@ -181,12 +182,19 @@ class _Rank:
         self._shared.fail(RunAborted(f"{self._name}, of this site: {what}"))
         answer(None, None)
 
-    def _gather(self, answer: Any, group: Group, data: bytes) -> None:
+    def _ended(self, answer: Any, group: Group) -> None:
+        def has_ended(done: Future[None]) -> None:
+            if not done.cancelled():
+                answer(None, done.exception())
+
+        group.ended.add_done_callback(has_ended)
+
+    def _gather(self, answer: Any, group: Group, data: bytes, what: str) -> None:
         def gathered(done: Future[dict[str, bytes]]) -> None:
             error = _error(done.result)
             answer(None if error else done.result(), error)
 
-        group.begin_gather(data).add_done_callback(gathered)
+        group.begin_gather(data, what).add_done_callback(gathered)
 
 
 def _error(call: Callable[[], object]) -> Exception | None:
@@ -204,6 +212,9 @@ class Part:
         address: where that rank listens.
         token: the group's.
         channel: of this rank's process group.
+
+    Attributes:
+        ended: see :attr:`anabranch.Group.ended`.
 
     Raises:
         ValueError: the address is of another machine.
@@ -228,6 +239,7 @@ class Part:
         self._reads = threading.Thread(target=self._read, name="anabranch site", daemon=True)
         self._reads.start()
         self._call("open", f"rank {os.environ.get('RANK', os.getpid())}").result()
+        self.ended: Future[None] = self._call("ended")
 
     def _read(self) -> None:
         while True:
@@ -308,9 +320,9 @@ class Part:
         """See :meth:`anabranch.Group.broadcast`."""
         return self._exchange("broadcast", tensors, root)
 
-    def begin_gather(self, data: bytes) -> Future[dict[str, bytes]]:
+    def begin_gather(self, data: bytes, what: str = "") -> Future[dict[str, bytes]]:
         """See :meth:`anabranch.Group.begin_gather`."""
-        return self._call("gather", data)
+        return self._call("gather", data, what)
 
     def fail(self, error: Exception) -> None:
         """End the group at all sites: this rank's call has not ended in its time."""
@@ -320,7 +332,7 @@ class Part:
     def close(self) -> None:
         """Leave, once this rank's calls have ended."""
         with self._lock:
-            under_way = [*self._under_way.values()]
+            under_way = [each for each in self._under_way.values() if each is not self.ended]
         for future in under_way:
             future.exception()
         with self._lock:
@@ -373,6 +385,6 @@ def _copy(tensors: list[torch.Tensor], whole: torch.Tensor, out: bool) -> None:
         part = whole[start : start + each.numel()].view(each.shape)
         start += each.numel()
         if out:
-            each.detach().copy_(part)
+            overwrite(each, part)
         else:
             part.copy_(each.detach())

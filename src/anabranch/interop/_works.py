@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import queue
 import threading
 import time
@@ -16,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from anabranch.group import Handle
+from anabranch.group._writing import overwrite
 from anabranch.net.errors import RunAborted
 
 _cuda: Any = torch.cuda
@@ -88,6 +90,7 @@ class Work(dist.Work):
         super().__init__()
         self.what = what
         self.exchanges = exchanges
+        self.is_given_up = False  # the program was interrupted while it waited for it
         self._settled = settled
         self._claimed = threading.Lock()  # by what settles it: its end, or that of its time
         self._is_done = threading.Event()
@@ -137,10 +140,18 @@ class Work(dist.Work):
         limit_s = timeout.total_seconds() if timeout > timedelta(0) else None
         if not self._is_done.is_set():
             check_may_wait()
-        if not self._is_done.wait(limit_s):
+        if not self.ends_within(limit_s):
             raise RuntimeError(f"{self.what}: not done in {limit_s:g} s; it goes on: wait again")
         _unwrap(self._base)
         return True
+
+    def ends_within(self, limit_s: float | None) -> bool:
+        """Wait for so long at most; return whether it has ended."""
+        try:
+            return self._is_done.wait(limit_s)
+        except BaseException:
+            self.is_given_up = True
+            raise
 
     def is_completed(self) -> bool:
         """Return whether ``wait`` would return, or raise, at once."""
@@ -171,12 +182,11 @@ class Work(dist.Work):
 untraced(Work)
 
 
-def _do_nothing(*_: object) -> None:
-    """Of works that end too late nothing is to follow."""
-
-
 class Deadlines:
     """Ends works that take too long, whether or not anything waits for them.
+
+    Its thread has ended before the interpreter does: it would drop the last reference to a process
+    group then, and C++ code would destroy that in a thread that the interpreter ends meanwhile.
 
     Args:
         ended: is called with a work whose time is over, and its limit in seconds, by a thread of
@@ -201,6 +211,7 @@ class Deadlines:
                     target=self._run, name="anabranch timeouts", daemon=True
                 )
                 self._thread.start()
+                atexit.register(self._end)
             elif due_s < self._next_s:
                 self._changed.notify()
 
@@ -220,7 +231,6 @@ class Deadlines:
         while True:
             with self._changed:
                 if self._is_closed and not self._due:
-                    self._ended = _do_nothing  # it may hold this object
                     return
                 now_s = time.monotonic()
                 over = [each for each in self._due.items() if each[1][0] <= now_s]
@@ -238,6 +248,19 @@ class Deadlines:
         with self._changed:
             self._is_closed = True
             self._changed.notify()
+            is_over = not self._due
+        if is_over:
+            self._join()
+
+    def _end(self) -> None:
+        with self._changed:
+            self._due.clear()
+        self.close()
+
+    def _join(self) -> None:
+        atexit.unregister(self._end)
+        if self._thread not in (None, threading.current_thread()):
+            self._thread.join()
 
 
 def _unwrap(future: Any) -> list[torch.Tensor]:
@@ -351,7 +374,7 @@ def _begin(
             with streaming():  # the future takes note of what it has to wait for there
                 if staged is not tensors:
                     for tensor, copy in zip(tensors, staged, strict=True):
-                        tensor.copy_(copy, non_blocking=True)
+                        overwrite(tensor, copy, non_blocking=True)
                 work.succeed(tensors)
         except Exception as error:
             work.fail(_told(error))
@@ -373,19 +396,19 @@ def _told(error: Exception) -> Exception:
 def complete(
     work: Work,
     begin: Callable[[], Future[Any]],
-    finish: Callable[[Any], list[Any]],
+    go_on: Callable[[Any], None],
 ) -> None:
-    """Begin a call of the group's, and complete a work when it ends.
+    """Begin a call of the group's, and go on with a work when it ends.
 
     Args:
-        work: which.
+        work: fails where the call does.
         begin: begins the call.
-        finish: makes tensors of its result.
+        go_on: is called with its result; completes the work, or sees to it; may raise.
     """
 
     def ended(done: Future[Any]) -> None:
         try:
-            work.succeed(finish(done.result()))
+            go_on(done.result())
         except Exception as error:
             work.fail(_told(error))
 

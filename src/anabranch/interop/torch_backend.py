@@ -2,8 +2,8 @@
 
 Sums, means and largest elements of float32, float16 and bfloat16, and broadcasts of any type, are
 exchanges of the group: exact, over its plan's trees. Barriers and small gathers pass the scheduler.
-All else goes to a gloo group beside it, which only threads of the caller touch: in none of these
-calls does the group's own thread hold or wait for anything of gloo's.
+All else goes to a gloo group beside it, once all ranks have said that they make the same call: see
+:mod:`anabranch.interop._gloo`.
 
 Every collective is defined here. One that is not would run in the base class, which holds the
 interpreter's lock while it does, and gloo's threads wait for that lock with their own held.
@@ -11,21 +11,29 @@ interpreter's lock while it does, and gloo's threads wait for that lock with the
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+import msgspec
 import torch
 import torch.distributed as dist
 
 from anabranch.group import Group
-from anabranch.group._words import Words, described, raw_of
-from anabranch.interop._rendezvous import Met, Options, meet, reached_at, share, telling
+from anabranch.group import _words as words_of
+from anabranch.group._words import Words, raw_of
+from anabranch.group._writing import overwrite
+from anabranch.interop._agreement import Said, agreed
+from anabranch.interop._gloo import Gloo, options_of
+from anabranch.interop._gloo_calls import COLLECTIVES, Call, described
+from anabranch.interop._rendezvous import Met, Options, meet, share, telling
 from anabranch.interop._works import (
     Begun,
     Deadlines,
@@ -42,32 +50,11 @@ __all__ = ["AnabranchProcessGroup", "Options", "group_of", "process_group"]
 T = TypeVar("T", bound=dist.Work)
 _log = logging.getLogger("anabranch")
 _EXCHANGED = (torch.float32, torch.float16, torch.bfloat16)
-_GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 _SMALL_BYTES = 1 << 16  # of each rank's part of what is gathered by the scheduler
 _OPS = {"SUM": "sum", "AVG": "mean", "MAX": "max"}
-_TO_AND_FRO = ("recv", "recv_anysource", "send")
-_ELSEWHERE = (
-    "_allgather_base",
-    "_reduce_scatter_base",
-    "all_gather_single",
-    "all_gather_single_coalesced",
-    "all_to_all_single",
-    "allgather_coalesced",
-    "allgather_into_tensor_coalesced",
-    "alltoall",
-    "alltoall_base",
-    "gather",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_single",
-    "reduce_scatter_single_coalesced",
-    "reduce_scatter_tensor_coalesced",
-    "scatter",
-    *_TO_AND_FRO,
-)
+_TO_AND_FRO = {"recv": "recv from", "recv_anysource": "recv from any rank", "send": "send to"}
+_HERE = ("allgather", "allreduce", "allreduce_coalesced", "broadcast")
 
-
-_Gloo: Any = dist.ProcessGroupGloo
 _Base: Any = dist.ProcessGroup  # its overloads are wider than what torch.distributed calls
 
 
@@ -80,21 +67,22 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
     An exchange, barrier or small gather that takes longer than its timeout ends this process group:
     at this rank all further calls fail, since they would meet others' calls before them. Where its
     tensors may still be read and written, or the group is this process group's own, the group ends
-    at all ranks, which are told. A call by gloo fails alone, as gloo has it.
+    at all ranks, which are told. So does a collective by gloo; a send or receive that takes too
+    long ends gloo alone.
 
     Args:
         met: the group, and its names by rank.
-        inner: gloo, for what is not the group's.
+        gloo: for what is not the group's.
         owns: whether to leave the group when this process group is destroyed.
         rank, size, timeout: as torch.distributed says.
     """
 
     def __init__(
-        self, met: Met, inner: Any, owns: bool, rank: int, size: int, timeout: timedelta
+        self, met: Met, gloo: Gloo, owns: bool, rank: int, size: int, timeout: timedelta
     ) -> None:
         super().__init__(rank, size)
         self.met = met
-        self._inner = inner
+        self._gloo = gloo
         self._owns = owns
         self._timeout = timeout
         self._starter = Starter()
@@ -105,6 +93,8 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         self._over = ""  # what ended this process group
         self._deadlines = Deadlines(self._is_late)
         self._waits_in: int | None = None  # the thread in which exchanges are waited for
+        self._process = os.getpid()
+        atexit.register(self._end_at_exit)
 
     @property
     def group(self) -> Any:
@@ -117,31 +107,22 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         """Sum, mean or largest elements; others' operations and types by gloo."""
         given = _several(tensors)
         op = _op(other.get("op", opts))
-        if op == "mean" and any(map(_is_whole, given)):
-            return self._mean_of_whole(given, opts)
+        if op == "mean":
+            for each in filter(_is_whole, given):
+                raise ValueError(
+                    f"all_reduce by AVG of {each.dtype}, whose mean has a fraction in general; use "
+                    "SUM and divide, or convert to float32"
+                )
         if op is None or not all(map(_is_exchanged, given)):
             return self._by_gloo("allreduce", given, *_if_given(opts), **other)
         if not sum(each.numel() for each in given):
-            return self._meet("all_reduce", given, opts)
+            return self._meet(described("all_reduce", given), given, opts)
 
         def exchange(staged: list[torch.Tensor]) -> Begun:
             handle = self.group.all_reduce(staged, op=op, async_op=True)
             return handle, _as_it_is
 
         return self.exchange("all_reduce", given, exchange, opts)
-
-    def _mean_of_whole(self, tensors: list[torch.Tensor], opts: Any) -> Work:
-        """Integers' mean without its fraction, as NCCL has it; gloo has none."""
-        for each in tensors:
-            if each.dtype == torch.bool:
-                raise ValueError("all_reduce by AVG of bool, which has no mean; use MAX or MIN")
-        sums: Any = dist.AllreduceOptions()
-        sums.reduceOp = dist.ReduceOp.SUM
-        sums.timeout = self._limit(opts)
-        self._by_gloo("allreduce", tensors, sums).wait()
-        for each in tensors:
-            each.div_(self.size(), rounding_mode="trunc")
-        return _done("all_reduce", tensors)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         """As ``allreduce``, of several tensors in one exchange."""
@@ -159,12 +140,12 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         if any(each.layout != torch.strided for each in given):
             return self._by_gloo("broadcast", given, *_if_given(opts), **other)
         if not sum(each.numel() for each in given):
-            return self._meet("broadcast", given, opts)
+            return self._meet(described("broadcast", given), given, opts)
         name = self.met.names[root]
 
         def exchange(staged: list[torch.Tensor]) -> Begun:
             words = [Words(each) for each in staged]
-            mine, heard = described(staged), described(staged)
+            mine, heard = words_of.described(staged), words_of.described(staged)
             sent = [*(each.words for each in words), heard]
             handle = self.group.broadcast(sent, root=name, async_op=True)
 
@@ -200,21 +181,15 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
                     f"all_gather of a tensor of {tuple(tensor.shape)} {tensor.dtype} into one of "
                     f"{tuple(output.shape)} {output.dtype}; all are alike"
                 )
-        data = raw_of(described(given)).numpy().tobytes() + _bytes_of(tensor)
 
-        def finish(gathered: dict[str, bytes]) -> list[list[torch.Tensor]]:
-            for rank, (name, output) in enumerate(zip(self.met.names, outputs, strict=True)):
-                if gathered[name][:4] != data[:4]:
-                    raise ValueError(
-                        f"all_gather of {_listed(given)}, and rank {rank} gives another type or "
-                        "size; all give tensors of one"
-                    )
-                raw = bytearray(gathered[name][4:])
-                if raw:
-                    output.copy_(torch.frombuffer(raw, dtype=output.dtype).view(output.shape))
+        def finish(parts: list[bytes]) -> list[list[torch.Tensor]]:
+            for output, part in zip(outputs, parts, strict=True):
+                if part:
+                    values = torch.frombuffer(bytearray(part), dtype=output.dtype)
+                    overwrite(output, values.view(output.shape))
             return [list(outputs)]
 
-        return self._gather("all_gather", data, finish, opts)
+        return self._gather(described("all_gather", given), _bytes_of(tensor), finish, opts)
 
     def barrier(self, opts: Any = None, **other: Any) -> Any:
         """Every rank has called it."""
@@ -228,18 +203,29 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         return self._gather(what, b"", lambda _: tensors, opts)
 
     def _gather(
-        self,
-        what: str,
-        data: bytes,
-        finish: Callable[[dict[str, bytes]], list[Any]],
-        opts: Any,
+        self, what: str, data: bytes, finish: Callable[[list[bytes]], list[Any]], opts: Any
     ) -> Work:
         self._check_may_call()
         with self._order:
             work = self._work(what, opts)
-            begin = partial(self.group.begin_gather, data)
-            self._starter.in_order(lambda: complete(work, begin, finish))
+            self._starter.in_order(
+                lambda: complete(
+                    work,
+                    partial(self._describe, what, data),
+                    lambda gathered: work.succeed(finish(self._agreed(what, gathered))),
+                )
+            )
         return self._begun(work)
+
+    def _describe(self, what: str, data: bytes = b"") -> Future[dict[str, bytes]]:
+        """Tell all ranks of a call, which takes its place among all calls."""
+        said = msgspec.msgpack.encode(Said(what, data, self._gloo.over))
+        return cast("Future[dict[str, bytes]]", self.group.begin_gather(said, what))
+
+    def _agreed(
+        self, what: str, gathered: dict[str, bytes], is_by_gloo: bool = False
+    ) -> list[bytes]:
+        return agreed(what, self.rank(), self.met.names, gathered, is_by_gloo)
 
     def exchange(
         self,
@@ -294,31 +280,33 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         finally:
             self._waits_in = before
 
-    def _by_gloo(self, name: str, written: Any, *given: Any, **named: Any) -> Any:
-        """Return gloo's work.
-
-        Gloo takes every tensor's memory for contiguous, whatever its strides: others are copied,
-        and where they are written to, this returns only once the result is in them.
+    def _by_gloo(self, name: str, *given: Any, **named: Any) -> Work:
+        """Make a collective by gloo, once all ranks have said that they make the same.
 
         Args:
             name: of gloo's method.
-            written: its first argument; the tensors that it writes to.
-            given, named: the others.
+            given, named: its arguments, of which the first is what it writes to.
         """
         self._check_may_call()
-        call = getattr(self._inner, name)
-        if name in _TO_AND_FRO:  # gloo says itself what it does not take
-            return call(written, *given, **named)
-        copies: list[tuple[torch.Tensor, torch.Tensor]] = []
-        work = call(
-            _contiguous(written, copies), *(_contiguous(each, []) for each in given), **named
-        )
-        if not copies:
-            return self._begun(work)
-        work.wait()
-        for tensor, copy in copies:
-            tensor.detach().copy_(copy)
-        return _done(name, [tensor for tensor, _ in copies])
+        call = Call(name, given, named)
+        opts = named.get("opts", given[-1])
+        with self._order:
+            work = self._work(call.what, opts, call.devices)
+
+            def carry(gathered: dict[str, bytes]) -> None:
+                self._agreed(call.what, gathered, is_by_gloo=True)
+                self._gloo.carry(work, call)
+
+            begin = partial(self._describe, call.what)
+            self._starter.in_order(lambda: complete(work, begin, carry))
+        return self._begun(work)
+
+    def _to_and_fro(self, name: str, tensors: Any, *given: Any, **named: Any) -> Any:
+        """Send or receive, by gloo; of two ranks alone, so that no others need agree."""
+        self._check_may_call()
+        peer = "" if name == "recv_anysource" else f" {given[0]}"
+        what = f"{_TO_AND_FRO[name]}{peer}"
+        return self._gloo.to_and_fro(name, what, self._timeout, tensors, *given, **named)
 
     def _check_may_call(self) -> None:
         check_may_begin()
@@ -359,6 +347,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
     def _is_over(self, error: Exception) -> None:
         """Let calls under way and later ones fail."""
         self._over = self._over or str(error)
+        self._gloo.end(str(error))
         for other in self._deadlines.under_way():
             other.fail(RuntimeError(f"{other.what}: this process group is over: {self._over}"))
 
@@ -378,7 +367,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
 
     def _get_backend(self, device: torch.device) -> Any:
         """There is one for all devices: this process group."""
-        return self
+        return _Backend(self)
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
         """Return whether it has memory of its own for tensors, which FSDP would use."""
@@ -410,7 +399,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
 
     def get_group_store(self) -> Any:
         """Return the store of the gloo group."""
-        return self._inner.get_group_store()
+        return self._gloo.store
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Let collectives that begin from now on wait for so long."""
@@ -420,17 +409,20 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         """Exchanges have numbers of the group's own."""
 
     def _get_sequence_number_for_group(self) -> int:
-        return int(self._inner._get_sequence_number_for_group())
+        return self._gloo.sequence_number()
 
     def _wait_for_pending_works(self) -> None:
         self.barrier().wait()
 
     def shutdown(self) -> None:
-        """Leave the group, if it is of this process group alone."""
+        """End gloo, and leave the group if it is of this process group alone."""
         if self._is_closed:
             return
         self._is_closed = True
+        atexit.unregister(self._end_at_exit)
         self._starter.close()
+        self._give_up_interrupted()
+        self._gloo.close()  # a rank that waits for this one in a call by gloo need not wait longer
         try:
             if self._owns:
                 self.met.close()
@@ -440,13 +432,58 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         finally:
             self._deadlines.close()
 
+    def _give_up_interrupted(self) -> None:
+        """End the group where an exception has left a wait: that call may never end."""
+        for work in self._deadlines.under_way():
+            if work.is_given_up and not self._over:
+                error = RunAborted(f"{work.what}: this rank was interrupted in it")
+                self._is_over(error)
+                self.met.fail(error)
+
+    def _end_at_exit(self) -> None:
+        """End gloo before the interpreter does, where a program ends without destroying."""
+        if self._is_closed or os.getpid() != self._process:  # a fork has none of its threads
+            return
+        self._is_closed = True
+        if self._deadlines.under_way():
+            self._gloo.end("the program has ended")
+        self._gloo.close()
+
     def abort(self) -> None:
         """As ``shutdown``."""
         self.shutdown()
 
 
+class _Backend:
+    """What PyTorch asks the backend of a device: it is there for that alone."""
+
+    supports_splitting = supports_coalescing = supports_time_estimate = supports_shrinking = False
+
+    def __init__(self, group: AnabranchProcessGroup) -> None:
+        self._group = group
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The type that PyTorch asks for by ``isinstance`` where it sets a timeout.
+
+        Otherwise ``_set_pg_timeout`` would warn and set none.
+        """
+        return dist.ProcessGroupGloo
+
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        self._group.set_timeout(timeout)
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        return False
+
+    def name(self) -> str:
+        return "anabranch"
+
+
 def _elsewhere(name: str) -> Callable[..., Any]:
     def call(self: AnabranchProcessGroup, *given: Any, **named: Any) -> Any:
+        if name in _TO_AND_FRO:
+            return self._to_and_fro(name, *given, **named)
         return self._by_gloo(name, *given, **named)
 
     call.__name__ = name
@@ -454,7 +491,7 @@ def _elsewhere(name: str) -> Callable[..., Any]:
     return call
 
 
-for _name in _ELSEWHERE:
+for _name in {*COLLECTIVES, *_TO_AND_FRO} - {*_HERE}:
     if hasattr(dist.ProcessGroup, _name):  # some are of later releases
         setattr(AnabranchProcessGroup, _name, _elsewhere(_name))
 untraced(AnabranchProcessGroup)
@@ -484,7 +521,7 @@ def _made(given: Any, store: Any, options: Any) -> AnabranchProcessGroup:
             "anabranch.interop.torch_backend.Options"
         )
     rank, size, timeout = given.group_rank, given.group_size, given.timeout
-    gloo = _gloo_options(store, timeout)  # first, since others would wait in gloo for this rank
+    gloo = options_of(store, timeout)  # first, since others would wait in gloo for this rank
     met, owns = None, False
     if dist.is_initialized():
         met = _part_of_all(given.global_ranks_in_group, str(given.group_id))
@@ -495,7 +532,7 @@ def _made(given: Any, store: Any, options: Any) -> AnabranchProcessGroup:
         else:
             met = meet(store, rank, size, how, timeout)
     try:
-        inner = _gloo(store, rank, size, gloo)
+        inner = Gloo(store, rank, size, gloo, met.group.ended)
     except BaseException as error:
         if owns:  # the others may wait for this rank in gloo, and not leave
             met.fail(error if isinstance(error, Exception) else RuntimeError(str(error)))
@@ -543,29 +580,6 @@ def _world_store() -> Any:
     return _of_this_beginning(dist.distributed_c10d._get_default_store(), dist.get_rank())
 
 
-def _gloo_options(store: Any, timeout: timedelta) -> Any:
-    interfaces = os.environ.get(_GLOO_INTERFACE)
-    options = _Gloo._Options()
-    options._timeout = timeout
-    if interfaces:
-        options._devices = [_Gloo.create_device(interface=each) for each in interfaces.split(",")]
-    else:  # gloo itself would take what this machine's name says, which may be its loopback
-        options._devices = [_Gloo.create_device(hostname=reached_at(store))]
-    return options
-
-
-def _gloo(store: Any, rank: int, size: int, options: Any) -> Any:
-    apart = dist.distributed_c10d.PrefixStore("gloo/", store)
-    inner = _Base(apart, rank, size)
-    kind = dist.ProcessGroup.BackendType.GLOO
-    inner._set_default_backend(kind)
-    gloo = _Gloo(apart, rank, size, options)
-    gloo._set_sequence_number_for_group()
-    for device in ("cpu", "cuda"):
-        inner._register_backend(torch.device(device), kind, gloo)
-    return inner
-
-
 def group_of(process_group: Any = None) -> Group:
     """Return the group under a process group, for what torch.distributed has no call for.
 
@@ -594,24 +608,6 @@ def backend_of(process_group: Any = None) -> AnabranchProcessGroup:
             'init_process_group("anabranch")'
         )
     return found
-
-
-def _done(what: str, tensors: list[torch.Tensor]) -> Work:
-    work = Work(what)
-    work.succeed(tensors)
-    return work
-
-
-def _contiguous(given: Any, copies: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:
-    """Return an argument with contiguous copies of its tensors that are not; lists them."""
-    if isinstance(given, (list, tuple)):
-        return [_contiguous(each, copies) for each in given]
-    if not isinstance(given, torch.Tensor) or given.layout != torch.strided:
-        return given
-    if given.is_contiguous():
-        return given
-    copies.append((given, given.detach().contiguous()))
-    return copies[-1][1]
 
 
 def _as_it_is() -> None:

@@ -395,6 +395,10 @@ class SiteAgent:
         """Whether the run is over for this site, before its end."""
         return self._scheduler.is_over
 
+    async def ended_early(self) -> None:
+        """Wait until the run is over before its end, and raise what ended it."""
+        await self._scheduler.ended_early()
+
     @property
     def patience_s(self) -> float:
         """How long a connection to the scheduler may be gone, as it last said."""

@@ -254,6 +254,10 @@ class Control:
         wanted = " or ".join(kind.__name__ for kind in kinds)
         raise RunAborted(f"the scheduler said {type(answer).__name__}, not {wanted}")
 
+    async def ended_early(self) -> None:
+        """Wait until the run is over before its end, and raise what ended it."""
+        await asyncio.shield(self._aborted)
+
     def fail_with(self, future: asyncio.Future[Any]) -> None:
         """Let a future fail by what ended the run early."""
         error = self._aborted.exception()
