@@ -245,6 +245,23 @@ def test_counters_hide_no_outlier() -> None:
     assert federation.returned(3, {**arrays(-1.0), **counted}, 1, 1.0).barred == (3,)
 
 
+def test_no_step_goes_beyond_the_version_that_it_may() -> None:
+    federation = Federation(FlR2sp(groups=3, fraction=1.0, relaxation=0.0), Mean(), arrays(0.0))
+    for node in range(3):
+        federation.joined(node, 0.0)
+    federation.until = 1
+    federation.returned(1, arrays(1.0), 1, 1.0)
+    federation.returned(2, arrays(1.0), 1, 1.0)
+    assert federation.version == 0
+    heard = federation.returned(0, arrays(1.0), 1, 2.0)  # which makes all three turns due
+    assert (federation.version, heard.applied, heard.goes_on) == (1, (0,), (0,))
+    assert federation.look(2.0).applied == ()
+    heard = federation.go_on(2, 2.0)
+    assert (federation.version, heard.applied, heard.goes_on) == (2, (1,), (1,))
+    heard = federation.go_on(9, 2.0)
+    assert (federation.version, heard.applied, heard.goes_on) == (3, (2,), (2,))
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_whatever_happens_each_model_counts_once(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -30,6 +30,8 @@ from anabranch.interop import flower
 from anabranch.merge import Mean, Staleness
 from anabranch.pace import Asp, Bsp
 
+from ..every import every
+
 APP = Path(__file__).parents[2] / "examples" / "interop" / "flower-app"
 BIN = Path(sys.executable).parent
 STARTED = "Application startup complete"
@@ -65,6 +67,7 @@ class Grid:
     time_s: float = 0.0
     sent: Counter[int] = field(default_factory=Counter)
     pulled: Counter[str] = field(default_factory=Counter)
+    configs: list[ConfigRecord] = field(default_factory=list)
     _out: dict[str, tuple[float, Message]] = field(default_factory=dict)
 
     def now_s(self) -> float:
@@ -83,6 +86,7 @@ class Grid:
             out = [other.metadata.dst_node_id for _, other in self._out.values()]
             assert node not in out, "one message at a time"
             self.sent[node] += 1
+            self.configs.append(message.content["config"])
             ids.append(f"{node}-{self.sent[node]}")
             self._out[ids[-1]] = self.time_s + self.takes_s.get(node, 1.0), message
         return ids
@@ -115,7 +119,9 @@ def in_an_app(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(TaskIdentity, name, 1, raising=False)
 
 
-def start(strategy: flower.Paced, grid: Grid, rounds: int, timeout: float = 60.0) -> Any:
+def start(
+    strategy: flower.Paced, grid: Grid, rounds: int, timeout: float = 60.0, **more: Any
+) -> Any:
     strategy._clock = grid  # type: ignore[assignment]
     first = ArrayRecord({"w": Array(np.zeros(8, np.float32))})
     seen = []
@@ -125,7 +131,12 @@ def start(strategy: flower.Paced, grid: Grid, rounds: int, timeout: float = 60.0
         return MetricRecord({"mean": float(arrays["w"].numpy().mean())})
 
     result = strategy.start(
-        grid=grid, initial_arrays=first, num_rounds=rounds, timeout=timeout, evaluate_fn=evaluate
+        grid=grid,
+        initial_arrays=first,
+        num_rounds=rounds,
+        timeout=timeout,
+        evaluate_fn=evaluate,
+        **more,
     )
     assert seen == list(range(rounds + 1))
     assert set(grid.pulled.values()) <= {1}
@@ -209,6 +220,84 @@ def test_replies_without_a_weight_are_failures(caplog: pytest.LogCaptureFixture)
 def test_what_wraps_rounds_refuses_a_paced_strategy() -> None:
     with pytest.raises(NotImplementedError, match="FedBuff has no rounds that all nodes wait for"):
         flower.FedBuff().configure_train(1, ArrayRecord(), ConfigRecord(), Grid({}))
+
+
+@pytest.mark.parametrize(
+    "name", ["configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate"]
+)
+def test_an_override_that_would_never_be_called_is_refused_by_its_class(name: str) -> None:
+    Decaying = type("Decaying", (flower.FedBuff,), {name: lambda self, *given: []})  # noqa: N806
+    with pytest.raises(TypeError, match=rf"Decaying overrides {name}\(\), which is never called"):
+        Decaying()
+    type("Summed", (flower.FlR2sp,), {"summary": lambda self: None})()  # which is called
+
+
+def test_a_round_has_a_config_of_its_own() -> None:
+    grid = Grid(dict.fromkeys(range(4), 1.0))
+    strategy = flower.FedBuff(
+        size=2, train_config_fn=lambda number: ConfigRecord({"lr": 0.1 / number})
+    )
+    start(strategy, grid, rounds=6, train_config=ConfigRecord({"lr": 9.0, "epochs": 2}))
+    assert {each["epochs"] for each in grid.configs} == {2}
+    assert {round(each["lr"] * each["server-round"], 9) for each in grid.configs} == {0.1}
+    assert len({each["server-round"] for each in grid.configs}) > 3
+
+
+def test_what_of_flower_s_rounds_changes_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    strategy = flower.FlR2sp(groups=2, fraction_train=0.5, min_train_nodes=4, min_evaluate_nodes=2)
+    strategy._clock = grid = Grid(dict.fromkeys(range(4), 1.0))  # type: ignore[assignment]
+    first = ArrayRecord({"w": Array(np.zeros(8, np.float32))})
+    strategy.start(grid, first, 1, evaluate_config=ConfigRecord({"batch": 1}))
+    warned = [each.message for each in caplog.records if each.levelname == "WARNING"]
+    for name in ("fraction_train", "min_train_nodes", "min_evaluate_nodes", "evaluate_config"):
+        assert any(each.startswith(f"FlR2sp: {name} changes nothing:") for each in warned)
+    assert any("no evaluate_fn is given" in each for each in warned)
+    assert every("@app.evaluate() is never called" in each for each in warned[2:])
+
+
+class Mine(flower.FlR2sp):
+    """A user's own strategy."""
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: Mine(fration=0.5), "Mine has no parameter 'fration'; did you mean 'fraction'"),
+        (lambda: flower.FedBuff(sise=3), "FedBuff has no parameter 'sise'; did you mean 'size'"),
+    ],
+)
+def test_a_parameter_that_is_none_is_refused_by_the_users_class(
+    made: Callable[[], Any], said: str
+) -> None:
+    with pytest.raises(TypeError, match=said):
+        made()
+
+
+def test_a_round_ends_at_its_step(caplog: pytest.LogCaptureFixture) -> None:
+    """Eight nodes reply at once: two rounds of four replies each, and not one of eight."""
+    grid = Grid(dict.fromkeys(range(8), 1.0))
+    counts = []
+
+    def count(replies: list[RecordDict], key: str) -> MetricRecord:
+        counts.append(len(replies))
+        return MetricRecord({"loss": 1.0})
+
+    strategy = flower.FedBuff(size=4, train_metrics_aggr_fn=count)
+    result = start(strategy, grid, rounds=6)
+    assert counts == [4] * 6
+    means = [result.evaluate_metrics_serverapp[number]["mean"] for number in range(7)]
+    assert len(set(means)) == 7, "no model is evaluated twice"
+
+
+def test_turns_that_are_due_at_once_are_steps_of_rounds_of_their_own() -> None:
+    """Groups 1 and 2 are ready before group 0: its update makes three turns due."""
+    grid = Grid(dict.fromkeys(range(3), 1.0), {0: 30.0, 1: 10.0, 2: 10.0})
+    strategy = flower.FlR2sp(
+        groups=3, fraction=1.0, relaxation=0.0, beta=None, steps_a_round=1, mixes="updates"
+    )
+    result = start(strategy, grid, rounds=6)
+    means = [result.evaluate_metrics_serverapp[number]["mean"] for number in range(7)]
+    assert len(set(means)) == 7
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,11 @@ class Conversation:
             self._lose(out.node, why, now_s)
         return self._then()
 
+    def go_on(self, until: float, now_s: float) -> Then:
+        """Let the model have versions up to a later one, and do what has waited for that."""
+        self._follow(self._federation.go_on(until, now_s), now_s)
+        return self._then()
+
     def look(self, now_s: float) -> Then:
         """Do what time alone makes due: a turn, or to give up who is silent."""
         for out in list(self._out.values()):

@@ -99,6 +99,7 @@ class Federation:
     Attributes:
         arrays: the model as it is now.
         version: how many steps have changed it.
+        until: no step makes a later version; what is due beyond it waits for ``go_on``.
         barred: nodes that take no part, since their updates point elsewhere.
 
     Raises:
@@ -123,6 +124,8 @@ class Federation:
         self.arrays = arrays
         self._buffers = _checked_buffers(arrays, buffers)
         self.version = 0
+        self.until: float = math.inf
+        self._due: deque[Step] = deque()  # that are not taken yet, in order
         self.barred: set[int] = set()
         self._rule = pace.rule()
         self._merge = merge
@@ -221,11 +224,18 @@ class Federation:
         self._take(self._rule.look(now_s), now_s, told)
         return told.heard()
 
+    def go_on(self, until: float, now_s: float) -> Heard:
+        """Let steps make versions up to a later one, and take those that are due; first of all."""
+        self.until = until
+        told = _Told()
+        self._take((), now_s, told)
+        return told.heard()
+
     def _take(self, steps: tuple[Step, ...], now_s: float, told: _Told) -> None:
         """Follow steps in the order in which they were decided; to bar a node may lead to more."""
-        to_do = deque(steps)
-        while to_do:
-            step = to_do.popleft()
+        self._due += steps
+        while self._due and not (self._due[0].apply and self.version >= self.until):
+            step = self._due.popleft()
             outliers = self._step(step, told) if step.apply else ()
             for update in step.discard:
                 told.discarded.append(self._came.pop(update).node)
@@ -239,7 +249,7 @@ class Federation:
                 self.barred.add(node)
                 told.barred.append(node)
                 if node in self._nodes:
-                    to_do += self._leave(node, now_s)
+                    self._due += self._leave(node, now_s)
             self._readmit(told)
 
     def _readmit(self, told: _Told) -> None:

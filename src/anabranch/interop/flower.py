@@ -12,8 +12,10 @@ decided is pure and elsewhere: ``_federation`` and ``_conversation``; here messa
 
 from __future__ import annotations
 
+import inspect
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Literal, NoReturn
 
@@ -31,6 +33,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from anabranch import pace as paces
+from anabranch._typed_toml import nearest
 from anabranch.interop._conversation import Conversation, NoNodesLeft, Then
 from anabranch.interop._federation import Federation
 from anabranch.merge import AnyMerge, Mean, OutlierFilter, Staleness
@@ -47,6 +50,27 @@ _LOST = (
     ErrorCode.NODE_UNAVAILABLE,
 )
 _log = logging.getLogger("flwr")
+
+_NO_EVALUATION = (
+    "client apps train all the time, and their @app.evaluate() is never called; give "
+    "start(evaluate_fn=...)"
+)
+_OF_EVALUATION = ("configure_evaluate", "aggregate_evaluate")
+_INSTEAD = {
+    "configure_train": "give train_config_fn=, which returns a round's config by its number",
+    "aggregate_train": "give train_metrics_aggr_fn= for metrics, and a pace and merge to Paced for "
+    "what models weigh",
+    **dict.fromkeys(_OF_EVALUATION, _NO_EVALUATION),
+}
+_PACE_SAYS = "the pace says which nodes go on and how many updates a step has"
+# Of Flower's FedAvg, with what stands in their place here.
+_OF_ROUNDS = {
+    "fraction_train": f"{_PACE_SAYS} (FlR2sp: fraction=, of a group; FedBuff: size=)",
+    "min_train_nodes": f"{_PACE_SAYS}; min_available_nodes= says when it begins",
+    "fraction_evaluate": _NO_EVALUATION,
+    "min_evaluate_nodes": _NO_EVALUATION,
+    "evaluate_metrics_aggr_fn": _NO_EVALUATION,
+}
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -85,9 +109,15 @@ class Paced(Strategy):  # type: ignore[misc]  # flwr is not typed here
             normalisation layers have, and for all integers.
         train_metrics_aggr_fn: makes of a round's replies the metrics in the result, as in Flower's
             ``FedAvg``; it is given their metrics without their arrays.
+        train_config_fn: given a round's number, returns what the config of its messages has beside
+            ``train_config``, such as a learning rate that decays.
+        of_rounds: parameters of Flower's ``FedAvg`` that change nothing here, such as
+            ``fraction_train``; ``start`` warns of each.
 
     Raises:
         ValueError: a number out of range, or a pace or merge rule that has no place here.
+        TypeError: a parameter that no strategy has, or a subclass overrides what is never called;
+            names the class.
     """
 
     _clock = _Clock()
@@ -105,7 +135,14 @@ class Paced(Strategy):  # type: ignore[misc]  # flwr is not typed here
         configrecord_key: str = "config",
         train_metrics_aggr_fn: Callable[[list[RecordDict], str], MetricRecord] | None = None,
         buffers: Collection[str] | None = None,
+        train_config_fn: Callable[[int], ConfigRecord] | None = None,
+        **of_rounds: Any,
     ) -> None:
+        self._refuse_overrides()
+        for name in of_rounds:
+            if name not in _OF_ROUNDS:
+                near = nearest(name, _parameters_of(type(self))) or "see docs/flower.md"
+                raise TypeError(f"{type(self).__name__} has no parameter {name!r}; {near}")
         if mixes not in ("models", "updates"):
             raise ValueError(f"mixes is {mixes!r}; take 'models' or 'updates'")
         if min(steps_a_round, min_available_nodes, max_failures) < 1:
@@ -123,6 +160,8 @@ class Paced(Strategy):  # type: ignore[misc]  # flwr is not typed here
         self.arrayrecord_key = arrayrecord_key
         self.configrecord_key = configrecord_key
         self.buffers = buffers
+        self.train_config_fn = train_config_fn
+        self._of_rounds = tuple(of_rounds)
         self.train_metrics_aggr_fn = (
             train_metrics_aggr_fn or FedAvg(weighted_by_key=weighted_by_key).train_metrics_aggr_fn
         )
@@ -152,7 +191,7 @@ class Paced(Strategy):  # type: ignore[misc]  # flwr is not typed here
             timeout: how long a node may take to reply, seconds; then the others go on without it.
                 It takes part again once its reply has come, which does not count.
             train_config: sent with each model, with ``server-round``.
-            evaluate_config: unused.
+            evaluate_config: changes nothing, as nodes evaluate nothing; ``start`` warns of it.
             evaluate_fn: evaluates the model on the server, before the first round and after each.
 
         Raises:
@@ -162,6 +201,7 @@ class Paced(Strategy):  # type: ignore[misc]  # flwr is not typed here
         _log.info("Starting %s strategy:", type(self).__name__)
         _log.info("\t├── Number of rounds: %d", num_rounds)
         self.summary()
+        self._warn(evaluate_config is not None, evaluate_fn is not None)
         run = _Run(self, grid, initial_arrays, timeout, train_config or ConfigRecord(), self._clock)
         result = Result(arrays=initial_arrays)
         self._evaluate(0, result, evaluate_fn)
@@ -180,6 +220,33 @@ class Paced(Strategy):  # type: ignore[misc]  # flwr is not typed here
             _log.info("\t%s", line)
         return result
 
+    def config_of(self, number: int, train_config: ConfigRecord) -> ConfigRecord:
+        """Return the config of a round's messages, but for ``server-round``."""
+        more = {} if self.train_config_fn is None else self.train_config_fn(number)
+        return ConfigRecord({**train_config, **more})
+
+    def _warn(self, has_evaluate_config: bool, has_evaluate_fn: bool) -> None:
+        """Say which of what was given changes nothing."""
+        name = type(self).__name__
+        for each in self._of_rounds:
+            _log.warning("%s: %s changes nothing: %s", name, each, _OF_ROUNDS[each])
+        if has_evaluate_config:
+            _log.warning("%s: evaluate_config changes nothing: %s", name, _NO_EVALUATION)
+        if not has_evaluate_fn:
+            _log.warning(
+                "%s: no evaluate_fn is given, so nothing evaluates the model: %s",
+                name,
+                _NO_EVALUATION,
+            )
+
+    def _refuse_overrides(self) -> None:
+        for name in ("configure_train", "aggregate_train", *_OF_EVALUATION):
+            if getattr(type(self), name) is not getattr(Paced, name):
+                raise TypeError(
+                    f"{type(self).__name__} overrides {name}(), which is never called, as there "
+                    f"are no rounds that all nodes wait for; {_INSTEAD[name]}"
+                )
+
     @staticmethod
     def _evaluate(number: int, result: Result, evaluate_fn: EvaluateFn | None) -> None:
         if evaluate_fn is None:
@@ -197,6 +264,16 @@ class Paced(Strategy):  # type: ignore[misc]  # flwr is not typed here
         )
 
     aggregate_train = configure_evaluate = aggregate_evaluate = configure_train
+
+
+def _parameters_of(strategy: type) -> set[str]:
+    """Return the names that the constructors of a strategy and of those above it take."""
+    return {
+        name
+        for each in strategy.__mro__
+        if "__init__" in vars(each)
+        for name in inspect.signature(each).parameters
+    }
 
 
 class FlR2sp(Paced):
@@ -284,16 +361,18 @@ class _Run:
         grid: Grid,
         initial_arrays: ArrayRecord,
         timeout_s: float,
-        config: ConfigRecord,
+        train_config: ConfigRecord,
         clock: _Clock,
     ) -> None:
         self._strategy = strategy
         self._grid = grid
-        self._config = config
+        self._train_config = self._config = train_config
         self._clock = clock
         self._began_s = clock.now_s()
         self._looked_s = -_NODES_S
         self._number = 0
+        self._until = 0  # the version that the round ends with
+        self._came: deque[Message] = deque()  # replies that are not taken yet
         self._replies: list[RecordDict] = []
         arrays = {name: each.numpy() for name, each in initial_arrays.items()}
         self._federation = Federation(
@@ -314,9 +393,17 @@ class _Run:
         return ArrayRecord({name: Array(each) for name, each in self._federation.arrays.items()})
 
     def round(self, number: int) -> list[RecordDict]:
-        """Go on until all steps of a round are made; return what nodes said of the training."""
+        """Go on until all steps of a round are made; return what nodes said of the training.
+
+        What has come beyond the round's last step is taken in the next round.
+        """
         self._number, self._replies = number, []
-        while self._federation.version < number * self._strategy.steps_a_round:
+        self._until = number * self._strategy.steps_a_round
+        self._config = self._strategy.config_of(number, self._train_config)
+        self._do(self._conversation.go_on(self._until, self._now_s()))
+        while self._federation.version < self._until:
+            # First, or a node would be taken for silent whose reply has come.
+            self._take_all()
             now_s = self._now_s()
             if now_s - self._looked_s >= _NODES_S:
                 self._looked_s = now_s
@@ -331,7 +418,8 @@ class _Run:
         """Say what is left; its run over, the SuperLink takes no more replies."""
         if self._conversation.out:
             _log.info(
-                "%d nodes compute still; their replies do not count", len(self._conversation.out)
+                "%d nodes compute still, or replied after the last step; that does not count",
+                len(self._conversation.out),
             )
 
     def _now_s(self) -> float:
@@ -339,11 +427,16 @@ class _Run:
 
     def _pull(self) -> bool:
         """Take what has come; return whether anything has."""
-        out = self._conversation.out
-        replies = [*self._grid.pull_messages([*out])] if out else []
-        for reply in replies:
-            self._do(self._take(reply))
-        return bool(replies)
+        if not self._came and (out := self._conversation.out):
+            self._came += self._grid.pull_messages([*out])
+        has_come = bool(self._came)
+        self._take_all()
+        return has_come
+
+    def _take_all(self) -> None:
+        """Take what has come, one by one, until the round's last step."""
+        while self._came and self._federation.version < self._until:
+            self._do(self._take(self._came.popleft()))
 
     def _take(self, reply: Message) -> Then:
         message, now_s = reply.metadata.reply_to_message_id, self._now_s()
