@@ -782,7 +782,7 @@ def test_the_model_is_looked_at_by_whoever_pulls_it_first_after_a_time(tmp_path:
     happened = simulated(text, tmp_path)
     looks = [event for event in happened if isinstance(event, Evaluated)]
     went = [event for event in happened if isinstance(event, WorkerWent) and event.update > 1]
-    assert len(looks) == len({event.at_s // 0.2 for event in went}) > 20
+    assert len(looks) == len({event.at_s // 0.2 for event in went}) + 1 > 20  # and in the end
     assert len({event.site for event in looks}) > 3
     assert replay(read_events(tmp_path / "run.db")).decided
 

@@ -24,6 +24,7 @@ from anabranch.scheduler.awareness import Awareness
 from anabranch.scheduler.losses import Repairs
 from anabranch.scheduler.memory import Journal
 from anabranch.scheduler.pacing import PaceBook
+from anabranch.scheduler.served_pace import LastTo
 from anabranch.scheduler.server import Scheduler
 from anabranch.sim.loop import VirtualLoop
 from anabranch.sim.network import SimulatedNetwork
@@ -270,7 +271,7 @@ class Cluster:
         journal: Journal | None = None,
         outbound_only: Collection[int] = (),
         samples: Sequence[int] | None = None,
-        sends_last: bool = False,
+        last_to: LastTo = "none",
         course: Callable[[tuple[int, int]], Course] = lambda link: Course(),
     ) -> Cluster:
         """Start a run; ``shaped`` holds its lanes to the overlay's rates and latencies.
@@ -291,7 +292,7 @@ class Cluster:
             witness,
             awareness,
             pacing=pacing,
-            sends_last=sends_last,
+            last_to=last_to,
             repairs=repairs,
             journal=journal,
         )

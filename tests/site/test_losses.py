@@ -80,7 +80,7 @@ class Run:
                 len(WORKERS),
                 groups=(WORKERS,) if self.pace().barrier else (),
             ),
-            sends_last=True,
+            last_to="all",
         )
 
     async def live(self) -> None:

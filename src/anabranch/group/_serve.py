@@ -181,7 +181,7 @@ class Service:
             self.under_way_bytes,
             least_sites=self.overlay.size if self.on_loss == "abort" else self.least_sites,
             begin_with=None if self.on_loss == "abort" else self.begin_with,
-            sends_last=True,
+            last_to="all",
             repairs=self._repairs() if self.repairs else None,
             journal=journal,
             errors_end=self.on_error == "abort",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 19
+WIRE_VERSION = 20
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -870,7 +870,13 @@ class Stopping(Message, frozen=True):
 
 
 class PaceOver(Message, frozen=True):
-    """To all: where the model is served, no worker goes on any more."""
+    """To all: where the model is served, no worker goes on any more.
+
+    Attributes:
+        receivers: the workers to which the model comes that no step follows.
+    """
+
+    receivers: tuple[int, ...] = ()
 
 
 class ExchangeEnded(Message, frozen=True):

@@ -33,6 +33,7 @@ from anabranch.record.log import EventLog, LogError
 from anabranch.record.target import Target
 from anabranch.run import replay
 from anabranch.run.checkpoints import WHOLE, Course, Job, check_course
+from anabranch.run.evaluator import evaluator_of, holds_whole
 from anabranch.run.faults import Pause, Scripted, play
 from anabranch.run.scenario import (
     Scenario,
@@ -41,7 +42,7 @@ from anabranch.run.scenario import (
     script_of,
     with_compute_times,
 )
-from anabranch.run.scenario.tasks import Own
+from anabranch.run.scenario.tasks import Exchange, Own
 from anabranch.run.standing_still import stand_still
 from anabranch.run.work import buffer_elements, describe
 from anabranch.scheduler.awareness import Awareness
@@ -51,6 +52,7 @@ from anabranch.scheduler.dispatch import needed_window
 from anabranch.scheduler.losses import Repairs, or_packed
 from anabranch.scheduler.pacing import PaceBook
 from anabranch.scheduler.reforming import LEAST_CHANGE, LEAST_GAIN, Reforming
+from anabranch.scheduler.served_pace import LastTo
 from anabranch.scheduler.server import LIMITS, Scheduler
 from anabranch.scheduler.watching import UNWATCHED, Watching, watched
 
@@ -457,10 +459,19 @@ def make_scheduler(
         awareness,
         _dispatching(scenario, believed, awareness, chunking),
         _pacing(scenario, overlay, recorder.plan),
+        last_to=_last_to(scenario, overlay, recorder.plan),
         repairs=_repairs(scenario),
         reforming=reforming,
     )
     return recorder.scheduler
+
+
+def _last_to(scenario: Scenario, overlay: Overlay, plan: Plan) -> LastTo:
+    """Return which workers get the final model: one evaluates it, unless a server does."""
+    if not scenario.is_served or isinstance(scenario.task, Exchange):
+        return "none"
+    evaluator = evaluator_of(scenario, plan, scenario.workers(overlay))
+    return "none" if holds_whole(plan, evaluator) else "one"
 
 
 def _repairs(scenario: Scenario) -> Repairs | None:

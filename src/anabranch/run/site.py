@@ -36,6 +36,7 @@ from anabranch.period import Gossip
 from anabranch.record import events
 from anabranch.run.attendance import Absence, Attendance
 from anabranch.run.checkpoints import Files, Job, Keeper, leave_weights
+from anabranch.run.evaluator import evaluator_of
 from anabranch.run.held_weights import HeldWeights
 from anabranch.run.local_steps import LocalWork
 from anabranch.run.returning import NotHandedOn, get_state, hand_on
@@ -362,11 +363,7 @@ async def _ready(
         event_buffer.report()  # known even if the site dies
     evaluator = 0
     if scenario.is_served:
-        evaluator = workers[0]
-        # Of clients any may be barred, or away: the server does, if one holds all of the model.
-        holders = {tree.root for tree in plans.loads(welcome.plan_json).trees}
-        if scenario.period.averages and len(holders) == 1 and not holders & {*workers}:
-            evaluator = min(holders)
+        evaluator = evaluator_of(scenario, plans.loads(welcome.plan_json), workers)
     weights = files.weights if assigned.learns else None
     return _Site(
         *(world, agent, event_buffer, assigned, keeper, weights, partition, site, names, evaluator),
@@ -618,6 +615,12 @@ class _Site:
 
         return checksum(elements)
 
+    @property
+    def watches(self) -> bool:
+        """Whether it evaluates the model that it serves, all of it, and none that it pulls."""
+        held = self.partition
+        return self.index == self.evaluator and held is not None and held.is_whole
+
     async def evaluate(self, round: int, step: int | None = None) -> None:
         """Write down how good the model is.
 
@@ -669,9 +672,9 @@ async def _rounds(site: _Site, job: Job) -> None:
     """Step, all-reduce and apply, round by round."""
     before, last = job.course.after_round, job.scenario.stop.rounds
     attendance = site.attendance
-    done_before = before if site.handed is None else site.handed["round"]
+    applied = looked_at = before if site.handed is None else site.handed["round"]
     try:
-        for round in range(done_before + 1, last + 1):
+        for round in range(applied + 1, last + 1):
             await site.let_in_before(round, partial(dict, round=round - 1))
             step = None
             if not site.agent.has_kept:  # else this round is over, or goes on without this site
@@ -679,15 +682,18 @@ async def _rounds(site: _Site, job: Job) -> None:
             more = round < last and not attendance.lets_in_before(round + 1)
             done = await site.exchange(round, site.assigned.work.buffer, more=more)
             await site.apply(round, done)
+            applied = round
             attendance.ended(round, done.members)
             if step is not None and not done.was_kept:
                 site.stepped(round - before, step)
             if site.evaluation_is_due(round, last):
                 await site.evaluate(round - before)
+                looked_at = round
             if site.keeper.is_due(round):
                 await site.save(round)
-    except RoundsOver:
-        return
+    except RoundsOver:  # before the last round, as time or a target has it
+        if applied > looked_at and site.evaluation_is_due(applied, applied):
+            await site.evaluate(applied - before)
 
 
 async def _averages(site: _Site, work: LocalWork, job: Job) -> None:
@@ -838,46 +844,51 @@ async def _evaluating(site: _Site) -> AsyncIterator[None]:
     """Let a server that holds all of the model evaluate it, while it serves and in the end.
 
     It does so after each ``evaluate_every`` rounds: as many updates as workers make in so many,
-    those among them that are discarded.
+    those among them that are discarded. Where it is told when to look, it does in the end alone.
     """
     held, every = site.partition, site.assigned.evaluate_every
-    is_asked = site.index == site.evaluator and not site.assigned.looks_when_told
-    if held is None or every is None or not is_asked or not held.is_whole:
+    if held is None or every is None or not site.watches:
         yield
         return
-    seen = 0
+    settled = 0  # as the model was looked at last
+    looking = asyncio.Lock()  # a look that has begun ends before the next
 
     async def see(round: int) -> None:
-        await site.off_the_loop(held.show)
-        await site.evaluate(round)
+        nonlocal settled
+        async with looking:
+            settled = site.agent.settled
+            await site.off_the_loop(held.show)
+            await site.evaluate(round)
 
     async def watch() -> None:
-        nonlocal seen
-        while True:
+        while not site.assigned.looks_when_told:
+            seen = settled // site.workers
             await site.agent.settle((seen + every) * site.workers)
-            seen = site.agent.settled // site.workers
-            await see(seen)
+            await see(site.agent.settled // site.workers)
 
     watching = asyncio.get_running_loop().create_task(watch())
     try:
         yield
     finally:
-        watching.cancel()
+        async with looking:
+            watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
-    await see(-(-site.agent.settled // site.workers))
+    if site.agent.settled > settled:
+        await see(-(-site.agent.settled // site.workers))
 
 
 async def _permitted(site: _Site) -> None:
+    update = site.agent.welcome.updates  # that an earlier process of this site has made
     while True:
         try:
             permission = await site.agent.permission()
         except RoundsOver:
-            return
+            break
         update, samples = permission.update, permission.samples
         if site.assigned.looks_when_told:
             is_due = permission.looks and site.assigned.learns
         else:
-            is_due = update > 1 and site.evaluation_is_due(update - 1)
+            is_due = update > 1 and site.evaluation_is_due(update - 1) and not site.watches
         if is_due:
             await site.evaluate(update - 1)
         client, share = permission.client, site.share
@@ -895,6 +906,11 @@ async def _permitted(site: _Site) -> None:
         buffer = site.assigned.pushed()
         if site.agent.push(permission, buffer, weight, samples, step.compute_s, step.loss):
             site.stepped(update, step)
+    receivers = site.agent.last_receivers
+    if site.index in receivers:
+        await site.agent.last_model()
+        if site.index == min(receivers) and site.assigned.learns:
+            await site.evaluate(update)
 
 
 def _transport(scenario: Scenario, elements: int, room: int, strands: int) -> Transport:

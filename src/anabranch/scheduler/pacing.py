@@ -625,11 +625,12 @@ class PaceBook:
         self._let_back(lead)
         return self._book(self._join(lead, now_s), now_s) if self._groups[lead] else ()
 
-    def last_pulls(self, there: Collection[int]) -> tuple[Update, ...]:
-        """Return to whom the model is sent that no step follows, once all is over.
+    def last_pulls(self, there: Collection[int], to_one: bool = False) -> tuple[Update, ...]:
+        """Return to which workers the model is sent that no step follows, once all is over.
 
         Args:
             there: the sites that are.
+            to_one: whether one worker is enough, with those to which it cannot come but together.
 
         Returns:
             Workers, each with the update after its last one. In a group that adds up, those who
@@ -645,11 +646,15 @@ class PaceBook:
                 self._settled |= dict.fromkeys(back, last)
             finished = [each for each in group if self.made(each) == last]
             self._groups[lead] = dict.fromkeys(each for each in finished if each in there)
-        return tuple(
+        pulls = [
             (worker, self.made(worker) + 1)
             for worker in sorted(self._all)
             if worker in there and worker in self._lead
-        )
+        ]
+        if to_one and pulls:
+            lead = self._lead[pulls[0][0]]
+            pulls = [each for each in pulls if self._lead[each[0]] == lead]
+        return tuple(pulls)
 
     def close(self) -> None:
         """Let nobody go on any more."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Set
+from typing import Literal
 
 from anabranch import plan as plans
 from anabranch.net.deadline import Deadline
@@ -29,6 +30,7 @@ from anabranch.scheduler.policy import Replan, event_of
 from anabranch.scheduler.reforming import Reforming
 from anabranch.scheduler.run import LONGEST_S, Run
 
+LastTo = Literal["none", "one", "all"]
 _MOST_SAMPLES = 1 << 50  # that a site may say it holds
 
 
@@ -43,7 +45,8 @@ class ServedPace:
         reforming: finds other groups; None where they stay as they are.
         least_sites: with fewer left than these the run does not go on.
         begin_with: how many sites it begins with, and all that it needs; None for all.
-        sends_last: whether every worker gets the model once no step follows.
+        last_to: which workers get the model once no step follows: all, or one that evaluates it
+            (under a barrier with those whose updates are added to its own).
 
     Attributes:
         book: see above.
@@ -60,12 +63,12 @@ class ServedPace:
         reforming: Reforming | None = None,
         least_sites: int = 1,
         begin_with: int | None = None,
-        sends_last: bool = False,
+        last_to: LastTo = "none",
     ) -> None:
         self._run = run
         self.begin_with = begin_with
         self._least_sites = least_sites
-        self._sends_last = sends_last
+        self._last_to = last_to
         self.book = book
         self.plan = self._in_force = plan
         self._wanted: Plan | None = None  # while groups come to rest for it
@@ -216,7 +219,7 @@ class ServedPace:
     @property
     def takes_nobody(self) -> bool:
         """Whether the scheduler lets no site join, as servers send the last model already."""
-        return self.book.is_over and self._sends_last
+        return self.book.is_over and self._last_to == "all"
 
     def can_begin_without(self, missing: Collection[int]) -> bool:
         """Return whether sites that have not come are none that the others need."""
@@ -342,18 +345,22 @@ class ServedPace:
         if self.book.is_over and not self._is_over_told:
             self._is_over_told = True
             self._wanted = None
-            if self._sends_last:
-                self._send_last()
-            self._run.tell_members(PaceOver())
+            receivers = () if self._last_to == "none" else self._send_last()
+            self._run.tell_members(PaceOver(receivers))
         self._look_at(self.book.due_s)
         self._announce_if_at_rest(now_s)
 
-    def _send_last(self) -> None:
-        """Send the model to all workers that are here, as it is now that no step follows."""
-        pulls = self.book.last_pulls({*self._run.sessions} - {*self._run.newcomers})
+    def _send_last(self) -> tuple[int, ...]:
+        """Send the model, as it is now that no step follows; return the workers that get it."""
+        lost, there = self._run.lost, {*self._run.sessions} - {*self._run.newcomers}
+        to_one = self._last_to == "one"
+        if to_one:
+            there = {site for site in there if not lost_between(self._in_force, site, lost)}
+        pulls = self.book.last_pulls(there, to_one)
         self._tell_epochs()
         for server in self._servers:
             self._run.post(server, Advance((), (), pulls, ()))
+        return tuple(worker for worker, _ in pulls)
 
     def _look_at(self, due_s: float) -> None:
         self.stop_looking()

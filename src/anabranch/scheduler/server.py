@@ -74,7 +74,7 @@ from anabranch.scheduler.reforming import Reforming
 from anabranch.scheduler.reports import reported
 from anabranch.scheduler.resumption import Resumption
 from anabranch.scheduler.run import Log, Run
-from anabranch.scheduler.served_pace import ServedPace
+from anabranch.scheduler.served_pace import LastTo, ServedPace
 from anabranch.scheduler.status import Known, awaited_site, stalls, status_of
 from anabranch.scheduler.survivors import Survivors
 from anabranch.scheduler.waits import Waits
@@ -103,7 +103,7 @@ class Scheduler:
         least_sites: where the model is served, the run ends with fewer left than these. Where sites
             all-reduce, the repairs say so, and how many it begins with.
         begin_with: how many sites it begins with, where the model is served; None for all.
-        sends_last: whether every worker gets the served model once no step follows.
+        last_to: which workers get the served model once no step follows.
         repairs: how all-reduces go on without a site or a link that is lost; None ends the run.
         journal: where to write down what a restart needs, where there are repairs; and to read it
             from. None for a run that ends with its scheduler.
@@ -133,7 +133,7 @@ class Scheduler:
         most_bytes: float = math.inf,
         least_sites: int = 1,
         begin_with: int | None = None,
-        sends_last: bool = False,
+        last_to: LastTo = "none",
         repairs: Repairs | None = None,
         journal: Journal | None = None,
         reforming: Reforming | None = None,
@@ -188,7 +188,7 @@ class Scheduler:
                 reforming,
                 least_sites,
                 begin_with,
-                sends_last,
+                last_to,
             )
         form_groups = self._pace.found if self._pace is not None and reforming else None
         self._planning = planning = Planning(

@@ -437,6 +437,11 @@ class SiteAgent:
         """See :meth:`anabranch.site.serving.Serving.settle`."""
         await self._served().settle(updates)
 
+    @property
+    def last_receivers(self) -> tuple[int, ...]:
+        """See :class:`anabranch.site.serving.Serving`."""
+        return self._served().last_receivers
+
     async def last_model(self) -> None:
         """See :meth:`anabranch.site.serving.Serving.last_model`."""
         await self._served().last_model()

@@ -84,6 +84,7 @@ class Serving:
 
     Attributes:
         settled: how many updates have become part of the model here, or never will.
+        last_receivers: the workers to which the model comes once more, when no worker goes on.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class Serving:
         self._abandoned = 0  # this worker's updates up to this one are given up
         self._passing: asyncio.Timeout | None = None  # while this worker lets time pass
         self.settled = 0
+        self.last_receivers: tuple[int, ...] = ()
         self._settling: tuple[int, asyncio.Event] | None = None  # how many are waited for
         self._rooms: list[tuple[Floats, Floats]] = []  # for pulls and pushes that are under way
         if served.ahead and served.make_rule is not None:
@@ -204,6 +206,7 @@ class Serving:
     async def _permission(self) -> Proceed:
         answer = await self._scheduler.expect(Proceed, PaceOver)
         if isinstance(answer, PaceOver):
+            self.last_receivers = answer.receivers
             raise RoundsOver
         assert isinstance(answer, Proceed)
         here = self._models_here.get(answer.update, self._back)
