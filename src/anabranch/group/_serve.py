@@ -38,7 +38,7 @@ from anabranch.scheduler.chunking import LEAST_ELEMENTS, MOST_ELEMENTS, chunk_el
 from anabranch.scheduler.dispatch import needed_window
 from anabranch.scheduler.losses import Repairs, or_packed
 from anabranch.scheduler.memory import Journal
-from anabranch.scheduler.pacing import PaceBook
+from anabranch.scheduler.paced import Paced
 from anabranch.scheduler.run import Abandoned, Log
 from anabranch.scheduler.server import LIMITS, Scheduler
 from anabranch.scheduler.watching import UNWATCHED, Watching, watched
@@ -177,7 +177,7 @@ class Service:
             log,
             awareness,
             dispatching if self.adaptive and self.planner.deep else None,
-            self._pacing(first),
+            None if (paced := self.paced) is None else paced.book(first),
             self.under_way_bytes,
             least_sites=self.overlay.size if self.on_loss == "abort" else self.least_sites,
             begin_with=None if self.on_loss == "abort" else self.begin_with,
@@ -216,13 +216,18 @@ class Service:
             away_s=self.away_s if may_be_restarted else 0.0,
         )
 
-    def _pacing(self, plan: Plan) -> PaceBook | None:
+    @property
+    def paced(self) -> Paced | None:
+        """How the model is served; None where it is not."""
         if self.pace is None:
             return None
-        servers = [tree.root for tree in plan.trees]
-        load = self.load.load(self.batch_size)
-        workers = range(self.overlay.size)
-        return PaceBook(self.pace, load, workers, servers, self.updates)
+        return Paced(
+            pace=self.pace,
+            load=self.load,
+            batch_size=self.batch_size,
+            workers=[*range(self.overlay.size)],
+            updates=self.updates,
+        )
 
 
 class GroupLog:
@@ -275,6 +280,7 @@ class GroupLog:
             target_accuracy=None,
             versions={"anabranch": __version__},
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            pacing_json="" if (paced := self._service.paced) is None else paced.encode(),
         )
         self._log.append([started, *self._held])
 

@@ -31,7 +31,6 @@ from anabranch.record import events
 from anabranch.record.console import Console, Line
 from anabranch.record.log import EventLog, LogError
 from anabranch.record.target import Target
-from anabranch.run import replay
 from anabranch.run.checkpoints import WHOLE, Course, Job, check_course
 from anabranch.run.evaluator import evaluator_of, holds_whole
 from anabranch.run.faults import Pause, Scripted, play
@@ -50,6 +49,7 @@ from anabranch.scheduler.channels import Chunking, Dispatching
 from anabranch.scheduler.chunking import chunk_elements
 from anabranch.scheduler.dispatch import needed_window
 from anabranch.scheduler.losses import Repairs, or_packed
+from anabranch.scheduler.paced import Paced
 from anabranch.scheduler.pacing import PaceBook
 from anabranch.scheduler.reforming import LEAST_CHANGE, LEAST_GAIN, Reforming
 from anabranch.scheduler.served_pace import LastTo
@@ -171,7 +171,7 @@ class RunLog:
                     versions=versions(),
                     started_at=self._started_at,
                     pacing_json=(
-                        replay.encode(scenario, self._overlay) if scenario.is_served else ""
+                        _paced(scenario, self._overlay).encode() if scenario.is_served else ""
                     ),
                 ),
                 *self._held,
@@ -484,7 +484,22 @@ def _repairs(scenario: Scenario) -> Repairs | None:
 def _pacing(scenario: Scenario, overlay: Overlay, plan: Plan) -> PaceBook | None:
     if not scenario.is_served:
         return None
-    return replay.make_book(replay.encode(scenario, overlay), plan, scenario.stop.rounds)
+    return _paced(scenario, overlay).book(plan)
+
+
+def _paced(scenario: Scenario, overlay: Overlay) -> Paced:
+    return Paced(
+        pace=scenario.pace,
+        load=scenario.load,
+        batch_size=scenario.task.batch_size,
+        workers=list(scenario.workers(overlay)),
+        updates=scenario.stop.rounds,
+        ahead=scenario.computes_ahead,
+        merge=scenario.merge,
+        clients=scenario.clients,
+        seed=scenario.seed,
+        look_every_s=scenario.task.evaluate_every_s,
+    )
 
 
 def _reforming(scenario: Scenario, believed: Overlay, plan: Plan) -> Reforming | None:

@@ -13,15 +13,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import cast
 
-import msgspec
-
 from anabranch import plan as plans
 from anabranch._typed_toml import tag_of
-from anabranch.cohort import Clients, Registry
-from anabranch.merge import AnyMerge, Mean
 from anabranch.net.errors import PeerError
-from anabranch.overlay import Overlay
-from anabranch.pace import AnyLoad, AnyPace
 from anabranch.plan import Plan
 from anabranch.record.events import (
     ClientBarred,
@@ -45,7 +39,7 @@ from anabranch.record.events import (
     WorkerWent,
     kind_of,
 )
-from anabranch.run.scenario import Scenario
+from anabranch.scheduler import paced
 from anabranch.scheduler.decisions import Decision, events_of
 from anabranch.scheduler.dependence import groups_of, led_through, lost_between
 from anabranch.scheduler.pacing import PaceBook
@@ -68,62 +62,6 @@ _Decided = (
 
 class ReplayError(ValueError):
     """A log whose decisions are not those of its pace, or that cannot be played."""
-
-
-class _Pacing(msgspec.Struct, frozen=True, kw_only=True):
-    """What a book is made from, beside the plan."""
-
-    pace: AnyPace
-    load: AnyLoad
-    batch_size: int
-    workers: list[int]
-    ahead: bool = False
-    merge: AnyMerge = Mean()
-    clients: Clients | None = None
-    seed: int = 0
-    look_every_s: float | None = None
-
-
-def encode(scenario: Scenario, overlay: Overlay) -> str:
-    """Return how a scenario paces its workers, as text for the log and for ``make_book``."""
-    pacing = _Pacing(
-        pace=scenario.pace,
-        load=scenario.load,
-        batch_size=scenario.task.batch_size,
-        workers=scenario.workers(overlay),
-        ahead=scenario.computes_ahead,
-        merge=scenario.merge,
-        clients=scenario.clients,
-        seed=scenario.seed,
-        look_every_s=scenario.task.evaluate_every_s,
-    )
-    return msgspec.json.encode(pacing).decode()
-
-
-def make_book(pacing_json: str, plan: Plan, updates: int) -> PaceBook:
-    """Return the books of a run, nothing in them.
-
-    Args:
-        pacing_json: as ``encode`` wrote it.
-        plan: its roots are the servers; its groups are those of the workers, if it has any.
-        updates: how many each worker makes.
-
-    Raises:
-        ValueError: the text is no such thing.
-    """
-    pacing = msgspec.json.decode(pacing_json, type=_Pacing)
-    return PaceBook(
-        pacing.pace,
-        pacing.load.load(pacing.batch_size),
-        pacing.workers,
-        [tree.root for tree in plan.trees],
-        updates,
-        int(pacing.ahead),
-        [group.workers for group in plan.groups],
-        pacing.merge,
-        None if pacing.clients is None else Registry(pacing.clients, pacing.seed),
-        pacing.look_every_s,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,28 +96,29 @@ def replay(numbered: Iterable[tuple[int, Event | UnknownEvent]]) -> Replayed:
         raise ReplayError("the log does not begin with run_started; give all of its events")
     if not started.pacing_json:
         raise ReplayError(
-            "the log names no pace: its sites all-reduced, in rounds, or an older release wrote it"
+            "the log names no pace: its sites all-reduced, averaged or gossiped, which no pace "
+            "decides; only logs of runs and groups whose model is served can be replayed"
         )
     try:
         plan = plans.loads(started.plan_json)
-        book = make_book(started.pacing_json, plan, started.rounds)
+        told = paced.decode(started.pacing_json)
+        book = told.book(plan, started.rounds)
     except ValueError as error:
         raise ReplayError(f"the log's pace or plan makes no sense here: {error}") from error
-    player = _Player(book, plan)
+    player = _Player(book, plan, len(started.sites))
     for number, event in numbered:
         player.take(number, event)
-    pace = msgspec.json.decode(started.pacing_json, type=_Pacing).pace
-    return Replayed(tag_of(pace), player.told, player.decided)
+    return Replayed(tag_of(told.pace), player.told, player.decided)
 
 
 class _Player:
     """Holds a log's events against what a book says; the book has begun nothing yet."""
 
-    def __init__(self, book: PaceBook, plan: Plan) -> None:
+    def __init__(self, book: PaceBook, plan: Plan, sites: int) -> None:
         self._book = book
         self._plan = self._next = plan  # in force, and to be
         self._servers = {tree.root for tree in plan.trees}
-        self._lost: set[int] = set()
+        self._lost = {*range(sites)}  # until they join
         self._begun = False
         self._due: deque[_Decided] = deque()  # decided, and not met in the log yet
         self.told = self.decided = 0
@@ -195,8 +134,10 @@ class _Player:
                 self._book.holds(event.site, event.samples)
             case SiteLost(goes_on=False):
                 pass  # the run ends for it; the pace never heard of it
-            case SiteJoined() | SiteLost() if not self._begun:
-                pass  # all come before the run begins, some more than once
+            case SiteJoined() if not self._begun:
+                self._lost.discard(event.site)
+            case SiteLost() if not self._begun:
+                self._lost.add(event.site)
             case (
                 ProceedAsked()
                 | UpdateCame()
@@ -222,6 +163,8 @@ class _Player:
                 if not self._begun and isinstance(event, WorkerWent):
                     self._begun = True
                     self._decide(self._book.begin(event.at_s), event.at_s)
+                    for site in sorted(self._lost):  # a group begins without them
+                        self._decide(self._book.lost(site, event.at_s), event.at_s)
                 self._compare(number, event)
             case RunEnded():
                 self._expect_nothing(number, event)
