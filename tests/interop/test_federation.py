@@ -271,7 +271,7 @@ def test_whatever_happens_each_model_counts_once(seed: int) -> None:
     busy: dict[int, int] = {}
     sent, settled = Counter[int](), Counter[int]()
     now_s = 0.0
-    for _ in range(600):
+    for _ in range(900):
         now_s += float(rng.exponential(0.3))
         node = int(rng.integers(9))
         if node in federation and node in busy and rng.random() < 0.85:

@@ -203,3 +203,28 @@ def test_a_worker_out_of_place_is_named(pace: Pace) -> None:
         rule.leave(4, 1.0)
     with pytest.raises(ValueError, match="worker 4 pushes an update, but was not"):
         rule.push(4, 1.0)
+
+
+@pytest.mark.parametrize(
+    "pace",
+    [
+        *(Bsp(), Asp(), Ssp(lead=1), FedBuff(size=3), FedAvg()),
+        *(R2sp(relaxation=relaxation) for relaxation in (0.8, 0.0, 1.0)),
+        *(FlR2sp(groups=groups, fraction=1.0) for groups in (1, 3, 6)),
+        FlR2sp(groups=3, fraction=1.0, order="ready", grouping="delay", regroup_every=1),
+        Safa(fraction=0.5, lag_tolerance=1),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("first_s", [0.8, 4.0, 30.0])
+def test_no_update_of_an_equal_fleet_is_discarded(pace: Pace, first_s: float) -> None:
+    """A first iteration is unlike the others: it pulls no model, or its process is cold."""
+    story = live(
+        pace,
+        lambda worker, k: first_s if k == 1 else 4.0,
+        [(0.0, worker) for worker in range(6)],
+        until_s=300.0,
+    )
+    assert story.discarded == []
+    assert not any(step.abandon for _, step in story.steps)
+    assert len(story.applied) > 6 * 20

@@ -82,14 +82,18 @@ def test_groups_of_one_take_turns_as_workers_do_under_r2sp() -> None:
     assert [a.update for a in groups.applied] == [a.update for a in each.applied]
 
 
-def test_the_usual_time_forgets_a_tenth_with_each_round() -> None:
-    rule = FlR2sp(groups=2, fraction=1.0).rule()
-    rule.join(0, 0.0)
-    rule.join(1, 0.0)
-    rule.push(0, 10.0)
-    assert rule.gap_s == pytest.approx(5.0)  # type: ignore[attr-defined]
-    rule.push(1, 20.0)
-    assert rule.gap_s == pytest.approx(0.5 * (10.0 + 0.1 * (20.0 - 10.0)))  # type: ignore[attr-defined]
+def test_the_usual_time_forgets_the_first_round_and_a_tenth_with_each_other() -> None:
+    """Of each group: neither begins by pulling a model."""
+    rule = FlR2sp(groups=2, fraction=1.0, relaxation=0.0, smoothing=0.1).rule()
+    usual = rule._round  # type: ignore[attr-defined]
+    seen_s = []
+    for worker in (0, 1):
+        rule.join(worker, 0.0)
+    for worker, now_s in ((0, 10.0), (1, 20.0), (0, 50.0), (1, 70.0), (0, 100.0)):
+        rule.push(worker, now_s)
+        seen_s.append(usual.usual_s)
+    # Rounds of 10 and 20 s, the groups' first; of 40 s, which takes their place; of 50 and 50 s.
+    assert seen_s == pytest.approx([10.0, 20.0, 40.0, 41.0, 41.9])
 
 
 def test_by_delay_those_that_are_slow_come_together() -> None:
@@ -175,7 +179,7 @@ def test_what_rounds_take_is_no_less_than_what_its_clients_did(grouping: str, se
     usual_s: list[float] = []
 
     def took(worker: int, k: int) -> float:
-        usual_s.extend(each.usual_s for each in rule._rounds if each.usual_s)  # type: ignore[attr-defined]
+        usual_s.extend(each.usual.usual_s for each in rule._rounds if each.usual.usual_s)  # type: ignore[attr-defined]
         return float(takes[worker, k % 400])
 
     live(pace, took, all_at_once(3), until_s=300.0, rule=rule)
@@ -308,7 +312,7 @@ def test_a_group_that_is_empty_for_a_while_begins_anew() -> None:
     rule.join(3, 40.0)
     (step,) = rule.push(3, 41.0)
     assert step.apply == ((3, 1),)
-    assert rule._rounds[1].usual_s == 1.0  # type: ignore[attr-defined]
+    assert rule._rounds[1].usual.usual_s == 1.0  # type: ignore[attr-defined]
 
 
 def test_whether_enough_are_in_goes_by_who_is_there() -> None:
@@ -410,6 +414,7 @@ def test_one_that_is_dealt_to_an_earlier_group_has_a_third_turn_before_the_other
         smoothing=1.0,
         grouping=grouping,  # type: ignore[arg-type]
         regroup_every=1,
+        deadline_s=6.0,
     )
 
     def took(worker: int, k: int) -> float:
@@ -423,7 +428,7 @@ def test_one_that_is_dealt_to_an_earlier_group_has_a_third_turn_before_the_other
 
 def test_a_group_is_passed_over_and_what_comes_after_it_counts_in_its_next_turn() -> None:
     """Of two groups of one: the bound, 2 (N - 1), is reached."""
-    rule = FlR2sp(groups=2, relaxation=0.0).rule()
+    rule = FlR2sp(groups=2, relaxation=0.0, deadline_s=3.0).rule()
     rule.join(0, 0.0)
     rule.join(1, 0.0)
     rule.push(0, 1.0)
@@ -459,7 +464,19 @@ def test_a_round_that_takes_longer_than_the_first_did_is_waited_for_in_the_end()
         until_s=200.0,
     )
     sizes = [len(step.apply) for _, step in story.steps if step.apply]
+    assert sizes == [12] * len(sizes)
+    assert len(sizes) > 30
+
+
+def test_a_round_that_takes_much_longer_than_the_first_did_is_waited_for_in_the_end() -> None:
+    story = live(
+        FlR2sp(groups=1),
+        lambda worker, k: 1.0 + 0.001 * worker if k == 1 else 15.0 + 0.001 * worker,
+        all_at_once(16),
+        until_s=600.0,
+    )
+    sizes = [len(step.apply) for _, step in story.steps if step.apply]
     assert sizes[0] == 12
-    assert sizes[1] < 12  # ended when three of the first round's times had gone by
+    assert sizes[1] < 12  # ended when ten of the first round's times had gone by
     assert sizes[2:] == [12] * (len(sizes) - 2)
     assert len(sizes) > 30

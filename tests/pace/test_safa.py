@@ -41,8 +41,12 @@ def test_a_round_does_not_wait_for_ever_for_those_whose_turn_it_is() -> None:
     assert rule.look(5.0) == (Step(((0, 2), (1, 2)), (0, 1)),)
     rule.push(0, 6.0)
     assert rule.push(1, 6.5) == ()
-    usual_s = 0.9 * 2.0 + 0.1 * 3.0  # the second round took 3 s
-    assert rule.due_s == pytest.approx(5.0 + 1.5 * usual_s)
+    assert rule.due_s == pytest.approx(5.0 + 1.5 * 3.0)  # the second round took 3 s
+    assert rule.look(9.5)
+    rule.push(0, 10.0)
+    assert rule.push(1, 10.5) == ()
+    usual_s = 0.9 * 3.0 + 0.1 * 4.5
+    assert rule.due_s == pytest.approx(9.5 + 1.5 * usual_s)
 
 
 def test_a_round_does_not_wait_for_ever_for_workers_that_hang() -> None:
@@ -68,8 +72,8 @@ def test_when_a_round_ends_who_is_too_late_by_then_abandons_its_update() -> None
     assert rule.look(5.0) == (Step(((0, 2), (2, 1)), (2, 0), abandon=(3,)),)  # 1 is a round late
     rule.push(0, 6.0)
     rule.push(1, 6.5)
-    assert rule.look(8.5) == (Step(((0, 3), (1, 2)), (0, 1)),)  # 3 has been told
-    assert rule.push(3, 9.0) == (Step(proceed=(3,), discard=((3, 1),)),)
+    assert rule.look(9.5) == (Step(((0, 3), (1, 2)), (0, 1)),)  # 3 has been told
+    assert rule.push(3, 10.0) == (Step(proceed=(3,), discard=((3, 1),)),)
 
 
 def test_who_abandons_at_once_has_its_slow_updates_discarded_as_rounds_end() -> None:

@@ -6,11 +6,13 @@ import math
 from collections.abc import Collection, Iterable, Iterator
 
 from anabranch.pace._pace import NEVER_S, Update
+from anabranch.pace._usual import Average
 
 # A round that has not its number, since workers hang, ends so much later than rounds usually do.
 _DEADLINE = 3.0
 _MOST_DOUBLINGS = 30  # of that
 _FEW = 0.5  # of its number: with fewer, a round ended too early
+_NOT_KNOWN = Average(1.0)
 _ROUNDING = 1e-9  # by which a fraction of a number of workers may miss a whole number
 
 
@@ -21,14 +23,14 @@ class Collected:
         fraction: of the workers that take part in it; so many updates end it.
         smoothing: weight of the latest round's time in the moving average.
         deadline_s: how long it is waited for at most; it is three times what it usually takes, once
-            that is known, and twice as long after each that ended with less than half of its
-            number: all may take longer than the first did, whose clients had nothing to pull.
+            that is known (ten times, where only the first is), and twice as long after each that
+            ended with less than half of its number.
 
     Attributes:
         began_s: when the round began.
         enough_s: when enough were in; None where that is not so.
         is_timed: whether it says how long rounds take: not where workers of other rounds came in.
-        usual_s: how long it usually takes until enough are in, seconds; 0 where that is not known.
+        usual: how long it usually takes until enough are in.
     """
 
     def __init__(self, fraction: float, smoothing: float, deadline_s: float | None = None) -> None:
@@ -36,12 +38,11 @@ class Collected:
         self._in_vain = 0  # how often it was waited for too short since it had its number
         self._wanted = 0
         self._fraction = fraction
-        self._smoothing = smoothing
         self._in: dict[int, Update] = {}
         self.is_timed = True
         self.enough_s: float | None = None
         self.began_s = 0.0
-        self.usual_s = 0.0
+        self.usual = Average(smoothing)
 
     def __len__(self) -> int:
         return len(self._in)
@@ -90,16 +91,16 @@ class Collected:
         self.began_s = now_s
         self._in_vain += has_given_up
 
-    def late_s(self, otherwise_s: float = 0.0) -> float:
+    def late_s(self, otherwise: Average = _NOT_KNOWN) -> float:
         """Return when it is no longer waited for.
 
         Args:
-            otherwise_s: how long such rounds take, where this one's time is not known; 0 for ever.
+            otherwise: how long such rounds take, where this one's time is not known.
         """
-        usual_s = self.usual_s or otherwise_s
+        usual = self.usual if self.usual.usual_s else otherwise
         longest_s = NEVER_S if self._deadline_s is None else self._deadline_s
-        times = _DEADLINE * 2.0 ** min(self._in_vain, _MOST_DOUBLINGS)
-        return self.began_s + min(longest_s, times * usual_s if usual_s else NEVER_S)
+        late_s = usual.late_after_s(_DEADLINE) * 2.0 ** min(self._in_vain, _MOST_DOUBLINGS)
+        return self.began_s + min(longest_s, late_s or NEVER_S)
 
     def part(self, workers: int) -> float:
         """Return how much of a whole round's updates are in, in [0, 1].
@@ -119,24 +120,15 @@ class Collected:
     def end(self, now_s: float) -> tuple[Update, ...]:
         """Return the updates by their workers' index, and begin the next round."""
         took_s = self.took_s
-        if took_s is not None and self._in_vain and took_s > _DEADLINE * self.usual_s:
-            self.usual_s = took_s  # rounds take another time now
+        if took_s is not None and self._in_vain and took_s > _DEADLINE * self.usual.usual_s:
+            self.usual.usual_s = took_s  # rounds take another time now
         elif took_s is not None:
-            self.usual_s = smoothed(self.usual_s, took_s, self._smoothing)
+            self.usual.took(took_s)
         is_few = self.enough_s is None and len(self._in) < _FEW * self._wanted
         self._in_vain = self._in_vain + 1 if is_few else 0
         updates = tuple(self._in[worker] for worker in sorted(self._in))
         self._in, self.enough_s, self.began_s, self.is_timed = {}, None, now_s, True
         return updates
-
-
-def smoothed(before: float, value: float, weight: float) -> float:
-    """Return a moving average, of which 0 says that it is the first value.
-
-    >>> smoothed(0.0, 4.0, 0.1), smoothed(4.0, 5.0, 0.1)
-    (4.0, 4.1)
-    """
-    return value if not before else before + weight * (value - before)
 
 
 def part_of(fraction: float, workers: int) -> int:

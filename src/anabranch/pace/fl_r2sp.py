@@ -8,8 +8,9 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from anabranch._typed_toml import Positive, Seconds, Table
-from anabranch.pace._collected import Collected, check_fraction, smoothed, who_computes
+from anabranch.pace._collected import Collected, check_fraction, who_computes
 from anabranch.pace._pace import NEVER_S, Rule, Step, Workers
+from anabranch.pace._usual import Average
 
 _Groups = Annotated[int, Meta(ge=1, le=100_000)]  # each has state of its own
 
@@ -115,11 +116,11 @@ class _Rule:
         self._passed: set[int] = set()
         self._ahead: set[int] = set()  # who went on after its group had enough, before the turn
         self._went_s: dict[int, float] = {}
-        self._delay_s: dict[int, float] = {}
+        self._delays: dict[int, Average] = {}
         self._next = 0  # whose turn it is, in a fixed order
         self._turns = 0
         self._turned_s = -NEVER_S
-        self._round_s = 0.0  # T
+        self._round = Average(pace.smoothing)  # T
         self.due_s = NEVER_S
 
     def join(self, worker: int, now_s: float) -> tuple[Step, ...]:
@@ -141,7 +142,7 @@ class _Rule:
         group = self._group.pop(worker)
         self._finished[group] += has_finished
         del self._members[group][worker], self._went_s[worker]
-        self._delay_s.pop(worker, None)
+        self._delays.pop(worker, None)
         self._late.pop(worker, None)
         self._passed.discard(worker)
         self._ahead.discard(worker)
@@ -154,9 +155,7 @@ class _Rule:
         """See :class:`anabranch.pace.Rule`."""
         update = self._workers.push(worker)
         took_s = now_s - self._went_s[worker]
-        self._delay_s[worker] = smoothed(
-            self._delay_s.get(worker, 0.0), took_s, self._pace.smoothing
-        )
+        self._delays.setdefault(worker, Average(self._pace.smoothing)).took(took_s)
         group = self._group[worker]
         is_closed = self._pace.collects == "fraction" and self._rounds[group].enough_s is not None
         if worker in self._late or is_closed:
@@ -179,7 +178,7 @@ class _Rule:
                 continue
             due_s = self._turned_s + self.gap_s
             if not self._is_enough(group, now_s):
-                due_s = max(due_s, self._rounds[group].late_s(self._round_s))
+                due_s = max(due_s, self._rounds[group].late_s(self._round))
             if now_s < due_s:
                 self.due_s = due_s
                 break
@@ -211,7 +210,7 @@ class _Rule:
             collected = self._rounds[group]
             if collected.enough_s is not None:
                 return collected.enough_s
-            return collected.late_s(self._round_s)
+            return collected.late_s(self._round)
 
         gives_up = self._pace.give_up_after is not None
         able = [group for group in self._present if gives_up or self._rounds[group]]
@@ -222,8 +221,8 @@ class _Rule:
         """The least time between two turns."""
         present = self._present
         if self._pace.order == "fixed":
-            return self._pace.relaxation * self._round_s / max(1, len(present))
-        usual_s = [self._rounds[group].usual_s or self._round_s for group in present]
+            return self._pace.relaxation * self._round.usual_s / max(1, len(present))
+        usual_s = [self._rounds[group].usual.usual_s or self._round.usual_s for group in present]
         turns_a_second = sum(1 / each_s for each_s in usual_s if each_s)
         return self._pace.relaxation / turns_a_second if turns_a_second else 0.0
 
@@ -235,8 +234,10 @@ class _Rule:
     def _turn(self, group: int, now_s: float) -> Step:
         collected = self._rounds[group]
         took_s = collected.took_s
-        if took_s is not None:
-            self._round_s = smoothed(self._round_s, took_s, self._pace.smoothing)
+        if took_s is not None and collected.usual.usual_s:
+            self._round.took(took_s)
+        elif took_s is not None:
+            self._round.took_first(took_s)
         of_each = [len(x) + y for x, y in zip(self._members, self._finished, strict=True)]
         share = collected.part(of_each[group]) / sum(map(bool, of_each))
         if self._pace.grouping == "load":
@@ -286,7 +287,7 @@ class _Rule:
     def _regroup(self, now_s: float) -> None:
         """Deal all clients anew, those that take about as long to one group, updates with them."""
         slowest_first = sorted(
-            self._group, key=lambda each: (self._delay_s.get(each, 0.0), each), reverse=True
+            self._group, key=lambda each: (self._delay_s(each), each), reverse=True
         )
         loads = self._loads()
         left = sum(loads.values())
@@ -315,10 +316,14 @@ class _Rule:
 
     def _loads(self) -> dict[int, float]:
         """Return what each client loads the port with, of which each group gets as much."""
-        if self._pace.grouping == "delay" or not self._delay_s:
+        if self._pace.grouping == "delay" or not self._delays:
             return dict.fromkeys(self._group, 1.0)
-        usual_s = sum(self._delay_s.values()) / len(self._delay_s)
-        return {each: usual_s / (self._delay_s.get(each) or usual_s) for each in self._group}
+        usual_s = sum(each.usual_s for each in self._delays.values()) / len(self._delays)
+        return {each: usual_s / (self._delay_s(each) or usual_s) for each in self._group}
+
+    def _delay_s(self, worker: int) -> float:
+        """Return how long a client usually takes; 0 where that is not known."""
+        return self._delays[worker].usual_s if worker in self._delays else 0.0
 
     def _put(self, worker: int, group: int) -> None:
         self._group[worker] = group

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from anabranch._typed_toml import Positive, Table
+from anabranch.pace._usual import Average
 
 _SMOOTHING = 0.1
 
@@ -83,8 +84,8 @@ class Equal:
 
 @dataclass(slots=True)
 class _Speed:
-    sample_s: float  # how long a sample takes
-    rest_s: float  # what an iteration takes beside its samples
+    sample: Average  # how long a sample takes
+    rest: Average  # what an iteration takes beside its samples
 
 
 class Tuned:
@@ -117,9 +118,10 @@ class Tuned:
         if samples < 1 or not 0 < compute_s <= iteration_s:
             return  # a clock that stood still tells nothing
         sample_s, rest_s = compute_s / samples, iteration_s - compute_s
-        speed = self._speeds.setdefault(worker, _Speed(sample_s, rest_s))
-        speed.sample_s += _SMOOTHING * (sample_s - speed.sample_s)
-        speed.rest_s += _SMOOTHING * (rest_s - speed.rest_s)
+        fresh = _Speed(Average(_SMOOTHING), Average(_SMOOTHING))
+        speed = self._speeds.setdefault(worker, fresh)
+        speed.sample.took(sample_s)
+        speed.rest.took(rest_s)
 
     def leave(self, worker: int) -> None:
         """See :class:`Load`."""
@@ -131,8 +133,8 @@ class Tuned:
         if own is None:
             return self._batch_size
         slowest_s = max(self._base_s(speed) for speed in self._speeds.values())
-        more = (slowest_s - self._base_s(own)) / own.sample_s
+        more = (slowest_s - self._base_s(own)) / own.sample.usual_s
         return min(self._most, self._batch_size + round(more))
 
     def _base_s(self, speed: _Speed) -> float:
-        return speed.rest_s + self._batch_size * speed.sample_s
+        return speed.rest.usual_s + self._batch_size * speed.sample.usual_s

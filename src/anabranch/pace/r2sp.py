@@ -9,9 +9,6 @@ from anabranch._typed_toml import Table
 from anabranch.pace._pace import NEVER_S, Rule, Step, Update, Workers
 from anabranch.pace._usual import Usual
 
-# A worker whose usual time is not known is given up after so many times the slowest other's.
-_UNKNOWN = 10.0
-
 
 class R2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="r2sp"):
     """Workers take turns in a fixed order, no two turns closer than ``relaxation * T / N``.
@@ -22,9 +19,10 @@ class R2sp(Table, frozen=True, kw_only=True, tag_field="kind", tag="r2sp"):
     orders only when workers go on, and then an update could overtake another's.
 
     **Late workers.** A worker whose update is not in when its turn comes holds up the others until
-    it is late by its own standards; then it is passed over. Its update has missed too much if
-    another worker has had two turns since, and is then discarded; the worker goes on in its next
-    turn. One that leaves is forgotten, one that joins takes its place by index.
+    it is late by its own standards, which its first iteration sets; then it is passed over. Its
+    update has missed too much if another worker has had two turns since, and is then discarded; the
+    worker goes on in its next turn. One that leaves is forgotten, one that joins takes its place by
+    index.
 
     Args:
         relaxation: of the gap between turns, in [0, 1]; the paper's r.
@@ -151,6 +149,5 @@ class _Rule:
     def _late_s(self, worker: int) -> float:
         """Return when a worker that computes is given up for this turn."""
         own = self._iterations.get(worker)
-        if own is None:
-            return self._went_s[worker] + _UNKNOWN * self.iteration_s
-        return self._went_s[worker] + own.late_s
+        # What others take says nothing of it: the only server's iterations cross no link.
+        return NEVER_S if own is None else self._went_s[worker] + own.late_s

@@ -7,6 +7,7 @@ from typing import ClassVar
 from anabranch._typed_toml import Seconds, Table
 from anabranch.pace._collected import part_of
 from anabranch.pace._pace import NEVER_S, Rule, Step, Update, Workers
+from anabranch.pace._usual import Average
 
 # A round that has its number waits so much longer than rounds usually take for those whose turn it
 # is to be picked, before it takes others.
@@ -82,7 +83,7 @@ class _Rule:
         self._undrafted: tuple[Update, ...] = ()  # of the round before
         self._picked: frozenset[int] = frozenset()  # in the round before
         self._began_s = 0.0
-        self._usual_s: float | None = None
+        self._round_s = Average(_SMOOTHING)
         self.due_s = NEVER_S
 
     def join(self, worker: int, now_s: float) -> tuple[Step, ...]:
@@ -130,8 +131,8 @@ class _Rule:
 
     def _at_most_s(self, times: float) -> float:
         """Return how long a round is waited for: so many times what one usually takes, or less."""
-        usual_s = NEVER_S if self._usual_s is None else times * self._usual_s
-        return min(usual_s, self._deadline_s)
+        usual_s = self._round_s.usual_s
+        return min(times * usual_s if usual_s else NEVER_S, self._deadline_s)
 
     def _end(self, first: list[int], wanted: int, now_s: float) -> Step:
         self._round += 1
@@ -145,7 +146,7 @@ class _Rule:
         )
         self._undrafted = tuple(self._in[worker] for worker in self._in if worker not in picked)
         self._picked, self._in = frozenset(picked), {}
-        self._usual_s = _smoothed(self._usual_s, now_s - self._began_s)
+        self._round_s.took(now_s - self._began_s)
         self._began_s = now_s
         return step
 
@@ -161,7 +162,3 @@ class _Rule:
             self._workers.proceed(worker)
             self._pulled[worker] = self._round
         return workers
-
-
-def _smoothed(before: float | None, value: float) -> float:
-    return value if before is None else before + _SMOOTHING * (value - before)
