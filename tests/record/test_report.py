@@ -99,6 +99,19 @@ def test_the_verdict_names_the_fastest_the_baseline_and_the_reason(run, read, pa
     assert not {"Mind", "Pace", "Network awareness", "What happened"} & set(page.headings)
 
 
+def test_a_small_buffer_s_share_of_the_limit_is_explained_by_latency(
+    run, read, packed: Plan, overlay: Overlay
+) -> None:
+    links = tuple(replace(link, latency_s=0.3) for link in overlay.links)
+    far = replace(overlay, links=links)
+    page = report(read("packed", run(packed, on=far, round_s=(2, 2, 2))))
+    assert (  # the second tree's way down has two hops
+        "Whatever its size, a buffer takes 0.900 s from the farthest site to a root and back, 45 % "
+        "of a round here: one as small as 10 MB stays below the limit for that"
+    ) in page.words
+    assert "Whatever its size" not in report(read("star", run(round_s=(4, 4, 4)))).words
+
+
 def test_who_holds_which_labels_is_drawn_and_how_good_the_model_is_for_each_site(
     labelled, run, read
 ) -> None:
@@ -114,6 +127,7 @@ def test_the_same_split_is_drawn_once(labelled, read) -> None:
     once, again = report_page([read("a", labelled)]), report_page([read(n, labelled) for n in "ab"])
     shown = "samples of label %{x}"
     assert once.count(shown) == again.count(shown) == 1
+    assert again.count("a variance of 25") == 1
 
 
 def test_a_page_is_one_file_that_loads_nothing(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 from rich.console import Console
@@ -9,6 +11,7 @@ from rich.console import Console
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.record import (
+    Evaluated,
     FaultInjected,
     LinkBytes,
     PlanIssued,
@@ -23,7 +26,7 @@ from anabranch.record import (
     tables,
     units,
 )
-from anabranch.record.runs import Run, pair_up
+from anabranch.record.runs import Run, fastest_and_baseline, pair_up
 from anabranch.record.tables import Column, Table
 
 
@@ -193,6 +196,46 @@ def test_sites_have_an_accuracy_each_the_least_accurate_first(labelled, read) ->
     ]
     several = tables.accuracy_by_site([read(name, labelled) for name in "ab"])
     assert several.headings[1] == "route"
+    assert rows(several) == [  # both ran the same
+        ("Perth", "all 2", "1,000", "1 of 2", "0, 100 %", "50.0 %"),
+        ("Oslo", "all 2", "400", "2 of 2", "0, 75 %", "60.0 %"),
+    ]
+
+
+def test_a_row_that_some_runs_have_alike_names_them(labelled, run, read) -> None:
+    other = [each for each in labelled if not isinstance(each, Evaluated)]
+    seen = [each for each in labelled if isinstance(each, Evaluated)][-1]
+    other.append(msgspec.structs.replace(seen, by_class=[1.0, 1.0]))
+    runs = [read("star", labelled), read("ring", other), read("tree", labelled)]
+    runs = [replace(each, name=name) for each, name in zip(runs, ("a", "b", "c"), strict=True)]
+    table = tables.accuracy_by_site(runs)
+    assert [(row[0], row[1]) for row in table.rows] == [
+        ("Perth", "a, c"),
+        ("Oslo", "a, c"),
+        ("Oslo", "b"),
+        ("Perth", "b"),
+    ]
+
+
+def test_the_speed_up_is_over_what_the_headline_compares_with(run, read, packed: Plan) -> None:
+    """Over the first run, the fastest one's would read 1.00x, and the star's 0.50x."""
+    fast = read("a", run(packed, round_s=(2, 2, 2), label="packed"))
+    slow = read("b", run(round_s=(4, 4, 4), label="star"))
+    slower = read("c", run(packed, round_s=(8, 8, 8), label="other"))
+    runs = [fast, slow, slower]
+    assert fastest_and_baseline(runs) == (fast, slow)
+    found = [by_heading(tables.results(runs), index)["speed-up"] for index in range(3)]
+    assert found == ["2.00x", "1.00x", "0.50x"]
+
+
+def test_a_page_shows_a_wide_table_in_two(run, read) -> None:
+    columns = tuple(Column[int](f"c{k}", str, brief=k % 2 == 0, number=k > 0) for k in range(15))
+    table = Table.of(columns, [7])
+    brief, rest = table.for_page()
+    assert list(brief.headings) == [f"c{k}" for k in range(0, 15, 2)]
+    assert list(rest.headings) == ["c0", *(f"c{k}" for k in range(1, 15, 2))]
+    assert list(brief.numbers) == [*range(1, 8)]
+    assert Table.of(columns[:12], [7]).for_page()[0].headings == [f"c{k}" for k in range(12)]
 
 
 def test_results_say_how_far_apart_sites_are(labelled, run, read) -> None:

@@ -21,7 +21,6 @@ from anabranch.record import (
     tables,
     units,
 )
-from anabranch.record.by_site import spread_of
 from anabranch.record.runs import Run
 from anabranch.record.summary import RunSummary
 from anabranch.record.twin import AGREEMENT
@@ -71,7 +70,6 @@ def render(template: str, values: Mapping[str, object]) -> str:
         twin_figures=_twin_figures,
         awareness_figure=_awareness_figure,
         AGREEMENT=AGREEMENT,
-        spread_of=spread_of,
     )
     library = Markup(get_plotlyjs())
     return environment.get_template(template).render(library=library, **values)

@@ -12,9 +12,18 @@ from pathlib import Path
 
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan, steady_rate_bps
-from anabranch.record import units
+from anabranch.record import tables, units
 from anabranch.record._losses import loss_curve
-from anabranch.record.runs import Run, Twin, distinct, is_star, name_apart, pair_up, read_run
+from anabranch.record.by_site import Spread, spread_of
+from anabranch.record.runs import (
+    Run,
+    Twin,
+    distinct,
+    fastest_and_baseline,
+    name_apart,
+    pair_up,
+    read_run,
+)
 from anabranch.record.twin import round_ratios, worst_row
 
 
@@ -38,11 +47,7 @@ def write_report(logs: Sequence[Path], out: Path) -> None:
 def report_page(runs: Sequence[Run]) -> str:
     """Return the report of one run or more, as HTML."""
     runs = name_apart(runs)
-    timed = [(run, s) for run in runs if (s := run.summary.median_round_s) is not None]
-    fastest, best_s = min(timed, key=lambda pair: pair[1], default=(None, 0.0))
-    slowest = max(timed, key=lambda pair: pair[1], default=(None, 0.0))
-    stars = [pair for pair in timed if is_star(pair[0].plan) and pair[0] is not fastest]
-    baseline, base_s = stars[0] if stars else slowest
+    fastest, baseline = fastest_and_baseline(runs)
     curves = {run.name: loss_curve(run.summary.steps) for run in runs}
     return _page(
         "report.html.j2",
@@ -50,11 +55,12 @@ def report_page(runs: Sequence[Run]) -> str:
         alike=len({run.work for run in runs}) == 1,
         fastest=fastest,
         baseline=baseline,
-        ratio=base_s / best_s if baseline is not fastest and best_s > 0 else None,
+        ratio=None if baseline is fastest else tables.speed_up(fastest, baseline),
         worlds=Counter(run.summary.started.world for run in runs),
         drawn=[drawn for run in runs for drawn in _first_and_last(run)],
         losses={name: curve for name, curve in curves.items() if curve is not None},
         splits=_splits(runs),
+        spreads=_spreads(runs),
     )
 
 
@@ -67,6 +73,16 @@ def _splits(runs: Sequence[Run]) -> list[tuple[str, Run]]:
     if len(alike) == 1:
         return [("", found[0]) for found in alike.values()]
     return [(", ".join(run.name for run in found), found[0]) for found in alike.values()]
+
+
+def _spreads(runs: Sequence[Run]) -> list[tuple[str, Spread]]:
+    """Return how accurate runs are for their sites, those that are alike together, by name."""
+    alike: dict[Spread, list[str]] = {}
+    for run in runs:
+        spread = spread_of(run.summary.site_accuracy.values())
+        if spread is not None:
+            alike.setdefault(spread, []).append(run.name)
+    return [(", ".join(names), spread) for spread, names in alike.items()]
 
 
 def _first_and_last(run: Run) -> list[tuple[str, Overlay, Plan, str]]:

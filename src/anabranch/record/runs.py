@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from anabranch.overlay import Overlay
@@ -86,6 +87,24 @@ class Run:
                 since_s = from_s if before is None else before.from_s
                 spans[group.plan.version] = TreeSpan(group, since_s, until_s)
         return list(spans.values())
+
+    @property
+    def latency_s(self) -> float:
+        """How long a round takes whatever its size: to a root from the farthest site, and back."""
+        delay_s = {(link.source, link.target): link.latency_s for link in self.overlay.links}
+
+        def farthest_s(ways: Iterable[Sequence[int]]) -> float:
+            return max((sum(delay_s[hop] for hop in pairwise(way)) for way in ways), default=0.0)
+
+        plan, members = self.plan, self.plan.members
+        return max(
+            (
+                farthest_s(plan.way_up(tree, site) for site in members)
+                + farthest_s(plan.way_down(tree, site) for site in members)
+                for tree in range(len(plan.trees))
+            ),
+            default=0.0,
+        )
 
     @property
     def bottleneck(self) -> Bottleneck | None:
@@ -255,6 +274,19 @@ def bottleneck(overlay: Overlay, plan: Plan) -> Bottleneck | None:
         for port, carried in port_load(plan, overlay).items()
     ]
     return max(used, key=lambda each: each.load / each.rate_bps, default=None)
+
+
+def fastest_and_baseline(runs: Sequence[Run]) -> tuple[Run | None, Run | None]:
+    """Return the run with the shortest exchange, and the one that others are compared with.
+
+    That is the first star that is not the fastest; of other runs the slowest. Both are None where
+    no run has completed a round.
+    """
+    timed = [(run, s) for run in runs if (s := run.summary.median_round_s) is not None]
+    fastest, _ = min(timed, key=lambda pair: pair[1], default=(None, 0.0))
+    slowest, _ = max(timed, key=lambda pair: pair[1], default=(None, 0.0))
+    stars = [run for run, _ in timed if is_star(run.plan) and run is not fastest]
+    return fastest, stars[0] if stars else slowest
 
 
 def is_star(plan: Plan) -> bool:

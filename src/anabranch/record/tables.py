@@ -19,11 +19,12 @@ from anabranch.record.by_site import Spread, spread_of
 from anabranch.record.events import UpdateApplied
 from anabranch.record.pacing import Iteration, PaceSummary
 from anabranch.record.ports import WAYS, mean_use
-from anabranch.record.runs import Run, TreeSpan, Twin, bottleneck
+from anabranch.record.runs import Run, TreeSpan, Twin, bottleneck, fastest_and_baseline
 from anabranch.record.twin import AGREEMENT, TwinRow, median_error, worst_row
 
 Row = TypeVar("Row")
 
+_WIDEST = 12  # columns that a page of 1280 pixels shows
 _LISTED_PLANS = 40  # of each run
 _LISTED_WAITS = 12  # of each run
 _LISTED_SITES = 40  # of each run
@@ -63,6 +64,23 @@ class Table:
             brief=[place for place, i in enumerate(kept) if columns[i].brief],
         )
 
+    def for_page(self) -> list[Table]:
+        """Return this table, in two where a page would cut it: the brief columns, and the rest."""
+        if len(self.headings) <= _WIDEST or len(self.brief) < 2:
+            return [self]
+        rest = [i for i in range(len(self.headings)) if i == 0 or i not in self.brief]
+        return [replace(self._only(self.brief), more=()), self._only(rest)]
+
+    def _only(self, columns: Sequence[int]) -> Table:
+        return replace(
+            self,
+            headings=[self.headings[i] for i in columns],
+            rows=[[row[i] for i in columns] for row in self.rows],
+            numbers=[place for place, i in enumerate(columns) if i in self.numbers],
+            words=[place for place, i in enumerate(columns) if i in self.words],
+            brief=[place for place, i in enumerate(columns) if i in self.brief],
+        )
+
     def for_terminal(self, caption: str | None = None) -> terminal.Table:
         """Return the brief columns for a terminal to print."""
         return terminal.table(
@@ -82,7 +100,8 @@ def results(runs: Sequence[Run]) -> Table:
     """Return runs that all-reduce side by side; runs with servers are left out.
 
     ``exchange`` is the median time of a round's exchange at its slowest site, ``worst`` the
-    longest; ``speed-up`` is of the exchange, over the first run where both did the same work.
+    longest; ``speed-up`` is of the exchange, over the run that the report's headline compares with,
+    where both did the same work (see ``fastest_and_baseline``).
     ``predicted``, and ``limit``, the share of the physical limit, hold for the network as it is at
     the beginning. ``per round`` is the median time from the end of one round to the end of the
     next, computing and all. ``to target`` is the time until the target accuracy was first reached.
@@ -91,9 +110,7 @@ def results(runs: Sequence[Run]) -> Table:
     """
     runs = [run for run in runs if run.summary.pace is None]
 
-    def speed_up(run: Run) -> float | None:
-        first_s, median_s = runs[0].summary.median_round_s, run.summary.median_round_s
-        return first_s / median_s if first_s and median_s and run.work == runs[0].work else None
+    _, baseline = fastest_and_baseline([run for run in runs if run.work == runs[0].work])
 
     def rounds(run: Run) -> str:
         return f"{len(run.summary.rounds)}/{run.summary.started.rounds}"
@@ -106,7 +123,7 @@ def results(runs: Sequence[Run]) -> Table:
         Column("rounds", rounds, brief=True),
         Column("exchange", lambda run: units.seconds(run.summary.median_round_s), brief=True),
         Column("worst", lambda run: units.seconds(max(run.summary.round_s, default=None)), True),
-        Column("speed-up", lambda run: units.times(speed_up(run)), brief=True),
+        Column("speed-up", lambda run: units.times(speed_up(run, baseline)), brief=True),
         Column("predicted", _predicted, brief=True),
         Column("over predicted", lambda run: units.times(run.summary.measured_over_predicted)),
         Column("limit", lambda run: units.percent(run.summary.share_of_limit), brief=True),
@@ -116,6 +133,14 @@ def results(runs: Sequence[Run]) -> Table:
         *_OUTCOME,
     )
     return Table.of(columns, runs)
+
+
+def speed_up(run: Run | None, baseline: Run | None) -> float | None:
+    """Return how often a run's exchange fits into the baseline's; None where that is not known."""
+    if run is None or baseline is None or run.work != baseline.work:
+        return None
+    median_s, base_s = run.summary.median_round_s, baseline.summary.median_round_s
+    return base_s / median_s if base_s and median_s else None
 
 
 def paces(runs: Sequence[Run]) -> Table:
@@ -251,7 +276,8 @@ def accuracy_by_site(runs: Sequence[Run]) -> Table:
     """Return the accuracy last seen for each site, the least accurate of each run first.
 
     See `anabranch.record.by_site`. ``labels`` is how many of the classes a site has samples of,
-    and ``commonest`` which it has most of, and their share of its samples.
+    and ``commonest`` which it has most of, and their share of its samples. Where runs have the same
+    row, as the same training over several routes has, it is there once.
     """
     shown, more = [], []
     for run in runs:
@@ -279,7 +305,28 @@ def accuracy_by_site(runs: Sequence[Run]) -> Table:
         Column("commonest", commonest),
         Column("accuracy", lambda row: _accuracy(row[0].summary.site_accuracy[row[1]]), brief=True),
     )
-    return replace(Table.of(columns, shown), more=more)
+    return replace(_folded(Table.of(columns, shown), "route", len(runs)), more=more)
+
+
+def _folded(table: Table, heading: str, of: int) -> Table:
+    """Return a table whose rows that differ in one column alone are one, with all of its cells.
+
+    Args:
+        table: any.
+        heading: of that column.
+        of: how many different cells it may have in all, for which "all" stands.
+    """
+    if heading not in table.headings:
+        return table
+    column = table.headings.index(heading)
+    cells: dict[tuple[str, ...], list[str]] = {}
+    for row in table.rows:
+        cells.setdefault((*row[:column], *row[column + 1 :]), []).append(row[column])
+    rows = [
+        [*row[:column], f"all {of}" if len(found) == of else ", ".join(found), *row[column:]]
+        for row, found in cells.items()
+    ]
+    return replace(table, rows=rows)
 
 
 def _predicted(run: Run) -> str:
