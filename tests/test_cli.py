@@ -366,6 +366,10 @@ def test_what_a_world_cannot_do_is_refused_before_anything_runs(
         (["--begin-with", "3"], "--begin-with 3: the overlay has 2 sites"),
         (["--links-bps", "0"], "--links-bps"),
         (["--keep-plan"], "--keep-plan is for --overlay"),
+        (["--pace", "ssp,bound=2"], "ssp,bound=2: bound: no such key; the keys here are lead"),
+        (["--pace", "ssp,lead=x"], "ssp,lead=x: lead: must be an integer, not 'x'"),
+        (["--pace", "bsp,lead=2"], "bsp,lead=2: lead: no such key; there are none here"),
+        (["--route", "star,hib=a"], "star,hib=a: hib: no such key; did you mean 'hub'?"),
     ],
 )
 def test_a_scheduler_names_the_option_that_does_not_go_with_others(

@@ -12,7 +12,7 @@ import pytest
 from msgspec import Meta
 
 from anabranch import overlay
-from anabranch._typed_toml import Table, TomlError, decode_toml
+from anabranch._typed_toml import Table, TomlError, converted, decode_toml
 
 
 class Plain(Table, frozen=True, kw_only=True):
@@ -80,6 +80,14 @@ def test_tables_by_name_keep_any_name() -> None:
 def test_what_was_read_makes_the_round_trip_as_json() -> None:
     read = decode_toml('[[route]]\nkind = "fapt"\n[[more]]\nkind = "star"\n[sites.a]', File)
     assert msgspec.json.decode(msgspec.json.encode(read), type=File) == read
+
+
+def test_text_stands_for_numbers_where_that_is_said() -> None:
+    assert converted({"speed": "2"}, Plain, strict=False) == Plain(speed=2.0)
+    with pytest.raises(TomlError, match="bound: no such key; the keys here are speed, steps"):
+        converted({"bound": "2"}, Plain, strict=False)
+    with pytest.raises(TomlError, match="speed: must be a number, not '2'"):
+        converted({"speed": "2"}, Plain)
 
 
 @pytest.mark.parametrize(

@@ -58,10 +58,19 @@ def decode_toml(text: str, kind: type[T]) -> T:
         last = text.count("\n", 0, len(text.rstrip())) + 1
         what = str(error).replace("at end of document", f"at line {last}, the last")
         raise TomlError(f"not TOML: {what}; mend that line") from error
+    return converted(document, kind)
+
+
+def converted(document: dict[str, Any], kind: type[T], strict: bool = True) -> T:
+    """Read a table as a msgspec struct; without ``strict``, text may stand for a number.
+
+    Raises:
+        TomlError: as ``decode_toml``, but for syntax.
+    """
     with _one_at_a_time:
         _check_keys(document, inspect.type_info(kind), "")
         try:
-            return msgspec.convert(document, kind)
+            return msgspec.convert(document, kind, strict=strict)
         except msgspec.ValidationError as error:
             raise TomlError(_explain(error, document, kind)) from error
 
@@ -123,7 +132,7 @@ def _check_keys(value: Any, info: Any, path: str) -> None:
                 near = (
                     nearest(key, valid)
                     or _further_down(key, valid)
-                    or f"the keys here are {listed(valid)}"
+                    or (f"the keys here are {listed(valid)}" if valid else "there are none here")
                 )
                 raise TomlError(f"{below}: no such key; {near}")
             _check_keys(item, valid[key], below)

@@ -11,12 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO, TypeVar
 
-import msgspec
 import typer
 
 from anabranch import overlay as overlays
 from anabranch._text import say
-from anabranch._typed_toml import listed, nearest, tag_of
+from anabranch._typed_toml import TomlError, converted, listed, nearest, tag_of
 from anabranch.cli._app import app
 from anabranch.cli._plans import ROUTES
 from anabranch.cli._runs import DataOption, MetricsOption, SaveOption, metrics_at
@@ -307,8 +306,8 @@ def _value(option: str, text: str, known: Mapping[str, type[_T]]) -> _T:
             raise typer.BadParameter(f"{option} {text}: {each!r} is not KEY=VALUE")
         table[key] = value
     try:
-        return msgspec.convert(table, known[kind], strict=False)
-    except msgspec.ValidationError as error:
+        return converted(table, known[kind], strict=False)
+    except TomlError as error:
         raise typer.BadParameter(f"{option} {text}: {error}") from None
 
 
