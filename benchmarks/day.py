@@ -208,6 +208,7 @@ def run(seed: int, faults: bool, steps: int, data: str) -> dict[str, Any]:
             nonlocal address
             at = address or f"{wan.control_address}:0"
             command = [sys.executable, "-m", "anabranch", "scheduler", "--overlay", "internet2-9"]
+            command += ["--stillness", "2"]  # so that the site that is stopped is lost
             command += ["--listen", at, "--insecure", "--journal", str(folder / "journal")]
             stderr = stack.enter_context((folder / "scheduler").open("a"))
             process = wan.popen(

@@ -22,8 +22,8 @@ of the same contributions: the next one, which may have been all but ready when 
 the first of a round that began after the fault. After 60 s we give up.
 
 Peers have the settings that their documentation has for fault tolerance, once with timeouts of 2 s,
-which is also our default, and once with their own; the file has them. Where a call fails, a site
-calls again, as long as the system lets it; gloo does not.
+which is also our default where nothing answers, and once with their own; the file has them. Where
+a call fails, a site calls again, as long as the system lets it; gloo does not.
 """
 
 from __future__ import annotations
@@ -552,7 +552,8 @@ def start_scheduler(
 
 
 def scheduler_command(folder: Path) -> list[str]:
-    command = [sys.executable, "-m", "anabranch", "scheduler", "--insecure"]
+    # A process that is stopped has as much time as the peers give it.
+    command = [sys.executable, "-m", "anabranch", "scheduler", "--insecure", "--stillness", "2"]
     return [*command, "--overlay", str(folder / "overlay.toml")]
 
 

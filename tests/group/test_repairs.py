@@ -113,7 +113,7 @@ def group() -> Iterator[Callable[..., list[subprocess.Popen[str]]]]:
 def test_the_others_complete_what_was_under_way(
     group: Callable[..., list[subprocess.Popen[str]]], number: signal.Signals
 ) -> None:
-    scheduler, a, lost, c = group()
+    scheduler, a, lost, c = group("--stillness", "2")
     lost.send_signal(number)
     for site, rank in ((a, 0), (c, 1)):
         out, err = site.communicate()
@@ -128,7 +128,7 @@ def test_who_was_given_up_for_its_silence_is_told_why(
     group: Callable[..., list[subprocess.Popen[str]]], tmp_path: Path
 ) -> None:
     program = SUMS_UNTIL.format(over=tmp_path / "over")
-    scheduler, a, silent, c = group(program=program)
+    scheduler, a, silent, c = group("--stillness", "2", program=program)
     assert scheduler.stderr is not None
     silent.send_signal(signal.SIGSTOP)
     assert any("b is lost" in line for line in scheduler.stderr)
@@ -141,6 +141,42 @@ def test_who_was_given_up_for_its_silence_is_told_why(
     for site in (a, c):
         _, err = site.communicate()
         assert site.returncode == 0, err
+
+
+HOLDS_ITS_LOCK = """
+import ctypes
+import numpy as np
+import anabranch
+
+with anabranch.join() as group:
+    group.all_reduce(np.ones(3, np.float32))
+    print("begun", flush=True)
+    if group.site == "b":
+        ctypes.PyDLL(None).usleep(4_000_000)  # with the interpreter's lock, as PyDLL calls
+    group.all_reduce(np.ones(3, np.float32))
+    print(*group.sites)
+"""
+
+
+@pytest.mark.parametrize("secured", [False, True])
+def test_a_site_whose_interpreter_stands_still_is_no_lost_site(
+    group: Callable[..., list[subprocess.Popen[str]]], secured: bool, tmp_path: Path
+) -> None:
+    options = ["--silence", "0.5"]
+    program = HOLDS_ITS_LOCK
+    if secured:  # over TCP; else over shared memory
+        certs = [sys.executable, "-m", "anabranch", "certs", "--sites", "a,b,c"]
+        subprocess.run([*certs, "--out", tmp_path], check=True, capture_output=True)
+        options += ["--tls", str(tmp_path)]
+        program = program.replace("join()", f"join(tls={str(tmp_path)!r})")
+    scheduler, *sites = group(*options, program=program)
+    for site in sites:
+        out, err = site.communicate()
+        assert site.returncode == 0, err
+        assert out == "a b c\n"
+    _, told = scheduler.communicate()
+    assert "lost" not in told
+    assert scheduler.returncode == 0, told
 
 
 def test_a_scheduler_that_stood_still_twice_gives_no_site_up(

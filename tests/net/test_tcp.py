@@ -702,7 +702,11 @@ def test_a_peer_that_stands_still_is_given_up_and_one_that_has_nothing_to_say_is
     async def play() -> None:
         called, caller = Ear(), Ear()
         network = TcpNetwork(
-            LIMITS, shares_memory=shares_memory, least_silence_s=0.5, heartbeat_s=0.05
+            LIMITS,
+            shares_memory=shares_memory,
+            least_silence_s=0.5,
+            heartbeat_s=0.05,
+            stillness_s=0.5,
         )
         listener = await network.listen(("127.0.0.1", 0), called.welcome)
         connection = await network.connect(listener.address, caller)
@@ -711,7 +715,7 @@ def test_a_peer_that_stands_still_is_given_up_and_one_that_has_nothing_to_say_is
         assert not caller.closed.done()
         called.connection._heartbeat.cancel()  # type: ignore[attr-defined]
         error = await caller.closed
-        assert re.search(r"has said nothing for [\d.]+ s$", str(error))
+        assert re.search(r"has said nothing for [\d.]+ s, though its machine answers", str(error))
         assert isinstance(await called.closed, LinkError)
         with pytest.raises(LinkError, match="is gone"):
             await connection.send(Start())
@@ -749,22 +753,100 @@ def test_a_peer_that_is_borne_with_is_given_up_only_when_it_no_longer_is(
     async def play() -> None:
         called, caller, told = Ear(), Ear(), asyncio.Queue[bool]()
         network = TcpNetwork(
-            LIMITS, shares_memory=shares_memory, least_silence_s=0.2, heartbeat_s=0.02
+            LIMITS,
+            shares_memory=shares_memory,
+            least_silence_s=0.2,
+            heartbeat_s=0.02,
+            stillness_s=0.2,
         )
         listener = await network.listen(("127.0.0.1", 0), called.welcome)
         connection = await network.connect(listener.address, caller)
         connection.bear(60.0)
         connection.tell_silence(told.put_nowait)
         called.connection._heartbeat.cancel()  # type: ignore[attr-defined]
-        silent = 0  # heartbeats: twice the least silence, from the last one that was on its way
-        while silent < 20:
-            silent = silent + 1 if await told.get() else 0
+        await said_to_be_silent(told, heartbeats=20)  # twice the least silence
         assert not caller.closed.done()
         connection.bear(0.0)
         assert "has said nothing" in str(await caller.closed)
         listener.close()
 
     run_jumping(play())
+
+
+async def said_to_be_silent(told: asyncio.Queue[bool], heartbeats: int) -> None:
+    """Return once a peer has been silent for so many heartbeats, one after another."""
+    silent = 0
+    while silent < heartbeats:
+        silent = silent + 1 if await told.get() else 0
+
+
+@both_ways
+def test_a_peer_that_says_nothing_while_its_kernel_answers_is_borne_with_for_longer(
+    shares_memory: bool,
+) -> None:
+    async def play() -> None:
+        called, caller, told = Ear(), Ear(), asyncio.Queue[bool]()
+        network = TcpNetwork(
+            LIMITS,
+            shares_memory=shares_memory,
+            least_silence_s=0.1,
+            heartbeat_s=0.02,
+            stillness_s=1.2,
+        )
+        listener = await network.listen(("127.0.0.1", 0), called.welcome)
+        connection = await network.connect(listener.address, caller)
+        connection.tell_silence(told.put_nowait)
+        called.connection._heartbeat.cancel()  # type: ignore[attr-defined]
+        await said_to_be_silent(told, heartbeats=20)  # four times the least silence
+        assert not caller.closed.done()
+        error = str(await caller.closed)
+        assert "though its machine answers: the process is stopped, or holds" in error
+        assert "for longer than the 1.2 s that are borne with (--stillness)" in error
+        listener.close()
+
+    on_loop(play)
+
+
+@pytest.mark.parametrize("closed_window", [False, True])
+def test_a_peer_whose_kernel_acknowledges_nothing_is_given_up_at_the_least_silence(
+    closed_window: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play() -> None:
+        called, caller = Ear(), Ear()
+        network = TcpNetwork(
+            LIMITS, shares_memory=False, least_silence_s=0.2, heartbeat_s=0.02, stillness_s=1e6
+        )
+        listener = await network.listen(("127.0.0.1", 0), called.welcome)
+        connection = await network.connect(listener.address, caller)
+        told = (1, 0, 10**6, 10**6) if closed_window else (0, 3, 10**6, 10**6)
+        monkeypatch.setattr(connection, "_tcp_info", lambda: told)
+        called.connection._heartbeat.cancel()  # type: ignore[attr-defined]
+        assert "its machine acknowledges nothing" in str(await caller.closed)
+        listener.close()
+
+    on_loop(play)
+
+
+def test_the_kernel_tells_whether_a_peers_kernel_has_acknowledged_what_was_sent() -> None:
+    async def play() -> None:
+        called, caller = Ear(), Ear()
+        network = TcpNetwork(LIMITS, shares_memory=False)
+        listener = await network.listen(("127.0.0.1", 0), called.welcome)
+        connection = await network.connect(listener.address, caller)
+        connection.post(Start())
+        await called.hears(Start())
+        told = connection._tcp_info()  # type: ignore[attr-defined]
+        while told[1]:  # an acknowledgment may be late
+            await asyncio.sleep(0.01)
+            told = connection._tcp_info()  # type: ignore[attr-defined]
+        probes, unacknowledged, data_ms, acked_ms = told
+        assert (probes, unacknowledged) == (0, 0)
+        assert max(data_ms, acked_ms) < 60_000
+        connection.close()
+        await called.closed
+        listener.close()
+
+    on_loop(play)
 
 
 def test_who_is_slow_in_the_middle_of_a_payload_is_not_silent() -> None:

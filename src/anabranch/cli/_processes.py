@@ -21,6 +21,7 @@ from anabranch.cli._plans import ROUTES
 from anabranch.cli._runs import DataOption, MetricsOption, SaveOption, metrics_at
 from anabranch.net.addresses import is_loopback, is_wildcard, parse, show
 from anabranch.net.network import Address
+from anabranch.net.silence import STILLNESS_S
 from anabranch.net.tls import SCHEDULER, Credentials, TlsError, identity_of
 from anabranch.overlay import Overlay
 from anabranch.pace import PACES
@@ -144,6 +145,14 @@ def scheduler(
             "the same options, and a port in --listen."
         ),
     ] = False,
+    stillness: Annotated[
+        float,
+        typer.Option(
+            help="Seconds that a group's site may say nothing while its machine answers, at least: "
+            "as when one call holds its interpreter's lock.",
+            min=0.1,
+        ),
+    ] = STILLNESS_S,
     silence: Annotated[
         float,
         typer.Option(
@@ -195,6 +204,7 @@ def scheduler(
             least_sites=least_sites,
             begin_with=begin_with,
             silence_s=silence,
+            stillness_s=stillness,
         )
         if begin_with is not None and on_loss == "abort":
             raise typer.BadParameter("--begin-with is not for a group with --on-loss abort")

@@ -22,10 +22,9 @@ from anabranch.group._serve import Service
 from anabranch.group._thread import LoopThread
 from anabranch.net.addresses import show
 from anabranch.net.errors import RunAborted
-from anabranch.net.tcp import TcpNetwork
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.record import events
-from anabranch.scheduler.server import LIMITS, Scheduler
+from anabranch.scheduler.server import Scheduler
 
 _LISTEN = "127.0.0.1", 0
 _RATE_BPS = 1e10  # of each link; nothing holds them to it, and all are alike
@@ -60,9 +59,7 @@ def _serving(service: Service) -> Iterator[tuple[str, str]]:
     thread = LoopThread("anabranch scheduler")
 
     async def start() -> tuple[Scheduler, str]:
-        scheduler = service.scheduler(
-            TcpNetwork(LIMITS, least_silence_s=service.control_silence_s), token, Silent(), _LISTEN
-        )
+        scheduler = service.scheduler(service.network(), token, Silent(), _LISTEN)
         return scheduler, show(await scheduler.listen(_LISTEN))
 
     scheduler, address = thread.run(start())

@@ -196,6 +196,7 @@ class Member:
             self._addresses,
             self._credentials,
             settings.silence_s or LANE_SILENCE_S,
+            settings.stillness_s,
         )
         transport = Transport(
             settings.least_chunk_elements,

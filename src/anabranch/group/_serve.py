@@ -22,6 +22,7 @@ from anabranch.group._settings import Settings, dumps
 from anabranch.net.addresses import is_loopback
 from anabranch.net.errors import RunAborted
 from anabranch.net.network import Address, Network
+from anabranch.net.silence import STILLNESS_S
 from anabranch.net.stdin import at_end_of_stdin
 from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork
 from anabranch.net.tls import Credentials
@@ -80,6 +81,8 @@ class Service:
             come, and those that the others need are awaited in any case.
         silence_s: where exchanges are completed, no site or link counts as lost that is silent for
             less; nor for less than six times what is usual with it.
+        stillness_s: no site counts as lost that is silent for less while its machine answers: one
+            call of C code may hold its interpreter's lock.
         away_s: where the scheduler has a journal, sites wait so long for it to be started again.
 
     Raises:
@@ -102,6 +105,7 @@ class Service:
     least_sites: int = 2
     begin_with: int | None = None
     silence_s: float = 2.0
+    stillness_s: float = STILLNESS_S
     away_s: float = 60.0
 
     def __post_init__(self) -> None:
@@ -187,10 +191,14 @@ class Service:
             errors_end=self.on_error == "abort",
         )
 
-    @property
-    def control_silence_s(self) -> float:
-        """How long a site's connection to the scheduler may be silent, at least, seconds."""
-        return self.silence_s if self.repairs else CONTROL_SILENCE_S
+    def network(self, credentials: Credentials | None = None) -> TcpNetwork:
+        """Return the network that the scheduler takes sites in on."""
+        return TcpNetwork(
+            LIMITS,
+            least_silence_s=self.silence_s if self.repairs else CONTROL_SILENCE_S,
+            credentials=credentials,
+            stillness_s=self.stillness_s,
+        )
 
     @property
     def repairs(self) -> bool:
@@ -213,6 +221,7 @@ class Service:
             workers=0 if self.pace is None else len(workers),
             added_up=workers if barrier else (),
             silence_s=self.silence_s if self.repairs else None,
+            stillness_s=self.stillness_s,
             away_s=self.away_s if may_be_restarted else 0.0,
         )
 
@@ -408,7 +417,7 @@ async def _serve(
 ) -> None:
     console = Console([site.name for site in service.overlay.sites], say)
     group_log = GroupLog(service, service.plan(service.believed()), log, console)
-    network = TcpNetwork(LIMITS, least_silence_s=service.control_silence_s, credentials=credentials)
+    network = service.network(credentials)
     scheduler = service.scheduler(network, token, group_log, listen, journal)
     loop = asyncio.get_running_loop()
     is_interrupted = False

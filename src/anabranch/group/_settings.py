@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from anabranch.net.errors import RunAborted
+from anabranch.net.silence import STILLNESS_S
 from anabranch.plan import Auxiliary
 from anabranch.scheduler.awareness import Passive
 
@@ -25,6 +26,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ahead: how many updates a worker may compute ahead.
         silence_s: no lane is given up that is silent for less, seconds; None for what holds where
             that ends the group.
+        stillness_s: nor one that is silent for less while its kernel answers, seconds.
         away_s: how long a site waits for a scheduler that is gone, at least, seconds.
     """
 
@@ -38,6 +40,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     added_up: tuple[int, ...] = ()
     ahead: int = 0
     silence_s: float | None = None
+    stillness_s: float = STILLNESS_S
     away_s: float = 0.0
 
 

@@ -4,6 +4,11 @@ Each end of a connection sends something every 0.3 s, on lanes every 0.1 s, a he
 nothing else; so a process that is stopped, a host that is gone and a network that drops everything
 are all silent. How long a peer may be depends on how long it has been before: an interpreter that
 computes without a pause, or a machine with more processes than cores, makes gaps of its own.
+
+An interpreter whose lock is held, by one call of C code or of the standard library, says nothing
+for as long as that takes, and the process is healthy. Its kernel goes on acknowledging what is
+sent to it, which a machine that is gone does not, nor one that no way leads to any more. So a peer
+that says nothing, and whose kernel answers, is borne with for longer: it *stands still*.
 """
 
 from __future__ import annotations
@@ -15,10 +20,63 @@ HEARTBEAT_S = 0.3
 LANE_HEARTBEAT_S = 0.1
 """Between neighbours: what is silent there for a moment can be gone round at once."""
 
+STILLNESS_S = 15.0
+"""How long a peer that says nothing is borne with at least, while its kernel answers."""
+
 _REMEMBERED_S = 120.0
 _TIMES = 6.0  # the longest gaps there were; stalls of five times the usual are not silence
 # What is unusual: so many times the longest gaps there were, and so many heartbeats at least.
 _UNUSUAL_TIMES, _UNUSUAL_BEATS = 3.0, 4.0
+
+
+class Unanswered:
+    """For how long a peer's kernel has acknowledged nothing of what was sent to it.
+
+    >>> unanswered = Unanswered()
+    >>> unanswered.look(1.0, waits=True, acked_s=0.9), unanswered.look(2.0, waits=True, acked_s=1.7)
+    (0.0, 0.3)
+    >>> unanswered.look(3.0, waits=False, acked_s=2.9), unanswered.look(5.0, True, acked_s=2.9)
+    (0.0, 0.0)
+    """
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+
+    def look(self, now_s: float, waits: bool, acked_s: float) -> float:
+        """Return for how long, by now.
+
+        Args:
+            now_s: the time.
+            waits: whether something that was sent has not been acknowledged.
+            acked_s: when the latest acknowledgment came.
+        """
+        if not waits:
+            self._since_s = None
+            return 0.0
+        # What waits may have been sent just now, and long after the latest acknowledgment.
+        self._since_s = now_s if self._since_s is None else max(self._since_s, acked_s)
+        return round(now_s - self._since_s, 3)  # as the kernel counts
+
+
+def answers(silent_s: float, most_s: float, unanswered_s: float) -> bool:
+    """Return whether a silent peer's kernel answers.
+
+    Acknowledgments are lost, too: it is taken to answer until they lack for as long as the peer may
+    be silent, or for half of its silence.
+
+    Args:
+        silent_s: for how long the peer has said nothing.
+        most_s: for how long it may.
+        unanswered_s: for how long its kernel has acknowledged nothing.
+
+    >>> answers(silent_s=2.1, most_s=2.0, unanswered_s=0.3)  # its interpreter's lock is held
+    True
+    >>> answers(silent_s=2.1, most_s=2.0, unanswered_s=2.0)  # the link, or its machine, is gone
+    False
+    >>> answers(silent_s=9.0, most_s=2.0, unanswered_s=2.1)  # now that is so, too
+    False
+    """
+    return unanswered_s <= min(most_s, silent_s / 2)
 
 
 class Silence:

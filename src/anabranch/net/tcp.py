@@ -42,7 +42,14 @@ from anabranch.net.identity import CHALLENGE_BYTES
 from anabranch.net.messages import Message
 from anabranch.net.network import Address, Connection, Payload, Receiver
 from anabranch.net.rings import PIECE_BYTES, IncomingRing, OutgoingRing
-from anabranch.net.silence import HEARTBEAT_S, LANE_HEARTBEAT_S, Silence
+from anabranch.net.silence import (
+    HEARTBEAT_S,
+    LANE_HEARTBEAT_S,
+    STILLNESS_S,
+    Silence,
+    Unanswered,
+    answers,
+)
 from anabranch.overlay import Link, Overlay
 
 # What a caller may send before it has said who it is, how soon it has to, and how many such callers
@@ -54,8 +61,10 @@ CONTROL_SILENCE_S = 5.0
 """The least silence that ends a connection to a scheduler, or from one: another takes its place."""
 
 LANE_SILENCE_S = 15.0  # that ends a lane
-# How many milliseconds ago data came, in the kernel's account (linux/tcp.h, struct tcp_info).
-_LAST_DATA_RECV = struct.Struct("=52xI")
+# Of the kernel's account (linux/tcp.h, struct tcp_info): probes of a closed window that are
+# unanswered, segments that are unacknowledged, and how many milliseconds ago data and the latest
+# acknowledgment came.
+_TCP_INFO = struct.Struct("=3xB20xI24xII")
 # How long a caller waits for the greeting of who it calls, whose loop may be held up.
 _GREETING_S = 60.0
 _LOOPBACK = "127.0.0.1"
@@ -127,6 +136,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
         least_silence_s: float = LANE_SILENCE_S,
         heartbeat_s: float = HEARTBEAT_S,
         make_session: Callable[[], tls.Session] | None = None,
+        stillness_s: float = STILLNESS_S,
     ) -> None:
         self._tls = None if make_session is None else make_session()
         self._outgoing = outgoing  # where the other end, on this machine, reads payloads
@@ -155,6 +165,9 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._closing = False
         self._least_silence_s = least_silence_s
         self._silence = Silence(least_silence_s, self._loop.time(), heartbeat_s)
+        self._stillness_s = stillness_s
+        self._unanswered = Unanswered()
+        self._stands_for_links = False  # which are silent while the kernel's own are not
         self._heard_s = -math.inf  # when the detector was last told that something came
         self._tell_silence: Callable[[bool], None] | None = None  # whether it is unusual
         self._is_silent = False  # as was told
@@ -217,9 +230,10 @@ class _TcpConnection(asyncio.BufferedProtocol):
                 self._failure = error
                 transport.abort()
 
-    def give_up_after(self, least_silence_s: float) -> None:
-        """Give the peer up after a silence of so much, at least."""
+    def give_up_after(self, least_silence_s: float, stillness_s: float) -> None:
+        """Give the peer up after a silence of so much, at least; and while its kernel answers."""
         self._silence.least_s = self._least_silence_s = least_silence_s
+        self._stillness_s = stillness_s
 
     def bear(self, silence_s: float) -> None:
         """See :meth:`anabranch.net.network.Connection.bear`."""
@@ -228,6 +242,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
     def fall_silent(self, is_mute: Callable[[], bool], is_deaf: Callable[[], bool]) -> None:
         """See :meth:`anabranch.net.network.Connection.fall_silent`."""
         self._is_mute, self._is_deaf = is_mute, is_deaf
+        self._stands_for_links = True
 
     def send_by(self, congestion_control: str) -> None:
         """Send by this congestion control from now on, unless the other end is on this machine."""
@@ -330,8 +345,8 @@ class _TcpConnection(asyncio.BufferedProtocol):
             # Inside a payload the loop is not woken for every byte.
             silent_s = min(silent_s, self._kernel_silent_s())
             self._silence.flowed(now_s - silent_s)
-        if silent_s > self._silence.most_s:
-            self._failure = LinkError(f"{self.peer} has said nothing for {silent_s:.1f} s")
+        if (why := self._too_silent(silent_s, now_s)) is not None:
+            self._failure = LinkError(f"{self.peer} has said nothing for {silent_s:.1f} s{why}")
             self._transport.abort()
         elif (is_silent := silent_s > self._silence.unusual_s) or self._is_silent:
             self._watch(is_silent)
@@ -345,15 +360,52 @@ class _TcpConnection(asyncio.BufferedProtocol):
         """See :meth:`anabranch.net.network.Connection.tell_silence`."""
         self._tell_silence = told
 
+    def _too_silent(self, silent_s: float, now_s: float) -> str | None:
+        """Return why the peer's silence is too long, as what follows in a sentence, or None."""
+        most_s = self._silence.most_s
+        unanswered_s = self._unanswered_s(now_s) if silent_s > 2 * self._heartbeat_s else 0.0
+        if silent_s <= most_s:
+            return None
+        if unanswered_s is None:
+            return ""
+        if not answers(silent_s, most_s, unanswered_s):
+            return ", and its machine acknowledges nothing: that, or the way to it, is gone"
+        still_s = max(most_s, self._stillness_s)
+        if silent_s <= still_s:
+            return None
+        return (
+            ", though its machine answers: the process is stopped, or holds its interpreter's lock "
+            f"for longer than the {still_s:g} s that are borne with (--stillness)"
+        )
+
+    def _unanswered_s(self, now_s: float) -> float | None:
+        """Return for how long the peer's kernel has not answered; None where that is not known."""
+        if self._stands_for_links:
+            return None
+        if self._own.family == socket.AF_UNIX:
+            return 0.0  # its kernel is ours
+        told = self._tcp_info()
+        if told is None:
+            return None
+        probes, unacknowledged, _, acked_ms = told
+        waits = bool(probes or unacknowledged)
+        return self._unanswered.look(now_s, waits, now_s - acked_ms / 1e3)
+
     def _kernel_silent_s(self) -> float:
         """Return how long ago data came, as the kernel knows; infinite where it does not say."""
-        is_tcp = self._socket is not None and self._own.family != socket.AF_UNIX
-        if not is_tcp or not hasattr(socket, "TCP_INFO"):
+        if self._own.family == socket.AF_UNIX or (told := self._tcp_info()) is None:
             return math.inf
-        assert self._socket is not None
-        size = _LAST_DATA_RECV.size
-        told = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size)
-        return _LAST_DATA_RECV.unpack(told)[0] / 1e3 if len(told) == size else math.inf
+        return told[2] / 1e3
+
+    def _tcp_info(self) -> tuple[int, int, int, int] | None:
+        """Return the kernel's account of the connection, see _TCP_INFO; None where it has none."""
+        if self._socket is None or not hasattr(socket, "TCP_INFO"):
+            return None
+        told = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        if len(told) < _TCP_INFO.size:
+            return None
+        probes, unacknowledged, data_ms, acked_ms = _TCP_INFO.unpack(told)
+        return probes, unacknowledged, data_ms, acked_ms
 
     def eof_received(self) -> None:
         if not self._reader.between_frames:
@@ -697,6 +749,7 @@ class TcpNetwork:
             :mod:`anabranch.net.silence`.
         heartbeat_s: how often each end says something; the same at both.
         credentials: for TLS; None for none. With it nothing goes through shared memory.
+        stillness_s: no peer is given up that is silent for less while its kernel answers.
     """
 
     heads_go_ahead = True
@@ -709,7 +762,9 @@ class TcpNetwork:
         least_silence_s: float = LANE_SILENCE_S,
         credentials: tls.Credentials | None = None,
         heartbeat_s: float = HEARTBEAT_S,
+        stillness_s: float = STILLNESS_S,
     ) -> None:
+        self._stillness_s = stillness_s
         self._credentials = credentials
         self._heartbeat_s = heartbeat_s
         shares_memory = shares_memory and credentials is None
@@ -737,6 +792,7 @@ class TcpNetwork:
             least_silence_s=self._least_silence_s,
             heartbeat_s=self._heartbeat_s,
             make_session=make_session,
+            stillness_s=self._stillness_s,
         )
         is_near = self._shares_memory and is_loopback(address[0])
         here = await shared_memory.call(address) if is_near else None
@@ -775,7 +831,7 @@ class TcpNetwork:
     def adopt(self, connection: Connection, address: Address) -> Connection:
         """See :meth:`anabranch.net.network.Network.adopt`."""
         assert isinstance(connection, _TcpConnection)
-        connection.give_up_after(self._least_silence_s)
+        connection.give_up_after(self._least_silence_s, self._stillness_s)
         control = self._congestion_control.get(address)
         if control is not None:
             connection.send_by(control)
@@ -797,6 +853,7 @@ class TcpNetwork:
                 least_silence_s=self._least_silence_s,
                 heartbeat_s=self._heartbeat_s,
                 make_session=make_session,
+                stillness_s=self._stillness_s,
             )
 
         try:
@@ -852,6 +909,7 @@ def lane_network(
     addresses: Sequence[Address],
     credentials: tls.Credentials | None = None,
     least_silence_s: float = LANE_SILENCE_S,
+    stillness_s: float = STILLNESS_S,
 ) -> tuple[TcpNetwork, int]:
     """Return the network that a site opens its lanes on, and how many connections each takes.
 
@@ -862,6 +920,7 @@ def lane_network(
         addresses: of every site, by index.
         credentials: for TLS; None for none.
         least_silence_s: no lane is given up that is silent for less.
+        stillness_s: nor one that is silent for less while its kernel answers.
     """
     controls = {
         address: suits(link)
@@ -873,5 +932,6 @@ def lane_network(
         least_silence_s=least_silence_s,
         credentials=credentials,
         heartbeat_s=LANE_HEARTBEAT_S,
+        stillness_s=stillness_s,
     )
     return network, strands_of(controls)

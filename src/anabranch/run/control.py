@@ -22,6 +22,7 @@ from anabranch import plan as plans
 from anabranch.net.addresses import is_loopback
 from anabranch.net.errors import RunAborted
 from anabranch.net.network import Address, Network
+from anabranch.net.silence import STILLNESS_S
 from anabranch.net.stdin import at_end_of_stdin
 from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork
 from anabranch.net.tls import Credentials
@@ -331,7 +332,12 @@ async def _run(
     here = emulated or is_loopback(listen[0])
     cores = float(os.cpu_count() or 1) if here else math.inf
     silence_s = CONTROL_SILENCE_S if scenario.wait_s is None else scenario.wait_s
-    network = TcpNetwork(LIMITS, least_silence_s=silence_s, credentials=credentials)
+    network = TcpNetwork(
+        LIMITS,
+        least_silence_s=silence_s,
+        credentials=credentials,
+        stillness_s=STILLNESS_S if scenario.wait_s is None else scenario.wait_s,
+    )
     scheduler = make_scheduler(network, recorder, unheld, overlay, token, cores)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, scheduler.abort, "the run was interrupted")

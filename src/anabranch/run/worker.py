@@ -173,6 +173,7 @@ class _RealWorld:
         return TcpNetwork(
             *(DATA_LIMITS, self._controls),
             least_silence_s=wait_s,
+            stillness_s=wait_s,
             credentials=self._credentials,
             heartbeat_s=LANE_HEARTBEAT_S,
         )
