@@ -559,3 +559,22 @@ def test_exchanges_that_hand_the_state_on_are_no_rounds() -> None:
         for site in (0, 1):
             request(channels, site, number, signature=signature)
     assert [channels.round_of(number) for number in (1, 2, 3)] == [1, None, 2]
+
+
+def test_no_site_is_let_in_to_a_subgroup_nor_where_losses_end_the_run() -> None:
+    channels = make(repairs=True)
+    pair = subgroup(channels, (0, 1))
+    for admits, channel in ((channels, pair), (make(), 0)):
+        with pytest.raises(OutOfPlaceMessage, match="site 0 lets others in where none can be"):
+            admits.gather(0, Gather(channel, 1, b"", admits=True))
+    assert channels.gather(0, Gather(0, 1, b"", admits=True)).say == []
+
+
+def test_an_end_that_was_said_before_its_failure_was_heard_harms_nothing() -> None:
+    channels = make()
+    request(channels, 0, 1)
+    request(channels, 1, 1, signature=Signature(1, 2, 100))
+    for site in (0, 1):
+        assert end(channels, site, 1) == Outcome()
+    with pytest.raises(OutOfPlaceMessage, match="ends exchange 2, which it is not in"):
+        end(channels, 0, 2)

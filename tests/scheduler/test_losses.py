@@ -13,7 +13,7 @@ from anabranch.net.errors import RunAborted
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed, Plan, Star
 from anabranch.record import events
-from anabranch.scheduler.losses import Repairs
+from anabranch.scheduler.losses import Losses, Repairs
 from anabranch.sim.loop import run_virtually
 from anabranch.sim.network import SimulatedNetwork
 from anabranch.site.collectives import ExchangeError, Round
@@ -197,3 +197,11 @@ def test_paths_through_what_is_lost_are_taken_no_more() -> None:
         assert plane._forks[0, 1]._auxiliary == ()
 
     run_virtually(scenario())
+
+
+def test_a_site_that_has_left_relays_only_where_the_others_need_it() -> None:
+    left = Losses().further(OVERLAY, departed={1})
+    assert (left.lost, left.relays, left.members(4)) == ({1}, set(), {0, 2, 3})
+    cut = [(0, 2), (2, 0), (0, 3), (3, 0)]
+    needed = Losses().further(OVERLAY, links=cut, departed={1})
+    assert (needed.lost, needed.relays, needed.members(4)) == (set(), {1}, {0, 2, 3})

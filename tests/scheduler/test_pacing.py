@@ -12,7 +12,7 @@ from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.pace import Asp, Bsp, Equal, R2sp, Safa, Ssp, Tuned
 from anabranch.plan import Group, Plan, Tree
 from anabranch.scheduler.decisions import Decision, Permission
-from anabranch.scheduler.dependence import led_through
+from anabranch.scheduler.dependence import led_through, lost_between
 from anabranch.scheduler.pacing import PaceBook
 
 
@@ -595,6 +595,9 @@ def test_groups_whose_way_leads_through_a_site_are_named() -> None:
     groups = (Group((0, 1), chain), Group((3,), replace(tree(-2, -2, -1, 2), version=3)))
     plan = replace(tree(2, 2, -1, 2), groups=groups)
     assert [led_through(plan, book, site) for site in range(4)] == [(), (0,), (0, 3), ()]
+    assert lost_between(plan, 0, {1, 3}) == {1}
+    assert lost_between(plan, 1, {0, 1, 3}) == set()
+    assert lost_between(plan, 3, {0, 1, 2}) == {2}
     book.lost(0, 1.0)
     assert led_through(plan, book, 1) == ()  # nobody is left behind it
 

@@ -57,6 +57,13 @@ def test_without_a_neighbour_that_has_it_others_relay() -> None:
     assert asked(overlay, [0], 4, lost={3}) == []
 
 
+def test_of_ways_as_fast_the_one_over_fewest_links_is_taken() -> None:
+    overlay = network(4, (0, 1, 1e6), (0, 2, 1e6), (1, 2, 1e6), (2, 3, 1e6))
+    for holder in (0, 1):
+        ((_, _, plan),) = asked(overlay, [holder], 3)
+        assert plan.path(holder, 3) == (holder, 2, 3)
+
+
 def test_links_of_one_way_are_left_alone() -> None:
     ring = network(3, (0, 1, 1e6), (1, 2, 1e6), (2, 0, 1e6), one_way=True)
     assert asked(ring, [0], 1) == []

@@ -339,3 +339,33 @@ def test_what_can_be_no_letter_is_refused(
         letters.receive(letter, size_bytes)
     letters.use()
     assert letters.weights == pytest.approx([1.0] * 3)
+
+
+@pytest.mark.parametrize("rule", ["pairs", "push-sum", "plain"])
+def test_what_has_come_whole_is_confirmed_again_once_a_lane_is_made_again(rule: GossipRule) -> None:
+    one, other = (
+        Letters(site, np.zeros(ELEMENTS, np.float32), BOUNDS, rule=rule) for site in (0, 1)
+    )
+    sends = one.write([1])
+    for send in sends[:-1]:
+        take(other, send)
+    assert other.to_confirm(0) == []  # a letter that is half there is not
+    answers = [each for send in sends for each in take_again(other, send)]
+    # By pairs a letter is answered, and the answer confirmed by the letter's sender.
+    assert other.to_confirm(0) == ([] if rule == "pairs" else [(FIRST, False)])
+    assert one.to_confirm(1) == []
+    for answer in answers:
+        take(one, answer)
+    assert one.to_confirm(1) == ([(FIRST, True)] if rule == "pairs" else [])
+
+
+def take_again(letters: Letters, send: Send) -> list[Send]:
+    """Take a chunk that may have come before; return its answer, also where it was given then."""
+    assert isinstance(send.message, Letter)
+    assert not callable(send.payload)
+    receipt = letters.receive(send.message, len(send.payload))
+    if receipt.target is not None:
+        receipt.target[:] = send.payload
+    letters.received(receipt)
+    given = letters._answers.get((send.message.path[0], send.message.exchange), {})
+    return [given[send.message.chunk]] if send.message.chunk in given else []

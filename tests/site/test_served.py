@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from anabranch.learn.optimisers import Sgd
 from anabranch.net.errors import DuplicateMessage, MalformedMessage, OutOfPlaceMessage
@@ -330,6 +331,9 @@ def test_what_is_not_awaited_is_refused() -> None:
     refuses(worker, down(1, back, plan.version), size, "update 1, where none is awaited")
     refuses(server, up(1, there, 9), size, "not 9")
     refuses(server, up(1, there, plan.version), 8, "8 bytes where the plan deals")
+    for chunk in (-1, len(deal(plan, ELEMENTS, 64))):
+        beyond = structs.replace(up(1, there, plan.version), chunk=chunk)
+        refuses(server, beyond, size, f"chunk {chunk}")
     with pytest.raises(
         OutOfPlaceMessage, match="an epoch of sums, where each update travels alone"
     ):
