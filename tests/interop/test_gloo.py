@@ -259,6 +259,25 @@ def test_results_come_into_tensors_of_inference_mode_and_those_that_require_a_gr
     assert [each[0, 0].item() for each in leaves[1]] == [1, 2]
 
 
+def test_a_call_that_gloo_refuses_leaves_gloo_as_it_is(ranks):
+    def tensors(kind: torch.dtype) -> Callable[[int], list[torch.Tensor]]:
+        return lambda _: [torch.ones(3, dtype=kind)]
+
+    for rank in range(2):
+        refused = waits(ranks.begin(rank, "allreduce", tensors(torch.int16)(rank), SUMS))
+        assert "Invalid scalar type" in refused
+    ranks.both("allreduce", tensors(torch.float64), lambda _: SUMS)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool])
+@pytest.mark.parametrize("name", ["allreduce", "allreduce_coalesced", "reduce"])
+def test_a_mean_of_integers_is_refused(name, dtype):
+    options = dist.ReduceOptions() if name == "reduce" else dist.AllreduceOptions()
+    options.reduceOp = dist.ReduceOp.AVG
+    with pytest.raises(ValueError, match=r"reduce by AVG of \w+, whose mean has a fraction"):
+        Call(name, ([torch.ones(3, dtype=dtype)], options), {})
+
+
 def test_a_call_in_words_has_all_that_ranks_must_agree_on():
     options = dist.ReduceOptions()
     options.reduceOp, options.rootRank = dist.ReduceOp.MIN, 1

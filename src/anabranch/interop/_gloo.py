@@ -24,6 +24,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as NotYet
@@ -46,11 +47,14 @@ _INTERFACE = "GLOO_SOCKET_IFNAME"
 _NO_LIMIT = timedelta(days=365)  # of gloo's own: process groups end what takes too long
 _AT_ONCE = timedelta(milliseconds=1)
 _UNUSED_TAG = 0x7FFFFF00  # of a message that no rank sends
-_ACCOUNT_S = 3.0  # for the group to say which rank is gone, once gloo has lost a connection
+_ACCOUNT_S = 10.0  # for the group to say which rank is gone, once gloo has lost a connection
 _ENDED = "ended"  # in the store: why a rank has ended its gloo, the first that has
 _GONE = "gone"  # in the store: how many ranks have
 _LOOKS_S = 0.5  # between two looks at that
+_ASKS_S = 0.1  # between two looks for the cause of what has happened
 _TIMED_OUT = "Timed out waiting"  # in gloo's error
+_LOST = "gloo/transport", "Application timeout"  # in its errors of connections, and no others
+_ADVICE = ". This is typically caused by"  # after which gloo guesses, of another program's logs
 
 
 def options_of(store: Any, timeout: timedelta) -> Any:
@@ -242,17 +246,31 @@ class Gloo:
             self.end(str(error))
 
     def _account(self, what: str, error: Exception) -> Exception:
-        """Return what is to be said of a call that gloo has failed, and end gloo."""
+        """Return what is to be said of a call that gloo has failed.
+
+        Where it has lost a connection, that ends gloo, and the cause is what others say.
+        """
+        reason = str(error).partition(_ADVICE)[0]
+        if not any(each in reason for each in _LOST):
+            return RuntimeError(f"{what}: gloo: {reason}")
         if not self._over:
-            said = ""
-            with suppress(Exception):
-                if self.store.check([_ENDED]):
-                    said = self.store.get(_ENDED).decode()
-            if not said:
-                with suppress(NotYet, CancelledError):
-                    said = str(self._ended.exception(_ACCOUNT_S) or "")
-            self.end(said or f"gloo: {error}")
+            self.end(self._cause() or f"gloo: {reason}")
         return self._error(what)
+
+    def _cause(self) -> str:
+        """Return why another rank has no connections, as it or the group says; "" if none does."""
+        until_s = time.monotonic() + _ACCOUNT_S
+        while time.monotonic() < until_s and not self._over:
+            with suppress(Exception):  # the store is rank 0's, which may be gone
+                if self.store.check([_ENDED]):
+                    return str(self.store.get(_ENDED).decode())
+            try:
+                return str(self._ended.exception(_ASKS_S))
+            except NotYet:
+                continue
+            except CancelledError:
+                break
+        return ""
 
     def _error(self, what: str) -> Exception:
         has_group_ended = self._ended.done() and not self._ended.cancelled()

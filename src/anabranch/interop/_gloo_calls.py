@@ -26,11 +26,11 @@ _OPS = ("SUM", "AVG", "MAX", "MIN", "PRODUCT", "BAND", "BOR", "BXOR")
 _MOVES = {
     "_allgather_base": ("all_gather_into_tensor", 1),
     "all_gather_single": ("all_gather_into_tensor", 1),
-    "all_gather_single_coalesced": ("all_gather_into_tensor of several", 1),
+    "all_gather_single_coalesced": ("coalesced all_gather_into_tensor", 1),
     "all_to_all_single": ("all_to_all_single", 1),
     "allgather": ("all_gather", 1),
-    "allgather_coalesced": ("all_gather of several", 1),
-    "allgather_into_tensor_coalesced": ("all_gather_into_tensor of several", 1),
+    "allgather_coalesced": ("coalesced all_gather", 1),
+    "allgather_into_tensor_coalesced": ("coalesced all_gather_into_tensor", 1),
     "alltoall": ("all_to_all", 1),
     "alltoall_base": ("all_to_all_single", 1),
     "gather": ("gather", 1),
@@ -39,13 +39,13 @@ _MOVES = {
 _REDUCES = {
     "_reduce_scatter_base": ("reduce_scatter_tensor", 1),
     "allreduce": ("all_reduce", 0),
-    "allreduce_coalesced": ("all_reduce of several", 0),
+    "allreduce_coalesced": ("coalesced all_reduce", 0),
     "broadcast": ("broadcast", 0),  # of sparse tensors
     "reduce": ("reduce", 0),
     "reduce_scatter": ("reduce_scatter", 1),
     "reduce_scatter_single": ("reduce_scatter_tensor", 1),
-    "reduce_scatter_single_coalesced": ("reduce_scatter_tensor of several", 1),
-    "reduce_scatter_tensor_coalesced": ("reduce_scatter_tensor of several", 1),
+    "reduce_scatter_single_coalesced": ("coalesced reduce_scatter_tensor", 1),
+    "reduce_scatter_tensor_coalesced": ("coalesced reduce_scatter_tensor", 1),
 }
 _TO_ALL = ("all_to_all_single", "alltoall", "alltoall_base")
 COLLECTIVES = (*_MOVES, *_REDUCES)
@@ -61,6 +61,9 @@ class Call:
     Attributes:
         what: the call in words, the same at every rank that makes the same call.
         devices: of the tensors that are not on the CPU.
+
+    Raises:
+        ValueError: a mean of integers; gloo would fail in the midst of the call.
     """
 
     def __init__(self, name: str, given: Sequence[Any], named: dict[str, Any]) -> None:
@@ -170,6 +173,13 @@ def _described(name: str, given: Sequence[Any], named: dict[str, Any]) -> str:
     opts = named.get("opts", opts)
     op = _op_of(named.get("op", opts)) if name in _REDUCES and name != "broadcast" else ""
     tensors = tensors_of(given[alike])
+    if op == "AVG":
+        for each in tensors:
+            if not (each.is_floating_point() or each.is_complex()):
+                raise ValueError(
+                    f"{words} by AVG of {_kind(each)}, whose mean has a fraction in general; use "
+                    "SUM and divide, or convert to float32"
+                )
     if name in _TO_ALL and (name == "alltoall" or any(map(bool, given[2:4]))):
         # Ranks may give each other different numbers of elements.
         kinds = sorted({_kind(each) for each in tensors})

@@ -107,12 +107,6 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         """Sum, mean or largest elements; others' operations and types by gloo."""
         given = _several(tensors)
         op = _op(other.get("op", opts))
-        if op == "mean":
-            for each in filter(_is_whole, given):
-                raise ValueError(
-                    f"all_reduce by AVG of {each.dtype}, whose mean has a fraction in general; use "
-                    "SUM and divide, or convert to float32"
-                )
         if op is None or not all(map(_is_exchanged, given)):
             return self._by_gloo("allreduce", given, *_if_given(opts), **other)
         if not sum(each.numel() for each in given):
@@ -632,10 +626,6 @@ def _op(opts: Any) -> str | None:
         if op == getattr(dist.ReduceOp, name):
             return ours
     return None
-
-
-def _is_whole(tensor: torch.Tensor) -> bool:
-    return not (tensor.is_floating_point() or tensor.is_complex())
 
 
 def _is_exchanged(tensor: torch.Tensor) -> bool:
