@@ -23,6 +23,15 @@ def test_what_one_site_took_longest_counts_for_a_round() -> None:
     assert times.patience_s == 60.0
 
 
+def test_of_three_rounds_the_longest_may_be_an_exception_and_of_two_it_may_not() -> None:
+    times = RoundTimes()
+    times.add(1, 30.0)
+    times.add(2, 10.0)
+    assert times.patience_s == 60.0
+    times.add(3, 10.0)
+    assert times.patience_s == 20.0
+
+
 def test_one_stall_changes_nothing_and_two_do_until_they_are_forgotten() -> None:
     times = RoundTimes()
     for number in range(3):

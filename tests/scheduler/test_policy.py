@@ -10,7 +10,7 @@ import pytest
 
 from anabranch.overlay import Overlay, internet2_9, redraw
 from anabranch.plan import Plan, PlanError, fapt, predict, star
-from anabranch.scheduler.policy import LinkChange, Policy, changes
+from anabranch.scheduler.policy import LinkChange, Policy, changes, named_changes
 
 from ..every import every
 
@@ -181,6 +181,8 @@ def test_the_largest_changes_come_first_and_a_reason_names_three() -> None:
     assert replan is not None
     assert replan.why.count(" fell from ") == 3
     assert "; 2 more links changed; " in replan.why
+    assert named_changes(belief, found[:4])[-1] == "1 more link changed"
+    assert len(named_changes(belief, found[:3])) == 3
 
 
 def test_misuse_is_refused() -> None:

@@ -303,7 +303,9 @@ def test_copies_are_counted_and_given_up() -> None:
     letters.write([3])
     assert letters.copies == 2
     assert letters.take_back(1, [0, 1, 2]) == []  # nothing of it was sent
+    assert [letters.cut_short(to) for to in (1, 2, 3)] == [None, None, None]
     assert letters.take_back(2, [2]) == [LetterCut(2, FIRST)]
+    assert [letters.cut_short(to) for to in (1, 2, 3)] == [None, FIRST, None]
     assert (letters.copies, letters.oldest, {*letters.awaited}) == (1, 3, {2, 3})
     assert letters.again(2) == []
     letters.use()
