@@ -17,7 +17,14 @@ import pytest
 
 from anabranch._typed_toml import tag_of
 from anabranch.cli import main
-from anabranch.overlay import Overlay, dumps, load, random_complete, random_sparse
+from anabranch.overlay import (
+    Overlay,
+    dumps,
+    load,
+    random_complete,
+    random_geographic,
+    random_sparse,
+)
 from anabranch.plan import PLANNERS, Packed, Plan, PlanError, loads
 from anabranch.record import LogError, fingerprint, read_events, summarise
 from anabranch.run.scenario import load as load_scenario
@@ -89,6 +96,16 @@ def test_a_ring_of_very_many_sites_is_planned_where_it_is_asked_for(tmp_path: Pa
     assert "\nring " not in done.stdout
     assert "physical limit: at least" in done.stdout
     assert "the limit is bounded" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_network_as_large_as_the_largest_of_the_topology_zoo_is_planned(tmp_path: Path) -> None:
+    path = tmp_path / "large.toml"
+    path.write_text(dumps(random_geographic(754, 0, neighbours=1)))
+    done = anabranch("plan", str(path))
+    assert done.returncode == 0, done.stderr
+    for row in ("star at", "balanced 2-way tree", "spanning tree", "fapt, 754 roots", "packed, "):
+        assert f"\n{row}" in done.stdout
 
 
 @pytest.fixture
@@ -362,6 +379,7 @@ def test_what_a_world_cannot_do_is_refused_before_anything_runs(
         (["--standby", "--journal", "j"], "--listen 127.0.0.1:0: with --standby give a port"),
         (["--journal", "j", "--on-loss", "abort"], "--journal is not for a group with --on-loss"),
         (["--on-error", "retry"], "--on-error retry: give lose or abort"),
+        (["--model-mb", "1"], "--model-mb is for --pace"),
         (["--journal", "j", "--pace", "asp"], "--journal is not for a group with"),
         (["--begin-with", "3"], "--begin-with 3: the overlay has 2 sites"),
         (["--links-bps", "0"], "--links-bps"),

@@ -1194,7 +1194,7 @@ def served_aloud(
 
     async def start() -> tuple[Scheduler, str]:
         console = Console([site.name for site in service.overlay.sites], say)
-        log = GroupLog(service, service.plan(service.believed()), None, console)
+        log = GroupLog(service, None, console)
         network = TcpNetwork(LIMITS, credentials=credentials)
         scheduler = service.scheduler(network, "t", log, ("127.0.0.1", 0))
         return scheduler, show(await scheduler.listen(("127.0.0.1", 0)))

@@ -21,6 +21,8 @@ from anabranch.scheduler.exchanges import (
     Granted,
     Whole,
 )
+from anabranch.scheduler.plans_by_size import PlansBySize
+from anabranch.site.channel import KEPT_PLANS
 
 from ..every import every
 
@@ -33,7 +35,7 @@ _ELEMENT_BYTES = 4
 def book_of(
     members: Sequence[int], plan: Plan = FIRST, most_bytes: float = math.inf
 ) -> ExchangeBook:
-    return ExchangeBook(members, plan, Counter(most_bytes))
+    return ExchangeBook(members, PlansBySize(plan), Counter(most_bytes))
 
 
 def granted(book: ExchangeBook, site: int, number: int, signature: Signature = SMALL) -> Granted:
@@ -69,13 +71,63 @@ def test_a_site_that_was_told_the_plan_in_force_does_not_lack_it() -> None:
     assert granted(book, 0, 1).lacks
 
 
-def test_an_older_plan_is_sent_again_to_a_site_that_goes_back_to_it() -> None:
+def test_a_site_keeps_the_plan_that_it_had_before() -> None:
     book = book_of([0, 1])
     granted(book, 0, 1)
     book.issue(SECOND)
     book.known_from_now(1)
-    assert granted(book, 1, 1) == Granted(1, 1, 1, FIRST, True, False, True, SMALL)
-    assert granted(book, 1, 2).lacks
+    assert granted(book, 1, 1) == Granted(1, 1, 1, FIRST, False, False, True, SMALL)
+    assert not granted(book, 1, 2).lacks
+
+
+def test_a_plan_that_a_site_has_forgotten_is_sent_again() -> None:
+    book = book_of([0, 1])
+    granted(book, 0, 1)
+    for version in range(2, 2 + KEPT_PLANS):
+        book.issue(replace(FIRST, version=version))
+        book.known_from_now(1)
+    assert granted(book, 1, 1).plan == FIRST
+    assert book.plan_for(1, FIRST) == FIRST
+
+
+def test_exchanges_of_an_order_of_size_wait_until_it_has_a_plan_which_it_keeps() -> None:
+    small, large = (structs.replace(SMALL, elements=each) for each in (50, 5_000))
+    book = ExchangeBook([0, 1], PlansBySize(FIRST, by_size=True), Counter(math.inf))
+    assert book.request(0, 1, small) == ()
+    assert book.unplanned == {50}
+    book.plans.add(SECOND, 50)
+    assert [answer.plan.version for answer in book.grant()] == [2]
+    assert book.request(0, 2, large) == ()
+    assert book.unplanned == {5_000}
+    [next_small] = book.request(
+        0, 3, structs.replace(SMALL, elements=60)
+    )  # which need not wait for the large one
+    assert next_small.plan is SECOND
+    third = replace(FIRST, version=3)
+    book.plans.add(third, 5_000)
+    assert [answer.plan for answer in book.grant()] == [third]
+    [back] = book.request(0, 4, small)
+    assert (back.plan, back.lacks) == (SECOND, False)
+
+
+def test_plans_of_other_sizes_are_forgotten_once_the_network_is_another() -> None:
+    plans = PlansBySize(FIRST, by_size=True)
+    plans.add(SECOND, 50)
+    plans.add(replace(FIRST, version=3), 5_000)
+    fourth = replace(FIRST, version=4)
+    plans.replace(fourth, 5_000)
+    assert plans.of(9_999) is fourth
+    assert plans.of(50) is None
+    assert plans.in_use == [fourth]
+
+
+def test_two_orders_of_size_may_share_a_plan() -> None:
+    plans = PlansBySize(FIRST, by_size=True)
+    plans.add(SECOND, 50)
+    plans.add(SECOND, 5_000)
+    assert plans.of(50) is plans.of(5_000) is SECOND
+    with pytest.raises(ValueError, match="versions rise"):
+        plans.add(replace(FIRST, version=1), 500_000)
 
 
 def test_several_exchanges_are_under_way_at_once() -> None:
@@ -141,8 +193,8 @@ def test_an_exchange_larger_than_the_room_goes_alone() -> None:
 
 def test_one_that_all_members_ask_for_begins_whatever_the_room() -> None:
     counter = Counter(100 * _ELEMENT_BYTES)
-    pair = ExchangeBook([0, 1], FIRST, counter)
-    other = ExchangeBook([1, 2], FIRST, counter)
+    pair = ExchangeBook([0, 1], PlansBySize(FIRST), counter)
+    other = ExchangeBook([1, 2], PlansBySize(FIRST), counter)
     granted(pair, 0, 1)  # site 1 will only come to it after the other pair's
     assert other.request(1, 1, SMALL) == ()
     answers = other.request(2, 1, SMALL)
@@ -152,7 +204,10 @@ def test_one_that_all_members_ask_for_begins_whatever_the_room() -> None:
 
 def test_numbers_rise_over_all_books() -> None:
     counter = Counter(math.inf)
-    one, other = ExchangeBook([0], FIRST, counter), ExchangeBook([1], FIRST, counter)
+    one, other = (
+        ExchangeBook([0], PlansBySize(FIRST), counter),
+        ExchangeBook([1], PlansBySize(FIRST), counter),
+    )
     assert granted(one, 0, 1).exchange == 1
     assert granted(other, 1, 1).exchange == 2
     assert granted(one, 0, 2).exchange == 3
@@ -163,7 +218,10 @@ def test_members_that_ask_ahead_always_get_to_the_end(seed: int) -> None:
     """Whatever the order of requests and ends, sizes and overlapping books: no deadlock."""
     random_ = random.Random(seed)
     counter = Counter(random_.choice([1, 400, 1000]))
-    books = [ExchangeBook(members, FIRST, counter) for members in ((0, 1, 2), (0, 1), (1, 2))]
+    books = [
+        ExchangeBook(members, PlansBySize(FIRST), counter)
+        for members in ((0, 1, 2), (0, 1), (1, 2))
+    ]
     last = 6
     sizes = [[random_.randint(1, 200) for _ in range(last)] for _ in books]
     # Every site calls the exchanges of its books in an order of its own between books.
@@ -328,8 +386,8 @@ def test_who_disagreed_with_a_lost_member_alone_may_go_on() -> None:
 def test_a_site_has_the_plan_of_a_repair_from_then_on() -> None:
     book = book_of([0, 1])
     book.issue(SECOND)
-    assert book.plan_for(0) is SECOND
-    assert book.plan_for(0) is None
+    assert book.plan_for(0, SECOND) is SECOND
+    assert book.plan_for(0, SECOND) is None
     assert not granted(book, 0, 1).lacks
 
 

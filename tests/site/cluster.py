@@ -24,6 +24,7 @@ from anabranch.scheduler.awareness import Awareness
 from anabranch.scheduler.losses import Repairs
 from anabranch.scheduler.memory import Journal
 from anabranch.scheduler.pacing import PaceBook
+from anabranch.scheduler.planning import Planners
 from anabranch.scheduler.served_pace import LastTo
 from anabranch.scheduler.server import Scheduler
 from anabranch.sim.loop import VirtualLoop
@@ -167,7 +168,7 @@ class Witness:
         self.has_joined: defaultdict[int, asyncio.Event] = defaultdict(asyncio.Event)
         self.has_begun: defaultdict[int, asyncio.Event] = defaultdict(asyncio.Event)
 
-    def began(self, buffer_elements: int) -> None: ...
+    def began(self, buffer_elements: int, plan: Plan) -> None: ...
 
     def write(self, *happened: events.Event) -> None:
         self.writes.append(happened)
@@ -267,6 +268,7 @@ class Cluster:
         pacing: PaceBook | None = None,
         served: Callable[[int], ServedModel] | None = None,
         repairs: Repairs | None = None,
+        planners: Planners | None = None,
         joining: Collection[int] | None = None,
         journal: Journal | None = None,
         outbound_only: Collection[int] = (),
@@ -295,6 +297,7 @@ class Cluster:
             last_to=last_to,
             repairs=repairs,
             journal=journal,
+            planners=planners,
         )
         address = await scheduler.listen(("127.0.0.1", 0))
 

@@ -107,6 +107,13 @@ def scheduler(
     updates: Annotated[
         int, typer.Option(help="How many each worker makes, where the model is served.", min=1)
     ] = 1,
+    model_mb: Annotated[
+        float | None,
+        typer.Option(
+            help="With --pace: the model's size in megabytes, which its route is planned for.",
+            min=1e-6,
+        ),
+    ] = None,
     on_loss: Annotated[
         str,
         typer.Option(
@@ -192,7 +199,9 @@ def scheduler(
     tell = _sayer(log_format, sys.stderr)
     watching = Watching(progress_every or None, None if metrics is None else metrics_at(metrics))
     if scenario is None:
-        service = _service(overlay, sites, route, measure, keep_plan, links_bps, pace, updates)
+        service = _service(
+            overlay, sites, route, measure, keep_plan, links_bps, pace, updates, model_mb
+        )
         if on_loss not in typing.get_args(OnLoss):
             raise typer.BadParameter(f"--on-loss {on_loss}: give complete, retry or abort")
         if on_error not in typing.get_args(OnError):
@@ -271,6 +280,7 @@ def _service(
     links_bps: float | None,
     pace: str | None,
     updates: int,
+    model_mb: float | None,
 ) -> Service:
     """Return what a group is served with, as options say."""
     from anabranch.group import Service
@@ -294,7 +304,19 @@ def _service(
     planner = _value("--route", route or "packed", _GROUP_ROUTES)
     if pace is not None:
         rule = _value("--pace", pace, _PACES)
-        return Service(network, planner, None, adaptive=False, pace=rule, updates=updates)
+        return Service(
+            network,
+            planner,
+            None,
+            adaptive=False,
+            pace=rule,
+            updates=updates,
+            model_elements=None if model_mb is None else max(1, round(model_mb * 1e6 / 4)),
+        )
+    if model_mb is not None:
+        raise typer.BadParameter(
+            "--model-mb is for --pace; a group without one plans for the size of each exchange"
+        )
     if links_bps is not None:
         return Service(network, planner, None, adaptive=False)
     if keep_plan:

@@ -23,6 +23,7 @@ from anabranch.group._thread import LoopThread
 from anabranch.net.addresses import show
 from anabranch.net.errors import RunAborted
 from anabranch.overlay import Link, Overlay, Site
+from anabranch.plan import Plan
 from anabranch.record import events
 from anabranch.scheduler.server import Scheduler
 
@@ -35,7 +36,7 @@ _MERCY_S = 5.0  # for processes to end by themselves once one has failed
 class Silent:
     """A log that writes nothing down."""
 
-    def began(self, buffer_elements: int) -> None:
+    def began(self, buffer_elements: int, plan: Plan) -> None:
         """See :class:`anabranch.scheduler.run.Log`."""
 
     def write(self, *happened: events.Event) -> None:

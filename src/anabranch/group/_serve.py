@@ -35,9 +35,14 @@ from anabranch.record.journal import Journal as FileJournal
 from anabranch.record.journal import JournalBusy
 from anabranch.record.log import EventLog, LogError
 from anabranch.scheduler.awareness import Awareness, Passive
-from anabranch.scheduler.chunking import LEAST_ELEMENTS, MOST_ELEMENTS, chunk_elements
+from anabranch.scheduler.chunking import (
+    LEAST_ELEMENTS,
+    MOST_ELEMENTS,
+    chunk_elements,
+    filling_elements,
+)
 from anabranch.scheduler.dispatch import needed_window
-from anabranch.scheduler.losses import Repairs, or_packed
+from anabranch.scheduler.losses import Planner, Repairs, or_packed
 from anabranch.scheduler.memory import Journal
 from anabranch.scheduler.paced import Paced
 from anabranch.scheduler.run import Abandoned, Log
@@ -45,6 +50,7 @@ from anabranch.scheduler.server import LIMITS, Scheduler
 from anabranch.scheduler.watching import UNWATCHED, Watching, watched
 
 _ELEMENT_BYTES = 4
+_LARGE_ELEMENTS = 1 << 26  # taken for buffers of which none has come yet
 _NAMED_FIRST_S = 0.5
 _LOOK_S = 0.2  # at a journal that another scheduler has
 
@@ -63,6 +69,8 @@ class Service:
         pace: who may proceed when, where the model is served; None for a group that all-reduces.
         load: how much work each worker has, where the model is served.
         updates: how many each worker makes, where the model is served.
+        model_elements: of the model, where it is served: its route is planned for that size, before
+            any site says it. None where it is not known.
         batch_size: that loads reckon from.
         under_way_bytes: of buffers whose exchanges may be under way at once.
         least_chunk_elements: chunks are no smaller than this.
@@ -86,7 +94,7 @@ class Service:
         away_s: where the scheduler has a journal, sites wait so long for it to be started again.
 
     Raises:
-        ValueError: a planner whose plans only a scenario can use.
+        ValueError: a planner whose plans only a scenario can use; a model's size without a pace.
     """
 
     overlay: Overlay
@@ -97,6 +105,7 @@ class Service:
     pace: AnyPace | None = None
     load: AnyLoad = field(default_factory=EqualBatches)
     updates: int = 1
+    model_elements: int | None = None
     batch_size: int = 1
     under_way_bytes: int = 1 << 30
     least_chunk_elements: int = LEAST_ELEMENTS
@@ -113,14 +122,36 @@ class Service:
             raise ValueError(
                 "a forest's workers and their server are named by a scenario; give another planner"
             )
+        if self.model_elements is not None and self.pace is None:
+            raise ValueError(
+                "model_elements is for a model that is served: give a pace too, or leave it out; a "
+                "group without one plans for the size of each exchange"
+            )
 
     def believed(self) -> Overlay:
         """Return what is believed of the network before anything is measured."""
         return self.overlay if self.awareness is None else self.awareness.believed(self.overlay)
 
-    def plan(self, believed: Overlay, version: int = 1, previous: Plan | None = None) -> Plan:
-        """Return a plan with its auxiliary paths."""
-        plan = self.planner.plan(believed, version=version, previous=previous)
+    def plan(
+        self,
+        believed: Overlay,
+        version: int = 1,
+        previous: Plan | None = None,
+        elements: int | None = None,
+    ) -> Plan:
+        """Return a plan with its auxiliary paths.
+
+        Args:
+            believed, version, previous, elements: see :class:`anabranch.plan.Planner`.
+        """
+        chunk = filling_elements(elements or _LARGE_ELEMENTS, self.planner.deep)
+        plan = self.planner.plan(
+            believed,
+            version=version,
+            previous=previous,
+            elements=elements,
+            chunk_elements=max(chunk, self.least_chunk_elements),
+        )
         return plans.with_auxiliary(plan, believed, self._search)
 
     def _search(
@@ -147,7 +178,8 @@ class Service:
                 again; None where the group ends with it.
         """
         believed = self.believed()
-        first = self.plan(believed)
+        first = self.plan(believed, elements=self.model_elements)
+        by_size = self.pace is None and self.planner.by_size
         awareness: Awareness | None = None
         cores = float(os.cpu_count() or 1) if is_loopback(listen[0]) else math.inf
 
@@ -166,7 +198,7 @@ class Service:
         if self.awareness is not None:
             awareness = self.awareness.awareness(
                 first,
-                self.plan,
+                partial(self.plan, elements=self.model_elements),
                 self._search,
                 lambda elements: chunking(first, elements),
                 self.overlay,
@@ -189,7 +221,11 @@ class Service:
             repairs=self._repairs() if self.repairs else None,
             journal=journal,
             errors_end=self.on_error == "abort",
+            planners=self._planner_for if by_size else None,
         )
+
+    def _planner_for(self, elements: int) -> Planner:
+        return or_packed(partial(self.plan, elements=elements), elements)
 
     def network(self, credentials: Credentials | None = None) -> TcpNetwork:
         """Return the network that the scheduler takes sites in on."""
@@ -244,37 +280,31 @@ class GroupLog:
 
     Args:
         service: what the group is served with.
-        plan: the first plan.
         log: where to write; None for nowhere.
         console: where to say what people should know at once.
     """
 
-    def __init__(
-        self, service: Service, plan: Plan, log: EventLog | None, console: Console
-    ) -> None:
+    def __init__(self, service: Service, log: EventLog | None, console: Console) -> None:
         self._service = service
-        self._plan = plan
         self._log = log
         self._console = console
         self._held: list[events.Event] = []  # until the first event: what was meant to happen
         self._began = False
         self._last_s = 0.0
 
-    def began(self, buffer_elements: int) -> None:
+    def began(self, buffer_elements: int, plan: Plan) -> None:
         """See :class:`anabranch.scheduler.run.Log`."""
         self._began = True
         overlay, size_bytes = self._service.overlay, _ELEMENT_BYTES * buffer_elements
         if self._log is None:
             return
-        chunk = chunk_elements(buffer_elements, self._plan, overlay, self._service.planner.deep)
-        predicted = plans.predict(
-            self._plan, overlay, size_bytes, chunk_bytes=_ELEMENT_BYTES * chunk
-        )
+        chunk = chunk_elements(buffer_elements, plan, overlay, self._service.planner.deep)
+        predicted = plans.predict(plan, overlay, size_bytes, chunk_bytes=_ELEMENT_BYTES * chunk)
         started = events.RunStarted(
             at_s=0.0,
-            label=self._plan.label,
+            label=plan.label,
             overlay_toml=overlays.dumps(overlay),
-            plan_json=plans.dumps(self._plan),
+            plan_json=plans.dumps(plan),
             sites=[site.name for site in overlay.sites],
             buffer_bytes=size_bytes,
             chunk_elements=chunk,
@@ -314,7 +344,7 @@ class GroupLog:
             return
         try:
             if not self._began:
-                self.began(1)
+                self.began(1, self._service.plan(self._service.believed()))
             self._log.append([events.RunEnded(at_s=self._last_s, error=error, reason=None)])
         except LogError as failed:
             if error is None:
@@ -416,7 +446,7 @@ async def _serve(
     watching: Watching,
 ) -> None:
     console = Console([site.name for site in service.overlay.sites], say)
-    group_log = GroupLog(service, service.plan(service.believed()), log, console)
+    group_log = GroupLog(service, log, console)
     network = service.network(credentials)
     scheduler = service.scheduler(network, token, group_log, listen, journal)
     loop = asyncio.get_running_loop()

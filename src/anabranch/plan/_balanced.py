@@ -30,6 +30,7 @@ class Balanced(Table, frozen=True, kw_only=True, tag_field="kind", tag="balanced
     root: str | None = None
     arity: Positive = 2
     deep: ClassVar[bool] = False
+    by_size: ClassVar[bool] = False
 
     def plan(
         self,

@@ -38,6 +38,7 @@ class Fapt(Table, frozen=True, kw_only=True, tag_field="kind", tag="fapt"):
     roots: int | tuple[str, ...] | None = None
     shares: Literal["newest", "first"] = "newest"
     deep: ClassVar[bool] = False
+    by_size: ClassVar[bool] = False
 
     def plan(
         self,

@@ -35,6 +35,7 @@ class FromFile(Table, frozen=True, kw_only=True, tag_field="kind", tag="file"):
 
     path: str
     deep: ClassVar[bool] = False
+    by_size: ClassVar[bool] = False
 
     def plan(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -68,6 +69,8 @@ class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="fores
                 raise ValueError(
                     f"{name} is {getattr(self, name):g}, which must be finite and 0 or more"
                 )
+
+    by_size: ClassVar[bool] = True
 
     @property
     def deep(self) -> bool:

@@ -67,6 +67,7 @@ class Packed(Table, frozen=True, kw_only=True, tag_field="kind", tag="packed"):
     """Trees packed so that together they use what the network has."""
 
     deep: ClassVar[bool] = True
+    by_size: ClassVar[bool] = True
 
     def plan(
         self,

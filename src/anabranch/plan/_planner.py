@@ -20,6 +20,10 @@ class Planner(Protocol):
         Then chunks are to be small, and dealt to the trees while a round goes on.
         """
 
+    @property
+    def by_size(self) -> bool:
+        """Whether its plans depend on the size of the buffer."""
+
     def plan(
         self,
         overlay: Overlay,

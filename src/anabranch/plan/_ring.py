@@ -31,6 +31,7 @@ class Ring(Table, frozen=True, kw_only=True, tag_field="kind", tag="ring"):
     order: tuple[str, ...] | None = None
     both_ways: bool | None = None
     deep: ClassVar[bool] = True
+    by_size: ClassVar[bool] = False
 
     def plan(
         self,

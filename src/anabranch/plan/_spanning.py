@@ -29,6 +29,7 @@ class Spanning(Table, frozen=True, kw_only=True, tag_field="kind", tag="mst"):
 
     root: str | None = None
     deep: ClassVar[bool] = False
+    by_size: ClassVar[bool] = False
 
     def plan(
         self,

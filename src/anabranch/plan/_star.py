@@ -22,6 +22,7 @@ class Star(Table, frozen=True, kw_only=True, tag_field="kind", tag="star"):
 
     hub: str | None = None
     deep: ClassVar[bool] = False
+    by_size: ClassVar[bool] = False
 
     def plan(
         self,

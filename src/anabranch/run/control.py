@@ -52,6 +52,7 @@ from anabranch.scheduler.dispatch import needed_window
 from anabranch.scheduler.losses import Repairs, or_packed
 from anabranch.scheduler.paced import Paced
 from anabranch.scheduler.pacing import PaceBook
+from anabranch.scheduler.planning import Planners
 from anabranch.scheduler.reforming import LEAST_CHANGE, LEAST_GAIN, Reforming
 from anabranch.scheduler.served_pace import LastTo
 from anabranch.scheduler.server import LIMITS, Scheduler
@@ -129,8 +130,9 @@ class RunLog:
             elif isinstance(event, events.SiteJoined) and self._target is not None:
                 self._target.joined()
 
-    def began(self, buffer_elements: int) -> None:
+    def began(self, buffer_elements: int, plan: Plan) -> None:
         """Write the first event; the run's clock starts."""
+        self.plan = plan
         self._begin(buffer_elements)
         after_s = self._scenario.stop.after_s
         if after_s is not None:
@@ -382,10 +384,20 @@ def first_plan(scenario: Scenario, overlay: Overlay) -> Plan:
 
 
 def _plan(
-    scenario: Scenario, believed: Overlay, version: int = 1, previous: Plan | None = None
+    scenario: Scenario,
+    believed: Overlay,
+    version: int = 1,
+    previous: Plan | None = None,
+    elements: int | None = None,
 ) -> Plan:
-    """Return the plan that a scenario asks for, with its auxiliary paths."""
-    route, elements = scenario.routes[0], _known_elements(scenario, believed)
+    """Return the plan that a scenario asks for, with its auxiliary paths.
+
+    Args:
+        scenario: which.
+        believed, version, previous: see :class:`anabranch.plan.Planner`.
+        elements: of the buffer, where its sites have said so; else as far as it is known before.
+    """
+    route, elements = scenario.routes[0], elements or _known_elements(scenario, believed)
     if isinstance(route, ForestRoute):
         route = with_compute_times(route, scenario, believed)
     plan = route.plan(
@@ -468,6 +480,7 @@ def make_scheduler(
         last_to=_last_to(scenario, overlay, recorder.plan),
         repairs=_repairs(scenario),
         reforming=reforming,
+        planners=_planners(scenario),
     )
     return recorder.scheduler
 
@@ -478,6 +491,14 @@ def _last_to(scenario: Scenario, overlay: Overlay, plan: Plan) -> LastTo:
         return "none"
     evaluator = evaluator_of(scenario, plan, scenario.workers(overlay))
     return "none" if holds_whole(plan, evaluator) else "one"
+
+
+def _planners(scenario: Scenario) -> Planners | None:
+    """Return what plans once sites have said how large their buffer is, if not known before."""
+    is_known = not isinstance(scenario.task, Own)
+    if is_known or scenario.is_served or not scenario.routes[0].by_size:
+        return None
+    return lambda elements: or_packed(partial(_plan, scenario, elements=elements), elements)
 
 
 def _repairs(scenario: Scenario) -> Repairs | None:

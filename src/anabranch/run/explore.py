@@ -26,7 +26,7 @@ from anabranch.net.messages import Admitted, Contribution
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import AnyPlanner, Balanced, Fapt, Packed, Spanning, Star
 from anabranch.record import events
-from anabranch.scheduler.losses import Repairs
+from anabranch.scheduler.losses import Planner, Repairs, or_packed
 from anabranch.scheduler.run import Abandoned
 from anabranch.scheduler.server import Scheduler
 from anabranch.sim.loop import Deadlock, run_virtually
@@ -109,6 +109,7 @@ class Case:
         retries: whether an exchange that loses something is begun again.
         outbound_only: sites that take no connections.
         state_times: by how much the state of training is larger than the buffer of its call.
+        by_size: whether each order of size of buffers has a plan of its own.
     """
 
     overlay: Overlay
@@ -124,6 +125,7 @@ class Case:
     retries: bool = False
     outbound_only: frozenset[int] = frozenset()
     state_times: int = 1
+    by_size: bool = False
 
     @property
     def out_of_reach(self) -> set[tuple[int, int]]:
@@ -147,7 +149,7 @@ def make_case(seed: int) -> Case:
     case = replace(case, state_times=rng.choice([1, 10, 100]))
     if rng.random() < 0.3:  # the cases of other seeds stay as they were
         case = replace(case, faults=(*case.faults, *_stall(rng, case)))
-    return case
+    return replace(case, by_size=rng.random() < 0.3)
 
 
 def _stall(rng: random.Random, case: Case) -> Iterator[Fault]:
@@ -270,7 +272,7 @@ class _Log:
         self.restarted = 0
         self.lost: set[int] = set()
 
-    def began(self, buffer_elements: int) -> None:
+    def began(self, buffer_elements: int, plan: plans.Plan) -> None:
         """See :class:`anabranch.scheduler.run.Log`."""
 
     def write(self, *happened: events.Event) -> None:
@@ -365,7 +367,7 @@ async def _run(
                 Scheduler(
                     network.control(None),
                     case.overlay,
-                    case.planner.plan(case.overlay),
+                    case.planner.plan(case.overlay),  # for no size: many trees for small buffers
                     _TOKEN,
                     "",
                     lambda plan, elements: case.chunk_elements,
@@ -374,6 +376,7 @@ async def _run(
                         _planner(case), _LEAST_SITES, len(case.founders), retries=case.retries
                     ),
                     journal=journal,
+                    planners=partial(_planner_for, case) if case.by_size else None,
                 )
             )
             return await schedulers[-1].listen(_LISTEN)
@@ -554,6 +557,16 @@ async def _transfer(agent: SiteAgent, buffer: npt.NDArray[np.float32], told: Adm
     receivers = told.newcomers if one is None else ()
     terms = Terms(Op.COPY, Wire.FLOAT32, len(buffer), one, receivers)
     await agent.round_ended(await agent.exchange(Flat(buffer), terms), None)
+
+
+def _planner_for(case: Case, elements: int) -> Planner:
+    """Return a planner for an order of size: another than for those of one digit more or less."""
+    planner = (case.planner, Packed(), Spanning())[len(str(elements)) % 3]
+
+    def plan(overlay: Overlay, version: int, previous: plans.Plan | None) -> plans.Plan:
+        return planner.plan(overlay, version=version)
+
+    return or_packed(plan)
 
 
 def _planner(case: Case) -> Any:

@@ -106,6 +106,8 @@ class Calls:
                     interrupted=repaired.interrupted,
                 )
             )
+        for elements in run.channels.unplanned:
+            self._planning.seek(elements, self.follow)
         if outcome.wrong:
             run.abort(outcome.wrong)
         elif outcome.admission is not None:

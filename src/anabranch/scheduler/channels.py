@@ -54,6 +54,7 @@ from anabranch.scheduler.exchanges import (
     Mixed,
     Whole,
 )
+from anabranch.scheduler.plans_by_size import PlansBySize
 from anabranch.scheduler.repair import Unsettled
 from anabranch.scheduler.waits import Stall
 from anabranch.site import ranges
@@ -162,6 +163,7 @@ class Channels:
         dispatching: how chunks are dispatched during an exchange; None deals all beforehand.
         repairs: whether exchanges are completed without a site or a link that is lost.
         transferring: how members hand their state to further ones.
+        by_size: whether each order of size of buffers has a plan of its own.
 
     Attributes:
         results: how many exchanges have a result that a member holds.
@@ -180,6 +182,7 @@ class Channels:
         dispatching: Dispatching | None,
         repairs: bool = False,
         transferring: Transferring = lambda holders, receiver, elements, version: (),
+        by_size: bool = False,
     ) -> None:
         self._sites = sites
         self._transferring = transferring
@@ -189,7 +192,7 @@ class Channels:
         self._chunking = chunking
         self._dispatching = dispatching
         self._counter = Counter(most_bytes)
-        self._books = [ExchangeBook(range(sites), plan, self._counter)]
+        self._books = [ExchangeBook(range(sites), PlansBySize(plan, by_size), self._counter)]
         self._subgroups: dict[_Asked, int] = {}
         self._memberships: list[_Asked] = []  # of channels from 1 on, as they began
         self._dispatchers: dict[int, Dispatcher] = {}  # by exchange
@@ -216,10 +219,27 @@ class Channels:
     def issue(self, plan: Plan) -> None:
         """Let exchanges that no member has asked for yet run under this plan, or part of it."""
         for book in self._books:
-            if not book.members:
-                continue
-            members = frozenset(book.members)
-            book.issue(plan if members == plan.members else plans.restrict(plan, members))
+            if book.members:
+                book.issue(_part(plan, book.members), self.largest_elements)
+
+    def add(self, plan: Plan, elements: int) -> Outcome:
+        """Let buffers of a further order of size have this plan, which may be in use already."""
+        outcome = Outcome()
+        for book in self._books:
+            if book.members:
+                book.plans.add(_part(plan, book.members), elements)
+        self._use_room(outcome)
+        return outcome
+
+    @property
+    def unplanned(self) -> list[int]:
+        """The elements of buffers whose exchanges wait until they are planned for."""
+        return sorted(set().union(*(book.unplanned for book in self._books)))
+
+    @property
+    def main(self) -> Plan:
+        """The plan of all sites for the largest buffers so far."""
+        return self.all.plans.of(self.largest_elements) or self.all.plan
 
     def stalls(self) -> list[Stall]:
         """Return the next call of each member that has not made a call which others have."""
@@ -722,7 +742,8 @@ class Channels:
         answers: list[tuple[int, tuple[Answer, ...]]] = []
         for channel, book in enumerate(self._books):
             if inside := set(book.members) - self._lost:
-                book.issue(plan if book is self.all else plans.restrict(plan, inside))
+                part = plan if book is self.all else plans.restrict(plan, inside)
+                book.issue(part, self.largest_elements)
             gone = [site for site in book.members if site in self._lost]
             if gone:
                 answers.append((channel, book.lose(*gone)))
@@ -774,9 +795,10 @@ class Channels:
     ) -> None:
         channel, number = message.channel, message.number
         _, signature = book.held[number]
+        way = book.plans.of(signature.elements) or book.plan
         parts: tuple[RepairPart, ...] | None
         if {*book.members} - {*signature.receivers} and signature.receivers:
-            parts = self._handed_on(book, signature, book.plan.version, unsettled)
+            parts = self._handed_on(book, signature, way.version, unsettled)
         else:
             parts = unsettled.mend(self._counter.next)
         if parts is None:
@@ -791,12 +813,12 @@ class Channels:
             return
         outcome.mended = True
         for member in book.members:
-            plan = book.plan_for(member)
+            plan = book.plan_for(member, way)
             repair = Repair(
                 channel,
                 number,
                 unsettled.generation,
-                book.plan.version,
+                way.version,
                 "" if plan is None else plans.dumps(plan),
                 parts,
             )
@@ -827,8 +849,8 @@ class Channels:
                 return outcome
             for other in self._books[1:]:
                 if other.members:
-                    other.issue(plans.restrict(plan, other.members))
-            book.admit(sites, plan)
+                    other.issue(plans.restrict(plan, other.members), self.largest_elements)
+            book.admit(sites, plan, self.largest_elements)
             self._gone -= {*sites}
             self._lost -= {*sites}
             # Subgroups that are asked for from now on may have the new members; one that some of
@@ -902,8 +924,9 @@ class Channels:
         """Begin a channel of some members, of which some are inside: the others are lost."""
         self._subgroups[asked] = len(self._books)
         self._memberships.append(asked)
-        plan = plans.restrict(self.all.plan, inside) if inside else self.all.plan
-        book = ExchangeBook(inside, plan, self._counter, is_known=False)
+        book = ExchangeBook(
+            inside, self.all.plans.restricted(inside), self._counter, is_known=False
+        )
         for gone in self._gone.intersection(asked[0]):
             book.leave(gone, self._absence(gone))
         self._books.append(book)
@@ -966,6 +989,10 @@ def _sources(signature: Signature, members: Iterable[int]) -> set[int] | None:
     if signature.receivers:
         return {*members} - {*signature.receivers}
     return None if signature.source is None else {signature.source}
+
+
+def _part(plan: Plan, members: Collection[int]) -> Plan:
+    return plan if plan.members == frozenset(members) else plans.restrict(plan, members)
 
 
 def _terms(asked: Signature) -> Terms:

@@ -16,6 +16,8 @@ from enum import IntEnum
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import ChannelStanding, OpenExchange, Signature
 from anabranch.plan import Plan
+from anabranch.scheduler.plans_by_size import PlansBySize
+from anabranch.site.channel import KEPT_PLANS
 
 
 class Kind(IntEnum):
@@ -205,24 +207,26 @@ class ExchangeBook:
 
     Args:
         members: sites, each of which asks for every exchange, in order.
-        plan: the first plan.
+        plans: that exchanges run under.
         counter: shared by the books of one run.
         is_known: whether all members know of their channel from the first, or learn by
             ``known_from_now``.
 
     Attributes:
+        plans: see above.
         has_followers: whether members follow, to whom a result may come before they have asked.
     """
 
     def __init__(
-        self, members: Iterable[int], plan: Plan, counter: Counter, is_known: bool = True
+        self, members: Iterable[int], plans: PlansBySize, counter: Counter, is_known: bool = True
     ) -> None:
         self.members = tuple(members)
-        self._plan = plan
+        self.plans = plans
         self._counter = counter
         self._held: dict[int, _Held] = {}  # by number
         self._asked = dict.fromkeys(self.members, 0)  # the latest number each site asked for
-        self._known = dict.fromkeys(self.members, plan.version)  # the version each site has
+        # The versions of the plans that each site has.
+        self._known = {member: {plans.latest.version} for member in self.members}
         self._waiting: deque[tuple[int, int, Signature]] = deque()  # for room: site, number, what
         self._failed: dict[int, _Failed] = {}  # by number
         self._informed = set(self.members) if is_known else set()  # who knows of the channel
@@ -259,8 +263,18 @@ class ExchangeBook:
 
     @property
     def plan(self) -> Plan:
-        """The plan of exchanges that no member has asked for yet."""
-        return self._plan
+        """The latest plan of exchanges that no member has asked for yet."""
+        return self.plans.latest
+
+    @property
+    def unplanned(self) -> set[int]:
+        """The elements of buffers whose exchanges wait until they are planned for."""
+        waiting = (each for each in self._waiting if each[1] not in self._held)
+        return {what.elements for *_, what in waiting if self._plan_of(what) is None}
+
+    def _plan_of(self, signature: Signature) -> Plan | None:
+        """Return the plan for a buffer; what hands the state on is moved by plans of its own."""
+        return self.plans.latest if signature.receivers else self.plans.of(signature.elements)
 
     def is_held(self, number: int) -> bool:
         """Return whether a member has asked for this exchange, and not all have ended it."""
@@ -278,16 +292,22 @@ class ExchangeBook:
     def known_from_now(self, site: int) -> Plan:
         """Return the plan in force, which a site has from now on, as it knows of the channel."""
         self._informed.add(site)
-        self._known[site] = self._plan.version
-        return self._plan
+        self._has_from_now(site, self.plan)
+        return self.plan
 
-    def issue(self, plan: Plan) -> None:
-        """Let every exchange that no member has asked for yet run under this plan."""
-        if plan.version <= self._plan.version:
-            raise ValueError(
-                f"plan version {plan.version} does not follow {self._plan.version}; versions rise"
-            )
-        self._plan = plan
+    def _has_from_now(self, site: int, plan: Plan) -> None:
+        known = self._known[site]
+        known.add(plan.version)
+        known.difference_update(sorted(known)[:-KEPT_PLANS])  # which the site has forgotten
+
+    def issue(self, plan: Plan, elements: int = 0) -> None:
+        """Let every exchange that no member has asked for yet run under this plan.
+
+        Args:
+            plan: for a network that is another.
+            elements: of the buffers that it was made for; 0 where it was made for none.
+        """
+        self.plans.replace(plan, elements)
 
     def close(self) -> None:
         """Hold no exchange that no member has asked for yet; those under way run to their end."""
@@ -429,7 +449,7 @@ class ExchangeBook:
         self._settled = frozenset(settled)
         for site, each in standings.items():
             self._informed.add(site)
-            self._known[site] = each.version
+            self._known[site] = {each.version}
             self._asked[site], self._gathered[site] = each.asked, each.gathered
             self._calls[site] = each.asked + each.gathered
             lacking = (gathering.number for gathering in each.gatherings if gathering.number)
@@ -498,7 +518,7 @@ class ExchangeBook:
         held = self._held.get(said.number)
         if held is None:
             self._counter.bytes_under_way += _size_bytes(said.signature)
-            held = _Held(said.exchange, self._plan, said.signature, site, True, True)
+            held = _Held(said.exchange, self.plan, said.signature, site, True, True)
             self._held[said.number] = held
         held.granted.add(site)
 
@@ -513,25 +533,30 @@ class ExchangeBook:
         per_site = self._asked, self._gathered, self._calls
         return all(len({*counts.values()}) == 1 for counts in per_site)
 
-    def admit(self, sites: Iterable[int], plan: Plan) -> None:
-        """Let sites take part from here on, while it is level; all have this plan."""
-        self.issue(plan)
+    def admit(self, sites: Iterable[int], plan: Plan, elements: int = 0) -> None:
+        """Let sites take part from here on, while it is level; all have this plan.
+
+        Args:
+            sites: that are let in.
+            plan, elements: see ``issue``.
+        """
+        self.issue(plan, elements)
         for counts in (self._asked, self._gathered, self._heard, self._calls):
             counts |= dict.fromkeys(sites, max(counts.values()))
         self.members = tuple(sorted(self._calls))
         self._informed.update(self.members)
-        self._known = dict.fromkeys(self.members, plan.version)
+        self._known = {member: {plan.version} for member in self.members}
 
     def awaits(self, site: int) -> bool:
         """Return whether another member has made a call that this one has not."""
         return site in self._calls and max(self._calls.values()) > self._calls[site]
 
-    def plan_for(self, site: int) -> Plan | None:
-        """Return the plan in force, which a site has from now on; None if it has it already."""
-        if self._known[site] == self._plan.version:
+    def plan_for(self, site: int, plan: Plan) -> Plan | None:
+        """Return a plan, which a site has from now on; None if it has it already."""
+        if plan.version in self._known[site]:
             return None
-        self._known[site] = self._plan.version
-        return self._plan
+        self._has_from_now(site, plan)
+        return plan
 
     def leave(self, site: int, reason: str) -> tuple[Abandoned, ...]:
         """Take note that a member makes no further call."""
@@ -632,8 +657,11 @@ class ExchangeBook:
         may_begin = all_contribute and self._counter.has_room(size_bytes, self.has_followers)
         if not may_begin and not have_all_asked:
             return False
+        plan = self._plan_of(signature)
+        if plan is None:
+            return False
         self._counter.bytes_under_way += size_bytes
-        self._held[number] = _Held(self._counter.next(), self._plan, signature, site)
+        self._held[number] = _Held(self._counter.next(), plan, signature, site)
         return True
 
     def _answer(self, site: int, number: int, signature: Signature) -> Granted | Disagreement:
@@ -642,8 +670,7 @@ class ExchangeBook:
             self._drop(number)
             first = held.first, held.signature
             return self._disagreement(number, held.exchange, first, (site, signature))
-        lacks = self._known[site] != held.plan.version
-        self._known[site] = held.plan.version
+        lacks = self.plan_for(site, held.plan) is not None
         is_first, held.is_granted = not held.is_granted, True
         held.granted.add(site)
         is_last = held.granted == {*self.members}

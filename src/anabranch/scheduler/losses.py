@@ -16,14 +16,19 @@ where that was another network's."""
 Paths = Mapping[tuple[int, int], tuple[tuple[int, ...], ...]]
 
 
-def or_packed(planner: Planner) -> Planner:
-    """Return a planner that packs trees where another one needs a site that is lost, as a hub."""
+def or_packed(planner: Planner, elements: int | None = None) -> Planner:
+    """Return a planner that packs trees where another one needs a site that is lost, as a hub.
+
+    Args:
+        planner: the other one.
+        elements: of the buffer; None where that is not known.
+    """
 
     def plan(overlay: Overlay, version: int, previous: Plan | None) -> Plan:
         try:
             return planner(overlay, version, previous)
         except (OverlayError, PlanError) as error:
-            found = Packed().plan(overlay, version=version)
+            found = Packed().plan(overlay, version=version, elements=elements)
             return replace(found, label=f"{found.label}, since {error}")
 
     return plan

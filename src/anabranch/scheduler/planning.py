@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection
+from dataclasses import replace
 
 from anabranch import plan as plans
 from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage
 from anabranch.net.messages import Auxiliary, Measured
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
-from anabranch.record import events
+from anabranch.record import events, units
 from anabranch.scheduler.awareness import Awareness
+from anabranch.scheduler.channels import Outcome
 from anabranch.scheduler.losses import Planner
+from anabranch.scheduler.plans_by_size import order_of
 from anabranch.scheduler.policy import Replan, event_of
 from anabranch.scheduler.replan_loop import ReplanLoop
 from anabranch.scheduler.run import LONGEST_S, Run
@@ -19,6 +23,8 @@ from anabranch.scheduler.transfer import shares
 from anabranch.site.ranges import Ranges
 
 Path = tuple[int, ...]
+Planners = Callable[[int], Planner]
+"""Returns what plans for buffers of so many elements."""
 
 _ELEMENT_BYTES = 4
 _MEASURABLE_BPS = 1.0, 1e15
@@ -32,6 +38,8 @@ class Planning:
         plan: the first.
         awareness: plans again for what is measured; None leaves that.
         planner: plans for what is left where something is lost; None where the run then ends.
+        planners: make the planner for buffers of so many elements; None where one plan serves all
+            sizes.
         remember: writes down what a restart needs.
         form_groups: called with plans whose groups are others, where workers move in groups.
 
@@ -45,6 +53,7 @@ class Planning:
         plan: Plan,
         awareness: Awareness | None,
         planner: Planner | None,
+        planners: Planners | None,
         remember: Callable[[], None],
         form_groups: Callable[[Replan], None] | None = None,
     ) -> None:
@@ -52,6 +61,9 @@ class Planning:
         self._run = run
         self._awareness = awareness
         self._planner = planner
+        self._planners = planners
+        self._networks = 0  # how often what is planned for has become another
+        self._sought: dict[int, asyncio.Task[None]] = {}  # plans that are looked for, by order
         self._remember = remember
         self._auxiliary = plan.version, _flat(plan)  # the paths that sites have, of which plan
         self._replan_loop: ReplanLoop | None = None  # from the run's beginning on
@@ -75,16 +87,107 @@ class Planning:
         Args:
             newcomers: that are to follow, beside those that do already.
         """
-        assert self._planner is not None
-        version = self._run.channels.all.plan.version + 1
-        losses, followers = self._run.losses, {*newcomers} | self._run.channels.followers
-        self.leaves = frozenset()
-        if followers:
-            plan = losses.plan_beside(self._believed, version, self._planner, followers)
-            if plan is not None:
-                self.leaves = frozenset(followers)
-                return plan
-        return losses.plan(self._believed, version, self._planner)
+        followers = {*newcomers} | self._run.channels.followers
+        find = self._find(self._run.channels.largest_elements, followers)
+        plan, self.leaves = find()
+        return plan
+
+    def _find(
+        self, elements: int, followers: Collection[int]
+    ) -> Callable[[], tuple[Plan, frozenset[int]]]:
+        """Return what plans for what is left now, in whichever thread.
+
+        Args:
+            elements: of the buffers; 0 where that is not known.
+            followers: sites that are to be leaves.
+
+        Returns:
+            A function that returns the plan, and which sites are leaves of it.
+        """
+        planner, believed = self._planner_for(elements), self._believed
+        version, losses = self._run.channels.all.plan.version + 1, self._run.losses
+        assert planner is not None
+
+        def find() -> tuple[Plan, frozenset[int]]:
+            if followers:
+                plan = losses.plan_beside(believed, version, planner, followers)
+                if plan is not None:
+                    return plan, frozenset(followers)
+            return losses.plan(believed, version, planner), frozenset()
+
+        return find
+
+    def _planner_for(self, elements: int) -> Planner | None:
+        return self._planners(elements) if self._planners and elements else self._planner
+
+    # --- for buffers of another order of size
+
+    def seek(self, elements: int, follow: Callable[[Outcome], None]) -> None:
+        """Plan for buffers of an order of size that has no plan.
+
+        Args:
+            elements: of the buffers.
+            follow: called with what follows, once they are planned for.
+        """
+        order = order_of(elements)
+        if self._planners is None or self._run.channels.all.plans.of(elements) is not None:
+            follow(Outcome())
+        elif order not in self._sought:
+            looking = self._look_for(elements, follow)
+            loop = asyncio.get_running_loop()
+            self._sought[order] = loop.create_task(looking, name="plan for another size")
+
+    async def _look_for(self, elements: int, follow: Callable[[Outcome], None]) -> None:
+        """Find a plan in a thread, for other exchanges go on meanwhile; let it be used."""
+        run, order = self._run, order_of(elements)
+        try:
+            networks = -1
+            while networks != self._networks:  # what is planned for has become another meanwhile
+                networks = self._networks
+                find = self._find(elements, run.channels.followers)
+                plan, _ = await asyncio.get_running_loop().run_in_executor(None, find)
+        except Exception as error:  # nothing else would hear of it
+            run.abort(f"the scheduler failed to plan: {type(error).__name__}: {error}")
+            return
+        finally:
+            del self._sought[order]
+        if not run.is_over:
+            follow(self._use_for(elements, plan))
+
+    def _use_for(self, elements: int, plan: Plan) -> Outcome:
+        """Let buffers of an order of size have a plan; return what follows."""
+        run, channels = self._run, self._run.channels
+        main, is_largest = channels.main, elements >= channels.largest_elements
+        same = [
+            each
+            for each in channels.all.plans.in_use
+            if (each.trees, each.routes) == (plan.trees, plan.routes)
+        ]
+        plan = same[0] if same else replace(plan, version=channels.all.plan.version + 1)
+        outcome = channels.add(plan, elements)
+        self._remember()
+        if not same:
+            if run.started_s is not None and run.buffer_elements:  # else the first event has it
+                size = units.size(_ELEMENT_BYTES * elements)
+                self._write(plan, f"for buffers of the order of {size}")
+            paths = _flat(plan) if is_largest else self._auxiliary[1]
+            paths = self._beside(paths, plan if is_largest else main)
+            if self._auxiliary[1] or paths:  # before anything runs under it
+                run.broadcast(Auxiliary(plan.version, paths))
+            self._auxiliary = plan.version, paths
+        if is_largest:
+            self._plan_on_from(plan, elements)
+        return outcome
+
+    def _plan_on_from(self, plan: Plan, elements: int) -> None:
+        """Look for better plans than this one from now on."""
+        planner = self._planner_for(elements)
+        if self._awareness is None or planner is None:
+            return
+        self._awareness.go_on(self._run.losses, plan, planner)
+        if self._replan_loop is not None:
+            self._replan_loop.close()
+            self._begin_to_look(self._awareness, _ELEMENT_BYTES * elements)
 
     def transfer(
         self, holders: Collection[int], receiver: int, elements: int, version: int
@@ -99,6 +202,16 @@ class Planning:
 
     def use(self, plan: Plan, why: str) -> None:
         """Write down a plan that something lost or found again asked for; plan on from there."""
+        self._networks += 1
+        self._write(plan, why)
+        if self._auxiliary[1] or plan.auxiliary:  # before anything is repaired under this plan
+            self._run.broadcast(Auxiliary(plan.version, _flat(plan)))
+        self._auxiliary = plan.version, _flat(plan)
+        if self._replan_loop is not None:
+            self._plan_on_from(plan, self._replan_loop.size_bytes // _ELEMENT_BYTES)
+
+    def _write(self, plan: Plan, why: str) -> None:
+        """Write a plan down that no better belief has asked for."""
         self._run.note(
             events.PlanIssued(
                 at_s=self._run.since_start_s(),
@@ -110,23 +223,26 @@ class Planning:
                 after_s=None,
             )
         )
-        if self._auxiliary[1] or plan.auxiliary:  # before anything is repaired under this plan
-            self._run.broadcast(Auxiliary(plan.version, _flat(plan)))
-        self._auxiliary = plan.version, _flat(plan)
-        if self._awareness is not None and self._replan_loop is not None:
-            assert self._planner is not None
-            self._replan_loop.close()
-            self._awareness.go_on(self._run.losses, plan, self._planner)
-            self._begin_to_look(self._awareness, self._replan_loop.size_bytes)
+
+    def _beside(self, paths: tuple[Path, ...], main: Plan) -> tuple[Path, ...]:
+        """Return the paths of the main plan, and those that other plans in use have beside them."""
+        ends = {(path[0], path[-1]) for path in paths}
+        others = (
+            path
+            for plan in self._run.channels.all.plans.in_use
+            for path in (() if plan.version == main.version else _flat(plan))
+            if (path[0], path[-1]) not in ends
+        )
+        return (*paths, *dict.fromkeys(others))
 
     # --- for what is measured
 
     def begin(self, elements: int) -> None:
         """Plan again from the run's beginning on, where buffers have so many elements."""
         if self._awareness is not None:
-            losses = self._run.losses
-            if self._planner is not None and (losses.lost or losses.cut):
-                self._awareness.go_on(losses, self._run.channels.all.plan, self._planner)
+            losses, planner = self._run.losses, self._planner_for(elements)
+            if planner is not None and (losses.lost or losses.cut):
+                self._awareness.go_on(losses, self._run.channels.all.plan, planner)
             self._begin_to_look(self._awareness, _ELEMENT_BYTES * elements)
 
     def begin_again(self) -> None:
@@ -153,6 +269,8 @@ class Planning:
 
     def close(self) -> None:
         """Look at plans no more."""
+        for looking in self._sought.values():
+            looking.cancel()
         if self._replan_loop is not None:
             self._replan_loop.close()
 
@@ -189,14 +307,19 @@ class Planning:
                 self._form_groups(replan)
             return  # groups that stay keep their paths
         if replan is not None:
+            # Another size may have been planned for while this one was looked for.
+            version = self._run.channels.all.plan.version + 1
+            replan = replace(replan, plan=replace(replan.plan, version=version))
+            self._networks += 1
             self._run.channels.issue(replan.plan)
             self._remember()
             self._run.note(event_of(replan, self._run.since_start_s()))
-            self._auxiliary = replan.plan.version, _flat(replan.plan)  # they come with the plan
-        in_force = self._run.channels.all.plan
-        if (in_force.version, paths) != self._auxiliary:
-            self._auxiliary = in_force.version, paths
-            self._run.broadcast(Auxiliary(*self._auxiliary))
+            self._auxiliary = version, _flat(replan.plan)  # they come with the plan
+        channels = self._run.channels
+        latest = channels.all.plan.version, self._beside(paths, channels.main)
+        if latest != self._auxiliary:
+            self._auxiliary = latest
+            self._run.broadcast(Auxiliary(*latest))
 
 
 def _flat(plan: Plan) -> tuple[Path, ...]:

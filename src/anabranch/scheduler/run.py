@@ -14,6 +14,7 @@ from anabranch.net.errors import RunAborted
 from anabranch.net.messages import Abort, Message, Patience, Shutdown, SiteGone
 from anabranch.net.session import LEAST_PATIENCE_S, Session
 from anabranch.overlay import Overlay
+from anabranch.plan import Plan
 from anabranch.record import LogError, events
 from anabranch.scheduler.channels import Channels
 from anabranch.scheduler.losses import Losses
@@ -39,8 +40,8 @@ class Abandoned(Exception):
 class Log(Protocol):
     """Where a scheduler writes down what happens; LogError, where it cannot, ends the run."""
 
-    def began(self, buffer_elements: int) -> None:
-        """The run's clock has started; buffers have so many elements, or at least the first."""
+    def began(self, buffer_elements: int, plan: Plan) -> None:
+        """The run's clock has started; the first buffer has so many elements, and this plan."""
 
     def write(self, *happened: events.Event) -> None:
         """Something has happened; times are seconds since the run began."""
@@ -219,7 +220,8 @@ class Run:
 
     def note_began(self, buffer_elements: int) -> None:
         """Write down that the run has begun."""
-        self.write_down(partial(self._log.began, buffer_elements))
+        plan = self.channels.all.plans.of(buffer_elements) or self.channels.all.plan
+        self.write_down(partial(self._log.began, buffer_elements, plan))
 
     def write_down(self, write: Callable[[], None]) -> None:
         """Write something, in the log or elsewhere; where that fails, as for ``note``."""

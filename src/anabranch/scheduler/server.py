@@ -68,7 +68,7 @@ from anabranch.scheduler.members import Members
 from anabranch.scheduler.memory import Journal
 from anabranch.scheduler.pacing import PaceBook
 from anabranch.scheduler.patience import RoundTimes
-from anabranch.scheduler.planning import Planning
+from anabranch.scheduler.planning import Planners, Planning
 from anabranch.scheduler.presence import Presence
 from anabranch.scheduler.reforming import Reforming
 from anabranch.scheduler.reports import reported
@@ -110,6 +110,8 @@ class Scheduler:
         reforming: finds other groups, where workers move in such; None leaves them as they are.
         errors_end: whether the run ends with a site that fails by an error of its own; otherwise
             that site is lost like one that died.
+        planners: make the planner for buffers of so many elements, where exchanges of each order of
+            size have a plan of their own; None goes by one plan for all.
 
     Attributes:
         overlay: see above.
@@ -138,6 +140,7 @@ class Scheduler:
         journal: Journal | None = None,
         reforming: Reforming | None = None,
         errors_end: bool = True,
+        planners: Planners | None = None,
     ) -> None:
         written = b"" if journal is None else journal.load() or b""
         memory = memories.read(written) if written else None
@@ -170,6 +173,7 @@ class Scheduler:
             dispatching,
             repairs is not None,
             self._transfer,
+            by_size=planners is not None,
         )
         times = RoundTimes()
         all_times = [times] if pacing is None else [times, pacing.times]
@@ -192,7 +196,7 @@ class Scheduler:
             )
         form_groups = self._pace.found if self._pace is not None and reforming else None
         self._planning = planning = Planning(
-            run, plan, awareness, planner, keeper.remember, form_groups
+            run, plan, awareness, planner, planners, keeper.remember, form_groups
         )
         self._admission = Admission(run, planning, self._pace, keeper.remember)
         self._calls = Calls(run, planning, keeper, times, self._let_in, is_restart)
@@ -319,9 +323,9 @@ class Scheduler:
         return [awaited_site(wait, names) for wait in told]
 
     def _known(self) -> Known:
-        run, book = self._run, self.channels.all
+        run = self._run
         believed, measured = self._planning.belief()
-        plan = book.plan if self._pace is None else self._pace.plan
+        plan = self.channels.main if self._pace is None else self._pace.plan
         return Known(
             overlay=self.overlay,
             believed=believed,
@@ -555,17 +559,26 @@ class Scheduler:
                 "model"
             )
         elif self._presence.founders is not None and self._ready >= self._presence.founders:
-            run.started_s = run.now_s()
-            self._keeper.begin()
-            self._planning.begin(buffer_elements)
             if buffer_elements:
-                run.note_began(buffer_elements)
-            self._keeper.remember()
-            for each in self._ready:
-                run.post(each, Start())
-            if self._pace is not None:
-                self._pace.begin(buffer_elements)
-                self._presence.begin()
+                self._planning.seek(buffer_elements, lambda _: self._begin(buffer_elements))
+            else:
+                self._begin(0)  # sites say at the first exchange how large it is
+
+    def _begin(self, buffer_elements: int) -> None:
+        run = self._run
+        if run.is_over:
+            return
+        run.started_s = run.now_s()
+        self._keeper.begin()
+        self._planning.begin(buffer_elements)
+        if buffer_elements:
+            run.note_began(buffer_elements)
+        self._keeper.remember()
+        for each in self._ready:
+            run.post(each, Start())
+        if self._pace is not None:
+            self._pace.begin(buffer_elements)
+            self._presence.begin()
 
 
 class _FromSite:

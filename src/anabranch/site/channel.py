@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.net.messages import (
     ChannelStanding,
     Grant,
@@ -20,6 +21,9 @@ from anabranch.net.messages import (
 from anabranch.plan import Plan
 from anabranch.site.call import Call
 
+KEPT_PLANS = 16
+"""The plans that a site keeps of a channel: those of the highest versions. Each order of size of
+buffers has one; more orders than that are not in use at once."""
 _REMEMBERED = 1024  # exchanges of a channel that have ended
 
 
@@ -49,7 +53,8 @@ class Gathering:
 class Channel:
     """What a site exchanges with the same members, one after the other or at once."""
 
-    plan: Plan
+    plan: Plan  # the latest
+    plans: dict[int, Plan] = field(default_factory=dict)  # that came last, by version
     number: int = 0  # of the latest exchange that began here
     asked: int = 0  # the latest exchange that was asked for
     awaited: int = 0  # the latest exchange that another member is known to have asked for
@@ -65,6 +70,31 @@ class Channel:
     ended: deque[Message] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
     # And what was gathered, by number, as far as some member may not have heard it.
     answers: dict[int, Message] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.plans[self.plan.version] = self.plan
+
+    def take(self, plan: Plan) -> bool:
+        """Keep a plan; return whether it is the latest."""
+        self.plans[plan.version] = plan
+        for version in sorted(self.plans)[:-KEPT_PLANS]:
+            del self.plans[version]
+        is_latest = plan.version >= self.plan.version
+        if is_latest:
+            self.plan = plan
+        return is_latest
+
+    def plan_of(self, version: int) -> Plan:
+        """Return the plan of a version.
+
+        Raises:
+            OutOfPlaceMessage: it has not come, or too many have come since.
+        """
+        if version not in self.plans:
+            raise OutOfPlaceMessage(
+                f"plan version {version}, which is none of those that came: {sorted(self.plans)}"
+            )
+        return self.plans[version]
 
     @property
     def calls_made(self) -> int:

@@ -593,7 +593,7 @@ class Collectives:
                 self._over = True
                 self.fail_waiting(RoundsOver())
             case Subgrouped():
-                self._channel(message.channel).plan = plans.loads(message.plan_json)
+                self._channel(message.channel).take(plans.loads(message.plan_json))
                 self._subgroups[message.members, message.name].set_result(message.channel)
             case Gathered() | GatherFailed():
                 self._gathered(message)
@@ -614,9 +614,8 @@ class Collectives:
                 f"exchange {grant.number} of channel {grant.channel} is granted, unasked"
             )
         self._round_trip_s = self._loop.time() - asked.at_s
-        if grant.plan_json:
-            self._take_plan(grant.channel, grant.plan_json)
-        asked.granted.set_result((grant, state.plan))
+        plan = self._plan_of(grant.channel, grant.version, grant.plan_json)
+        asked.granted.set_result((grant, plan))
 
     def _interrupt(self, plane: DataPlane, message: Interrupt) -> Holding:
         """Stop an exchange that has lost something; return what is here of its result."""
@@ -632,13 +631,12 @@ class Collectives:
 
     def _repair(self, message: Repair) -> None:
         state = self._channel(message.channel)
-        if message.plan_json:
-            self._take_plan(message.channel, message.plan_json)
+        plan = self._plan_of(message.channel, message.version, message.plan_json)
         call = state.calls.get(message.number)
         if call is None:
-            state.repairs[message.number] = message, state.plan
+            state.repairs[message.number] = message, plan
         else:
-            call.repair(message, state.plan)
+            call.repair(message, plan)
 
     def _exchange_failed(self, message: ExchangeFailed) -> None:
         state = self._channels[message.channel]
@@ -702,8 +700,15 @@ class Collectives:
             self._channels[number] = Channel(self.plan)
         return self._channels[number]
 
-    def _take_plan(self, channel: int, plan_json: str) -> None:
-        """Go by a plan from now on."""
-        plan = self._channels[channel].plan = plans.loads(plan_json)
-        if channel == 0:
+    def _plan_of(self, channel: int, version: int, plan_json: str) -> Plan:
+        """Return the plan that a message names, which may have it with it."""
+        if plan_json:
+            return self._take_plan(channel, plan_json)
+        return self._channels[channel].plan_of(version)
+
+    def _take_plan(self, channel: int, plan_json: str) -> Plan:
+        """Keep a plan that exchanges run under, and return it."""
+        plan = plans.loads(plan_json)
+        if self._channels[channel].take(plan) and channel == 0:
             self._planned(plan)
+        return plan

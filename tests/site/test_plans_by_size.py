@@ -1,0 +1,178 @@
+"""Groups plan for each order of size that they exchange, and run each exchange under its plan."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import numpy as np
+import pytest
+
+from anabranch.group import Service
+from anabranch.overlay import Overlay, random_complete
+from anabranch.pace import Asp
+from anabranch.plan import AnyPlanner, Packed, Plan, Star
+from anabranch.record import events
+from anabranch.scheduler.losses import Planner, Repairs
+from anabranch.sim.loop import run_virtually
+from anabranch.site.agent import Transport
+from tests.site.cluster import TOKEN, Cluster, Witness, all_reduce, simulated
+
+SITES = 5
+SMALL, LARGE = 50, 200_000
+OVERLAY = random_complete(SITES, 0, latency_s=0.03)
+
+
+class Planned:
+    """Packs trees, and remembers for which sizes and among how many sites."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+
+    def of(self, elements: int) -> Planner:
+        return partial(self._plan, elements)
+
+    def _plan(self, elements: int, overlay: Overlay, version: int, previous: Plan | None) -> Plan:
+        self.asked.append((elements, overlay.size))
+        return Packed().plan(overlay, version=version, elements=elements)
+
+
+def first() -> Plan:
+    return Packed().plan(OVERLAY)
+
+
+def blind(overlay: Overlay, version: int, previous: Plan | None) -> Plan:
+    return Packed().plan(overlay, version=version)
+
+
+async def mean(cluster: Cluster, elements: int, without: int = 0) -> set[int]:
+    """Let all but the last few sites average; return the versions that they did so under."""
+    agents = cluster.agents[: SITES - without]
+    buffers = [np.full(elements, 2.0**site, np.float32) for site in range(len(agents))]
+    rounds = await asyncio.gather(*map(all_reduce, agents, buffers))
+    mean = sum(2.0**site for site in range(len(agents))) / len(agents)
+    for buffer in buffers:
+        np.testing.assert_allclose(buffer, mean, rtol=1e-6)
+    for agent, done in zip(agents, rounds, strict=True):
+        await agent.round_ended(done, None)
+    return {done.version for done in rounds}
+
+
+def test_each_order_of_size_is_planned_for_once_and_keeps_its_plan() -> None:
+    planned = Planned()
+
+    async def run() -> None:
+        network = simulated(OVERLAY)
+        network.begin()
+        cluster = await Cluster.start(network, OVERLAY, first(), planners=planned.of)
+        versions = [await mean(cluster, elements) for elements in (SMALL, LARGE, SMALL, LARGE)]
+        assert versions == [{2}, {3}, {2}, {3}]
+        assert planned.asked == [(SMALL, SITES), (LARGE, SITES)]
+        [issued] = cluster.witness.of(events.PlanIssued)  # the first plan is the run's beginning
+        assert issued.version == 3
+        assert "800 kB" in issued.why
+        await cluster.leave()
+
+    run_virtually(run())
+
+
+def test_plans_of_other_sizes_are_made_again_without_a_site_that_is_lost() -> None:
+    planned = Planned()
+
+    async def run() -> None:
+        network = simulated(OVERLAY)
+        network.begin()
+        repairs = Repairs(blind, least_sites=2)
+        cluster = await Cluster.start(
+            network, OVERLAY, first(), repairs=repairs, planners=planned.of
+        )
+        await mean(cluster, SMALL)
+        await mean(cluster, LARGE)
+        network.kill(SITES - 1)
+        await asyncio.sleep(9.0)
+        assert cluster.scheduler.lost == {SITES - 1}
+        assert await mean(cluster, LARGE, without=1) == {4}
+        assert await mean(cluster, SMALL, without=1) == {5}
+        assert await mean(cluster, LARGE, without=1) == {4}
+        assert planned.asked[2:] == [(LARGE, SITES - 1), (SMALL, SITES - 1)]
+        await cluster.leave(dead={SITES - 1})
+
+    run_virtually(run())
+
+
+def test_a_plan_that_cannot_be_found_ends_the_group_by_name() -> None:
+    def planners(elements: int) -> Planner:
+        def plan(overlay: Overlay, version: int, previous: Plan | None) -> Plan:
+            raise ZeroDivisionError("no trees at all")
+
+        return plan
+
+    async def run() -> None:
+        network = simulated(OVERLAY)
+        network.begin()
+        cluster = await Cluster.start(network, OVERLAY, first(), planners=planners)
+        with pytest.raises(Exception, match="failed to plan: ZeroDivisionError: no trees at all"):
+            await mean(cluster, SMALL)
+        with pytest.raises(Exception, match="no trees at all"):
+            await cluster.scheduler.finished()
+        await cluster.scheduler.close()
+
+    run_virtually(run())
+
+
+@pytest.mark.parametrize("planner", [Packed(), Star()])
+def test_a_service_plans_for_the_size_of_its_exchanges_where_that_matters(
+    planner: AnyPlanner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int | None] = []
+
+    def plan(self: Packed, overlay: Overlay, **given: int) -> Plan:
+        asked.append(given["elements"])
+        return found(self, overlay, **given)  # type: ignore[arg-type]
+
+    found = type(planner).plan
+    monkeypatch.setattr(type(planner), "plan", plan)
+
+    async def run() -> None:
+        network = simulated(OVERLAY)
+        network.begin()
+        service = Service(OVERLAY, planner, awareness=None)
+        here = "127.0.0.1", 0
+        scheduler = service.scheduler(network.control(None), TOKEN, Witness(), here)
+        address = await scheduler.listen(here)
+
+        async def begin(agent, lanes) -> None:  # type: ignore[no-untyped-def]
+            await agent.start(Transport(1 << 14, 1 << 20, 1 << 20, 1), lanes, None, None, 0)
+
+        cluster = Cluster(
+            network,
+            scheduler,
+            address,
+            Witness(),
+            begin,
+            False,
+            (),
+            lambda link: None,  # type: ignore[arg-type, return-value]
+        )
+        cluster.agents = [*await asyncio.gather(*map(cluster.join, range(SITES)))]
+        for elements in (SMALL, LARGE, SMALL):
+            await mean(cluster, elements)
+        await cluster.leave()
+
+    run_virtually(run())
+    assert asked == ([None, SMALL, LARGE] if isinstance(planner, Packed) else [None])
+
+
+def test_a_served_model_s_route_is_planned_for_its_size_where_that_is_given() -> None:
+    service = Service(OVERLAY, awareness=None, adaptive=False, pace=Asp(), model_elements=SMALL)
+
+    async def run() -> Plan:
+        control = simulated(OVERLAY).control(None)
+        scheduler = service.scheduler(control, TOKEN, Witness(), ("127.0.0.1", 0))
+        return scheduler.channels.all.plan
+
+    plan = run_virtually(run())
+    assert plan == service.plan(OVERLAY, elements=SMALL)
+    assert plan != service.plan(OVERLAY)
+    with pytest.raises(ValueError, match="give a pace too"):
+        Service(OVERLAY, model_elements=SMALL)
