@@ -70,4 +70,20 @@ def test_two_minutes_are_remembered_and_of_their_gaps_the_longest_but_one_counts
         gaps_s = [*gaps_s[-399:], gap_s]
         usual_s = sorted(gaps_s)[-2] if len(gaps_s) > 1 else 0.0
         assert silence.most_s == pytest.approx(6.0 * usual_s)
-        assert silence.unusual_s == pytest.approx(max(1.2, 3.0 * usual_s))
+        unusual_s = max(1.2, 3.0 * usual_s)
+        assert not silence.is_unusual(unusual_s * 0.999, 0.1)
+        assert silence.is_unusual(unusual_s * 1.001, None)
+
+
+def test_gaps_of_a_busy_process_are_no_reason_to_bear_with_a_kernel_that_answers_nothing() -> None:
+    silence = Silence(15.0, 0.0, heartbeat_s=0.1)
+    for second in range(1, 60):
+        silence.heard(float(second))
+        silence.look(second + 0.05)
+        for tenth in range(1, 10):
+            silence.look(second + 0.05 + tenth / 10)
+    assert not silence.is_unusual(2.9, unanswered_s=0.1)
+    assert not silence.is_unusual(2.9, unanswered_s=None)
+    assert silence.is_unusual(3.1, unanswered_s=0.1)
+    assert silence.is_unusual(0.5, unanswered_s=0.3)
+    assert not silence.is_unusual(0.3, unanswered_s=0.3)

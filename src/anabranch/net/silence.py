@@ -148,7 +148,18 @@ class Silence:
         """The longest that it may be silent."""
         return max(self.least_s, _TIMES * self._usual_s)
 
-    @property
-    def unusual_s(self) -> float:
-        """The longest that it is silent while nothing is wrong."""
-        return max(_UNUSUAL_BEATS * self._heartbeat_s, _UNUSUAL_TIMES * self._usual_s)
+    def is_unusual(self, silent_s: float, unanswered_s: float | None) -> bool:
+        """Return whether a silence is longer than any is while nothing is wrong.
+
+        A busy process makes gaps of its own, its kernel makes none: where that has acknowledged
+        nothing for two heartbeats, the usual gaps say nothing.
+
+        Args:
+            silent_s: for how long the peer has said nothing.
+            unanswered_s: for how long its kernel has acknowledged nothing; None where that is not
+                known.
+        """
+        least_s = _UNUSUAL_BEATS * self._heartbeat_s
+        if unanswered_s is not None and unanswered_s >= least_s / 2:
+            return silent_s > least_s
+        return silent_s > max(least_s, _UNUSUAL_TIMES * self._usual_s)

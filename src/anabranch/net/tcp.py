@@ -345,10 +345,11 @@ class _TcpConnection(asyncio.BufferedProtocol):
             # Inside a payload the loop is not woken for every byte.
             silent_s = min(silent_s, self._kernel_silent_s())
             self._silence.flowed(now_s - silent_s)
-        if (why := self._too_silent(silent_s, now_s)) is not None:
+        unanswered_s = self._unanswered_s(now_s) if silent_s > 2 * self._heartbeat_s else 0.0
+        if (why := self._too_silent(silent_s, unanswered_s)) is not None:
             self._failure = LinkError(f"{self.peer} has said nothing for {silent_s:.1f} s{why}")
             self._transport.abort()
-        elif (is_silent := silent_s > self._silence.unusual_s) or self._is_silent:
+        elif (is_silent := self._silence.is_unusual(silent_s, unanswered_s)) or self._is_silent:
             self._watch(is_silent)
 
     def _watch(self, is_silent: bool) -> None:
@@ -360,10 +361,9 @@ class _TcpConnection(asyncio.BufferedProtocol):
         """See :meth:`anabranch.net.network.Connection.tell_silence`."""
         self._tell_silence = told
 
-    def _too_silent(self, silent_s: float, now_s: float) -> str | None:
+    def _too_silent(self, silent_s: float, unanswered_s: float | None) -> str | None:
         """Return why the peer's silence is too long, as what follows in a sentence, or None."""
         most_s = self._silence.most_s
-        unanswered_s = self._unanswered_s(now_s) if silent_s > 2 * self._heartbeat_s else 0.0
         if silent_s <= most_s:
             return None
         if unanswered_s is None:
