@@ -502,6 +502,31 @@ def test_a_broadcast_that_failed_before_a_restart_fails_for_who_asks_for_it_late
     run_virtually(play())
 
 
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_a_site_that_died_with_the_scheduler_is_not_awaited_for_long(comes_back: bool) -> None:
+    async def go() -> None:
+        loop = asyncio.get_running_loop()
+        group = await Restartable.begin(4)
+        assert await means_of(calls_of(group.agents)) == {np.float32(15 / 4)}
+        if comes_back:  # it lives, and has lost one lane only
+            group.network.sever(2, 3)
+        else:
+            group.network.kill(3)
+        group.kill_scheduler()
+        await asyncio.sleep(0.1)
+        await group.start_scheduler()
+        began_s = loop.time()
+        if comes_back:
+            assert await means_of(calls_of(group.agents)) == {np.float32(15 / 4)}
+            assert group.scheduler.lost == set()
+        else:
+            assert await means_of(calls_of(group.agents[:3])) == {np.float32(7 / 3)}
+            assert group.scheduler.lost == {3}
+            assert loop.time() - began_s < 2.0
+
+    run_virtually(go())
+
+
 def test_a_caller_that_proves_nothing_is_told_nothing_of_a_restart() -> None:
     async def go() -> None:
         group = await Restartable.begin(3)

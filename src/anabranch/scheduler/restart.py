@@ -32,6 +32,11 @@ class Returning:
             self.early.append((site, message))
         return self._standings.keys() >= self.awaited
 
+    @property
+    def absent(self) -> frozenset[int]:
+        """The sites that have not said yet how far they are."""
+        return self.awaited - self._standings.keys()
+
     def forget(self, site: int) -> None:
         """Take note that another process of a site is here: what was heard before was not its."""
         self.early = [each for each in self.early if each[0] != site]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from anabranch.net.deadline import after
-from anabranch.net.messages import Abort, AnyMessage, Patience, Standing
+from anabranch.net.messages import Abort, AnyMessage, CutOff, Patience, Standing
 from anabranch.net.session import Session
 from anabranch.record import events
 from anabranch.scheduler.channels import Outcome
@@ -16,6 +16,10 @@ from anabranch.scheduler.presence import Presence
 from anabranch.scheduler.restart import Returning
 from anabranch.scheduler.run import Run
 from anabranch.scheduler.survivors import Survivors
+
+_ACCUSED_S = 1.0
+"""How long sites are awaited whose neighbours have lost their lanes to them: they died with the
+scheduler. One that lives, and lost only that lane, connects again within a fraction of it."""
 
 
 class Resumption:
@@ -70,6 +74,8 @@ class Resumption:
         awaited = sorted(self._returning.awaited)
         run.note(events.SchedulerRestarted(at_s=run.since_start_s(), awaited=awaited))
         self._give_up_absent = after(run.give_up_s, self._go_on)
+        self._accused: set[int] = set()  # to which another that is back has lost its lane
+        self._is_hurried = False
 
     def hear(self, site: int, message: AnyMessage) -> None:
         """Hear a site that has come back, before all have."""
@@ -77,6 +83,21 @@ class Resumption:
             self._run.channels.check(site, message)
         if self._returning.hear(site, message):
             self._go_on()
+            return
+        if isinstance(message, CutOff):
+            self._accuse(site, message)
+        if not self._is_hurried and self._returning.absent <= self._accused:
+            self._is_hurried = True
+            self._give_up_absent.cancel()
+            self._give_up_absent = after(_ACCUSED_S, self._go_on)
+
+    def _accuse(self, site: int, cut: CutOff) -> None:
+        """Take note that a site has no lane to another, unless their links were cut before."""
+        run = self._run
+        if not 0 <= cut.neighbour < run.overlay.size or (site, cut.neighbour) in run.losses.cut:
+            return
+        if cut.incarnation == run.members.incarnations[cut.neighbour]:
+            self._accused.add(cut.neighbour)
 
     def _go_on(self) -> None:
         """Go on with the calls as sites say they are, without those that have not come back."""
