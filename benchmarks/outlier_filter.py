@@ -41,7 +41,6 @@ RULES = {
     "beta 0.25, patience 3": OutlierFilter(beta=0.25),
     "beta 0, patience 3": OutlierFilter(beta=0.0),
     "beta 0, patience 5": OutlierFilter(beta=0.0, patience=5),
-    "beta -0.2, patience 3": OutlierFilter(beta=-0.2),
 }
 BAD = "one label", "wrong labels", "opposite updates"
 BAD_SHARE = 0.25
@@ -163,7 +162,7 @@ def run(rule: OutlierFilter, alpha: float, ratio: float, bad: str, seed: int) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--seeds", type=int, default=4)
     options = parser.parse_args()
     torch.set_num_threads(1)
     cells = []
