@@ -21,7 +21,15 @@ from anabranch.overlay._trace_file import read_trace
 from anabranch.plan import FromFile, Plan, Tree
 from anabranch.record.console import Line, logfmt
 from anabranch.record.metrics import exposition
-from anabranch.record.status import LinkStatus, SiteStatus, Status, headline, loads, sites_table
+from anabranch.record.status import (
+    AwaitedSite,
+    LinkStatus,
+    SiteStatus,
+    Status,
+    headline,
+    loads,
+    sites_table,
+)
 from anabranch.record.status import dumps as status_dumps
 from anabranch.record.terminal import Bar, Branch, Terminal, shown, table
 from anabranch.run.scenario import load as load_scenario
@@ -206,7 +214,7 @@ def test_status_shows_hostile_names_as_they_are() -> None:
         plan=HOSTILE,
         plan_version=1,
         sites=(SiteStatus(name=HOSTILE, state="member", address=HOSTILE),),
-        waits_for=(HOSTILE,),
+        waits=(AwaitedSite(site=HOSTILE, seconds=9.0, at="call 1", waiting=(HOSTILE,)),),
         links=(
             LinkStatus(
                 source=HOSTILE,
