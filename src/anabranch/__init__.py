@@ -3,7 +3,7 @@
     import anabranch
 
     with anabranch.join("10.0.0.1:7700", site="paris") as group:
-        group.broadcast(model.parameters(), root=0)
+        group.broadcast(model, root=0)
         ...
         group.all_reduce(p.grad for p in model.parameters())
 

@@ -304,6 +304,104 @@ def _die(group: Group) -> None:
     group._member.thread.close()
 
 
+def test_the_first_member_is_lost_and_the_others_buffers_end_alike() -> None:
+    service = anabranch.Service(_local._complete(SITES))
+    with anabranch.local(service) as groups:
+        lost = groups[0]
+
+        def run(group: Group) -> list[float] | None:
+            model = torch.nn.BatchNorm1d(3)
+            average = group.average(model, every=2)
+            for step in range(6):
+                model(torch.randn(4, 3))
+                model.num_batches_tracked += group.rank
+                if group is lost and step == 3:
+                    _die(lost)
+                    return None
+                average.step()
+            average.finish()
+            return [*model.running_mean.tolist(), model.num_batches_tracked.item()]
+
+        _, one, other = at_each(groups, run)
+    assert one == other
+    assert one is not None
+
+
+@pytest.mark.parametrize("wire", [None, "float16", "bfloat16"])
+@pytest.mark.parametrize("how", [{}, {"fragments": 2, "delay": 2}])
+def test_models_that_began_unlike_are_named_at_every_site(
+    groups: tuple[Group, ...], wire: Any, how: dict[str, Any]
+) -> None:
+    def run(group: Group) -> str:
+        weights = torch.full((4,), 1.0)
+        weights[3] += 1e-6 * (group.rank == 1)
+        average = group.average([weights], every=4, outer=Outer(), wire=wire, **how)
+        try:
+            for _ in range(8):
+                weights += 0.1
+                average.step()
+        except ValueError as error:
+            return str(error)
+        return "nothing"
+
+    assert every("that of site1 was not that of" in each for each in at_each(groups, run))
+
+
+def test_buffers_that_began_unlike_are_named_and_those_of_a_plain_mean_too(
+    groups: tuple[Group, ...],
+) -> None:
+    def run(group: Group) -> None:
+        model = torch.nn.BatchNorm1d(3)
+        torch.nn.init.constant_(model.weight, group.rank)  # which a plain mean makes one
+        model.running_var.fill_(1.0 + (group.rank == 2))
+        average = group.average(model, every=1)
+        with pytest.raises(ValueError, match="that of site2 was not"):
+            average.step()
+        group.broadcast(model)
+        again = group.average(model, every=1, outer=Outer())
+        assert again.step()
+
+    at_each(groups, run)
+
+
+def test_a_model_brings_its_own_buffers() -> None:
+    with anabranch.local(1) as (group,):
+        with pytest.raises(ValueError, match="a model has its buffers"):
+            group.average(torch.nn.BatchNorm1d(3), buffers=[], every=1)
+        frozen = torch.nn.Linear(2, 2).requires_grad_(False)
+        with pytest.raises(ValueError, match="no parameter of the model needs a gradient"):
+            group.average(frozen, every=1)
+
+
+@pytest.mark.parametrize("how", [{"every": 3}, {"every": 4, "fragments": 2, "delay": 4}])
+def test_buffers_go_on_from_a_state(how: dict[str, Any], tmp_path: Path) -> None:
+    def run(group: Group, first: int, stop: int, loads: bool) -> list[torch.Tensor]:
+        path = tmp_path / f"{group.site}.pt"
+        model = torch.nn.BatchNorm1d(3)
+        average = group.average(model, outer=Outer(), **how)
+        if loads:
+            state = torch.load(path)
+            model.load_state_dict(state["model"])
+            average.load_state_dict(state["average"])
+        for step in range(first, stop):
+            generator = torch.Generator().manual_seed(100 * group.rank + step)
+            model(torch.randn(4, 3, generator=generator) + group.rank)
+            average.step()
+            if step == 5:
+                saved = {"model": model.state_dict(), "average": average.state_dict()}
+                torch.save(saved, path)
+        if stop == 12:
+            average.finish()
+        return [each.clone() for each in model.buffers()]
+
+    with anabranch.local(2) as groups:
+        whole = at_each(groups, lambda group: run(group, 0, 12, loads=False))
+    with anabranch.local(2) as groups:
+        again = at_each(groups, lambda group: run(group, 6, 12, loads=True))
+    for each in (whole[1], *again):
+        assert every(torch.equal(one, other) for one, other in zip(whole[0], each, strict=True))
+
+
 # --- states
 
 

@@ -1240,3 +1240,48 @@ def test_sites_are_told_how_many_chunks_auxiliary_paths_take() -> None:
     service = anabranch.Service(overlay_of(SITES), auxiliary=asked)
     told = _settings.loads(_settings.dumps(service._settings(may_be_restarted=False)))
     assert told.auxiliary == asked
+
+
+def test_a_model_is_broadcast_with_buffers_of_any_type(groups: tuple[Group, ...]) -> None:
+    def run(group: Group) -> list[list[float]]:
+        model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
+        model.register_buffer("wide", torch.full((3,), group.rank + 0.1, dtype=torch.float64))
+        model.register_buffer("flags", torch.full((5,), group.rank == 1))
+        model.register_buffer("cache", torch.zeros(group.rank), persistent=False)
+        model[1].num_batches_tracked.fill_(group.rank)
+        group.broadcast(model, root=1)
+        return [each.double().tolist() for each in model.state_dict().values()]
+
+    found = at_each(groups, run)
+    assert found[0] == found[1] == found[2]
+    assert [1.1] * 3 in found[0]
+    assert 1.0 in found[0]
+
+
+def test_tensors_of_other_types_than_the_root_s_are_an_error(groups: tuple[Group, ...]) -> None:
+    def run(group: Group) -> str:
+        kind = torch.int64 if group.rank == 2 else torch.float64
+        try:
+            group.broadcast([torch.ones(2, dtype=kind), torch.ones(1)])
+        except ValueError as error:
+            return str(error)
+        return "nothing"
+
+    found = at_each(groups, run)
+    assert found[:2] == ["nothing"] * 2
+    assert "the source broadcasts tensors of other types or lengths" in found[2]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([torch.ones(2), "x"], "tensor 1 is a str"),
+        ([torch.eye(2).to_sparse()], "tensor 0 is sparse"),
+        ([np.array(["a"])], "array 0 cannot be broadcast"),
+        ([], "there are no tensors to exchange"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_broadcast_is_named(given: list[Any], said: str) -> None:
+    with anabranch.local(1) as (group,), pytest.raises(ValueError, match=said):
+        group.broadcast(given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -124,6 +125,73 @@ def test_buffers_of_any_width_begin_alike(groups):
     assert found[0] == found[1] == found[2]
     assert [0.1] * 3 in found[0]
     assert [5.0] in found[0]
+
+
+def buffers(model: nn.Module) -> list[list[float]]:
+    return [each.double().reshape(-1).tolist() for each in model.buffers()]
+
+
+@pytest.mark.parametrize("outer", [None, Outer()])
+@pytest.mark.parametrize("how", [{"every": 2}, {"every": 4, "fragments": 2, "delay": 4}])
+@pytest.mark.parametrize("more", [0, 3])
+def test_buffers_end_alike(groups, outer, how, more):
+    def trains(group: Group) -> list[list[float]]:
+        model = net(group.rank)
+        model.register_buffer("cache", torch.zeros(1 + group.rank), persistent=False)
+        optimizer = torch.optim.SGD(model.parameters(), RATE)
+        made = LocalSGD if outer is None else partial(DiLoCo, outer=outer)
+        with made(model, optimizer, group, **how):
+            for number in range(9 + more * group.rank):
+                step(model, optimizer, group.rank, number)
+        assert len(model.cache) == 1 + group.rank  # no state has it
+        del model.cache
+        return buffers(model)
+
+    def alone(rank: int) -> list[list[float]]:
+        model = net(0)
+        optimizer = torch.optim.SGD(model.parameters(), RATE)
+        for number in range(9):
+            step(model, optimizer, rank, number)
+        return buffers(model)
+
+    found = at_each(groups, trains)
+    assert found[0] == found[1] == found[2]
+    mean, variance, count = found[0]
+    assert count == [9]  # the first member's
+    assert min(variance) > 0
+    if not more and "delay" not in how:  # near the mean of what sites would have by themselves
+        apart = [alone(rank) for rank in range(SITES)]
+        for place, each in enumerate((mean, variance)):
+            wanted = torch.tensor([one[place] for one in apart]).mean(0)
+            torch.testing.assert_close(torch.tensor(each), wanted, rtol=0.05, atol=0.05)
+
+
+def test_buffers_are_weighted_as_the_model_is(groups):
+    def trains(group: Group) -> float:
+        model = net(0)
+        optimizer = torch.optim.SGD(model.parameters(), RATE)
+        with DiLoCo(model, optimizer, group, every=2, weight=1.0 + group.rank):
+            model[1].running_mean.fill_(float(group.rank))
+            optimizer.step()
+        return model[1].running_mean[0].item()
+
+    assert at_each(groups, trains) == [pytest.approx((0 * 1 + 1 * 2 + 2 * 3) / 6)] * SITES
+
+
+@pytest.mark.parametrize("wire", ["float16", "bfloat16"])
+def test_buffers_may_travel_in_halves(groups, wire):
+    def trains(group: Group) -> list[list[float]]:
+        model = net(0)
+        model.register_buffer("constant", torch.tensor([1 / 3]))
+        optimizer = torch.optim.SGD(model.parameters(), RATE)
+        with DiLoCo(model, optimizer, group, every=2, wire=wire):
+            for number in range(4):
+                step(model, optimizer, group.rank, number)
+        assert model.constant.item() == torch.tensor(1 / 3).item()
+        return buffers(model)
+
+    found = at_each(groups, trains)
+    assert found[0] == found[1] == found[2]
 
 
 def fail(_: None) -> None:

@@ -1,9 +1,11 @@
 """A model that is averaged with those of other sites, between local steps of a user's own loop.
 
-Each average is one exchange: the model or what it has changed by, and after it a few numbers. The
-first says whether a site goes on with steps: its mean is 0 once all have finished, so that sites
-which make unequal numbers of steps end together. The last are a checksum of how this site averages:
-where others do it otherwise, their mean is another.
+Each average is one exchange: the model or what it has changed by, the floating-point buffers, and
+after them a few numbers. The first says whether a site goes on with steps: its mean is 0 once all
+have finished, so that sites which make unequal numbers of steps end together. The second is how
+many steps are new. The others are the bits, as 1 and -1, of two checksums: of how this site
+averages, and of where the last average left it. Where sites differ in a bit its mean is neither, at
+every site alike. Buffers that are copied travel beside it, by a broadcast at the same time.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from zlib import crc32
 import numpy as np
 
 from anabranch._typed_toml import checked
+from anabranch.group._buffers import Buffers
 from anabranch.group._tensors import Tensors
 from anabranch.learn.averaging import Average, Floats, Outer
 from anabranch.learn.local_steps import LocalSteps, check
@@ -30,7 +33,29 @@ from anabranch.site.terms import Wire
 if TYPE_CHECKING:
     from anabranch.group._group import Handle
 
-_ROUNDING = 1.5  # of a mean of equal bytes, at most, in whichever wire format
+_EXACT, _ROUNDED = 1e-4, 0.04  # a mean of equal bits is off by at most, in float32 and in halves
+_HOW = slice(2, 34)  # the numbers that say so
+_BASE = slice(34, 98)
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """The calls of a group by which models are averaged.
+
+    Args:
+        mean: begins a mean: given a part of the model, what goes beside it, this site's weight, and
+            whether members that are behind are called.
+        copy: begins a broadcast of the first member's tensors.
+        gather: returns every member's bytes, by name.
+        is_called: whether another member has begun the next mean, and called for it.
+        is_rounded: whether means are rounded to halves on the way.
+    """
+
+    mean: Callable[[list[Any], list[Any], float, bool], Handle]
+    copy: Callable[[list[Any]], Handle]
+    gather: Callable[[bytes], dict[str, bytes]]
+    is_called: Callable[[], bool]
+    is_rounded: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +63,20 @@ class _Flying:
     """An average that is on its way.
 
     Args:
+        said: shape (98,): whether this site goes on with steps, how many its fragment has made
+            since its last average, and the checksums' bits; once the exchange has ended, the mean
+            of these over the sites.
+        fragment: of the model, which it is of; the first one comes with the buffers.
+        base: the checksum of where the last average left this site.
         handle: of its exchange; None where it came with a state.
-        said: shape (6,): whether this site goes on with steps, how many its fragment has made since
-            its last average, and the checksum; once the exchange has ended, the mean of these over
-            the sites.
+        copying: of the broadcast of buffers that are copied, if there are any.
     """
 
-    handle: Handle | None
     said: Floats
+    fragment: int
+    base: int = 0
+    handle: Handle | None = None
+    copying: Handle | None = None
 
 
 class ModelAverage:
@@ -61,10 +92,10 @@ class ModelAverage:
 
     def __init__(
         self,
-        exchange: Callable[[list[Any], float, bool], Handle],
-        is_called: Callable[[], bool],
+        calls: Calls,
         site: str,
         parameters: Iterable[Any],
+        buffers: Callable[[], Iterable[Any]],
         period: AnyPeriod,
         average: Average,
         weight: float,
@@ -72,8 +103,7 @@ class ModelAverage:
         check(period, average)
         self.weight = weight_of(weight)
         self.latest: Handle | None = None
-        self._exchange = exchange
-        self._is_called = is_called
+        self._calls = calls
         self._site = site
         self._period = period
         self._average = average
@@ -87,8 +117,8 @@ class ModelAverage:
             raise ValueError(
                 f"fragments: {average.fragments} of {self._tensors.elements} elements; give fewer"
             )
-        checksum = crc32(repr((period, average)).encode())
-        self._checksum = np.frombuffer(checksum.to_bytes(4), np.uint8).astype(np.float32)
+        self._buffers = Buffers(buffers)
+        self._how = crc32(repr((period, average, self._buffers.layout)).encode())
         self._local = LocalSteps(self._tensors.parts, period, average)
         self._flying: deque[_Flying] = deque()
         self._trains = True
@@ -113,8 +143,10 @@ class ModelAverage:
             Whether an average came into the model.
 
         Raises:
-            ValueError: a parameter has other memory than before, and names it; or other members
-                average otherwise, and what the model holds is then undefined.
+            ValueError: a parameter has other memory than before, and names it; or there are other
+                buffers than before. Or other members average otherwise, or with an outer optimiser
+                their models were not alike before, and names them; what the model holds is then
+                undefined.
             ExchangeError: members' models differ in size, or another member makes another call;
                 names two. The model is as it was, without that average.
             RunAborted: the group has ended; names who or what caused it.
@@ -160,17 +192,24 @@ class ModelAverage:
     def _is_due(self) -> bool:
         if self._period.asks_moved:
             self._tensors.refresh()
-        return self._local.is_due(self._period.calls and self._is_called())
+        return self._local.is_due(self._period.calls and self._calls.is_called())
 
     def _begin(self, calls: bool) -> None:
         self._tensors.refresh()
         weight = weight_of(self.weight)
         fragment, steps = self._local.next_fragment, self._local.steps
         fresh = steps - self._contributed_at[fragment]
-        said = np.array([self._trains, fresh, *self._checksum], np.float32)
-        handle = self._exchange([*self._local.begin(), said], weight, calls)
+        has_buffers = fragment == 0
+        # Members may be at different averages of the other fragments, and so of the buffers then.
+        base = self._local.base_checksum ^ (self._buffers.base_checksum() if has_buffers else 0)
+        numbers = np.array([self._trains, fresh], np.float32)
+        said = np.concatenate([numbers, _bits(self._how, 4), _bits(base, 8)])
+        beside = self._buffers.contribute() if has_buffers else []
+        words = self._buffers.words() if has_buffers and self._buffers.has_copied else []
+        handle = self._calls.mean(self._local.begin(), [*beside, said], weight, calls)
+        copying = self._calls.copy(words) if words else None
         self._contributed_at[fragment] = steps
-        self._flying.append(_Flying(handle, said))
+        self._flying.append(_Flying(said, fragment, base, handle, copying))
 
     def _take_ripe(self) -> bool:
         is_used = False
@@ -188,15 +227,15 @@ class ModelAverage:
                 self._flying.popleft()
                 self._local.drop()
                 raise
+        has_copied = self._has_copied(flying)
         self._flying.popleft()
-        if np.any(abs(flying.said[2:] - self._checksum) > _ROUNDING):
-            self._local.drop()
-            raise ValueError(
-                f"other members average otherwise than this one, {self._site}, with {self._period} "
-                f"and {self._average}; give the same to group.average() at every site"
-            )
+        self._check_alike(flying)
         trains, fresh = flying.said[:2].tolist()
-        self._finished = 0 if trains else self._finished + 1
+        self._finished = 0 if trains or not has_copied else self._finished + 1
+        if flying.fragment == 0:
+            self._buffers.take()
+            if has_copied:
+                self._buffers.take_words()
         if self._average.outer is not None and not fresh:
             self._tensors.refresh()
             has_strayed = self._local.has_strayed
@@ -216,6 +255,45 @@ class ModelAverage:
         self.latest = flying.handle
         return True
 
+    def _has_copied(self, flying: _Flying) -> bool:
+        """Return whether buffers that are copied have come; not where the first member was lost."""
+        try:
+            if flying.copying is not None:
+                flying.copying.wait()
+        except ExchangeError:
+            return False
+        return True
+
+    def _check_alike(self, flying: _Flying) -> None:
+        """Check that all members average alike, and that the last average left them alike."""
+        most = _ROUNDED if self._calls.is_rounded else _EXACT
+        off = abs(abs(flying.said) - 1.0) > most
+        if np.any(off[_HOW]):
+            self._local.drop()
+            raise ValueError(
+                f"other members average otherwise than this one, {self._site}, with {self._period} "
+                f"and {self._average}, or have other buffers; give the same to group.average() at "
+                "every site"
+            )
+        if np.any(off[_BASE]):
+            self._local.drop()
+            raise ValueError(self._account_of_bases(flying.base))
+
+    def _account_of_bases(self, base: int) -> str:
+        """Return which sites' models were unlike; all members ask at the same place."""
+        try:
+            bases = self._calls.gather(base.to_bytes(8))
+        except ExchangeError:  # another average is on its way at some members
+            odd = ["of some sites"]
+        else:
+            first = bases[next(iter(bases))]
+            odd = [f"of {site}" for site, each in bases.items() if each != first]
+        return (
+            f"models of sites were not alike before this average: that {', '.join(odd)} was not "
+            "that of the first member; all begin with the same parameters and buffers, so call "
+            "group.broadcast(model) before group.average()"
+        )
+
     def state_dict(self) -> dict[str, Any]:
         """Return what goes on from here, beside the model; waits for what is on its way.
 
@@ -230,12 +308,14 @@ class ModelAverage:
         for flying in self._flying:
             if flying.handle is not None:
                 flying.handle.wait()
+                self._has_copied(flying)
         return {
             "site": self._site,
             "begun": self._local.begun,
             "contributed_at": self._contributed_at.copy(),
             "said": [flying.said.tolist() for flying in self._flying],
             "local": _with_tensors(self._local.state_dict()),
+            "buffers": self._buffers.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -249,9 +329,8 @@ class ModelAverage:
             ValueError: it is none, or of another model, or of other arguments; or steps or averages
                 have been made here.
         """
-        missing = [
-            key for key in ("site", "begun", "contributed_at", "said", "local") if key not in state
-        ]
+        keys = "site", "begun", "contributed_at", "said", "local", "buffers"
+        missing = [key for key in keys if key not in state]
         if missing:
             raise ValueError(f"the state of an average has no {missing[0]!r}; see state_dict()")
         if self._local.steps or self._local.begun:
@@ -262,12 +341,30 @@ class ModelAverage:
         self._local.load_state_dict(_with_arrays(state["local"]))
         self._local.resume_after(state["begun"])
         self._contributed_at = list(state["contributed_at"])
-        self._flying = deque(_Flying(None, np.array(said, np.float32)) for said in state["said"])
+        self._buffers.load_state_dict(state["buffers"])
+        first = self.begun - len(state["said"])
+        self._flying = deque(
+            _Flying(np.array(said, np.float32), (first + place) % self._average.fragments)
+            for place, said in enumerate(state["said"])
+        )
         if state["site"] != self._site:
             self._tensors.refresh()
             self._local.adopt()
             self._tensors.finish()
+            self._buffers.adopt()
         self._stepped_s = time.perf_counter()
+
+
+def trained_of(model: Any) -> list[Any]:
+    """Return a model's parameters that need gradients.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = [each for each in model.parameters() if each.requires_grad]
+    if not found:
+        raise ValueError("no parameter of the model needs a gradient, so there is no average")
+    return found
 
 
 def period_of(every: Any) -> AnyPeriod:
@@ -305,6 +402,13 @@ def average_of(outer: Any, delay: Any, fragments: Any) -> Average:
         if not isinstance(number, Integral):
             raise ValueError(f"{name} is {number!r}, must be an integer")
     return checked(Average(outer=outer, **{name: int(each) for name, each in whole.items()}))
+
+
+def _bits(number: int, size_bytes: int) -> Floats:
+    """Return a number's bits as 1 and -1, shape (8 * bytes,)."""
+    raw = np.frombuffer(number.to_bytes(size_bytes), np.uint8)
+    bits: Floats = 2 * np.unpackbits(raw).astype(np.float32) - 1
+    return bits
 
 
 def _with_tensors(state: Any) -> Any:

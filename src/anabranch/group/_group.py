@@ -17,11 +17,25 @@ from typing import Any, Literal
 
 import msgspec
 
-from anabranch.group._average import ModelAverage, average_of, period_of
+from anabranch.group._average import (
+    Calls,
+    ModelAverage,
+    average_of,
+    period_of,
+    trained_of,
+)
 from anabranch.group._member import NOT_IN, Door, Member, ending, now
 from anabranch.group._place import Place
 from anabranch.group._place import find as find_place
-from anabranch.group._tensors import WIRES, Tensors, several
+from anabranch.group._tensors import (
+    WIRES,
+    Tensors,
+    are_of_one_type,
+    buffers_of,
+    is_module,
+    named,
+    several,
+)
 from anabranch.learn.averaging import Outer
 from anabranch.learn.handed_state import Packed, Told, Unpacked, UnreadableState, read_told
 from anabranch.net import addresses
@@ -257,7 +271,7 @@ class Group:
             raise ValueError(f"op is {op!r}, must be one of {', '.join(OPS)}")
         if wire == "int8":
             return self._exchange_integers(tensors, OPS[op], weight, async_op)
-        return self._exchange(tensors, OPS[op], weight, wire, None, async_op)
+        return self._exchange(tensors, OPS[op], weight, wire, async_op)
 
     def _exchange_integers(self, tensors: Any, op: Op, weight: float, async_op: bool) -> Handle:
         if op == Op.MEAN or weight != 1.0:
@@ -276,15 +290,18 @@ class Group:
         return handle
 
     def broadcast(self, tensors: Any, *, root: int | str = 0, async_op: bool = False) -> Handle:
-        """Overwrite tensors by those of one member.
+        """Overwrite tensors by those of one member, bit for bit.
 
         Args:
-            tensors: as for ``all_reduce``.
+            tensors: tensors or arrays of any types and shapes, the same at every member; or a
+                model, whose parameters and buffers that its state has they are.
             root: whose, by rank or by name.
             async_op: as for ``all_reduce``.
 
         Raises:
-            ValueError, ExchangeError, RunAborted: as for ``all_reduce``.
+            ValueError: as for ``all_reduce``; or, when the result is written, the root's tensors
+                are of other types.
+            ExchangeError, RunAborted: as for ``all_reduce``.
         """
         if isinstance(root, str):
             if root not in self.sites:
@@ -292,23 +309,24 @@ class Group:
             root = self.sites.index(root)
         if not isinstance(root, Integral) or not 0 <= root < self.size:
             raise ValueError(f"root {root!r} is no rank; ranks are 0 to {self.size - 1}")
-        return self._exchange(tensors, Op.COPY, 1.0, None, self._present[int(root)], async_op)
+        from anabranch.group._words import Moved  # which loads torch
+
+        given = [*named(tensors).values()]
+        buffer = Tensors(given, Op.COPY) if are_of_one_type(given) else Moved(given)
+        terms = Terms(Op.COPY, buffer.wire, buffer.elements, self._present[int(root)])
+        handle = self._begin(buffer, terms, 1.0)
+        if not async_op:
+            handle.wait()
+        return handle
 
     def _exchange(
-        self,
-        tensors: Any,
-        op: Op,
-        weight: float,
-        wire: str | None,
-        source: int | None,
-        async_op: bool,
-        calls: bool = False,
+        self, tensors: Any, op: Op, weight: float, wire: str | None, async_op: bool
     ) -> Handle:
         if wire is not None and wire not in WIRES:
             raise ValueError(f"wire is {wire!r}, must be one of {', '.join(WIRES)}")
         buffer = Tensors(several(tensors), op)
-        terms = Terms(op, buffer.wire if wire is None else WIRES[wire], buffer.elements, source)
-        handle = self._begin(buffer, terms, weight, calls=calls)
+        terms = Terms(op, buffer.wire if wire is None else WIRES[wire], buffer.elements)
+        handle = self._begin(buffer, terms, weight)
         if not async_op:
             handle.wait()
         return handle
@@ -436,6 +454,7 @@ class Group:
         parameters: Any,
         *,
         every: int | AnyPeriod,
+        buffers: Any = None,
         outer: Outer | None = None,
         delay: int = 0,
         fragments: int = 1,
@@ -447,8 +466,8 @@ class Group:
         Every member calls it with the same arguments, apart from the weight, and then
         :meth:`ModelAverage.step` after each step of its own optimiser::
 
-            group.broadcast(model.parameters())  # sites begin with the same model
-            average = group.average(model.parameters(), every=100, outer=anabranch.Outer())
+            group.broadcast(model)  # sites begin with the same parameters and buffers
+            average = group.average(model, every=100, outer=anabranch.Outer())
             for batch in loader:
                 compute(model, batch).backward()
                 optimizer.step()
@@ -463,11 +482,17 @@ class Group:
         :class:`anabranch.Moved`, if no outer optimiser has it.
 
         Args:
-            parameters: as for ``all_reduce``, float32 all of them; changed in place, and always
-                those of the same memory. Others' memory than contiguous ones' on the CPU is copied
-                for each average and, with :class:`anabranch.Moved`, after each step.
+            parameters: a model, whose parameters that need gradients and whose buffers that its
+                state has are averaged; or parameters as for ``all_reduce``, float32 all of them.
+                They are changed in place, and always those of the same memory. Others' memory than
+                contiguous ones' on the CPU is copied for each average and, with
+                :class:`anabranch.Moved`, after each step.
             every: local steps between averages; or ``anabranch.Moved(by=...)``, which averages once
                 a site's model has moved so far, and that site calls the others.
+            buffers: where parameters are given, the model's buffers, or what returns them: it is
+                called for each average, since a module may replace them. Members begin with the
+                same ones. Floating-point ones become the weighted mean with each average (with
+                that of the first fragment); all others the first member's.
             outer: the outer optimiser; None takes the mean of the models.
             delay: how many local steps are made while an average is on its way, at most ``every``:
                 it is waited for after so many, and what they changed is kept. 0 waits at once.
@@ -481,8 +506,13 @@ class Group:
         """
         self._member.check_open()
 
-        def exchange(tensors: list[Any], weight: float, calls: bool) -> Handle:
-            return self._exchange(tensors, Op.MEAN, weight, wire, None, True, calls)
+        def mean(part: list[Any], beside: list[Any], weight: float, calls: bool) -> Handle:
+            buffer = Tensors([*part, *beside], Op.MEAN)
+            terms = Terms(Op.MEAN, Wire.FLOAT32 if wire is None else WIRES[wire], buffer.elements)
+            return self._begin(buffer, terms, weight, calls=calls)
+
+        def gather(data: bytes) -> dict[str, bytes]:
+            return dict(zip(self.sites, self.all_gather(data), strict=True))
 
         def is_called() -> bool:
             # In the loop, so that averages begun before are counted.
@@ -492,9 +522,23 @@ class Group:
 
         if wire is not None and wire not in WIRES:
             raise ValueError(f"wire is {wire!r}, must be one of {', '.join(WIRES)}")
-        how = average_of(outer, delay, fragments)
+        made = Calls(
+            mean,
+            copy=partial(self.broadcast, async_op=True),
+            gather=gather,
+            is_called=is_called,
+            is_rounded=wire in ("float16", "bfloat16"),
+        )
+        how, period = average_of(outer, delay, fragments), period_of(every)
+        if is_module(parameters):
+            if buffers is not None:
+                raise ValueError("a model has its buffers; give buffers= beside parameters alone")
+            parameters, buffers = trained_of(parameters), partial(buffers_of, parameters)
+        elif not callable(buffers):
+            held = [] if buffers is None else [*several(buffers)]
+            buffers = lambda: held  # noqa: E731
         given = several(parameters)
-        return ModelAverage(exchange, is_called, self.site, given, period_of(every), how, weight)
+        return ModelAverage(made, self.site, given, buffers, period, how, weight)
 
     # --- who joins later
 

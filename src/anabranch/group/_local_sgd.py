@@ -19,7 +19,7 @@ class LocalSGD:
     """Let sites train by themselves, and average their models every so often.
 
     Every member enters the block at the same place, and all begin with the first one's parameters
-    and buffers::
+    and those buffers that the model's state has::
 
         with anabranch.LocalSGD(model, optimizer, group, every=100):
             for batch in loader:
@@ -28,16 +28,17 @@ class LocalSGD:
                 optimizer.zero_grad()
 
     Each ``optimizer.step()`` counts one local step, and averages after it if that is due. At the
-    block's end all average until the last has made its steps, and have the same parameters.
-    Buffers, as of batch normalisation, are each site's own.
+    block's end all average until the last has made its steps, and have the same parameters and
+    buffers. Buffers, as of batch normalisation, are averaged as :meth:`Group.average` says.
 
     A site that leaves its block by an exception averages no more. The others' next average fails,
     by its name, and so do all calls of this group from there on, at that site too: how many
     averages each has begun by then differs. Subgroups go on.
 
     Args:
-        model: a ``torch.nn.Module`` in float32; its parameters that need gradients are averaged,
-            in place, so it is moved to its device before, and its layers stay the same.
+        model: a ``torch.nn.Module`` in float32; its parameters that need gradients, and buffers
+            that its state has, are averaged in place, so it is moved to its device before, and its
+            layers stay the same.
         optimizer: of these parameters; any ``torch.optim.Optimizer``. Others may step them, too,
             before it does.
         group: the sites; under torch.distributed, ``interop.torch_backend.group_of()``.
@@ -90,8 +91,7 @@ class LocalSGD:
         self._trained = _trained(self._model)
         self._check_optimizer()
         self._begin_alike()
-        parameters = [*self._trained.values()]
-        self.average = self._group.average(parameters, outer=self._outer, **self._how)
+        self.average = self._group.average(self._model, outer=self._outer, **self._how)
         self._hook = self._optimizer.register_step_post_hook(self._stepped)
         return self
 
@@ -112,23 +112,13 @@ class LocalSGD:
 
     def _begin_alike(self) -> None:
         """Overwrite parameters and buffers by the first site's, bit for bit."""
-        import torch
-
-        from anabranch.group._words import Words
-
-        named = (*self._model.named_parameters(), *self._model.named_buffers())
-        words: dict[str, Words] = {}
-        for name, each in named:
-            if each.layout != torch.strided:
+        for name, each in (*self._model.named_parameters(), *self._model.named_buffers()):
+            if str(each.layout) != "torch.strided":
                 raise ValueError(f"{name} is sparse; a model that is averaged is dense")
-            if each.numel():
-                words[name] = Words(each.detach())
-        self._group.broadcast([each.words for each in words.values()])
-        for name, of_it in words.items():
-            try:
-                of_it.finish()
-            except RuntimeError as error:
-                raise ValueError(f"{name} cannot be written to: {error}") from error
+        try:
+            self._group.broadcast(self._model)
+        except RuntimeError as error:
+            raise ValueError(f"a buffer of the model cannot be written to: {error}") from error
 
     def _stepped(self, *_: Any) -> None:
         assert self.average is not None

@@ -24,6 +24,26 @@ def several(given: Any) -> Iterable[Any]:
     return given if isinstance(given, Iterable) else [given]
 
 
+def is_module(given: Any) -> bool:
+    """Return whether this is a ``torch.nn.Module``, or like one."""
+    return hasattr(given, "named_parameters") and hasattr(given, "named_buffers")
+
+
+def named(given: Any) -> dict[str, Any]:
+    """Return a model's parameters and buffers that its state has, or tensors or arrays, by name."""
+    if is_module(given):
+        kept = {id(each) for each in buffers_of(given)}
+        buffers = [(name, each) for name, each in given.named_buffers() if id(each) in kept]
+        return dict([*given.named_parameters(), *buffers])
+    return {f"tensor {index}": each for index, each in enumerate(several(given))}
+
+
+def buffers_of(model: Any) -> list[Any]:
+    """Return a model's buffers that its state has: others, as caches, may be of any shape."""
+    kept = {id(each) for each in model.state_dict(keep_vars=True).values()}
+    return [each for each in model.buffers() if id(each) in kept]
+
+
 class Tensors:
     """Tensors or arrays, one after the other, as an exchange reads and overwrites them.
 
@@ -262,6 +282,12 @@ def _kind(index: int, given: Any) -> str:
     if kind not in WIRES:
         raise ValueError(f"tensor {index} is {kind}; {', '.join(WIRES)} can be exchanged")
     return kind
+
+
+def are_of_one_type(given: Sequence[Any]) -> bool:
+    """Return whether tensors are all of one type in which they can be exchanged as they are."""
+    kinds = {str(getattr(each, "dtype", None)).removeprefix("torch.") for each in given}
+    return len(kinds) == 1 and kinds <= {*WIRES}
 
 
 def _is_tensor(given: Any) -> bool:

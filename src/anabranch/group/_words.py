@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 from zlib import crc32
 
+import numpy as np
 import torch
 
+from anabranch.group._tensors import Tensors
 from anabranch.group._writing import overwrite
+from anabranch.site.terms import Op
 
 
 def described(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -52,3 +56,60 @@ def raw_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy of a tensor's elements as bytes."""
     flat = torch.empty(tensor.numel(), dtype=tensor.dtype, device=tensor.device)
     return flat.copy_(tensor.detach().reshape(-1)).view(torch.uint8)
+
+
+class Moved(Tensors):
+    """Tensors of any types, as a broadcast moves them: the source's bits arrive.
+
+    Behind their words there is one that describes them, so that a receiver with tensors of other
+    types or lengths notices.
+
+    Args:
+        given: PyTorch tensors on any device, or writable NumPy arrays; all dense.
+
+    Raises:
+        ValueError: something else is given; names it.
+    """
+
+    def __init__(self, given: Iterable[Any]) -> None:
+        tensors = [_dense(index, each) for index, each in enumerate(given)]
+        self._described, self._came = described(tensors), described(tensors)
+        self._words = [Words(each) for each in tensors if each.numel()]
+        if not self._words:
+            none = "the tensors are all empty" if tensors else "there are no tensors to exchange"
+            raise ValueError(f"{none}; give one element at least")
+        super().__init__([*(each.words for each in self._words), self._came], Op.COPY)
+
+    def finish(self) -> None:
+        """Write the bits into the tensors.
+
+        Raises:
+            ValueError: the source's tensors are of other types or lengths.
+        """
+        super().finish()
+        if not torch.equal(self._came.view(torch.int32), self._described.view(torch.int32)):
+            raise ValueError(
+                "the source broadcasts tensors of other types or lengths; give the same at every "
+                "member, in the same order"
+            )
+        for words in self._words:
+            words.finish()
+
+
+def _dense(index: int, given: Any) -> torch.Tensor:
+    """Return a tensor of the same memory, in which bits can be written."""
+    if isinstance(given, np.ndarray):
+        if not given.flags.writeable:
+            raise ValueError(f"array {index} is read-only; the result is written into it")
+        try:
+            return torch.from_numpy(given)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"array {index} cannot be broadcast: {error}") from None
+    if not isinstance(given, torch.Tensor):
+        raise ValueError(
+            f"tensor {index} is a {type(given).__name__}; give PyTorch tensors or NumPy arrays"
+        )
+    if given.layout != torch.strided or given.is_meta:
+        where = "on the meta device" if given.is_meta else "sparse"
+        raise ValueError(f"tensor {index} is {where}; broadcast dense tensors that hold elements")
+    return given.detach()

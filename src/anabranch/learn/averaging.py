@@ -27,6 +27,7 @@ import numpy.typing as npt
 from msgspec import Meta
 
 from anabranch._typed_toml import Positive, Table
+from anabranch.learn.checksum import checksum
 from anabranch.learn.optimisers import Sgd, Update
 from anabranch.learn.work import State
 
@@ -196,6 +197,17 @@ class Averaging:
         assert self._buffer is not None
         self._last -= self._buffer
         self._copy_from(self._last)
+
+    @property
+    def base_checksum(self) -> int:
+        """A checksum of what a step of the outer optimiser starts from; 0 where there is none.
+
+        Sites where it is not the same never become alike. A plain mean makes them so.
+        """
+        if self._outer is None:
+            return 0
+        assert self._last is not None
+        return checksum(self._last)
 
     @property
     def has_strayed(self) -> bool:

@@ -146,6 +146,11 @@ class LocalSteps:
         return agreed
 
     @property
+    def base_checksum(self) -> int:
+        """A checksum of where the last average left the part that the next one is of."""
+        return self._parts[self.next_fragment].base_checksum
+
+    @property
     def has_strayed(self) -> bool:
         """Whether this site's model has changed otherwise than the oldest average on its way."""
         return self._parts[self._flying[0].fragment].has_strayed
