@@ -1048,6 +1048,20 @@ def test_a_push_of_no_number_of_samples_is_refused_and_the_run_goes_on(samples: 
             group.push([torch.ones(3)], samples=3, weight=np.float32(2.0))
 
 
+def test_a_push_of_nan_is_refused_unless_it_is_allowed() -> None:
+    service = anabranch.Service(
+        overlay_of(1), awareness=None, adaptive=False, pace=Asp(), updates=1
+    )
+    with anabranch.local(service) as (group,):
+        group.serve([torch.ones(2), torch.ones(3)], learning_rate=0.5)
+        odd = [torch.ones(2), torch.tensor([1.0, np.nan, np.inf])]
+        while group.pull():
+            with pytest.raises(ValueError, match="gradient 1 has 2 NaN or infinite elements"):
+                group.push(odd)
+            group.on_nan = "allow"
+            group.push(odd)
+
+
 def die(group: Group) -> None:
     """Be gone without a word, as the end of a process is."""
 

@@ -38,6 +38,7 @@ def test_figures_are_those_of_the_status() -> None:
         'anabranch_site_loss{site="paris"} 0.25',
         "anabranch_exchanges_total 41",
         "anabranch_exchanged_bytes_total 41000000",
+        "anabranch_incomplete_results_total 2",
         "anabranch_plan_version 2",
         'anabranch_link_rate_bits_per_second{source="paris",target="austin"} 155000000',
         'anabranch_link_latency_seconds{source="paris",target="austin"} 0.04',

@@ -32,6 +32,7 @@ RUNNING = Status(
     replans=1,
     exchanges=41,
     exchanged_bytes=41_000_000,
+    incomplete=2,
     sites=(
         SiteStatus(name="paris", state="member", address="10.0.0.1:7701", loss=0.25, loss_step=40),
         SiteStatus(name="austin", state="member"),
@@ -64,8 +65,8 @@ def test_what_is_no_status_is_refused_by_name() -> None:
 
 def test_a_headline_says_how_far_it_is_and_who_is_awaited() -> None:
     assert headline(RUNNING) == (
-        "group is running for 120 s; plan 2 (packed, 3 trees); 41 exchanges, 41 MB; "
-        "waits 14.0 s for austin at call 7 (an exchange)"
+        "group is running for 120 s; plan 2 (packed, 3 trees); 41 exchanges, 41 MB, "
+        "2 without all contributions; waits 14.0 s for austin at call 7 (an exchange)"
     )
 
 
@@ -85,13 +86,15 @@ def test_tables_list_every_site_and_link() -> None:
 def test_progress_is_said_in_rates() -> None:
     later = replace(RUNNING, exchanges=61, exchanged_bytes=61_000_000)
     assert progress(RUNNING, later, 10.0) == (
-        "61 exchanges, 61 MB; 2 exchanges/s, 2 MB/s; 2 members; mean loss 0.25"
+        "61 exchanges, 61 MB, 2 without all contributions; 2 exchanges/s, 2 MB/s; "
+        "2 members; mean loss 0.25"
     )
     diverged = replace(later, sites=(replace(RUNNING.sites[0], loss=None), *RUNNING.sites[1:]))
     assert (progress(RUNNING, diverged, 10.0) or "").endswith("2 members; mean loss nan")
     served = replace(RUNNING, updates=30)
     assert progress(RUNNING, served, 10.0) == (
-        "30 updates and 41 exchanges, 41 MB; 3 updates/s; 2 members; mean loss 0.25"
+        "30 updates and 41 exchanges, 41 MB, 2 without all contributions; 3 updates/s; "
+        "2 members; mean loss 0.25"
     )
 
 
@@ -99,7 +102,8 @@ def test_where_nothing_ended_it_is_said_once_whom_others_wait_for() -> None:
     before = replace(RUNNING, waits=())
     assert (
         progress(before, RUNNING, 10.0)
-        == "41 exchanges, 41 MB; 2 members; mean loss 0.25; waits for austin"
+        == "41 exchanges, 41 MB, 2 without all contributions; 2 members; mean loss 0.25; "
+        "waits for austin"
     )
     assert progress(RUNNING, RUNNING, 10.0) is None
     waiting = replace(RUNNING, phase="waiting")

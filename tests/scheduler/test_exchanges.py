@@ -56,6 +56,31 @@ def test_an_exchange_keeps_the_version_of_its_first_request() -> None:
     assert granted(book, 0, 2) == Granted(0, 2, 2, SECOND, True, False, True, SMALL)
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_an_exchange_with_an_unfit_contribution_fails_at_all_members(first: int) -> None:
+    book = book_of([0, 1])
+    if first:
+        granted(book, 1, 1)
+    found = book.request(0, 1, SMALL, "a has NaN")
+    assert found == tuple(Abandoned(site, 1, first, False, "a has NaN") for site in (0, 1))
+    if not first:
+        assert book.request(1, 1, SMALL) == ()  # it was told before it asked
+    for site in (0, 1):
+        assert granted(book, site, 2).number == 2
+    assert book.request(0, 3, SMALL, "a has NaN") != ()
+    assert book.request(1, 3, SMALL, "b has NaN") == ()
+
+
+def test_an_unfit_contribution_to_what_waits_fails_it_too() -> None:
+    book = book_of([0, 1, 2])
+    copied = Signature(op=4, wire=0, elements=100, source=0)
+    assert book.request(1, 1, copied) == ()  # until all have asked
+    found = book.request(0, 1, copied, "a has NaN")
+    assert found == tuple(Abandoned(site, 1, 0, False, "a has NaN") for site in range(3))
+    assert book.request(2, 1, copied) == ()
+    assert granted(book, 2, 2).exchange == 1
+
+
 def test_a_plan_is_sent_to_a_site_once() -> None:
     book = book_of([0])
     book.issue(SECOND)

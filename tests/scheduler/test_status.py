@@ -49,6 +49,7 @@ KNOWN = Known(
     stalls=[Stall((0, 4), 1, frozenset({0, 2}), "call 4 (an exchange)")],
     exchanges=3,
     exchanged_bytes=12,
+    incomplete=0,
     tally=Tally(),
 )
 

@@ -148,7 +148,8 @@ class ModelAverage:
                 their models were not alike before, and names them; what the model holds is then
                 undefined.
             ExchangeError: members' models differ in size, or another member makes another call;
-                names two. The model is as it was, without that average.
+                names two. Or a member's model has NaN or an infinity, and :attr:`Group.on_nan` is
+                ``"raise"``; names it. The model is as it was, without that average.
             RunAborted: the group has ended; names who or what caused it.
         """
         self._local.stepped(time.perf_counter() - self._stepped_s)

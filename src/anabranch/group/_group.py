@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import sys
@@ -17,6 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from anabranch.group import _alike
 from anabranch.group._average import (
     Calls,
     ModelAverage,
@@ -24,6 +26,7 @@ from anabranch.group._average import (
     period_of,
     trained_of,
 )
+from anabranch.group._incomplete import Incomplete
 from anabranch.group._member import NOT_IN, Door, Member, ending, now
 from anabranch.group._place import Place
 from anabranch.group._place import find as find_place
@@ -32,6 +35,7 @@ from anabranch.group._tensors import (
     Tensors,
     are_of_one_type,
     buffers_of,
+    find_not_finite,
     is_module,
     named,
     several,
@@ -47,11 +51,17 @@ from anabranch.site.arithmetic import MOST_INTEGER, check_integers
 from anabranch.site.collectives import ExchangeError, Round
 from anabranch.site.terms import Op, Terms, Wire
 
+_log = logging.getLogger("anabranch")
+OnNan = Literal["raise", "allow"]
 OPS = {"mean": Op.MEAN, "sum": Op.SUM, "max": Op.MAX}
 _TOO_LARGE = (
     "the value has {} bytes, at most {} are gathered; exchange tensors by all_reduce or broadcast"
 )
-_log = logging.getLogger("anabranch")
+_NOT_ALIKE = (
+    "%s: the first mean comes before any call that makes models alike, so each site may train its "
+    "own: call group.broadcast(model) before, or group.verify(model) to compare them"
+)
+_MOST_DIGESTS = 1 << 19  # bytes, of tensors that are compared one by one where models differ
 _MOST_TOLD = 2000  # characters of an error that others are told
 _CHECKED = 1 << 18  # elements at a time, so that masks stay small
 _REMEMBERED = 64  # exchanges of which `stats` tells
@@ -69,12 +79,14 @@ class Stats:
         share_of_limit: the time that the physical limit of the overlay allows for the latest
             exchange of all sites, over the time it took; None before the first. It says nothing
             where the overlay's rates are not the links'.
+        incomplete: how many results lack contributions of members, see ``Handle.contributors``.
     """
 
     sent_bytes: dict[str, int]
     measured: dict[str, tuple[float, float | None]]
     rounds: tuple[Round, ...]
     share_of_limit: float | None
+    incomplete: int
 
 
 class Handle:
@@ -169,15 +181,29 @@ class Group:
 
     Attributes:
         site: this site's name.
+        on_nan: what becomes of a mean or sum to which this site would bring NaN or an infinity:
+            ``"raise"`` fails the call at every member, by this site's name, and leaves all tensors
+            as they were; a :meth:`push` it refuses. ``"allow"`` exchanges them, as for a
+            ``GradScaler``, which looks for infinities itself.
     """
 
-    def __init__(self, member: Member, channel: int, members: Sequence[int]) -> None:
+    def __init__(
+        self,
+        member: Member,
+        channel: int,
+        members: Sequence[int],
+        on_nan: OnNan = "raise",
+        hints: bool = False,
+    ) -> None:
         self._member = member
         self._channel = channel
         self._present = tuple(members)
+        self.on_nan = on_nan
+        self._is_hint_due = hints and not channel  # until a call has made models alike
         self._names = [site.name for site in member.overlay.sites]
         self.site = self._names[member.index]
         self._rounds: deque[Round] = deque(maxlen=_REMEMBERED)
+        self._incomplete = Incomplete(self._names)
         self._admissions = 0
 
     @property
@@ -244,7 +270,13 @@ class Group:
     ) -> Handle:
         """Replace tensors by their weighted mean, sum or largest elements over all members.
 
-        The same bits at every member, whatever the route.
+        The same bits at every member, whatever the route. Where a site or a link is lost meanwhile,
+        what becomes of the call is up to the scheduler's ``--on-loss`` (``on_loss`` of
+        :class:`Service`). ``complete``, the default, ends it among the members that are left:
+        elements that were added up before keep a lost site's contribution. ``retry`` reduces all of
+        it again, so that one set of members has contributed everywhere. ``abort`` ends the group.
+        The first result without contributions of some members is said in the log
+        (``logging.getLogger("anabranch")``); ``Handle.contributors`` says whose each result has.
 
         Args:
             tensors: one tensor or array, or several, of any shapes: float32, float16 or bfloat16,
@@ -311,6 +343,7 @@ class Group:
             raise ValueError(f"root {root!r} is no rank; ranks are 0 to {self.size - 1}")
         from anabranch.group._words import Moved  # which loads torch
 
+        self._is_hint_due = False
         given = [*named(tensors).values()]
         buffer = Tensors(given, Op.COPY) if are_of_one_type(given) else Moved(given)
         terms = Terms(Op.COPY, buffer.wire, buffer.elements, self._present[int(root)])
@@ -325,11 +358,29 @@ class Group:
         if wire is not None and wire not in WIRES:
             raise ValueError(f"wire is {wire!r}, must be one of {', '.join(WIRES)}")
         buffer = Tensors(several(tensors), op)
+        if self._is_hint_due and op == Op.MEAN:
+            self._is_hint_due = False
+            _log.warning(_NOT_ALIKE, self.site)
+        # The largest of an infinity and others is what was asked for.
+        unfit = "" if op == Op.MAX else self._unfit(buffer, len(buffer.parts))
         terms = Terms(op, buffer.wire if wire is None else WIRES[wire], buffer.elements)
-        handle = self._begin(buffer, terms, weight)
+        handle = self._begin(buffer, terms, weight, unfit=unfit)
         if not async_op:
             handle.wait()
         return handle
+
+    def _unfit(self, buffer: Tensors, parts: int) -> str:
+        """Return why these parts of a buffer are not to be added to others'; empty if they are."""
+        found = None
+        if self.on_nan == "raise":
+            found = find_not_finite(buffer.parts[:parts], buffer.wire)
+        if found is None:
+            return ""
+        index, count = found
+        return (
+            f"{count} NaN or infinite elements in tensor {index}, so no member's tensors were "
+            "changed; set group.on_nan = 'allow' to exchange them all the same"
+        )
 
     def _begin(
         self,
@@ -338,13 +389,19 @@ class Group:
         weight: float,
         is_awaited: bool = True,
         calls: bool = False,
+        unfit: str = "",
     ) -> Handle:
         agent = self._member.agent_for_exchanges()
+        members = self._present
 
         async def exchange() -> Round:
-            done = await agent.exchange(buffer, terms, weight, channel=self._channel, calls=calls)
+            done = await agent.exchange(
+                buffer, terms, weight, channel=self._channel, calls=calls, unfit=unfit
+            )
             await agent.round_ended(done, None)
             self._rounds.append(done)
+            if said := self._incomplete.note(done, members):
+                _log.warning("%s: %s", self.site, said)
             return done
 
         future = self._member.begin(ending(exchange()), is_awaited)
@@ -409,6 +466,34 @@ class Group:
         agent = self._member.agent_for_exchanges()
         return ending(agent.gather(data, self._channel, what[:MOST_NAME_CHARACTERS]))
 
+    def verify(self, tensors: Any) -> None:
+        """Compare the members' models, bit for bit; every member calls it at the same place.
+
+        It reads the model once and gathers two small values, so a loop may call it every so often::
+
+            if step % 100 == 0:
+                group.verify(model)
+
+        Args:
+            tensors: a model, whose parameters are compared, and buffers that its state has; or
+                tensors or arrays.
+
+        Raises:
+            ValueError: members' models differ; names which members, and the first tensor of each.
+            ExchangeError, RunAborted: as for :meth:`all_gather`.
+        """
+        self._is_hint_due = False
+        held = named(tensors)
+        mine = _alike.digests_of(held)
+        whole = self.all_gather(hashlib.blake2b(mine, digest_size=16).digest())
+        if all(each == whole[0] for each in whole):
+            return
+        digests = dict(zip(self.sites, self.all_gather(mine[:_MOST_DIGESTS]), strict=True))
+        raise ValueError(
+            f"members' models differ: {_alike.account(held, digests)}; make them alike by "
+            "group.broadcast(model)"
+        )
+
     def barrier(self) -> None:
         """Return when every member has called it.
 
@@ -447,7 +532,7 @@ class Group:
         members = tuple(sorted({self._present[self.sites.index(each)] for each in wanted}))
         agent = self._member.agent_for_exchanges()
         channel = self._member.thread.run(ending(agent.subgroup(members, name)))
-        return Group(self._member, channel, members)
+        return Group(self._member, channel, members, self.on_nan)
 
     def average(
         self,
@@ -508,8 +593,9 @@ class Group:
 
         def mean(part: list[Any], beside: list[Any], weight: float, calls: bool) -> Handle:
             buffer = Tensors([*part, *beside], Op.MEAN)
+            unfit = self._unfit(buffer, len(part))  # a mask beside it may have infinities
             terms = Terms(Op.MEAN, Wire.FLOAT32 if wire is None else WIRES[wire], buffer.elements)
-            return self._begin(buffer, terms, weight, calls=calls)
+            return self._begin(buffer, terms, weight, calls=calls, unfit=unfit)
 
         def gather(data: bytes) -> dict[str, bytes]:
             return dict(zip(self.sites, self.all_gather(data), strict=True))
@@ -529,6 +615,7 @@ class Group:
             is_called=is_called,
             is_rounded=wire in ("float16", "bfloat16"),
         )
+        self._is_hint_due = False  # models that are averaged become alike, or say that they do not
         how, period = average_of(outer, delay, fragments), period_of(every)
         if is_module(parameters):
             if buffers is not None:
@@ -582,6 +669,7 @@ class Group:
         if self._channel:
             raise ValueError("a subgroup lets no site in; call admit() of the whole group")
         agent = self._member.agent_for_admission()
+        self._is_hint_due = False
         while True:
             admitted = self._member.thread.run(ending(agent.admit()))
             self._present = admitted.members
@@ -718,8 +806,12 @@ class Group:
             gradients: float32, in the order of the parameters that are served; copied.
             samples: of its batch, for paces that tune batches.
             weight: what the update counts, > 0.
+
+        Raises:
+            ValueError: gradients, samples or a weight that cannot be; says which.
+            RunAborted: the group has ended; names who or what caused it.
         """
-        self._member.push(list(gradients), samples, weight)
+        self._member.push(list(gradients), samples, weight, self.on_nan == "raise")
 
     # --- what is known, and the end
 
@@ -741,6 +833,7 @@ class Group:
             {names[source]: (rate.rate_bps, rate.latency_s) for source, rate in latest.items()},
             tuple(self._rounds),
             share,
+            self._incomplete.count,
         )
 
     def report_loss(self, loss: float, step: int | None = None, samples: int = 1) -> None:
@@ -799,6 +892,7 @@ def join(
     insecure: bool = False,
     patience_s: float = 60.0,
     switch_interval_s: float | None = None,
+    on_nan: OnNan = "raise",
 ) -> Group:
     """Join a group and wait until it begins: once every site of its overlay has joined, or as many
     as its scheduler begins with. Where it goes on already, its members let this site in, see
@@ -827,6 +921,7 @@ def join(
         switch_interval_s: ask the interpreter to change threads so often
             (``sys.setswitchinterval``, for the whole process). Where Python code computes without
             a pause, the default of 5 ms is what each message may wait.
+        on_nan: an attribute of what is returned, see :class:`Group`.
 
     Raises:
         ValueError: something is missing, and how to give it; or others would not find this site.
@@ -855,9 +950,8 @@ def join(
     )
     if switch_interval_s is not None:
         sys.setswitchinterval(switch_interval_s)
-    return join_at(
-        place, outbound_only, patience_s, say=partial(_log.warning, "%s: %s", place.site)
-    )
+    say = partial(_log.warning, "%s: %s", place.site)
+    return join_at(place, outbound_only, patience_s, say=say, on_nan=on_nan, hints=True)
 
 
 def join_at(
@@ -866,6 +960,8 @@ def join_at(
     patience_s: float = 60.0,
     gives_up: Callable[[], str | None] | None = None,
     say: Callable[[str], None] | None = None,
+    on_nan: OnNan = "raise",
+    hints: bool = False,
 ) -> Group:
     """Join a group as :func:`join` does, whatever the environment says.
 
@@ -875,6 +971,8 @@ def join_at(
         gives_up: is called every half second while others are waited for, in a thread of its own;
             what it returns, unless None, is why this site waits no longer.
         say: called with a line where the scheduler, or the others, take long; None for none.
+        on_nan: see :class:`Group`.
+        hints: whether to say once if the first mean comes before a call that makes models alike.
 
     Raises:
         ValueError, LinkError, RunAborted: see there; ``gives_up`` has a reason.
@@ -883,6 +981,8 @@ def join_at(
         where = addresses.parse(place.scheduler)
     except ValueError as error:
         raise ValueError(f"scheduler: {error}") from None
+    if on_nan not in ("raise", "allow"):
+        raise ValueError(f"on_nan is {on_nan!r}, must be 'raise' or 'allow'")
     if not where[1]:
         raise ValueError(f"scheduler is {place.scheduler!r}; give the port that it printed")
     host = place.host
@@ -909,4 +1009,4 @@ def join_at(
         where, place.site, place.token, listen, shown, credentials, patience_s, gives_up, say
     )
     member = Member(door)
-    return Group(member, 0, sorted(member.first_plan.members))
+    return Group(member, 0, sorted(member.first_plan.members), on_nan, hints)

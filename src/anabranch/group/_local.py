@@ -175,7 +175,7 @@ def spawn(
 def _run(pipe: Any, sent: bytes, address: str, name: str, token: str) -> None:
     try:
         function, arguments = pickle.loads(sent)
-        with join_at(Place(scheduler=address, site=name, token=token)) as group:
+        with join_at(Place(scheduler=address, site=name, token=token), hints=True) as group:
             result = function(group, *arguments)
             pickled = _by_value.dumps(result)
     except BaseException as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import os
 import sys
@@ -43,6 +44,7 @@ from anabranch.site.terms import Op, Terms, Wire
 
 T = TypeVar("T")
 
+_log = logging.getLogger("anabranch")
 _LOOKS_EVERY_S = 0.5  # for a reason to wait no longer
 NOT_IN = (
     "this site joins a group that goes on; call group.admit(...) first (its group.index is known "
@@ -352,14 +354,14 @@ class Member:
         served.pulled_s = time.perf_counter()
         return not served.is_over
 
-    def push(self, gradients: list[Any], samples: int, weight: float) -> None:
+    def push(self, gradients: list[Any], samples: int, weight: float, refuses_nan: bool) -> None:
         served = self._serving()
         if served.permission is None:
             raise ValueError("push() comes after a pull() that returned True, once")
         weight = weight_of(weight)
         if not isinstance(samples, Integral) or samples < 0:
             raise ValueError(f"samples is {samples!r}, must be a number of samples")
-        served.fill(gradients)
+        served.fill(gradients, refuses_nan)
         compute_s = time.perf_counter() - served.pulled_s
         permission, served.permission = served.permission, None
 
@@ -427,7 +429,12 @@ class Member:
         try:
             under_way = self._under_way | self._handing_on
             await asyncio.gather(*map(asyncio.wrap_future, under_way), return_exceptions=True)
-            await self.agent.leave()
+            if await self.agent.leave():
+                _log.warning(
+                    "%s: this site has left, and the others go on without it: its model is not the "
+                    "one that they train from here on",
+                    self.overlay.sites[self.index].name,
+                )
         finally:
             self.agent.close()
 

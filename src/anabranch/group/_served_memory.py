@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from anabranch.group._tensors import Tensors
+from anabranch.group._tensors import Tensors, find_not_finite
 from anabranch.learn.buffers import Array, is_counted
 from anabranch.net.messages import Proceed
 from anabranch.site.arithmetic import Floats
@@ -59,13 +59,23 @@ class ServedMemory:
         self.is_over = False
         self.pulled_s = 0.0
 
-    def fill(self, gradients: list[Any]) -> None:
+    def fill(self, gradients: list[Any], refuses_nan: bool) -> None:
         """Put together what is pushed: gradients, and the buffers as they are.
 
+        Args:
+            gradients: in the order of the parameters.
+            refuses_nan: whether NaN and infinities in them are an error: the model would have them.
+
         Raises:
-            ValueError: gradients of other sizes than the parameters', or integers beyond 2^24.
+            ValueError: gradients of other sizes than the parameters', or not finite, or integers
+                beyond 2^24.
         """
         given = Tensors(gradients)
+        if refuses_nan and (found := find_not_finite(given.parts, given.wire)):
+            raise ValueError(
+                f"gradient {found[0]} has {found[1]} NaN or infinite elements, and the model that "
+                "all share would have them; push another, or set group.on_nan = 'allow'"
+            )
         if given.elements != self._first_buffer:
             raise ValueError(
                 f"the gradients have {given.elements} elements, the parameters "

@@ -178,6 +178,29 @@ class Tensors:
                 overwrite(given, copy.view(given.shape))
 
 
+def find_not_finite(parts: Sequence[npt.NDArray[Any]], wire: Wire) -> tuple[int, int] | None:
+    """Return the first part with elements that are NaN or infinite, and how many; None for none.
+
+    Args:
+        parts: as :attr:`Tensors.parts`.
+        wire: their type.
+    """
+    exponent = {Wire.FLOAT16: 0x7C00, Wire.BFLOAT16: 0x7F80}.get(wire)
+    for index, part in enumerate(parts):
+        if exponent is None:
+            with np.errstate(all="ignore"):
+                # The sum of squares is one pass, and finite only if all elements are. It may be
+                # too large itself: then each is looked at.
+                if np.isfinite(np.dot(part, part)):
+                    continue
+            count = int(np.count_nonzero(~np.isfinite(part)))
+        else:
+            count = int(np.count_nonzero((part & exponent) == exponent))
+        if count:
+            return index, count
+    return None
+
+
 def _check_apart(given: Sequence[Any]) -> None:
     """Check that no element is given twice: its result would be read as a contribution."""
     places = [_place_of(each) for each in given]

@@ -282,8 +282,14 @@ def _join(
         )
         if options.switch_interval_s is not None:
             sys.setswitchinterval(options.switch_interval_s)
-        say = partial(_log.warning, "%s: %s", name)
-        group = join_at(place, patience_s=timeout.total_seconds(), gives_up=has_failed, say=say)
+        # As over gloo, what is not finite is exchanged: a GradScaler looks for it at every rank.
+        group = join_at(
+            place,
+            patience_s=timeout.total_seconds(),
+            gives_up=has_failed,
+            say=partial(_log.warning, "%s: %s", name),
+            on_nan="allow",
+        )
     except BaseException:
         if scheduler is not None:
             scheduler.kill()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 20
+WIRE_VERSION = 21
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -441,6 +441,22 @@ class ExchangeRequest(Message, frozen=True):
     number: int
     signature: Signature
     calls: bool = False
+
+
+class Unfit(Message, frozen=True):
+    """A site calls for an exchange, and has nothing to contribute that others could use.
+
+    The exchange then ends without a result at every member, and the others hear why.
+
+    Attributes:
+        channel, number, signature: as in :class:`ExchangeRequest`.
+        why: what is wrong with it.
+    """
+
+    channel: int
+    number: int
+    signature: Signature
+    why: str
 
 
 class Awaited(Message, frozen=True):
@@ -915,6 +931,10 @@ class Shutdown(Message, frozen=True):
     """Everybody has finished; the site may close."""
 
 
+class Departed(Message, frozen=True):
+    """To a site that has left, in place of :class:`Shutdown`: the others go on without it."""
+
+
 class LinkCut(Message, frozen=True):
     """From the scheduler: nothing crosses the links to and from this neighbour any more."""
 
@@ -1034,6 +1054,7 @@ AnyMessage = (
     | Ready
     | Start
     | ExchangeRequest
+    | Unfit
     | Awaited
     | Grant
     | ExchangeFailed
@@ -1070,6 +1091,7 @@ AnyMessage = (
     | Leave
     | Failed
     | Shutdown
+    | Departed
     | CutOff
     | Silent
     | LinkCut

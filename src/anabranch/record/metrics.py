@@ -47,6 +47,12 @@ def exposition(status: Status) -> str:
             _one(status.exchanged_bytes),
         ),
         (
+            "incomplete_results_total",
+            "counter",
+            "Exchanges whose result lacks contributions of members.",
+            _one(status.incomplete),
+        ),
+        (
             "updates_total",
             "counter",
             "Updates that became part of a served model.",

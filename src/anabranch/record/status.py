@@ -93,6 +93,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         replans: plans issued after the first.
         exchanges: whose result a member holds, of all sites and of subgroups.
         exchanged_bytes: of the buffers of those exchanges, once each, as they travel.
+        incomplete: those of them whose results lack contributions of members.
         updates: that became part of the model, where it is served.
         losses: how many times a site was lost.
         refused: messages that were refused.
@@ -109,6 +110,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     replans: int = 0
     exchanges: int = 0
     exchanged_bytes: int = 0
+    incomplete: int = 0
     updates: int = 0
     losses: int = 0
     refused: int = 0
@@ -184,7 +186,8 @@ def _done(status: Status) -> str:
     counts = [(status.updates, "update"), (status.exchanges, "exchange")]
     said = [units.count(number, noun) for number, noun in counts if number]
     size = f", {units.size(status.exchanged_bytes)}" if status.exchanged_bytes else ""
-    return " and ".join(said or ["0 exchanges"]) + size
+    lacking = f", {status.incomplete} without all contributions" if status.incomplete else ""
+    return " and ".join(said or ["0 exchanges"]) + size + lacking
 
 
 def progress(before: Status, now: Status, seconds: float) -> str | None:

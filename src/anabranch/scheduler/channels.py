@@ -38,6 +38,7 @@ from anabranch.net.messages import (
     Signature,
     Standing,
     Subgrouped,
+    Unfit,
     decode,
 )
 from anabranch.plan import Plan
@@ -168,6 +169,7 @@ class Channels:
     Attributes:
         results: how many exchanges have a result that a member holds.
         result_bytes: of their buffers, as they travel.
+        incomplete: how many results lack contributions of members.
         followers: members that contribute nothing to the exchanges of all sites that are called
             for now, as they have yet to get the state of training.
     """
@@ -204,6 +206,7 @@ class Channels:
         self.largest_elements = 0
         self.results = 0
         self.result_bytes = 0
+        self.incomplete = 0
         self.followers: set[int] = set()
         self._will_follow = False  # those that the state is handed to next
         self._transfers: list[int] = []  # exchanges of all sites that hand the state on
@@ -274,8 +277,8 @@ class Channels:
 
     # --- exchanges
 
-    def request(self, site: int, message: ExchangeRequest) -> Outcome:
-        """Answer a site's request for an exchange."""
+    def request(self, site: int, message: ExchangeRequest | Unfit) -> Outcome:
+        """Answer a site's request for an exchange, to which it may have nothing to contribute."""
         book = self._book(site, message.channel)
         signature = message.signature
         self._check(site, signature)
@@ -283,7 +286,8 @@ class Channels:
         if is_first and book is self.all and signature.receivers:
             self._transfers.append(message.number)
         book.has_followers = book is self.all and bool(self.followers)
-        answers = book.request(site, message.number, signature)
+        refusal = f"{self._name(site)} has {message.why}" if isinstance(message, Unfit) else ""
+        answers = book.request(site, message.number, signature, refusal)
         outcome = Outcome()
         if answers is None:
             outcome.say.append((site, NoMoreRounds(message.number)))
@@ -295,7 +299,8 @@ class Channels:
             self._followers_of[message.number] = frozenset(self.followers)
             self._let_follow(site, message.number, signature, outcome)
         self._answer(message.channel, book, answers, outcome)
-        if message.calls and message.number > self._called_for.get(message.channel, 0):
+        calls = isinstance(message, ExchangeRequest) and message.calls
+        if calls and message.number > self._called_for.get(message.channel, 0):
             self._called_for[message.channel] = message.number
             awaited = Awaited(message.channel, message.number)
             outcome.say += [(member, awaited) for member in book.members if member != site]
@@ -782,6 +787,7 @@ class Channels:
         elif unsettled.is_settled:
             del self._unsettled[key]
             told = () if unsettled.is_whole else unsettled.contributions
+            self.incomplete += bool(told)
             settled = Settled(*key, book.members, told)
             outcome.say += [(member, settled) for member in book.members]
             if unsettled.generation:

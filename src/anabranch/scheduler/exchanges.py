@@ -314,8 +314,14 @@ class ExchangeBook:
         if self._last is None:
             self._last = self.latest
 
-    def request(self, site: int, number: int, signature: Signature) -> tuple[Answer, ...] | None:
+    def request(
+        self, site: int, number: int, signature: Signature, refusal: str = ""
+    ) -> tuple[Answer, ...] | None:
         """Answer a site's request.
+
+        Args:
+            site, number, signature: which site asks, for which exchange, of what.
+            refusal: why it has nothing to contribute, and the exchange fails; empty if it has.
 
         Returns:
             What follows: nothing while exchanges under way take all the room, None if the exchange
@@ -342,8 +348,18 @@ class ExchangeBook:
             return (Abandoned(site, number, failed.exchange, False, failed.reason), *also)
         if self._limit is not None and number > self._limit.exchanges:
             return (Abandoned(site, number, 0, False, self._limit.reason), *also)
+        if refusal:
+            return (*self._refuse(number, refusal), *also)
         self._waiting.append((site, number, signature))
         return also or self.grant()
+
+    def _refuse(self, number: int, reason: str) -> tuple[Abandoned, ...]:
+        """End an exchange without a result, whether it has begun or not."""
+        if number in self._held:
+            return self.give_up(number, reason)
+        told = self._fail(number, 0, reason).told
+        self._waiting = deque(each for each in self._waiting if each[1] != number)
+        return tuple(Abandoned(member, number, 0, False, reason) for member in sorted(told))
 
     def gather(
         self,

@@ -11,7 +11,7 @@ from typing import Protocol
 from anabranch.net.addresses import show
 from anabranch.net.deadline import Deadline
 from anabranch.net.errors import RunAborted
-from anabranch.net.messages import Abort, Message, Patience, Shutdown, SiteGone
+from anabranch.net.messages import Abort, Departed, Message, Patience, Shutdown, SiteGone
 from anabranch.net.session import LEAST_PATIENCE_S, Session
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
@@ -174,9 +174,9 @@ class Run:
         if session is not None and session not in self._dismissed:
             session.post(message)
 
-    def dismiss(self, site: int) -> None:
+    def dismiss(self, site: int, others_go_on: bool = False) -> None:
         """Tell a site, once, that it may go; it is told nothing more."""
-        self.post(site, Shutdown())
+        self.post(site, Departed() if others_go_on else Shutdown())
         if site in self.sessions:
             self._dismissed.add(self.sessions[site])
 

@@ -47,6 +47,7 @@ from anabranch.net.messages import (
     SubgroupRequest,
     TimeReply,
     TimeRequest,
+    Unfit,
 )
 from anabranch.net.network import Address, Connection, Listener, Network, Receiver
 from anabranch.net.refusals import RefusalLimit
@@ -350,6 +351,7 @@ class Scheduler:
             ],
             exchanges=self.channels.results,
             exchanged_bytes=self.channels.result_bytes,
+            incomplete=self.channels.incomplete,
             tally=run.tally,
         )
 
@@ -475,7 +477,7 @@ class Scheduler:
                 if self._pace is not None:
                     self._pace.holds(site, message.samples)
                 self._begin_if_all_ready(site, message.buffer_elements)
-            case ExchangeRequest() if run.started_s is not None:
+            case ExchangeRequest() | Unfit() if run.started_s is not None:
                 self._survivors.go_on_without_departed(message.channel)
                 if site in run.sessions:
                     self._calls.follow(self.channels.request(site, message))

@@ -40,7 +40,7 @@ class Known:
         lost: sites that the run goes on without.
         left: sites that have left in good order.
         stalls: calls that some members have made and others have not.
-        exchanges, exchanged_bytes: see :class:`anabranch.record.status.Status`.
+        exchanges, exchanged_bytes, incomplete: see :class:`anabranch.record.status.Status`.
         tally: see there.
     """
 
@@ -60,6 +60,7 @@ class Known:
     stalls: Sequence[Stall]
     exchanges: int
     exchanged_bytes: int
+    incomplete: int
     tally: Tally
 
 
@@ -82,6 +83,7 @@ def status_of(known: Known, waits: Iterable[Wait] = ()) -> Status:
         replans=tally.replans,
         exchanges=known.exchanges,
         exchanged_bytes=known.exchanged_bytes,
+        incomplete=known.incomplete,
         updates=tally.updates,
         losses=tally.losses,
         refused=tally.refused,

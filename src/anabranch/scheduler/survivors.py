@@ -120,7 +120,7 @@ class Survivors:
         run.await_no_longer(site)
         if site in run.left:  # it may have to connect again to hear that
             run.note(events.SiteLeft(at_s=now_s, site=site))
-            run.dismiss(site)
+            run.dismiss(site, others_go_on=True)
         else:
             reason = f"{run.name(site)} reaches the others no more: {why}"
             run.write_lost(site, reason, True, now_s)
@@ -143,7 +143,7 @@ class Survivors:
                 return
             now_s = run.since_start_s()
             run.note(events.SiteLeft(at_s=now_s, site=site))
-            run.dismiss(site)
+            run.dismiss(site, others_go_on=True)
             self._serve_without(site, now_s)
             return
         run.left.add(site)

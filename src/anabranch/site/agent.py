@@ -28,6 +28,7 @@ from anabranch.net.messages import (
     AnyMessage,
     Auxiliary,
     CutOff,
+    Departed,
     EpochChanged,
     Failed,
     Gathered,
@@ -318,9 +319,10 @@ class SiteAgent:
         more: bool = False,
         channel: int = 0,
         calls: bool = False,
+        unfit: str = "",
     ) -> Round:
         """See :meth:`anabranch.site.collectives.Collectives.exchange`."""
-        done = await self._collectives.exchange(buffer, terms, weight, more, channel, calls)
+        done = await self._collectives.exchange(buffer, terms, weight, more, channel, calls, unfit)
         assert self._instruments is not None
         self._instruments.remember()
         return done
@@ -481,14 +483,20 @@ class SiteAgent:
         """Send encoded events to the run's log; does not wait."""
         self._scheduler.post(Report(events))
 
-    async def leave(self) -> None:
-        """Say that this site has finished, wait until every site has, and close."""
+    async def leave(self) -> bool:
+        """Say that this site has finished, wait until every site has, and close.
+
+        Returns:
+            Whether the others go on without this site, and it has not waited for their end.
+        """
         await self._collectives.finish()
         self._leaves = True
         self._scheduler.say(Leave())
-        while not isinstance(await self._scheduler.expect(Shutdown, Proceed, PaceOver), Shutdown):
-            pass  # said before the scheduler heard that this site leaves
+        said: AnyMessage = Start()
+        while not isinstance(said, Shutdown | Departed):  # others it said before it heard this
+            said = await self._scheduler.expect(Shutdown, Departed, Proceed, PaceOver)
         self.close()
+        return isinstance(said, Departed)
 
     async def fail(self, error: Exception) -> None:
         """Tell the scheduler that this site cannot go on, which ends the run, and close."""

@@ -42,6 +42,7 @@ from anabranch.net.messages import (
     Standing,
     Subgrouped,
     SubgroupRequest,
+    Unfit,
 )
 from anabranch.plan import Plan
 from anabranch.site.arithmetic import Buffer, Flat, Floats
@@ -208,6 +209,7 @@ class Collectives:
         more: bool = False,
         channel: int = 0,
         calls: bool = False,
+        unfit: str = "",
     ) -> Round:
         """Take part in one exchange, to its end; several may go on at once.
 
@@ -220,12 +222,14 @@ class Collectives:
             channel: whose exchange it is; 0 for all sites', others as ``subgroup`` returns them.
             calls: whether members that have not asked for it are to know that it has begun, see
                 ``is_awaited``.
+            unfit: why no member may use what this site would contribute: the exchange then fails
+                at every member, and says so. Empty if there is no reason.
 
         Raises:
             ValueError: a buffer or weight that cannot be.
             RoundsOver: there is no further exchange; the buffer is as it was.
             ExchangeError: the members disagree on what to exchange, and names two of them; or one
-                has left.
+                has left, or nothing to contribute.
             RunAborted: the run ended early; names who or what caused it.
         """
         if not buffer.elements:
@@ -238,7 +242,7 @@ class Collectives:
                 done, result = await asyncio.shield(kept.ended)
                 buffer.write(0, result)
                 return replace(done, was_kept=True)
-        number = self._ask_for_next(channel, terms, calls=calls)
+        number = self._ask_for_next(channel, terms, calls=calls, unfit=unfit)
         self._gets_state |= self._site in terms.receivers
         self._make_called()  # what others have called for after it
         return await self._take_part(channel, number, buffer, terms, weight, more)
@@ -259,13 +263,18 @@ class Collectives:
         return state.awaited > state.number
 
     def _ask_for_next(
-        self, channel: int, terms: Terms, follows: bool = False, calls: bool = False
+        self,
+        channel: int,
+        terms: Terms,
+        follows: bool = False,
+        calls: bool = False,
+        unfit: str = "",
     ) -> int:
         """Ask for the next exchange, unless that has been done; return its number."""
         state = self._channels[channel]
         state.number += 1
         # Also if it has failed: they are counted.
-        self._ask(channel, state.number, terms, follows, calls)
+        self._ask(channel, state.number, terms, follows, calls, unfit)
         return state.number
 
     async def _take_part(
@@ -334,7 +343,13 @@ class Collectives:
         return replace(done, members=settled.members, contributions=settled.contributions)
 
     def _ask(
-        self, channel: int, number: int, terms: Terms, follows: bool = False, calls: bool = False
+        self,
+        channel: int,
+        number: int,
+        terms: Terms,
+        follows: bool = False,
+        calls: bool = False,
+        unfit: str = "",
     ) -> None:
         """Ask for an exchange, unless that has been done."""
         state = self._channels[channel]
@@ -350,6 +365,8 @@ class Collectives:
             granted.exception()  # it may never be waited for
         elif self._scheduler.is_over:
             self._scheduler.fail_with(granted)
+        elif unfit:
+            self._scheduler.post(Unfit(channel, number, signature, unfit))
         else:
             self._scheduler.post(ExchangeRequest(channel, number, signature, calls))
 

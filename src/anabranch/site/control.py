@@ -33,6 +33,7 @@ from anabranch.net.messages import (
     Auxiliary,
     Awaited,
     Called,
+    Departed,
     Dispatched,
     EpochChanged,
     ExchangeFailed,
@@ -350,7 +351,7 @@ class Control:
                 self.post(Stack(message.asker, stacks()))
             case Patience():
                 self._patience_s = message.seconds
-            case Welcome() | Start() | Proceed() | PaceOver() | Shutdown():
+            case Welcome() | Start() | Proceed() | PaceOver() | Shutdown() | Departed():
                 self._answers.put_nowait(message)
             case Abort():
                 self._abort((LeftOut if message.goes_on else RunAborted)(message.reason))

@@ -1,0 +1,54 @@
+"""Results that lack members' contributions: how many there were, and what is said of them. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from anabranch.site.collectives import Round
+
+
+class Incomplete:
+    """What one site has got of such results.
+
+    Args:
+        names: the sites', by index.
+
+    Attributes:
+        count: how many.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._said: set[frozenset[int]] = set()
+        self.count = 0
+
+    def note(self, done: Round, members: Collection[int]) -> str:
+        """Take note of an exchange that has ended.
+
+        Args:
+            done: see there.
+            members: whose contributions its result could have.
+
+        Returns:
+            What to say of it. Empty for a whole result, and where those sites were named before.
+        """
+        lacking: Counter[int] = Counter()
+        for part in done.contributions:
+            for site in {*members} - {*part.sites}:
+                lacking[site] += part.stop - part.start
+        if not lacking:
+            return ""
+        self.count += 1
+        if frozenset(lacking) in self._said:
+            return ""
+        self._said.add(frozenset(lacking))
+        elements = done.contributions[-1].stop
+        sites = ", ".join(
+            f"{self._names[site]} (in {lacking[site]} of {elements} elements)"
+            for site in sorted(lacking)
+        )
+        return (
+            f"the result of exchange {done.round} lacks contributions of {sites}; "
+            "handle.contributors says so for each result, and group.stats.incomplete counts them"
+        )
