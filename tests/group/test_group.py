@@ -382,7 +382,7 @@ def test_exchanges_of_all_and_of_some_may_be_under_way_at_once(groups: tuple[Gro
 def test_a_loss_of_no_step_is_refused(
     groups: tuple[Group, ...], step: int, samples: int, wrong: str
 ) -> None:
-    with pytest.raises(ValueError, match=f"{wrong}, must be an integer from {samples < 1:d} on"):
+    with pytest.raises(ValueError, match=f"{wrong}, must be an integer from {samples < 1:d} to"):
         groups[0].report_loss(0.5, step, samples)
     groups[0].report_loss(0.5, step=0)  # as loops count
     groups[0].report_loss(float("nan"))  # training has diverged, which ends nothing
@@ -414,6 +414,8 @@ def test_stats_tell_what_was_sent_and_how_long_it_took(groups: tuple[Group, ...]
         (lambda g: g.all_reduce(torch.ones(2), wire="int4"), "wire is 'int4'"),
         (lambda g: g.all_reduce(torch.ones(2), weight=0.0), "weight"),
         (lambda g: g.all_reduce(torch.ones(2), weight=float("nan")), "weight"),
+        (lambda g: g.all_reduce(torch.ones(2), weight=10**400), "weight is inf"),
+        (lambda g: g.report_loss(1.0, step=2**63), "step is"),
         (lambda g: g.all_reduce([torch.ones(2), None]), "tensor 1 is None"),
         (lambda g: g.all_reduce(None), "tensor 0 is None"),
         (lambda g: g.all_reduce(torch.nn.Linear(2, 2)), "tensor 0 is a Linear"),
@@ -1299,3 +1301,11 @@ def test_tensors_of_other_types_than_the_root_s_are_an_error(groups: tuple[Group
 def test_what_cannot_be_broadcast_is_named(given: list[Any], said: str) -> None:
     with anabranch.local(1) as (group,), pytest.raises(ValueError, match=said):
         group.broadcast(given)
+
+
+def test_every_public_name_of_a_group_is_documented() -> None:
+    page = (Path(__file__).parent.parent.parent / "docs/group.md").read_text("utf-8")
+    names = [name for name in vars(Group) if not name.startswith("_")]
+    assert len(names) > 10
+    missing = [name for name in names if f"`{name}`" not in page and f"`{name}(" not in page]
+    assert not missing

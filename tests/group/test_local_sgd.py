@@ -313,7 +313,9 @@ def test_a_model_that_does_not_train_is_refused(groups):
     ("model", "of", "said"),
     [
         (net(0), net(1), r"a parameter of shape \(7, 5\), in its group 0, that is none of the"),
-        (net(0).double(), None, "0.weight is float64"),
+        (net(0).double(), None, "0.weight is float64, and means are computed in float32"),
+        (nn.Linear(2, 2, dtype=torch.complex64), None, "weight is complex64, and means are"),
+        (net(0).bfloat16(), None, "0.weight is bfloat16, and small steps would be lost"),
         (None, net(0), "model is a NoneType"),
     ],
 )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from anabranch.learn.checksum import checksum
+from anabranch.learn.sharded import check_whole
 
 _DIGEST_BYTES = 8  # of a tensor
 
@@ -23,6 +24,7 @@ def digests_of(tensors: Mapping[str, Any]) -> bytes:
 
 
 def _digest(name: str, given: Any) -> bytes:
+    check_whole(given, name)
     if isinstance(given, np.ndarray):
         kind, raw = given.dtype.name, np.ascontiguousarray(given).reshape(-1).view(np.uint8)
     elif hasattr(given, "detach") and str(given.layout) == "torch.strided" and not given.is_meta:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anabranch.learn.checksum import checksum
+from anabranch.learn.sharded import check_whole
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -194,6 +195,7 @@ def _tensors(given: Iterable[Any]) -> list[Tensor]:
 
     found = []
     for index, each in enumerate(given):
+        check_whole(each, f"buffer {index}")
         tensor = torch.from_numpy(each) if isinstance(each, np.ndarray) else each
         if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
             raise ValueError(

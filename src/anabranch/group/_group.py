@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
 import sys
 from collections import deque
@@ -28,6 +29,7 @@ from anabranch.group._average import (
 )
 from anabranch.group._incomplete import Incomplete
 from anabranch.group._member import NOT_IN, Door, Member, ending, now
+from anabranch.group._packed import MOST_COUNTED, packed
 from anabranch.group._place import Place
 from anabranch.group._place import find as find_place
 from anabranch.group._tensors import (
@@ -49,6 +51,7 @@ from anabranch.period import AnyPeriod
 from anabranch.scheduler.channels import MOST_GATHERED_BYTES, MOST_NAME_CHARACTERS
 from anabranch.site.arithmetic import MOST_INTEGER, check_integers
 from anabranch.site.collectives import ExchangeError, Round
+from anabranch.site.reduction import weight_of
 from anabranch.site.terms import Op, Terms, Wire
 
 _log = logging.getLogger("anabranch")
@@ -293,6 +296,7 @@ class Group:
 
         Raises:
             ValueError: tensors, a weight or a name that cannot be; says which.
+            TypeError: the weight is no number.
             ExchangeError: members disagree on size, type or op, or another one gathers in place of
                 this call, and it names two of them; or a member has left. The tensors are as they
                 were.
@@ -357,6 +361,7 @@ class Group:
     ) -> Handle:
         if wire is not None and wire not in WIRES:
             raise ValueError(f"wire is {wire!r}, must be one of {', '.join(WIRES)}")
+        weight = weight_of(weight)
         buffer = Tensors(several(tensors), op)
         if self._is_hint_due and op == Op.MEAN:
             self._is_hint_due = False
@@ -411,24 +416,17 @@ class Group:
         """Return every member's value, by rank.
 
         Args:
-            value: small: numbers, strings, bytes, and lists and dictionaries of such (what msgpack
-                knows), at most 1 MiB each.
+            value: small: numbers, NumPy's too, strings, bytes, and lists and dictionaries of such
+                (what msgpack knows), nested at most 100 deep, at most 1 MiB each.
 
         Raises:
             TypeError: a value of another kind.
-            ValueError: a value that is too large, also an integer of more than 64 bits.
+            ValueError: a value that is too large or nested too deeply, an integer of more than 64
+                bits, or a string that is no Unicode text (a lone surrogate).
             ExchangeError: another member exchanges in place of this call, or has left; names it.
             RunAborted: the group has ended; names who or what caused it.
         """
-        try:
-            data = msgspec.msgpack.encode(value)
-        except OverflowError as error:
-            raise ValueError(f"the value cannot be gathered: {error}") from None
-        except TypeError as error:
-            raise TypeError(
-                f"the value cannot be gathered: {error}; give numbers, strings, bytes, lists or "
-                "dictionaries of such; tensors are exchanged by all_reduce or broadcast"
-            ) from None
+        data = packed(value)
         if len(data) > MOST_GATHERED_BYTES:
             raise ValueError(_TOO_LARGE.format(len(data), MOST_GATHERED_BYTES))
         gathered = self._member.thread.run(self._gather(data))
@@ -436,7 +434,7 @@ class Group:
         return [msgspec.msgpack.decode(each) for each in gathered.values]
 
     def begin_gather(self, data: bytes, what: str = "") -> Future[dict[str, bytes]]:
-        """Gather every member's bytes, without waiting for them.
+        """Begin to gather every member's bytes; ``all_gather`` waits for them.
 
         Args:
             data: of this site, at most 1 MiB.
@@ -588,6 +586,7 @@ class Group:
 
         Raises:
             ValueError: parameters or another argument that cannot be; says which.
+            TypeError: the weight is no number.
         """
         self._member.check_open()
 
@@ -809,6 +808,7 @@ class Group:
 
         Raises:
             ValueError: gradients, samples or a weight that cannot be; says which.
+            TypeError: the weight is no number.
             RunAborted: the group has ended; names who or what caused it.
         """
         self._member.push(list(gradients), samples, weight, self.on_nan == "raise")
@@ -854,10 +854,16 @@ class Group:
         member.check_open()
         step = member.steps_told + 1 if step is None else step
         for name, number, least in (("step", step, 0), ("samples", samples, 1)):
-            if not isinstance(number, Integral) or number < least:
-                raise ValueError(f"{name} is {number!r}, must be an integer from {least} on")
+            if not isinstance(number, Integral) or not least <= number <= MOST_COUNTED:
+                raise ValueError(
+                    f"{name} is {number!r}, must be an integer from {least} to {MOST_COUNTED}"
+                )
         member.steps_told = step
-        member.thread.run(now(partial(member.report_loss, float(loss), int(step), int(samples))))
+        try:
+            loss = float(loss)
+        except OverflowError:  # as of 10**400
+            loss = math.inf
+        member.thread.run(now(partial(member.report_loss, loss, int(step), int(samples))))
 
     def close(self) -> None:
         """Leave: wait until this site's calls have ended and every site has left, and close.

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 from anabranch.group._average import ModelAverage
 from anabranch.group._group import Group
 from anabranch.learn.averaging import Outer
+from anabranch.learn.sharded import check_whole
 from anabranch.net.errors import NetError
 from anabranch.period import AnyPeriod
 from anabranch.site.collectives import ExchangeError
@@ -186,11 +187,17 @@ def _trained(model: Any) -> dict[str, Any]:
     for name, each in found.items():
         if hasattr(each, "materialize"):
             raise ValueError(f"{name} has no shape yet; run the model once before")
+        check_whole(each, name)
         kind = str(each.dtype).removeprefix("torch.")
-        if kind != "float32":
+        if kind in ("float16", "bfloat16"):
             raise ValueError(
                 f"{name} is {kind}, and small steps would be lost in its means; keep parameters "
                 "in float32, and give wire= for fewer bytes"
+            )
+        if kind != "float32":
+            raise ValueError(
+                f"{name} is {kind}, and means are computed in float32, which would lose bits of "
+                "it; make the parameters real ones in float32, as model.float() does"
             )
     return found
 

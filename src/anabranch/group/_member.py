@@ -22,6 +22,7 @@ from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch._text import say
 from anabranch.group import _exit, _settings
+from anabranch.group._packed import MOST_COUNTED
 from anabranch.group._served_memory import ServedMemory
 from anabranch.group._thread import LoopThread
 from anabranch.net.addresses import ListenAt
@@ -359,7 +360,7 @@ class Member:
         if served.permission is None:
             raise ValueError("push() comes after a pull() that returned True, once")
         weight = weight_of(weight)
-        if not isinstance(samples, Integral) or samples < 0:
+        if not isinstance(samples, Integral) or not 0 <= samples <= MOST_COUNTED:
             raise ValueError(f"samples is {samples!r}, must be a number of samples")
         served.fill(gradients, refuses_nan)
         compute_s = time.perf_counter() - served.pulled_s

@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from anabranch.learn.sharded import check_whole
 from anabranch.site.arithmetic import Floats, arithmetic
 from anabranch.site.terms import Op, Wire
 
@@ -293,6 +294,7 @@ def _kind(index: int, given: Any) -> str:
                 f"array {index} is {kind} in another byte order than this machine's; convert it"
             )
     elif _is_tensor(given):
+        check_whole(given, f"tensor {index}")
         kind = str(given.dtype).removeprefix("torch.")
         if str(given.layout) != "torch.strided":
             raise ValueError(f"tensor {index} is sparse; exchange its dense form")

@@ -12,6 +12,7 @@ import torch
 
 from anabranch.group._tensors import Tensors
 from anabranch.group._writing import overwrite
+from anabranch.learn.sharded import check_whole
 from anabranch.site.terms import Op
 
 
@@ -109,6 +110,7 @@ def _dense(index: int, given: Any) -> torch.Tensor:
         raise ValueError(
             f"tensor {index} is a {type(given).__name__}; give PyTorch tensors or NumPy arrays"
         )
+    check_whole(given, f"tensor {index}")
     if given.layout != torch.strided or given.is_meta:
         where = "on the meta device" if given.is_meta else "sparse"
         raise ValueError(f"tensor {index} is {where}; broadcast dense tensors that hold elements")

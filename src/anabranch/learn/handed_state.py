@@ -18,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
+from anabranch.learn.sharded import check_whole
+
 MOST_DESCRIBED_BYTES = (1 << 20) - 256
 """The largest description: with what goes along with it, sites gather so much at most."""
 _MOST_DEEP = 200  # dictionaries and lists in one another
@@ -109,6 +111,7 @@ class Packed:
                 array = array.astype(array.dtype.newbyteorder("="))
             whose = "numpy" if isinstance(value, np.ndarray) else "scalar"
         elif type(value).__module__.startswith("torch") and hasattr(value, "detach"):
+            check_whole(value, where)
             kind, array = str(value.dtype).removeprefix("torch."), _bytes_of(value, where)
             whose = "torch"
         else:

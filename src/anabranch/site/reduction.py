@@ -444,7 +444,10 @@ def weight_of(given: Real | float) -> float:
     """
     if not isinstance(given, Real):
         raise TypeError(f"weight is {given!r}, must be a number")
-    weight = float(given)
+    try:
+        weight = float(given)
+    except OverflowError:  # as of 10**400
+        weight = math.inf
     if not _LEAST_WEIGHT <= weight <= _MOST_WEIGHT:
         raise ValueError(
             f"weight is {weight:g}, must be in {_LEAST_WEIGHT:g}..{_MOST_WEIGHT:g}; "
