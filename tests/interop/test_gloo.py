@@ -131,6 +131,18 @@ def test_a_rank_that_destroys_its_group_ends_the_wait_of_another(ranks):
     assert "rank 1: has destroyed its process group" in waits(waiting)
 
 
+@pytest.mark.parametrize("name", ["recv", "recv_anysource"])
+def test_a_message_comes_with_its_rank(ranks, name):
+    work = ranks.recv(0, name=name)
+    sent = ranks.gloo[1].to_and_fro("send", "send", LIMIT, [torch.ones(3)], 0, 7)
+    for each in (work, sent):
+        each.wait()
+        assert each.is_completed()
+        assert each.is_success()
+    assert work.result()[0].tolist() == [1, 1, 1]
+    assert work._source_rank() == work.source_rank() == 1
+
+
 def test_a_group_closes_while_a_message_of_any_rank_is_waited_for():
     ranks = Ranks()
     ranks.recv(0, name="recv_anysource")

@@ -154,29 +154,40 @@ class Gloo:
 
     # --- sends and receives
 
-    def to_and_fro(self, name: str, what: str, limit: timedelta, *given: Any, **named: Any) -> Any:
+    def to_and_fro(
+        self,
+        name: str,
+        what: str,
+        limit: timedelta,
+        tensors: list[torch.Tensor],
+        *given: Any,
+        **named: Any,
+    ) -> Any:
         """Begin to send or receive.
 
         Args:
             name: of gloo's method.
             what: for messages.
             limit: how long to wait for it at most.
-            given, named: its arguments.
+            tensors, given, named: its arguments.
 
         Raises:
             RuntimeError: gloo has no connections any more; says why.
         """
         if self._over:
             raise self._error(what)
-        begun = getattr(self._inner, name)(*given, **named)
+        begun = getattr(self._inner, name)(tensors, *given, **named)
         if name != "recv_anysource":
-            return ToAndFro(partial(self._await, what, begun), begun, limit)
+            return ToAndFro(partial(self._await, what, begun), begun, tensors, limit)
         # Closing the connections does not end gloo's wait for a message of any rank.
         work = FromAny(what, begun, self._are_others_gone)
         with self._lock:
             self._from_any.add(work)
         threading.Thread(
-            target=self._receive, args=(work, begun, limit), name="anabranch receives", daemon=True
+            target=self._receive,
+            args=(work, begun, tensors, limit),
+            name="anabranch receives",
+            daemon=True,
         ).start()
         return work
 
@@ -191,13 +202,15 @@ class Gloo:
                 )
             raise self._account(what, error) from error
 
-    def _receive(self, work: Work, begun: Any, limit: timedelta) -> None:
+    def _receive(
+        self, work: Work, begun: Any, tensors: list[torch.Tensor], limit: timedelta
+    ) -> None:
         try:
             self._await(work.what, begun, limit)
         except Exception as error:
             work.fail(error)
         else:
-            work.succeed(list(begun.result()))
+            work.succeed(tensors)
         with self._lock:
             self._from_any.discard(work)
 
@@ -274,7 +287,8 @@ class Gloo:
 
     def _error(self, what: str) -> Exception:
         has_group_ended = self._ended.done() and not self._ended.cancelled()
-        return (RunAborted if has_group_ended else RuntimeError)(f"{what}: {self._over}")
+        why = self._over if self._over.startswith(what) else f"{what}: {self._over}"
+        return (RunAborted if has_group_ended else RuntimeError)(why)
 
     def close(self) -> None:
         """Destroy gloo, once what was agreed on has ended; tell ranks that wait for this one."""
@@ -297,13 +311,21 @@ class ToAndFro(dist.Work):
     Args:
         wait: waits for it, at most so long.
         begun: gloo's work.
+        tensors: that are sent or received.
         limit: how long where ``wait`` is given no time.
     """
 
-    def __init__(self, wait: Callable[[timedelta], None], begun: Any, limit: timedelta) -> None:
+    def __init__(
+        self,
+        wait: Callable[[timedelta], None],
+        begun: Any,
+        tensors: list[torch.Tensor],
+        limit: timedelta,
+    ) -> None:
         super().__init__()
         self._wait = wait
         self._begun = begun
+        self._tensors = tensors
         self._limit = limit
         self._has_ended = False
         self._error: BaseException | None = None
@@ -347,7 +369,7 @@ class ToAndFro(dist.Work):
 
     def result(self) -> list[torch.Tensor]:
         """Return the tensors."""
-        return list(self._begun.result())
+        return self._tensors
 
     def source_rank(self) -> int:
         """Return which rank a message is from."""
