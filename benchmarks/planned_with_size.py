@@ -1,6 +1,6 @@
 """Packed trees against every other route, all planned with what a run knows: 1 KB to 1 GB.
 
-    python benchmarks/planned_with_size.py    # an hour; --only for one size, --networks for fewer
+    python benchmarks/planned_with_size.py    # ten minutes to half an hour
 
 Twenty drawn networks of 5 to 24 sites: sparse, geographic, complete, complete with latencies drawn
 for each link, and complete behind ports. Each buffer is exchanged in simulation over packed trees
