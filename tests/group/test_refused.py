@@ -34,7 +34,7 @@ def scheduler(tls: Path | None) -> Iterator[tuple[str, list[str]]]:
 
     async def start() -> tuple[Scheduler, str]:
         console = Console(["a", "b"], lambda line: said.append(line.text))
-        log = GroupLog(service, service.plan(service.believed()), None, console)
+        log = GroupLog(service, None, console)
         network = TcpNetwork(LIMITS, credentials=credentials)
         made = service.scheduler(network, "t", log, ("127.0.0.1", 0))
         return made, show(await made.listen(("127.0.0.1", 0)))

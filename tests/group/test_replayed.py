@@ -44,7 +44,7 @@ def logged(served: anabranch.Service, path: Path) -> Iterator[str]:
 
     async def start() -> tuple[EventLog, object, str]:
         log = EventLog.create(path)
-        group_log = GroupLog(served, served.plan(served.believed()), log, console)
+        group_log = GroupLog(served, log, console)
         scheduler = served.scheduler(TcpNetwork(LIMITS), "t", group_log, HERE)
         return log, scheduler, show(await scheduler.listen(HERE))
 
