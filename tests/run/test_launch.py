@@ -227,7 +227,7 @@ def test_a_process_that_stands_still_ends_the_run_and_is_named(
     with ThreadPoolExecutor(2) as pool:  # most of it is waiting
         site = pool.submit(stop, "site site1", tmp_path / "one.db")
         scheduler = pool.submit(stop, "the scheduler", tmp_path / "other.db")
-        assert re.match(r"site 1 \(site1\) died in round \d+: .* said nothing for", site.result())
+        assert re.match(r"site 1 \(site1\) died.*: .* said nothing for", site.result())
         assert re.match("the scheduler is gone: .* said nothing for", scheduler.result())
 
 

@@ -68,7 +68,7 @@ class CutLinks:
         if cut.neighbour in run.missing:
             self._survivors.lose(cut.neighbour, run.missing[cut.neighbour].why, died=True)
         elif cut.neighbour in run.silent and run.started_s is not None:
-            self._lose_silent(cut.neighbour, site)
+            self._lose_silent(site, cut)
         here = site, run.members.incarnations[site]
         if self._silences.are_mutual(here, (cut.neighbour, cut.incarnation), run.now_s()):
             self._judge(site, cut)  # neither has died, as both say something
@@ -98,15 +98,18 @@ class CutLinks:
         if not is_known:
             self.close(frozenset((site, cut.neighbour)))
 
-    def _lose_silent(self, site: int, accuser: int) -> None:
+    def _lose_silent(self, accuser: int, cut: CutOff) -> None:
         """Go on without a site that says nothing to a neighbour for too long, nor to us."""
-        run = self._run
+        run, site = self._run, cut.neighbour
         session = run.sessions.get(site)
         if session is None or site in run.newcomers:
             return
         if session.connection is not None:
             session.connection.close()
-        why = f"{run.name(site)} died: neither {run.name(accuser)} nor the scheduler hears of it"
+        why = (
+            f"{run.name(site)} died: neither {run.name(accuser)} nor the scheduler hears of it: "
+            f"{cut.reason}"
+        )
         self._survivors.lose(site, why, died=True)
 
     def silent(self, site: int, message: Silent) -> None:
