@@ -1,6 +1,7 @@
 """Files of the Internet Topology Zoo, and files shaped like them, become overlays."""
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,10 +88,10 @@ def test_an_edges_own_latency_is_taken_first(write_gml):
 
 def test_an_edge_without_latency_is_an_error_that_names_it(write_gml):
     with pytest.raises(
-        OverlayError, match=r"zoo.gml: edge Oslo->None #2 has no latency_s and None #2 no position;"
+        OverlayError, match=r"zoo.gml: edge Oslo->None #2 has no latency and None #2 no position;"
     ):
         read_graph(write_gml())
-    with pytest.raises(OverlayError, match="edge Oslo->Bergen has no latency_s; give the latency"):
+    with pytest.raises(OverlayError, match="edge Oslo->Bergen has no latency; give the latency"):
         read_graph(write_gml(), geographic=False)
 
 
@@ -132,24 +133,26 @@ def test_an_edge_without_capacity_is_an_error_that_says_how_to_give_the_rule(wri
     edges = EDGES.replace("LinkSpeedRaw 2.0e9", "")
     with pytest.raises(
         OverlayError,
-        match=r"zoo.gml: edge Oslo->None #2 has no LinkSpeedRaw; .* rate=155e6 \(bit/s\) or "
+        match=r"zoo.gml: edge Oslo->None #2 has no rate; .* rate=155e6 \(bit/s\) or "
         r"rate=UniformRates\(20e6, 155e6, seed=0\)$",
     ):
         read_graph(write_gml(edges), default_latency_s=0.01)
 
 
 def test_the_error_names_another_attribute_that_may_hold_capacity(write_gml):
-    edges = EDGES.replace("LinkSpeedRaw", "bandwidth")
-    with pytest.raises(OverlayError, match="which key holds it: capacity='bandwidth'"):
+    edges = EDGES.replace("LinkSpeedRaw", "width")
+    with pytest.raises(OverlayError, match="which key holds it: capacity='width'"):
         read_graph(write_gml(edges), default_latency_s=0.01)
 
 
 def test_the_attribute_and_unit_of_capacity_can_be_chosen(write_gml):
-    edges = EDGES.replace("LinkSpeedRaw", "bandwidth")
-    overlay = read_graph(
-        write_gml(edges), default_latency_s=0.01, capacity="bandwidth", capacity_unit_bps=1e-3
-    )
-    assert rates(overlay)["Oslo->Bergen"] == 10e6
+    given = EDGES.replace("LinkSpeedRaw 10000000000.0", "LinkSpeedRaw 5")
+    given = given.replace("LinkSpeedRaw", "width")
+    for unit, rate_bps in (("Gbit/s", 5e9), ("kB/s", 40e3)):
+        overlay = read_graph(write_gml(given), default_latency_s=0.01, capacity=f"width:{unit}")
+        assert rates(overlay)["Oslo->Bergen"] == rate_bps
+    with pytest.raises(OverlayError, match="no edge has 'with'; the edges have LinkLabel, id, wid"):
+        read_graph(write_gml(given), rate=1e6, default_latency_s=0.01, capacity="with:Gbit/s")
 
 
 def test_a_constant_rate_fills_edges_without_capacity_only(write_gml):
@@ -176,11 +179,99 @@ def test_a_uniform_rule_draws_each_direction_by_itself_and_repeats(write_gml):
     assert every(20e6 <= rate_bps <= 155e6 for rate_bps in rates(first).values())
 
 
-@pytest.mark.parametrize("value", ["0", "-1", '"fast"'])
+@pytest.mark.parametrize("value", ["0", "-1", "+INF"])
 def test_a_capacity_that_is_no_rate_is_an_error_that_names_the_edge(write_gml, value):
     edges = EDGES.replace("10000000000.0", value)
     with pytest.raises(OverlayError, match=r"edge Oslo->Bergen has LinkSpeedRaw .*which must be"):
         read_graph(write_gml(edges), rate=1e9, default_latency_s=0.01)
+
+
+USUAL_EDGES = {
+    'latency "30 ms" bandwidth "1 Gbit" packet_loss 0.1': (1e9, 0.03, 0.1),
+    "delay_ms 30 bandwidth_mbps 12.5 loss_percent 2": (12.5e6, 0.03, 0.02),
+    'LinkSpeed "10" LinkSpeedUnits "G" latency_s 0.5': (10e9, 0.5, 0.0),
+    'LinkSpeed "155" LinkSpeedUnits "M" LinkSpeedRaw 155000000.0 owd "250us"': (155e6, 250e-6, 0.0),
+    'rttMs 60 capacity "100 MB/s" loss "0.5 %"': (800e6, 0.03, 0.005),
+    'propagation_delay "1.5e-2 s" speed "2.5 Mbps"': (2.5e6, 0.015, 0.0),
+}
+
+
+@pytest.mark.parametrize("edge", USUAL_EDGES)
+@pytest.mark.parametrize("suffix", [".gml", ".graphml"])
+def test_the_usual_names_and_units_of_edges_are_read(write, edge, suffix):
+    pairs = re.findall(r'(\w+) ("[^"]*"|\S+)', edge)
+    data = "".join(f'<data key="{key}">{value.strip(chr(34))}</data>' for key, value in pairs)
+    keys = "".join(
+        f'<key id="{key}" for="edge" attr.name="{key}" '
+        f'attr.type="{"string" if value.startswith(chr(34)) else "double"}"/>'
+        for key, value in pairs
+    )
+    text = {
+        ".gml": f"graph [ node [ id 0 ] node [ id 1 ] edge [ source 0 target 1 {edge} ] ]",
+        ".graphml": f'<graphml xmlns="http://graphml.graphdrawing.org/xmlns">{keys}'
+        '<graph edgedefault="undirected"><node id="0"/><node id="1"/>'
+        f'<edge source="0" target="1">{data}</edge></graph></graphml>',
+    }[suffix]
+    # What is given serves only edges that say nothing.
+    overlay = read_graph(write(text, f"small{suffix}"), rate=1.0, default_latency_s=9.0)
+    for link in overlay:
+        assert (link.rate_bps, link.latency_s, link.loss) == pytest.approx(USUAL_EDGES[edge])
+    assert not any("not used" in line for line in overlay.provenance)
+
+
+def test_where_figures_come_from_is_told_and_what_is_not_used(write_gml):
+    edges = """
+  edge [ source 0 target 1 LinkSpeedRaw 10000000000.0 LinkLabel "<45Mb" latency 30 delay "5 ms" ]
+  edge [ source 1 target 2 bandwidth 1000 backupBandwidth 5 colour "red" ]
+  edge [ source 2 target 0 bandwidth_mbps 3 speed "7 Mbit/s" ]
+  edge [ source 3 target 0 ]
+"""
+    overlay = read_graph(write_gml(edges), rate=2e6, default_latency_s=0.01)
+    assert set(rates(overlay).values()) == {10e9, 2e6, 3e6}
+    assert overlay.link(0, 1).latency_s == 0.005
+    assert overlay.provenance == (
+        "rate of links: LinkSpeedRaw (2), bandwidth_mbps (2), as given (4)",
+        "latency of links: delay (2), as given (6)",
+        "loss of links: 0, for none is given (8)",
+        "not used: latency of 2, such as 30: it has no unit, such as ms",
+        "not used: speed of 2, such as '7 Mbit/s': it differs from bandwidth_mbps, which is used",
+        "not used: bandwidth of 2, such as 1000: it has no unit, such as Mbit/s",
+        "not used: LinkLabel of 2, such as '<45Mb': it has no usual name of a rate; name it as the "
+        "capacity to use it",
+        "not used: backupBandwidth of 2, such as 5: it has no usual name of a rate; name it as the "
+        "capacity to use it",
+    )
+    with pytest.raises(OverlayError, match=r"has no rate \(bandwidth 1000 has no unit, such as Mb"):
+        read_graph(write_gml(edges), default_latency_s=0.01, external=False, largest_part=True)
+    chosen = read_graph(
+        write_gml(edges), rate=2e6, default_latency_s=0.01, capacity="bandwidth:kB/s"
+    )
+    assert chosen.link(1, 2).rate_bps == 8e6
+
+
+@pytest.mark.parametrize(
+    ("edge", "said"),
+    [
+        ("packet_loss 5", "packet_loss 5, which must be a share of packets in .*percent with a %"),
+        ("latency_ms -1", "latency_ms -1, which must be finite and >= 0"),
+        ('bandwidth "0 Mbit/s"', "bandwidth '0 Mbit/s', which must be finite and > 0"),
+    ],
+)
+def test_a_figure_that_no_link_can_have_is_an_error(write_gml, edge, said):
+    with pytest.raises(OverlayError, match=f"edge Oslo->Bergen has {said}"):
+        read_graph(
+            write_gml(f"  edge [ source 0 target 1 {edge} ]\n"),
+            rate=1e6,
+            default_latency_s=0.01,
+            largest_part=True,
+        )
+
+
+def test_parallel_edges_lose_what_their_rates_lose(write_gml):
+    edges = EDGES + "  edge [ source 0 target 1 bandwidth_mbps 30000 loss 0.4 ]\n"
+    assert read_graph(write_gml(edges), default_latency_s=0.01).link(0, 1).loss == pytest.approx(
+        0.3
+    )
 
 
 def test_a_position_that_is_no_number_is_an_error_that_names_the_node(write_gml):
@@ -269,7 +360,9 @@ def test_graphml_default_capacity_is_applied(write):
         <edge source="a" target="b"/>
         <edge source="b" target="c"><data key="c">7e6</data></edge>
       </graph></graphml>"""
-    overlay = read_graph(write(text, "small.graphml"), capacity="capacity", default_latency_s=0.01)
+    overlay = read_graph(
+        write(text, "small.graphml"), capacity="capacity:bit/s", default_latency_s=0.01
+    )
     assert rates(overlay) == {"a->b": 5e6, "b->a": 5e6, "b->c": 7e6, "c->b": 7e6}
 
 

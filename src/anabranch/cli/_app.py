@@ -19,7 +19,7 @@ from anabranch import __version__
 from anabranch._text import say, visible
 from anabranch.emulate import EmulationError
 from anabranch.net.errors import NetError
-from anabranch.overlay import OverlayError
+from anabranch.overlay import Overlay, OverlayError
 from anabranch.plan import PlanError
 from anabranch.record import LogError
 from anabranch.record.terminal import Terminal
@@ -96,6 +96,14 @@ def _options(
     ] = False,
 ) -> None:
     pass
+
+
+def tell_of(overlay: Overlay) -> None:
+    """Print where an overlay's figures come from, and which of them are doubtful."""
+    for sentence in overlay.provenance:
+        console.print(sentence, soft_wrap=True)
+    for doubt in overlay.doubts:
+        say(f"warning: {doubt}", sys.stderr)
 
 
 @contextmanager

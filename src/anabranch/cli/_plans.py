@@ -11,7 +11,7 @@ import typer
 from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch._typed_toml import listed, nearest, tag_of
-from anabranch.cli._app import app, console
+from anabranch.cli._app import app, console, tell_of
 from anabranch.overlay import GraphLacks, Overlay, OverlayError, UniformRates
 from anabranch.plan import (
     PLANNERS,
@@ -29,8 +29,10 @@ from anabranch.scheduler.chunking import filling_elements
 
 _ELEMENT_BYTES = 4
 _ADVICE = {
-    "rate": "give the rate of such edges, bit/s: --rate 155e6, or drawn: --rate 20e6..155e6",
-    "latency": "give the latency of such edges, seconds: --default-latency-s 0.03",
+    "rate": "give the rate of such links, bit/s: --rate 155e6, or drawn: --rate 20e6..155e6; or "
+    "the attribute that holds it: --capacity bandwidth:Mbit/s",
+    "latency": "give the latency of such links, seconds: --default-latency-s 0.03; or the "
+    "attribute that holds it: --latency delay:ms; or a table: --latencies rtt.csv",
     "part": "add edges, or keep only that part: --largest-part",
 }
 _ALEXNET_MB = 244.403
@@ -61,13 +63,28 @@ def plan(
     rate: Annotated[
         str | None,
         typer.Option(
-            help="For graph files without capacities: bit/s, as 100e6, or a range drawn per "
-            "direction, as 20e6..155e6."
+            help="For links without a rate in a graph file or table: bit/s, as 100e6, or a range "
+            "drawn per direction, as 20e6..155e6."
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of rates drawn from a range.")] = 0,
     default_latency_s: Annotated[
-        float | None, typer.Option(help="For graph files without positions: seconds one way.")
+        float | None,
+        typer.Option(help="For links without a latency in a graph file or table: seconds one way."),
+    ] = None,
+    capacity: Annotated[
+        str,
+        typer.Option(
+            help="For graph files: the attribute that holds rates, and the unit of its numbers, as "
+            "bandwidth:Mbit/s; the usual names are known."
+        ),
+    ] = "*",
+    latency: Annotated[
+        str, typer.Option(help="Likewise the attribute that holds latencies, as delay:ms.")
+    ] = "*",
+    latencies: Annotated[
+        Path | None,
+        typer.Option(help="For tables and folders: another one, that holds latencies."),
     ] = None,
     largest_part: Annotated[
         bool, typer.Option("--largest-part", help="Of a graph in several parts, keep the largest.")
@@ -94,9 +111,13 @@ def plan(
             _rate(rate, seed),
             default_latency_s=default_latency_s,
             largest_part=largest_part,
+            capacity=capacity,
+            latency=latency,
+            latencies=latencies,
         )
     except GraphLacks as lacks:
         raise OverlayError(f"{lacks.said}; {_ADVICE[lacks.what]}") from None
+    tell_of(network)
     if route is not None and route not in ROUTES:
         near = nearest(route, ROUTES) or f"give one of {listed(ROUTES)}"
         raise typer.BadParameter(f"--route {route}: no such route; {near}")

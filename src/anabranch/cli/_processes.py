@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -229,6 +229,7 @@ def scheduler(
             raise typer.BadParameter(
                 f"--listen {listen}: with --standby give a port, where sites look for either"
             )
+        _tell_of(service.overlay, (), tell)
         _serve_group(
             *(service, address, log, tell, credentials, journal, standby, stop_with_stdin, watching)
         )
@@ -253,6 +254,8 @@ def scheduler(
     runs, index = loaded.runs(), int(route or 0)
     if index >= len(runs):
         raise typer.BadParameter(f"--route {index}: {scenario} has routes 0..{len(runs) - 1}")
+    if not stop_with_stdin:
+        _tell_of(network, loaded.doubts, tell)
     run_scheduler(
         runs[index],
         network,
@@ -269,6 +272,14 @@ def scheduler(
         credentials,
         replace(watching, progress_s=None) if stop_with_stdin else watching,
     )
+
+
+def _tell_of(overlay: Overlay, doubts: Sequence[str], tell: Callable[[Line], None]) -> None:
+    """Say where an overlay's figures come from, and which values are doubtful."""
+    for sentence in overlay.provenance:
+        tell(Line("overlay", sentence))
+    for doubt in (*overlay.doubts, *doubts):
+        tell(Line("doubt", doubt, "warning"))
 
 
 def _service(

@@ -1,7 +1,9 @@
 """GML and GraphML graphs as overlays, such as the files of the Internet Topology Zoo.
 
 What a link needs is taken from the file first; an argument fills in what the file does not say;
-where neither says it, reading fails and names the edge.
+where neither says it, reading fails and names the edge. Rates, latencies and losses are known by
+their attributes' usual names and units (`_quantities`); `Overlay.provenance` says which were used,
+and names those that seem to hold such a quantity and were not.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
@@ -19,7 +21,19 @@ from xml.etree.ElementTree import ParseError
 from anabranch._text import read_text
 from anabranch.overlay._geography import fibre_latency_s
 from anabranch.overlay._model import GraphLacks, Link, Overlay, OverlayError, Site
+from anabranch.overlay._quantities import (
+    USUAL,
+    Kind,
+    OutOfRange,
+    Quantity,
+    amount,
+    quantity_of,
+    seems,
+    split_unit,
+    unit_of,
+)
 from anabranch.overlay._rates import UniformRates
+from anabranch.overlay._sources import Sources
 
 GRAPH_SUFFIXES = (".gml", ".graphml")
 
@@ -30,8 +44,8 @@ def read_graph(
     rate: float | UniformRates | None = None,
     default_latency_s: float | None = None,
     loss: float = 0.0,
-    capacity: str | None = "LinkSpeedRaw",
-    capacity_unit_bps: float = 1.0,
+    capacity: str | None = USUAL,
+    latency: str = USUAL,
     geographic: bool = True,
     external: bool = True,
     largest_part: bool = False,
@@ -40,20 +54,23 @@ def read_graph(
 
     Every node is a site, hyperedge nodes of the Topology Zoo too. A site is named by its
     ``label``; where labels are empty or repeated, the node's id is added: ``None #16``. An
-    undirected edge is a link each way. Parallel edges become one link, with the sum of their
-    rates and the least of their latencies; an edge from a node to itself carries nothing between
-    sites and is left out. Node attributes ``Latitude`` and ``Longitude`` (degrees) are positions.
+    undirected edge is a link each way. Parallel edges become one link, with the sum of their rates,
+    the least of their latencies, and the mean of their losses by rate. An edge from a node to
+    itself is left out. Node attributes ``Latitude`` and ``Longitude`` (degrees) are positions.
 
     Args:
         path: a file that ends in ``.gml`` or ``.graphml``.
         rate: the rate of edges that have no capacity in the file: a constant in bit/s, or a rule
             that draws each direction by itself.
-        default_latency_s: one-way delay of edges for which the file gives neither an attribute
-            ``latency_s`` nor the position of both ends, seconds.
-        loss: share of packets lost on every link.
-        capacity: the edge attribute that holds capacity; None to leave the file's capacities
-            unread, so that every edge takes ``rate``.
-        capacity_unit_bps: what a capacity of 1 means, bit/s: 1e6 where the file counts Mbit/s.
+        default_latency_s: one-way delay of edges for which the file gives neither a latency nor the
+            position of both ends, seconds.
+        loss: share of packets lost on links for which the file gives none.
+        capacity: the edge attribute that holds the rate, with the unit of bare numbers after a
+            colon: ``"bandwidth:Mbit/s"``. `USUAL`: any of the usual names, such as
+            ``LinkSpeedRaw``, ``bandwidth_mbps``, or ``LinkSpeed`` beside ``LinkSpeedUnits``. None:
+            the file's capacities stay unread, so that every edge takes ``rate``.
+        latency: likewise for the one-way delay: ``"delay:ms"``. `USUAL`: names such as
+            ``latency_s``, ``delay_ms``, and ``rtt_ms``, of which half counts.
         geographic: whether positions give latency: great-circle distance at two thirds of the
             speed of light. False leaves it to ``default_latency_s``.
         external: False drops nodes marked ``Internal 0``, which belong to other networks.
@@ -74,23 +91,29 @@ def read_graph(
         reading = _Reading(
             fill_bps=rate.draws_bps() if isinstance(rate, UniformRates) else _constant(rate),
             default_latency_s=default_latency_s,
+            loss=loss,
             capacity=capacity,
-            capacity_unit_bps=capacity_unit_bps,
+            latency=latency,
             geographic=geographic,
+            sources=Sources(),
         )
+        reading.check_named(graph)
         sites = _sites(graph)
-        merged: dict[tuple[int, int], tuple[float, float]] = {}  # -> (rate_bps, latency_s)
+        merged: dict[tuple[int, int], tuple[float, float, float]] = {}  # rate, lost, latency
         for source, target, edge in _edges(graph, sites):
-            sum_bps, least_s = merged.get((source, target), (0.0, math.inf))
+            sum_bps, lost_bps, least_s = merged.get((source, target), (0.0, 0.0, math.inf))
+            rate_bps = reading.rate_bps(edge)
             merged[source, target] = (
-                sum_bps + reading.rate_bps(edge),
+                sum_bps + rate_bps,
+                lost_bps + rate_bps * reading.loss_of(edge),
                 min(least_s, reading.latency_s(edge)),
             )
         links = tuple(
-            Link(source, target, rate_bps, latency_s, loss)
-            for (source, target), (rate_bps, latency_s) in merged.items()
+            Link(source, target, rate_bps, latency_s, lost_bps / rate_bps)
+            for (source, target), (rate_bps, lost_bps, latency_s) in merged.items()
         )
-        return Overlay(path.stem, tuple(sites.values()), links)
+        reading.name_unused(edge for _, _, edge in _edges(graph, sites))
+        return Overlay(path.stem, tuple(sites.values()), links, reading.sources.lines())
     except GraphLacks as lacks:
         raise lacks.within(str(path)) from None
     except OverlayError as error:
@@ -111,55 +134,154 @@ class _Edge:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """Where rates and latencies come from, as `read_graph` was told."""
+    """Where rates, latencies and losses come from, as `read_graph` was told."""
 
     fill_bps: Iterator[float] | None
     default_latency_s: float | None
+    loss: float
     capacity: str | None
-    capacity_unit_bps: float
+    latency: str
     geographic: bool
+    sources: Sources
+
+    def check_named(self, graph: Any) -> None:
+        """Raise OverlayError where no edge has an attribute that was asked for."""
+        keys = {key for _, _, given in graph.edges(data=True) for key in given}
+        keys |= graph.graph.get("edge_default", {}).keys()
+        asked: tuple[tuple[Kind, str | None], ...] = (
+            ("rate", self.capacity),
+            ("latency", self.latency),
+        )
+        for kind, named in asked:
+            if named is not None and named != USUAL and split_unit(kind, named)[0] not in keys:
+                raise OverlayError(
+                    f"no edge has {split_unit(kind, named)[0]!r}; the edges have "
+                    f"{', '.join(sorted(keys)) or 'no attributes'}"
+                )
 
     def rate_bps(self, edge: _Edge) -> float:
-        own = None if self.capacity is None else _number(edge.attributes, self.capacity, edge)
-        if own is not None:
-            rate_bps = own * self.capacity_unit_bps
-            if not (rate_bps > 0 and math.isfinite(rate_bps)):
-                raise OverlayError(
-                    f"{edge} has {self.capacity} {own:g}, which must be finite and > 0; leave the "
-                    "edge out to model an outage"
-                )
-            return rate_bps
+        found, reasons = self._read("rate", edge)
+        if found is not None:
+            return found
         if self.fill_bps is not None:
+            self.sources.use("rate", "as given")
             return next(self.fill_bps)
+        why = f" ({reasons[0]})" if reasons else ""
+        unread = ": capacity=None leaves the file's unread" if self.capacity is None else why
         numbers = sorted(
             key
             for key, value in edge.attributes.items()
-            if isinstance(value, int | float) and key not in ("id", "key", "latency_s")
+            if isinstance(value, int | float) and key not in ("id", "key") and not quantity_of(key)
         )
-        lacks = self.capacity or "rate: capacity=None leaves the file's unread"
         also = f", or say which key holds it: capacity={numbers[0]!r}" if numbers else ""
         raise GraphLacks(
-            f"{edge} has no {lacks}",
+            f"{edge} has no rate{unread}",
             "rate",
             "give read_graph the rate of such edges: rate=155e6 (bit/s) or "
             f"rate=UniformRates(20e6, 155e6, seed=0){also}",
         )
 
     def latency_s(self, edge: _Edge) -> float:
-        latency_s = _number(edge.attributes, "latency_s", edge)
-        if latency_s is None and self.geographic:
-            latency_s = fibre_latency_s(edge.source, edge.target)
-        if latency_s is None:
-            latency_s = self.default_latency_s
-        if latency_s is None:
-            unplaced = [s.name for s in (edge.source, edge.target) if s.latitude_deg is None]
-            why = f" and {unplaced[0]} no position" if self.geographic and unplaced else ""
-            raise GraphLacks(
-                f"{edge} has no latency_s{why}",
-                "latency",
-                "give the latency of such edges in seconds: default_latency_s=0.03",
-            )
-        return latency_s
+        found, reasons = self._read("latency", edge)
+        if found is not None:
+            return found
+        if self.geographic:
+            found = fibre_latency_s(edge.source, edge.target)
+            if found is not None:
+                self.sources.use("latency", "of fibre between the sites' positions")
+                return found
+        if self.default_latency_s is not None:
+            self.sources.use("latency", "as given")
+            return self.default_latency_s
+        unplaced = [s.name for s in (edge.source, edge.target) if s.latitude_deg is None]
+        why = f" and {unplaced[0]} no position" if self.geographic and unplaced else ""
+        raise GraphLacks(
+            f"{edge} has no latency{f' ({reasons[0]})' if reasons else ''}{why}",
+            "latency",
+            "give the latency of such edges in seconds: default_latency_s=0.03",
+        )
+
+    def loss_of(self, edge: _Edge) -> float:
+        found, _ = self._read("loss", edge)
+        if found is None:
+            self.sources.use("loss", "as given" if self.loss else "0, for none is given")
+            return self.loss
+        return found
+
+    def _read(self, kind: Kind, edge: _Edge) -> tuple[float | None, list[str]]:
+        """Return what an edge's attributes say of a quantity, and why others were not used."""
+        used: tuple[str, float] | None = None
+        reasons: list[str] = []
+        for key, of in self._candidates(kind, edge.attributes):
+            value = edge.attributes[key]
+            unit, unit_key = _unit_beside(kind, key, edge.attributes)
+            try:
+                own = of.share * amount(kind, value, of.unit if unit is None else unit)
+            except OutOfRange as error:
+                raise OverlayError(
+                    f"{edge} has {key} {value!r}, which {error}; mend the file, or leave the edge "
+                    "out to model an outage"
+                ) from None
+            except ValueError as error:
+                reasons.append(f"{key} {value!r} {error}")
+                self.sources.leave(key, value, str(error))
+                continue
+            if used is None:
+                used = key, own
+                self.sources.use(kind, f"{key} and {unit_key}" if unit_key else key)
+            elif not math.isclose(used[1], own, rel_tol=0.01):
+                self.sources.leave(key, value, f"differs from {used[0]}, which is used")
+        return (None if used is None else used[1]), reasons
+
+    def _candidates(self, kind: Kind, attributes: Mapping[str, Any]) -> list[tuple[str, Quantity]]:
+        """Return the attributes that hold a quantity; first those whose names say the unit."""
+        named = {"rate": self.capacity, "latency": self.latency, "loss": USUAL}[kind]
+        if named is None:
+            return []
+        if named != USUAL:
+            key, unit = split_unit(kind, named)
+            of = quantity_of(key)
+            share = of.share if of is not None and of.kind == kind else 1.0
+            if unit is None and of is not None and of.kind == kind:
+                unit = of.unit
+            return [(key, Quantity(kind, unit, share))] if key in attributes else []
+        found = [(key, of) for key in attributes if (of := quantity_of(key)) and of.kind == kind]
+        return sorted(found, key=lambda each: each[1].unit is None)
+
+    def name_unused(self, edges: Iterable[_Edge]) -> None:
+        """Name the attributes that seem to hold such a quantity, under unusual names."""
+        chosen = {self.capacity, self.latency}
+        chosen |= {split_unit("rate", self.capacity or "")[0]}
+        chosen |= {split_unit("latency", self.latency)[0]}
+        for edge in edges:
+            for key, value in edge.attributes.items():
+                of = quantity_of(key)
+                if key in chosen or any(
+                    key in (f"{each}{ending}" for ending in _UNITS_BESIDE)
+                    for each in edge.attributes
+                ):
+                    continue
+                if of is None and key not in ("id", "key") and (kind := seems(key, value)):
+                    named = {"rate": "capacity", "latency": "latency", "loss": None}[kind]
+                    advice = f"; name it as the {named} to use it" if named else ""
+                    self.sources.leave(key, value, f"has no usual name of a {kind}{advice}")
+                elif of is not None and of.kind == "rate" and self.capacity != USUAL:
+                    self.sources.leave(key, value, "is not the capacity that was asked for")
+                elif of is not None and of.kind == "latency" and self.latency != USUAL:
+                    self.sources.leave(key, value, "is not the latency that was asked for")
+
+
+_UNITS_BESIDE = ("Units", "Unit", "_units", "_unit")
+
+
+def _unit_beside(
+    kind: Kind, key: str, attributes: Mapping[str, Any]
+) -> tuple[float | None, str | None]:
+    """Return the unit that another attribute states, such as LinkSpeedUnits, and its name."""
+    for each in (f"{key}{ending}" for ending in _UNITS_BESIDE):
+        if each in attributes:
+            return unit_of(kind, str(attributes[each])), each
+    return None, None
 
 
 def _parse(path: Path) -> Any:

@@ -9,7 +9,9 @@ from anabranch._text import read_text
 from anabranch.overlay._built_in import BUILT_IN
 from anabranch.overlay._graph_files import GRAPH_SUFFIXES, read_graph
 from anabranch.overlay._model import Overlay, OverlayError
+from anabranch.overlay._quantities import USUAL
 from anabranch.overlay._rates import UniformRates
+from anabranch.overlay._tables import read_table
 from anabranch.overlay._toml import loads
 
 
@@ -19,23 +21,29 @@ def load(
     *,
     default_latency_s: float | None = None,
     largest_part: bool = False,
+    capacity: str = USUAL,
+    latency: str = USUAL,
+    latencies: str | Path | None = None,
     unknown_rate_bps: float | None = None,
 ) -> Overlay:
     """Return the overlay that a built-in name or a file holds.
 
     Args:
         source: a built-in name, such as ``"internet2-9"``, or the path of a file that ends in
-            ``.toml`` (our own format), ``.gml`` or ``.graphml``.
-        rate: for graph files: the rate of edges that have no capacity, a constant in bit/s or a
-            rule. `read_graph` has more choices.
-        default_latency_s: for graph files: the one-way delay of edges whose ends have no position.
+            ``.toml`` (our own format), ``.gml``, ``.graphml`` or ``.csv``, or a folder of
+            measurements.
+        rate: for graph files, tables and folders: the rate of links that have none there, a
+            constant in bit/s or a rule.
+        default_latency_s: likewise the one-way delay.
         largest_part: for graph files: keep the largest part alone of a graph in several.
+        capacity, latency: for graph files: the attribute that holds it, as for `read_graph`.
+        latencies: for tables and folders: another one, for latencies, as for `read_table`.
         unknown_rate_bps: for ``.toml`` files: of links that have no rate; None where each must.
 
     Raises:
-        GraphLacks: a graph file does not say what these arguments would.
+        GraphLacks: a file does not say what these arguments would.
         OverlayError: an unknown name or suffix, a missing file, a file that does not hold an
-            overlay, or a graph-file argument for something else.
+            overlay, or an argument for another kind of file.
 
     >>> load("internet2-9").size
     9
@@ -44,24 +52,48 @@ def load(
     suffix = path.suffix.lower()
     if suffix in GRAPH_SUFFIXES:
         _check_exists(path)
+        _check_for(source, "tables and folders of measurements", latencies=latencies)
         return read_graph(
-            path, rate=rate, default_latency_s=default_latency_s, largest_part=largest_part
+            path,
+            rate=rate,
+            default_latency_s=default_latency_s,
+            capacity=capacity,
+            latency=latency,
+            largest_part=largest_part,
         )
-    if rate is not None or default_latency_s is not None or largest_part:
-        raise OverlayError(
-            f"{source} states its own rates and latencies; what fills in a rate, a latency or a "
-            f"part is for files that end in {' or '.join(GRAPH_SUFFIXES)}: leave it out"
-        )
+    _check_for(
+        source,
+        f"files that end in {' or '.join(GRAPH_SUFFIXES)}",
+        largest_part=largest_part or None,
+        capacity=None if capacity == USUAL else capacity,
+        latency=None if latency == USUAL else latency,
+    )
+    if suffix == ".csv" or (path.is_dir() and str(source) not in BUILT_IN):
+        return read_table(path, rate=rate, default_latency_s=default_latency_s, latencies=latencies)
+    _check_for(
+        source,
+        "graph files, tables and folders of measurements",
+        rate=rate,
+        default_latency_s=default_latency_s,
+        latencies=latencies,
+    )
     if str(source) in BUILT_IN:
         return BUILT_IN[str(source)]()
     if suffix != ".toml":
-        suffixes = ", ".join((".toml", *GRAPH_SUFFIXES))
+        suffixes = ", ".join((".toml", ".csv", *GRAPH_SUFFIXES))
         raise OverlayError(
             f"{source} is neither a built-in overlay nor a file that ends in one of {suffixes}"
             f"{_nearest_built_in(path)}"
         )
     _check_exists(path)
     return loads(read_text(path, OverlayError), str(path), unknown_rate_bps, path.parent)
+
+
+def _check_for(source: str | Path, files: str, **given: object) -> None:
+    """Raise OverlayError at the first argument that is for other files than this one."""
+    for name, value in given.items():
+        if value is not None:
+            raise OverlayError(f"{source} does not take {name}, which is for {files}: leave it out")
 
 
 def _check_exists(path: Path) -> None:

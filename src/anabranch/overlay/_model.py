@@ -17,6 +17,15 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+# Within these any buffer takes a finite time, and sums of rates are exact enough.
+_LEAST_BPS, _MOST_BPS = 1e-3, 1e21
+_LIKELY_LATENCY_S = 5.0  # the papers' slowest links begin at it
+
+
+def is_doubtful_latency(latency_s: float) -> bool:
+    """Return whether a latency, seconds one way, is rather a number of milliseconds."""
+    return latency_s > _LIKELY_LATENCY_S
+
 
 class OverlayError(ValueError):
     """An overlay that cannot be used: the message names the file, key or link, and the fix."""
@@ -105,10 +114,10 @@ class Trace:
                     "times that rise"
                 )
         for rate_bps in self.rates_bps:
-            if not 0 < rate_bps < math.inf:
+            if not _LEAST_BPS <= rate_bps <= _MOST_BPS:
                 raise OverlayError(
-                    f"a trace holds rate {rate_bps:g} bit/s, which must be finite and > 0; model "
-                    "an outage as a fault, not as a rate"
+                    f"a trace holds rate {rate_bps:g} bit/s, which must be within {_LEAST_BPS:g} "
+                    f"and {_MOST_BPS:g}; model an outage as a fault, not as a rate"
                 )
 
     def rate_bps(self, at_s: float) -> float:
@@ -153,6 +162,8 @@ class Overlay:
         name: for titles and logs.
         sites: at least one; a site's *index* here is how all other code names it.
         links: at most one for each ordered pair.
+        provenance: where the links' figures come from, and what of a file was not used, in
+            sentences for people; none where the overlay states all of its figures itself.
 
     Raises:
         OverlayError: a repeated site name, half a position, an unknown site, a link to itself, a
@@ -164,6 +175,7 @@ class Overlay:
     name: str
     sites: tuple[Site, ...]
     links: tuple[Link, ...]
+    provenance: tuple[str, ...] = field(default=(), repr=False, compare=False)
     _by_pair: Mapping[tuple[int, int], Link] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -180,6 +192,18 @@ class Overlay:
         object.__setattr__(self, "_by_pair", by_pair)
         self._check_connected()
 
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Sentences on figures that are possible and seldom meant."""
+        slow = [link for link in self.links if is_doubtful_latency(link.latency_s)]
+        if not slow:
+            return ()
+        others = f" and {len(slow) - 1} more links" if len(slow) > 1 else ""
+        return (
+            f"link {self.label(slow[0])}{others}: a latency of {slow[0].latency_s:g} s; latencies "
+            "are seconds one way: was it meant as ms?",
+        )
+
     def _check_sites(self) -> None:
         if not self.sites:
             raise OverlayError(f"overlay {self.name!r} has no site; give it at least one")
@@ -191,10 +215,11 @@ class Overlay:
                 raise OverlayError(f"site {site.name!r} is given twice; site names must be unique")
             seen.add(site.name)
             for key, port_bps in (("uplink", site.uplink_bps), ("downlink", site.downlink_bps)):
-                if port_bps is not None and not 0 < port_bps < math.inf:
+                if port_bps is not None and not _LEAST_BPS <= port_bps <= _MOST_BPS:
                     raise OverlayError(
-                        f"site {site.name!r} has {key} {port_bps:g} bit/s, which must be finite "
-                        "and > 0; leave it out where only the links limit it"
+                        f"site {site.name!r} has {key} {port_bps:g} bit/s, which must be within "
+                        f"{_LEAST_BPS:g} and {_MOST_BPS:g}; leave it out where only the links "
+                        "limit it"
                     )
             latitude_deg, longitude_deg = site.latitude_deg, site.longitude_deg
             if latitude_deg is None and longitude_deg is None:
@@ -219,10 +244,10 @@ class Overlay:
             )
         if link.source == link.target:
             raise OverlayError(f"link {self.label(link)} joins a site to itself; leave it out")
-        if not (link.rate_bps > 0 and math.isfinite(link.rate_bps)):
+        if not _LEAST_BPS <= link.rate_bps <= _MOST_BPS:
             raise OverlayError(
-                f"link {self.label(link)} has rate {link.rate_bps:g} bit/s, which must be finite "
-                "and > 0; leave the link out to model an outage"
+                f"link {self.label(link)} has rate {link.rate_bps:g} bit/s, which must be within "
+                f"{_LEAST_BPS:g} and {_MOST_BPS:g}; leave the link out to model an outage"
             )
         if link.trace is not None and link.trace.rates_bps[0] != link.rate_bps:
             raise OverlayError(

@@ -45,7 +45,7 @@ def test_a_scenario_gives_what_a_graph_does_not_say(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("edges", "graph", "said"),
     [
-        (EDGE, "", r"overlay: .*a->b has no LinkSpeedRaw; .*: graph.rate_bps = 155e6"),
+        (EDGE, "", r"overlay: .*a->b has no rate; .*: graph.rate_bps = 155e6"),
         (EDGE, "graph = {rate_bps = 1e6}", r"c no position; .*: graph.default_latency_s = 0.03"),
         ("", "graph = {rate_bps = 1e6}", r"2 parts .*: graph.largest_part = true"),
         (EDGE, WHOLE.replace("1e6", "[2e6, 1e6]"), "graph: cannot draw rates from 2e.06 to 1e.06"),
@@ -62,5 +62,5 @@ def test_what_is_still_missing_is_told_in_keys(
 def test_other_overlays_take_nothing_from_a_graph_table(tmp_path: Path) -> None:
     path = written(tmp_path, EDGE, WHOLE)
     path.write_text(path.read_text().replace("graph.gml", "internet2-9"))
-    with pytest.raises(ScenarioError, match="graph: internet2-9 states its own rates"):
+    with pytest.raises(ScenarioError, match="graph: internet2-9 does not take rate, which is for"):
         load(path)

@@ -9,15 +9,17 @@ import msgspec
 from anabranch import overlay as overlays
 from anabranch._text import read_text
 from anabranch._typed_toml import TomlError, decode_toml
-from anabranch.overlay import GraphLacks, Overlay, OverlayError, UniformRates
+from anabranch.overlay import BUILT_IN, GraphLacks, Overlay, OverlayError, UniformRates
 from anabranch.plan import AnyPlanner, FromFile
 from anabranch.run.scenario._checks import ScenarioError, check, check_keys
 from anabranch.run.scenario._model import Graph, Scenario
 from anabranch.run.scenario.tasks import Own
 
 _ADVICE = {
-    "rate": "give the rate of such edges, bit/s: graph.rate_bps = 155e6, or [20e6, 155e6] to draw",
-    "latency": "give the latency of such edges, seconds: graph.default_latency_s = 0.03",
+    "rate": "give the rate of such links, bit/s: graph.rate_bps = 155e6, or [20e6, 155e6] to draw; "
+    'or the attribute that holds it: graph.capacity = "bandwidth:Mbit/s"',
+    "latency": "give the latency of such links, seconds: graph.default_latency_s = 0.03; or the "
+    'attribute that holds it: graph.latency = "delay:ms"; or graph.latencies = "rtt.csv"',
     "part": "add edges, or keep only that part: graph.largest_part = true",
 }
 
@@ -32,14 +34,16 @@ def load(path: Path) -> tuple[Scenario, Overlay]:
     scenario = _from_folder(loads(read_text(path, ScenarioError), str(path)), path.parent)
     source = Path(path.parent, scenario.overlay)
     try:
-        overlay = _overlay(scenario, source if source.is_file() else scenario.overlay)
+        is_folder = source.is_dir() and scenario.overlay not in BUILT_IN
+        named = source if source.is_file() or is_folder else scenario.overlay
+        overlay = _overlay(scenario, named, path.parent)
         check(scenario, overlay)
     except ScenarioError as error:
         raise ScenarioError(f"{path}: {error}") from None
     return scenario, overlay
 
 
-def _overlay(scenario: Scenario, source: Path | str) -> Overlay:
+def _overlay(scenario: Scenario, source: Path | str, folder: Path) -> Overlay:
     graph = scenario.graph or Graph()
     try:
         rate: float | UniformRates | None
@@ -53,6 +57,9 @@ def _overlay(scenario: Scenario, source: Path | str) -> Overlay:
             rate,
             default_latency_s=graph.default_latency_s,
             largest_part=graph.largest_part,
+            capacity=graph.capacity,
+            latency=graph.latency,
+            latencies=None if graph.latencies is None else Path(folder, graph.latencies),
         )
     except GraphLacks as lacks:
         raise ScenarioError(f"overlay: {lacks.said}; {_ADVICE[lacks.what]}") from None

@@ -14,7 +14,7 @@ from anabranch.fleet import Compute, ComputeModel
 from anabranch.learn.averaging import Average
 from anabranch.learn.sampling import AnySampling, Shuffled
 from anabranch.merge import AnyMerge, Mean
-from anabranch.overlay import Overlay
+from anabranch.overlay import Overlay, is_doubtful_latency
 from anabranch.pace import AnyLoad, AnyPace, Bsp, EqualBatches
 from anabranch.period import AnyPeriod, Every, EveryEpoch, EveryStep, Gossip
 from anabranch.plan import AnyPlanner, Auxiliary, ForestRoute, Packed
@@ -90,25 +90,35 @@ class Simulation(Table, frozen=True, kw_only=True):
     control_latency_s: Annotated[float, Meta(ge=0, le=LONGEST_S)] = 0.0
 
 
+LEAST_SITES = 2
+
 _Rate = Annotated[float, Meta(gt=0, le=1e15)]
 # Not tuple[_Rate, _Rate]: beside a number, msgspec 0.22 writes over memory that is not its own.
 _Bounds = Annotated[tuple[_Rate, ...], Meta(min_length=2, max_length=2)]
 
 
 class Graph(Table, frozen=True, kw_only=True):
-    """What a GML or GraphML file does not say of an overlay; see `anabranch.overlay.read_graph`.
+    """How a graph file, a table or a folder of measurements is read, and what it does not say.
+
+    See `anabranch.overlay.read_graph` and `anabranch.overlay.read_table`.
 
     Args:
-        rate_bps: of edges without a capacity, bit/s; or two bounds, between which each direction's
+        rate_bps: of links without a rate, bit/s; or two bounds, between which each direction's
             is drawn with the scenario's seed.
-        default_latency_s: of edges that state none and whose ends have no position, seconds.
+        default_latency_s: of links for which the file has none, seconds.
         largest_part: of a graph in several parts, whether the largest is kept and the others are
             dropped.
+        capacity, latency: the attribute of a graph's edges that holds it, as ``bandwidth:Mbit/s``;
+            ``*`` for any of the usual names.
+        latencies: another table or folder, which holds latencies, from the scenario's folder.
     """
 
     rate_bps: _Rate | _Bounds | None = None
     default_latency_s: Annotated[float, Meta(ge=0, le=LONGEST_S)] | None = None
     largest_part: bool = False
+    capacity: str = "*"
+    latency: str = "*"
+    latencies: str | None = None
 
 
 class Scenario(Table, frozen=True, kw_only=True):
@@ -117,7 +127,7 @@ class Scenario(Table, frozen=True, kw_only=True):
     Args:
         label: for titles; each plan's own label if empty.
         overlay: a built-in overlay's name, or the path of a file, from the scenario's folder.
-        graph: what is to be added to a GML or GraphML file; None for others.
+        graph: how a graph file, a table or a folder of measurements is read; None for others.
         route: where aggregates travel, packed trees if not given; of a list, each is a run of its
             own.
         pace: when a participant may proceed.
@@ -189,12 +199,20 @@ class Scenario(Table, frozen=True, kw_only=True):
     clients: Clients | None = None
     on_loss: Literal["complete", "retry", "abort"] = "abort"
     wait_s: Seconds | None = None
-    least_sites: Positive = 2
-    seed: Annotated[int, Meta(ge=0)] = 0
+    least_sites: Positive = LEAST_SITES
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     chunk_elements: Annotated[int, Meta(ge=1, le=MOST_CHUNK_ELEMENTS)] | None = None
     congestion_control: Literal["bbr", "cubic"] | None = None
     sample_every_s: Seconds = 0.5
     shaped: bool | None = None
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Sentences on values that are possible and seldom meant."""
+        latency_s = self.simulation.control_latency_s
+        if not is_doubtful_latency(latency_s):
+            return ()
+        return (f"simulation.control_latency_s: {latency_s:g} s; was it meant as ms?",)
 
     @property
     def routes(self) -> tuple[AnyPlanner, ...]:
