@@ -12,7 +12,7 @@ import pytest
 from msgspec import Meta
 
 from anabranch import overlay
-from anabranch._typed_toml import Table, TomlError, converted, decode_toml
+from anabranch._typed_toml import Table, TomlError, converted, decode_toml, nearest
 
 
 class Plain(Table, frozen=True, kw_only=True):
@@ -193,3 +193,21 @@ def test_threads_that_read_their_first_file_at_once_all_read_it(attempt: int) ->
     text = overlay.dumps(overlay.random_complete(3, attempt))
     done = subprocess.run([sys.executable, "-c", _AT_ONCE], input=text, text=True, timeout=60)
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "valid", "meant"),
+    [
+        ("rate", ("trace", "rate_bps"), "rate_bps"),
+        ("back_rate", ("back_trace", "back_rate_bps"), "back_rate_bps"),
+        ("step_s", ("sites", "samples_per_s", "fixed_s"), "fixed_s"),
+        ("bandwidth", ("rate_bps", "latency_s"), "rate_bps"),
+        ("delay", ("rate_bps", "latency_s"), "latency_s"),
+        ("lr", ("learning_rate", "model"), "learning_rate"),
+        ("lead", ("lead", "bound"), "lead"),
+    ],
+)
+def test_the_nearest_key_is_the_one_that_is_meant(
+    key: str, valid: tuple[str, ...], meant: str
+) -> None:
+    assert nearest(key, valid) == f"did you mean {meant!r}?"

@@ -18,7 +18,8 @@ import msgspec
 from msgspec import Meta, inspect
 
 T = TypeVar("T")
-Positive = Annotated[int, Meta(ge=1)]
+MOST = 2**31 - 1  # what is counted has to fit a C int
+Positive = Annotated[int, Meta(ge=1, le=MOST)]
 Part = Annotated[float, Meta(gt=0, le=1)]
 # At the first use of a type msgspec looks at its fields; two threads that do so at once crash.
 _one_at_a_time = threading.RLock()
@@ -249,9 +250,23 @@ def _quoted(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
 
 
+# What other programs call it, where no key looks like that.
+_MEANT = {
+    **dict.fromkeys(("rate", "bandwidth", "bandwidth_bps", "bw", "capacity"), "rate_bps"),
+    **dict.fromkeys(("delay", "delay_s", "latency"), "latency_s default_latency_s"),
+    **dict.fromkeys(("step_s", "compute_s", "step_time_s", "seconds"), "fixed_s"),
+    **dict.fromkeys(("source", "src"), "from"),
+    **dict.fromkeys(("target", "dst", "dest"), "to"),
+    **dict.fromkeys(("epochs", "iterations", "steps"), "rounds"),
+    "lr": "learning_rate",
+}
+
+
 def nearest(name: str, valid: Collection[str]) -> str:
     """Return ``did you mean 'rate_bps'?``, or nothing where no valid name is near."""
-    near = get_close_matches(name, valid, n=1)
+    meant = [key for key in _MEANT.get(name, "").split() if key in valid]
+    begun = [key for key in valid if key.startswith(f"{name}_")]
+    near = meant or begun or get_close_matches(name, valid, n=1)
     return f"did you mean {near[0]!r}?" if near else ""
 
 

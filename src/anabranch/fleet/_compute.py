@@ -6,6 +6,7 @@ sites take their steps and in whichever world they do.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ class Compute(Table, frozen=True, kw_only=True):
 
     Args:
         samples_per_s: samples each site takes a second; the mean of all sites where ``gini`` > 0.
+            None where a step takes ``fixed_s`` alone, whatever its samples.
         gini: how uneven the sites' speeds are, and the seconds that a sample takes them; see
             `uneven_samples_per_s`. 0 is all alike.
         fixed_s: seconds of work in each step, whatever the batch.
@@ -54,7 +56,7 @@ class Compute(Table, frozen=True, kw_only=True):
         sites: those that differ, by name.
     """
 
-    samples_per_s: _Speed
+    samples_per_s: _Speed | None = None
     gini: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     fixed_s: NotNegative = 0.0
     jitter: Distribution | None = None
@@ -103,10 +105,12 @@ class ComputeModel:
                     f"compute.sites.{name}.samples_per_s: compute.gini already says how every "
                     "site's speed differs; remove one of the two"
                 )
-        try:
-            speeds = uneven_samples_per_s(len(sites), table.samples_per_s, table.gini, seed)
-        except ComputeError as error:
-            raise ComputeError(f"compute.gini: {error}") from None
+        speeds: Sequence[float] = [math.inf] * len(sites)
+        if table.samples_per_s is not None:
+            try:
+                speeds = uneven_samples_per_s(len(sites), table.samples_per_s, table.gini, seed)
+            except ComputeError as error:
+                raise ComputeError(f"compute.gini: {error}") from None
         self._seed = seed
         self._sites = tuple(
             _resolve(table, table.sites.get(name), speed)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
+from msgspec import Meta
 
-from anabranch._typed_toml import Positive, Seconds, Table
+from anabranch._typed_toml import Seconds, Table
 from anabranch.overlay import Overlay
 from anabranch.plan._fapt import Fapt, fastest_paths
 from anabranch.plan._forest import fastest_tree, objective
@@ -59,7 +60,7 @@ class ForestRoute(Table, frozen=True, kw_only=True, tag_field="kind", tag="fores
     search: AnyForestSearch = LocalForest()
     latency_weight: float = 0.5
     spread_weight: float = 0.1
-    elements: Positive | None = None
+    elements: Annotated[int, Meta(ge=1)] | None = None
     compute_s: dict[str, Seconds] | None = None
     within: Packed | Fapt | None = None
 

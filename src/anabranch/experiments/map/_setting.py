@@ -175,8 +175,10 @@ def trial(
     """
     overlay, compute = place(name, gini, seed)
     server = NETWORKS[name]
-    slowest = min(each.samples_per_s or compute.samples_per_s for each in compute.sites.values())
-    batch = max(1, round(BATCH * slowest / compute.samples_per_s)) if how.tuned else BATCH
+    mean = compute.samples_per_s
+    assert mean is not None  # every place of `place` has one
+    slowest = min(each.samples_per_s or mean for each in compute.sites.values())
+    batch = max(1, round(BATCH * slowest / mean)) if how.tuned else BATCH
     scenario = Scenario(
         overlay=overlay.name,
         route=how.route(server, tuple(site.name for site in overlay.sites)),

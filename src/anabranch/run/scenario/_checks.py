@@ -17,6 +17,7 @@ from anabranch.pace import Asp, Bsp, FedAvg, FlR2sp, R2sp, Ssp, TunedBatches
 from anabranch.period import Every, EveryEpoch
 from anabranch.plan import ForestRoute, Plan, PlanError
 from anabranch.run.faults import FaultError, Kill, LinkFactor, Pause, script
+from anabranch.run.scenario._effect import without_effect
 from anabranch.run.scenario._model import Scenario, compute_model, script_of, with_compute_times
 from anabranch.run.scenario.tasks import Exchange, Own, Train
 from anabranch.scheduler.awareness import Passive
@@ -69,6 +70,9 @@ def check_keys(scenario: Scenario) -> None:
     _check_period(scenario)
     if not scenario.routes:
         raise ScenarioError("route: there is none; give at least one")
+    without = next(without_effect(scenario), None)
+    if without is not None:
+        raise ScenarioError(f"{without[0]}: {without[1]}")
 
 
 def _check_data(scenario: Scenario) -> None:

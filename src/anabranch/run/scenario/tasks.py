@@ -6,10 +6,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, field
 
-from anabranch._typed_toml import Positive, Seconds, Table
+from anabranch._typed_toml import MOST, Positive, Seconds, Table
 from anabranch.learn.adversaries import AnyAdversaries
 from anabranch.learn.partition import AnyPartition, Even
 from anabranch.learn.profiles import load_profile
+
+MOST_ELEMENTS = 10**13  # 40 TB
 
 
 class Train(Table, frozen=True, kw_only=True, tag_field="kind", tag="train"):
@@ -91,8 +93,8 @@ class Exchange(Table, frozen=True, kw_only=True, tag_field="kind", tag="exchange
     evaluate_every_s: ClassVar[None] = None
 
     profile: str | None = None
-    elements: Positive | None = None
-    batch_size: Annotated[int, Meta(ge=0)] = 0
+    elements: Annotated[int, Meta(ge=1, le=MOST_ELEMENTS)] | None = None
+    batch_size: Annotated[int, Meta(ge=0, le=MOST)] = 0
 
     @property
     def buffer_elements(self) -> int:
