@@ -68,7 +68,7 @@ def test_what_a_graph_file_lacks_is_told_in_options() -> None:
     cities = "examples/overlays/six-cities.gml"
     done = anabranch("plan", cities)
     assert done.returncode != 0
-    assert "Lisbon->Madrid has no LinkSpeedRaw; give the rate" in done.stderr
+    assert "Lisbon->Madrid has no rate; give the rate" in done.stderr
     assert "--rate 155e6" in done.stderr
     done = anabranch("plan", cities, "--rate", "20e6..155e6", "--seed", "3")
     assert done.returncode == 0, done.stderr
@@ -482,3 +482,113 @@ def test_a_run_that_fails_ends_with_1_and_says_why(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "lenet-5" in done.stderr
     assert "failed: " in done.stderr
+
+
+DIGITS = """
+overlay = "aws-8"
+compute.samples_per_s = 1000
+stop.rounds = 2
+task = {kind = "train", model = "softmax", learning_rate = 0.1, batch_size = 16}
+"""
+
+
+@pytest.mark.parametrize("command", ["run", "simulate", "twin"])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            DIGITS.replace("16}", "500}"),
+            "task.partition: one of 8 sites gets 179 samples, fewer than",
+        ),
+        (
+            DIGITS.replace("16}", '16, partition = {kind = "shards", per_site = 500}}'),
+            "task.partition: cannot deal 1438 samples to 8 sites",
+        ),
+        (
+            DIGITS.replace('"softmax"', '"bert-tiny"'),
+            "model 'bert-tiny' reads tokens, and the task has none",
+        ),
+    ],
+)
+def test_data_that_cannot_be_used_are_told_before_a_run_begins(
+    command: str, text: str, said: str, tmp_path: Path
+) -> None:
+    path, out = tmp_path / "few.toml", tmp_path / "runs"
+    path.write_text(text)
+    done = anabranch(command, str(path), "--out", str(out))
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "few.toml: " in done.stderr
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("command", ["run", "simulate"])
+def test_more_clients_than_samples_are_told_before_a_run_begins(
+    command: str, tmp_path: Path
+) -> None:
+    path, out = tmp_path / "many.toml", tmp_path / "runs"
+    path.write_text(f'{DIGITS}clients.registered = 5000\npace = {{kind = "fedavg"}}\n')
+    done = anabranch(command, str(path), "--out", str(out))
+    assert done.returncode == 2
+    assert "clients.registered: 5000, of whom each needs a sample" in done.stderr
+    assert not out.exists()
+
+
+def test_sites_that_gossip_are_shown_without_a_count_of_rounds(tmp_path: Path) -> None:
+    path = tmp_path / "gossip.toml"
+    path.write_text(f"{DIGITS}[gossip]\n")
+    done = anabranch("simulate", str(path), "--out", str(tmp_path / "runs"))
+    assert done.returncode == 0, done.stderr
+    assert "rounds" not in done.stdout
+    assert " 1/1 " not in done.stdout
+    assert "accuracy" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("stop.rounds", "9223372036854775807"), ("task.batch_size", "2147483648")],
+)
+def test_a_count_that_no_run_can_hold_is_refused_by_its_key(
+    key: str, value: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "much.toml"
+    path.write_text(
+        DIGITS.replace("stop.rounds = 2", f"stop.rounds = {value}")
+        if key == "stop.rounds"
+        else DIGITS.replace("16}", f"{value}}}")
+    )
+    done = anabranch("simulate", str(path), "--out", str(tmp_path / "runs"))
+    assert done.returncode == 2
+    assert f"{key}: must be an integer <= 2147483647, not {value}" in done.stderr
+
+
+@pytest.mark.parametrize("rate", ["1e-300", "1e300"])
+def test_a_rate_that_no_link_has_is_refused_by_its_link(rate: str, tmp_path: Path) -> None:
+    path = tmp_path / "slow.toml"
+    path.write_text(
+        'name = "slow"\nsite = [{name = "a"}, {name = "b"}]\n'
+        f'link = [{{from = "a", to = "b", rate_bps = {rate}, back_rate_bps = 1e6, latency_s = 0}}]'
+    )
+    done = anabranch("plan", str(path))
+    assert done.returncode == 2
+    assert "link a->b has rate" in done.stderr
+    assert "which must be within 0.001 and 1e+21" in done.stderr
+
+
+def test_a_latency_that_is_rather_milliseconds_is_warned_about(tmp_path: Path) -> None:
+    path = tmp_path / "ms.toml"
+    path.write_text(
+        'name = "ms"\nsite = [{name = "a"}, {name = "b"}]\n'
+        'link = [{from = "a", to = "b", rate_bps = 1e6, back_rate_bps = 1e6, latency_s = 30}]'
+    )
+    scenario = tmp_path / "scenario.toml"
+    scenario.write_text(
+        f'overlay = "{path.name}"\nstop.rounds = 1\nsimulation.control_latency_s = 20\n'
+        'task = {kind = "exchange", elements = 8}\n'
+    )
+    for command in (("plan", str(path)), ("simulate", str(scenario), "--out", str(tmp_path / "r"))):
+        done = anabranch(*command)
+        assert done.returncode == 0, done.stderr
+        assert "warning: link a->b and 1 more links: a latency of 30 s; " in done.stderr
+        assert "was it meant as ms?" in done.stderr
+    assert "simulation.control_latency_s: 20 s; was it meant as ms?" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -15,8 +16,9 @@ from typing import Annotated
 
 import typer
 
+from anabranch._text import say
 from anabranch._typed_toml import tag_of
-from anabranch.cli._app import app, console, ending_on_interrupt
+from anabranch.cli._app import app, console, ending_on_interrupt, tell_of
 from anabranch.emulate import check_emulable
 from anabranch.net.addresses import parse
 from anabranch.net.errors import RunAborted
@@ -133,6 +135,8 @@ def simulate(
     loaded = [_Loaded(path) for path in scenario]
     for each in loaded:
         each.check_simulable()
+        if each.scenario.simulation.tensors != "sizes":
+            each.check_data(data_dir)
     folder = new_folder(out, scenario[0].stem)
     runs, saved = _resumed(_planned(loaded, folder), checkpoint_every, resume)
     execute = partial(_simulate, save_every=checkpoint_every, resume=saved)
@@ -155,6 +159,7 @@ def twin(
         each.check_simulable()
         each.check_real(emulate)
         each.check_twin()
+        each.check_data(data_dir)
     folder = new_folder(out, scenario[0].stem)
     pairs = []
     for simulated, measured in zip(
@@ -198,6 +203,7 @@ def _run(
     loaded = [_Loaded(path) for path in paths]  # complains before anything runs
     for each in loaded:
         each.check_real(emulate)
+        each.check_data(data_dir)
     runs, saved = _resumed(_planned(loaded, folder), save_every, resume)
     execute = partial(
         _run_locally, emulate=emulate, save_every=save_every, resume=saved, metrics=metrics
@@ -301,6 +307,9 @@ class _Loaded:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.scenario, self.overlay = scenarios.load(path)
+        tell_of(self.overlay)
+        for doubt in self.scenario.doubts:
+            say(f"warning: {path}: {doubt}", sys.stderr)
 
     def check_real(self, emulate: bool) -> None:
         """Check that it runs with real processes."""
@@ -311,6 +320,12 @@ class _Loaded:
     def check_simulable(self) -> None:
         """Check that it runs in simulation."""
         self._check(scenarios.check_simulable, self.scenario)
+
+    def check_data(self, data_dir: Path | None) -> None:
+        """Check that its data can be had, dealt, and used by its model."""
+        from anabranch.run.work import check_data
+
+        self._check(check_data, self.scenario, self.overlay, data_dir)
 
     def check_twin(self) -> None:
         """Check that it means the same in both worlds."""

@@ -66,6 +66,8 @@ class RunStarted(_Event, frozen=True, kw_only=True):
     # Who may proceed when, and with how much work, for `anabranch.run.replay`; empty where sites
     # all-reduce, in rounds.
     pacing_json: str = ""
+    # Whether sites average with neighbours: all exchange in one round alone, at the end.
+    gossips: bool = False
 
 
 class RoundDone(_Event, frozen=True, kw_only=True):

@@ -107,12 +107,15 @@ def results(runs: Sequence[Run]) -> Table:
     next, computing and all. ``to target`` is the time until the target accuracy was first reached.
     ``relay busy`` is of the process that delays the packets of emulated links, while it carried
     data; where it was busier than ``summary.MOST_BUSY`` there is no ``limit``.
+    Sites that gossip have no rounds but one at the end, which is not counted.
     """
     runs = [run for run in runs if run.summary.pace is None]
 
     _, baseline = fastest_and_baseline([run for run in runs if run.work == runs[0].work])
 
     def rounds(run: Run) -> str:
+        if run.summary.started.gossips:
+            return units.NONE
         return f"{len(run.summary.rounds)}/{run.summary.started.rounds}"
 
     def computing_s(run: Run) -> float | None:

@@ -166,6 +166,7 @@ class RunLog:
                     model=model,
                     seed=scenario.seed,
                     rounds=1 if scenario.gossip else scenario.stop.rounds - after,
+                    gossips=scenario.gossip is not None,
                     predicted_s=predicted.contention_s,
                     paper_s=predicted.paper_s,
                     limit_s=_limit_s(self._overlay, size_bytes),

@@ -87,8 +87,9 @@ def simulate(
         try:
             run_virtually(simulation.run())
         except Deadlock as error:
-            simulation.ended(str(error))
-            raise RunAborted(str(error)) from None
+            said = simulation.standstill(error)
+            simulation.ended(said)
+            raise RunAborted(said) from None
         except KeyboardInterrupt:
             simulation.ended("the run was interrupted")
             raise
@@ -146,6 +147,7 @@ class _Simulation:
         self._link_factors: Factors[tuple[int, int]] = Factors()
         self._compute_factors: Factors[int] = Factors()
         self._pauses: Counter[int | None] = Counter()  # in force, by site; None: the scheduler
+        self._endless: list[str] = []  # labels of what happened and never ends
         self._disconnections: Counter[int] = Counter()  # in force, by site
         self._unused = dict.fromkeys(each.label for each in self._faults)
         self._round = 0  # the latest that a site has begun
@@ -272,6 +274,20 @@ class _Simulation:
                 self._worlds[site].clock.step(offset_s, drift)
         if what.for_s is not None:  # whether or not the process stands still that began the round
             self._loop.at(self._loop.time() + what.for_s, self._heal, what)
+        elif not isinstance(what.action, ClockStep | ComputeFactor):  # these stop nothing
+            self._endless.append(label)
+
+    def standstill(self, error: Deadlock) -> str:
+        """Return why a run stands still, in words of its scenario where a fault is the reason."""
+        if not self._endless:
+            return str(error)
+        stalled = "; ".join(error.why) or "every site waits"
+        faults = ", ".join(dict.fromkeys(self._endless))
+        return (
+            f"the run stands still for ever: {stalled}. A fault without an end is the reason "
+            f"({faults}). Give the fault for_s, or wait_s, after which what is silent counts as "
+            'lost, with on_loss = "complete" or "retry"'
+        )
 
     def _heal(self, what: Scripted) -> None:
         self._note(what, over=True)

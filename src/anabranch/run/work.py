@@ -15,9 +15,10 @@ from anabranch.learn.averaging import Average
 from anabranch.learn.partition import AnyPartition, Indices
 from anabranch.learn.work import Context, ServableWork, State, Work, averaged_elements
 from anabranch.net.errors import RunAborted
+from anabranch.overlay import Overlay
 from anabranch.run.local_steps import LocalWork
 from anabranch.run.own import OwnWork, ServableOwnWork, make_own_work
-from anabranch.run.scenario import Scenario
+from anabranch.run.scenario import Scenario, ScenarioError
 from anabranch.run.scenario.tasks import Exchange, Own, Task, Train
 from anabranch.run.served_steps import ServedSteps
 from anabranch.site.terms import Wire
@@ -273,6 +274,45 @@ def _dealt(
     return partition.deal(labels, parts, seed, least=least)
 
 
+def _shards(
+    scenario: Scenario, task: Train, names: tuple[str, ...], data_dir: Path | None
+) -> tuple[Indices, ...]:
+    """Return the samples of each worker, or of each client that is registered.
+
+    Raises:
+        ValueError: there are too few, which names the key, or none can be had.
+    """
+    clients = scenario.clients
+    parts, least = len(scenario.workers_named(names)), task.batch_size
+    if clients is not None:
+        parts, least = clients.registered, 1
+    _load_task(task.data, data_dir)
+    try:
+        return _dealt(task.partition, task.data, data_dir, parts, scenario.seed, least)
+    except ValueError as error:
+        key, samples = "task.partition", len(_load_task(task.data, data_dir).train_labels)
+        if clients is not None and parts > samples:
+            key = f"clients.registered: {parts}, of whom each needs a sample"
+        raise ValueError(f"{key}: {error}") from None
+
+
+def check_data(scenario: Scenario, overlay: Overlay, data_dir: Path | None) -> None:
+    """Check, before a run begins, that its data can be had, dealt, and used by its model.
+
+    Raises:
+        ScenarioError: names the key, and what to do.
+    """
+    task = scenario.task
+    if not isinstance(task, Train):
+        return
+    try:
+        data = _load_task(task.data, data_dir)
+        _shards(scenario, task, tuple(site.name for site in overlay.sites), data_dir)
+        _build_model(task, data, scenario.seed)
+    except ValueError as error:
+        raise ScenarioError(str(error)) from None
+
+
 class _Training:
     """Real gradients of a real model."""
 
@@ -294,16 +334,8 @@ class _Training:
         labels = data.train_labels.numpy()
         clients = scenario.clients
         workers = scenario.workers_named(names)
-        parts, least = len(workers), task.batch_size
-        if clients is not None:
-            parts, least = clients.registered, 1
-        try:
-            shards = _dealt(task.partition, task.data, data_dir, parts, scenario.seed, least)
-        except ValueError as error:
-            key = "task.partition"
-            if clients is not None and parts > len(labels):
-                key = f"clients.registered: {parts}, of whom each needs a sample"
-            raise ValueError(f"{key}: {error}") from None
+        shards = _shards(scenario, task, names, data_dir)
+        parts = len(shards)
         self._shards, self._seed = shards, scenario.seed
         self.labels: tuple[int, ...] = ()
         if clients is not None:

@@ -22,7 +22,7 @@ import asyncio
 import threading
 from asyncio import events
 from collections import defaultdict, deque
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from contextvars import Context, ContextVar
@@ -43,7 +43,20 @@ process_of: ContextVar[Hashable] = ContextVar("process_of", default=None)
 
 
 class Deadlock(RuntimeError):
-    """Nothing is scheduled and nothing can run, but the main task has not finished."""
+    """Nothing is scheduled and nothing can run, but the main task has not finished.
+
+    Args:
+        why: what is known of why nothing moves, in words for people.
+        waiting: the tasks that wait, and where, in words for who mends the program.
+
+    Attributes:
+        why: see above.
+    """
+
+    def __init__(self, why: Sequence[str], waiting: Sequence[str]) -> None:
+        said = "; ".join((*why, *waiting)) or "nothing is known of why"
+        super().__init__(f"nothing can happen any more: {said}")
+        self.why = tuple(why)
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -211,7 +224,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 return
             if len(agenda) == self._of_outside:
                 if not self._stopping:
-                    raise Deadlock(self._account())
+                    raise Deadlock(*self._account())
                 return
             # The entries of this instant run one by one, in order of scheduling. What they in turn
             # schedule for this instant waits behind what they make ready.
@@ -235,9 +248,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 self.handled += 1
                 handle._run()
 
-    def _account(self) -> str:
-        """Say who waits for what."""
-        lines = [line for explain in self.explain for line in explain()]
+    def _account(self) -> tuple[list[str], list[str]]:
+        """Return what is known of why nothing moves, and which tasks wait for what."""
+        why = [line for explain in self.explain for line in explain()]
+        lines = []
         waiting: defaultdict[str, list[str]] = defaultdict(list)  # names, by where they wait
         for task in asyncio.all_tasks(self):
             # asyncio names the others by a count of its own, which is another in each process
@@ -248,7 +262,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
             verb = "waits" if len(names) == 1 else "wait"
             lines.append(f"{', '.join(names[:_MOST_NAMED])}{more} {verb} in {where}")
-        return "nothing can happen any more: " + ("; ".join(lines) or "nobody says why")
+        return why, lines
 
     # --- what only real time has
 
