@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from anabranch.net.messages import Refusal, Restarted, Resume, Standing
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed, Plan
 from anabranch.record import LogError, events
+from anabranch.scheduler.awareness import Awareness, Passive
 from anabranch.scheduler.losses import Repairs
 from anabranch.scheduler.memory import encode, read
 from anabranch.scheduler.server import Scheduler
@@ -54,6 +56,12 @@ def plan_of(overlay: Overlay, version: int = 1, previous: Plan | None = None) ->
     return Packed().plan(overlay, version=version)
 
 
+def awareness_of(overlay: Overlay) -> Awareness:
+    return Passive(start="equal").awareness(
+        plan_of(overlay), plan_of, lambda overlay, plan: {}, lambda elements: 512, overlay
+    )
+
+
 class Restartable:
     """A cluster whose scheduler can be killed and started again."""
 
@@ -63,7 +71,9 @@ class Restartable:
         self.scheduler = cluster.scheduler
 
     @classmethod
-    async def begin(cls, size: int, begin_with: int | None = None) -> Restartable:
+    async def begin(
+        cls, size: int, begin_with: int | None = None, measures: bool = False
+    ) -> Restartable:
         pairs = [(a, b) for a in range(size) for b in range(size) if a != b]
         links = tuple(Link(a, b, 1e6, latency_s=0.001) for a, b in pairs)
         overlay = Overlay("full", tuple(Site(f"s{site}") for site in range(size)), links)
@@ -78,6 +88,8 @@ class Restartable:
             repairs=Repairs(plan_of, 2, begin_with),
             joining=range(begin_with or size),
             journal=journal,
+            meter=partial(Passive().meter, 512) if measures else None,
+            awareness=awareness_of(overlay) if measures else None,
         )
         for agent in cluster.agents:
             agent.wait_for_scheduler(60.0)
@@ -91,7 +103,7 @@ class Restartable:
         self.network.kill(None)
         self.scheduler.abandon()
 
-    async def start_scheduler(self) -> None:
+    async def start_scheduler(self, measures: bool = False) -> None:
         self.network.revive(None)
         overlay = self.scheduler.overlay
         self.witness = Witness()
@@ -103,6 +115,7 @@ class Restartable:
             "work",
             lambda plan, elements: 512,
             self.witness,
+            awareness_of(overlay) if measures else None,
             repairs=Repairs(plan_of, 2),
             journal=self.journal,
         )
@@ -287,6 +300,26 @@ async def test_without_any_site_left_it_ends() -> None:
     await group.start_scheduler()
     with pytest.raises(RunAborted, match="no site came back to it"):
         await group.scheduler.finished()
+
+
+@virtually
+async def test_what_links_were_measured_at_is_known_after_a_restart() -> None:
+    group = await Restartable.begin(4, measures=True)
+    for _ in range(5):
+        assert await means_of(calls_of(group.agents, 20_000)) == {15 / 4}
+    before = {(link.source, link.target): link for link in group.scheduler.status().links}
+    assert every(link.is_measured for link in before.values())
+    group.kill_scheduler()
+    await asyncio.sleep(1.0)
+    await group.start_scheduler(measures=True)
+    after = {(link.source, link.target): link for link in group.scheduler.status().links}
+    assert not group.witness.of(events.LinkMeasured)
+    assert after.keys() == before.keys()
+    for pair, link in after.items():
+        assert link.is_measured
+        assert link.rate_bps == pytest.approx(before[pair].rate_bps, rel=0.05)
+    await means_of(calls_of(group.agents))
+    await group.cluster.leave()
 
 
 @virtually

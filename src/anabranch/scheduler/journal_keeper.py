@@ -6,8 +6,10 @@ from functools import partial
 
 from anabranch import overlay as overlays
 from anabranch import plan as plans
+from anabranch.net.messages import LinkRate
 from anabranch.net.network import Address
 from anabranch.scheduler import memory as memories
+from anabranch.scheduler.awareness import Awareness
 from anabranch.scheduler.memory import Journal, Memory
 from anabranch.scheduler.run import Run
 
@@ -21,6 +23,7 @@ class JournalKeeper:
         secret: of the run.
         written: what the journal has.
         memory: the same, read; None where the run had no scheduler before.
+        awareness: whose measurements are remembered; None where nothing is measured.
 
     Attributes:
         listens_at: where sites connect; set once they can.
@@ -35,8 +38,10 @@ class JournalKeeper:
         secret: bytes,
         written: bytes,
         memory: Memory | None,
+        awareness: Awareness | None = None,
     ) -> None:
         self._run = run
+        self._awareness = awareness
         self._journal = journal
         self._secret = secret
         self._written = written
@@ -89,8 +94,20 @@ class JournalKeeper:
             elements=run.buffer_elements or 0,
             began_at_s=self._began_at_s,
             listen=self.listens_at,
+            rates=self._rates(),
         )
         data = memories.encode(memory)
         if data != self._written:
             self._written = data
             run.write_down(partial(self._journal.save, data))
+
+    def _rates(self) -> tuple[tuple[int, LinkRate], ...]:
+        """Return what is believed of the links that were measured."""
+        if self._awareness is None or not self._awareness.measured_links:
+            return ()
+        measured = self._awareness.measured_links
+        return tuple(
+            (link.target, LinkRate(link.source, link.goodput_bps, link.latency_s, 1))
+            for link in self._awareness.belief(self._run.since_start_s()).links
+            if (link.source, link.target) in measured
+        )

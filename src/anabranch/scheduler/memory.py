@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from anabranch import overlay as overlays
-from anabranch.net.messages import Contribution
+from anabranch.net.messages import Contribution, LinkRate
 from anabranch.overlay import Overlay
 from anabranch.record import LogError
 from anabranch.scheduler.channels import Subgroup
@@ -46,6 +46,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
         elements: of the first buffer.
         began_at_s: when the run began, by the journal's clock.
         listen: where the scheduler does.
+        rates: what is believed of the links that were measured: each link's target, and the rest.
     """
 
     overlay_toml: str
@@ -64,6 +65,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     elements: int
     began_at_s: float
     listen: tuple[str, int]
+    rates: tuple[tuple[int, LinkRate], ...] = ()
 
     @property
     def losses(self) -> Losses:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from anabranch import plan as plans
 from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage
-from anabranch.net.messages import Auxiliary, Measured
+from anabranch.net.messages import Auxiliary, LinkRate, Measured
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.record import events, units
@@ -277,6 +277,7 @@ class Planning:
     def hear(self, site: int, message: Measured) -> None:
         """Take what a site has measured."""
         name = self._run.name(site)
+        known = frozenset() if self._awareness is None else self._awareness.measured_links
         for rate in message.links:
             if self._run.overlay.link(rate.source, site) is None:
                 raise OutOfPlaceMessage(f"{name} measured a link from {rate.source}")
@@ -296,6 +297,19 @@ class Planning:
                 )
             )
             if self._awareness is not None:
+                self._awareness.measured(rate.source, site, rate, self._run.since_start_s())
+        # Later measurements are written down with what else is: each would be a write of its own.
+        if self._awareness is not None and self._awareness.measured_links != known:
+            self._remember()
+
+    def recall(self, rates: Iterable[tuple[int, LinkRate]]) -> None:
+        """Believe what an earlier scheduler of the run believed of links that were measured.
+
+        Args:
+            rates: each link's target, and the rest.
+        """
+        if self._awareness is not None:
+            for site, rate in rates:
                 self._awareness.measured(rate.source, site, rate, self._run.since_start_s())
 
     def _found(self, replan: Replan | None, paths: tuple[Path, ...]) -> None:

@@ -67,6 +67,7 @@ class Resumption:
         run.departed |= memory.departed
         run.buffer_elements = memory.elements
         run.started_s = run.now_s() - since_began_s
+        planning.recall(memory.rates)
         self._returning = Returning(frozenset(range(run.overlay.size)) - run.lost)
         run.returning = self._returning
         if memory.elements:

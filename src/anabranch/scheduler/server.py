@@ -181,7 +181,7 @@ class Scheduler:
         self._run = run = Run(overlay, self.members, self.channels, log, all_times)
         self._waits = Waits()
         self._answers = Answers(run)
-        self._keeper = keeper = JournalKeeper(run, journal, secret, written, memory)
+        self._keeper = keeper = JournalKeeper(run, journal, secret, written, memory, awareness)
         planner = None if repairs is None else repairs.planner
         self._pace: ServedPace | None = None
         if pacing is not None:
