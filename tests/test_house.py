@@ -84,6 +84,7 @@ PURE = [
     "net/throughput.py",
     "record/awareness.py",
     "record/export.py",
+    "record/known_rates.py",
     "record/metrics.py",
     "record/pacing.py",
     "record/status.py",

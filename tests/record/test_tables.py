@@ -60,7 +60,7 @@ def test_a_terminal_shows_the_brief_columns_of_the_page(run, read) -> None:
     with console.capture() as captured:
         console.print(table.for_terminal("all of it"))
     headings, _, row, caption = (line for line in captured.get().splitlines() if line.strip())
-    shown = ["route", "rounds", "exchange", "worst", "speed-up", "predicted", "limit", "per round"]
+    shown = ["route", "rounds", "exchange", "worst", "predicted", "limit", "per round"]
     assert set(shown) < set(table.headings)
     cells = by_heading(table)
     assert headings.split() == " ".join([*shown, "accuracy", "to target"]).split()

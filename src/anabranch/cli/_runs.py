@@ -25,7 +25,7 @@ from anabranch.net.errors import RunAborted
 from anabranch.net.network import Address
 from anabranch.overlay import Overlay
 from anabranch.record import LogError, fingerprint, read_events, tables
-from anabranch.record.runs import name_apart, pair_up, read_run
+from anabranch.record.runs import name_apart, pair_up, read_run, read_runs
 from anabranch.run import scenario as scenarios
 from anabranch.run.checkpoints import CheckpointError, plan_course
 from anabranch.run.checkpoints import find as find_checkpoint
@@ -272,7 +272,7 @@ def _report(runs: Sequence[_Run], folder: Path) -> list[Path]:
 
 
 def print_results(logs: Sequence[Path]) -> None:
-    runs = name_apart([read_run(log) for log in logs])
+    runs = name_apart(read_runs(logs))
     for table in (tables.paces(runs), tables.forests(runs), tables.results(runs)):
         if table.rows:
             console.print(table.for_terminal())

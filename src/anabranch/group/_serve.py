@@ -128,6 +128,11 @@ class Service:
                 "group without one plans for the size of each exchange"
             )
 
+    @property
+    def assumes_rates(self) -> bool:
+        """Whether all links count for equal until they are measured."""
+        return isinstance(self.awareness, Passive) and self.awareness.start == "equal"
+
     def believed(self) -> Overlay:
         """Return what is believed of the network before anything is measured."""
         return self.overlay if self.awareness is None else self.awareness.believed(self.overlay)
@@ -318,6 +323,7 @@ class GroupLog:
             limit_s=None,
             target_accuracy=None,
             versions={"anabranch": __version__},
+            assumes_rates=self._service.assumes_rates,
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
             pacing_json="" if (paced := self._service.paced) is None else paced.encode(),
         )

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from anabranch.overlay import Overlay
+from anabranch.overlay import Link, Overlay
 from anabranch.plan import NO_PARENT, Plan, link_load
 from anabranch.record import units
 from anabranch.record._layout import Points, site_positions
 from anabranch.record._style import COLOURS, GREY, dots, finish, link_name, site_name
+from anabranch.record.known_rates import KnownRates
 
 Pair = tuple[int, int]
 Words = dict[str, object]
@@ -25,7 +26,7 @@ _LABELLED_LINKS = 48  # rates of more would overlap
 _NAMED_SITES = 80  # of more, only roots are named; the others' names are under the pointer
 
 
-def trees(overlay: Overlay, plan: Plan) -> go.Figure:
+def trees(overlay: Overlay, plan: Plan, known: KnownRates | None = None) -> go.Figure:
     """Draw an overlay and the trees of one plan on it.
 
     Every directed link has a strip on its right-hand side, as roads have lanes. A grey strip is as
@@ -33,16 +34,23 @@ def trees(overlay: Overlay, plan: Plan) -> go.Figure:
     each tree, with arrows the way data flows to the root; where a tree's way down is not its way
     up mirrored, the way down is dotted. The legend switches trees on and off.
 
+    Args:
+        overlay: with its rates.
+        plan: of its sites.
+        known: what the rates rest on; None where the overlay states them all. A rate that was
+            measured is bold, a link of unknown rate has a question mark and counts as idle.
+
     Raises:
         PlanError: the plan does not fit the overlay.
     """
     plan.check_fits(overlay)
     points = site_positions(overlay)
     figure = go.Figure()
-    _draw_links(figure, overlay, plan, points)
+    known = known or KnownRates(overlay)
+    _draw_links(figure, known, plan, points)
     _draw_trees(figure, overlay, plan, points)
     # All at once: plotly copies the annotations that there are when one is added.
-    annotations = [*_rates(overlay, points), *_draw_sites(figure, overlay, plan, points)]
+    annotations = [*_rates(known, points), *_draw_sites(figure, overlay, plan, points)]
     low, high = points.min(axis=0) - 0.07, points.max(axis=0) + 0.1
     width, tall = high - low
     legend_rows = -(-len(plan.trees) // 4)
@@ -85,11 +93,12 @@ def _segments(
     return go.Scatter(x=x, y=y, **shown)
 
 
-def _draw_links(figure: go.Figure, overlay: Overlay, plan: Plan, points: Points) -> None:
-    load = link_load(plan)
+def _draw_links(figure: go.Figure, known: KnownRates, plan: Plan, points: Points) -> None:
+    overlay, load = known.overlay, link_load(plan)
     busy_s = {  # for each bit of buffer
-        (link.source, link.target): load.get((link.source, link.target), 0.0) / link.goodput_bps
+        pair: 0.0 if pair in known.unknown else load.get(pair, 0.0) / link.goodput_bps
         for link in overlay
+        for pair in ((link.source, link.target),)
     }
     busiest_s = max(busy_s.values(), default=0.0) or 1.0
     busyness = {pair: value_s / busiest_s for pair, value_s in busy_s.items()}
@@ -107,7 +116,10 @@ def _draw_links(figure: go.Figure, overlay: Overlay, plan: Plan, points: Points)
             look = {"mode": "lines", "marker": None, "line": line, "showlegend": False}
             figure.add_trace(_segments(points, pairs, [0.5] * len(pairs), **look))
     texts = [
-        f"{link_name(overlay, pair)}: {units.rate(link.goodput_bps)}<br>"
+        f"{link_name(overlay, pair)}: rate unknown<br>{units.buffers(load.get(pair, 0.0))} a round"
+        if pair in known.unknown
+        else f"{link_name(overlay, pair)}: {units.rate(link.goodput_bps)}"
+        f"{', measured' if pair in known.measured else ''}<br>"
         f"{units.buffers(load.get(pair, 0.0))} a round, "
         f"{units.percent(share)} as busy as the busiest link"
         for link, (pair, share) in zip(overlay, busyness.items(), strict=True)
@@ -182,16 +194,24 @@ def _words(x: float, y: float, text: str, **look: object) -> Words:
     return {"bgcolor": "rgba(255,255,255,.7)", **where, **look}
 
 
-def _rates(overlay: Overlay, points: Points) -> Iterator[Words]:
+def _rates(known: KnownRates, points: Points) -> Iterator[Words]:
     """Yield rates beside strips, nearer the source; once where both ways have the same."""
+    overlay = known.overlay
+
+    def text(link: Link) -> str:
+        pair, said = (link.source, link.target), f"{link.goodput_bps / 1e6:.3g}"
+        if pair in known.unknown:
+            return "?"
+        return f"<b>{said}</b>" if pair in known.measured else said
+
     if len(overlay.links) > _LABELLED_LINKS:
         return
     for link in overlay:
         back = overlay.link(link.target, link.source)
-        same = back is not None and back.goodput_bps == link.goodput_bps
+        same = back is not None and text(back) == text(link)
         if same and link.source > link.target:
             continue
         along, across = (0.5, 0.0) if same else (0.32, 1.3)
         (start,), (stop,) = _strips(points, [(link.source, link.target)], [across])
         x, y = (start + along * (stop - start)).tolist()
-        yield _words(x, y, f"{link.goodput_bps / 1e6:.3g}", font={"size": 10})
+        yield _words(x, y, text(link), font={"size": 10})

@@ -68,6 +68,8 @@ class RunStarted(_Event, frozen=True, kw_only=True):
     pacing_json: str = ""
     # Whether sites average with neighbours: all exchange in one round alone, at the end.
     gossips: bool = False
+    # Whether the overlay's rates are placeholders, all alike, for links that nothing was known of.
+    assumes_rates: bool = False
 
 
 class RoundDone(_Event, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ needs to carry its load, so a report names that link, its load and its rate.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from anabranch.plan import Plan, steady_rate_bps
 from anabranch.record import tables, units
 from anabranch.record._losses import loss_curve
 from anabranch.record.by_site import Spread, spread_of
+from anabranch.record.known_rates import KnownRates, known_rates
 from anabranch.record.runs import (
     Run,
     Twin,
@@ -23,6 +25,7 @@ from anabranch.record.runs import (
     name_apart,
     pair_up,
     read_run,
+    read_runs,
 )
 from anabranch.record.twin import round_ratios, worst_row
 
@@ -41,7 +44,7 @@ def write_report(logs: Sequence[Path], out: Path) -> None:
     """
     if not logs:
         raise ValueError("a report needs at least one event log")
-    out.write_text(report_page([read_run(path) for path in logs]), encoding="utf-8")
+    out.write_text(report_page(read_runs(logs)), encoding="utf-8")
 
 
 def report_page(runs: Sequence[Run]) -> str:
@@ -85,17 +88,23 @@ def _spreads(runs: Sequence[Run]) -> list[tuple[str, Spread]]:
     return [(", ".join(names), spread) for spread, names in alike.items()]
 
 
-def _first_and_last(run: Run) -> list[tuple[str, Overlay, Plan, str]]:
-    """Return the first plan and the last one that a round ran under: name, overlay, plan, note."""
+_Drawn = tuple[str, KnownRates, Plan, str]  # name, rates, plan, note
+
+
+def _first_and_last(run: Run) -> list[_Drawn]:
+    """Return the first plan and the last one that a round ran under."""
     versions = run.summary.plan_versions
     ran = f"Rounds ran under plan versions {', '.join(map(str, versions))}"
     note = f"{ran}; this is version {run.plan.version}." if len(versions) > 1 else ""
-    drawn = [(run.name, run.overlay, run.plan, note)]
+    first_until_s = min((event.at_s for event in run.summary.plans), default=math.inf)
+    known = known_rates(run.summary, run.overlay, first_until_s)
+    drawn = [(run.name, known, run.plan, note)]
     for event, plan in zip(run.summary.plans, run.issued, strict=True):
         if plan.version in versions[-1:]:
             note = f"Issued at {units.seconds(event.at_s)}, drawn with the rates of that moment."
             name = f"{run.name}, plan {plan.version}"
-            drawn.append((name, run.overlay.at(event.at_s), plan, note))
+            known = known_rates(run.summary, run.overlay.at(event.at_s), event.at_s)
+            drawn.append((name, known, plan, note))
     return drawn
 
 
@@ -163,7 +172,7 @@ def write_plan_page(overlay: Overlay, plans: Sequence[Plan], out: Path) -> None:
         named=named,
         fastest=fastest,
         rate_bps=rates_bps[fastest],
-        drawn=[(name, overlay, plan, "") for name, plan in named.items()],
+        drawn=[(name, KnownRates(overlay), plan, "") for name, plan in named.items()],
     )
     out.write_text(page, encoding="utf-8")
 

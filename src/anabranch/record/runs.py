@@ -14,7 +14,14 @@ from anabranch.overlay import loads as load_overlay
 from anabranch.plan import NO_PARENT, Group, Plan, link_load, port_bps, port_load
 from anabranch.plan import loads as load_plan
 from anabranch.record import units
-from anabranch.record.events import Event, UnknownEvent
+from anabranch.record.events import (
+    Event,
+    RunEnded,
+    RunStarted,
+    SchedulerRestarted,
+    UnknownEvent,
+)
+from anabranch.record.known_rates import known_rates
 from anabranch.record.log import LogError, read_events
 from anabranch.record.summary import RunSummary, summarise
 from anabranch.record.twin import TwinRow, compare
@@ -108,8 +115,12 @@ class Run:
 
     @property
     def bottleneck(self) -> Bottleneck | None:
-        """The busiest link or port of the first plan."""
-        return bottleneck(self.overlay, self.plan)
+        """The busiest link or port of the first plan; None where a rate that counts is unknown."""
+        known = known_rates(self.summary, self.overlay)
+        if known.unknown & link_load(self.plan).keys():
+            return None
+        found = bottleneck(known.overlay, self.plan)
+        return found and replace(found, is_measured=found.pair in known.measured)
 
     def site(self, index: int) -> str:
         """Return a site's name, or a stand-in where the log names a site it never introduced."""
@@ -178,6 +189,55 @@ def read_run(path: Path) -> Run:
         LogError: it cannot be read, or its first event or a plan is inconsistent.
     """
     return Run.of((event for _, event in read_events(path)), path)
+
+
+def read_runs(paths: Iterable[Path]) -> list[Run]:
+    """Read logs, and join those of a scheduler that was started again: they are of one run.
+
+    Raises:
+        LogError: one cannot be read, or its first event or a plan is inconsistent.
+    """
+    logs = [(path, [event for _, event in read_events(path)]) for path in paths]
+    joined: list[tuple[Path, list[Event | UnknownEvent]]] = []
+    # In order of time; simulated runs have no date, and are never continued.
+    for path, events in sorted(logs, key=lambda log: _started_at(log[1])):
+        before = next((log for log in reversed(joined) if _continues(events, log[1])), None)
+        if before is None:
+            joined.append((path, events))
+        else:
+            before[1][:] = [each for each in before[1] if not isinstance(each, RunEnded)]
+            before[1].extend(events[1:])
+    order = {path: number for number, (path, _) in enumerate(logs)}
+    joined.sort(key=lambda log: order[log[0]])
+    return [Run.of(events, path) for path, events in joined]
+
+
+def _started_at(events: Sequence[Event | UnknownEvent]) -> str:
+    first = events[0] if events else None
+    return (first.started_at or "") if isinstance(first, RunStarted) else ""
+
+
+def _continues(
+    events: Sequence[Event | UnknownEvent], before: Sequence[Event | UnknownEvent]
+) -> bool:
+    """Return whether events are of the run that others, of an earlier log, began."""
+    if not events or not before:
+        return False
+    first, earlier = events[0], before[0]
+    return (
+        isinstance(first, RunStarted)
+        and isinstance(earlier, RunStarted)
+        and first.started_at is not None
+        and _is_later_part(events)
+        and (first.task, first.overlay_toml, first.buffer_bytes)
+        == (earlier.task, earlier.overlay_toml, earlier.buffer_bytes)
+        and events[1].at_s >= before[-1].at_s
+    )
+
+
+def _is_later_part(events: Sequence[Event | UnknownEvent]) -> bool:
+    """Return whether a log begins with a restart: its run began in another one."""
+    return len(events) > 1 and isinstance(events[1], SchedulerRestarted)
 
 
 @dataclass(frozen=True)
@@ -255,6 +315,8 @@ class Bottleneck:
     name: str  # of the link, or of the site and its port
     load: float  # buffers it carries in a round
     rate_bps: float  # its goodput when the run begins
+    pair: tuple[int, int] | None = None  # the link; None for a port
+    is_measured: bool = False  # whether the run measured the rate, and nothing else states it
 
     def seconds(self, buffer_bytes: int) -> float:
         """Return how long it needs for one round, seconds."""
@@ -265,9 +327,9 @@ def bottleneck(overlay: Overlay, plan: Plan) -> Bottleneck | None:
     """Return the busiest link, or port where it is busier; None where a single site uses none."""
     load, names = link_load(plan), [site.name for site in overlay.sites]
     used = [
-        Bottleneck(f"{names[link.source]} → {names[link.target]}", carried, link.goodput_bps)
+        Bottleneck(f"{names[pair[0]]} → {names[pair[1]]}", carried, link.goodput_bps, pair)
         for link in overlay
-        if (carried := load.get((link.source, link.target))) is not None
+        if (carried := load.get(pair := (link.source, link.target))) is not None
     ]
     used += [
         Bottleneck(f"{names[port[0]]}, {port[1]}", carried, port_bps(overlay, port))

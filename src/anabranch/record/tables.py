@@ -19,7 +19,14 @@ from anabranch.record.by_site import Spread, spread_of
 from anabranch.record.events import UpdateApplied
 from anabranch.record.pacing import Iteration, PaceSummary
 from anabranch.record.ports import WAYS, mean_use
-from anabranch.record.runs import Run, TreeSpan, Twin, bottleneck, fastest_and_baseline
+from anabranch.record.runs import (
+    Bottleneck,
+    Run,
+    TreeSpan,
+    Twin,
+    bottleneck,
+    fastest_and_baseline,
+)
 from anabranch.record.twin import AGREEMENT, TwinRow, median_error, worst_row
 
 Row = TypeVar("Row")
@@ -111,7 +118,9 @@ def results(runs: Sequence[Run]) -> Table:
     """
     runs = [run for run in runs if run.summary.pace is None]
 
-    _, baseline = fastest_and_baseline([run for run in runs if run.work == runs[0].work])
+    baseline: Run | None = None
+    if len(runs) > 1:  # a run alone does not compare with itself
+        _, baseline = fastest_and_baseline([run for run in runs if run.work == runs[0].work])
 
     def rounds(run: Run) -> str:
         if run.summary.started.gossips:
@@ -470,8 +479,9 @@ def reasons(runs: Sequence[Run]) -> Table:
     for run in runs:
         started, busiest = run.summary.started, run.bottleneck
         needs_s = busiest.seconds(started.buffer_bytes) if busiest else None
-        times_s = (needs_s, started.paper_s, started.limit_s)
-        rows.append((*_busiest(run.name, run.overlay, run.plan), *map(units.seconds, times_s)))
+        paper_s = None if started.assumes_rates else started.paper_s
+        times_s = (needs_s, paper_s, started.limit_s)
+        rows.append((*_busiest(run.name, run.plan, busiest), *map(units.seconds, times_s)))
     headings = (*_BUSIEST, "time it needs", "path-sum formula", "physical limit")
     return Table(headings, rows, numbers=(1, 2, 4, 5, 6, 7, 8))
 
@@ -479,7 +489,10 @@ def reasons(runs: Sequence[Run]) -> Table:
 def plans(overlay: Overlay, named: Mapping[str, Plan]) -> Table:
     """Return each plan's busiest link and the rate that follows."""
     rows = [
-        (*_busiest(name, overlay, plan), units.rate(steady_rate_bps(plan, overlay)))
+        (
+            *_busiest(name, plan, bottleneck(overlay, plan)),
+            units.rate(steady_rate_bps(plan, overlay)),
+        )
         for name, plan in named.items()
     ]
     return Table((*_BUSIEST, "sustained rate"), rows, numbers=(1, 2, 4, 5, 6))
@@ -488,9 +501,12 @@ def plans(overlay: Overlay, named: Mapping[str, Plan]) -> Table:
 _BUSIEST = ("route", "trees", "roots", "busiest link", "its rate", "its load, a round")
 
 
-def _busiest(name: str, overlay: Overlay, plan: Plan) -> tuple[str, ...]:
-    found = bottleneck(overlay, plan)
-    link = found and (found.name, units.rate(found.rate_bps), units.buffers(found.load))
+def _busiest(name: str, plan: Plan, found: Bottleneck | None) -> tuple[str, ...]:
+    link = None
+    if found is not None:
+        measured = ", measured" if found.is_measured else ""
+        rate = f"{units.rate(found.rate_bps)}{measured}"
+        link = found.name, rate, units.buffers(found.load)
     roots = len({tree.root for tree in plan.trees})
     return name, str(len(plan.trees)), str(roots), *(link or (units.NONE,) * 3)
 
