@@ -60,3 +60,7 @@ def test_each_site_is_awaited_at_its_own_next_call() -> None:
     assert channels.stalls() == []
     channels.gather(2, Gather(0, 1, b"value"))
     assert {stall.what for stall in channels.stalls()} == {"call 3 (a gathering)"}
+
+
+def test_no_wait_is_told_in_which_no_site_is_held_up() -> None:
+    assert told_at(Waits(), Stall("begin", 2, frozenset(), "the beginning"), 0.0, 60.0) == []

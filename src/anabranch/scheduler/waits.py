@@ -74,6 +74,8 @@ class Waits:
         usual_s = max(LEAST_S, 2 * max(self._ended, default=0.0))
         told = []
         for wait in waits:
+            if not wait.stall.waiting:
+                continue  # no site has joined yet: none is held up
             which = wait.stall.key, wait.stall.awaited
             if wait.seconds >= 2 * self._told_s.get(which, usual_s / 2):
                 self._told_s[which] = wait.seconds
