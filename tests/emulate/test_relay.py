@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from anabranch.emulate._busy import BusyShare, share_of
 from anabranch.emulate._layout import Layout
-from anabranch.emulate._load import Load, share_of
 from anabranch.emulate._relay import relay
 from anabranch.emulate._wiring import Line, Wiring, wire
 from anabranch.overlay import Link, Overlay, Site, internet2_9
@@ -31,7 +31,7 @@ TRIANGLE = Overlay(
 
 @contextmanager
 def relaying(
-    *lines: Line, tell: Callable[[Load], None] = lambda load: None
+    *lines: Line, tell: Callable[[BusyShare], None] = lambda load: None
 ) -> Iterator[list[socket.socket]]:
     """Relay between as many devices as there are lines; yield the kernel's side of each."""
     pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in lines]
@@ -138,7 +138,7 @@ def test_a_relay_tells_how_busy_it_was() -> None:
 
 
 def test_a_load_is_that_of_the_windows_with_data() -> None:
-    load = Load(0.0)
+    load = BusyShare(0.0)
     now_s = 0.0
     for rest_s, size_bytes in ((0.02, 300), (0.1, 0), (0.06, 100)):
         load.carried(size_bytes)

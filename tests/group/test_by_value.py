@@ -133,11 +133,11 @@ def test_a_file_that_is_none_is_hidden_while_a_process_starts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     main = main_with(monkeypatch, __file__="<stdin>")
-    with _by_value.no_file_that_is_none():
+    with _by_value.hide_main_file():
         assert not hasattr(main, "__file__")
     assert main.__file__ == "<stdin>"
     path = tmp_path / "script.py"
     path.touch()
     main = main_with(monkeypatch, __file__=str(path))
-    with _by_value.no_file_that_is_none():
+    with _by_value.hide_main_file():
         assert main.__file__ == str(path)

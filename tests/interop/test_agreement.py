@@ -36,7 +36,9 @@ def test_a_rank_that_is_lost_is_named():
 
 def test_a_rank_without_gloo_is_named_where_gloo_is_to_carry_the_call():
     said = gathered(Said("reduce"), Said("reduce", over="recv from 0: late"))
-    with pytest.raises(RuntimeError, match=r"rank 1 \(east\) makes none: recv from 0: late"):
+    with pytest.raises(
+        RuntimeError, match=r"rank 1 \(east\) can make no gloo call: recv from 0: late"
+    ):
         agreed("reduce", 0, NAMES, said, is_by_gloo=True)
     assert agreed("reduce", 0, NAMES, said, is_by_gloo=False) == [b"", b""]
 

@@ -801,7 +801,7 @@ def test_a_peer_that_says_nothing_while_its_kernel_answers_is_borne_with_for_lon
         assert not caller.closed.done()
         error = str(await caller.closed)
         assert "though its machine answers: the process is stopped, or holds" in error
-        assert "for longer than the 1.2 s that are borne with (--stillness)" in error
+        assert "for longer than the 1.2 s that are allowed (--stillness)" in error
         listener.close()
 
     on_loop(play)

@@ -240,7 +240,7 @@ async def test_a_site_is_lost_at_once_that_neither_a_neighbour_nor_the_scheduler
         assert done.members == (0, 1)
         check(buffer, done, 2_000)
     assert loop.time() - began_s < 0.5  # less than other causes are waited for
-    why = "site 2 (s2) died: neither site 0 (s0) nor the scheduler hears of it"
+    why = "site 2 (s2) died: neither site 0 (s0) nor the scheduler hears from it"
     [lost] = cluster.witness.of(events.SiteLost)
     assert lost.detail.startswith(f"{why}: ")  # and then what the neighbour saw
     assert "s2" in lost.detail.removeprefix(why)

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from anabranch.emulate._busy import share_of
 from anabranch.emulate._layout import (
     CONTROL,
     SITE,
@@ -28,7 +29,6 @@ from anabranch.emulate._layout import (
     check,
     needed_way,
 )
-from anabranch.emulate._load import share_of
 from anabranch.emulate._wiring import READY, Wiring, wire
 from anabranch.overlay import Overlay
 

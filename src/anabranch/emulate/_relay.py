@@ -5,7 +5,7 @@
 It reads a `Wiring` as one line of JSON from standard input, opens both ends of every pair of links
 as TUN devices, says ``ready``, and relays until standard input closes. Rates are not its business:
 the kernel holds what comes out of a device before it gets here. While it relays it says how busy it
-is (`Load`), a line each second: a relay that is always busy delays packets for longer than the
+is (`BusyShare`), a line each second: a relay that is always busy delays packets for longer than the
 network would.
 
 The kernel hands over what TCP sent at once, up to 64 KB, as one packet with a header that says how
@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from anabranch._text import say
-from anabranch.emulate._load import Load
+from anabranch.emulate._busy import BusyShare
 from anabranch.emulate._segments import MOST_BYTES, Losses, segments, without
 from anabranch.emulate._wiring import READY, Wiring
 
@@ -69,7 +69,9 @@ def open_devices(devices: Sequence[tuple[str, str]]) -> list[int]:
     return opened
 
 
-def relay(wiring: Wiring, opened: Sequence[int], until: int, tell: Callable[[Load], None]) -> None:
+def relay(
+    wiring: Wiring, opened: Sequence[int], until: int, tell: Callable[[BusyShare], None]
+) -> None:
     """Relay packets until a descriptor becomes readable.
 
     Args:
@@ -91,7 +93,7 @@ def relay(wiring: Wiring, opened: Sequence[int], until: int, tell: Callable[[Loa
         poll.register(opened[line.source], select.EPOLLIN)
     flying: list[tuple[float, int, int, bytes]] = []  # due, order, to, packet
     order = 0
-    load = Load(time.monotonic())
+    load = BusyShare(time.monotonic())
     said_s = 0.0
     read, write, push, pop, now = os.read, os.write, heapq.heappush, heapq.heappop, time.monotonic
     while True:
@@ -148,7 +150,7 @@ def main() -> None:
     relay(wiring, opened, sys.stdin.fileno(), _tell)
 
 
-def _tell(load: Load) -> None:
+def _tell(load: BusyShare) -> None:
     # Without a reader the pipe fills up; the relay must go on, and later lines say the same.
     with suppress(BlockingIOError):
         os.write(sys.stdout.fileno(), load.dumps().encode())

@@ -290,9 +290,9 @@ class ModelAverage:
             first = bases[next(iter(bases))]
             odd = [f"of {site}" for site, each in bases.items() if each != first]
         return (
-            f"models of sites were not alike before this average: that {', '.join(odd)} was not "
-            "that of the first member; all begin with the same parameters and buffers, so call "
-            "group.broadcast(model) before group.average()"
+            f"models of sites were not alike before this average: that {', '.join(odd)} differed "
+            "from that of the first member; all begin with the same parameters and buffers, so "
+            "call group.broadcast(model) before group.average()"
         )
 
     def state_dict(self) -> dict[str, Any]:

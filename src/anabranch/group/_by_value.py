@@ -46,11 +46,8 @@ def is_main_imported() -> bool:
 
 
 @contextmanager
-def no_file_that_is_none() -> Iterator[None]:
-    """Hide the main module's file where it is none: a process started meanwhile would run it.
-
-    ``python -`` says that its file is ``<stdin>``.
-    """
+def hide_main_file() -> Iterator[None]:
+    """Hide ``__main__.__file__`` if it names no file, such as ``<stdin>``; a child would run it."""
     main = sys.modules["__main__"]
     path = getattr(main, "__file__", None)
     if path is None or is_main_imported():

@@ -61,8 +61,8 @@ _TOO_LARGE = (
     "the value has {} bytes, at most {} are gathered; exchange tensors by all_reduce or broadcast"
 )
 _NOT_ALIKE = (
-    "%s: the first mean comes before any call that makes models alike, so each site may train its "
-    "own: call group.broadcast(model) before, or group.verify(model) to compare them"
+    "%s: the first mean comes before any call that makes models alike, so sites may hold "
+    "different models: call group.broadcast(model) before, or group.verify(model) to compare them"
 )
 _MOST_DIGESTS = 1 << 19  # bytes, of tensors that are compared one by one where models differ
 _MOST_TOLD = 2000  # characters of an error that others are told

@@ -155,7 +155,7 @@ def spawn(
             for name in names:
                 ours, theirs = context.Pipe(duplex=False)
                 process = context.Process(target=_run, args=(theirs, sent, address, name, token))
-                with _by_value.no_file_that_is_none():
+                with _by_value.hide_main_file():
                     process.start()
                 theirs.close()
                 processes.append(process)

@@ -101,7 +101,9 @@ def _dense(index: int, given: Any) -> torch.Tensor:
     """Return a tensor of the same memory, in which bits can be written."""
     if isinstance(given, np.ndarray):
         if not given.flags.writeable:
-            raise ValueError(f"array {index} is read-only; the result is written into it")
+            raise ValueError(
+                f"array {index} is read-only, and takes the result; pass a writable copy"
+            )
         try:
             return torch.from_numpy(given)
         except (TypeError, ValueError) as error:

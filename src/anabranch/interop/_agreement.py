@@ -56,6 +56,6 @@ def agreed(
                 "same types and sizes"
             )
         if said.over and is_by_gloo:
-            raise RuntimeError(f"{what}: rank {other} ({name}) makes none: {said.over}")
+            raise RuntimeError(f"{what}: rank {other} ({name}) can make no gloo call: {said.over}")
         parts.append(said.data)
     return parts

@@ -185,8 +185,8 @@ untraced(Work)
 class Deadlines:
     """Ends works that take too long, whether or not anything waits for them.
 
-    Its thread has ended before the interpreter does: it would drop the last reference to a process
-    group then, and C++ code would destroy that in a thread that the interpreter ends meanwhile.
+    Its thread must end before the interpreter: if it drops the last reference to a process group
+    while the interpreter ends, C++ aborts the process.
 
     Args:
         ended: is called with a work whose time is over, and its limit in seconds, by a thread of

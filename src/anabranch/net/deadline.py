@@ -3,8 +3,8 @@
 A timer blames another: a site that does not come back, a peer that does not answer. Where this
 process stood still (a stopped process, a suspended machine, an interpreter that was busy), the
 answer may have come meanwhile, and nothing has read it. An event loop runs overdue timers before
-it reads, so a plain ``call_later`` would blame a peer that has long answered. Each timer that
-blames another is therefore one of these.
+it reads, so a plain ``call_later`` would blame a peer that has long answered. Each timer of
+an event loop that blames another is therefore one of these.
 
 A deadline looks at the clock every 0.3 s. A look that comes late shows a standstill: the deadline
 moves by as long as that, and at least as long again, at most its whole time, is left after it.

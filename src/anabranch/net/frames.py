@@ -48,7 +48,7 @@ _ALIVE = b"AL"
 _GREETING = b"AV"
 _LONGEST_RELEASE = 64  # bytes of its name
 FIRST_BYTES = 2
-"""By so many it shows what the other end speaks."""
+"""Bytes that show which protocol the other end speaks."""
 
 _TLS = b"\x15\x03", b"\x16\x03"  # an alert, a handshake (RFC 8446, 5.1)
 _ALIGN = 4  # float32: pieces start and end between elements
@@ -144,7 +144,7 @@ class FrameReader:
         self._limits = limits
         self._incoming = incoming
         self._outgoing = outgoing
-        # Grows by need alone, which the limits bound: what is allowed seldom comes.
+        # Grows on demand: frames as large as the limits allow are rare.
         self._staging = memoryview(bytearray(_FIRST_STAGING_BYTES))
         self._held = 0  # bytes at the front of the staging buffer that are not yet consumed
         self._sink: Sink | None = None  # of the payload being read, None between frames

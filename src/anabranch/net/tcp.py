@@ -369,13 +369,13 @@ class _TcpConnection(asyncio.BufferedProtocol):
         if unanswered_s is None:
             return ""
         if not answers(silent_s, most_s, unanswered_s):
-            return ", and its machine acknowledges nothing: that, or the way to it, is gone"
+            return ", and its machine acknowledges nothing: the machine or the path to it is down"
         still_s = max(most_s, self._stillness_s)
         if silent_s <= still_s:
             return None
         return (
             ", though its machine answers: the process is stopped, or holds its interpreter's lock "
-            f"for longer than the {still_s:g} s that are borne with (--stillness)"
+            f"for longer than the {still_s:g} s that are allowed (--stillness)"
         )
 
     def _unanswered_s(self, now_s: float) -> float | None:

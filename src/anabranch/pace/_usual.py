@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Weight of the latest iteration time in the moving averages. The paper's 0.1 (given for FL) takes
-# twenty iterations to forget the first, when all workers push at once.
+# Weight of the latest iteration time in the moving averages; the paper has 0.1 (given for FL).
 _SMOOTHING = 0.25
 # A worker is given up when it takes longer than usual by so many of its usual deviations, and by
 # so much of its usual time at least.

@@ -16,7 +16,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table as Table
+from rich.table import Table as Table  # for modules that draw, which import rich from here alone
 from rich.text import Text
 from rich.tree import Tree
 

@@ -235,7 +235,8 @@ class ServableOwnWork(OwnWork):
         self.averaged_elements = averaged_elements(work)
         if not 0 <= self.averaged_elements <= len(self.model):
             raise self.error(
-                f"averaged_elements is {self.averaged_elements}, of a model of {len(self.model)}"
+                f"averaged_elements is {self.averaged_elements}, must be from 0 to "
+                f"{len(self.model)}, the model's length"
             )
 
 

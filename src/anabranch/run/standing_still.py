@@ -1,4 +1,4 @@
-"""How a real process carries out the part of a fault script that says it stands still."""
+"""Pause a real process, by SIGSTOP and SIGCONT, as a fault script says."""
 
 from __future__ import annotations
 

@@ -50,7 +50,10 @@ class Answers:
             )
         site = names.index(request.stack_of)
         if site not in run.sessions or site in run.missing:
-            raise OutOfPlaceMessage(f"{request.stack_of} is not connected: it tells no stacks")
+            raise OutOfPlaceMessage(
+                f"{request.stack_of} is not connected; ask for its stacks once the status shows it "
+                "as a member"
+            )
         number = next(self._number)
         self._asked.append((number, connection))
         run.post(site, StackRequest(number))

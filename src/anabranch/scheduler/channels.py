@@ -974,8 +974,8 @@ class Channels:
             )
         if len(message.what) > MOST_NAME_CHARACTERS:
             raise OversizedMessage(
-                f"{self._name(site)} gathers for what {len(message.what)} characters say, at most "
-                f"{MOST_NAME_CHARACTERS} are allowed"
+                f"{self._name(site)} describes a gathering in {len(message.what)} characters, at "
+                f"most {MOST_NAME_CHARACTERS} are allowed"
             )
         outcome = Outcome()
         if message.admits and (book is not self.all or not self._repairs):

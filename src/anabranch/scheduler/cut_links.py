@@ -107,7 +107,7 @@ class CutLinks:
         if session.connection is not None:
             session.connection.close()
         why = (
-            f"{run.name(site)} died: neither {run.name(accuser)} nor the scheduler hears of it: "
+            f"{run.name(site)} died: neither {run.name(accuser)} nor the scheduler hears from it: "
             f"{cut.reason}"
         )
         self._survivors.lose(site, why, died=True)

@@ -17,7 +17,7 @@ Paths = Mapping[tuple[int, int], tuple[tuple[int, ...], ...]]
 
 
 def or_packed(planner: Planner, elements: int | None = None) -> Planner:
-    """Return a planner that packs trees where another one needs a site that is lost, as a hub.
+    """Return a planner that falls back to packed trees where another one's hub is lost.
 
     Args:
         planner: the other one.

@@ -1,4 +1,4 @@
-"""What the books of a served model are made from, as a log keeps it. Pure."""
+"""The pace settings of a served model, as a log keeps them. Pure."""
 
 from __future__ import annotations
 

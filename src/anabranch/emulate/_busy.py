@@ -5,7 +5,7 @@ from __future__ import annotations
 _WINDOW_S = 0.1
 
 
-class Load:
+class BusyShare:
     """Counts what a relay carried, and how busy it was meanwhile.
 
     A relay is busy whenever it does not rest. Time in which it could not run, as other processes
@@ -17,7 +17,7 @@ class Load:
     Args:
         now_s: the time.
 
-    >>> load = Load(0.0)
+    >>> load = BusyShare(0.0)
     >>> load.carried(1000), load.rested(0.025), load.look(0.1)  # a window with data, 3/4 busy
     (None, None, None)
     >>> load.rested(10.0), load.look(10.1)  # and a long one without
