@@ -306,6 +306,13 @@ def test_what_own_code_says_is_no_parameter_is_never_added_up(tmp_path: Path, mo
     assert max(figures) < 1.0
 
 
+def test_an_outer_optimiser_does_not_step_on_buffers_of_own_code(tmp_path: Path) -> None:
+    steps = '[period]\nkind = "every"\nsteps = 3\n'
+    outer = f"{steps}[average.outer]\nlearning_rate = 0.7\nmomentum = 0.9\n"
+    with pytest.raises(RunAborted, match="outer would step on the buffers that averaged_elements"):
+        simulate(*load(scenario(tmp_path, NORMALISED, outer)), tmp_path / "run.db")
+
+
 def test_servers_hold_the_model_of_own_code_that_lets_them(tmp_path: Path) -> None:
     path = scenario(tmp_path, SERVED, '[pace]\nkind = "asp"\n')
     simulate(*load(path), tmp_path / "run.db")

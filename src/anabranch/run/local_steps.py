@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from anabranch.learn.averaging import Average, Floats
 from anabranch.learn.local_steps import LocalSteps
-from anabranch.learn.work import ServableWork, State
+from anabranch.learn.work import ServableWork, State, averaged_elements
+from anabranch.net.errors import RunAborted
 from anabranch.period import AnyPeriod
 
 _STATE = "averaging"
@@ -33,6 +34,11 @@ class LocalWork:
         has_numbers: bool = True,
         may_stop: bool = False,
     ) -> None:
+        if average.outer is not None and averaged_elements(work):
+            raise RunAborted(
+                "average.outer would step on the buffers that averaged_elements counts; leave "
+                "[average] outer out, or let servers hold the model (pace, serve)"
+            )
         self.work = work
         self._has_numbers = has_numbers
         self.local = LocalSteps([work.model], period, average, has_numbers, may_stop)
