@@ -11,7 +11,14 @@ import pytest
 
 from anabranch.group._tensors import Tensors
 from anabranch.net.errors import RunAborted
-from anabranch.net.messages import ExchangeFailed, Interrupt, Message, Repair, Shutdown
+from anabranch.net.messages import (
+    Departed,
+    ExchangeFailed,
+    Interrupt,
+    Message,
+    Repair,
+    Shutdown,
+)
 from anabranch.net.session import Session
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Auxiliary, Packed, Plan, with_auxiliary
@@ -369,7 +376,7 @@ def test_a_site_that_is_let_go_is_told_nothing_more(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Session, "post", heard)
     run_virtually(play())
-    ends = [messages for messages in said.values() if Shutdown in messages]
+    ends = [messages for messages in said.values() if {Shutdown, Departed} & {*messages}]
     assert len(ends) == 3
     for messages in ends:
-        assert messages.index(Shutdown) == len(messages) - 1
+        assert not {Shutdown, Departed} & {*messages[:-1]}

@@ -19,6 +19,7 @@ from anabranch.experiments.haaf import _setting as setting
 from anabranch.experiments.haaf._setting import SCHEMES, Scheme
 from anabranch.merge import Mean
 from anabranch.run.scenario import Simulation, Stop
+from anabranch.run.scenario.tasks import Train
 
 _GINIS = (0.1, 0.3, 0.6)
 _HORIZON_S = 240.0  # ten rounds of the slowest synchronous scheme
@@ -57,8 +58,11 @@ def _make(lab: Lab) -> Result:
 
 def _trial(lab: Lab, scheme: Scheme, gini: float, seed: int, name: str) -> Trial:
     trial = setting.trial(lab, replace(scheme, merge=Mean()), gini, seed, scheme=name)
+    task = trial.scenario.task
+    assert isinstance(task, Train)
     scenario = structs.replace(
         trial.scenario,
+        task=structs.replace(task, target_accuracy=None),  # nothing is learnt
         simulation=Simulation(tensors="sizes"),
         stop=Stop(rounds=setting.MANY, after_s=setting.QUICK_S if lab.quick else _HORIZON_S),
     )
