@@ -163,7 +163,10 @@ class Ends:
 async def over_links(there: Course, back: Course, silence_s: float = 60.0) -> AsyncIterator[Ends]:
     """Connect two ends over links, from the calling end and back to it."""
     loop = asyncio.get_running_loop()
-    tcp = TcpNetwork(Limits(1 << 16, 1 << 20), least_silence_s=silence_s, heartbeat_s=0.05)
+    # The kernel answers over a link that only we hold to be cut.
+    tcp = TcpNetwork(
+        Limits(1 << 16, 1 << 20), least_silence_s=silence_s, heartbeat_s=0.05, stillness_s=silence_s
+    )
     called, caller = Ear(), Ear()
     listener = await tcp.listen(("127.0.0.1", 0), called.welcome)
     began: asyncio.Future[float] = loop.create_future()
