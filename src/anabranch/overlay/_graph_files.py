@@ -194,7 +194,7 @@ class _Reading:
             self.sources.use("latency", "as given")
             return self.default_latency_s
         unplaced = [s.name for s in (edge.source, edge.target) if s.latitude_deg is None]
-        why = f" and {unplaced[0]} no position" if self.geographic and unplaced else ""
+        why = f", and {unplaced[0]} has no position" if self.geographic and unplaced else ""
         raise GraphLacks(
             f"{edge} has no latency{f' ({reasons[0]})' if reasons else ''}{why}",
             "latency",
