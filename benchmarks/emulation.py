@@ -23,7 +23,7 @@ from statistics import median
 
 import common
 from anabranch.emulate import Emulation, emulated
-from anabranch.overlay import Overlay, internet2_9, random_complete
+from anabranch.overlay import Overlay, internet2_9, random_complete, random_sparse
 
 PORT = 5000
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -202,11 +202,12 @@ def measure(
         removed_s = time.perf_counter() - began_s
     best = max(floods, key=lambda each: float(each["median"]))  # type: ignore[arg-type]
     total_bps = sum(link.goodput_bps for link in overlay)
+    busy = "" if best["relay_busy"] is None else f"{100 * float(best['relay_busy']):.0f} %"  # type: ignore[arg-type]
     print(
         f"| {overlay.name} | {len(overlay.links)} | {total_bps / 1e9:.2f} | {way} | "
         f"{congestion_control} | {best['worst']:.3f} | {best['median']:.3f} | "
         f"{1e3 * float(best['least_rtt_s']):.1f} | {best['cores']:.2f} | "  # type: ignore[arg-type]
-        f"{best['relay_cores']:.2f} | {1e3 * made_s:.0f} | {1e3 * changes_s:.0f} |",
+        f"{best['relay_cores']:.2f} | {busy} | {1e3 * made_s:.0f} | {1e3 * changes_s:.0f} |",
         flush=True,
     )
     return {
@@ -314,20 +315,23 @@ def main() -> None:
     overlays = internet2_9(), random_complete(9, 0)
     print(
         "| overlay | links | Gbit/s | way | congestion control | worst | median | least RTT, ms | "
-        "cores | relay's cores | set-up, ms | all rates changed, ms |"
+        "cores | relay's cores | relay busy | set-up, ms | all rates changed, ms |"
     )
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     results = [
         measure(overlay, delays, congestion_control, options.repeats)
         for overlay in overlays
         for delays, congestion_control in ((False, "cubic"), (False, "bbr"), (True, "bbr"))
     ]
-    quarter = replace(
-        overlays[1],
-        name="complete-9, a quarter of the rates",
-        links=tuple(replace(link, rate_bps=link.rate_bps / 4) for link in overlays[1]),
-    )
-    results.append(measure(quarter, True, "bbr", options.repeats))
+    far = replace(random_sparse(25, 0, degree=4, latency_s=0.003), name="sparse-25")
+    results.append(measure(far, True, "bbr", options.repeats))
+    for overlay in (overlays[1], far):
+        quarter = replace(
+            overlay,
+            name=f"{overlay.name}, a quarter of the rates",
+            links=tuple(replace(link, rate_bps=link.rate_bps / 4) for link in overlay),
+        )
+        results.append(measure(quarter, True, "bbr", options.repeats))
     lossless = replace(
         overlays[1],
         name="complete-9, no loss",
