@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import logging
 import os
 import re
 import subprocess
@@ -73,9 +74,27 @@ def collectives() -> list[str]:
     tensor = torch.full((7,), float(rank))
     dist.all_reduce(tensor, dist.ReduceOp.AVG)
     check("mean", tensor, torch.ones(7))
-    for kind in (torch.int64, torch.uint8, torch.bool):
-        with pytest.raises(ValueError, match=r"all_reduce by AVG of \w+, whose mean has a"):
-            dist.all_reduce(torch.ones(3, dtype=kind), dist.ReduceOp.AVG)
+    whole_mean = torch.tensor([rank, -rank, 5, 2 * rank + 1])
+    dist.all_reduce(whole_mean, dist.ReduceOp.AVG)
+    check("mean of integers", whole_mean, [1, -1, 5, 3])
+    with pytest.raises(ValueError, match="all_reduce by AVG of bool"):
+        dist.all_reduce(torch.ones(3, dtype=torch.bool), dist.ReduceOp.AVG)
+    said: list[logging.LogRecord] = []
+    listener = logging.Handler()
+    listener.emit = said.append  # type: ignore[method-assign]
+    log = logging.getLogger("anabranch")
+    log.addHandler(listener)
+    try:
+        for _ in range(2):
+            dist.all_reduce(tensor := torch.tensor([rank + 2]), dist.ReduceOp.AVG)
+            check("mean without its fraction", tensor, [3])
+            dist.all_reduce(tensor := torch.tensor([rank // 2]), dist.ReduceOp.AVG)
+            check("mean without its fraction", tensor, [0])
+    finally:
+        log.removeHandler(listener)
+    assert [each.getMessage().partition(",")[0] for each in said] == [
+        "all_reduce by AVG of int64 cuts the mean's fraction off"
+    ]
     tensor = torch.arange(12.0).view(3, 4).t()  # which is not contiguous
     dist.all_reduce(tensor)
     check("transposed", tensor, 3 * torch.arange(12.0).view(3, 4).t())

@@ -92,6 +92,7 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         self._is_closed = False
         self._over = ""  # what ended this process group
         self._deadlines = Deadlines(self._is_late)
+        self._has_cut = False  # whether it has said that a mean's fraction is lost
         self._waits_in: int | None = None  # the thread in which exchanges are waited for
         self._process = os.getpid()
         atexit.register(self._end_at_exit)
@@ -107,6 +108,8 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         """Sum, mean or largest elements; others' operations and types by gloo."""
         given = _several(tensors)
         op = _op(other.get("op", opts))
+        if op == "mean" and any(map(_is_whole, given)):
+            return self._mean_of_whole(given, opts)
         if op is None or not all(map(_is_exchanged, given)):
             return self._by_gloo("allreduce", given, *_if_given(opts), **other)
         if not sum(each.numel() for each in given):
@@ -117,6 +120,26 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
             return handle, _as_it_is
 
         return self.exchange("all_reduce", given, exchange, opts)
+
+    def _mean_of_whole(self, tensors: list[torch.Tensor], opts: Any) -> Any:
+        """Integers' mean as NCCL has it, for Lightning's metrics; a lost fraction is said once."""
+        if any(each.dtype == torch.bool for each in tensors):
+            raise ValueError("all_reduce by AVG of bool, which has no mean; use MAX or MIN")
+        sums: Any = dist.AllreduceOptions()
+        sums.reduceOp = dist.ReduceOp.SUM
+        sums.timeout = self._limit(opts)
+        self._by_gloo("allreduce", tensors, sums).wait()
+        for each in tensors:
+            if not self._has_cut and bool((each % self.size()).any()):
+                self._has_cut = True
+                kind = str(each.dtype).removeprefix("torch.")
+                _log.warning(
+                    "all_reduce by AVG of %s cuts the mean's fraction off, as NCCL does; use SUM "
+                    "and divide, or convert to float32, to keep it (said once)",
+                    kind,
+                )
+            each.div_(self.size(), rounding_mode="trunc")
+        return _done("all_reduce", tensors)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         """As ``allreduce``, of several tensors in one exchange."""
@@ -626,6 +649,16 @@ def _op(opts: Any) -> str | None:
         if op == getattr(dist.ReduceOp, name):
             return ours
     return None
+
+
+def _done(what: str, tensors: list[torch.Tensor]) -> Work:
+    work = Work(what)
+    work.succeed(tensors)
+    return work
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex())
 
 
 def _is_exchanged(tensor: torch.Tensor) -> bool:
