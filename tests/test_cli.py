@@ -474,14 +474,15 @@ def test_an_interrupted_simulation_ends_its_log(
 def test_a_run_that_fails_ends_with_1_and_says_why(tmp_path: Path) -> None:
     path = tmp_path / "s.toml"
     (tmp_path / "overlay.toml").write_text(dumps(random_complete(2, 0)))
+    (tmp_path / "mine.py").write_text("def make(context):\n    raise LookupError(context.site)\n")
     path.write_text(
         'overlay = "overlay.toml"\nstop.rounds = 1\n[route]\nkind = "star"\n'
-        '[task]\nkind = "train"\ndata = "digits"\nmodel = "lenet-5"\nlearning_rate = 0.1\n'
+        '[task]\nkind = "own"\nfactory = "mine:make"\nfolder = "."\nbatch_size = 1\n'
     )
     done = anabranch("run", str(path), "--out", str(tmp_path / "runs"))
     assert done.returncode == 1
-    assert "lenet-5" in done.stderr
-    assert "failed: " in done.stderr
+    assert "mine:make" in done.stderr
+    assert "LookupError" in done.stderr
 
 
 DIGITS = """

@@ -88,7 +88,8 @@ def test_an_edges_own_latency_is_taken_first(write_gml):
 
 def test_an_edge_without_latency_is_an_error_that_names_it(write_gml):
     with pytest.raises(
-        OverlayError, match=r"zoo.gml: edge Oslo->None #2 has no latency, and None #2 has no position;"
+        OverlayError,
+        match=r"zoo.gml: edge Oslo->None #2 has no latency, and None #2 has no position;",
     ):
         read_graph(write_gml())
     with pytest.raises(OverlayError, match="edge Oslo->Bergen has no latency; give the latency"):

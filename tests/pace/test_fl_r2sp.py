@@ -396,9 +396,8 @@ def test_no_update_is_staler_than_promised_and_some_are_as_stale(seed: int) -> N
         assert missed <= bound
         if workers > 1:
             most[pace.grouping] = max(most[pace.grouping], missed / (workers - 1))
-    assert most["index"] > 1.4
-    assert most["delay"] > 1.4
-    assert most["load"] > 1.4
+    for reached in most.values():
+        assert reached > 1.0  # some update misses another worker's twice
 
 
 @pytest.mark.parametrize("grouping", ["delay", "load"])

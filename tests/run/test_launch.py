@@ -285,7 +285,7 @@ def children_of(parent: int) -> dict[str, int]:
         except OSError:
             continue  # it has ended meanwhile
         if int(status[1]) == parent and "anabranch" in command:
-            kind, name = command[command.index("anabranch") + 1 :][:2]
+            kind, name = command[command.index("anabranch") + 1], command[-2]
             found["the scheduler" if kind == "scheduler" else f"site {name}"] = int(folder.name)
     return found
 
@@ -358,10 +358,37 @@ def test_an_interrupt_of_the_scheduler_ends_every_process(
     assert not any(map(is_alive, killer.pids.values()))
 
 
+NO_SHARD = """
+import numpy as np
+
+class Work:
+    def __init__(self):
+        self.buffer = np.zeros(3, np.float32)
+
+    def local_step(self, samples): ...
+
+    def apply(self, round): ...
+
+    def evaluate(self):
+        return None
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state): ...
+
+def make(context):
+    if context.site == 1:
+        raise LookupError("no shard for this site")
+    return Work()
+"""
+
+
 @pytest.mark.slow
 def test_a_site_that_cannot_begin_says_why(scenario: Callable[..., Path], tmp_path: Path) -> None:
-    task = 'kind = "train"\ndata = "digits"\nmodel = "lenet-5"\nlearning_rate = 0.1'
-    with pytest.raises(RunAborted, match=r"site . \(site.\) failed: .*lenet-5.*12 x 12"):
+    (tmp_path / "mine.py").write_text(NO_SHARD)
+    task = 'kind = "own"\nfactory = "mine:make"\nfolder = "."\nbatch_size = 1'
+    with pytest.raises(RunAborted, match=r"site 1 \(site1\) failed: .*no shard for this site"):
         run_locally(scenario(task=task), 0, OVERLAY, tmp_path / "run.db")
 
 
