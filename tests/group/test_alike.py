@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -48,9 +49,13 @@ def error_of(call: Callable[[], Any]) -> str:
 # --- models
 
 
+ONE_AT_A_TIME = threading.Lock()
+
+
 def net(rank: int) -> torch.nn.Module:
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
+    with ONE_AT_A_TIME:  # sites are threads, and share the generator
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
     model.register_buffer("cache", torch.zeros(1 + rank), persistent=False)
     return model
 

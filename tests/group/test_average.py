@@ -355,7 +355,7 @@ def test_buffers_that_began_unlike_are_named_and_those_of_a_plain_mean_too(
         torch.nn.init.constant_(model.weight, group.rank)  # which a plain mean makes one
         model.running_var.fill_(1.0 + (group.rank == 2))
         average = group.average(model, every=1)
-        with pytest.raises(ValueError, match="that of site2 was not"):
+        with pytest.raises(ValueError, match="that of site2 differed"):
             average.step()
         group.broadcast(model)
         again = group.average(model, every=1, outer=Outer())

@@ -46,7 +46,11 @@ def test_a_scenario_gives_what_a_graph_does_not_say(tmp_path: Path) -> None:
     ("edges", "graph", "said"),
     [
         (EDGE, "", r"overlay: .*a->b has no rate; .*: graph.rate_bps = 155e6"),
-        (EDGE, "graph = {rate_bps = 1e6}", r"c no position; .*: graph.default_latency_s = 0.03"),
+        (
+            EDGE,
+            "graph = {rate_bps = 1e6}",
+            r"c has no position; .*: graph.default_latency_s = 0.03",
+        ),
         ("", "graph = {rate_bps = 1e6}", r"2 parts .*: graph.largest_part = true"),
         (EDGE, WHOLE.replace("1e6", "[2e6, 1e6]"), "graph: cannot draw rates from 2e.06 to 1e.06"),
         (EDGE, WHOLE.replace("1e6", "[2e6]"), "graph.rate_bps: must be an array of length >= 2"),
