@@ -373,7 +373,7 @@ class Work:
         return None
 
     def state_dict(self):
-        return {}
+        return {"model": {"all": self.buffer}}
 
     def load_state_dict(self, state): ...
 
