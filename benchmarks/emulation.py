@@ -299,9 +299,16 @@ def delay_and_loss(overlay: Overlay) -> dict[str, float]:
     return found
 
 
+def a_quarter_of(overlay: Overlay) -> Overlay:
+    """Return the same overlay with a quarter of its links' rates."""
+    links = tuple(replace(link, rate_bps=link.rate_bps / 4) for link in overlay)
+    return replace(overlay, name=f"{overlay.name}, a quarter of the rates", links=links)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--many-sites", action="store_true", help="25 sites alone")
     parser.add_argument("--flood", help=argparse.SUPPRESS)
     parser.add_argument("--echo", help=argparse.SUPPRESS)
     parser.add_argument("--ping", nargs=2, help=argparse.SUPPRESS)
@@ -313,25 +320,24 @@ def main() -> None:
     if options.ping:
         return ping(*options.ping)
     overlays = internet2_9(), random_complete(9, 0)
+    far = replace(random_sparse(25, 0, degree=4, latency_s=0.003), name="sparse, 25 sites")
     print(
         "| overlay | links | Gbit/s | way | congestion control | worst | median | least RTT, ms | "
         "cores | relay's cores | relay busy | set-up, ms | all rates changed, ms |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    if options.many_sites:
+        results = [
+            measure(overlay, True, "bbr", options.repeats) for overlay in (far, a_quarter_of(far))
+        ]
+        common.write("emulation_many_sites", seed=0, results=results)
+        return
     results = [
         measure(overlay, delays, congestion_control, options.repeats)
         for overlay in overlays
         for delays, congestion_control in ((False, "cubic"), (False, "bbr"), (True, "bbr"))
     ]
-    far = replace(random_sparse(25, 0, degree=4, latency_s=0.003), name="sparse-25")
-    results.append(measure(far, True, "bbr", options.repeats))
-    for overlay in (overlays[1], far):
-        quarter = replace(
-            overlay,
-            name=f"{overlay.name}, a quarter of the rates",
-            links=tuple(replace(link, rate_bps=link.rate_bps / 4) for link in overlay),
-        )
-        results.append(measure(quarter, True, "bbr", options.repeats))
+    results.append(measure(a_quarter_of(overlays[1]), True, "bbr", options.repeats))
     lossless = replace(
         overlays[1],
         name="complete-9, no loss",
