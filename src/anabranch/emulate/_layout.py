@@ -277,7 +277,7 @@ class Layout:
 
         TCP hands over what it sends in a millisecond, and 64 KB less one halving for each
         2^shift us of round trip; at 20 Mbit/s that is two packets at a time, and the relay's work
-        is for each time. This shift adds up to 8 KB to the shortest of a site's round trips, and
+        is for each time. This shift adds 8 or 16 KB to the shortest of a site's round trips, and
         less to longer ones. Older kernels have no such setting, and the relay more to do.
         """
         round_trips_s = [
@@ -288,7 +288,7 @@ class Layout:
             ]
         ]
         least_us = 1e6 * min(round_trips_s, default=0.0)
-        return math.floor(math.log2(least_us / 3)) if least_us >= 3 * 2**_KERNELS_SHIFT else None
+        return math.floor(math.log2(least_us / 2)) if least_us >= 3 * 2**_KERNELS_SHIFT else None
 
     # --- changed
 
