@@ -128,7 +128,7 @@ class Network(Protocol):
         """Connect to a listener.
 
         Raises:
-            LinkError: nobody answers there.
+            LinkError: no process answers there.
             PeerError: who answers does not speak this protocol, or another version of it.
         """
 

@@ -287,7 +287,7 @@ async def connect_to(
         identity: who it should be, see ``check_identity``.
 
     Raises:
-        LinkError: nobody answers there.
+        LinkError: no process answers there.
         PeerError: the peer is another, or does not speak this protocol; the connection is closed.
     """
     connection = await network.connect(address, receiver)

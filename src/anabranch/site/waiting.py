@@ -15,7 +15,7 @@ def saying(say: Callable[[str], None] | None, what: Callable[[], str]) -> Iterat
     """Say what the block waits for, once that takes long, and ever more seldom while it lasts.
 
     Args:
-        say: called with each line; None where nobody listens.
+        say: called with each line; None to say nothing.
         what: returns the line, as things stand then.
     """
     if say is None:
