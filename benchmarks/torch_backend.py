@@ -4,7 +4,7 @@
     sudo python benchmarks/torch_backend.py --only near     # the same without delay or loss
     sudo python benchmarks/torch_backend.py --only hsdp     # two sites of two ranks
     sudo python benchmarks/torch_backend.py --only diloco   # every step against every 100, 8 seeds
-    python benchmarks/torch_backend.py --only loopback --ranks 3
+    python benchmarks/torch_backend.py --only loopback --ranks 3 [--device cuda]
 
 The script of all is one: only the name of the backend differs, and gloo's ranks go in the order of
 sites and in the best order for its ring. The backward pass also sleeps, layer by layer, as if a GPU
@@ -53,6 +53,7 @@ class Told:
         width: of a layer.
         seed: of data and model.
         keeps_plan: whether the overlay's rates are facts, and nothing is measured.
+        device: of the tensors; all ranks of one machine share it.
     """
 
     what: str
@@ -62,6 +63,7 @@ class Told:
     width: int = WIDTH
     seed: int = 0
     keeps_plan: bool = False
+    device: str = "cpu"
 
 
 def model_of(told: Told) -> Any:
@@ -137,7 +139,8 @@ def loopback(told: Told) -> dict[str, Any]:
 
     gloo = dist.new_group(backend="gloo")
     group = group_of()
-    tensor = torch.empty(told.width)
+    tensor = torch.empty(told.width, device=told.device)
+    ready = torch.cuda.synchronize if tensor.is_cuda else lambda: None
     ways = {
         "gloo": lambda: dist.all_reduce(tensor, group=gloo),
         "backend": lambda: dist.all_reduce(tensor),
@@ -150,9 +153,11 @@ def loopback(told: Told) -> dict[str, Any]:
         first = number % len(turns)
         for way, call in turns[first:] + turns[:first]:
             tensor.fill_(float(dist.get_rank()))
+            ready()
             dist.barrier(gloo)
             began_s = time.perf_counter()
             call()
+            ready()
             took = time.perf_counter() - began_s
             assert bool((tensor == size * (size - 1) / 2).all())
             if number:
@@ -427,7 +432,9 @@ def slowest_of(said: list[dict[str, Any]]) -> float:
 
 def compare_loopback(options: argparse.Namespace) -> None:
     """All-reduce of one buffer between processes of one machine: the backend, its group, gloo."""
-    told = Told("loopback", "anabranch", options.steps, width=options.elements)
+    told = Told(
+        "loopback", "anabranch", options.steps, width=options.elements, device=options.device
+    )
     said = on_this_machine(told, options.ranks)
     rounds_s = {way: slowest(said, way) for way in said[0]}
     over = {
@@ -442,13 +449,22 @@ def compare_loopback(options: argparse.Namespace) -> None:
     )
     common.write(
         f"torch_loopback_{options.ranks}"
-        + ("" if options.elements == 61_090_530 else f"_{options.elements}"),
+        + ("" if options.elements == 61_090_530 else f"_{options.elements}")
+        + ("" if options.device == "cpu" else f"_{options.device}"),
         seed=0,
+        device=torch_device(options.device),
         ranks=options.ranks,
         elements=options.elements,
         **{f"{way}_s": common.spread(each) for way, each in rounds_s.items()},
         **over,
     )
+
+
+def torch_device(name: str) -> str:
+    """Return a device's name and, of a GPU, its model."""
+    import torch
+
+    return f"{name}: {torch.cuda.get_device_name(name)}" if name.startswith("cuda") else name
 
 
 def _ratio(one: list[float], other: list[float]) -> float:
@@ -463,6 +479,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=WIDTH)
     parser.add_argument("--ranks", type=int, default=3)
     parser.add_argument("--elements", type=int, default=61_090_530)
+    parser.add_argument("--device", default="cpu", help="of loopback's tensors, such as cuda")
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--best-only", action="store_true", help="gloo's best ring alone")
     parser.add_argument("--told", help=argparse.SUPPRESS)
