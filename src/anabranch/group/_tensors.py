@@ -95,7 +95,9 @@ class Tensors:
 
         tensor = given.detach()
         if tensor.device.type != "cpu" or not tensor.is_contiguous():
-            tensor = tensor.to("cpu", copy=True).contiguous()
+            from anabranch.group._writing import in_memory
+
+            tensor = in_memory(tensor)
             self._copies.append((given, tensor))
         tensor = tensor.view(-1)
         if self.wire != Wire.FLOAT32:

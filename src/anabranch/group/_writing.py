@@ -1,4 +1,7 @@
-"""Results are written by threads that have none of the modes that a tensor was made in."""
+"""Between a tensor and the CPU's memory: a copy to exchange, and a result to write back.
+
+Results are written by threads that have none of the modes that a tensor was made in.
+"""
 
 from __future__ import annotations
 
@@ -18,3 +21,15 @@ def overwrite(tensor: torch.Tensor, values: torch.Tensor, non_blocking: bool = F
     """
     with torch.inference_mode(tensor.is_inference()):
         tensor.detach().copy_(values, non_blocking=non_blocking)
+
+
+def in_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a contiguous copy in the CPU's memory, pinned if a GPU has the tensor.
+
+    A GPU copies to and from pinned memory several times as fast.
+
+    Args:
+        tensor: of any device and layout in memory.
+    """
+    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    return copy.copy_(tensor)

@@ -182,6 +182,40 @@ class Work(dist.Work):
 untraced(Work)
 
 
+def together(works: Sequence[Work], devices: Sequence[torch.device]) -> Any:
+    """Return a future of all tensors of several works.
+
+    The future of ``torch.futures.collect_all`` knows no devices: what is chained to it would read
+    a GPU's tensors before they are there.
+
+    Args:
+        works: of exchanges.
+        devices: of their tensors that are not on the CPU.
+    """
+    whole = Work(works[0].what, devices)
+
+    def ended(all_of_them: Any) -> None:
+        try:
+            tensors = [each.wait() for each in all_of_them.wait()]
+            whole.succeed([tensor for several in tensors for tensor in several])
+        except Exception as error:
+            whole.fail(error)
+
+    torch.futures.collect_all([each.get_future() for each in works]).then(ended)
+    return whole.get_future()
+
+
+def used_here(*tensors: torch.Tensor) -> None:
+    """Keep the memory of a GPU's tensors until the current stream has used them.
+
+    A callback runs in a stream of its own, and their memory is given to the stream that made them
+    once they are dropped.
+    """
+    for each in tensors:
+        if each.is_cuda:
+            each.record_stream(_cuda.current_stream(each.device))
+
+
 class Deadlines:
     """Ends works that take too long, whether or not anything waits for them.
 

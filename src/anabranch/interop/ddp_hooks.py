@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.futures import Future
 
-from anabranch.interop._works import Begun, Work
+from anabranch.interop._works import Begun, Work, together, used_here
 from anabranch.interop.torch_backend import backend_of
 from anabranch.site.arithmetic import MOST_INTEGER
 from anabranch.site.reduction import weight_of
@@ -184,6 +184,7 @@ class Int8:
             return handle, _nothing_more
 
         def finish(future: Any) -> torch.Tensor:
+            used_here(largest)
             total = _only(future)
             mean = dequantised(total, largest, self._levels, self._block) / sites
             return _into(buffer, mean)
@@ -253,13 +254,15 @@ class TopK:
         ]
 
         def finish(future: Any) -> torch.Tensor:
-            total = added_up((_only(each) for each in future.wait()), len(values))
+            used_here(values, mine)
+            total = added_up(future.wait(), len(values))
             if bool(total.isfinite().all()):  # else residuals would bring it again
                 values[_indices(mine)] = 0.0
                 residual.copy_(values / scale)
             return _into(buffer, total / len(names))
 
-        return torch.futures.collect_all([work.get_future() for work in works]).then(finish)
+        devices = [buffer.device] if buffer.is_cuda else []
+        return together(works, devices).then(finish)
 
 
 class InOrder:
