@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 import anabranch
 from anabranch.interop.ddp_hooks import Int8, Mean, TopK, hook
 from anabranch.interop.torch_backend import group_of
+from tests.every import every
 
 STEPS = 10
 FEW, MANY = 12, 100_000  # elements: on either side of what gathers carry in a message
@@ -74,7 +75,7 @@ def collectives(device: str) -> torch.Tensor:
             assert torch.equal(whole, of(1))
             parts = [torch.empty_like(whole) for _ in range(size)]
             dist.all_gather(parts, of(rank))
-            assert all(torch.equal(part, of(owner)) for owner, part in enumerate(parts))
+            assert every(torch.equal(part, of(owner)) for owner, part in enumerate(parts))
             if dtype in (torch.bool, torch.int16):
                 continue  # gloo has no largest of these
             largest = of(rank)
@@ -121,7 +122,7 @@ def hsdp(device: str) -> torch.Tensor:
     mine = [each.to_local().detach().cpu() for each in model.parameters()]
     shards: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(shards, mine)  # `full_tensor` crashes over gloo alone, torch 2.11
-    assert all(map(torch.equal, shards[0], shards[2]))
+    assert every(map(torch.equal, shards[0], shards[2]))
     return torch.cat([each.reshape(-1) for site in shards[:2] for each in site])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.every import every
 from tests.interop import gpu
 from tests.interop.ranks import run_ranks
 
@@ -20,7 +21,7 @@ def test_ranks_that_share_one_gpu_train_as_ranks_in_memory_do(what):
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU")
     found = run_ranks(what, RANKS[what], "cuda:0")
-    assert all(torch.equal(found[0], other) for other in found[1:])
+    assert every(torch.equal(found[0], other) for other in found[1:])
     in_memory = run_ranks(what, RANKS[what], "cpu")[0]
     assert found[0].shape == in_memory.shape
     assert float((found[0] - in_memory).abs().max()) < ROUNDING
