@@ -30,7 +30,7 @@ def test_ranks_that_make_different_calls_are_named_with_both():
 
 
 def test_a_rank_that_is_lost_is_named():
-    with pytest.raises(RuntimeError, match=r"reduce: rank 1 \(east\) is lost"):
+    with pytest.raises(RuntimeError, match=r"reduce: rank 1 \(east\) is lost or has left"):
         agreed("reduce", 0, NAMES, gathered(Said("reduce")), is_by_gloo=True)
 
 

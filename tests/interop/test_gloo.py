@@ -18,6 +18,7 @@ from anabranch.interop._gloo import Gloo, options_of
 from anabranch.interop._gloo_calls import COLLECTIVES, Call
 from anabranch.interop._works import Work
 from anabranch.net.errors import RunAborted
+from anabranch.site.collectives import ExchangeError
 from tests.every import every
 
 LIMIT = timedelta(seconds=60)
@@ -25,16 +26,16 @@ SHORT = timedelta(milliseconds=20)
 
 
 class Ranks:
-    """Two ranks, each with a gloo group, and what ends the group under them."""
+    """Two ranks, each with a gloo group, and what tells that a rank is lost."""
 
     def __init__(self) -> None:
         store = dist.HashStore()
-        self.ended: list[Future[None]] = [Future(), Future()]
+        self.whole: list[Future[None]] = [Future(), Future()]
         with ThreadPoolExecutor() as pool:  # each waits for the other
             self.gloo = list(pool.map(partial(self._make, store), range(2)))
 
     def _make(self, store: Any, rank: int) -> Gloo:
-        return Gloo(store, rank, 2, options_of(store, LIMIT), self.ended[rank])
+        return Gloo(store, rank, 2, options_of(store, LIMIT), self.whole[rank])
 
     def begin(self, rank: int, name: str, *given: Any, **named: Any) -> Work:
         call = Call(name, given, named)
@@ -112,9 +113,20 @@ def test_what_is_under_way_ends_with_gloo_and_the_other_rank_is_told_why(ranks, 
 
 def test_gloo_ends_with_the_group_by_its_reason(ranks):
     begun = ranks.begin(0, "allreduce", [torch.ones(1000)], SUMS)
-    ranks.ended[0].set_exception(RunAborted("site 1 died"))
+    ranks.whole[0].set_exception(RunAborted("site 1 died"))
     with pytest.raises(RunAborted, match="site 1 died"):
         begun.wait(LIMIT)
+
+
+@pytest.mark.parametrize("name", ["allreduce", "recv", "recv_anysource"])
+def test_gloo_ends_once_a_rank_is_lost_also_where_the_group_goes_on(ranks, name):
+    """As where the lost rank's machine is gone, so that gloo's own connections say nothing."""
+    if name == "allreduce":
+        begun = ranks.begin(0, "allreduce", [torch.ones(1000)], SUMS)
+    else:
+        begun = ranks.recv(0, name=name)
+    ranks.whole[0].set_exception(ExchangeError("site 1 died"))
+    assert "site 1 died; this process group makes no further call by gloo" in waits(begun)
 
 
 def test_a_receive_that_takes_too_long_says_that_gloo_is_over_and_both_ranks_hear_it(ranks):

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import anabranch
-from anabranch import RunAborted
+from anabranch import ExchangeError, RunAborted
 from anabranch.interop._sharing import Part, Shared
 from tests.threads import at_each
 
@@ -111,7 +111,7 @@ def test_a_rank_that_is_gone_ends_the_group():
             gone.shutdown(socket.SHUT_RDWR)
         for part, why in zip(sites.parts, ("joined for this site", "of this site"), strict=True):
             with pytest.raises(RunAborted, match=f"{why}.* is gone"):
-                part.ended.result(30)
+                part.watch_whole().result(30)
         with pytest.raises(RunAborted, match=r"rank \d+, of this site, is gone"):
             sites.firsts[1].barrier()
         with pytest.raises(RunAborted, match=r"rank \d+, of this site, is gone"):
@@ -122,3 +122,17 @@ def test_a_rank_that_is_gone_ends_the_group():
             part.close()
         for shared in sites.shared:
             shared.close()
+
+
+def test_a_rank_hears_of_a_site_that_is_lost_while_the_others_go_on():
+    with anabranch.local(3) as groups:
+        sites = Sites(groups)
+        groups[2].__exit__(KeyError, KeyError("no such file"), None)
+        for part in sites.parts[:2]:
+            error = part.watch_whole().exception(30)
+            assert isinstance(error, ExchangeError)
+            assert str(error).endswith("failed: KeyError: 'no such file'")
+        for site in range(3):
+            sites.parts[site].close()
+        sites.shared[2].close()
+        sites.at_each(lambda site: sites.shared[site].close())

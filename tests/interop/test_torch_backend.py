@@ -11,7 +11,8 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -557,6 +558,48 @@ def test_evaluation_loops_gather_in_inference_mode():
     assert run_ranks(_evaluates, 2) == [[], []]
 
 
+@contextmanager
+def _scheduler(sites: str, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Start a scheduler of a group that goes on without sites that are lost; give its address."""
+    command = [sys.executable, "-m", "anabranch", "scheduler", "--sites", sites, *options]
+    environment = {**os.environ, "ANABRANCH_TOKEN": TOKEN}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as running:
+        try:
+            assert running.stdout is not None
+            yield running, running.stdout.readline().strip()
+        finally:
+            running.kill()
+
+
+def _waits_while_the_group_goes_on(scheduler: str) -> str:
+    """Return what a rank is told of rank 1, whose part in the group ends while its process lives.
+
+    So gloo's own connections to it stay.
+    """
+    rank = dist.get_rank()
+    options = Options(scheduler=scheduler, token=TOKEN, site="abc"[rank], host="127.0.0.1")
+    group = dist.new_group(backend="anabranch", pg_options=options)
+    if rank == 1:
+        group_of(group).__exit__(KeyError, KeyError("no such file"), None)
+        said = ""
+    else:
+        said = _told(lambda: dist.recv(torch.ones(3), group=group))
+        group_of(group).barrier()
+    dist.barrier()  # no rank hears of another that destroys its group
+    dist.destroy_process_group(group)
+    return said
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
+def test_a_call_by_gloo_ends_with_a_rank_without_which_the_group_goes_on():
+    with _scheduler("a,b,c") as (running, address):
+        said = run_ranks(_waits_while_the_group_goes_on, 3, address, backend="gloo", limit_s=60.0)
+        assert running.wait(20) == 0
+    why = "RuntimeError: recv from any rank: site 1 (b) failed: KeyError: 'no such file'; this"
+    assert [each.partition(" process group")[0] for each in said] == [why, "", why]
+
+
 def _dies() -> None:
     if dist.get_rank() == 1:
         sys.stdout.flush()
@@ -645,19 +688,9 @@ def test_what_the_environment_or_options_say_is_done(tmp_path):
     (tmp_path / "known.toml").write_text(overlay.dumps(known))
     certs = ["certs", "--sites", "a,b", "--out", str(tmp_path / "certs")]
     assert CliRunner().invoke(app, certs).exit_code == 0
-    command = [sys.executable, "-m", "anabranch", "scheduler", "--sites", "a,b"]
-    with subprocess.Popen(
-        [*command, "--log", str(tmp_path / "running.log")],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "ANABRANCH_TOKEN": TOKEN},
-    ) as running:
-        try:
-            address = running.stdout.readline().strip()
-            found = run_ranks(_as_told, 2, tmp_path, address, backend="gloo")
-            assert running.wait(20) == 0
-        finally:
-            running.kill()
+    with _scheduler("a,b", "--log", str(tmp_path / "running.log")) as (running, address):
+        found = run_ranks(_as_told, 2, tmp_path, address, backend="gloo")
+        assert running.wait(20) == 0
     assert found == [[("a", 3.0)] * 3, [("b", 3.0)] * 3]
     for name in ("environment", "options"):
         events = [event for _, event in read_events(tmp_path / f"{name}.log")]

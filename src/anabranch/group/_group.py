@@ -257,6 +257,15 @@ class Group:
         """
         return self._member.ended
 
+    def watch_whole(self) -> Future[None]:
+        """Return a future that fails once a member is lost, or by what ends the group early.
+
+        The group's own calls go on without that member. What a program carries between the members
+        by other means may wait for it, and can be ended by this. The future is cancelled once this
+        site leaves; what is chained to it runs in the group's thread, where it must not wait.
+        """
+        return self._member.whole.watch(self._present, self._member.ended)
+
     def __repr__(self) -> str:
         return f"<anabranch.Group of {', '.join(self.sites)}, at {self.site}>"
 

@@ -25,6 +25,7 @@ from anabranch.group import _exit, _settings
 from anabranch.group._packed import MOST_COUNTED
 from anabranch.group._served_memory import ServedMemory
 from anabranch.group._thread import LoopThread
+from anabranch.group._whole import Whole
 from anabranch.net.addresses import ListenAt
 from anabranch.net.errors import PeerError, RunAborted
 from anabranch.net.network import Address
@@ -119,6 +120,7 @@ class Member:
 
     Attributes:
         ended: fails by what ends the group before its time; is cancelled where this site leaves.
+        whole: tells of members that are lost while the others go on.
 
     Raises:
         LinkError, RunAborted: see :func:`anabranch.join`.
@@ -135,6 +137,7 @@ class Member:
         self._why = ""  # an error that ended this site's part
         self._process = os.getpid()
         self._started = False
+        self.whole = Whole()
         self.steps_told = 0  # that the scheduler was told a loss of
         self._served: ServedMemory | None = None
         self._under_way: set[Future[Any]] = set()  # calls
@@ -169,6 +172,7 @@ class Member:
             None,
             _refused,
             advertise=door.advertise,
+            told_lost=self.whole.lost,
         )
         try:
             joining = self.agent.join(door.scheduler, door.patience_s, door.say)

@@ -39,12 +39,12 @@ def agreed(
 
     Raises:
         ValueError: ranks make different calls; names two of them, and both calls.
-        RuntimeError: a rank is lost, or its gloo is over; names it.
+        RuntimeError: a rank is lost or has left, or its gloo is over; names it.
     """
     parts = []
     for other, name in enumerate(names):
         if name not in gathered:
-            raise RuntimeError(f"{what}: rank {other} ({name}) is lost")
+            raise RuntimeError(f"{what}: rank {other} ({name}) is lost or has left")
         try:
             said = msgspec.msgpack.decode(gathered[name], type=Said)
         except msgspec.MsgspecError:  # of the group below, by its own name

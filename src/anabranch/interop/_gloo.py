@@ -80,10 +80,11 @@ class Gloo:
         store: that all ranks share, for this group alone.
         rank, size: of this process, and of all.
         options: of :func:`options_of`.
-        ended: fails by what ends the group under it before its time.
+        whole: fails once a rank is lost, or by what ends the group under it before its time. Gloo
+            ends with it, since it carries nothing without one of its ranks.
     """
 
-    def __init__(self, store: Any, rank: int, size: int, options: Any, ended: Future[None]) -> None:
+    def __init__(self, store: Any, rank: int, size: int, options: Any, whole: Future[None]) -> None:
         self.store = dist.distributed_c10d.PrefixStore("gloo/", store)
         self._rank, self._size = rank, size
         self._contexts = len(options._devices)
@@ -102,8 +103,8 @@ class Gloo:
         self._agreed: queue.SimpleQueue[tuple[Work, Call] | None] = queue.SimpleQueue()
         self._begun: queue.SimpleQueue[tuple[Work, Call, Any] | None] = queue.SimpleQueue()
         self._from_any: set[Work] = set()
-        self._ended = ended
-        ended.add_done_callback(self._group_has_ended)
+        self._whole = whole
+        whole.add_done_callback(self._is_not_whole)
 
     @property
     def over(self) -> str:
@@ -238,7 +239,7 @@ class Gloo:
             work.fail(self._error(work.what))
 
     def _disconnect(self, why: str) -> None:
-        if not self._ended.done():  # or its account counts, and rank 0 and the store may be gone
+        if not self._whole.done():  # or its account counts, and rank 0 and the store may be gone
             self._tell(why)
         inner = self._inner
         for tag in range(_UNUSED_TAG, _UNUSED_TAG + self._contexts):
@@ -254,8 +255,8 @@ class Gloo:
     def _are_others_gone(self) -> bool:
         return int(self.store.add(_GONE, 0)) >= self._size - 1
 
-    def _group_has_ended(self, ended: Future[None]) -> None:
-        if not ended.cancelled() and (error := ended.exception()) is not None:
+    def _is_not_whole(self, whole: Future[None]) -> None:
+        if not whole.cancelled() and (error := whole.exception()) is not None:
             self.end(str(error))
 
     def _account(self, what: str, error: Exception) -> Exception:
@@ -278,7 +279,7 @@ class Gloo:
                 if self.store.check([_ENDED]):
                     return str(self.store.get(_ENDED).decode())
             try:
-                return str(self._ended.exception(_ASKS_S))
+                return str(self._whole.exception(_ASKS_S))
             except NotYet:
                 continue
             except CancelledError:
@@ -286,7 +287,8 @@ class Gloo:
         return ""
 
     def _error(self, what: str) -> Exception:
-        has_group_ended = self._ended.done() and not self._ended.cancelled()
+        is_known = self._whole.done() and not self._whole.cancelled()
+        has_group_ended = is_known and isinstance(self._whole.exception(), RunAborted)
         why = self._over if self._over.startswith(what) else f"{what}: {self._over}"
         return (RunAborted if has_group_ended else RuntimeError)(why)
 
@@ -300,7 +302,7 @@ class Gloo:
             ends = self._ends
         if ends is not None:
             ends.join()
-        elif not was_over and not self._ended.done():
+        elif not was_over and not self._whole.done():
             self._tell("has destroyed its process group")
         self._inner = None
 

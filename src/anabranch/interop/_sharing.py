@@ -182,12 +182,12 @@ class _Rank:
         self._shared.fail(RunAborted(f"{self._name}, of this site: {what}"))
         answer(None, None)
 
-    def _ended(self, answer: Any, group: Group) -> None:
+    def _whole(self, answer: Any, group: Group) -> None:
         def has_ended(done: Future[None]) -> None:
             if not done.cancelled():
                 answer(None, done.exception())
 
-        group.ended.add_done_callback(has_ended)
+        group.watch_whole().add_done_callback(has_ended)
 
     def _gather(self, answer: Any, group: Group, data: bytes, what: str) -> None:
         def gathered(done: Future[dict[str, bytes]]) -> None:
@@ -213,9 +213,6 @@ class Part:
         token: the group's.
         channel: of this rank's process group.
 
-    Attributes:
-        ended: see :attr:`anabranch.Group.ended`.
-
     Raises:
         ValueError: the address is of another machine.
         RunAborted: the group has ended.
@@ -239,7 +236,7 @@ class Part:
         self._reads = threading.Thread(target=self._read, name="anabranch site", daemon=True)
         self._reads.start()
         self._call("open", f"rank {os.environ.get('RANK', os.getpid())}").result()
-        self.ended: Future[None] = self._call("ended")
+        self._whole: Future[None] = self._call("whole")
 
     def _read(self) -> None:
         while True:
@@ -320,6 +317,10 @@ class Part:
         """See :meth:`anabranch.Group.broadcast`."""
         return self._exchange("broadcast", tensors, root)
 
+    def watch_whole(self) -> Future[None]:
+        """See :meth:`anabranch.Group.watch_whole`."""
+        return self._whole
+
     def begin_gather(self, data: bytes, what: str = "") -> Future[dict[str, bytes]]:
         """See :meth:`anabranch.Group.begin_gather`."""
         return self._call("gather", data, what)
@@ -332,7 +333,7 @@ class Part:
     def close(self) -> None:
         """Leave, once this rank's calls have ended."""
         with self._lock:
-            under_way = [each for each in self._under_way.values() if each is not self.ended]
+            under_way = [each for each in self._under_way.values() if each is not self._whole]
         for future in under_way:
             future.exception()
         with self._lock:

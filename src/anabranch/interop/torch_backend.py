@@ -549,7 +549,7 @@ def _made(given: Any, store: Any, options: Any) -> AnabranchProcessGroup:
         else:
             met = meet(store, rank, size, how, timeout)
     try:
-        inner = Gloo(store, rank, size, gloo, met.group.ended)
+        inner = Gloo(store, rank, size, gloo, met.group.watch_whole())
     except BaseException as error:
         if owns:  # the others may wait for this rank in gloo, and not leave
             met.fail(error if isinstance(error, Exception) else RuntimeError(str(error)))

@@ -49,6 +49,13 @@ class Connection(Protocol):
     identity: str | None
 
     @property
+    def process(self) -> int | None:
+        """The process at the other end, also once the connection is gone.
+
+        None where this machine's kernel does not know it: over a network.
+        """
+
+    @property
     def peer(self) -> str:
         """The other end's address, for error messages."""
 

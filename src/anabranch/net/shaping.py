@@ -157,6 +157,7 @@ class ShapedConnection:
         self.their_challenge = connection.their_challenge
         self.identity = connection.identity
         self.hosts = connection.hosts
+        self.process = connection.process
         self._latency = latency
         self._post_s = link.latency_s
         self._bucket = TokenBucket(link, course)

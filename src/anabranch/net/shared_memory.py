@@ -123,9 +123,15 @@ def _credentials(connection: socket.socket) -> _Credentials:
     return _Credentials(*layout.unpack(said))
 
 
+def process_of(connection: socket.socket) -> int | None:
+    """Return the process at the other end of a Unix-domain socket; None where it is not known."""
+    try:
+        return _credentials(connection).process or None  # 0: of another namespace of processes
+    except OSError:
+        return None
+
+
 def other_end(connection: socket.socket) -> str:
     """Return which process is at the other end of a Unix-domain socket, for error messages."""
-    try:
-        return f"process {_credentials(connection).process} of this machine"
-    except OSError:
-        return "a process of this machine"
+    process = process_of(connection)
+    return "a process of this machine" if process is None else f"process {process} of this machine"

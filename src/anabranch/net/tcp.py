@@ -150,6 +150,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._own: Any  # the transport's socket
         self.peer = "?"  # until the connection is made
+        self.process: int | None = None  # at the other end, where it is on this machine
         self.hosts = _LOOPBACK, _LOOPBACK
         self._socket: socket.socket | None = None  # another handle, around the transport
         self._loop = asyncio.get_running_loop()
@@ -193,6 +194,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._own = own
         if own.family == socket.AF_UNIX:
             self.peer = shared_memory.other_end(own)
+            self.process = shared_memory.process_of(own)
             if self._listener is not None:
                 self._incoming = shared_memory.offer(own)
         else:

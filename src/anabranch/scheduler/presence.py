@@ -14,6 +14,7 @@ from anabranch.net.deadline import after
 from anabranch.net.errors import LinkError, OutOfPlaceMessage, PeerError, UnauthorisedPeer
 from anabranch.net.messages import Join, Restarted, Resume, Resumed, Welcome
 from anabranch.net.network import Connection
+from anabranch.net.process_end import when_ended
 from anabranch.net.session import Session
 from anabranch.net.tls import check_identity, identity_of
 from anabranch.record import events
@@ -294,9 +295,9 @@ class Presence:
         elif self.founders is None:
             self.let_go(site, f"{run.name(site)} went before the run began: {error}")
         else:
-            self._broken(site, error)
+            self._broken(site, connection, error)
 
-    def _broken(self, site: int, error: Exception | None) -> None:
+    def _broken(self, site: int, connection: Connection, error: Exception | None) -> None:
         """Lose a site whose connection has broken, or wait for it."""
         run, name, when = self._run, self._run.name(site), self._when(site)
         if isinstance(error, PeerError):
@@ -312,7 +313,7 @@ class Presence:
                 self._survivors.lose(site, died, died=True)
             else:
                 run.note(events.SiteCut(at_s=run.since_start_s(), site=site, detail=str(error)))
-                self._miss(site, died)
+                self._miss(site, died, connection)
 
     def let_go(self, site: int, why: str) -> None:
         """Go on waiting for all to join, this one too."""
@@ -325,13 +326,20 @@ class Presence:
         """Wait for sites that came back after a restart, and went again before the rest came."""
         for site, session in self._run.sessions.items():
             if session.connection is None:
-                self._miss(site, f"{self._run.name(site)} died {self._when(site)}")
+                self._miss(site, f"{self._run.name(site)} died {self._when(site)}", None)
 
-    def _miss(self, site: int, why: str) -> None:
-        """Give a site up that does not come back in time."""
+    def _miss(self, site: int, why: str, connection: Connection | None) -> None:
+        """Give a site up whose process has ended, or that does not come back in time.
+
+        Args:
+            site: which.
+            why: the account of its death then.
+            connection: that has broken, where it is known.
+        """
         give_up = partial(self._survivors.lose, site, why, died=True)
         timer = after(self._run.give_up_s, give_up)
-        self._run.missing[site] = Missing(timer, why)
+        unwatch = when_ended(None if connection is None else connection.process, give_up)
+        self._run.missing[site] = Missing(timer, unwatch, why)
 
     def _when(self, site: int) -> str:
         """How far a site is, or the run where it makes no updates of its own, in words."""

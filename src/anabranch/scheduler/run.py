@@ -49,10 +49,22 @@ class Log(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A site whose connection has broken: what gives it up, and the account of its death then."""
+    """A site whose connection has broken.
+
+    Args:
+        timer: gives it up, should it not connect again.
+        unwatch: ends the watch on its process, whose end gives it up at once.
+        why: the account of its death then.
+    """
 
     timer: Deadline
+    unwatch: Callable[[], None]
     why: str
+
+    def cancel(self) -> None:
+        """Do not give it up."""
+        self.timer.cancel()
+        self.unwatch()
 
 
 class Run:
@@ -145,7 +157,7 @@ class Run:
         """End the run everywhere; only the first reason counts."""
         if not self.end.done():
             for site, missing in self.missing.items():
-                missing.timer.cancel()
+                missing.cancel()
                 self.write_lost(site, missing.why, False, self.since_start_s())
             self.missing.clear()
             self.broadcast(Abort(reason))
@@ -155,7 +167,7 @@ class Run:
         """Stop, and leave the group to a scheduler that is started again with the same journal."""
         if not self.end.done():
             for missing in self.missing.values():
-                missing.timer.cancel()
+                missing.cancel()
             self._fail(Abandoned("the scheduler stops, and can be started again"))
 
     def _fail(self, error: Exception) -> None:
@@ -206,9 +218,9 @@ class Run:
             self.broadcast(Patience(now_s))
 
     def await_no_longer(self, site: int) -> None:
-        """Stop the timer that gives a site up, if there is one."""
+        """Stop what gives a site up, if there is such."""
         if site in self.missing:
-            self.missing.pop(site).timer.cancel()
+            self.missing.pop(site).cancel()
 
     # --- what is written down
 

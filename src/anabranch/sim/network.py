@@ -523,6 +523,7 @@ class _End:
     receiver: Receiver
     own_challenge = their_challenge = b""  # no peer has to prove who it is
     identity: str | None = None
+    process: int | None = None  # a simulated site is no process
     hosts = "127.0.0.1", "127.0.0.1"  # whose addresses are names: any may be listened on
 
     def __init__(

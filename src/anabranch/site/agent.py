@@ -131,6 +131,7 @@ class SiteAgent:
         clock: this site's clock, seconds; the loop's time if not given. Links are measured by it.
         moved: told where a neighbour is that died and is back, as another process.
         advertise: the host at which other sites find it; that of ``listen`` if not given.
+        told_lost: told which site is lost while the others go on, and why.
 
     Attributes:
         began: the loop's time when the run began, once it has.
@@ -149,6 +150,7 @@ class SiteAgent:
         clock: Callable[[], float] | None = None,
         moved: Callable[[int, Address], None] = lambda site, address: None,
         advertise: str | None = None,
+        told_lost: Callable[[int, str], None] = lambda site, reason: None,
     ) -> None:
         self._data = data
         self._name = name
@@ -159,6 +161,7 @@ class SiteAgent:
         self._loop = asyncio.get_running_loop()
         self._clock = clock or self._loop.time
         self._moved = moved
+        self._told_lost = told_lost
         self.began: asyncio.Future[float] = self._loop.create_future()
         self._scheduler = Control(control, token, self._during, self._ended_early)
         self._listener: Listener | None = None
@@ -564,6 +567,7 @@ class SiteAgent:
                 self._scheduler.post(Reformed(plans.loads(message.plan_json).version))
             case SiteGone():
                 self._scheduler.tell(f"{message.reason}; the others go on")
+                self._told_lost(message.site, message.reason)
                 if self._gossiping is not None:
                     self._gossiping.lost(message.site)
             case Stopping() if self._gossiping is not None:

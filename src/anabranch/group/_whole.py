@@ -1,0 +1,50 @@
+"""Whether all members of a group are still there, for what cannot go on without one of them.
+
+A group's own calls go on where a member is lost. Calls that other libraries carry between the same
+processes, as gloo's, do not: they wait for the lost member. Such a caller watches a future.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+
+from anabranch.site.collectives import ExchangeError
+
+
+class Whole:
+    """Futures that fail with the first loss; :meth:`watch` may be called in any thread."""
+
+    def __init__(self) -> None:
+        self._watched: list[tuple[frozenset[int], Future[None]]] = []
+
+    def watch(self, sites: Iterable[int], ended: Future[None]) -> Future[None]:
+        """Return a future that fails once one of these sites is lost, or with ``ended``.
+
+        Args:
+            sites: by index.
+            ended: fails by what ends the group early; where it is cancelled, so is the result.
+        """
+        future: Future[None] = Future()
+        self._watched.append((frozenset(sites), future))
+
+        def has_ended(done: Future[None]) -> None:
+            if done.cancelled():
+                future.cancel()
+            elif (error := done.exception()) is not None:
+                _fail(future, error)
+
+        ended.add_done_callback(has_ended)
+        return future
+
+    def lost(self, site: int, reason: str) -> None:
+        """Take note that a site is lost, and that the others go on."""
+        for sites, future in [*self._watched]:
+            if site in sites:
+                _fail(future, ExchangeError(reason))
+
+
+def _fail(future: Future[None], error: BaseException) -> None:
+    with suppress(InvalidStateError):  # it has failed before, or was cancelled
+        future.set_exception(error)
