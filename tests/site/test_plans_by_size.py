@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 
 from anabranch.group import Service
-from anabranch.overlay import Overlay, random_complete
+from anabranch.overlay import Overlay, random_complete, random_geographic, random_sparse
 from anabranch.pace import Asp
-from anabranch.plan import AnyPlanner, Packed, Plan, Star
+from anabranch.plan import (
+    CORE_BPS,
+    AnyPlanner,
+    Packed,
+    Plan,
+    Star,
+    port_load,
+    predict,
+    steady_rate_bps,
+    within_cores,
+)
 from anabranch.record import events
 from anabranch.scheduler.losses import Planner, Repairs
 from anabranch.sim.loop import run_virtually
@@ -176,3 +188,30 @@ def test_a_served_model_s_route_is_planned_for_its_size_where_that_is_given() ->
     assert plan != service.plan(OVERLAY)
     with pytest.raises(ValueError, match="give a pace too"):
         Service(OVERLAY, model_elements=SMALL)
+
+
+@pytest.mark.parametrize("draw", [random_sparse, random_geographic, random_complete])
+def test_a_group_whose_links_are_faster_than_a_core_plans_for_the_core(
+    draw: Callable[[int, int], Overlay],
+) -> None:
+    drawn = draw(9, 1)
+    fast = tuple(replace(link, rate_bps=1000 * link.rate_bps) for link in drawn)  # over 20 Gbit/s
+    overlay = replace(drawn, links=fast)
+    service, world = Service(overlay), within_cores(overlay)
+
+    async def run() -> Overlay:
+        control = simulated(overlay).control(None)
+        scheduler = service.scheduler(control, TOKEN, Witness(), ("127.0.0.1", 0))
+        return scheduler._planning.belief()[0]
+
+    assert run_virtually(run()).sites == world.sites  # so that it plans again for cores, too
+    elements, chunk_elements = 60_000_000, 1 << 16
+    blind = Packed().plan(overlay, elements=elements, chunk_elements=chunk_elements)
+    known = service.plan(overlay, elements=elements)
+    blind_s, known_s = (
+        predict(plan, world, 4 * elements, chunk_bytes=4 * chunk_elements).contention_s
+        for plan in (blind, known)
+    )
+    assert known_s < 0.9 * blind_s
+    busiest = max(port_load(known, world).values())
+    assert busiest * steady_rate_bps(known, world) <= 1.001 * CORE_BPS

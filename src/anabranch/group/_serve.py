@@ -135,7 +135,8 @@ class Service:
 
     def believed(self) -> Overlay:
         """Return what is believed of the network before anything is measured."""
-        return self.overlay if self.awareness is None else self.awareness.believed(self.overlay)
+        network = plans.within_cores(self.overlay)
+        return network if self.awareness is None else self.awareness.believed(network)
 
     def plan(
         self,
@@ -147,8 +148,10 @@ class Service:
         """Return a plan with its auxiliary paths.
 
         Args:
-            believed, version, previous, elements: see :class:`anabranch.plan.Planner`.
+            believed, version, previous, elements: see :class:`anabranch.plan.Planner`. No site is
+                given more than a core carries.
         """
+        believed = plans.within_cores(believed)
         chunk = filling_elements(elements or _LARGE_ELEMENTS, self.planner.deep)
         plan = self.planner.plan(
             believed,
@@ -206,7 +209,7 @@ class Service:
                 partial(self.plan, elements=self.model_elements),
                 self._search,
                 lambda elements: chunking(first, elements),
-                self.overlay,
+                plans.within_cores(self.overlay),
             )
         return Scheduler(
             network,
@@ -303,8 +306,9 @@ class GroupLog:
         overlay, size_bytes = self._service.overlay, _ELEMENT_BYTES * buffer_elements
         if self._log is None:
             return
-        chunk = chunk_elements(buffer_elements, plan, overlay, self._service.planner.deep)
-        predicted = plans.predict(plan, overlay, size_bytes, chunk_bytes=_ELEMENT_BYTES * chunk)
+        network = plans.within_cores(overlay)
+        chunk = chunk_elements(buffer_elements, plan, network, self._service.planner.deep)
+        predicted = plans.predict(plan, network, size_bytes, chunk_bytes=_ELEMENT_BYTES * chunk)
         started = events.RunStarted(
             at_s=0.0,
             label=plan.label,

@@ -14,6 +14,7 @@ from anabranch.plan._auxiliary import (
     with_auxiliary,
 )
 from anabranch.plan._balanced import Balanced, balanced
+from anabranch.plan._cores import CORE_BPS, within_cores
 from anabranch.plan._delay import down_delays_s_per_bit, subtree_delays, up_delays_s_per_bit
 from anabranch.plan._fapt import Fapt, fapt
 from anabranch.plan._files import FromFile, dumps, loads
@@ -67,6 +68,7 @@ PLANNERS: tuple[type[AnyPlanner], ...] = _get_args(AnyPlanner)
 
 __all__ = [
     "ABSENT",
+    "CORE_BPS",
     "NO_PARENT",
     "PLANNERS",
     "AggregationTree",
@@ -139,4 +141,5 @@ __all__ = [
     "with_auxiliary",
     "with_kept_groups",
     "with_leaves",
+    "within_cores",
 ]

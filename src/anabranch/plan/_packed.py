@@ -246,8 +246,11 @@ class _Servers:
         self.links = int(self._joined.sum())
         uplink_bps = np.array([port_bps(overlay, (site, "uplink")) for site in range(n)])
         downlink_bps = np.array([port_bps(overlay, (site, "downlink")) for site in range(n)])
-        out_bps = np.minimum(goodput_bps.sum(axis=1), uplink_bps)
-        in_bps = np.minimum(goodput_bps.sum(axis=0), downlink_bps)
+        out_bps, in_bps = goodput_bps.sum(axis=1), goodput_bps.sum(axis=0)
+        # A port that its links cannot fill would only lead the program to another vertex.
+        uplink_bps[uplink_bps >= out_bps] = np.inf
+        downlink_bps[downlink_bps >= in_bps] = np.inf
+        out_bps, in_bps = np.minimum(out_bps, uplink_bps), np.minimum(in_bps, downlink_bps)
         self.unit_bps = float(min(out_bps.min(), in_bps.min()))
         link_rates = np.minimum(goodput_bps[self._joined] / self.unit_bps, 2.0)
         port_rates = np.concatenate([uplink_bps, downlink_bps]) / self.unit_bps
