@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -27,7 +28,7 @@ from anabranch.run.scenario.tasks import Exchange
 from anabranch.run.simulate import simulate
 
 SITES = 5, 9, 15
-KINDS = {
+KINDS: dict[str, Callable[[int, np.random.Generator], Overlay]] = {
     "sparse": random_sparse,
     "geographic": random_geographic,
     "complete": random_complete,
@@ -45,6 +46,10 @@ def near_and_fast(overlay: Overlay, times: float) -> Overlay:
         replace(link, rate_bps=times * link.rate_bps, latency_s=LATENCY_S) for link in overlay.links
     )
     return replace(overlay, links=tuple(links))
+
+
+def planned(overlay: Overlay) -> Plan:
+    return Packed().plan(overlay, elements=SIZE_BYTES // 4, chunk_elements=CHUNK_ELEMENTS)
 
 
 def round_s(overlay: Overlay, plan: Plan) -> float:
@@ -74,10 +79,9 @@ def main() -> None:
             for kind, draw in KINDS.items():
                 for number in range(DRAWS):
                     links = near_and_fast(draw(sites, np.random.default_rng([number])), times)
-                    sized = {"elements": SIZE_BYTES // 4, "chunk_elements": CHUNK_ELEMENTS}
                     world = within_cores(links)
-                    without_s = round_s(world, Packed().plan(links, **sized))
-                    with_s = round_s(world, Packed().plan(world, **sized))
+                    without_s = round_s(world, planned(links))
+                    with_s = round_s(world, planned(world))
                     ratios.append(without_s / with_s)
                     print(
                         f"{kind}, {sites} sites, {times} times: {without_s:.4g} s without, "

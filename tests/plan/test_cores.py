@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,7 @@ from anabranch.overlay import (
 )
 from anabranch.plan import CORE_BPS, Packed, Ring, within_cores
 
-KINDS = [random_sparse, random_geographic, random_complete]
+KINDS: list[Callable[[int, int], Overlay]] = [random_sparse, random_geographic, random_complete]
 
 
 @pytest.mark.parametrize(
