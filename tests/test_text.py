@@ -221,7 +221,7 @@ def test_status_shows_hostile_names_as_they_are() -> None:
                 target="b",
                 rate_bps=1.0,
                 latency_s=0.0,
-                is_measured=False,
+                basis="given",
                 is_used=True,
             ),
         ),

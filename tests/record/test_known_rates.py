@@ -1,4 +1,4 @@
-"""What a report shows of a group's links: measured, stated and unknown rates look different."""
+"""What a report shows of a group's links: given, measured and assumed rates look different."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from anabranch.overlay import Overlay
+from anabranch.cli._processes import _service
+from anabranch.group import _local
+from anabranch.overlay import Overlay, loads
 from anabranch.plan import Plan
 from anabranch.record import (
     Event,
@@ -48,8 +50,7 @@ def with_events(events: Sequence[Event], *more: Event) -> Run:
 
 def labels(run: Run, plan: Plan) -> set[str]:
     """Return the texts of rates in the drawing of a plan."""
-    known = known_rates(run.summary, run.overlay)
-    figure = _plan_figure.trees(known.overlay, plan, known)
+    figure = _plan_figure.trees(known_rates(run.summary, run.overlay), plan)
     sites = {f"<b>{site.name}</b>" for site in run.overlay.sites}
     return {note.text for note in figure.layout.annotations} - sites
 
@@ -63,25 +64,25 @@ def test_a_placeholder_is_no_rate_anywhere(run: MakeRun, star: Plan) -> None:
     page = report_page([group])
     assert "Mbit/s at" not in page
     assert "80 Mbit/s" not in page
-    assert "rate unknown" in page
+    assert "rate assumed" in page
 
 
-def test_measured_rates_are_marked_and_the_others_stay_unknown(run: MakeRun, star: Plan) -> None:
+def test_measured_rates_are_marked_and_the_others_stay_assumed(run: MakeRun, star: Plan) -> None:
     some = (measured(1, 0, 12e6, 1.0), measured(0, 1, 34e6, 2.0))
     group = with_events(run(**GROUP, assumes_rates=True), *some)
     assert labels(group, star) == {"?", "<b>12</b>", "<b>34</b>"}
-    assert group.bottleneck is None  # a link that counts is unknown
+    assert group.bottleneck is None  # a link that counts is assumed
     every = [measured(a, b, 5e6, 3.0) for a in range(4) for b in range(4) if a != b]
     group = with_events(run(**GROUP, assumes_rates=True), *some, *every)
     assert labels(group, star) == {"<b>5</b>"}
     assert group.bottleneck is not None
-    assert group.bottleneck.is_measured
+    assert group.bottleneck.basis == "measured"
     [row] = tables.reasons([group]).rows
     assert "5 Mbit/s, measured" in row
     assert "at 5 Mbit/s, as measured" in report_page([group])
 
 
-def test_rates_that_an_overlay_states_are_not_marked(run: MakeRun, star: Plan) -> None:
+def test_rates_that_an_overlay_gives_are_not_marked(run: MakeRun, star: Plan) -> None:
     group = with_events(run(**GROUP), measured(1, 0, 12e6, 1.0))
     assert labels(group, star) == {"80", "<b>12</b>"}
     held = with_events(run(), measured(1, 0, 12e6, 1.0))
@@ -90,8 +91,10 @@ def test_rates_that_an_overlay_states_are_not_marked(run: MakeRun, star: Plan) -
 
 def test_what_was_measured_later_is_not_known_before(run: MakeRun, overlay: Overlay) -> None:
     group = with_events(run(**GROUP, assumes_rates=True), measured(1, 0, 12e6, 5.0))
-    assert (1, 0) in known_rates(group.summary, overlay, at_s=4.0).unknown
-    assert (1, 0) in known_rates(group.summary, overlay, at_s=5.0).measured
+    for at_s, basis in ((4.0, "assumed"), (5.0, "measured")):
+        link = known_rates(group.summary, overlay, at_s).link(1, 0)
+        assert link is not None
+        assert link.basis == basis
 
 
 def test_a_run_alone_is_not_compared_with_itself(run: MakeRun) -> None:
@@ -141,3 +144,32 @@ def test_logs_of_other_runs_stay_apart(parts: list[Path], run: MakeRun, tmp_path
     assert [each.path for each in read_runs([other, *parts])] == [other, parts[0]]
     [alone] = read_runs(parts[1:])
     assert [done.round for done in alone.summary.rounds] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("options", "assumed"),
+    [
+        ({"sites": "a,b"}, True),
+        ({"sites": "a,b", "pace": "asp"}, True),
+        ({"sites": "a,b", "links_bps": 1e9}, False),
+        ({"overlay": "internet2-9"}, False),
+        ({"overlay": "internet2-9", "measure": True}, True),
+    ],
+)
+def test_a_group_without_stated_rates_assumes_them(
+    options: dict[str, object], assumed: bool
+) -> None:
+    usual = dict.fromkeys(("overlay", "sites", "links_bps", "pace", "model_mb"))
+    others = {"route": "packed", "measure": False, "keep_plan": False, "updates": 1}
+    service = _service(**{**usual, **others, **options})  # type: ignore[arg-type]
+    assert service.assumes_rates == assumed
+
+
+def test_a_group_of_this_machine_assumes_its_rates() -> None:
+    assert _local._service(2).assumes_rates
+
+
+def test_a_link_without_a_rate_is_not_given_any() -> None:
+    ends = 'from = "a", to = "b", back_rate_bps = 1e6, latency_s = 0'
+    text = f'name = "two"\nsite = [{{name = "a"}}, {{name = "b"}}]\nlink = [{{{ends}}}]'
+    assert [link.basis for link in loads(text, unknown_rate_bps=1e8)] == ["assumed", "given"]

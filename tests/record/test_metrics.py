@@ -40,10 +40,18 @@ def test_figures_are_those_of_the_status() -> None:
         "anabranch_exchanged_bytes_total 41000000",
         "anabranch_incomplete_results_total 2",
         "anabranch_plan_version 2",
-        'anabranch_link_rate_bits_per_second{source="paris",target="austin"} 155000000',
+        "anabranch_link_rate_bits_per_second"
+        '{source="paris",target="austin",basis="measured"} 155000000',
         'anabranch_link_latency_seconds{source="paris",target="austin"} 0.04',
     ):
         assert line in lines
+
+
+def test_a_rate_that_is_only_assumed_is_no_sample() -> None:
+    lines = exposition(RUNNING).splitlines()
+    of_links = [line for line in lines if line.startswith("anabranch_link_")]
+    assert len(of_links) == 2
+    assert every('source="paris"' in line for line in of_links)
 
 
 def test_names_cannot_end_their_quotes() -> None:

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console as Terminal
 
-from anabranch.record import events
+from anabranch.record import events, units
 from anabranch.record.console import Console, Line, logfmt
 from anabranch.record.status import (
     AwaitedSite,
@@ -46,9 +46,17 @@ RUNNING = Status(
             source="paris",
             target="austin",
             rate_bps=155e6,
+            basis="measured",
             latency_s=0.04,
-            is_measured=True,
             is_used=False,
+        ),
+        LinkStatus(
+            source="austin",
+            target="paris",
+            rate_bps=None,
+            basis="assumed",
+            latency_s=None,
+            is_used=True,
         ),
     ),
 )
@@ -167,3 +175,14 @@ def test_a_long_wait_is_said_with_the_call_and_the_sites_that_wait() -> None:
         "at": "call 7 (an exchange)",
         "waiting": "paris",
     }
+
+
+def test_links_say_what_their_rates_rest_on_and_an_assumed_one_has_no_number() -> None:
+    given = replace(RUNNING.links[0], source="tokyo", basis="given", rate_bps=80e6)
+    shown = links_table(replace(RUNNING, links=(*RUNNING.links, given)))
+    assert [*shown.headings[:4]] == ["link", "rate", "latency", "rate is"]
+    assert [tuple(row[:4]) for row in shown.rows] == [
+        ("paris->austin", "155 Mbit/s", "40.0 ms", "measured"),
+        ("austin->paris", units.NONE, units.NONE, "assumed"),
+        ("tokyo->austin", "80 Mbit/s", "40.0 ms", "given"),
+    ]

@@ -93,6 +93,22 @@ def test_what_was_only_assumed_counts_for_nothing_once_anything_is_measured() ->
         assert goodput_bps(collector.belief(1.0), 1, 2) == pytest.approx(20e6)
 
 
+def test_a_belief_says_what_each_rate_rests_on() -> None:
+    def basis(of: Collector | Latest, now_s: float) -> list[str]:
+        return [link.basis for link in of.belief(now_s)]
+
+    given = Collector(triangle([100e6, 50e6, 80e6]), forget_s=100.0)
+    assert set(basis(given, 0.0)) == {"given"}
+    given.measured(0, 1, estimate(30e6), 1.0)
+    assert basis(given, 1.0).count("measured") == 1
+    assert set(basis(given, 1000.0)) == {"measured", "assumed"}  # by what the first carries
+    equal = equal_rates(triangle([100e6, 50e6, 80e6]))
+    for begun in (Collector(equal, since_s=-math.inf), Latest(equal)):
+        assert set(basis(begun, 0.0)) == {"assumed"}
+        begun.measured(0, 1, estimate(30e6), 1.0)
+        assert sorted(basis(begun, 1.0)) == 5 * ["assumed"] + ["measured"]
+
+
 def rounds_until_used(forget_s: float) -> int | None:
     """Return when a link that was slow in the first minute is used again, in rounds of 10 s.
 

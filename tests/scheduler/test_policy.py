@@ -10,7 +10,15 @@ import pytest
 
 from anabranch.overlay import Overlay, internet2_9, redraw
 from anabranch.plan import Plan, PlanError, fapt, predict, star
-from anabranch.scheduler.policy import LinkChange, Policy, changes, named_changes
+from anabranch.scheduler.collector import equal_rates
+from anabranch.scheduler.policy import (
+    LinkChange,
+    Policy,
+    Replan,
+    changes,
+    event_of,
+    named_changes,
+)
 
 from ..every import every
 
@@ -183,6 +191,27 @@ def test_the_largest_changes_come_first_and_a_reason_names_three() -> None:
     assert "; 2 more links changed; " in replan.why
     assert named_changes(belief, found[:4])[-1] == "1 more link changed"
     assert len(named_changes(belief, found[:3])) == 3
+
+
+def test_a_reason_calls_no_assumed_rate_a_rate() -> None:
+    measured = {(0, 1): 5e6, (1, 0): 6e6}
+    started = equal_rates(NETWORK, 100e6)
+    belief = replace(
+        started,
+        links=tuple(
+            replace(link, rate_bps=measured[pair], basis="measured")
+            if (pair := (link.source, link.target)) in measured
+            else replace(link, rate_bps=5.5e6)
+            for link in started
+        ),
+    )
+    name = NETWORK.sites[0].name, NETWORK.sites[1].name
+    assert sorted(named_changes(belief, changes(started, belief, 0.1))) == [
+        f"{name[0]}->{name[1]} carries 5 Mbit/s, as measured",
+        f"{name[1]}->{name[0]} carries 6 Mbit/s, as measured",
+    ]
+    replan = Replan(fapt(NETWORK), "", changes(started, belief, 0.1), None, None)
+    assert [change.was_bps for change in event_of(replan, 1.0).changed] == [None, None]
 
 
 def test_misuse_is_refused() -> None:

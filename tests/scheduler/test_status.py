@@ -34,8 +34,13 @@ OVERLAY = random_complete(4, 0)
 PLAN = star(OVERLAY, hub=0)
 KNOWN = Known(
     overlay=OVERLAY,
-    believed=OVERLAY,
-    measured=[(1, 2)],
+    believed=replace(
+        OVERLAY,
+        links=tuple(
+            replace(link, basis="measured") if (link.source, link.target) == (1, 2) else link
+            for link in OVERLAY
+        ),
+    ),
     plan=PLAN,
     running_s=5.0,
     is_over=False,
@@ -96,12 +101,11 @@ def test_a_site_that_takes_no_connections_has_no_address() -> None:
 
 def test_links_are_those_of_the_plan_and_those_measured() -> None:
     found = {
-        (link.source, link.target): (link.is_used, link.is_measured)
-        for link in status_of(KNOWN).links
+        (link.source, link.target): (link.is_used, link.basis) for link in status_of(KNOWN).links
     }
-    assert found.pop(("site1", "site2")) == (False, True)
+    assert found.pop(("site1", "site2")) == (False, "measured")
     assert len(found) == 6
-    assert every("site0" in pair and of == (True, False) for pair, of in found.items())
+    assert every("site0" in pair and of == (True, "given") for pair, of in found.items())
 
 
 def test_events_are_counted_and_the_latest_loss_is_kept() -> None:

@@ -308,7 +308,7 @@ async def test_what_links_were_measured_at_is_known_after_a_restart() -> None:
     for _ in range(5):
         assert await means_of(calls_of(group.agents, 20_000)) == {15 / 4}
     before = {(link.source, link.target): link for link in group.scheduler.status().links}
-    assert every(link.is_measured for link in before.values())
+    assert every(link.basis == "measured" for link in before.values())
     group.kill_scheduler()
     await asyncio.sleep(1.0)
     await group.start_scheduler(measures=True)
@@ -316,7 +316,7 @@ async def test_what_links_were_measured_at_is_known_after_a_restart() -> None:
     assert not group.witness.of(events.LinkMeasured)
     assert after.keys() == before.keys()
     for pair, link in after.items():
-        assert link.is_measured
+        assert link.basis == "measured"
         assert link.rate_bps == pytest.approx(before[pair].rate_bps, rel=0.05)
     await means_of(calls_of(group.agents))
     await group.cluster.leave()

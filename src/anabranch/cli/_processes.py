@@ -308,7 +308,7 @@ def _service(
     if links_bps is not None and sites is None:
         raise typer.BadParameter("--links-bps is for --sites; an overlay's links have their rates")
     if sites is not None:
-        network, measure = _complete(sites, links_bps or _UNKNOWN_BPS), True
+        network, measure = _complete(sites, links_bps), True
     else:
         assert overlay is not None
         network = overlays.load(overlay, unknown_rate_bps=_UNKNOWN_BPS if measure else None)
@@ -354,11 +354,12 @@ def _value(option: str, text: str, known: Mapping[str, type[_T]]) -> _T:
         raise typer.BadParameter(f"{option} {text}: {error}") from None
 
 
-def _complete(names: str, rate_bps: float) -> Overlay:
-    """Return an overlay of these sites, each linked with each."""
+def _complete(names: str, rate_bps: float | None) -> Overlay:
+    """Return an overlay of these sites, each linked with each; None for rates not known."""
     sites = tuple(overlays.Site(name.strip()) for name in names.split(","))
+    basis: overlays.Basis = "assumed" if rate_bps is None else "given"
     links = tuple(
-        overlays.Link(source, target, rate_bps)
+        overlays.Link(source, target, rate_bps or _UNKNOWN_BPS, basis=basis)
         for source in range(len(sites))
         for target in range(len(sites))
         if source != target

@@ -80,8 +80,8 @@ class Stats:
             bit/s, and one-way latency in seconds, None where it is not known.
         rounds: the latest exchanges, the oldest first.
         share_of_limit: the time that the physical limit of the overlay allows for the latest
-            exchange of all sites, over the time it took; None before the first. It says nothing
-            where the overlay's rates are not the links'.
+            exchange of all sites, over the time it took; None before the first, and where the rates
+            of the overlay are only assumed. It says nothing where they are not the links'.
         incomplete: how many results lack contributions of members, see ``Handle.contributors``.
     """
 
@@ -834,7 +834,7 @@ class Group:
         meter = member.meter
         latest = {} if meter is None else member.thread.run(now(lambda: dict(meter.latest)))
         share = None
-        if self._rounds and self._channel == 0:
+        if self._rounds and self._channel == 0 and not member.assumes_rates:
             done = self._rounds[-1]
             share = 8 * done.size_bytes / member.limit_rate_bps / done.seconds
         return Stats(

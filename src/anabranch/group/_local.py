@@ -45,7 +45,7 @@ class Silent:
 
 def _complete(sites: int) -> Overlay:
     links = [
-        Link(source, target, _RATE_BPS)
+        Link(source, target, _RATE_BPS, basis="assumed")
         for source in range(sites)
         for target in range(sites)
         if source != target

@@ -220,6 +220,10 @@ class Member:
             raise RunAborted("the group has ended, before it let this site in") from None
         self._started = True
 
+    @property
+    def assumes_rates(self) -> bool:
+        return self._settings.assumes_rates
+
     @cached_property
     def limit_rate_bps(self) -> float:
         return plans.limit_rate_bps(self.overlay)

@@ -130,8 +130,8 @@ class Service:
 
     @property
     def assumes_rates(self) -> bool:
-        """Whether all links count for equal until they are measured."""
-        return isinstance(self.awareness, Passive) and self.awareness.start == "equal"
+        """Whether nothing is known of what some links carry until they are measured."""
+        return any(link.basis == "assumed" for link in self.believed().links)
 
     def believed(self) -> Overlay:
         """Return what is believed of the network before anything is measured."""
@@ -262,6 +262,7 @@ class Service:
             under_way_bytes=self.under_way_bytes,
             auxiliary=self.auxiliary,
             awareness=self.awareness,
+            assumes_rates=self.assumes_rates,
             workers=0 if self.pace is None else len(workers),
             added_up=workers if barrier else (),
             silence_s=self.silence_s if self.repairs else None,

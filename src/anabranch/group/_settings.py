@@ -21,6 +21,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             alone.
         auxiliary: how many chunks paths between tree neighbours take; None where there are none.
         awareness: how a site measures its links; None where it measures nothing.
+        assumes_rates: whether the overlay's rates are placeholders.
         workers: how many sites push updates, where the model is served; 0 where none is.
         added_up: those sites, where the pace is a barrier.
         ahead: how many updates a worker may compute ahead.
@@ -36,6 +37,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     under_way_bytes: int
     auxiliary: Auxiliary | None = None
     awareness: Passive | None = None
+    assumes_rates: bool = False
     workers: int = 0
     added_up: tuple[int, ...] = ()
     ahead: int = 0

@@ -6,6 +6,7 @@ from anabranch.overlay._graph_files import read_graph
 from anabranch.overlay._latency import Latency
 from anabranch.overlay._load import load
 from anabranch.overlay._model import (
+    Basis,
     GraphLacks,
     Link,
     Overlay,
@@ -20,6 +21,7 @@ from anabranch.overlay._toml import dumps, loads
 
 __all__ = [
     "BUILT_IN",
+    "Basis",
     "GraphLacks",
     "Latency",
     "Link",

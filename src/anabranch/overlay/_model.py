@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,10 @@ import numpy.typing as npt
 # Within these any buffer takes a finite time, and sums of rates are exact enough.
 _LEAST_BPS, _MOST_BPS = 1e-3, 1e21
 _LIKELY_LATENCY_S = 5.0  # the papers' slowest links begin at it
+
+Basis = Literal["given", "measured", "assumed"]
+"""What a link's rate rests on: an overlay or option states it; a run measured it; or neither, and
+the rate is a placeholder, or what other links of the run carry."""
 
 
 def is_doubtful_latency(latency_s: float) -> bool:
@@ -138,6 +143,7 @@ class Link:
         latency_drift_s: after each message the latency moves by a value drawn evenly from
             ``[-latency_drift_s, latency_drift_s]``, and never below 0; see `Latency`. Plans count
             the latency at the start.
+        basis: what the rate rests on.
     """
 
     source: int
@@ -147,6 +153,7 @@ class Link:
     loss: float = 0.0
     trace: Trace | None = None
     latency_drift_s: float = 0.0
+    basis: Basis = "given"
 
     @property
     def goodput_bps(self) -> float:

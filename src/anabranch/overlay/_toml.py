@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from anabranch._typed_toml import TomlError, decode_toml, listed, nearest
-from anabranch.overlay._model import Link, Overlay, OverlayError, Site, Trace
+from anabranch.overlay._model import Basis, Link, Overlay, OverlayError, Site, Trace
 from anabranch.overlay._rates import redraw
 from anabranch.overlay._trace_file import read_trace
 
@@ -131,10 +131,8 @@ def _read(text: str, unknown_rate_bps: float | None) -> Overlay:
 
 def _make(text: str, unknown_rate_bps: float | None, folder: Path | None) -> Overlay:
     file = decode_toml(text, _File)
-    if file.defaults.rate_bps is None:
-        defaults = msgspec.structs.replace(file.defaults, rate_bps=unknown_rate_bps)
-        file = msgspec.structs.replace(file, defaults=defaults)
-    overlay = Overlay(file.name, tuple(_sites(file)), tuple(_links(file, folder)))
+    links = tuple(_links(file, unknown_rate_bps, folder))
+    overlay = Overlay(file.name, tuple(_sites(file)), links)
     if file.dynamics is None:
         return overlay
     return _at_key("dynamics", redraw, overlay, **msgspec.structs.asdict(file.dynamics))
@@ -152,7 +150,7 @@ def _sites(file: _File) -> Iterator[Site]:
         )
 
 
-def _links(file: _File, folder: Path | None) -> Iterator[Link]:
+def _links(file: _File, unknown_rate_bps: float | None, folder: Path | None) -> Iterator[Link]:
     index = {site.name: i for i, site in enumerate(file.site)}
     given: dict[tuple[str, str], int] = {}  # which [[link]] made each direction
     for i, entry in enumerate(file.link):
@@ -183,14 +181,22 @@ def _links(file: _File, folder: Path | None) -> Iterator[Link]:
                     f"link[{given[source, target]}]; keep one (add their rates if both are real)"
                 )
             given[source, target] = i
-            rate_bps, trace = _course(file, entry, key, back, folder)
-            yield Link(index[source], index[target], rate_bps, latency_s, loss, trace, drift_s)
+            found_bps, trace = _course(file, entry, key, back, folder)
+            basis: Basis = "given" if found_bps is not None else "assumed"
+            rate_bps = unknown_rate_bps if found_bps is None else found_bps
+            if rate_bps is None:
+                raise OverlayError(
+                    f"{key}.rate_bps: {entry.source}->{entry.target} has no rate; give rate_bps "
+                    "or trace here, or rate_bps in [defaults]"
+                )
+            ends = index[source], index[target]
+            yield Link(*ends, rate_bps, latency_s, loss, trace, drift_s, basis)
 
 
 def _course(
     file: _File, entry: _Link, key: str, back: str, folder: Path | None
-) -> tuple[float, Trace | None]:
-    """Return the rate at the start of one way of a link, and how it changes."""
+) -> tuple[float | None, Trace | None]:
+    """Return the rate at the start of one way of a link, None for unknown; and how it changes."""
     own_bps, written, elsewhere = (
         (entry.back_rate_bps, entry.back_trace, entry.back_trace_file)
         if back
@@ -198,11 +204,6 @@ def _course(
     )
     if written is None and elsewhere is None:
         rate_bps = file.defaults.rate_bps if own_bps is None else own_bps
-        if rate_bps is None:
-            raise OverlayError(
-                f"{key}.rate_bps: {entry.source}->{entry.target} has no rate; give rate_bps or "
-                "trace here, or rate_bps in [defaults]"
-            )
         return rate_bps, None
     if written is not None and elsewhere is not None:
         raise OverlayError(f"{key}.{back}trace_file: there is a {back}trace too; keep one of them")

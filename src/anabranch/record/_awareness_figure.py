@@ -117,7 +117,8 @@ def plan_text(run: Run, plan: PlanIssued) -> str:
     lines += [html.escape(line) for line in textwrap.wrap(plan.why, 72)]
     lines += [
         f"{html.escape(run.link((change.source, change.target)))}: "
-        f"{units.rate(change.was_bps)} → {units.rate(change.now_bps)}"
+        f"{units.rate(change.was_bps) if change.was_bps else 'assumed'} → "
+        f"{units.rate(change.now_bps)}"
         for change in plan.changed[:_NAMED_CHANGES]
     ]
     if more := len(plan.changed[_NAMED_CHANGES:]):

@@ -16,7 +16,6 @@ from anabranch.plan import NO_PARENT, Plan, link_load
 from anabranch.record import units
 from anabranch.record._layout import Points, site_positions
 from anabranch.record._style import COLOURS, GREY, dots, finish, link_name, site_name
-from anabranch.record.known_rates import KnownRates
 
 Pair = tuple[int, int]
 Words = dict[str, object]
@@ -26,7 +25,7 @@ _LABELLED_LINKS = 48  # rates of more would overlap
 _NAMED_SITES = 80  # of more, only roots are named; the others' names are under the pointer
 
 
-def trees(overlay: Overlay, plan: Plan, known: KnownRates | None = None) -> go.Figure:
+def trees(overlay: Overlay, plan: Plan) -> go.Figure:
     """Draw an overlay and the trees of one plan on it.
 
     Every directed link has a strip on its right-hand side, as roads have lanes. A grey strip is as
@@ -35,10 +34,9 @@ def trees(overlay: Overlay, plan: Plan, known: KnownRates | None = None) -> go.F
     up mirrored, the way down is dotted. The legend switches trees on and off.
 
     Args:
-        overlay: with its rates.
+        overlay: with its rates. One that was measured is bold; a link whose rate is assumed has a
+            question mark and counts as idle.
         plan: of its sites.
-        known: what the rates rest on; None where the overlay states them all. A rate that was
-            measured is bold, a link of unknown rate has a question mark and counts as idle.
 
     Raises:
         PlanError: the plan does not fit the overlay.
@@ -46,11 +44,10 @@ def trees(overlay: Overlay, plan: Plan, known: KnownRates | None = None) -> go.F
     plan.check_fits(overlay)
     points = site_positions(overlay)
     figure = go.Figure()
-    known = known or KnownRates(overlay)
-    _draw_links(figure, known, plan, points)
+    _draw_links(figure, overlay, plan, points)
     _draw_trees(figure, overlay, plan, points)
     # All at once: plotly copies the annotations that there are when one is added.
-    annotations = [*_rates(known, points), *_draw_sites(figure, overlay, plan, points)]
+    annotations = [*_rates(overlay, points), *_draw_sites(figure, overlay, plan, points)]
     low, high = points.min(axis=0) - 0.07, points.max(axis=0) + 0.1
     width, tall = high - low
     legend_rows = -(-len(plan.trees) // 4)
@@ -93,10 +90,10 @@ def _segments(
     return go.Scatter(x=x, y=y, **shown)
 
 
-def _draw_links(figure: go.Figure, known: KnownRates, plan: Plan, points: Points) -> None:
-    overlay, load = known.overlay, link_load(plan)
+def _draw_links(figure: go.Figure, overlay: Overlay, plan: Plan, points: Points) -> None:
+    load = link_load(plan)
     busy_s = {  # for each bit of buffer
-        pair: 0.0 if pair in known.unknown else load.get(pair, 0.0) / link.goodput_bps
+        pair: 0.0 if link.basis == "assumed" else load.get(pair, 0.0) / link.goodput_bps
         for link in overlay
         for pair in ((link.source, link.target),)
     }
@@ -116,10 +113,9 @@ def _draw_links(figure: go.Figure, known: KnownRates, plan: Plan, points: Points
             look = {"mode": "lines", "marker": None, "line": line, "showlegend": False}
             figure.add_trace(_segments(points, pairs, [0.5] * len(pairs), **look))
     texts = [
-        f"{link_name(overlay, pair)}: rate unknown<br>{units.buffers(load.get(pair, 0.0))} a round"
-        if pair in known.unknown
-        else f"{link_name(overlay, pair)}: {units.rate(link.goodput_bps)}"
-        f"{', measured' if pair in known.measured else ''}<br>"
+        f"{link_name(overlay, pair)}: rate assumed<br>{units.buffers(load.get(pair, 0.0))} a round"
+        if link.basis == "assumed"
+        else f"{link_name(overlay, pair)}: {units.rate(link.goodput_bps)}, {link.basis}<br>"
         f"{units.buffers(load.get(pair, 0.0))} a round, "
         f"{units.percent(share)} as busy as the busiest link"
         for link, (pair, share) in zip(overlay, busyness.items(), strict=True)
@@ -194,15 +190,12 @@ def _words(x: float, y: float, text: str, **look: object) -> Words:
     return {"bgcolor": "rgba(255,255,255,.7)", **where, **look}
 
 
-def _rates(known: KnownRates, points: Points) -> Iterator[Words]:
+def _rates(overlay: Overlay, points: Points) -> Iterator[Words]:
     """Yield rates beside strips, nearer the source; once where both ways have the same."""
-    overlay = known.overlay
 
     def text(link: Link) -> str:
-        pair, said = (link.source, link.target), f"{link.goodput_bps / 1e6:.3g}"
-        if pair in known.unknown:
-            return "?"
-        return f"<b>{said}</b>" if pair in known.measured else said
+        said = f"{link.goodput_bps / 1e6:.3g}"
+        return {"given": said, "measured": f"<b>{said}</b>", "assumed": "?"}[link.basis]
 
     if len(overlay.links) > _LABELLED_LINKS:
         return

@@ -138,7 +138,7 @@ class LinkChanged(msgspec.Struct, frozen=True, kw_only=True):
 
     source: int
     target: int
-    was_bps: float  # the goodput that the plan so far was made for
+    was_bps: float | None  # the goodput that the plan so far was made for; None where assumed
     now_bps: float  # the goodput believed now
 
 

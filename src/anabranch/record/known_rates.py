@@ -1,4 +1,4 @@
-"""What is known of links' rates at a moment of a run: stated, measured, or nothing. Pure.
+"""What is known of links' rates at a moment of a run: given, measured or assumed. Pure.
 
 A group may begin without any rate. Its plans then rest on one placeholder for every link, which a
 report must not show as a rate.
@@ -7,31 +7,14 @@ report must not show as a rate.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from anabranch.overlay import Overlay
+from anabranch.overlay import Basis, Link, Overlay
 from anabranch.record.summary import RunSummary
 
-Pair = tuple[int, int]
 
-
-@dataclass(frozen=True)
-class KnownRates:
-    """An overlay's links, by what their rates rest on.
-
-    Attributes:
-        overlay: whose links have the rates that were measured, where there are any.
-        measured: links whose rate is a measurement.
-        unknown: links whose rate is a placeholder.
-    """
-
-    overlay: Overlay
-    measured: frozenset[Pair] = frozenset()
-    unknown: frozenset[Pair] = frozenset()
-
-
-def known_rates(run: RunSummary, overlay: Overlay, at_s: float = math.inf) -> KnownRates:
-    """Return what is known of the rates of a run's links.
+def known_rates(run: RunSummary, overlay: Overlay, at_s: float = math.inf) -> Overlay:
+    """Return an overlay whose links have the rates that are known, and say what those rest on.
 
     Args:
         run: whose measurements count, unless its links were held to the overlay's rates.
@@ -39,21 +22,19 @@ def known_rates(run: RunSummary, overlay: Overlay, at_s: float = math.inf) -> Kn
         at_s: until when measurements count.
     """
     if run.started.shaped:
-        return KnownRates(overlay)
+        return overlay
     latest = {
         pair: before[-1].rate_bps
         for pair, series in run.measured.items()
         if (before := [each for each in series if each.at_s <= at_s])
     }
-    links = tuple(
-        replace(link, rate_bps=latest[pair] / (1 - link.loss), trace=None)
-        if (pair := (link.source, link.target)) in latest
-        else link
-        for link in overlay.links
-    )
-    pairs = frozenset((link.source, link.target) for link in links)
-    return KnownRates(
-        replace(overlay, links=links),
-        pairs & latest.keys(),
-        pairs - latest.keys() if run.started.assumes_rates else frozenset(),
-    )
+    unmeasured: Basis = "assumed" if run.started.assumes_rates else "given"
+
+    def known(link: Link) -> Link:
+        rate_bps = latest.get((link.source, link.target))
+        if rate_bps is None:
+            return replace(link, basis=unmeasured)
+        rate_bps /= 1 - link.loss
+        return replace(link, rate_bps=rate_bps, trace=None, basis="measured")
+
+    return replace(overlay, links=tuple(map(known, overlay.links)))

@@ -70,14 +70,18 @@ def exposition(status: Status) -> str:
         (
             "link_rate_bits_per_second",
             "gauge",
-            "What a link is believed to carry.",
-            [(of, link.rate_bps) for of, link in ends],
+            "What a link was given or measured to carry; none where that is only assumed.",
+            [
+                ({**of, "basis": link.basis}, link.rate_bps)
+                for of, link in ends
+                if link.rate_bps is not None
+            ],
         ),
         (
             "link_latency_seconds",
             "gauge",
-            "Believed one-way latency of a link.",
-            [(of, link.latency_s) for of, link in ends],
+            "One-way latency of a link, as given or measured.",
+            [(of, link.latency_s) for of, link in ends if link.latency_s is not None],
         ),
     ]
     lines = []

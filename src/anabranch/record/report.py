@@ -16,7 +16,7 @@ from anabranch.plan import Plan, steady_rate_bps
 from anabranch.record import tables, units
 from anabranch.record._losses import loss_curve
 from anabranch.record.by_site import Spread, spread_of
-from anabranch.record.known_rates import KnownRates, known_rates
+from anabranch.record.known_rates import known_rates
 from anabranch.record.runs import (
     Run,
     Twin,
@@ -88,7 +88,7 @@ def _spreads(runs: Sequence[Run]) -> list[tuple[str, Spread]]:
     return [(", ".join(names), spread) for spread, names in alike.items()]
 
 
-_Drawn = tuple[str, KnownRates, Plan, str]  # name, rates, plan, note
+_Drawn = tuple[str, Overlay, Plan, str]  # name, rates, plan, note
 
 
 def _first_and_last(run: Run) -> list[_Drawn]:
@@ -172,7 +172,7 @@ def write_plan_page(overlay: Overlay, plans: Sequence[Plan], out: Path) -> None:
         named=named,
         fastest=fastest,
         rate_bps=rates_bps[fastest],
-        drawn=[(name, KnownRates(overlay), plan, "") for name, plan in named.items()],
+        drawn=[(name, overlay, plan, "") for name, plan in named.items()],
     )
     out.write_text(page, encoding="utf-8")
 

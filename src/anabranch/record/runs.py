@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from anabranch.overlay import Overlay
+from anabranch.overlay import Basis, Overlay
 from anabranch.overlay import loads as load_overlay
 from anabranch.plan import NO_PARENT, Group, Plan, link_load, port_bps, port_load
 from anabranch.plan import loads as load_plan
@@ -115,12 +115,12 @@ class Run:
 
     @property
     def bottleneck(self) -> Bottleneck | None:
-        """The busiest link or port of the first plan; None where a rate that counts is unknown."""
+        """The busiest link or port of the first plan; None where a rate that counts is assumed."""
         known = known_rates(self.summary, self.overlay)
-        if known.unknown & link_load(self.plan).keys():
+        basis = {(link.source, link.target): link.basis for link in known.links}
+        if any(basis[pair] == "assumed" for pair in link_load(self.plan)):
             return None
-        found = bottleneck(known.overlay, self.plan)
-        return found and replace(found, is_measured=found.pair in known.measured)
+        return bottleneck(known, self.plan)
 
     def site(self, index: int) -> str:
         """Return a site's name, or a stand-in where the log names a site it never introduced."""
@@ -316,7 +316,7 @@ class Bottleneck:
     load: float  # buffers it carries in a round
     rate_bps: float  # its goodput when the run begins
     pair: tuple[int, int] | None = None  # the link; None for a port
-    is_measured: bool = False  # whether the run measured the rate, and nothing else states it
+    basis: Basis = "given"  # what the rate rests on
 
     def seconds(self, buffer_bytes: int) -> float:
         """Return how long it needs for one round, seconds."""
@@ -327,7 +327,9 @@ def bottleneck(overlay: Overlay, plan: Plan) -> Bottleneck | None:
     """Return the busiest link, or port where it is busier; None where a single site uses none."""
     load, names = link_load(plan), [site.name for site in overlay.sites]
     used = [
-        Bottleneck(f"{names[pair[0]]} → {names[pair[1]]}", carried, link.goodput_bps, pair)
+        Bottleneck(
+            f"{names[pair[0]]} → {names[pair[1]]}", carried, link.goodput_bps, pair, link.basis
+        )
         for link in overlay
         if (carried := load.get(pair := (link.source, link.target))) is not None
     ]

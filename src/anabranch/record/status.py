@@ -13,6 +13,7 @@ from typing import Literal, get_args
 
 import msgspec
 
+from anabranch.overlay import Basis
 from anabranch.record import units
 from anabranch.record.tables import Column, Table
 
@@ -51,17 +52,17 @@ class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         source, target: names of sites.
-        rate_bps: what it is believed to carry.
-        latency_s: one way, likewise.
-        is_measured: whether that rests on a measurement.
+        rate_bps: what it is believed to carry; None where that is only assumed.
+        basis: what the rate rests on.
+        latency_s: one way; None where neither an overlay nor a measurement says any.
         is_used: whether the plan in force sends over it.
     """
 
     source: str
     target: str
-    rate_bps: float
-    latency_s: float
-    is_measured: bool
+    rate_bps: float | None
+    basis: Basis
+    latency_s: float | None
     is_used: bool
 
 
@@ -235,16 +236,16 @@ _SITE_COLUMNS: Sequence[Column[SiteStatus]] = (
     Column("loss", _loss, brief=True),
 )
 
+
+def _rate(link: LinkStatus) -> str:
+    return units.NONE if link.rate_bps is None else units.rate(link.rate_bps)
+
+
 _LINK_COLUMNS: Sequence[Column[LinkStatus]] = (
     Column("link", lambda link: f"{link.source}->{link.target}", brief=True, number=False),
-    Column("rate", lambda link: units.rate(link.rate_bps), brief=True),
+    Column("rate", _rate, brief=True),
     Column("latency", lambda link: units.seconds(link.latency_s), brief=True),
-    Column(
-        "believed",
-        lambda link: "measured" if link.is_measured else "given",
-        brief=True,
-        number=False,
-    ),
+    Column("rate is", lambda link: link.basis, brief=True, number=False),
     Column(
         "plan",
         lambda link: "sends over it" if link.is_used else units.NONE,

@@ -504,7 +504,7 @@ _BUSIEST = ("route", "trees", "roots", "busiest link", "its rate", "its load, a 
 def _busiest(name: str, plan: Plan, found: Bottleneck | None) -> tuple[str, ...]:
     link = None
     if found is not None:
-        measured = ", measured" if found.is_measured else ""
+        measured = ", measured" if found.basis == "measured" else ""
         rate = f"{units.rate(found.rate_bps)}{measured}"
         link = found.name, rate, units.buffers(found.load)
     roots = len({tree.root for tree in plan.trees})

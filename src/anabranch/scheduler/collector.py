@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from anabranch.net.throughput import Estimate
-from anabranch.overlay import Overlay
+from anabranch.overlay import Basis, Overlay
 
 Pair = tuple[int, int]
 
@@ -17,6 +17,7 @@ _MIDDLE_OF = 3
 _MIDDLE_WITHIN_S = 2.0
 # How near to a port's rate its links' measured rates must sum for the port to count as full.
 _FULL = 0.1
+_AS_GIVEN = 0.01  # a belief that is farther from what was given is one by other links
 
 
 @dataclass(slots=True)
@@ -156,8 +157,8 @@ class Collector:
         the initial one; its loss is the initial one.
         """
         last = dict(self._known)
-        for pair, seen in self._seen.items():
-            last[pair] = self._settled(pair, seen)
+        for pair, latest in self._seen.items():
+            last[pair] = self._settled(pair, latest)
         typical_bps = self._typical_bps(last)
         links = []
         for link in self._initial:
@@ -169,14 +170,18 @@ class Collector:
                 if age_s < math.inf:
                     part = math.exp(-age_s / self._forget_s) * kept(age_s)
                 rate_bps = rate_bps**part * typical_bps ** (1 - part)
-            if pair in self._seen and self._seen[pair].shares_port:
-                rate_bps = max(rate_bps, self._seen[pair].rate_bps)
+            seen = self._seen.get(pair)
+            if seen is not None and seen.shares_port:
+                rate_bps = max(rate_bps, seen.rate_bps)
+            is_as_given = math.isclose(rate_bps, link.goodput_bps, rel_tol=_AS_GIVEN)
+            unmeasured: Basis = link.basis if is_as_given else "assumed"
             links.append(
                 replace(
                     link,
                     rate_bps=rate_bps / (1 - link.loss),
                     latency_s=self._latency_s.get(pair, link.latency_s),
                     trace=None,
+                    basis=unmeasured if seen is None else "measured",
                 )
             )
         return replace(self._initial, links=tuple(links))
@@ -227,7 +232,9 @@ class Latest:
                 continue
             latency_s = link.latency_s if seen.latency_s is None else seen.latency_s
             rate_bps = seen.rate_bps / (1 - link.loss)
-            links.append(replace(link, rate_bps=rate_bps, latency_s=latency_s, trace=None))
+            links.append(
+                replace(link, rate_bps=rate_bps, latency_s=latency_s, trace=None, basis="measured")
+            )
         return replace(self._initial, links=tuple(links))
 
 
@@ -269,6 +276,7 @@ def equal_rates(overlay: Overlay, rate_bps: float | None = None) -> Overlay:
     return replace(
         overlay,
         links=tuple(
-            replace(link, rate_bps=rate_bps / (1 - link.loss), trace=None) for link in overlay
+            replace(link, rate_bps=rate_bps / (1 - link.loss), trace=None, basis="assumed")
+            for link in overlay
         ),
     )

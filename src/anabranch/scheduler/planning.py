@@ -73,11 +73,11 @@ class Planning:
     def _believed(self) -> Overlay:
         return self._run.overlay if self._awareness is None else self._awareness.made_for
 
-    def belief(self) -> tuple[Overlay, frozenset[tuple[int, int]]]:
-        """Return what is believed of the network now, and which links were measured."""
+    def belief(self) -> Overlay:
+        """Return what is believed of the network now."""
         if self._awareness is None:
-            return self._run.overlay, frozenset()
-        return self._awareness.belief(self._run.since_start_s()), self._awareness.measured_links
+            return self._run.overlay
+        return self._awareness.belief(self._run.since_start_s())
 
     # --- for what is left
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from anabranch import plan as plans
-from anabranch.overlay import Overlay
+from anabranch.overlay import Basis, Overlay
 from anabranch.plan import Plan, predict, steady_rate_bps
 from anabranch.record import events
 
@@ -25,12 +25,15 @@ class LinkChange:
         source, target: the link's two sites.
         was_bps: the goodput that the present plan was made for, bit/s.
         now_bps: the goodput believed now, bit/s.
+        was, now: what each rests on.
     """
 
     source: int
     target: int
     was_bps: float
     now_bps: float
+    was: Basis = "given"
+    now: Basis = "given"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +178,10 @@ def changes(was: Overlay, now: Overlay, update_rate: float) -> tuple[LinkChange,
             continue
         was_bps, now_bps = before.goodput_bps, link.goodput_bps
         if abs(now_bps - was_bps) > update_rate * was_bps:
-            found.append(LinkChange(link.source, link.target, was_bps, now_bps))
+            change = LinkChange(
+                link.source, link.target, was_bps, now_bps, before.basis, link.basis
+            )
+            found.append(change)
     found.sort(key=lambda change: -abs(math.log(change.now_bps / change.was_bps)))
     return tuple(found)
 
@@ -188,17 +194,21 @@ def _why(belief: Overlay, changed: tuple[LinkChange, ...], before_s: float, afte
 
 
 def named_changes(belief: Overlay, changed: tuple[LinkChange, ...]) -> list[str]:
-    """Return what changed in words, those that come first by name."""
-    parts = []
-    for change in changed[:_NAMED]:
-        source, target = (belief.sites[i].name for i in (change.source, change.target))
-        moved = "fell" if change.now_bps < change.was_bps else "rose"
-        was, now = (f"{bps / 1e6:.3g}" for bps in (change.was_bps, change.now_bps))
-        parts.append(f"{source}->{target} {moved} from {was} to {now} Mbit/s")
-    more = len(changed) - len(parts)
-    if more > 0:
+    """Return what changed in words, those that come first by name; no assumed rate is a number."""
+    known = [change for change in changed if change.now != "assumed"]
+    parts = [_named_change(belief, change) for change in known[:_NAMED]]
+    if more := len(known) - len(parts):
         parts.append(f"{more} more link{'s' if more > 1 else ''} changed")
     return parts
+
+
+def _named_change(belief: Overlay, change: LinkChange) -> str:
+    source, target = (belief.sites[i].name for i in (change.source, change.target))
+    was, now = (f"{bps / 1e6:.3g}" for bps in (change.was_bps, change.now_bps))
+    if change.was == "assumed":
+        return f"{source}->{target} carries {now} Mbit/s, as {change.now}"
+    moved = "fell" if change.now_bps < change.was_bps else "rose"
+    return f"{source}->{target} {moved} from {was} to {now} Mbit/s"
 
 
 def event_of(replan: Replan, at_s: float) -> events.PlanIssued:
@@ -212,10 +222,11 @@ def event_of(replan: Replan, at_s: float) -> events.PlanIssued:
             events.LinkChanged(
                 source=change.source,
                 target=change.target,
-                was_bps=change.was_bps,
+                was_bps=None if change.was == "assumed" else change.was_bps,
                 now_bps=change.now_bps,
             )
             for change in replan.changed
+            if change.now != "assumed"
         ],
         before_s=replan.before_s,
         after_s=replan.after_s,

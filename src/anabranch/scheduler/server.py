@@ -325,12 +325,10 @@ class Scheduler:
 
     def _known(self) -> Known:
         run = self._run
-        believed, measured = self._planning.belief()
         plan = self.channels.main if self._pace is None else self._pace.plan
         return Known(
             overlay=self.overlay,
-            believed=believed,
-            measured=measured,
+            believed=self._planning.belief(),
             plan=plan,
             running_s=None if run.started_s is None else run.since_start_s(),
             is_over=run.is_over,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from anabranch.net.addresses import OUTBOUND_ONLY, show
@@ -28,7 +28,6 @@ class Known:
     Attributes:
         overlay: the run's.
         believed: what is believed of its links.
-        measured: links that were measured, as (source, target).
         plan: in force.
         running_s: since the run began; None before.
         is_over: whether it has ended.
@@ -46,7 +45,6 @@ class Known:
 
     overlay: Overlay
     believed: Overlay
-    measured: Collection[tuple[int, int]]
     plan: Plan
     running_s: float | None
     is_over: bool
@@ -153,16 +151,16 @@ def _site(known: Known, site: int, state: SiteState) -> SiteStatus:
 
 
 def _links(known: Known, names: Sequence[str]) -> tuple[LinkStatus, ...]:
-    used, measured = link_load(known.plan).keys(), {*known.measured}
+    used = link_load(known.plan).keys()
     return tuple(
         LinkStatus(
             source=names[link.source],
             target=names[link.target],
-            rate_bps=link.rate_bps,
-            latency_s=link.latency_s,
-            is_measured=(link.source, link.target) in measured,
+            rate_bps=None if link.basis == "assumed" else link.rate_bps,
+            basis=link.basis,
+            latency_s=link.latency_s or None,
             is_used=(link.source, link.target) in used,
         )
         for link in known.believed.links
-        if (link.source, link.target) in used or (link.source, link.target) in measured
+        if (link.source, link.target) in used or link.basis == "measured"
     )
