@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 import anabranch
-from anabranch import DiLoCo, Group, LocalSGD, Outer
-from anabranch.site.collectives import ExchangeError
+from anabranch import DiLoCo, Group, LocalSGD, Outer, RunAborted
+from anabranch.group._local import _complete, _serving
 
 from ..every import every
-from ..threads import at_each
+from ..threads import Threads, at_each
 
 SITES, RATE = 3, 0.001
 
@@ -195,92 +195,117 @@ def test_buffers_may_travel_in_halves(groups, wire):
 
 
 def fail(_: None) -> None:
-    raise ZeroDivisionError
+    raise ZeroDivisionError("no samples")
 
 
-def test_an_exception_in_the_block_is_told_and_nothing_more_is_averaged(groups):
-    def fails(group: Group) -> bool:
-        model = net(0)
+HOWS = [{"every": 2}, {"every": 10, "fragments": 2, "delay": 4}, {"every": 4, "delay": 4}]
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("no samples"), KeyboardInterrupt()])
+@pytest.mark.parametrize("outer", [None, Outer()])
+@pytest.mark.parametrize("how", HOWS)
+def test_an_exception_in_the_block_is_that_site_s_loss_and_the_others_average_on(
+    caplog, error, outer, how
+):
+    def trains(group: Group) -> tuple[torch.Tensor, tuple[str, ...], float]:
+        model = net(group.rank)
         optimizer = torch.optim.SGD(model.parameters(), RATE)
-        with pytest.raises(ZeroDivisionError), LocalSGD(model, optimizer, group, every=5):
-            fail(step(model, optimizer, group.rank, 0))
-        step(model, optimizer, group.rank, 1)
-        return True
+        made = LocalSGD if outer is None else partial(DiLoCo, outer=outer)
+        with suppress(type(error)), made(model, optimizer, group, **how) as block:
+            for number in range(40):
+                if group.site == "site1" and number == 13:
+                    raise error
+                step(model, optimizer, group.rank, number)
+            average = block.average
+        if group.site == "site1":
+            with pytest.raises(RunAborted, match=f"has left the group: {type(error).__name__}"):
+                group.all_reduce(torch.ones(1))
+            return flat(model), (), 0.0
+        fragments = how.get("fragments", 1)
+        assert average.begun == (40 // how["every"] + 1) * fragments
+        total = torch.tensor([1.0])
+        group.all_reduce(total, op="sum")
+        return flat(model), group.sites, total.item()
 
-    assert at_each(groups, fails) == [True] * SITES
+    service = anabranch.Service(_complete(SITES), awareness=None)
+    with Threads(SITES) as pool, _serving(service) as (address, token):
+
+        def plays(name: str) -> tuple[torch.Tensor, tuple[str, ...], float]:
+            with anabranch.join(address, name, token=token) as group:
+                return trains(group)
+
+        one, _, other = pool.each(plays, ["site0", "site1", "site2"])
+    assert torch.equal(one[0], other[0])
+    assert one[1:] == other[1:] == (("site0", "site2"), 2.0)
+    why = "site 1 (site1) failed: " + ": ".join(filter(None, (type(error).__name__, str(error))))
+    said = sorted(each.getMessage() for each in caplog.records if why in each.getMessage())
+    assert said == [f"site0: {why}; the others go on", f"site2: {why}; the others go on"]
 
 
-def test_the_others_learn_that_a_site_has_left_by_an_exception(groups):
-    def trains(group: Group) -> tuple[list[str], float]:
-        model, said = net(0), []
+@pytest.mark.parametrize("leaves_at", [{1: 13, 2: 17}, {0: 13, 1: 13, 2: 13}])
+def test_where_too_few_sites_are_left_by_exceptions_all_have_an_error(groups, leaves_at):
+    def trains(group: Group) -> str:
+        rank, model = group.rank, net(0)
         optimizer = torch.optim.SGD(model.parameters(), RATE)
         try:
-            with DiLoCo(model, optimizer, group, every=2):
-                for number in range(4):
+            with DiLoCo(model, optimizer, group, every=10, fragments=2, delay=4):
+                for number in range(40):
+                    step(model, optimizer, rank, number)
+                    if leaves_at.get(rank) == number:
+                        fail(None)
+        except (ZeroDivisionError, RunAborted) as error:
+            return type(error).__name__
+        return "nothing"
+
+    ends = at_each(groups, trains)
+    if len(leaves_at) == SITES:
+        assert every(each in ("ZeroDivisionError", "RunAborted") for each in ends)
+        assert "ZeroDivisionError" in ends
+    else:
+        assert ends[0] == "RunAborted"
+        assert ends[1] == "ZeroDivisionError"
+
+
+def test_an_exception_in_the_block_ends_a_group_that_is_told_so():
+    def trains(group: Group) -> str:
+        model = net(0)
+        optimizer = torch.optim.SGD(model.parameters(), RATE)
+        try:
+            with LocalSGD(model, optimizer, group, every=2):
+                for number in range(6):
                     step(model, optimizer, group.rank, number)
                     if group.rank == 1 and number == 2:
                         fail(None)
-        except ZeroDivisionError:
-            said.append("left")
-        except ExchangeError as error:
-            said += [str(error), *error.__notes__]
-        total = torch.tensor([group.rank + 1.0])
-        with pytest.raises(ExchangeError, match="as call"):
-            group.all_reduce(total, op="sum")
-        group.subgroup(group.sites, name="goes on").all_reduce(total, op="sum")
-        return said, total.item()
+        except (ZeroDivisionError, RunAborted) as error:
+            return f"{type(error).__name__}: {error}"
+        return "nothing"
 
-    found = at_each(groups, trains)
-    assert found[1] == (["left"], 6.0)
-    for said, total in (found[0], found[2]):
-        assert "site 1 (site1) gathers" in said[0]
-        assert "left its block by an exception" in said[1]
-        assert total == 6.0
-
-
-@pytest.mark.parametrize("leaves_at", [{0: 13}, {0: 13, 1: 17}, {0: 13, 1: 13, 2: 13}])
-def test_no_later_sum_is_wrong_where_averages_were_under_way(groups, leaves_at):
-    def trains(group: Group) -> list[float]:
-        model = net(0)
-        optimizer = torch.optim.SGD(model.parameters(), RATE)
-        with (
-            suppress(ZeroDivisionError, ExchangeError),
-            DiLoCo(model, optimizer, group, every=10, fragments=2, delay=4),
-        ):
-            for number in range(40):
-                step(model, optimizer, group.rank, number)
-                if leaves_at.get(group.rank) == number:
-                    fail(None)
-        sums = []
-        for number in range(3):
-            total = torch.tensor([10.0 * number])
-            with suppress(ExchangeError):
-                group.all_reduce(total, op="sum", async_op=True).wait(20)
-                sums.append(total.item())
-        return sums
-
-    wanted = [0.0, 30.0, 60.0] if len(leaves_at) == SITES else []
-    assert at_each(groups, trains) == [wanted] * SITES
+    service = anabranch.Service(_complete(SITES), awareness=None, on_error="abort")
+    with anabranch.local(service) as groups:
+        ends = at_each(groups, trains)
+    said = "site 1 (site1) failed: ZeroDivisionError: no samples"
+    assert ends == [f"RunAborted: {said}", "ZeroDivisionError: no samples", f"RunAborted: {said}"]
 
 
 @pytest.mark.parametrize("how", ["memory", "weight"])
-def test_an_error_of_one_site_s_own_reaches_the_others(groups, how):
-    def trains(group: Group) -> str:
+def test_an_error_of_one_site_s_own_is_that_site_s_loss(groups, how):
+    def trains(group: Group) -> tuple[str, tuple[str, ...]]:
         model = net(0)
         optimizer = torch.optim.SGD(model.parameters(), RATE)
         try:
             with DiLoCo(model, optimizer, group, every=2) as block:
                 for number in range(6):
-                    if group.rank == 1 and number == 3 and how == "memory":
+                    if group.site == "site1" and number == 3 and how == "memory":
                         model[0].weight.data = model[0].weight.data.clone()
-                    elif group.rank == 1 and number == 3:
+                    elif group.site == "site1" and number == 3:
                         block.average.weight = -1
                     step(model, optimizer, group.rank, number)
-        except (ValueError, ExchangeError) as error:
-            return type(error).__name__
-        return "nothing"
+        except ValueError as error:
+            return type(error).__name__, ()
+        return "nothing", group.sites
 
-    assert at_each(groups, trains) == ["ExchangeError", "ValueError", "ExchangeError"]
+    left = ("nothing", ("site0", "site2"))
+    assert at_each(groups, trains) == [left, ("ValueError", ()), left]
 
 
 def test_weights_may_be_clamped_and_frozen_at_the_end(groups):

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,30 @@ def exchange_halves(group: Group) -> tuple[bool, float]:
 
 def test_what_converts_halves_is_imported_before_a_loop_would_have_to_wait_for_it() -> None:
     assert anabranch.spawn(exchange_halves, SITES) == [(True, 1.5)] * SITES
+
+
+def stop_in_the_block_at_one(group: Group) -> tuple[tuple[str, ...], list[float]]:
+    model = torch.nn.Linear(2, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    sites: tuple[str, ...] = ()
+    with suppress(KeyboardInterrupt):
+        with anabranch.DiLoCo(model, optimizer, group, every=3, delay=1):
+            for step in range(30):
+                if group.site == "site1" and step == 13:
+                    os.kill(os.getpid(), signal.SIGINT)
+                    time.sleep(60.0)  # the signal ends it
+                model(torch.full((1, 2), 0.1 * group.index + 0.1)).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        sites = group.sites
+    return sites, model.weight.flatten().tolist()
+
+
+def test_ctrl_c_in_a_block_is_that_process_s_loss_and_the_others_average_on() -> None:
+    one, stopped, other = anabranch.spawn(stop_in_the_block_at_one, SITES)
+    assert one == other
+    assert one[0] == ("site0", "site2")
+    assert stopped[0] == ()
 
 
 def die_with_a_child_at_one(group: Group, folder: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -11,9 +9,7 @@ from anabranch.group._average import ModelAverage
 from anabranch.group._group import Group
 from anabranch.learn.averaging import Outer
 from anabranch.learn.sharded import check_whole
-from anabranch.net.errors import NetError
 from anabranch.period import AnyPeriod
-from anabranch.site.collectives import ExchangeError
 
 
 class LocalSGD:
@@ -32,9 +28,9 @@ class LocalSGD:
     block's end all average until the last has made its steps, and have the same parameters and
     buffers. Buffers, as of batch normalisation, are averaged as :meth:`Group.average` says.
 
-    A site that leaves its block by an exception averages no more. The others' next average fails,
-    by its name, and so do all calls of this group from there on, at that site too: how many
-    averages each has begun by then differs. Subgroups go on.
+    A site that leaves its block by an exception, or Ctrl-C, leaves the group by that exception, as
+    where it leaves the group's own block: the others hear its message and average on without it,
+    unless the scheduler is told ``--on-error abort``. Further calls of the group fail at that site.
 
     Args:
         model: a ``torch.nn.Module`` in float32; its parameters that need gradients, and buffers
@@ -123,9 +119,7 @@ class LocalSGD:
 
     def _stepped(self, *_: Any) -> None:
         assert self.average is not None
-        with _explained():
-            is_used = self.average.step()
-        if is_used:
+        if self.average.step():
             self._check_same()
 
     def _check_same(self) -> None:
@@ -147,34 +141,17 @@ class LocalSGD:
         self._hook.remove()
         if average is None:
             return
-        if error is None:
-            try:
-                with _explained():
-                    average.finish()
-            except BaseException:
-                self._tell()
-                raise
-            self._check_same()
-        else:
-            self._tell()
-
-    def _tell(self) -> None:
-        """Let the others know that this site averages no more."""
-        # In place of its next average: how many the others have begun it cannot know, so that all
-        # calls of theirs and its own from there on are to fail, by name.
-        with suppress(NetError, ValueError):
-            self._group.begin_gather(b"")
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    try:
-        yield
-    except ExchangeError as error:
-        error.add_note(
-            "a site that has left its block by an exception gathers in place of its next average"
-        )
-        raise
+        if error is not None:
+            # The others' next average would wait for this site. How many averages they have begun
+            # it cannot know, so that a later call of its own could be taken for one of these.
+            self._group.__exit__(kind, error, traceback)
+            return
+        try:
+            average.finish()
+        except BaseException as raised:
+            self._group.__exit__(type(raised), raised, raised.__traceback__)
+            raise
+        self._check_same()
 
 
 def _trained(model: Any) -> dict[str, Any]:
