@@ -42,10 +42,11 @@ from anabranch.group._tensors import (
     named,
     several,
 )
+from anabranch.group._watch import Watch
 from anabranch.learn.averaging import Outer
 from anabranch.learn.handed_state import Packed, Told, Unpacked, UnreadableState, read_told
 from anabranch.net import addresses
-from anabranch.net.messages import Admitted, Gathered
+from anabranch.net.messages import Admitted, Gathered, Model
 from anabranch.net.tls import Credentials, identity_of
 from anabranch.period import AnyPeriod
 from anabranch.scheduler.channels import MOST_GATHERED_BYTES, MOST_NAME_CHARACTERS
@@ -56,6 +57,7 @@ from anabranch.site.terms import Op, Terms, Wire
 
 _log = logging.getLogger("anabranch")
 OnNan = Literal["raise", "allow"]
+OnUnlike = Literal["raise", "allow"]
 OPS = {"mean": Op.MEAN, "sum": Op.SUM, "max": Op.MAX}
 _TOO_LARGE = (
     "the value has {} bytes, at most {} are gathered; exchange tensors by all_reduce or broadcast"
@@ -188,6 +190,9 @@ class Group:
             ``"raise"`` fails the call at every member, by this site's name, and leaves all tensors
             as they were; a :meth:`push` it refuses. ``"allow"`` exchanges them, as for a
             ``GradScaler``, which looks for infinities itself.
+        on_unlike: what becomes of members' models that differ although their gradients are
+            averaged. ``"raise"`` compares them now and then, see :meth:`all_reduce`. ``"allow"``
+            does not: for algorithms whose models are to differ. The same at every member.
     """
 
     def __init__(
@@ -197,11 +202,14 @@ class Group:
         members: Sequence[int],
         on_nan: OnNan = "raise",
         hints: bool = False,
+        on_unlike: OnUnlike = "raise",
     ) -> None:
         self._member = member
         self._channel = channel
         self._present = tuple(members)
         self.on_nan = on_nan
+        self.on_unlike = on_unlike
+        self._watch = Watch() if hints else None
         self._is_hint_due = hints and not channel  # until a call has made models alike
         self._names = [site.name for site in member.overlay.sites]
         self.site = self._names[member.index]
@@ -290,6 +298,11 @@ class Group:
         The first result without contributions of some members is said in the log
         (``logging.getLogger("anabranch")``); ``Handle.contributors`` says whose each result has.
 
+        Where the tensors are gradients, and a ``torch.optim`` optimizer steps by them, members'
+        parameters are compared before the first step, the second, the fourth and so on, by a
+        checksum that goes with the next mean. Where they differ before the first, that mean fails
+        at every member; where they part later, each site's log names the sites, once.
+
         Args:
             tensors: one tensor or array, or several, of any shapes: float32, float16 or bfloat16,
                 all of one type, the same number of elements at every member. Overwritten.
@@ -307,8 +320,8 @@ class Group:
             ValueError: tensors, a weight or a name that cannot be; says which.
             TypeError: the weight is no number.
             ExchangeError: members disagree on size, type or op, or another one gathers in place of
-                this call, and it names two of them; or a member has left. The tensors are as they
-                were.
+                this call, and it names two of them; or a member has left; or members' models
+                differ before the first step, see :attr:`on_unlike`. The tensors are as they were.
             RunAborted: the group has ended; names who or what caused it. What the tensors hold is
                 undefined then, and may change until the group is closed.
         """
@@ -378,7 +391,11 @@ class Group:
         # The largest of an infinity and others is what was asked for.
         unfit = "" if op == Op.MAX else self._unfit(buffer, len(buffer.parts))
         terms = Terms(op, buffer.wire if wire is None else WIRES[wire], buffer.elements)
-        handle = self._begin(buffer, terms, weight, unfit=unfit)
+        model = None
+        if self._watch is not None and self.on_unlike == "raise" and op != Op.MAX:
+            model = self._watch.take()
+            self._watch.averaged(buffer.addresses)
+        handle = self._begin(buffer, terms, weight, unfit=unfit, model=model)
         if not async_op:
             handle.wait()
         return handle
@@ -404,13 +421,18 @@ class Group:
         is_awaited: bool = True,
         calls: bool = False,
         unfit: str = "",
+        model: Model | None = None,
     ) -> Handle:
         agent = self._member.agent_for_exchanges()
         members = self._present
 
         async def exchange() -> Round:
             done = await agent.exchange(
-                buffer, terms, weight, channel=self._channel, calls=calls, unfit=unfit
+                *(buffer, terms, weight),
+                channel=self._channel,
+                calls=calls,
+                unfit=unfit,
+                model=model,
             )
             await agent.round_ended(done, None)
             self._rounds.append(done)
@@ -539,7 +561,8 @@ class Group:
         members = tuple(sorted({self._present[self.sites.index(each)] for each in wanted}))
         agent = self._member.agent_for_exchanges()
         channel = self._member.thread.run(ending(agent.subgroup(members, name)))
-        return Group(self._member, channel, members, self.on_nan)
+        hints = self._watch is not None
+        return Group(self._member, channel, members, self.on_nan, hints, self.on_unlike)
 
     def average(
         self,
@@ -684,6 +707,8 @@ class Group:
             self._admissions += 1
             found = None
             if admitted.newcomers:
+                if self._watch is not None:
+                    self._watch.let_in(admitted.follows)
                 try:
                     found = self._hand_on(state, admitted)
                 except _NoneHasIt:
@@ -908,6 +933,7 @@ def join(
     patience_s: float = 60.0,
     switch_interval_s: float | None = None,
     on_nan: OnNan = "raise",
+    on_unlike: OnUnlike = "raise",
 ) -> Group:
     """Join a group and wait until it begins: once every site of its overlay has joined, or as many
     as its scheduler begins with. Where it goes on already, its members let this site in, see
@@ -936,7 +962,7 @@ def join(
         switch_interval_s: ask the interpreter to change threads so often
             (``sys.setswitchinterval``, for the whole process). Where Python code computes without
             a pause, the default of 5 ms is what each message may wait.
-        on_nan: an attribute of what is returned, see :class:`Group`.
+        on_nan, on_unlike: attributes of what is returned, see :class:`Group`.
 
     Raises:
         ValueError: something is missing, and how to give it; or others would not find this site.
@@ -966,7 +992,15 @@ def join(
     if switch_interval_s is not None:
         sys.setswitchinterval(switch_interval_s)
     say = partial(_log.warning, "%s: %s", place.site)
-    return join_at(place, outbound_only, patience_s, say=say, on_nan=on_nan, hints=True)
+    return join_at(
+        place,
+        outbound_only,
+        patience_s,
+        say=say,
+        on_nan=on_nan,
+        hints=True,
+        on_unlike=on_unlike,
+    )
 
 
 def join_at(
@@ -977,6 +1011,7 @@ def join_at(
     say: Callable[[str], None] | None = None,
     on_nan: OnNan = "raise",
     hints: bool = False,
+    on_unlike: OnUnlike = "raise",
 ) -> Group:
     """Join a group as :func:`join` does, whatever the environment says.
 
@@ -986,8 +1021,9 @@ def join_at(
         gives_up: is called every half second while others are waited for, in a thread of its own;
             what it returns, unless None, is why this site waits no longer.
         say: called with a line where the scheduler, or the others, take long; None for none.
-        on_nan: see :class:`Group`.
-        hints: whether to say once if the first mean comes before a call that makes models alike.
+        on_nan, on_unlike: see :class:`Group`.
+        hints: whether to say once if the first mean comes before a call that makes models alike,
+            and to compare models as :meth:`Group.all_reduce` says.
 
     Raises:
         ValueError, LinkError, RunAborted: see there; ``gives_up`` has a reason.
@@ -998,6 +1034,8 @@ def join_at(
         raise ValueError(f"scheduler: {error}") from None
     if on_nan not in ("raise", "allow"):
         raise ValueError(f"on_nan is {on_nan!r}, must be 'raise' or 'allow'")
+    if on_unlike not in ("raise", "allow"):
+        raise ValueError(f"on_unlike is {on_unlike!r}, must be 'raise' or 'allow'")
     if not where[1]:
         raise ValueError(f"scheduler is {place.scheduler!r}; give the port that it printed")
     host = place.host
@@ -1024,4 +1062,4 @@ def join_at(
         where, place.site, place.token, listen, shown, credentials, patience_s, gives_up, say
     )
     member = Member(door)
-    return Group(member, 0, sorted(member.first_plan.members), on_nan, hints)
+    return Group(member, 0, sorted(member.first_plan.members), on_nan, hints, on_unlike)

@@ -105,6 +105,11 @@ class Tensors:
         return cast("npt.NDArray[Any]", tensor.numpy())
 
     @property
+    def addresses(self) -> list[int]:
+        """Where the first element of each that was given lies."""
+        return self._places
+
+    @property
     def parts(self) -> list[npt.NDArray[Any]]:
         """Each tensor's elements, flat: where they lie, or in the copy of those that need one."""
         return self._parts

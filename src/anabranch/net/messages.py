@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 21
+WIRE_VERSION = 22
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -426,6 +426,21 @@ class Start(Message, frozen=True):
     since_s: float = 0.0
 
 
+class Model(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A site's parameters, before the optimiser's step that the latest mean was for.
+
+    Attributes:
+        step: how many steps this one makes since the site joined, or others did; only models of the
+            same step are compared.
+        checksum: 64 bits of a sample of the parameters.
+        is_first: whether no step has used a mean before, so that no rounding explains a difference.
+    """
+
+    step: int
+    checksum: int
+    is_first: bool
+
+
 class ExchangeRequest(Message, frozen=True):
     """A site asks under which plan version an exchange runs (NetStorm's TRP, section VII-A).
 
@@ -435,12 +450,14 @@ class ExchangeRequest(Message, frozen=True):
         signature: what it would exchange.
         calls: whether members that have not asked for it yet are to hear of it by
             :class:`Awaited`, where this site is the first that wants it.
+        model: the site's, where it is time to compare the members'.
     """
 
     channel: int
     number: int
     signature: Signature
     calls: bool = False
+    model: Model | None = None
 
 
 class Unfit(Message, frozen=True):
@@ -457,6 +474,12 @@ class Unfit(Message, frozen=True):
     number: int
     signature: Signature
     why: str
+
+
+class ModelsDiffer(Message, frozen=True):
+    """To a member: members' models were alike and are no more; ``reason`` names the sites."""
+
+    reason: str
 
 
 class Awaited(Message, frozen=True):
@@ -1054,6 +1077,7 @@ AnyMessage = (
     | Ready
     | Start
     | ExchangeRequest
+    | ModelsDiffer
     | Unfit
     | Awaited
     | Grant

@@ -30,6 +30,7 @@ from anabranch.net.messages import (
     Holding,
     Interrupt,
     Message,
+    ModelsDiffer,
     NoMoreRounds,
     Progress,
     Repair,
@@ -55,6 +56,7 @@ from anabranch.scheduler.exchanges import (
     Mixed,
     Whole,
 )
+from anabranch.scheduler.models import Models
 from anabranch.scheduler.plans_by_size import PlansBySize
 from anabranch.scheduler.repair import Unsettled
 from anabranch.scheduler.waits import Stall
@@ -213,6 +215,7 @@ class Channels:
         # Those of exchanges of all sites that were called for and have not begun, by number.
         self._followers_of: dict[int, frozenset[int]] = {}
         self._called_for: dict[int, int] = {}  # by channel: the latest that members were called to
+        self._models: dict[int, Models] = {}  # by channel
 
     @property
     def all(self) -> ExchangeBook:
@@ -286,9 +289,12 @@ class Channels:
         if is_first and book is self.all and signature.receivers:
             self._transfers.append(message.number)
         book.has_followers = book is self.all and bool(self.followers)
-        refusal = f"{self._name(site)} has {message.why}" if isinstance(message, Unfit) else ""
-        answers = book.request(site, message.number, signature, refusal)
         outcome = Outcome()
+        if isinstance(message, Unfit):
+            refusal = f"{self._name(site)} has {message.why}"
+        else:
+            refusal = self._compare_models(site, message, outcome)
+        answers = book.request(site, message.number, signature, refusal)
         if answers is None:
             outcome.say.append((site, NoMoreRounds(message.number)))
             return outcome
@@ -305,6 +311,24 @@ class Channels:
             awaited = Awaited(message.channel, message.number)
             outcome.say += [(member, awaited) for member in book.members if member != site]
         return outcome
+
+    def _compare_models(self, site: int, message: ExchangeRequest, outcome: Outcome) -> str:
+        """Compare members' models once all have asked; return why the exchange fails, if it does.
+
+        That models which were alike have parted is said to the members, and nothing fails.
+        """
+        models = self._models.setdefault(message.channel, Models(self._name))
+        models.hear(message.number, site, message.model)
+        book = self._books[message.channel]
+        if not book.is_last_to_ask(site, message.number):
+            return ""
+        unlike = models.compare(message.number)
+        if unlike is None:
+            return ""
+        if unlike.is_first:
+            return unlike.reason
+        outcome.say += [(member, ModelsDiffer(unlike.reason)) for member in book.members]
+        return ""
 
     def round_of(self, number: int) -> int | None:
         """Return which round an exchange of all sites is; None where it hands the state on.

@@ -251,6 +251,10 @@ class ExchangeBook:
         """Return how many calls a member has made."""
         return self._calls[site]
 
+    def is_last_to_ask(self, site: int, number: int) -> bool:
+        """Return whether all other members have asked for this exchange."""
+        return all(asked >= number for each, asked in self._asked.items() if each != site)
+
     @property
     def latest_call(self) -> int:
         """The place of the latest call any member made; 0 before the first."""

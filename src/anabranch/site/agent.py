@@ -39,6 +39,7 @@ from anabranch.net.messages import (
     LinkCut,
     LinkProbe,
     LinkProbed,
+    Model,
     PaceOver,
     Proceed,
     Ready,
@@ -323,9 +324,12 @@ class SiteAgent:
         channel: int = 0,
         calls: bool = False,
         unfit: str = "",
+        model: Model | None = None,
     ) -> Round:
         """See :meth:`anabranch.site.collectives.Collectives.exchange`."""
-        done = await self._collectives.exchange(buffer, terms, weight, more, channel, calls, unfit)
+        done = await self._collectives.exchange(
+            buffer, terms, weight, more, channel, calls, unfit, model
+        )
         assert self._instruments is not None
         self._instruments.remember()
         return done

@@ -34,6 +34,7 @@ from anabranch.net.messages import (
     Grant,
     Holding,
     Interrupt,
+    Model,
     NoMoreRounds,
     Progress,
     Repair,
@@ -210,6 +211,7 @@ class Collectives:
         channel: int = 0,
         calls: bool = False,
         unfit: str = "",
+        model: Model | None = None,
     ) -> Round:
         """Take part in one exchange, to its end; several may go on at once.
 
@@ -224,6 +226,7 @@ class Collectives:
                 ``is_awaited``.
             unfit: why no member may use what this site would contribute: the exchange then fails
                 at every member, and says so. Empty if there is no reason.
+            model: what the scheduler compares with other members'; None where it is not time.
 
         Raises:
             ValueError: a buffer or weight that cannot be.
@@ -242,7 +245,7 @@ class Collectives:
                 done, result = await asyncio.shield(kept.ended)
                 buffer.write(0, result)
                 return replace(done, was_kept=True)
-        number = self._ask_for_next(channel, terms, calls=calls, unfit=unfit)
+        number = self._ask_for_next(channel, terms, calls=calls, unfit=unfit, model=model)
         self._gets_state |= self._site in terms.receivers
         self._make_called()  # what others have called for after it
         return await self._take_part(channel, number, buffer, terms, weight, more)
@@ -269,12 +272,13 @@ class Collectives:
         follows: bool = False,
         calls: bool = False,
         unfit: str = "",
+        model: Model | None = None,
     ) -> int:
         """Ask for the next exchange, unless that has been done; return its number."""
         state = self._channels[channel]
         state.number += 1
         # Also if it has failed: they are counted.
-        self._ask(channel, state.number, terms, follows, calls, unfit)
+        self._ask(channel, state.number, terms, follows, calls, unfit, model)
         return state.number
 
     async def _take_part(
@@ -350,6 +354,7 @@ class Collectives:
         follows: bool = False,
         calls: bool = False,
         unfit: str = "",
+        model: Model | None = None,
     ) -> None:
         """Ask for an exchange, unless that has been done."""
         state = self._channels[channel]
@@ -368,7 +373,7 @@ class Collectives:
         elif unfit:
             self._scheduler.post(Unfit(channel, number, signature, unfit))
         else:
-            self._scheduler.post(ExchangeRequest(channel, number, signature, calls))
+            self._scheduler.post(ExchangeRequest(channel, number, signature, calls, model))
 
     def advanced(self, exchange: Exchange) -> None:
         """Tell the scheduler how far this site is, and ask for the next exchange in time."""

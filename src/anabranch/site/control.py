@@ -47,6 +47,7 @@ from anabranch.net.messages import (
     LinkCut,
     LinkProbe,
     Message,
+    ModelsDiffer,
     NoMoreRounds,
     PaceOver,
     Patience,
@@ -347,6 +348,8 @@ class Control:
             case Lagging():
                 waited = f"has waited {message.seconds:.1f} s for {message.site} at {message.at}"
                 _log.warning("this site %s", visible(waited))
+            case ModelsDiffer():
+                _log.warning("%s", visible(message.reason))
             case StackRequest():
                 self.post(Stack(message.asker, stacks()))
             case Patience():

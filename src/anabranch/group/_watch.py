@@ -1,0 +1,146 @@
+"""The parameters that a group's means are for, and a checksum of them now and then.
+
+``all_reduce`` gets gradients, which do not name their parameters. But PyTorch calls a hook before
+each step of any optimizer (``register_optimizer_step_pre_hook``). So a watch notes where averaged
+gradients lie in memory, and the next step of an optimizer whose parameters have these gradients
+tells which parameters the mean is about to change. At that point they are to be the same bits at
+every member: the local steps, if any, that a program made before the mean are undone or averaged.
+
+The first such step is compared, and then the second, fourth, eighth and so on. A checksum of a
+sample of the parameters goes with the request for the next mean, and costs no message.
+
+Nothing here raises, waits, or keeps a tensor alive: it runs inside a user's ``optimizer.step()``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from anabranch.net.messages import Model
+
+_SAMPLED = 1 << 16  # elements of a model that are looked at
+_EVERY = 1 << 10  # steps, once there have been so many
+_MOST_GRADIENTS = 1 << 17  # of which no step of an optimizer was seen
+
+_lock = threading.Lock()
+_watching: weakref.WeakSet[Watch] = weakref.WeakSet()
+_is_hooked = False
+
+
+class Watch:
+    """One group's, at one site."""
+
+    def __init__(self) -> None:
+        self._gradients: dict[int, int] = {}  # by address, in the order in which they were averaged
+        self._has_stepped = False  # by a mean of some of them
+        self._steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._steps_before = 0  # that an optimizer counts for, which has made none here
+        self._is_first = True
+        self._model: Model | None = None
+        _begin(self)
+
+    def averaged(self, addresses: Iterable[int]) -> None:
+        """Take note of where tensors begin that are averaged, which may be gradients."""
+        if self._has_stepped or len(self._gradients) > _MOST_GRADIENTS:
+            self._gradients.clear()
+            self._has_stepped = False
+        for each in addresses:
+            self._gradients.setdefault(each, len(self._gradients))
+
+    def before_step(self, optimizer: Any) -> None:
+        """Look at the parameters that an optimizer is about to change, if it is by a mean."""
+        found = self._averaged_of(optimizer)
+        if not found:
+            return
+        self._has_stepped = True
+        step = self._steps.get(optimizer, self._steps_before) + 1
+        self._steps[optimizer] = step
+        is_first, self._is_first = self._is_first, False
+        if step % _EVERY == 0 or (step < _EVERY and step & (step - 1) == 0):
+            earlier = b""
+            if self._model is not None:  # another optimizer's parameters
+                earlier = self._model.checksum.to_bytes(8)
+                is_first |= self._model.is_first
+            self._model = Model(step, sample_checksum(found, earlier), is_first)
+
+    def _averaged_of(self, optimizer: Any) -> list[Any]:
+        """Return an optimizer's parameters whose gradients are averaged, in the order of these."""
+        if not self._gradients:
+            return []
+        from torch import Tensor, nn, strided
+
+        found = {}
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                gradient = parameter.grad
+                if type(gradient) is Tensor and gradient.layout is strided:  # it has an address
+                    place = self._gradients.pop(gradient.data_ptr(), None)
+                    if place is not None and type(parameter) in (Tensor, nn.Parameter):
+                        found[place] = parameter
+        return [found[place] for place in sorted(found)]
+
+    def take(self) -> Model | None:
+        """Return what is to be compared, once."""
+        model, self._model = self._model, None
+        return model
+
+    def let_in(self, others_go_on: bool) -> None:
+        """Take note that sites were let in: all count their steps from here on.
+
+        Args:
+            others_go_on: whether they come to a training that goes on. What they make up for may be
+                rounded otherwise than where the others made it.
+        """
+        self._steps.clear()
+        self._model = None
+        self._steps_before = 1 if others_go_on else 0
+        self._is_first &= not others_go_on
+
+
+def sample_checksum(parameters: Sequence[Any], earlier: bytes = b"") -> int:
+    """Return 64 bits of a sample of tensors' elements: the same for the same bits.
+
+    Args:
+        parameters: dense tensors of any types, on any devices. Of each about as many elements
+            count, at equal distances; of small ones all.
+        earlier: goes into the checksum before them.
+    """
+    import torch
+
+    share = max(1, _SAMPLED // len(parameters))
+    by_device: dict[Any, list[Any]] = {}
+    for each in parameters:
+        flat = each.detach().reshape(-1)
+        part = flat[:: max(1, -(-flat.numel() // share))].contiguous()
+        by_device.setdefault(part.device, []).append(part.view(torch.uint8))
+    digest = hashlib.blake2b(earlier, digest_size=8)
+    for parts in by_device.values():  # one copy from each device
+        digest.update(torch.cat(parts).cpu().numpy().data)
+    return int.from_bytes(digest.digest())
+
+
+def _begin(watch: Watch) -> None:
+    """Have a watch told of optimizers' steps for as long as it is referred to."""
+    global _is_hooked
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    with _lock:
+        _watching.add(watch)
+        if not _is_hooked:  # once: a step in another thread may go through the hooks just now
+            register_optimizer_step_pre_hook(_before_step)
+            _is_hooked = True
+
+
+def _before_step(optimizer: Any, *_: Any) -> None:
+    import torch
+
+    if torch.compiler.is_compiling():  # a step that is compiled is not looked at
+        return
+    with _lock:
+        watching = [*_watching]
+    for watch in watching:
+        watch.before_step(optimizer)

@@ -1,0 +1,89 @@
+"""Whether members' models are alike, by checksums that come with requests for exchanges. Pure.
+
+A request carries a checksum where its site has found that it is time to compare. The last member to
+ask for an exchange settles the comparison: a checksum that has not come by then is not waited for,
+so that a site which joined, or missed a step, costs a comparison and no false alarm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from anabranch.net.messages import Model
+
+_KEPT = 16  # exchanges of a channel whose comparison is not settled: a lost site's never is
+_MOST_NAMED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Unlike:
+    """Members whose models differ.
+
+    Args:
+        reason: names them.
+        is_first: whether they did before the first step, and so began unlike.
+    """
+
+    reason: str
+    is_first: bool
+
+
+class Models:
+    """The checksums of one channel's members.
+
+    Args:
+        name: makes a site's name for messages.
+    """
+
+    def __init__(self, name: Callable[[int], str]) -> None:
+        self._name = name
+        self._heard: dict[int, dict[int, Model]] = {}  # by exchange and site
+        self._said: set[frozenset[int]] = set()  # sites that were named, each set once
+
+    def hear(self, number: int, site: int, model: Model | None) -> None:
+        """Take in what came with a site's request for an exchange."""
+        if model is not None:
+            self._heard.setdefault(number, {})[site] = model
+            while len(self._heard) > _KEPT:
+                del self._heard[min(self._heard)]
+
+    def compare(self, number: int) -> Unlike | None:
+        """Return which models differ, of those that came with requests for this exchange.
+
+        Each set of sites is named once; models that began unlike, each time.
+        """
+        heard = self._heard.pop(number, {})
+        steps = [model.step for model in heard.values()]
+        common = max(steps, key=lambda step: (steps.count(step), step), default=0)
+        found = {site: heard[site] for site in sorted(heard) if heard[site].step == common}
+        unlike = _unlike(found)
+        if not unlike:
+            return None
+        is_first = all(model.is_first for model in found.values())
+        if not is_first and frozenset(unlike) in self._said:
+            return None
+        self._said.add(frozenset(unlike))
+        named = [self._name(site) for site in unlike[:_MOST_NAMED]]
+        if more := len(unlike) - len(named):
+            named.append(f"{more} more")
+        first = self._name(next(iter(found)))
+        if is_first:
+            return Unlike(
+                f"models differ before their first step: that of {', '.join(named)} is not that "
+                f"of {first}; call group.broadcast(model) before training, or set "
+                "group.on_unlike = 'allow' where they are to differ",
+                is_first,
+            )
+        return Unlike(
+            f"the model of {', '.join(named)} is no more that of {first}, as after steps with "
+            "other gradients, or on processors that round differently; group.verify(model) names "
+            "tensors, group.broadcast(model) makes models alike",
+            is_first,
+        )
+
+
+def _unlike(found: Mapping[int, Model]) -> list[int]:
+    """Return the sites whose checksum is not the first one's."""
+    first = next(iter(found.values()), None)
+    return [site for site, model in found.items() if first and model.checksum != first.checksum]
