@@ -35,8 +35,8 @@ class Watch:
     """One group's, at one site."""
 
     def __init__(self) -> None:
-        self._gradients: dict[int, int] = {}  # by address, in the order in which they were averaged
-        self._has_stepped = False  # by a mean of some of them
+        self._addresses: list[int] = []  # of tensors averaged since a step used some of them
+        self._has_stepped = False
         self._steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._steps_before = 0  # that an optimizer counts for, which has made none here
         self._is_first = True
@@ -45,43 +45,56 @@ class Watch:
 
     def averaged(self, addresses: Iterable[int]) -> None:
         """Take note of where tensors begin that are averaged, which may be gradients."""
-        if self._has_stepped or len(self._gradients) > _MOST_GRADIENTS:
-            self._gradients.clear()
+        if self._has_stepped or len(self._addresses) > _MOST_GRADIENTS:
+            self._addresses = []
             self._has_stepped = False
-        for each in addresses:
-            self._gradients.setdefault(each, len(self._gradients))
+        self._addresses.extend(addresses)
 
     def before_step(self, optimizer: Any) -> None:
         """Look at the parameters that an optimizer is about to change, if it is by a mean."""
-        found = self._averaged_of(optimizer)
+        if not self._addresses:
+            return
+        step = self._steps.get(optimizer, self._steps_before) + 1
+        is_due = step % _EVERY == 0 or (step < _EVERY and step & (step - 1) == 0)
+        found = self._averaged_of(optimizer, most=None if is_due else 1)
         if not found:
             return
         self._has_stepped = True
-        step = self._steps.get(optimizer, self._steps_before) + 1
         self._steps[optimizer] = step
         is_first, self._is_first = self._is_first, False
-        if step % _EVERY == 0 or (step < _EVERY and step & (step - 1) == 0):
-            earlier = b""
-            if self._model is not None:  # another optimizer's parameters
-                earlier = self._model.checksum.to_bytes(8)
-                is_first |= self._model.is_first
-            self._model = Model(step, sample_checksum(found, earlier), is_first)
+        if not is_due:
+            self._addresses = []
+            return
+        # What is left may be another optimizer's; its parameters are compared together with these.
+        self._addresses = [each for each in self._addresses if each not in found]
+        earlier = b""
+        if self._model is not None:
+            earlier = self._model.checksum.to_bytes(8)
+            is_first |= self._model.is_first
+        parameters = list(found.values())
+        self._model = Model(step, sample_checksum(parameters, earlier), is_first)
 
-    def _averaged_of(self, optimizer: Any) -> list[Any]:
-        """Return an optimizer's parameters whose gradients are averaged, in the order of these."""
-        if not self._gradients:
-            return []
+    def _averaged_of(self, optimizer: Any, most: int | None) -> dict[int, Any]:
+        """Return an optimizer's parameters whose gradients are averaged, by these' addresses.
+
+        Args:
+            optimizer: any of PyTorch's.
+            most: how many to look for; None for all, in the order in which they were averaged.
+        """
         from torch import Tensor, nn, strided
 
+        places = dict(zip(self._addresses, range(len(self._addresses)), strict=True))
         found = {}
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 gradient = parameter.grad
                 if type(gradient) is Tensor and gradient.layout is strided:  # it has an address
-                    place = self._gradients.pop(gradient.data_ptr(), None)
-                    if place is not None and type(parameter) in (Tensor, nn.Parameter):
-                        found[place] = parameter
-        return [found[place] for place in sorted(found)]
+                    address = gradient.data_ptr()
+                    if address in places and type(parameter) in (Tensor, nn.Parameter):
+                        found[address] = parameter
+                        if len(found) == most:
+                            return found
+        return {address: found[address] for address in sorted(found, key=places.__getitem__)}
 
     def take(self) -> Model | None:
         """Return what is to be compared, once."""
