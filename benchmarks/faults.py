@@ -13,8 +13,11 @@ at random within a round:
     silent links  all that site 2 sends and is sent between sites is lost; neither end is told
     pair cut      all between sites 1 and 2 is lost; both still reach site 0
     scheduler     our scheduler is killed, and another one stands by
+    both          our scheduler and all processes of site 2 are killed, and another one stands by
+    way cut       all between our scheduler and site 2 is lost; neither end is told
 
-Survivors are sites 0 and 1; after the last two all three, whom a system has no reason to leave out.
+Survivors are sites 0 and 1; after the cut of a pair or of the way, and after the scheduler's alone,
+all three, whom a system has no reason to leave out.
 Site i contributes 2**i in every element, so each element of a sum, or of a mean times the number
 that it was divided by, says whose contributions it has. A result is exact where every element is
 that of a set of sites. Measured is the time from the fault until all survivors hold an exact result
@@ -71,8 +74,14 @@ FAULTS = {
     "silent links": ALL - {2},
     "pair cut": ALL,
     "scheduler": ALL,
+    "both": ALL - {2},
+    "way cut": ALL,
 }
 """The survivors of each."""
+OURS = {"scheduler", "both", "way cut"}
+"""Of our scheduler, which no other system has."""
+STANDBY = {"scheduler", "both"}
+"""Those for which another scheduler stands by."""
 
 Buffer = npt.NDArray[np.float32]
 Contributors = tuple[tuple[int, int, tuple[int, ...]], ...]
@@ -466,7 +475,9 @@ def send(pids: Sequence[int], what: signal.Signals) -> None:
 
 
 def inject(wan: Emulation, fault: str, pids: Sequence[int]) -> None:
-    if fault in ("kill", "scheduler"):
+    if fault == "way cut":
+        wan.cut_control(2)
+    elif fault in ("kill", *STANDBY):
         send(pids, signal.SIGKILL)
     elif fault == "stop":
         send(pids, signal.SIGSTOP)
@@ -513,10 +524,10 @@ def attempt(system: str, fault: str, seed: int) -> dict[str, Any]:
         }
         scheduler_pids: list[int] = []
         if SYSTEMS[system].peer is None:
-            options = ["--journal", str(folder / "journal")] if fault == "scheduler" else []
+            options = ["--journal", str(folder / "journal")] if fault in STANDBY else []
             process, scheduler = start_scheduler(wan, folder, environment, options)
             scheduler_pids.append(process.pid)
-        if fault == "scheduler":
+        if fault in STANDBY:
             stand_by(wan, folder, environment, scheduler)
         changed = threading.Condition()
         sites = []
@@ -602,7 +613,9 @@ def watch(
         ends = [line["at"] for line in sites[0].whole()][-GOOD_ROUNDS:]
         round_s = (ends[-1] - ends[0]) / (GOOD_ROUNDS - 1)
         not_whole = sum(len(each.good()) - len(each.whole()) for each in sites)
-    pids = scheduler_pids if fault == "scheduler" else inside(wan, 2)
+    pids = [*scheduler_pids] if fault in STANDBY else []
+    if fault != "scheduler":
+        pids += inside(wan, 2)
     time.sleep(fraction * round_s)
     fault_at = time.monotonic()
     inject(wan, fault, pids)
@@ -780,7 +793,7 @@ def main() -> None:
             "faults": {},
         }
         for fault in options.fault or FAULTS:
-            if fault == "scheduler" and system.peer is not None:
+            if fault in OURS and system.peer is not None:
                 continue
             runs = []
             for number in range(options.runs or system.runs):

@@ -121,6 +121,7 @@ PURE = [
     "site/served.py",
     "site/spread.py",
     "site/terms.py",
+    "site/ways.py",
 ]
 IMPURE = {"asyncio", "datetime", "random", "socket", "subprocess", "threading", "time"}
 

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from anabranch.emulate._layout import (
+    Batch,
     EmulationError,
     Layout,
     Way,
@@ -159,6 +160,12 @@ def test_a_cut_and_its_healing_name_the_same_filter() -> None:
     assert cut.namespace == heal.namespace == layout.namespaces[0]
     assert cut.lines[0].startswith("filter add dev to1 egress pref 1 ")
     assert heal.lines == ("filter delete dev to1 egress pref 1",)
+
+
+def test_the_way_to_the_scheduler_is_cut_while_both_devices_stay_up() -> None:
+    cut = Layout(PAIR, "x", "plain").cut_control(1)
+    assert cut == Batch("ip", Layout(PAIR, "x", "plain").control_namespace, cut.lines)
+    assert cut.lines == ("link set to1 nomaster",)
 
 
 @pytest.mark.parametrize("change", ["cut", "heal"])

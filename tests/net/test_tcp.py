@@ -23,6 +23,7 @@ from anabranch.net.errors import (
     OutOfPlaceMessage,
     OversizedMessage,
     PeerError,
+    SilentWay,
 )
 from anabranch.net.frames import Limits, Sink, encode_frame, encode_greeting
 from anabranch.net.identity import CHALLENGE_BYTES
@@ -825,6 +826,61 @@ def test_a_peer_whose_kernel_acknowledges_nothing_is_given_up_at_the_least_silen
         listener.close()
 
     on_loop(play)
+
+
+@pytest.mark.parametrize("is_heard", [False, True])
+@pytest.mark.parametrize("ends_with_way", [False, True])
+def test_a_caller_that_can_make_another_connection_ends_one_that_nothing_crosses(
+    is_heard: bool, ends_with_way: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it hears the peer, which hears nothing of it."""
+
+    async def play() -> None:
+        called, caller = Ear(), Ear()
+        network = TcpNetwork(
+            LIMITS,
+            shares_memory=False,
+            least_silence_s=1e6,
+            heartbeat_s=0.05,
+            ends_with_way=ends_with_way,
+        )
+        listener = await network.listen(("127.0.0.1", 0), called.welcome)
+        connection = await network.connect(listener.address, caller)
+        monkeypatch.setattr(connection, "_tcp_info", lambda: (0, 3, 10**6, 10**6))
+        if not is_heard:
+            called.connection._heartbeat.cancel()  # type: ignore[attr-defined]
+        began_s = asyncio.get_running_loop().time()
+        await asyncio.wait({caller.closed}, timeout=5.0)
+        assert caller.closed.done() == ends_with_way
+        if ends_with_way:
+            error = caller.closed.result()
+            assert isinstance(error, SilentWay)
+            assert "nothing crosses the way to 127.0.0.1" in str(error)
+            took_s = asyncio.get_running_loop().time() - began_s
+            assert 0.15 < took_s < 0.5  # four heartbeats, by the clock of this loop
+        connection.close()
+        await called.closed
+        listener.close()
+
+    run_jumping(play())
+
+
+def test_a_caller_bears_with_a_peer_that_stands_still_however_it_may_connect_again() -> None:
+    async def play() -> None:
+        called, caller = Ear(), Ear()
+        network = TcpNetwork(
+            LIMITS, shares_memory=False, least_silence_s=1.0, heartbeat_s=0.05, ends_with_way=True
+        )
+        listener = await network.listen(("127.0.0.1", 0), called.welcome)
+        connection = await network.connect(listener.address, caller)
+        called.connection._heartbeat.cancel()  # type: ignore[attr-defined]
+        await asyncio.sleep(5.0)
+        assert not caller.closed.done()
+        connection.close()
+        await called.closed
+        listener.close()
+
+    run_jumping(play())
 
 
 def test_the_kernel_tells_whether_a_peers_kernel_has_acknowledged_what_was_sent() -> None:

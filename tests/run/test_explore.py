@@ -58,6 +58,20 @@ def test_a_scheduler_that_stood_still_gives_up_no_site_that_has_come_back() -> N
         assert explore.explore(replace(make_case(seed), by_size=False)).violations == (), seed
 
 
+def test_a_site_whose_way_to_the_scheduler_alone_is_cut_is_not_lost() -> None:
+    tried = 0
+    for seed in range(40):
+        case = make_case(seed)
+        cut = explore.Fault("unplug", 0.1, seed % case.overlay.size, 0, 60.0)
+        case = replace(case, faults=(cut,))
+        if case.is_late(cut.site) or not explore._has_a_way_round(case, cut.site):
+            continue
+        tried += 1
+        explored = explore.explore(case)
+        assert (explored.violations, explored.lost) == ((), 0), seed
+    assert tried > 20
+
+
 def test_the_oracle_sees_a_site_that_is_given_up_without_a_reason() -> None:
     case = replace(make_case(103), faults=())
     finds = explore._oracle(case, {site: {} for site in range(case.overlay.size)}, {3}, "")

@@ -25,6 +25,7 @@ from anabranch.record.events import SiteInStep, SiteJoined
 from anabranch.run.launch import run_locally
 from anabranch.run.scenario import loads
 from anabranch.run.simulate import simulate
+from anabranch.site.dataplane import DataPlane
 
 FIVE = random_complete(5, 0, low_bps=5e6, high_bps=10e6, latency_s=0.005)
 RING = Overlay(
@@ -169,7 +170,10 @@ def test_a_site_that_is_started_again_takes_part_again(simulated: Simulate) -> N
     assert evaluated[-1].site == 0  # the first site looks at the model, also once it is back
 
 
-def test_a_site_that_lost_the_scheduler_for_too_long_joins_again(simulated: Simulate) -> None:
+def test_a_site_that_lost_the_scheduler_for_too_long_joins_again(
+    simulated: Simulate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DataPlane, "that_may_pipe", lambda self: [])
     cut = '[[fault]]\nkind = "disconnect"\nsite = "site1"\nat_s = 4.0\nfor_s = 8.0\n'
     done = simulated("stop = {rounds = 160}", cut)
     (lost_s,), (back_s,) = done.moments_of(SiteLost, 1), done.moments_of(SiteJoined, 1)
@@ -179,12 +183,24 @@ def test_a_site_that_lost_the_scheduler_for_too_long_joins_again(simulated: Simu
 
 
 def test_one_that_no_scheduler_answers_gives_up_in_time_and_the_others_go_on(
+    simulated: Simulate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DataPlane, "that_may_pipe", lambda self: [])
+    cut = '[[fault]]\nkind = "disconnect"\nsite = "site1"\nat_s = 1.0\nfor_s = 1e6\n'
+    done = simulated("stop = {rounds = 40}", cut)
+    assert done.summary.error is None
+    assert done.sites_of(40) == [0, 2, 3, 4]
+
+
+def test_one_whose_neighbours_reach_the_scheduler_goes_on_through_them(
     simulated: Simulate,
 ) -> None:
     cut = '[[fault]]\nkind = "disconnect"\nsite = "site1"\nat_s = 1.0\nfor_s = 1e6\n'
     done = simulated("stop = {rounds = 40}", cut)
     assert done.summary.error is None
-    assert done.sites_of(40) == [0, 2, 3, 4]
+    assert done.sites_of(40) == [0, 1, 2, 3, 4]
+    assert done.summary.checksums_agree
+    assert not [each for each in done.events if isinstance(each, SiteLost)]
 
 
 @pytest.mark.parametrize("top", ["", EVERY, EVERY + "average = {delay = 4}"])

@@ -48,6 +48,7 @@ from anabranch.run.scenario import ScenarioError, check_twin, loads
 from anabranch.run.scenario import load as load_scenario
 from anabranch.run.simulate import simulate
 from anabranch.site.agent import SiteAgent
+from anabranch.site.dataplane import DataPlane
 
 from ..every import every
 from ..seeds import seeds
@@ -527,18 +528,25 @@ def lose_the_scheduler(seed: int, tmp_path: Path) -> None:
     assert end.error is None
 
 
-def test_the_rest_trains_on_without_a_worker_that_cannot_reach_the_scheduler_again(
-    tmp_path: Path,
+@pytest.mark.parametrize("is_carried", [False, True])
+def test_a_worker_that_does_not_reach_the_scheduler_is_carried_by_its_server_or_lost(
+    is_carried: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if not is_carried:
+        monkeypatch.setattr(DataPlane, "that_may_pipe", lambda self: [])
     fault = 'fault = [{kind = "disconnect", site = "dc3", at_s = 1.0, for_s = 60}]'
     text = scenario('{kind = "bsp"}', '{kind = "star", hub = "dc9"}', fault)
     hub(tmp_path, "dc9", [f"dc{k}" for k in range(1, 9)], 1e8)
     text = text.replace('overlay = "internet2-9"', 'overlay = "hub.toml"')
     happened = simulated(text, tmp_path)
-    [lost] = [event for event in happened if isinstance(event, SiteLost)]
-    assert lost.site == 2
-    assert 6.0 <= lost.at_s < 8.0  # 5 s of patience
+    lost = [event for event in happened if isinstance(event, SiteLost)]
     applied = Counter(event.site for event in happened if isinstance(event, UpdateApplied))
+    if is_carried:
+        assert not lost
+        assert every(applied[site] == 12 for site in range(8))
+        return
+    assert [event.site for event in lost] == [2]
+    assert 6.0 <= lost[0].at_s < 8.0  # 5 s of patience
     assert every(applied[site] == 12 for site in range(8) if site != 2)
 
 

@@ -565,8 +565,8 @@ def test_a_scheduler_that_pauses_answers_when_it_wakes_and_loses_no_site(run: Si
     completes = 'on_loss = "complete"'
     done = run(scenario(compute(), unplugged, pause, task=BATCH, top=completes))
     assert [lost.site for lost in done.of(SiteLost)] == []
-    resumed = done.of(SiteResumed)[-1]  # each of its attempts is answered then
-    assert resumed.at_s == pytest.approx(4.6, abs=0.2)
+    resumed = done.of(SiteResumed)[-1]  # each of its attempts is answered then, the last one too
+    assert 4.6 <= resumed.at_s < 5.0
 
 
 def test_overlapping_pauses_end_with_the_last(run: Simulate) -> None:

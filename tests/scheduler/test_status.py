@@ -49,6 +49,7 @@ KNOWN = Known(
     here={0, 1, 2},
     newcomers=frozenset(),
     disconnected=frozenset(),
+    through={},
     lost={3},
     left=frozenset(),
     stalls=[Stall((0, 4), 1, frozenset({0, 2}), "call 4 (an exchange)")],

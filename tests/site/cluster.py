@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from anabranch.net.errors import PeerError
-from anabranch.net.network import Address, Connection, Listener, Network, Receiver
+from anabranch.net.network import Address, Connection, ControlNetwork, Listener, Network, Receiver
+from anabranch.net.pipe import End
 from anabranch.net.shaping import Course, ShapedNetwork
 from anabranch.net.tcp import TcpNetwork, wait_closed
 from anabranch.net.tls import SCHEDULER, Credentials, identity_of
@@ -48,7 +49,7 @@ Kind = TypeVar("Kind", bound=events.Event)
 class Ports(Protocol):
     """The ways of all sites and the scheduler into a network."""
 
-    def control(self, site: int | None) -> Network:
+    def control(self, site: int | None) -> ControlNetwork:
         """Return a site's port towards the scheduler; None for the scheduler's own."""
 
     def lanes(self, site: int) -> Network:
@@ -72,7 +73,7 @@ class Tcp:
     def __init__(self) -> None:
         self._network = TcpNetwork(LIMITS)
 
-    def control(self, site: int | None) -> Network:
+    def control(self, site: int | None) -> ControlNetwork:
         return self._network
 
     def lanes(self, site: int) -> Network:
@@ -99,6 +100,12 @@ class _Certified:
     async def listen(self, address: Address, welcome: Callable[[Connection], Receiver]) -> Listener:
         return await self._called.listen(address, welcome)
 
+    async def connect_through(self, end: End, peer: str, receiver: Receiver) -> Connection:
+        return await self._calling.connect_through(end, peer, receiver)
+
+    async def pipe_to(self, address: Address, end: End) -> None:
+        await self._calling.pipe_to(address, end)
+
 
 class Tls:
     """The ports of TCP with certificates, of :data:`PAIR`; see :class:`Ports`.
@@ -113,7 +120,7 @@ class Tls:
         self._scheduler = scheduler
         self._called = called or {}
 
-    def control(self, site: int | None) -> Network:
+    def control(self, site: int | None) -> ControlNetwork:
         own = self._scheduler if site is None else identity_of(PAIR.sites[site].name)
         return _Certified(own, own)
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from anabranch.net.errors import LinkError, PeerError, RunAborted
+from anabranch.net.errors import LinkError, PeerError, RunAborted, SilentWay
 from anabranch.net.frames import DISCARD, Sink
 from anabranch.net.messages import AnyMessage, Patience, Refusal
 from anabranch.net.network import Connection, Receiver
-from anabranch.net.tcp import wait_closed
+from anabranch.net.tcp import CONTROL_SILENCE_S, wait_closed
 from anabranch.net.tls import identity_of
 from anabranch.overlay import random_complete
 from anabranch.plan import star
@@ -38,15 +38,17 @@ class Mute:
     def on_closed(self, error: Exception | None) -> None: ...
 
 
-def cut(agent: SiteAgent) -> None:
+def cut(agent: SiteAgent, kind: type[LinkError] = LinkError) -> None:
     control = agent._scheduler
     assert control._session is not None
     assert control._session.connection is not None
     control._session.connection.close()
-    control.lost(LinkError("cut"))
+    control.lost(kind("cut"))
 
 
-async def instead_of_the_scheduler(welcome: Callable[[Connection], None]) -> float:
+async def instead_of_the_scheduler(
+    welcome: Callable[[Connection], None], kind: type[LinkError] = LinkError
+) -> float:
     """Let another program answer where the scheduler was; return when the site gives up."""
     ports = simulated(OVERLAY)
     cluster = await Cluster.start(ports, OVERLAY, PLAN)
@@ -60,7 +62,7 @@ async def instead_of_the_scheduler(welcome: Callable[[Connection], None]) -> flo
     await ports.control(None).listen(address, accept)
     loop = asyncio.get_running_loop()
     began_s = loop.time()
-    cut(cluster.agents[1])
+    cut(cluster.agents[1], kind)
     with pytest.raises(RunAborted, match="the scheduler is gone: cut"):
         await all_reduce(cluster.agents[1], np.ones(10, np.float32))
     return loop.time() - began_s
@@ -69,6 +71,11 @@ async def instead_of_the_scheduler(welcome: Callable[[Connection], None]) -> flo
 def test_a_scheduler_that_answers_nothing_is_not_waited_for_for_ever() -> None:
     gave_up_s = run_virtually(instead_of_the_scheduler(lambda connection: None))
     assert gave_up_s == pytest.approx(5.0, abs=0.1)
+
+
+def test_where_the_way_fell_silent_it_is_tried_for_as_long_as_the_scheduler_bears_that() -> None:
+    gave_up_s = run_virtually(instead_of_the_scheduler(lambda connection: None, SilentWay))
+    assert gave_up_s == pytest.approx(5.0 + CONTROL_SILENCE_S, abs=0.1)
 
 
 def test_a_scheduler_that_hangs_up_at_once_is_not_called_all_the_time() -> None:

@@ -99,6 +99,11 @@ class Restartable:
     def agents(self) -> list[SiteAgent]:
         return self.cluster.agents
 
+    def part(self, site: int) -> None:
+        """Break a site's way to the scheduler, and let no neighbour carry what it says."""
+        self.network.disconnect(site)
+        self.agents[site]._scheduler.neighbours = None
+
     def kill_scheduler(self) -> None:
         self.network.kill(None)
         self.scheduler.abandon()
@@ -563,7 +568,7 @@ def test_a_site_that_died_with_the_scheduler_is_not_awaited_for_long(comes_back:
 def test_a_caller_that_proves_nothing_is_told_nothing_of_a_restart() -> None:
     async def go() -> None:
         group = await Restartable.begin(3)
-        group.network.disconnect(2)
+        group.part(2)
         assert await means_of(calls_of(group.agents[:2])) == {1.5}
         group.kill_scheduler()
         await asyncio.sleep(1.0)
@@ -593,14 +598,14 @@ def test_who_was_given_up_before_a_restart_or_after_it_is_told_so(before: bool, 
         group = await Restartable.begin(3)
         assert await means_of(calls_of(group.agents)) == {np.float32(7 / 3)}
         if before:
-            group.network.disconnect(2)
+            group.part(2)
             assert await means_of(calls_of(group.agents[:2])) == {1.5}
         group.kill_scheduler()
         await asyncio.sleep(1.0)
         await group.start_scheduler()
         if not before:
             assert await means_of(calls_of(group.agents)) == {np.float32(7 / 3)}
-            group.network.disconnect(2)
+            group.part(2)
         assert await means_of(calls_of(group.agents[:2])) == {1.5}
         group.network.reconnect(2)
         with pytest.raises(RunAborted) as refused:

@@ -125,6 +125,14 @@ class Emulation:
         carry_out([self._layout.cut(source, target)])
         self._cut.add((source, target))
 
+    def cut_control(self, site: int) -> None:
+        """Let all be lost that passes between a site and the control network; nobody is told.
+
+        Raises:
+            EmulationError: the kernel refuses.
+        """
+        carry_out([self._layout.cut_control(site)])
+
     def heal(self, source: int, target: int) -> None:
         """Undo ``cut``.
 

@@ -330,6 +330,10 @@ class Layout:
         line = f"filter delete dev {device(target)} egress pref 1"
         return Batch("tc", self.namespaces[source], (line,))
 
+    def cut_control(self, site: int) -> Batch:
+        """Return what takes a site out of the control network, both of whose devices stay up."""
+        return Batch("ip", self.control_namespace, (f"link set {device(site)} nomaster",))
+
     # --- details
 
     def _link(self, source: int, target: int) -> Link:

@@ -160,6 +160,7 @@ class Member:
                 CONTROL_LIMITS,
                 least_silence_s=CONTROL_SILENCE_S,
                 credentials=door.credentials,
+                ends_with_way=True,
             ),
             TcpNetwork(
                 DATA_LIMITS,

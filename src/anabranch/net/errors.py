@@ -25,6 +25,10 @@ class LinkError(NetError):
     """The network failed: a connection could not be made, or it broke."""
 
 
+class SilentWay(LinkError):
+    """Nothing crosses the way to the peer any more, which may not know of it yet."""
+
+
 class PeerError(NetError):
     """The other end did something it may not do."""
 

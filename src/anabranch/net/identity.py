@@ -19,11 +19,11 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from anabranch.net.messages import Hello, Join, Offer, Resume, StatusRequest, encode
+from anabranch.net.messages import Hello, Join, Offer, PipeRequest, Resume, StatusRequest, encode
 
 CHALLENGE_BYTES = 16
 _PROOF_BYTES = 16
-_Proven = TypeVar("_Proven", bound=Hello | Join | Offer | Resume | StatusRequest)
+_Proven = TypeVar("_Proven", bound=Hello | Join | Offer | PipeRequest | Resume | StatusRequest)
 
 
 def derive(secret: bytes, site: int) -> bytes:

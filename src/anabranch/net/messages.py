@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 22
+WIRE_VERSION = 23
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -50,6 +50,33 @@ class Offer(Message, frozen=True):
     strand: int = 0
     strands: int = 1
     incarnation: int = 0
+
+
+class PipeRequest(Message, frozen=True):
+    """First on a connection from a site that does not reach the scheduler: pipe it there.
+
+    It names no address: a site pipes to its own scheduler only. The other attributes are those of
+    :class:`Hello`.
+    """
+
+    proof: bytes
+    source: int
+    target: int
+    incarnation: int = 0
+
+
+class Piped(Message, frozen=True):
+    """The answer: the scheduler's listener is at the other end of this connection from now on."""
+
+
+class Piece(Message, frozen=True):
+    """Bytes that go through a pipe, which the sites at its ends do not read."""
+
+    data: bytes
+
+
+class PieceTaken(Message, frozen=True):
+    """A piece has left the pipe; another may enter."""
 
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -207,13 +234,15 @@ class Resume(Message, frozen=True):
     """A site that takes part has lost its connection, and goes on over this one.
 
     ``heard`` is how many messages it has heard since it joined; ``incarnation`` says which process
-    of the site it is, see :class:`Welcome`.
+    of the site it is, see :class:`Welcome`; ``through`` is the site that pipes the connection, see
+    :class:`PipeRequest`, and None for none.
     """
 
     proof: bytes
     site: int
     heard: int
     incarnation: int = 0
+    through: int | None = None
 
 
 class Resumed(Message, frozen=True):
@@ -1051,6 +1080,10 @@ class Abort(Message, frozen=True):
 AnyMessage = (
     Hello
     | Offer
+    | PipeRequest
+    | Piped
+    | Piece
+    | PieceTaken
     | PartialSum
     | Result
     | Letter

@@ -7,11 +7,14 @@ A real run gets it from TCP (:mod:`anabranch.net.tcp`), a simulated one from a m
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from anabranch.net.errors import PeerError
 from anabranch.net.frames import Sink
 from anabranch.net.messages import AnyMessage, Message
+
+if TYPE_CHECKING:
+    from anabranch.net import pipe
 
 Address = tuple[str, int]
 Payload = memoryview | bytes
@@ -144,3 +147,30 @@ class Network(Protocol):
 
     async def listen(self, address: Address, welcome: Callable[[Connection], Receiver]) -> Listener:
         """Listen; ``welcome`` is called with each new connection and returns its receiver."""
+
+
+class ControlNetwork(Network, Protocol):
+    """A network that leads to the scheduler, where need be through another site's pipe.
+
+    See :mod:`anabranch.net.pipe`.
+    """
+
+    async def connect_through(self, end: pipe.End, peer: str, receiver: Receiver) -> Connection:
+        """Connect to what is at the other end of an open pipe.
+
+        Args:
+            end: this side's.
+            peer: what is there, for error messages.
+            receiver: what hears it.
+
+        Raises:
+            LinkError: nothing answers there.
+            PeerError: what answers does not speak this protocol, or another version of it.
+        """
+
+    async def pipe_to(self, address: Address, end: pipe.End) -> None:
+        """Connect to a listener, and pipe between that connection and ``end`` from now on.
+
+        Raises:
+            LinkError: no process answers there.
+        """

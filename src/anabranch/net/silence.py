@@ -79,6 +79,30 @@ def answers(silent_s: float, most_s: float, unanswered_s: float) -> bool:
     return unanswered_s <= min(most_s, silent_s / 2)
 
 
+def is_way_down(silent_s: float, unanswered_s: float | None, heartbeat_s: float) -> bool:
+    """Return whether nothing crosses the way to a peer, in one direction or in both.
+
+    A process that stands still is no reason, as its kernel answers.
+
+    Args:
+        silent_s: for how long the peer has said nothing.
+        unanswered_s: for how long its kernel has acknowledged nothing; None where that is not
+            known.
+        heartbeat_s: the longest that either end says nothing.
+
+    >>> is_way_down(silent_s=1.3, unanswered_s=0.9, heartbeat_s=0.3)  # both directions, or back
+    True
+    >>> is_way_down(silent_s=0.1, unanswered_s=1.3, heartbeat_s=0.3)  # the direction there
+    True
+    >>> is_way_down(silent_s=5.0, unanswered_s=0.2, heartbeat_s=0.3)  # the peer stands still
+    False
+    """
+    if unanswered_s is None:
+        return False
+    least_s = _UNUSUAL_BEATS * heartbeat_s
+    return unanswered_s > least_s or (silent_s > least_s and unanswered_s >= least_s / 2)
+
+
 class Silence:
     """How long a peer is silent, and whether that is unusual, or too long.
 

@@ -26,10 +26,10 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet
 
-from anabranch.net import shared_memory, tls
+from anabranch.net import pipe, shared_memory, tls
 from anabranch.net.addresses import is_loopback, show
 from anabranch.net.deadline import Deadline, after, within
-from anabranch.net.errors import LinkError, NetError, PeerError
+from anabranch.net.errors import LinkError, NetError, PeerError, SilentWay
 from anabranch.net.frames import (
     FrameReader,
     Limits,
@@ -49,6 +49,7 @@ from anabranch.net.silence import (
     Silence,
     Unanswered,
     answers,
+    is_way_down,
 )
 from anabranch.overlay import Link, Overlay
 
@@ -82,7 +83,7 @@ _UNSENT_BYTES = 1 << 18
 
 # What this process has open. A child that is forked, as of a data loader, must not hold it open
 # when this process dies: its peers would see no end.
-_open: WeakSet[_TcpConnection | _TcpListener] = WeakSet()
+_open: WeakSet[_TcpConnection | _TcpListener | pipe.End] = WeakSet()
 _opening = threading.Lock()  # loops of several threads share that set
 
 
@@ -119,6 +120,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_let_go)
 
 
+def _start(end: pipe.End, ends: pipe.Streams) -> None:
+    with _opening:
+        _open.add(end)
+    end.start(ends)
+
+
 def _never() -> bool:
     return False
 
@@ -137,6 +144,8 @@ class _TcpConnection(asyncio.BufferedProtocol):
         heartbeat_s: float = HEARTBEAT_S,
         make_session: Callable[[], tls.Session] | None = None,
         stillness_s: float = STILLNESS_S,
+        ends_with_way: bool = False,
+        through: str | None = None,
     ) -> None:
         self._tls = None if make_session is None else make_session()
         self._outgoing = outgoing  # where the other end, on this machine, reads payloads
@@ -167,6 +176,8 @@ class _TcpConnection(asyncio.BufferedProtocol):
         self._least_silence_s = least_silence_s
         self._silence = Silence(least_silence_s, self._loop.time(), heartbeat_s)
         self._stillness_s = stillness_s
+        self._ends_with_way = ends_with_way
+        self._through = through  # where it leads, for errors, if a pipe carries it
         self._unanswered = Unanswered()
         self._stands_for_links = False  # which are silent while the kernel's own are not
         self._heard_s = -math.inf  # when the detector was last told that something came
@@ -192,16 +203,20 @@ class _TcpConnection(asyncio.BufferedProtocol):
             _open.add(self)
         own = transport.get_extra_info("socket")
         self._own = own
-        if own.family == socket.AF_UNIX:
+        shares_memory = own.family == socket.AF_UNIX and self._through is None
+        if shares_memory:
             self.peer = shared_memory.other_end(own)
             self.process = shared_memory.process_of(own)
             if self._listener is not None:
                 self._incoming = shared_memory.offer(own)
         else:
-            own_host, *_ = transport.get_extra_info("sockname")
-            host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
-            self.peer, self.hosts = show((host, port)), (own_host, host)
-            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._through is not None:
+                self.peer = self._through
+            else:
+                own_host, *_ = transport.get_extra_info("sockname")
+                host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
+                self.peer, self.hosts = show((host, port)), (own_host, host)
+                own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._congestion_control is not None:
                 self.send_by(self._congestion_control)
             self._socket = own.dup()
@@ -218,7 +233,7 @@ class _TcpConnection(asyncio.BufferedProtocol):
         )
         if self._listener is None and self._tls is not None:
             self._tls.trust()
-        if own.family == socket.AF_UNIX and self._incoming is None and self._outgoing is None:
+        if shares_memory and self._incoming is None and self._outgoing is None:
             transport.abort()  # no memory to share: the caller takes the end for that, and uses TCP
         elif self._tls is None:
             transport.write(encode_greeting(self.own_challenge))
@@ -347,8 +362,15 @@ class _TcpConnection(asyncio.BufferedProtocol):
             # Inside a payload the loop is not woken for every byte.
             silent_s = min(silent_s, self._kernel_silent_s())
             self._silence.flowed(now_s - silent_s)
-        unanswered_s = self._unanswered_s(now_s) if silent_s > 2 * self._heartbeat_s else 0.0
-        if (why := self._too_silent(silent_s, unanswered_s)) is not None:
+        looks = self._ends_with_way or silent_s > 2 * self._heartbeat_s
+        unanswered_s = self._unanswered_s(now_s) if looks else 0.0
+        if self._ends_with_way and is_way_down(silent_s, unanswered_s, self._heartbeat_s):
+            self._failure = SilentWay(
+                f"nothing crosses the way to {self.peer}: it was silent for {silent_s:.1f} s, and "
+                f"its machine acknowledged nothing for {unanswered_s:.1f} s"
+            )
+            self._transport.abort()
+        elif (why := self._too_silent(silent_s, unanswered_s)) is not None:
             self._failure = LinkError(f"{self.peer} has said nothing for {silent_s:.1f} s{why}")
             self._transport.abort()
         elif (is_silent := self._silence.is_unusual(silent_s, unanswered_s)) or self._is_silent:
@@ -752,6 +774,8 @@ class TcpNetwork:
         heartbeat_s: how often each end says something; the same at both.
         credentials: for TLS; None for none. With it nothing goes through shared memory.
         stillness_s: no peer is given up that is silent for less while its kernel answers.
+        ends_with_way: whether connections that it makes end, by :class:`SilentWay`, soon after
+            nothing crosses the way to the peer any more; for a caller that makes another at once.
     """
 
     heads_go_ahead = True
@@ -765,8 +789,10 @@ class TcpNetwork:
         credentials: tls.Credentials | None = None,
         heartbeat_s: float = HEARTBEAT_S,
         stillness_s: float = STILLNESS_S,
+        ends_with_way: bool = False,
     ) -> None:
         self._stillness_s = stillness_s
+        self._ends_with_way = ends_with_way
         self._credentials = credentials
         self._heartbeat_s = heartbeat_s
         shares_memory = shares_memory and credentials is None
@@ -782,20 +808,7 @@ class TcpNetwork:
     async def connect(self, address: Address, receiver: Receiver) -> Connection:
         """See :meth:`anabranch.net.network.Network.connect`."""
         loop = asyncio.get_running_loop()
-        make_session: Callable[[], tls.Session] | None = None
-        if self._credentials is not None:
-            context = self._credentials.context(ssl.Purpose.SERVER_AUTH)
-            make_session = partial(tls.Session, context, is_called=False)
-        make = partial(
-            _TcpConnection,
-            lambda _: receiver,
-            self._limits,
-            congestion_control=self._congestion_control.get(address),
-            least_silence_s=self._least_silence_s,
-            heartbeat_s=self._heartbeat_s,
-            make_session=make_session,
-            stillness_s=self._stillness_s,
-        )
+        make = partial(self._calling(receiver), self._congestion_control.get(address))
         is_near = self._shares_memory and is_loopback(address[0])
         here = await shared_memory.call(address) if is_near else None
         try:
@@ -817,6 +830,47 @@ class TcpNetwork:
             kind = type(error) if isinstance(error, PeerError) else LinkError
             raise kind(f"cannot connect to {show(address)}: {error}") from error
         return connection
+
+    def _calling(self, receiver: Receiver) -> Callable[..., _TcpConnection]:
+        """Return what makes the end of a connection that this process makes."""
+        make_session: Callable[[], tls.Session] | None = None
+        if self._credentials is not None:
+            context = self._credentials.context(ssl.Purpose.SERVER_AUTH)
+            make_session = partial(tls.Session, context, is_called=False)
+        return partial(
+            _TcpConnection,
+            lambda _: receiver,
+            self._limits,
+            None,
+            least_silence_s=self._least_silence_s,
+            heartbeat_s=self._heartbeat_s,
+            make_session=make_session,
+            stillness_s=self._stillness_s,
+            ends_with_way=self._ends_with_way,
+        )
+
+    async def connect_through(self, end: pipe.End, peer: str, receiver: Receiver) -> Connection:
+        """See :meth:`anabranch.net.network.Network.connect_through`."""
+        ours, theirs = socket.socketpair()
+        try:
+            _start(end, await pipe.streams(theirs))
+            _, connection = await asyncio.get_running_loop().create_unix_connection(
+                partial(self._calling(receiver), through=peer), sock=ours
+            )
+            await connection.greeted()
+        except (OSError, NetError) as error:
+            kind = type(error) if isinstance(error, PeerError) else LinkError
+            raise kind(f"cannot connect to {peer}: {error}") from error
+        return connection
+
+    async def pipe_to(self, address: Address, end: pipe.End) -> None:
+        """See :meth:`anabranch.net.network.Network.pipe_to`."""
+        try:
+            async with within(_CONNECT_SILENCES * self._least_silence_s):
+                ends = await asyncio.open_connection(*address)
+        except (OSError, TimeoutError) as error:
+            raise LinkError(f"cannot connect to {show(address)}: {error}") from error
+        _start(end, ends)
 
     def _called(self, credentials: tls.Credentials) -> Callable[[], tls.Session]:
         """Return what makes a listener's sessions, of the files as they are then."""

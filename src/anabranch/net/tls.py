@@ -290,7 +290,15 @@ async def connect_to(
         LinkError: no process answers there.
         PeerError: the peer is another, or does not speak this protocol; the connection is closed.
     """
-    connection = await network.connect(address, receiver)
+    return checked(await network.connect(address, receiver), identity)
+
+
+def checked(connection: Connection, identity: str) -> Connection:
+    """Return a connection that was made, once it is sure to lead to the peer that is meant.
+
+    Raises:
+        PeerError: the peer is another; the connection is closed.
+    """
     try:
         check_identity(connection.peer, connection.identity, identity)
     except UnauthorisedPeer as error:

@@ -130,7 +130,11 @@ class Console:
                 return Line("disconnected", text, "warning", {"site": name})
             case events.SiteResumed():
                 name = self._names[event.site]
-                return Line("resumed", f"{name} is connected again", fields={"site": name})
+                fields, way = {"site": name}, ""
+                if event.through is not None:
+                    fields["through"] = self._names[event.through]
+                    way = f", through {fields['through']}: its own way here is cut"
+                return Line("resumed", f"{name} is connected again{way}", fields=fields)
             case events.SchedulerRestarted():
                 self._missing.clear()
                 names = [self._names[site] for site in event.awaited]

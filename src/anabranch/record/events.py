@@ -310,6 +310,7 @@ class SiteResumed(_Event, frozen=True, kw_only=True):
     """A site whose connection had broken goes on over another."""
 
     site: int
+    through: int | None = None  # the site that pipes it; None where it leads there directly
 
 
 class SchedulerRestarted(_Event, frozen=True, kw_only=True):

@@ -35,6 +35,8 @@ class SiteStatus(msgspec.Struct, frozen=True, kw_only=True):
         state: see `SiteState`.
         address: where it takes connections, ``host:port``; None where that is not known, or it
             takes none.
+        through: the name of the site that pipes its connection to the scheduler; None where it
+            reaches the scheduler itself.
         loss: of its latest step that told of one; None for none and, with a ``loss_step``, for one
             that was no finite number, as JSON has none for it.
         loss_step: which step, update or round that was.
@@ -43,6 +45,7 @@ class SiteStatus(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     state: SiteState
     address: str | None = None
+    through: str | None = None
     loss: float | None = None
     loss_step: int | None = None
 
@@ -229,9 +232,14 @@ def _loss(site: SiteStatus) -> str:
     return units.NONE if loss is None else f"{loss:.4g} at {site.loss_step}"
 
 
+def _reached(site: SiteStatus) -> str:
+    return units.NONE if site.through is None else f"through {site.through}"
+
+
 _SITE_COLUMNS: Sequence[Column[SiteStatus]] = (
     Column("site", lambda site: site.name, brief=True, number=False),
     Column("state", lambda site: site.state, brief=True, number=False),
+    Column("reached", _reached, brief=True, number=False),
     Column("address", lambda site: site.address or units.NONE, brief=True, number=False),
     Column("loss", _loss, brief=True),
 )

@@ -47,6 +47,7 @@ _ONLY_HOLDER_LOST = "has the state", "is lost, and with it", "would broadcast, i
 _AWAY_S = 60.0  # that sites wait for a scheduler
 _KINDS = (*("kill", "sever", "hush", "restart") * 2, "unplug", "pause")
 _HUSHED_S = 2.0  # until silent connections are given up
+_CUT_S = 60.0  # that a way to the scheduler is cut
 _PATIENCE_S = 5.0  # of a scheduler with a connection that is gone, at least
 _COMES_BACK_S = 1.0  # after a site was told that the others go on without it
 
@@ -149,7 +150,16 @@ def make_case(seed: int) -> Case:
     case = replace(case, state_times=rng.choice([1, 10, 100]))
     if rng.random() < 0.3:  # the cases of other seeds stay as they were
         case = replace(case, faults=(*case.faults, *_stall(rng, case)))
-    return replace(case, by_size=rng.random() < 0.3)
+    case = replace(case, by_size=rng.random() < 0.3)
+    if rng.random() < 0.2:
+        case = replace(case, faults=(*case.faults, _cut_way(rng, case)))
+    return case
+
+
+def _cut_way(rng: random.Random, case: Case) -> Fault:
+    """Return the cut of a site's way to the scheduler, for longer than that waits for it."""
+    length_s: float = sum(0.1 + max(at_sites) for at_sites in zip(*case.pauses_s, strict=True))
+    return replace(_fault(rng, case.overlay.size, length_s), kind="unplug", for_s=_CUT_S)
 
 
 def _stall(rng: random.Random, case: Case) -> Iterator[Fault]:
@@ -778,9 +788,24 @@ def _may_be_lost(case: Case, site: int) -> bool:
         match fault.kind:
             case "kill" | "sever" | "hush":
                 return True  # of this site, of its links, or of the ways of others round those
-            case "unplug" | "pause" if fault.site == site and fault.for_s > _PATIENCE_S:
+            case "pause" if fault.site == site and fault.for_s > _PATIENCE_S:
                 return True
+            case "unplug" if fault.site == site and fault.for_s > _PATIENCE_S:
+                if not _has_a_way_round(case, site):
+                    return True
     return False
+
+
+def _has_a_way_round(case: Case, site: int) -> bool:
+    """Return whether a neighbour takes a site's calls to the scheduler, whatever else happens."""
+    there = {fault.site for fault in case.faults if fault.kind in ("unplug", "pause")}
+    return any(
+        case.overlay.link(site, other) is not None
+        and other not in there | case.outbound_only
+        and case.leaves_after[other] == len(case.calls)
+        and not case.is_late(other)
+        for other in range(case.overlay.size)
+    )
 
 
 def _early_end(case: Case, lost: set[int], outcome: str) -> Iterator[str]:

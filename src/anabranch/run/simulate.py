@@ -17,7 +17,7 @@ from anabranch.fleet import ComputeModel
 from anabranch.net.addresses import ListenAt
 from anabranch.net.errors import EndedWithout, NetError, RunAborted
 from anabranch.net.messages import Welcome
-from anabranch.net.network import Address, Network
+from anabranch.net.network import Address, ControlNetwork, Network
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.record.log import EventLog
@@ -342,7 +342,7 @@ class _SimulatedWorld:
     ) -> None:
         self.round_begins = round_begins
         self._site = site
-        self.control: Network
+        self.control: ControlNetwork
         self.data: Network
         self._plug_in(network)
         self.listen: ListenAt | None = self._host.name, 0

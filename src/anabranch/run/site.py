@@ -28,7 +28,7 @@ from anabranch.merge import Robust, UpdateFacts, filter_of
 from anabranch.net.addresses import ListenAt
 from anabranch.net.errors import EndedWithout, LeftOut, LinkError, PeerError, RunAborted
 from anabranch.net.messages import Welcome
-from anabranch.net.network import Address, Network
+from anabranch.net.network import Address, ControlNetwork, Network
 from anabranch.net.tcp import STRANDS_INSTEAD
 from anabranch.overlay import Overlay
 from anabranch.pace import added_up
@@ -75,7 +75,7 @@ class World(Protocol):
         say: called with lines about what this site waits for; None for none.
     """
 
-    control: Network
+    control: ControlNetwork
     data: Network
     listen: ListenAt | None
     advertise: str | None

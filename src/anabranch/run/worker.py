@@ -18,7 +18,7 @@ from anabranch.fleet import ComputeModel
 from anabranch.net.addresses import ListenAt
 from anabranch.net.errors import RunAborted
 from anabranch.net.messages import Welcome
-from anabranch.net.network import Address, Network
+from anabranch.net.network import Address, ControlNetwork, Network
 from anabranch.net.shaping import Course, ShapedNetwork
 from anabranch.net.silence import LANE_HEARTBEAT_S
 from anabranch.net.stdin import at_end_of_stdin
@@ -120,8 +120,11 @@ class _RealWorld:
         say: Callable[[str], None] | None,
     ) -> None:
         self._credentials = credentials
-        self.control: Network = TcpNetwork(
-            CONTROL_LIMITS, least_silence_s=CONTROL_SILENCE_S, credentials=credentials
+        self.control: ControlNetwork = TcpNetwork(
+            CONTROL_LIMITS,
+            least_silence_s=CONTROL_SILENCE_S,
+            credentials=credentials,
+            ends_with_way=True,
         )
         self._tcp = TcpNetwork(DATA_LIMITS, credentials=credentials, heartbeat_s=LANE_HEARTBEAT_S)
         self.data: Network = self._tcp

@@ -95,6 +95,7 @@ class Presence:
             if self._repairs is not None and run.is_over:
                 raise OutOfPlaceMessage(f"site {message.name!r} joins, but the run is over")
         run.sessions[site] = Session(connection)
+        run.through.pop(site, None)
         run.why_lost.pop(site, None)
         if run.returning is not None:
             run.returning.forget(site)
@@ -221,6 +222,7 @@ class Presence:
         is_here = run.members.is_here(message, connection.own_challenge)
         if is_here and run.returning is not None and run.returning.awaits(site):
             run.sessions[site] = Session(connection)
+            self._take_way(site, message)
             self._watch(site, connection)
             connection.post(Restarted())
             return site
@@ -250,9 +252,17 @@ class Presence:
         connection.post(Resumed(session.heard))
         session.go_on(connection, message.heard)
         self._watch(site, connection)
+        self._take_way(site, message)
         if not run.is_over:
-            run.note(events.SiteResumed(at_s=run.since_start_s(), site=site))
+            through = run.through.get(site)
+            run.note(events.SiteResumed(at_s=run.since_start_s(), site=site, through=through))
         return site
+
+    def _take_way(self, site: int, message: Resume) -> None:
+        """Take note of the site that pipes what a site says, if one does."""
+        self._run.through.pop(site, None)
+        if message.through is not None and 0 <= message.through < self._run.overlay.size:
+            self._run.through[site] = message.through
 
     def _watch(self, site: int, connection: Connection) -> None:
         """Know when a site is silent, on its present connection."""

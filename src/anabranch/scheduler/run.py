@@ -84,6 +84,7 @@ class Run:
         missing: those of them whose connections have broken.
         accused: sites whose lanes have ended, as neighbours say.
         silent: sites that have said nothing for unusually long.
+        through: by site, the site that pipes what it says, where one does; as it says itself.
         losses: what the group goes on without, where there are repairs.
         lost: sites that have died or cannot be reached, and without which the run goes on.
         why_lost: how each site was last lost, in words.
@@ -117,6 +118,7 @@ class Run:
         self.missing: dict[int, Missing] = {}
         self.accused: set[int] = set()
         self.silent: set[int] = set()
+        self.through: dict[int, int] = {}
         self.losses = Losses()
         self.lost: set[int] = set()
         self.why_lost: dict[int, str] = {}

@@ -341,6 +341,7 @@ class Scheduler:
             here=run.sessions.keys(),
             newcomers=frozenset(run.newcomers),
             disconnected=run.missing.keys(),
+            through=run.through,
             lost=run.lost,
             left=run.left,
             stalls=[

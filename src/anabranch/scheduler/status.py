@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from anabranch.net.addresses import OUTBOUND_ONLY, show
@@ -36,6 +36,7 @@ class Known:
         here: sites that have joined and are not given up.
         newcomers: those of them that are no members yet.
         disconnected: those of them whose connection broke.
+        through: by site, the site that pipes its connection, where one does.
         lost: sites that the run goes on without.
         left: sites that have left in good order.
         stalls: calls that some members have made and others have not.
@@ -53,6 +54,7 @@ class Known:
     here: Set[int]
     newcomers: Set[int]
     disconnected: Set[int]
+    through: Mapping[int, int]
     lost: Set[int]
     left: Set[int]
     stalls: Sequence[Stall]
@@ -141,10 +143,12 @@ def awaited_site(wait: Wait, names: Sequence[str]) -> AwaitedSite:
 def _site(known: Known, site: int, state: SiteState) -> SiteStatus:
     host, port = known.addresses[site]
     loss, step = known.tally.loss.get(site, (None, None))
+    through = known.through.get(site) if state in ("member", "joining", "joined") else None
     return SiteStatus(
         name=known.overlay.sites[site].name,
         state=state,
         address=show((host, port)) if host and host != OUTBOUND_ONLY else None,
+        through=None if through is None else known.overlay.sites[through].name,
         loss=loss if loss is not None and math.isfinite(loss) else None,
         loss_step=step,
     )

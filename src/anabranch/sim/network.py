@@ -28,8 +28,9 @@ from contextvars import Context
 from functools import partial
 from itertools import count
 
+from anabranch.net import pipe
 from anabranch.net.errors import LinkError, NetError, PeerError
-from anabranch.net.frames import PREFIX_BYTES
+from anabranch.net.frames import DISCARD, PREFIX_BYTES, Sink
 from anabranch.net.messages import AnyMessage, Message, encode
 from anabranch.net.network import Address, Connection, Payload, Receiver, frozen
 from anabranch.overlay import Latency, Overlay
@@ -505,6 +506,42 @@ class Port:
     ) -> _Listener:
         """See :meth:`anabranch.net.network.Network.listen`."""
         return self._network.listen(self, address, welcome)
+
+    async def connect_through(self, end: pipe.End, peer: str, receiver: Receiver) -> Connection:
+        """See :meth:`anabranch.net.network.ControlNetwork.connect_through`."""
+        assert isinstance(end.connection, _End)
+        end.connection.receiver = receiver
+        return end.connection
+
+    async def pipe_to(self, address: Address, end: pipe.End) -> None:
+        """See :meth:`anabranch.net.network.ControlNetwork.pipe_to`."""
+        assert isinstance(end.connection, _End)
+        there = await self.connect(address, _Spliced(end.connection, end))
+        end.connection.receiver = _Spliced(there, end)
+
+
+class _Spliced:
+    """Hands what comes on one connection of a pipe to the other, message by message.
+
+    Args:
+        other: that connection.
+        end: the pipe's, at the site that carries it.
+    """
+
+    def __init__(self, other: Connection, end: pipe.End) -> None:
+        self._other = other
+        self._end = end
+
+    def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
+        self._other.post(message)
+        return DISCARD
+
+    def on_refused(self, message: AnyMessage, error: PeerError) -> None:
+        raise AssertionError("a pipe refuses nothing")
+
+    def on_closed(self, error: Exception | None) -> None:
+        self._other.close()
+        self._end.ended.set()
 
 
 class _Listener:

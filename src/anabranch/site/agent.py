@@ -58,7 +58,7 @@ from anabranch.net.messages import (
     TimeReply,
     Welcome,
 )
-from anabranch.net.network import Address, Connection, Listener, Network, Receiver
+from anabranch.net.network import Address, Connection, ControlNetwork, Listener, Network, Receiver
 from anabranch.period import Gossip
 from anabranch.plan import Plan
 from anabranch.site.actions import LetterHere, ModelHere, Quiet, UpdateHere
@@ -141,7 +141,7 @@ class SiteAgent:
 
     def __init__(
         self,
-        control: Network,
+        control: ControlNetwork,
         data: Network,
         name: str,
         token: str,
@@ -263,7 +263,7 @@ class SiteAgent:
             incarnations=self.welcome.incarnations,
             repairs=self.welcome.repairs,
         )
-        self._plane = DataPlane(lanes, config, self)
+        self._plane = self._scheduler.neighbours = DataPlane(lanes, config, self)
         kept_bytes = _ELEMENT_BYTES * transport.kept_elements
         if gossips is not None:
             self._gossiping = Gossiping(
@@ -502,6 +502,8 @@ class SiteAgent:
         said: AnyMessage = Start()
         while not isinstance(said, Shutdown | Departed):  # others it said before it heard this
             said = await self._scheduler.expect(Shutdown, Departed, Proceed, PaceOver)
+        if isinstance(said, Shutdown):
+            await self._scheduler.finish_carrying()
         self.close()
         return isinstance(said, Departed)
 
@@ -647,6 +649,10 @@ class SiteAgent:
         if self._gossiping is None:
             raise OutOfPlaceMessage(f"a {type(message).__name__}, where no sites gossip")
         self._gossiping.hear(sender, message)
+
+    def carry(self, source: int, connection: Connection) -> Receiver:
+        """Pipe a neighbour's connection to the scheduler, if this site reaches it itself."""
+        return self._scheduler.carry(source, connection)
 
     # --- inside
 

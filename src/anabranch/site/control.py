@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from anabranch._text import visible
 from anabranch.net.addresses import show
@@ -19,6 +19,7 @@ from anabranch.net.errors import (
     OutOfPlaceMessage,
     PeerError,
     RunAborted,
+    SilentWay,
     UnauthorisedPeer,
 )
 from anabranch.net.frames import DISCARD, Sink
@@ -70,11 +71,15 @@ from anabranch.net.messages import (
     TimeReply,
     Welcome,
 )
-from anabranch.net.network import Address, Connection, Network
+from anabranch.net.network import Address, Connection, ControlNetwork
+from anabranch.net.pipe import End
 from anabranch.net.session import LEAST_PATIENCE_S, Session
-from anabranch.net.tls import SCHEDULER, TlsError, connect_to
+from anabranch.net.tcp import CONTROL_SILENCE_S
+from anabranch.net.tls import SCHEDULER, TlsError, checked, connect_to
+from anabranch.site.carrying import Carrying
 from anabranch.site.stacks import stacks
 from anabranch.site.waiting import saying
+from anabranch.site.ways import Attempt, Ways
 
 M = TypeVar("M", bound=Message)
 _log = logging.getLogger("anabranch")
@@ -86,6 +91,23 @@ _VERDICT_S = 2.0
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.2
 _ATTEMPTS = 3  # that there is time for, where nobody answers any
+
+
+class Neighbours(Protocol):
+    """The neighbours through which a site may reach the scheduler."""
+
+    def that_may_pipe(self) -> Sequence[int]:
+        """Return the neighbours that can be asked for a pipe now, by index."""
+
+    async def ask_for_pipe(self, neighbour: int, end: End) -> Connection:
+        """Connect to a neighbour, and ask it to pipe that connection to the scheduler.
+
+        Raises:
+            NetError: it cannot be reached, or is another.
+        """
+
+    def name(self, neighbour: int) -> str:
+        """Return a neighbour's index and name."""
 
 
 class RoundsOver(Exception):
@@ -100,16 +122,22 @@ class Control:
         token: the run's shared secret.
         told: called with each message that comes unasked, or answers what more than one wait for.
         failed: called once, when the run is over for this site before its end.
+
+    Attributes:
+        neighbours: through which it may reach the scheduler, once there are lanes.
     """
 
     def __init__(
         self,
-        network: Network,
+        network: ControlNetwork,
         token: str,
         told: Callable[[AnyMessage], None],
         failed: Callable[[Exception], None],
     ) -> None:
         self._network = network
+        self._carrying = Carrying(network)
+        self.neighbours: Neighbours | None = None
+        self._through: int | None = None  # the neighbour that pipes the connection, if one does
         self._token = token
         self._told = told
         self._failed = failed
@@ -149,6 +177,15 @@ class Control:
     def patience_s(self) -> float:
         """How long a connection may be gone, as the scheduler last said."""
         return self._patience_s
+
+    def carry(self, source: int, connection: Connection) -> End:
+        """See :meth:`anabranch.site.carrying.Carrying.take`."""
+        is_direct = self.is_connected and self._through is None
+        return self._carrying.take(source, connection, self._scheduler if is_direct else None)
+
+    async def finish_carrying(self) -> None:
+        """See :meth:`anabranch.site.carrying.Carrying.finish`."""
+        await self._carrying.finish()
 
     def wait_longer(self, patience_s: float) -> None:
         """Look for a scheduler that is gone for so long at least, as it may be restarted."""
@@ -286,6 +323,7 @@ class Control:
     def close(self) -> None:
         """Close; no error reaches anyone."""
         self._closed = True
+        self._carrying.stop()
         if self._reconnecting is not None:
             self._reconnecting.cancel()
         if self._session is not None and self._session.connection is not None:
@@ -389,6 +427,7 @@ class Control:
             return
         assert self._session is not None
         self._session.cut()
+        self._carrying.stop()
         if self._reconnecting is None:
             self._reconnecting = self._loop.create_task(
                 self._connect_again(error), name="connect to the scheduler again"
@@ -397,6 +436,9 @@ class Control:
     async def _connect_again(self, why: Exception) -> None:
         """Try until the scheduler answers, but not for ever."""
         longest_s = max(self._patience_s, self._least_patience_s)
+        if isinstance(why, SilentWay):  # the scheduler has not given the connection up yet
+            longest_s += CONTROL_SILENCE_S
+        ways = Ways(self._loop.time(), self._patience_s / _ATTEMPTS)
         until_s, self._why_away = self._loop.time() + longest_s, str(why)
 
         def waits() -> str:
@@ -406,29 +448,39 @@ class Control:
         try:
             with saying(self._say, waits):
                 async with within(longest_s):
-                    pause_s = _FIRST_PAUSE_S
-                    while not await self._answers_on_another():
-                        await asyncio.sleep(pause_s)
-                        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                    while True:
+                        near = [] if self.neighbours is None else self.neighbours.that_may_pipe()
+                        attempt = ways.next(self._loop.time(), near)
+                        await asyncio.sleep(attempt.pause_s)
+                        if await self._answers_on_another(attempt):
+                            break
+            if attempt.through is not None and not self.is_over:
+                way = self._way(attempt)
+                self.tell(f"{way}the scheduler at {show(self._scheduler)} is reached again")
         except TimeoutError:
             self._abort(LeftOut(f"the scheduler is gone: {why}"))
         finally:
             self._reconnecting = None
 
-    async def _answers_on_another(self) -> bool:
+    async def _answers_on_another(self, attempt: Attempt) -> bool:
         """Connect once; return whether the scheduler goes on there."""
         assert self._session is not None
         assert self._site is not None
+        until_s = self._loop.time() + attempt.within_s
         receiver = _Inbound(self)
         self._resumed.clear()
         try:
-            connection = receiver.connection = await connect_to(
-                self._network, self._scheduler, receiver, SCHEDULER
-            )
-        except (NetError, TlsError) as error:
-            self._why_away = str(error)
-            return False  # it may be there later, or this site's certificate is being renewed
-        resume = Resume(b"", self._site, self._session.heard, self._incarnation)
+            async with within(attempt.within_s):
+                connection = receiver.connection = await self._reach(attempt.through, receiver)
+        except (NetError, TlsError, TimeoutError) as error:
+            # It may be there later, or this site's certificate is being renewed.
+            why = str(error) or f"nothing answered in {attempt.within_s:g} s"
+            self._why_away = self._way(attempt) + why
+            return False
+        self._through = attempt.through
+        resume = Resume(
+            b"", self._site, self._session.heard, self._incarnation, through=attempt.through
+        )
         connection.post(proven(resume, self._secret, connection.their_challenge))
         either: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(self._resumed.wait()),
@@ -436,7 +488,7 @@ class Control:
         ]
         try:
             with suppress(TimeoutError):
-                async with within(self._patience_s / _ATTEMPTS):
+                async with within(max(0.0, until_s - self._loop.time())):
                     await asyncio.wait(
                         [*either, self._aborted], return_when=asyncio.FIRST_COMPLETED
                     )
@@ -447,6 +499,28 @@ class Control:
                 task.cancel()
             if self._session.connection is not connection:
                 connection.close()
+
+    def _way(self, attempt: Attempt) -> str:
+        """Return which way an attempt took, to begin a sentence; empty for the direct one."""
+        if attempt.through is None or self.neighbours is None:
+            return ""
+        return f"through {self.neighbours.name(attempt.through)}: "
+
+    async def _reach(self, through: int | None, receiver: _Inbound) -> Connection:
+        """Connect to the scheduler, directly or through a neighbour."""
+        if through is None:
+            return await connect_to(self._network, self._scheduler, receiver, SCHEDULER)
+        assert self.neighbours is not None
+        end = End()
+        try:
+            end.connection = await self.neighbours.ask_for_pipe(through, end)
+            await end.opened
+            peer = f"{show(self._scheduler)} through {self.neighbours.name(through)}"
+            connection = await self._network.connect_through(end, peer, receiver)
+            return checked(connection, SCHEDULER)
+        except BaseException:
+            end.cut()
+            raise
 
     def _abort(self, error: Exception) -> None:
         if not self._aborted.done():

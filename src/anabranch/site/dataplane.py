@@ -36,6 +36,7 @@ from anabranch.net.messages import (
     Message,
     Offer,
     PartialSum,
+    PipeRequest,
     Refusal,
     Stamp,
     StepsKnown,
@@ -43,6 +44,7 @@ from anabranch.net.messages import (
     TimeRequest,
 )
 from anabranch.net.network import Address, Connection, Network, Receiver
+from anabranch.net.pipe import End
 from anabranch.net.refusals import RefusalLimit
 from anabranch.net.tls import TlsError, check_identity, connect_to, identity_of
 from anabranch.overlay import Overlay
@@ -154,6 +156,9 @@ class Owner(Protocol):
 
     def said(self, sender: int, message: LetterEnds | LetterTaken | StepsKnown) -> None:
         """A neighbour says something, where sites gossip."""
+
+    def carry(self, source: int, connection: Connection) -> Receiver:
+        """Pipe a neighbour's connection to the scheduler; return what hears it from now on."""
 
     def stamp(self, backlogged: bool) -> Stamp:
         """Return the stamp of a chunk that leaves now."""
@@ -584,6 +589,25 @@ class DataPlane:
         near = [each for each in range(self.config.overlay.size) if link(site, each)]
         return [(each, self._incarnations[each]) for each in near]
 
+    def name(self, neighbour: int) -> str:
+        """See :class:`anabranch.site.control.Neighbours`."""
+        return self.config.name(neighbour)
+
+    def that_may_pipe(self) -> list[int]:
+        """See :class:`anabranch.site.control.Neighbours`; each site begins with another."""
+        near = [each for each, _ in self.neighbours() if takes_calls(self._addresses[each])]
+        there = [each for each in near if each not in self._lost and not self._silent.get(each)]
+        site, size = self.config.site, self.config.overlay.size
+        return sorted(there, key=lambda each: (each - site) % size)
+
+    async def ask_for_pipe(self, neighbour: int, end: End) -> Connection:
+        """See :class:`anabranch.site.control.Neighbours`."""
+        connection = await self._call(neighbour, end)
+        site, secret = self.config.site, self.config.lane_secrets[neighbour]
+        request = PipeRequest(b"", site, neighbour, self._incarnations[site])
+        connection.post(proven(request, secret, connection.their_challenge))
+        return connection
+
     async def answers(self, neighbour: int) -> bool:
         """Return whether a neighbour answers on a connection that is made for that.
 
@@ -702,6 +726,7 @@ class DataPlane:
             UnauthorisedPeer: not a neighbour of this site, or not on one of its lane's connections.
         """
         self._check(hello, connection, (hello.source, self.config.site))
+        _check_strand(hello, connection)
         strands = self._inbound.setdefault(hello.source, {})
         if hello.strand in strands:
             if self._letters is None and not self._has_gossiped:
@@ -718,15 +743,27 @@ class DataPlane:
             UnauthorisedPeer: not a neighbour of this site, or it has offered that already.
         """
         self._check(offer, connection, (self.config.site, offer.source))
+        _check_strand(offer, connection)
         if not self._offers.add(offer.source, offer.strand, connection):
             raise _not_a_strand(offer, connection)
         return _Outbound(self, offer.source, offer.incarnation)
+
+    def carry(self, request: PipeRequest, connection: Connection) -> Receiver:
+        """Check who asks for a pipe to the scheduler; return what hears it from now on.
+
+        Raises:
+            UnauthorisedPeer: not a neighbour of this site.
+        """
+        self._check(request, connection, (request.source, self.config.site))
+        return self.owner.carry(request.source, connection)
 
     def withdrawn(self, neighbour: int, connection: Connection) -> bool:
         """Take note that a connection has ended; return whether it was offered, and not taken."""
         return self._offers.forget(neighbour, connection)
 
-    def _check(self, hello: Hello | Offer, connection: Connection, link: tuple[int, int]) -> None:
+    def _check(
+        self, hello: Hello | Offer | PipeRequest, connection: Connection, link: tuple[int, int]
+    ) -> None:
         """Check who speaks, and that the link is there that the connection is to stand for."""
         config = self.config
         if 0 <= hello.source < config.overlay.size:
@@ -750,8 +787,6 @@ class DataPlane:
                 f"{connection.peer} says it is incarnation {hello.incarnation} of site "
                 f"{hello.source}, which is in incarnation {self._incarnations[hello.source]}"
             )
-        if not 0 <= hello.strand < hello.strands <= MOST_STRANDS:
-            raise _not_a_strand(hello, connection)
 
     def on_chunk(self, sender: int, message: ChunkMessage, payload_bytes: int) -> Sink:
         """Return where a chunk from a neighbour goes: into an exchange, or on to the next hop."""
@@ -930,6 +965,11 @@ class DataPlane:
         self._offering.close()
 
 
+def _check_strand(hello: Hello | Offer, connection: Connection) -> None:
+    if not 0 <= hello.strand < hello.strands <= MOST_STRANDS:
+        raise _not_a_strand(hello, connection)
+
+
 def _not_a_strand(hello: Hello | Offer, connection: Connection) -> UnauthorisedPeer:
     return UnauthorisedPeer(
         f"{connection.peer} says it is strand {hello.strand} of {hello.strands} of site "
@@ -996,14 +1036,19 @@ class _Inbound:
         # Where the neighbour has offered the connection for this site's lane to it: who, and what
         # hears its answers.
         self._offer: tuple[int, Receiver] | None = None
+        self._pipe: Receiver | None = None  # where it has asked for a pipe to the scheduler
 
     def on_message(self, message: AnyMessage, payload_bytes: int) -> Sink:
         assert self.connection is not None
         if self._offer is not None:
             return self._offer[1].on_message(message, payload_bytes)
+        if self._pipe is not None:
+            return self._pipe.on_message(message, payload_bytes)
         if self._sender is None:
             if isinstance(message, Offer) and self._called is None:
                 self._offer = message.source, self._plane.offered(message, self.connection)
+            elif isinstance(message, PipeRequest) and self._called is None:
+                self._pipe = self._plane.carry(message, self.connection)
             elif isinstance(message, Hello) and self._called in (None, message.source):
                 self._sender = self._plane.admit(message, self.connection)
                 self._incarnation = message.incarnation
@@ -1034,6 +1079,9 @@ class _Inbound:
         if self._offer is not None:
             self._offer[1].on_refused(message, error)
             return
+        if self._pipe is not None:
+            self._pipe.on_refused(message, error)
+            return
         self._plane.refuse(self._sender, error)
         about = None
         if isinstance(message, ChunkMessage):
@@ -1051,6 +1099,8 @@ class _Inbound:
             assert self.connection is not None
             if not self._plane.withdrawn(self._offer[0], self.connection):
                 self._offer[1].on_closed(error)
+        elif self._pipe is not None:
+            self._pipe.on_closed(error)
         elif self._sender is not None:
             if error is not None:
                 self._plane.lost(self._sender, self._incarnation, error)

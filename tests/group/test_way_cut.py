@@ -1,0 +1,116 @@
+"""A site's way to the scheduler alone falls silent, between processes and real kernels."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from anabranch.cli import app
+from anabranch.emulate import Emulation, emulated
+from anabranch.overlay import Link, Overlay, Site, dumps
+
+from ..emulate.sockets import emulates
+
+NAMES = ("paris", "austin", "tokyo")
+OVERLAY = Overlay(
+    "three",
+    tuple(map(Site, NAMES)),
+    tuple(Link(a, b, 50e6) for a, b in permutations(range(3), 2)),
+)
+SITE = Path(__file__).parent / "way_cut_site.py"
+
+
+class Lines:
+    """What a process prints, as it comes."""
+
+    def __init__(self, stream: Any) -> None:
+        self._changed = threading.Condition()
+        self._lines: list[str] = []
+        self._has_ended = False
+        threading.Thread(target=self._follow, args=(stream,), daemon=True).start()
+
+    def _follow(self, stream: Any) -> None:
+        for line in stream:
+            with self._changed:
+                self._lines.append(line.strip())
+                self._changed.notify_all()
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
+
+    def first(self, count: int) -> list[str]:
+        """Wait for so many lines; fewer where the process has ended."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._lines) >= count or self._has_ended, 100)
+            return [*self._lines]
+
+
+def start(wan: Emulation, folder: Path, tls: str, stack: ExitStack) -> tuple[Any, list[Any]]:
+    environment = {**os.environ, "ANABRANCH_TOKEN": "cut", "OMP_NUM_THREADS": "1"}
+
+    def run(site: int | None, command: list[str], **streams: Any) -> subprocess.Popen[str]:
+        process = wan.popen(site, [sys.executable, *command], env=environment, text=True, **streams)
+        stack.enter_context(process)  # closes its streams, once it has ended
+        stack.callback(process.kill)
+        return process
+
+    (folder / "overlay.toml").write_text(dumps(OVERLAY))
+    options = ["--overlay", str(folder / "overlay.toml"), "--log-format", "text"]
+    options += ["--tls", tls] if tls else ["--insecure"]
+    listen = ["--listen", f"{wan.control_address}:0"]
+    pipe = subprocess.PIPE
+    scheduler = run(
+        None, ["-m", "anabranch", "scheduler", *options, *listen], stdout=pipe, stderr=pipe
+    )
+    assert scheduler.stdout is not None
+    address = scheduler.stdout.readline().strip()
+    sites = [
+        run(i, [str(SITE), address, name, wan.addresses[i], tls], stdin=pipe, stdout=pipe)
+        for i, name in enumerate(NAMES)
+    ]
+    return scheduler, sites
+
+
+@emulates
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_the_site_goes_on_through_a_neighbour_and_each_round_is_exact(
+    is_encrypted: bool, tmp_path: Path
+) -> None:
+    tls = ""
+    if is_encrypted:
+        tls = str(tmp_path / "certs")
+        made = CliRunner().invoke(app, ["certs", "--sites", ",".join(NAMES), "--out", tls])
+        assert made.exit_code == 0, made.output
+    with ExitStack() as stack:
+        wan = stack.enter_context(emulated(OVERLAY))
+        wan.begin()
+        scheduler, sites = start(wan, tmp_path, tls, stack)
+        said, rounds = Lines(scheduler.stderr), [Lines(each.stdout) for each in sites]
+        before = [len(each.first(3)) for each in rounds]
+        assert min(before) >= 3
+        wan.cut_control(2)
+        for lines, count in zip(rounds, before, strict=True):
+            lines.first(count + 5)
+        for each in sites:
+            each.stdin.close()
+        assert [each.wait(60) for each in sites] == [0, 0, 0]
+        assert scheduler.wait(60) == 0
+        for lines, count in zip(rounds, before, strict=True):
+            found = [json.loads(line) for line in lines.first(count + 5)]
+            assert len(found) >= count + 5
+            assert {tuple(each["sums"]) for each in found} == {(7.0,)}
+            assert {tuple(each["sites"]) for each in found} == {NAMES}
+        words = "\n".join(said.first(10**6))
+        assert "tokyo is connected again, through paris: its own way here is cut" in words
+        assert "lost" not in words
