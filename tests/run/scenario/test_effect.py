@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from anabranch.overlay import random_complete
+from anabranch.overlay import Overlay, random_complete
 from anabranch.record import read_events
 from anabranch.record.events import RunStarted
 from anabranch.run.scenario import Scenario, ScenarioError, check_simulable, loads
@@ -168,15 +168,15 @@ def changed(kind: Any, table: dict[str, Any], path: str) -> Iterator[tuple[str, 
                 yield below, {**table, name: other}
 
 
-def behaviour(document: dict[str, Any], folder: Path) -> list[bytes]:
+def behaviour(document: dict[str, Any], folder: Path, overlay: Overlay = OVERLAY) -> list[bytes]:
     """Return all that happens in a run, but for what the first event says of the scenario."""
     scenario = msgspec.convert(copy.deepcopy(document), Scenario)
     check_keys(scenario)
-    check(scenario, OVERLAY)
+    check(scenario, overlay)
     check_simulable(scenario)
     log = folder / "run.db"
     log.unlink(missing_ok=True)
-    simulate(scenario, OVERLAY, log, None)
+    simulate(scenario, overlay, log, None)
     events = [event for _, event in read_events(log)]
     return [msgspec.json.encode(event) for event in events if not isinstance(event, RunStarted)]
 

@@ -1,7 +1,8 @@
 """Keys that would do nothing beside the others: each is named, with what would make it effective.
 
 A key that is left as it is by default is not given, as far as can be told. `tests/run/scenario`
-changes every key of small scenarios, one at a time, and looks whether the run changes.
+changes every key of small scenarios, one at a time, and looks whether the run changes. A key
+that no scenario there changes fails `test_every_key.py`, which so finds the next one.
 """
 
 from __future__ import annotations
