@@ -82,13 +82,15 @@ def defined_in(main: types.ModuleType) -> tuple[Any, Any]:
     return vars(main)["train"], vars(main)["Found"]
 
 
-@pytest.mark.parametrize("path", [None, "<stdin>", "/dev/fd/63"])
+@pytest.mark.parametrize("path", [None, "<stdin>", "/dev/fd/{}"])
 def test_what_no_process_can_import_goes_by_value(
-    monkeypatch: pytest.MonkeyPatch, path: str | None
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, path: str | None
 ) -> None:
-    main = main_with(monkeypatch, **({} if path is None else {"__file__": path}))
-    train, made = defined_in(main)
-    sent = _by_value.dumps((train, made.Inner()))
+    with (tmp_path / "script.py").open("w") as script:  # which a descriptor of this process names
+        given = {} if path is None else {"__file__": path.format(script.fileno())}
+        main = main_with(monkeypatch, **given)
+        train, made = defined_in(main)
+        sent = _by_value.dumps((train, made.Inner()))
     main_with(monkeypatch)  # as in the other process
     called, _ = pickle.loads(sent)
     assert called(2)[1] == 6

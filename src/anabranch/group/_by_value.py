@@ -42,7 +42,12 @@ def is_main_imported() -> bool:
     if spec is not None:  # `python -m`; of a package's __main__ multiprocessing imports nothing
         return spec.name != "__main__" and not spec.name.endswith(".__main__")
     path = getattr(main, "__file__", None)
-    return path is not None and os.path.isfile(path)
+    return path is not None and os.path.isfile(path) and not _is_descriptor(path)
+
+
+def _is_descriptor(path: str) -> bool:
+    """Return whether a path names a descriptor of this process, which another has not open."""
+    return os.path.realpath(os.path.dirname(path)) == os.path.realpath("/dev/fd")
 
 
 @contextmanager
