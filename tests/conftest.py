@@ -1,9 +1,10 @@
-"""Where temporary files go, how long a drawn example may take, and that groups are grouped."""
+"""Where temporary files go, what interrupts do, how long examples take, that groups stay groups."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,11 @@ _MEMORY = Path("/dev/shm")
 _ENOUGH_BYTES = 2 << 30
 if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ENOUGH_BYTES:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
+
+# A shell lets what it runs in the background ignore interrupts, and so would processes that tests
+# start and interrupt.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes depends on what the other worker does meanwhile.
 settings.register_profile("anabranch", deadline=None)

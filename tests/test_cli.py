@@ -459,10 +459,13 @@ def test_an_interrupted_simulation_ends_its_log(
     ]
     pause = threading.Event()
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
-        while running.poll() is None and not any(map(has_events, tmp_path.glob("*/*.db"))):
-            pause.wait(0.1)  # events are written a thousand at a time
-        running.send_signal(sign)
-        assert running.wait(30) == 130
+        try:
+            while running.poll() is None and not any(map(has_events, tmp_path.glob("*/*.db"))):
+                pause.wait(0.1)  # events are written a thousand at a time
+            running.send_signal(sign)
+            assert running.wait(30) == 130
+        finally:
+            running.kill()
         assert running.stderr is not None
         assert "error: interrupted" in running.stderr.read()
     (log,) = tmp_path.glob("*/*.db")

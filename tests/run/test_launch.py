@@ -410,10 +410,13 @@ def test_no_process_outlives_a_launcher_that_is_interrupted(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as launcher:
         assert launcher.stdout is not None
-        pids = [int(pid) for pid in launcher.stdout.readline().split()]
-        assert len(pids) == 4
-        launcher.send_signal(signal.SIGINT)
-        launcher.wait(30)
+        try:
+            pids = [int(pid) for pid in launcher.stdout.readline().split()]
+            assert len(pids) == 4
+            launcher.send_signal(signal.SIGINT)
+            launcher.wait(30)
+        finally:
+            launcher.kill()  # the others end with its pipes
         deadline_s = time.monotonic() + 30  # some have yet to import what they need
         gone = threading.Event()
         while any(map(is_alive, pids)) and time.monotonic() < deadline_s:
