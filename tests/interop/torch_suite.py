@@ -3,7 +3,8 @@
     python tests/interop/torch_suite.py anabranch RANKS [unittest's arguments]
 
 The tests skip by the backend's name what it cannot do, so they are told ``gloo``, and the process
-group that they make is the backend anabranch's; or gloo's, to compare.
+group that they make is the backend anabranch's; or gloo's, to compare. Each test makes a group: its
+scheduler is forked, as its ranks are, since the command takes a second of a core to start.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ OURS, RANKS = sys.argv.pop(1), sys.argv.pop(1)
 os.environ.update(BACKEND="gloo", WORLD_SIZE=RANKS, OMP_NUM_THREADS="1")
 os.environ.setdefault("TEMP_DIR", os.environ.get("TMPDIR", "/tmp"))
 
+import scheduler_forked  # type: ignore[import-not-found]  # noqa: E402  # beside this script
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch.testing._internal.distributed import distributed_test  # noqa: E402
@@ -41,6 +43,7 @@ def new_group(*given: Any, backend: str | None = None, **named: Any) -> Any:
     return _PART(*given, backend=OURS if backend == "gloo" else backend, **named)
 
 
+scheduler_forked.use()
 sys.dont_write_bytecode = True  # from here on: tests of PyTorch's import this file by name
 dist.init_process_group = init_process_group
 dist.new_group = new_group
