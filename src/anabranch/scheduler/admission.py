@@ -143,9 +143,8 @@ class Admission:
         now_s = run.since_start_s()
         run.losses = losses
         self._newcomers.forget(*sites)
-        for past in (run.lost, run.accused, run.left, run.departed):
-            past -= sites
         for site in sorted(sites):
+            run.begins_anew(site)
             run.write_joined(site, now_s)
         plan = self._planning.for_the_rest(sites if follow else ())
         outcome = run.channels.admit(number, sites, holders, plan, follow)
@@ -220,7 +219,6 @@ class Admission:
         run.post(site, Start(now_s))
         if self._pace is not None:
             self._newcomers.forget(site)
-            for past in (run.lost, run.accused, run.left):
-                past.discard(site)
+            run.begins_anew(site)
             run.write_joined(site, now_s)
             self._pace.joined(site, now_s)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from itertools import permutations
 
 from anabranch.net.deadline import after
@@ -64,7 +63,7 @@ class CutLinks:
             return  # as is known
         if cut.incarnation < run.members.incarnations[cut.neighbour]:
             return  # that one is known to have died
-        run.accused.add(cut.neighbour)
+        run.accused.add(site, cut.neighbour)
         if cut.neighbour in run.missing:
             self._survivors.lose(cut.neighbour, run.missing[cut.neighbour].why, died=True)
         elif cut.neighbour in run.silent and run.started_s is not None:
@@ -84,6 +83,7 @@ class CutLinks:
         if cut.neighbour in run.newcomers:
             run.newcomers.parted(site, cut.neighbour)
         if {site, cut.neighbour} & gone:
+            run.accused.forgive(site, cut.neighbour)
             return
         pair = {(site, cut.neighbour), (cut.neighbour, site)}
         is_known = pair <= run.losses.cut  # as the other end has said so
@@ -93,8 +93,7 @@ class CutLinks:
             return
         # Both are there, so the link was to blame, and a connection that breaks later may come
         # back; but silence may take a little longer to be noticed here than there.
-        forgive = partial(run.accused.difference_update, {site, cut.neighbour})
-        after(run.give_up_s, forgive)
+        after(run.give_up_s, run.accused.forgive, site, cut.neighbour)
         if not is_known:
             self.close(frozenset((site, cut.neighbour)))
 

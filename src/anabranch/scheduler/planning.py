@@ -203,7 +203,8 @@ class Planning:
     def use(self, plan: Plan, why: str) -> None:
         """Write down a plan that something lost or found again asked for; plan on from there."""
         self._networks += 1
-        self._write(plan, why)
+        if self._run.started_s is not None:  # else the first event has it
+            self._write(plan, why)
         if self._auxiliary[1] or plan.auxiliary:  # before anything is repaired under this plan
             self._run.broadcast(Auxiliary(plan.version, _flat(plan)))
         self._auxiliary = plan.version, _flat(plan)

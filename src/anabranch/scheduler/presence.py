@@ -44,7 +44,6 @@ class Presence:
         is_restart: whether the run had a scheduler before.
 
     Attributes:
-        founders: with whom the run begins; None while others are awaited.
         all_gone: set once no site is there, after the end.
     """
 
@@ -67,8 +66,8 @@ class Presence:
         self._admission = admission
         self._survivors = survivors
         self._is_restart = is_restart
-        everyone = frozenset(range(run.overlay.size))
-        self.founders: frozenset[int] | None = everyone if is_restart else None
+        if is_restart:
+            run.founders = run.ready = frozenset(range(run.overlay.size))
         self.all_gone = asyncio.Event()
         self._preparing: set[int] = set()  # welcomed, and not yet ready
 
@@ -100,7 +99,7 @@ class Presence:
         if run.returning is not None:
             run.returning.forget(site)
         self._watch(site, connection)
-        if site in run.lost or (self._repairs is not None and self.founders is not None):
+        if site in run.lost or (self._repairs is not None and run.founders is not None):
             run.newcomers.came(site)
             if self._pace is None or run.started_s is not None:
                 self._greet_newcomer(site)
@@ -162,7 +161,7 @@ class Presence:
             plan = self._planning.for_the_rest()
             run.channels.lose(losses.lost, plan)
             self._planning.begin_with(plan)
-        self.founders = founders
+        run.founders = founders
         for site in here - founders:
             run.newcomers.came(site)
         for site in run.sessions:
@@ -239,7 +238,7 @@ class Presence:
                 f"{run.name(site)} was away for too long, and the others go on without it; join "
                 "again"
             )
-        if not is_here or site not in run.sessions or self.founders is None:
+        if not is_here or site not in run.sessions or run.founders is None:
             raise UnauthorisedPeer(
                 f"{connection.peer} says it is site {site} of this run, and does not prove it"
             )
@@ -302,7 +301,7 @@ class Presence:
         elif site in run.lost:  # it has left, and is let go
             if session.all_heard:
                 del run.sessions[site]
-        elif self.founders is None:
+        elif run.founders is None:
             self.let_go(site, f"{run.name(site)} went before the run began: {error}")
         else:
             self._broken(site, connection, error)

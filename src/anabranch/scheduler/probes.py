@@ -71,6 +71,35 @@ class Probes:
         return True
 
 
+class Accusations:
+    """Which sites have lost their lanes to which, as they say, until that is judged."""
+
+    def __init__(self) -> None:
+        self._pairs: set[tuple[int, int]] = set()  # (accuser, accused)
+
+    def add(self, accuser: int, accused: int) -> None:
+        """Take note that a site has lost its lane to another."""
+        self._pairs.add((accuser, accused))
+
+    def __contains__(self, site: int) -> bool:
+        return any(accused == site for _, accused in self._pairs)
+
+    def forgive(self, one: int, other: int) -> None:
+        """Forget what two sites say of each other."""
+        self._pairs -= {(one, other), (other, one)}
+
+    def forget(self, site: int) -> None:
+        """Forget what a site says, and what is said of it.
+
+        >>> accusations = Accusations()
+        >>> accusations.add(3, 1)
+        >>> accusations.forget(3)
+        >>> 1 in accusations
+        False
+        """
+        self._pairs = {pair for pair in self._pairs if site not in pair}
+
+
 class Silences:
     """Which neighbours say that they hear nothing of each other.
 

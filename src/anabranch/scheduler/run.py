@@ -21,6 +21,7 @@ from anabranch.scheduler.losses import Losses
 from anabranch.scheduler.members import Members
 from anabranch.scheduler.newcomers import Newcomers
 from anabranch.scheduler.patience import RoundTimes
+from anabranch.scheduler.probes import Accusations
 from anabranch.scheduler.restart import Returning
 from anabranch.scheduler.tally import Tally
 
@@ -80,6 +81,8 @@ class Run:
     Attributes:
         overlay, members, channels: see above.
         sessions: with the sites that take part.
+        founders: those with whom it begins; None while others are awaited.
+        ready: those of them that have prepared their part.
         newcomers: those of them that are no members yet.
         missing: those of them whose connections have broken.
         accused: sites whose lanes have ended, as neighbours say.
@@ -114,9 +117,11 @@ class Run:
         self._times = times
         self.sessions: dict[int, Session] = {}
         self._dismissed: set[Session] = set()
+        self.founders: frozenset[int] | None = None
+        self.ready: frozenset[int] = frozenset()
         self.newcomers = Newcomers()
         self.missing: dict[int, Missing] = {}
-        self.accused: set[int] = set()
+        self.accused = Accusations()
         self.silent: set[int] = set()
         self.through: dict[int, int] = {}
         self.losses = Losses()
@@ -224,6 +229,13 @@ class Run:
         if site in self.missing:
             self.missing.pop(site).cancel()
 
+    def begins_anew(self, site: int) -> None:
+        """Forget the past of a site that takes part again."""
+        self.lost.discard(site)
+        self.left.discard(site)
+        self.departed.discard(site)
+        self.accused.forget(site)
+
     # --- what is written down
 
     def note(self, *happened: events.Event) -> None:
@@ -255,6 +267,7 @@ class Run:
     def write_lost(self, site: int, why: str, goes_on: bool, now_s: float) -> None:
         """Write down that a site is lost, and whether the run goes on without it; let all know."""
         self.why_lost[site] = why
+        self.accused.forget(site)
         if goes_on:
             self.tell_members(SiteGone(site, why))
         self.note(events.SiteLost(at_s=now_s, site=site, detail=why, goes_on=goes_on))

@@ -51,6 +51,7 @@ from anabranch.net.messages import (
 )
 from anabranch.net.network import Address, Connection, Listener, Network, Receiver
 from anabranch.net.refusals import RefusalLimit
+from anabranch.net.session import Session
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.record import events
@@ -159,9 +160,7 @@ class Scheduler:
         self.overlay = overlay
         self.stopped: str | None = None
         self._refusals = RefusalLimit()
-        # Sites that are ready to begin, and which was the first.
-        self._ready = set(range(overlay.size)) if is_restart else set()
-        self._first_ready = 0
+        self._first_ready = 0  # which site was
 
         secret = secrets.token_bytes(32) if memory is None else memory.secret
         self.members = Members(overlay, token, secret)
@@ -209,6 +208,7 @@ class Scheduler:
             self._admission,
             self._calls.follow,
             keeper.remember,
+            self._begin_if_all_ready,
         )
         self._cut_links = CutLinks(run, planning, self._survivors, keeper.remember)
         self._presence = Presence(
@@ -424,10 +424,6 @@ class Scheduler:
         """Take note that a connection of a site has ended."""
         self._presence.closed(site, connection, error)
 
-    def is_newcomer(self, site: int) -> bool:
-        """Return whether a site has joined and is no member yet."""
-        return site in self._run.newcomers
-
     def refused(self, site: int | None, error: PeerError) -> None:
         """Take note that a message was refused."""
         run = self._run
@@ -471,11 +467,11 @@ class Scheduler:
         match message:
             case Ready() if message.buffer_elements < 0:
                 raise MalformedMessage(f"buffers of {message.buffer_elements} elements")
-            case Ready() if site in (self._presence.founders or ()) and site not in self._ready:
-                self._ready.add(site)
+            case Ready() if site in (run.founders or ()) and site not in run.ready:
+                run.ready |= {site}
                 if self._pace is not None:
                     self._pace.holds(site, message.samples)
-                self._begin_if_all_ready(site, message.buffer_elements)
+                self._take_size(site, message.buffer_elements)
             case ExchangeRequest() | Unfit() if run.started_s is not None:
                 self._survivors.go_on_without_departed(message.channel)
                 if site in run.sessions:
@@ -532,16 +528,26 @@ class Scheduler:
             case Failed():
                 self._failed(site, f"{run.name(site)} failed: {message.reason}")
             case Abort():
-                after(BLAME_S, run.abort, message.reason)
+                after(BLAME_S, self._end_for, site, run.sessions.get(site), message.reason)
             case _:
                 raise OutOfPlaceMessage(f"a {type(message).__name__} from {run.name(site)}")
+
+    def _end_for(self, site: int, session: Session | None, why: str) -> None:
+        """End the run as a site asked for, unless it is lost meanwhile, and its reason with it."""
+        run = self._run
+        if site in run.lost or run.sessions.get(site) is not session:
+            return
+        if site in run.missing:  # its end may be why it asked
+            after(BLAME_S, self._end_for, site, session, why)
+        else:
+            run.abort(why)
 
     def _failed(self, site: int, why: str) -> None:
         """Go on without a site that an error of its own has ended, or end the run."""
         run = self._run
         if self._errors_end:
             run.abort(why)
-        elif self._presence.founders is None:
+        elif run.founders is None:
             self._presence.let_go(site, why)
         else:
             run.post(site, Abort(why, goes_on=True))  # other threads of it may wait for calls
@@ -549,7 +555,8 @@ class Scheduler:
 
     # --- how it begins
 
-    def _begin_if_all_ready(self, site: int, buffer_elements: int) -> None:
+    def _take_size(self, site: int, buffer_elements: int) -> None:
+        """Hear how large a site's buffer is that is ready; begin if it was the last."""
         run = self._run
         if run.buffer_elements is None:
             run.buffer_elements, self._first_ready = buffer_elements, site
@@ -559,15 +566,22 @@ class Scheduler:
                 f"{run.name(self._first_ready)} {run.buffer_elements}; give every site the same "
                 "model"
             )
-        elif self._presence.founders is not None and self._ready >= self._presence.founders:
-            if buffer_elements:
-                self._planning.seek(buffer_elements, lambda _: self._begin(buffer_elements))
-            else:
-                self._begin(0)  # sites say at the first exchange how large it is
+        else:
+            self._begin_if_all_ready()
+
+    def _begin_if_all_ready(self) -> None:
+        run = self._run
+        elements = run.buffer_elements
+        if run.founders is None or not run.ready >= run.founders or elements is None:
+            return
+        if elements:
+            self._planning.seek(elements, lambda _: self._begin(elements))
+        else:
+            self._begin(0)  # sites say at the first exchange how large it is
 
     def _begin(self, buffer_elements: int) -> None:
         run = self._run
-        if run.is_over:
+        if run.is_over or run.started_s is not None:
             return
         run.started_s = run.now_s()
         self._keeper.begin()
@@ -575,7 +589,7 @@ class Scheduler:
         if buffer_elements:
             run.note_began(buffer_elements)
         self._keeper.remember()
-        for each in self._ready:
+        for each in run.ready:
             run.post(each, Start())
         if self._pace is not None:
             self._pace.begin(buffer_elements)
@@ -613,12 +627,9 @@ class _FromSite:
     def on_refused(self, message: AnyMessage, error: PeerError) -> None:
         self._scheduler.refused(self._site, error)
         self._connection.post(Refusal(type(error).__name__, str(error)))
-        if self._site is None:
-            self._connection.close()
-        elif self._scheduler.is_newcomer(self._site):
-            self._connection.close()  # which lets it go, and harms no other
-        else:
-            self._scheduler.abort(f"{self._scheduler.name(self._site)} broke the protocol: {error}")
+        self._connection.close()
+        if self._site is not None:
+            self._scheduler.closed(self._site, self._connection, error)
 
     def on_closed(self, error: Exception | None) -> None:
         if self._site is not None:

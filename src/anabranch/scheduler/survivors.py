@@ -25,6 +25,7 @@ class Survivors:
         admission: hears of sites that newcomers need not wait for.
         follow: says what follows from calls that end.
         remember: writes down what a restart needs.
+        begin: begins the run if all are ready with whom it begins.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Survivors:
         admission: Admission,
         follow: Callable[[Outcome], None],
         remember: Callable[[], None],
+        begin: Callable[[], None],
     ) -> None:
         self._run = run
         self._repairs = repairs
@@ -44,6 +46,7 @@ class Survivors:
         self._admission = admission
         self._follow = follow
         self._remember = remember
+        self._begin = begin
 
     # --- sites that are lost
 
@@ -51,7 +54,7 @@ class Survivors:
         """Return whether another process of a site that is missing may take its place."""
         if self._repairs is None:
             return self._pace is not None and self._pace.may_go_on_without(site)
-        return self._run.started_s is not None and site not in self._run.newcomers
+        return site not in self._run.newcomers
 
     def lose(self, site: int, why: str, died: bool = False) -> None:
         """Go on without a site, or end the run."""
@@ -60,9 +63,12 @@ class Survivors:
 
     def _give_up(self, site: int, why: str, died: bool) -> None:
         run = self._run
-        del run.sessions[site]
         run.await_no_longer(site)
         now_s = run.since_start_s()
+        if site in run.left and self._pace is None and not run.is_over:
+            self._let_go_who_left(site)
+            return
+        del run.sessions[site]
         if self._repairs is not None and self._pace is None and not run.is_over:
             goes_on = self.go_on_without(why, sites={site})
             run.write_lost(site, why, goes_on, now_s)
@@ -75,6 +81,23 @@ class Survivors:
             self._serve_without(site, now_s)
         else:
             run.abort(why)
+
+    def _let_go_who_left(self, site: int) -> None:
+        """Go on without a site that has made its last call; it cannot die any more."""
+        run = self._run
+        run.departed.discard(site)
+        if not self.go_on_without(f"{run.name(site)} left", sites={site}):
+            run.lost.add(site)
+            self._follow(run.channels.leave(site))
+        self._say_it_left(site)
+        self.end_if_all_left()
+
+    def _say_it_left(self, site: int) -> None:
+        """Write down that a site has left, and let it go; it may have to connect again for that."""
+        run = self._run
+        run.accused.forget(site)
+        run.note(events.SiteLeft(at_s=run.since_start_s(), site=site))
+        run.dismiss(site, others_go_on=True)
 
     def _serve_without(self, site: int, now_s: float) -> None:
         """Go on without a worker, where the model is served; who needs it for a call is told."""
@@ -100,7 +123,7 @@ class Survivors:
         if self._repairs is None:
             return False
         losses = run.losses.further(run.overlay, sites, links, departed)
-        if run.started_s is None or len(losses.members(size)) < self._repairs.least_sites:
+        if run.founders is None or len(losses.members(size)) < self._repairs.least_sites:
             return False
         before, run.losses = run.losses, losses
         run.lost |= losses.lost
@@ -108,8 +131,14 @@ class Survivors:
             self._let_go(site, why)
         plan = self._planning.for_the_rest()
         outcome = run.channels.lose(before.members(size) - losses.members(size), plan)
-        self._remember()
+        if run.started_s is not None:
+            self._remember()
         self._planning.use(plan, why)
+        if run.started_s is None:
+            run.founders -= losses.lost
+            run.ready -= losses.lost
+            self._begin()
+            return True
         self._follow(outcome)
         self.end_if_all_left()
         return True
@@ -118,9 +147,8 @@ class Survivors:
         """Tell a site that the others do without, since they do not reach it any more."""
         run, now_s = self._run, self._run.since_start_s()
         run.await_no_longer(site)
-        if site in run.left:  # it may have to connect again to hear that
-            run.note(events.SiteLeft(at_s=now_s, site=site))
-            run.dismiss(site, others_go_on=True)
+        if site in run.left:
+            self._say_it_left(site)
         else:
             reason = f"{run.name(site)} reaches the others no more: {why}"
             run.write_lost(site, reason, True, now_s)
