@@ -214,6 +214,7 @@ def test_a_process_that_stands_still_ends_the_run_and_is_named(
     scenario: Callable[..., Path], tmp_path: Path
 ) -> None:
     path = scenario(rounds=100_000)
+    path.write_text("wait_s = 5\n" + path.read_text())
 
     def stop(victim: str, log: Path) -> str:
         killer = Killer(victim, log, signal.SIGSTOP)
