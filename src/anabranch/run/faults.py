@@ -96,7 +96,9 @@ class CutFault(_Triggered, frozen=True, kw_only=True, tag_field="kind", tag="cut
 
 
 class DisconnectFault(_Triggered, frozen=True, kw_only=True, tag_field="kind", tag="disconnect"):
-    """A site's connection to the scheduler breaks, and what is on its way with it.
+    """A site's way to the scheduler is cut, and what is on its way is lost.
+
+    The site goes on through a neighbour after half a second, if one reaches the scheduler.
 
     Args:
         site: its name.
