@@ -34,13 +34,12 @@ import numpy as np
 
 import common
 from anabranch.net.errors import PeerError
-from anabranch.net.frames import DISCARD, Sink
+from anabranch.net.frames import CONTROL_LIMITS, DISCARD, Sink
 from anabranch.net.messages import AnyMessage, PartialSum, Ready
 from anabranch.net.network import Address, Connection
 from anabranch.net.tcp import TcpNetwork
 from anabranch.overlay import dumps, random_complete
 from anabranch.run.launch import TOKEN_VARIABLE
-from anabranch.scheduler.server import LIMITS as CONTROL_LIMITS
 from anabranch.site.actions import Send
 from anabranch.site.agent import SiteAgent, Transport
 from anabranch.site.arithmetic import Accumulator, Flat

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 import common
-from anabranch.net.frames import DISCARD, Sink
+from anabranch.net.frames import CONTROL_LIMITS, DISCARD, Sink
 from anabranch.net.identity import proven
 from anabranch.net.messages import (
     AnyMessage,
@@ -48,7 +48,6 @@ from anabranch.overlay import Overlay, dumps, random_sparse
 from anabranch.plan import loads
 from anabranch.record import read_events, summarise
 from anabranch.run.launch import TOKEN_VARIABLE
-from anabranch.scheduler.server import LIMITS
 from anabranch.site.terms import Op, Wire
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -82,7 +81,7 @@ class Client:
 
     async def live(self, address: tuple[str, int], until_s: float) -> int:
         """Take part; return how many rounds were held."""
-        connection = await TcpNetwork(LIMITS).connect(address, self)
+        connection = await TcpNetwork(CONTROL_LIMITS).connect(address, self)
         name = self._overlay.sites[self._site].name
         join = Join(b"", name, "127.0.0.1", 1 + self._site)
         connection.post(proven(join, self._token.encode(), connection.their_challenge))

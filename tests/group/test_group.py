@@ -26,6 +26,7 @@ from anabranch.group._place import Place
 from anabranch.group._serve import GroupLog
 from anabranch.group._thread import LoopThread
 from anabranch.net.addresses import show
+from anabranch.net.frames import CONTROL_LIMITS
 from anabranch.net.messages import EpochChanged, Join, Message
 from anabranch.net.network import Connection
 from anabranch.net.session import Session
@@ -36,7 +37,7 @@ from anabranch.pace import AnyPace, Asp, Bsp, FedBuff
 from anabranch.plan import Auxiliary, Star
 from anabranch.record.console import Console, Line
 from anabranch.scheduler.presence import Presence
-from anabranch.scheduler.server import LIMITS, Scheduler
+from anabranch.scheduler.server import Scheduler
 from anabranch.site.call import Call
 
 from ..every import every
@@ -1218,7 +1219,7 @@ def served_aloud(
     async def start() -> tuple[Scheduler, str]:
         console = Console([site.name for site in service.overlay.sites], say)
         log = GroupLog(service, None, console)
-        network = TcpNetwork(LIMITS, credentials=credentials)
+        network = TcpNetwork(CONTROL_LIMITS, credentials=credentials)
         scheduler = service.scheduler(network, "t", log, ("127.0.0.1", 0))
         return scheduler, show(await scheduler.listen(("127.0.0.1", 0)))
 

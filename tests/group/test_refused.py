@@ -16,10 +16,11 @@ from anabranch.group._serve import GroupLog
 from anabranch.group._thread import LoopThread
 from anabranch.net.addresses import show
 from anabranch.net.errors import NetError
+from anabranch.net.frames import CONTROL_LIMITS
 from anabranch.net.tcp import TcpNetwork
 from anabranch.net.tls import SCHEDULER, Credentials
 from anabranch.record.console import Console
-from anabranch.scheduler.server import LIMITS, Scheduler
+from anabranch.scheduler.server import Scheduler
 
 CERTIFICATES = Path(__file__).parent.parent / "net" / "certs"
 
@@ -35,7 +36,7 @@ def scheduler(tls: Path | None) -> Iterator[tuple[str, list[str]]]:
     async def start() -> tuple[Scheduler, str]:
         console = Console(["a", "b"], lambda line: said.append(line.text))
         log = GroupLog(service, None, console)
-        network = TcpNetwork(LIMITS, credentials=credentials)
+        network = TcpNetwork(CONTROL_LIMITS, credentials=credentials)
         made = service.scheduler(network, "t", log, ("127.0.0.1", 0))
         return made, show(await made.listen(("127.0.0.1", 0)))
 

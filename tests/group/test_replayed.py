@@ -15,6 +15,7 @@ import anabranch
 from anabranch.group._serve import GroupLog
 from anabranch.group._thread import LoopThread
 from anabranch.net.addresses import show
+from anabranch.net.frames import CONTROL_LIMITS
 from anabranch.net.tcp import TcpNetwork
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.pace import AnyPace, Asp, Bsp, FedBuff, R2sp
@@ -22,7 +23,6 @@ from anabranch.plan import Star
 from anabranch.record import EventLog, read_events
 from anabranch.record.console import Console
 from anabranch.run.replay import ReplayError, replay
-from anabranch.scheduler.server import LIMITS
 
 NAMES = ("s0", "s1", "s2")
 HERE = ("127.0.0.1", 0)
@@ -45,7 +45,7 @@ def logged(served: anabranch.Service, path: Path) -> Iterator[str]:
     async def start() -> tuple[EventLog, object, str]:
         log = EventLog.create(path)
         group_log = GroupLog(served, log, console)
-        scheduler = served.scheduler(TcpNetwork(LIMITS), "t", group_log, HERE)
+        scheduler = served.scheduler(TcpNetwork(CONTROL_LIMITS), "t", group_log, HERE)
         return log, scheduler, show(await scheduler.listen(HERE))
 
     log, scheduler, address = thread.run(start())

@@ -20,7 +20,7 @@ from anabranch.learn.handed_state import (
     UnreadableState,
     read_told,
 )
-from anabranch.scheduler.channels import MOST_GATHERED_BYTES
+from anabranch.net.messages import MOST_GATHERED_BYTES
 
 
 def through(state: Any) -> Any:

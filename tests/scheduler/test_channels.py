@@ -9,6 +9,7 @@ import pytest
 from anabranch import plan as plans
 from anabranch.net.errors import OutOfPlaceMessage, OversizedMessage
 from anabranch.net.messages import (
+    MOST_GATHERED_BYTES,
     Awaited,
     Called,
     Contribution,
@@ -30,7 +31,7 @@ from anabranch.net.messages import (
 )
 from anabranch.overlay import random_complete
 from anabranch.plan import Plan, fapt
-from anabranch.scheduler.channels import MOST_GATHERED_BYTES, Began, Channels, Dispatching, Outcome
+from anabranch.scheduler.channels import Began, Channels, Dispatching, Outcome
 
 from ..every import every
 

@@ -11,6 +11,7 @@ import pytest
 from msgspec import structs
 
 from anabranch.net.errors import LinkError, OutOfPlaceMessage, UnauthorisedPeer
+from anabranch.net.frames import CONTROL_LIMITS
 from anabranch.net.tcp import TcpNetwork
 from anabranch.net.tls import identity_of
 from anabranch.overlay import random_complete
@@ -20,7 +21,7 @@ from anabranch.record.console import Console, Line
 from anabranch.record.metrics import exposition
 from anabranch.record.status import dumps, loads
 from anabranch.scheduler.asking import ask
-from anabranch.scheduler.server import LIMITS, Scheduler
+from anabranch.scheduler.server import Scheduler
 from anabranch.scheduler.status import Known, stalls, status_of
 from anabranch.scheduler.tally import Tally
 from anabranch.scheduler.waits import Stall, Waits
@@ -164,7 +165,7 @@ def test_a_scheduler_says_how_its_run_stands_to_those_who_know_the_token() -> No
     async def scenario() -> None:
         cluster = await Cluster.start(Tcp(), OVERLAY, PLAN)
         at = cluster.scheduler._listener.address
-        network = TcpNetwork(LIMITS)
+        network = TcpNetwork(CONTROL_LIMITS)
         await exchange(cluster)
         status, stack = await ask(network, at, TOKEN, 5.0)
         assert stack == ""
@@ -216,7 +217,7 @@ def test_on_request_a_site_tells_where_its_python_threads_are() -> None:
     async def scenario() -> None:
         cluster = await Cluster.start(Tcp(), OVERLAY, PLAN)
         at = cluster.scheduler._listener.address
-        network = TcpNetwork(LIMITS)
+        network = TcpNetwork(CONTROL_LIMITS)
         _, stack = await ask(network, at, TOKEN, 5.0, stack_of="site2")
         assert stack.startswith("thread MainThread:")
         assert "test_on_request_a_site_tells_where_its_python_threads_are" in stack

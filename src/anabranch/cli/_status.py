@@ -43,14 +43,14 @@ def status(
     ] = 10.0,
 ) -> None:
     """Ask a running scheduler who takes part, whom it waits for, and how far it is."""
+    from anabranch.net.frames import CONTROL_LIMITS
     from anabranch.scheduler.asking import ask
-    from anabranch.scheduler.server import LIMITS
 
     if stack and as_json:
         raise typer.BadParameter("--json prints the status alone; ask for --stack without it")
     where = address_given(address, insecure or tls is not None)
     secret = token or token_given()
-    network = TcpNetwork(LIMITS, credentials=None if tls is None else _credentials(tls))
+    network = TcpNetwork(CONTROL_LIMITS, credentials=None if tls is None else _credentials(tls))
     found, stacks = asyncio.run(ask(network, where, secret, patience, stack or ""))
     if as_json:
         say(statuses.dumps(found).decode())

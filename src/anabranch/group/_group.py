@@ -46,10 +46,15 @@ from anabranch.group._watch import Watch
 from anabranch.learn.averaging import Outer
 from anabranch.learn.handed_state import Packed, Told, Unpacked, UnreadableState, read_told
 from anabranch.net import addresses
-from anabranch.net.messages import Admitted, Gathered, Model
+from anabranch.net.messages import (
+    MOST_GATHERED_BYTES,
+    MOST_NAME_CHARACTERS,
+    Admitted,
+    Gathered,
+    Model,
+)
 from anabranch.net.tls import Credentials, identity_of
 from anabranch.period import AnyPeriod
-from anabranch.scheduler.channels import MOST_GATHERED_BYTES, MOST_NAME_CHARACTERS
 from anabranch.site.arithmetic import MOST_INTEGER, check_integers
 from anabranch.site.collectives import ExchangeError, Round
 from anabranch.site.reduction import weight_of

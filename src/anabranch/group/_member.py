@@ -28,6 +28,7 @@ from anabranch.group._thread import LoopThread
 from anabranch.group._whole import Whole
 from anabranch.net.addresses import ListenAt
 from anabranch.net.errors import PeerError, RunAborted
+from anabranch.net.frames import CONTROL_LIMITS
 from anabranch.net.network import Address
 from anabranch.net.silence import LANE_HEARTBEAT_S
 from anabranch.net.tcp import CONTROL_SILENCE_S, LANE_SILENCE_S, TcpNetwork, lane_network
@@ -153,8 +154,6 @@ class Member:
         _exit.opened(self)
 
     async def _join(self, door: Door) -> None:
-        from anabranch.scheduler.server import LIMITS as CONTROL_LIMITS
-
         self.agent = SiteAgent(
             TcpNetwork(
                 CONTROL_LIMITS,

@@ -18,9 +18,11 @@ from typing import Literal
 from anabranch import __version__
 from anabranch import overlay as overlays
 from anabranch import plan as plans
+from anabranch._paths import next_free
 from anabranch.group._settings import Settings, dumps
 from anabranch.net.addresses import is_loopback
 from anabranch.net.errors import RunAborted
+from anabranch.net.frames import CONTROL_LIMITS
 from anabranch.net.network import Address, Network
 from anabranch.net.silence import STILLNESS_S
 from anabranch.net.stdin import at_end_of_stdin
@@ -46,7 +48,7 @@ from anabranch.scheduler.losses import Planner, Repairs, or_packed
 from anabranch.scheduler.memory import Journal
 from anabranch.scheduler.paced import Paced
 from anabranch.scheduler.run import Abandoned, Log
-from anabranch.scheduler.server import LIMITS, Scheduler
+from anabranch.scheduler.server import Scheduler
 from anabranch.scheduler.watching import UNWATCHED, Watching, watched
 
 _ELEMENT_BYTES = 4
@@ -238,7 +240,7 @@ class Service:
     def network(self, credentials: Credentials | None = None) -> TcpNetwork:
         """Return the network that the scheduler takes sites in on."""
         return TcpNetwork(
-            LIMITS,
+            CONTROL_LIMITS,
             least_silence_s=self.silence_s if self.repairs else CONTROL_SILENCE_S,
             credentials=credentials,
             stillness_s=self.stillness_s,
@@ -497,15 +499,6 @@ async def _serve(
         _forget(journal)
     finally:
         await scheduler.close()
-
-
-def next_free(path: Path) -> Path:
-    """Return this path, or with the first number behind its name that no file has."""
-    number, free = 1, path
-    while free.exists():
-        number += 1
-        free = path.with_stem(f"{path.stem}-{number}")
-    return free
 
 
 def _forget(journal: FileJournal | None) -> None:

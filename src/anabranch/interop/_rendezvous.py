@@ -22,11 +22,11 @@ import msgspec
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import DistStoreError
 
+from anabranch._paths import next_free
 from anabranch.group import Group
 from anabranch.group._group import join_at
 from anabranch.group._place import find as find_place
 from anabranch.group._place import flag
-from anabranch.group._serve import next_free
 from anabranch.interop._sharing import Part, Shared
 from anabranch.net import addresses
 from anabranch.net.errors import NetError, RunAborted

@@ -113,6 +113,10 @@ class Limits:
     payload_bytes: int
 
 
+CONTROL_LIMITS = Limits(message_bytes=1 << 26, payload_bytes=0)
+"""Those of a connection to a scheduler, at both ends."""
+
+
 class FrameReader:
     """Turns a byte stream into messages: fill ``buffer``, then tell ``advance`` how much.
 

@@ -21,6 +21,7 @@ from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch.net.addresses import is_loopback
 from anabranch.net.errors import RunAborted
+from anabranch.net.frames import CONTROL_LIMITS
 from anabranch.net.network import Address, Network
 from anabranch.net.silence import STILLNESS_S
 from anabranch.net.stdin import at_end_of_stdin
@@ -55,7 +56,7 @@ from anabranch.scheduler.pacing import PaceBook
 from anabranch.scheduler.planning import Planners
 from anabranch.scheduler.reforming import LEAST_CHANGE, LEAST_GAIN, Reforming
 from anabranch.scheduler.served_pace import LastTo
-from anabranch.scheduler.server import LIMITS, Scheduler
+from anabranch.scheduler.server import Scheduler
 from anabranch.scheduler.watching import UNWATCHED, Watching, watched
 
 _ELEMENT_BYTES = 4
@@ -336,7 +337,7 @@ async def _run(
     cores = float(os.cpu_count() or 1) if here else math.inf
     silence_s = CONTROL_SILENCE_S if scenario.wait_s is None else scenario.wait_s
     network = TcpNetwork(
-        LIMITS,
+        CONTROL_LIMITS,
         least_silence_s=silence_s,
         credentials=credentials,
         stillness_s=STILLNESS_S if scenario.wait_s is None else scenario.wait_s,

@@ -17,6 +17,7 @@ from typing import TypeVar
 from anabranch.fleet import ComputeModel
 from anabranch.net.addresses import ListenAt
 from anabranch.net.errors import RunAborted
+from anabranch.net.frames import CONTROL_LIMITS
 from anabranch.net.messages import Welcome
 from anabranch.net.network import Address, ControlNetwork, Network
 from anabranch.net.shaping import Course, ShapedNetwork
@@ -30,7 +31,6 @@ from anabranch.run.faults import Kill, Pause, Scripted, link_factors, play
 from anabranch.run.scenario import Scenario, compute_model, script_of
 from anabranch.run.site import Passing, take_part
 from anabranch.run.standing_still import stand_still
-from anabranch.scheduler.server import LIMITS as CONTROL_LIMITS
 from anabranch.site.dataplane import LIMITS as DATA_LIMITS
 
 T = TypeVar("T")

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from anabranch import plan as plans
 from anabranch.net.errors import OutOfPlaceMessage, OversizedMessage
 from anabranch.net.messages import (
+    MOST_GATHERED_BYTES,
+    MOST_NAME_CHARACTERS,
     NO_MESSAGE,
     Admitted,
     Awaited,
@@ -77,9 +79,6 @@ Chunking = Callable[[Plan, int], int]
 elements of a chunk."""
 
 _ANSWERS = ExchangeFailed, Settled, Gathered, GatherFailed, Admitted
-MOST_GATHERED_BYTES = 1 << 20
-"""The largest value that a site may have gathered."""
-MOST_NAME_CHARACTERS = 200  # of a subgroup, and of what a gathering is for
 
 
 @dataclass(frozen=True, slots=True)

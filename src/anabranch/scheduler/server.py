@@ -12,7 +12,7 @@ from collections.abc import Collection
 from anabranch import plan as plans
 from anabranch.net.deadline import after, within
 from anabranch.net.errors import MalformedMessage, OutOfPlaceMessage, PeerError, UnauthorisedPeer
-from anabranch.net.frames import DISCARD, Limits, Sink
+from anabranch.net.frames import DISCARD, Sink
 from anabranch.net.messages import (
     Abort,
     Ack,
@@ -81,8 +81,6 @@ from anabranch.scheduler.status import Known, awaited_site, stalls, status_of
 from anabranch.scheduler.survivors import Survivors
 from anabranch.scheduler.waits import Waits
 from anabranch.site.ranges import Ranges
-
-LIMITS = Limits(message_bytes=1 << 26, payload_bytes=0)
 
 
 class Scheduler:
