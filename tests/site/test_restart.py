@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -88,7 +87,7 @@ class Restartable:
             repairs=Repairs(plan_of, 2, begin_with),
             joining=range(begin_with or size),
             journal=journal,
-            meter=partial(Passive().meter, 512) if measures else None,
+            meter=Passive().measuring(512).meter if measures else None,
             awareness=awareness_of(overlay) if measures else None,
         )
         for agent in cluster.agents:

@@ -194,8 +194,8 @@ class Member:
 
     async def _start(self, served: ServedModel | None) -> None:
         settings = self._settings
-        if settings.awareness is not None:
-            self.meter = settings.awareness.meter(settings.least_chunk_elements)
+        if settings.measuring is not None:
+            self.meter = settings.measuring.meter()
         lanes, strands = lane_network(
             DATA_LIMITS,
             self.overlay,

@@ -263,7 +263,9 @@ class Service:
             most_chunk_elements=max(MOST_ELEMENTS, self.least_chunk_elements),
             under_way_bytes=self.under_way_bytes,
             auxiliary=self.auxiliary,
-            awareness=self.awareness,
+            measuring=None
+            if self.awareness is None
+            else self.awareness.measuring(self.least_chunk_elements),
             assumes_rates=self.assumes_rates,
             workers=0 if self.pace is None else len(workers),
             added_up=workers if barrier else (),

@@ -9,7 +9,7 @@ import msgspec
 from anabranch.net.errors import RunAborted
 from anabranch.net.silence import STILLNESS_S
 from anabranch.plan import Auxiliary
-from anabranch.scheduler.awareness import Passive
+from anabranch.site.meter import Measuring
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -20,7 +20,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         under_way_bytes: of buffers whose exchanges may be under way at once; a larger one goes
             alone.
         auxiliary: how many chunks paths between tree neighbours take; None where there are none.
-        awareness: how a site measures its links; None where it measures nothing.
+        measuring: how a site measures its links; None where it measures nothing.
         assumes_rates: whether the overlay's rates are placeholders.
         workers: how many sites push updates, where the model is served; 0 where none is.
         added_up: those sites, where the pace is a barrier.
@@ -36,7 +36,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     most_chunk_elements: int
     under_way_bytes: int
     auxiliary: Auxiliary | None = None
-    awareness: Passive | None = None
+    measuring: Measuring | None = None
     assumes_rates: bool = False
     workers: int = 0
     added_up: tuple[int, ...] = ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 23
+WIRE_VERSION = 24
 MOST_GATHERED_BYTES = 1 << 20
 """The largest value that a site may have gathered (:class:`Gather`)."""
 MOST_NAME_CHARACTERS = 200  # of a subgroup, and of what a gathering is for

@@ -922,7 +922,9 @@ def _transport(scenario: Scenario, elements: int, room: int, strands: int) -> Tr
 def _meter(scenario: Scenario, chunk_elements: int) -> Meter | None:
     """Return what measures links, in a run that wants them measured."""
     awareness = scenario.awareness
-    return awareness.meter(chunk_elements) if isinstance(awareness, Passive) else None
+    if not isinstance(awareness, Passive):
+        return None
+    return awareness.measuring(chunk_elements).meter()
 
 
 class _EventBuffer:

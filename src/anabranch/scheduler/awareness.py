@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from anabranch._typed_toml import Positive, Seconds, Table
 from anabranch.net.messages import LinkRate
-from anabranch.net.throughput import BusyPeriodEstimator, ChunkMeanEstimator, Estimate
+from anabranch.net.throughput import Estimate
 from anabranch.overlay import Overlay
 from anabranch.plan import PathSearch, Plan, steady_rate_bps
 from anabranch.scheduler import losses as losing
@@ -24,7 +24,7 @@ from anabranch.scheduler.losses import Losses
 from anabranch.scheduler.policy import Planner, Policy, Replan
 from anabranch.scheduler.rate_forecast import RateForecast
 from anabranch.scheduler.reforming import Reforming
-from anabranch.site.meter import Meter
+from anabranch.site.meter import Measuring
 
 _ELEMENT_BYTES = 4
 _REPORTS_AN_UPDATE = 4  # how often sites report measurements while plans are looked at once
@@ -195,18 +195,17 @@ class Passive(_Looks, frozen=True, kw_only=True, tag_field="kind", tag="passive"
         """Return what is believed of the network before a run."""
         return equal_rates(overlay) if self.start == "equal" else overlay
 
-    def meter(self, chunk_elements: int) -> Meter:
-        """Return what measures the links of one site.
+    def measuring(self, chunk_elements: int) -> Measuring:
+        """Return how each site measures its links.
 
         Args:
             chunk_elements: of which ``probe_chunk_elements`` is a quarter if not given.
         """
-        probe_bytes = _ELEMENT_BYTES * (self.probe_chunk_elements or max(1, chunk_elements // 4))
-        return Meter(
-            BusyPeriodEstimator
-            if self.estimator == "busy-period"
-            else partial(ChunkMeanEstimator, probe_bytes, self.probe_chunks),
-            self.update_time_s / _REPORTS_AN_UPDATE,
+        return Measuring(
+            estimator=self.estimator,
+            probe_bytes=_ELEMENT_BYTES * (self.probe_chunk_elements or max(1, chunk_elements // 4)),
+            probe_chunks=self.probe_chunks,
+            report_interval_s=self.update_time_s / _REPORTS_AN_UPDATE,
         )
 
     def awareness(

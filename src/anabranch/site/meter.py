@@ -3,9 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+import msgspec
 
 from anabranch.net.messages import LinkRate
-from anabranch.net.throughput import Arrival, Estimator
+from anabranch.net.throughput import (
+    Arrival,
+    BusyPeriodEstimator,
+    ChunkMeanEstimator,
+    Estimator,
+)
+
+
+class Measuring(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a site measures its links: what the scheduler tells it of a run's awareness.
+
+    Attributes:
+        estimator: see :class:`anabranch.scheduler.awareness.Passive`.
+        probe_bytes: for ``chunk-mean``: smaller chunks are not measured.
+        probe_chunks: for ``chunk-mean``: how many chunks an estimate is made of.
+        report_interval_s: how often to report, at most, seconds.
+    """
+
+    estimator: Literal["busy-period", "chunk-mean"]
+    probe_bytes: int
+    probe_chunks: int
+    report_interval_s: float
+
+    def meter(self) -> Meter:
+        """Return what measures the links of one site."""
+        return Meter(
+            BusyPeriodEstimator
+            if self.estimator == "busy-period"
+            else partial(ChunkMeanEstimator, self.probe_bytes, self.probe_chunks),
+            self.report_interval_s,
+        )
 
 
 class Meter:
