@@ -61,6 +61,46 @@ def test_every_room_is_in_the_picture() -> None:
         assert f"\n  {room}/" in text
 
 
+# A group's serving side; all other files of these rooms are a site's, whose process loads no
+# scheduler. `interop/flower.py` and what it decides by serve a federation, over Flower's messages.
+SERVING = {"group/_serve.py", "group/_local.py"}
+CLIENT_ROOMS = {"group", "interop", "learn", "net", "overlay", "period", "plan", "site"}
+NO_CLIENTS = {"cli", "cohort", "emulate", "experiments", "run", "scheduler", "sim"}
+SERVING_NAMES = {"Service", "local", "spawn"}
+
+
+def test_no_file_of_a_site_imports_the_scheduler() -> None:
+    """Wherever in the file the import stands: one in a function is loaded by its first call."""
+    for room in sorted(CLIENT_ROOMS):
+        for file in sorted((SOURCE / room).rglob("*.py")):
+            place = file.relative_to(SOURCE).as_posix()
+            if place in SERVING or file.name == "__init__.py":
+                continue
+            for module, names in imports_of(file):
+                assert room_of(module) not in NO_CLIENTS, (place, module)
+                assert not {module.replace(".", "/")[10:] + ".py"} & SERVING, (place, module)
+                if module == "anabranch.record":
+                    assert names == {"events"}, (place, names)
+                else:
+                    assert room_of(module) != "record" or module.endswith(".events"), place
+                if module in ("anabranch", "anabranch.group"):
+                    assert not names & SERVING_NAMES, (place, names)
+
+
+def imports_of(file: Path) -> list[tuple[str, set[str]]]:
+    """Return the modules of ours that a file imports from, each with the names."""
+    found = []
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, set()) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = {alias.name for alias in node.names}
+            found.append((node.module, names))
+            if node.module == "anabranch":  # rooms, of which these are names
+                found += [(f"anabranch.{name}", set()) for name in names]
+    return [(module, names) for module, names in found if module.partition(".")[0] == "anabranch"]
+
+
 # Decisions and models: plain data in, plain data out, time handed in.
 PURE = [
     "overlay",

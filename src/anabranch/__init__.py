@@ -12,8 +12,9 @@ Importing this package reads no file, no command line and no environment.
 
 __version__ = "0.1.0"
 
-from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from anabranch._lazy import lazy as _lazy
 
 if _TYPE_CHECKING:
     from anabranch.group import (
@@ -32,28 +33,28 @@ if _TYPE_CHECKING:
     from anabranch.net.errors import LinkError, NetError, RunAborted
     from anabranch.period import Moved
     from anabranch.site.collectives import ExchangeError
-
-_HOMES = {
-    "ExchangeError": "site.collectives",
-    "LinkError": "net.errors",
-    "Moved": "period",
-    "NetError": "net.errors",
-    "Outer": "learn.averaging",
-    "RunAborted": "net.errors",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Load what is asked for when it is: planners need SciPy, which takes most of a second."""
-    if name not in __all__:
-        raise AttributeError(f"module 'anabranch' has no attribute {name!r}")
-    home = _import_module(f"anabranch.{_HOMES.get(name, 'group')}")
-    return getattr(home, name)
-
-
-def __dir__() -> list[str]:
-    return __all__
-
+else:
+    __getattr__, __dir__ = _lazy(
+        __name__,
+        {
+            "group": [
+                "DiLoCo",
+                "Group",
+                "Handle",
+                "LocalSGD",
+                "ModelAverage",
+                "Service",
+                "Stats",
+                "join",
+                "local",
+                "spawn",
+            ],
+            "learn.averaging": ["Outer"],
+            "net.errors": ["LinkError", "NetError", "RunAborted"],
+            "period": ["Moved"],
+            "site.collectives": ["ExchangeError"],
+        },
+    )
 
 __all__ = [
     "DiLoCo",

@@ -735,7 +735,7 @@ def test_importing_torch_loads_nothing_of_this_package_but_the_registration():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(
-        ["anabranch", "anabranch.interop", "anabranch.interop.autoload"]
+        ["anabranch", "anabranch._lazy", "anabranch.interop", "anabranch.interop.autoload"]
     )
 
 

@@ -11,7 +11,10 @@ import anabranch.plan as plan
 from ..every import every
 
 ROOM = Path(plan.__file__).parent
-INWARD = ("anabranch.overlay", "anabranch.plan", "anabranch._text", "anabranch._typed_toml")
+INWARD = (
+    *("anabranch.overlay", "anabranch.plan"),
+    *("anabranch._lazy", "anabranch._text", "anabranch._typed_toml"),
+)
 IMPURE = {"asyncio", "os", "pathlib", "random", "socket", "threading", "time"}
 
 

@@ -1,10 +1,26 @@
 """The way in for a training loop of one's own: join a group of sites, and exchange with them."""
 
-from anabranch.group._average import ModelAverage
-from anabranch.group._group import Group, Handle, Stats, join
-from anabranch.group._local import local, spawn
-from anabranch.group._local_sgd import DiLoCo, LocalSGD
-from anabranch.group._serve import Service
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from anabranch._lazy import lazy as _lazy
+
+if _TYPE_CHECKING:
+    from anabranch.group._average import ModelAverage
+    from anabranch.group._group import Group, Handle, Stats, join
+    from anabranch.group._local import local, spawn
+    from anabranch.group._local_sgd import DiLoCo, LocalSGD
+    from anabranch.group._serve import Service
+else:
+    __getattr__, __dir__ = _lazy(
+        __name__,
+        {
+            "_average": ["ModelAverage"],
+            "_group": ["Group", "Handle", "Stats", "join"],
+            "_local": ["local", "spawn"],
+            "_local_sgd": ["DiLoCo", "LocalSGD"],
+            "_serve": ["Service"],
+        },
+    )
 
 __all__ = [
     "DiLoCo",

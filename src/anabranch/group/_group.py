@@ -15,18 +15,11 @@ from functools import partial
 from numbers import Integral
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from anabranch.group import _alike
-from anabranch.group._average import (
-    Calls,
-    ModelAverage,
-    average_of,
-    period_of,
-    trained_of,
-)
 from anabranch.group._incomplete import Incomplete
 from anabranch.group._member import NOT_IN, Door, Member, ending, now
 from anabranch.group._packed import MOST_COUNTED, packed
@@ -43,7 +36,6 @@ from anabranch.group._tensors import (
     several,
 )
 from anabranch.group._watch import Watch
-from anabranch.learn.averaging import Outer
 from anabranch.learn.handed_state import Packed, Told, Unpacked, UnreadableState, read_told
 from anabranch.net import addresses
 from anabranch.net.messages import (
@@ -54,11 +46,15 @@ from anabranch.net.messages import (
     Model,
 )
 from anabranch.net.tls import Credentials, identity_of
-from anabranch.period import AnyPeriod
 from anabranch.site.arithmetic import MOST_INTEGER, check_integers
 from anabranch.site.collectives import ExchangeError, Round
 from anabranch.site.reduction import weight_of
 from anabranch.site.terms import Op, Terms, Wire
+
+if TYPE_CHECKING:
+    from anabranch.group._average import ModelAverage
+    from anabranch.learn.averaging import Outer
+    from anabranch.period import AnyPeriod
 
 _log = logging.getLogger("anabranch")
 OnNan = Literal["raise", "allow"]
@@ -625,6 +621,15 @@ class Group:
             ValueError: parameters or another argument that cannot be; says which.
             TypeError: the weight is no number.
         """
+        # Loads all that averages models, of which a group that does not average needs nothing.
+        from anabranch.group._average import (
+            Calls,
+            ModelAverage,
+            average_of,
+            period_of,
+            trained_of,
+        )
+
         self._member.check_open()
 
         def mean(part: list[Any], beside: list[Any], weight: float, calls: bool) -> Handle:

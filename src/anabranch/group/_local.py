@@ -19,6 +19,7 @@ from anabranch.group._exit import leave_together
 from anabranch.group._group import Group, join_at
 from anabranch.group._place import Place
 from anabranch.group._serve import Service
+from anabranch.group._spawned import run
 from anabranch.group._thread import LoopThread
 from anabranch.net.addresses import show
 from anabranch.net.errors import RunAborted
@@ -154,7 +155,7 @@ def spawn(
         try:
             for name in names:
                 ours, theirs = context.Pipe(duplex=False)
-                process = context.Process(target=_run, args=(theirs, sent, address, name, token))
+                process = context.Process(target=run, args=(theirs, sent, address, name, token))
                 with _by_value.hide_main_file():
                     process.start()
                 theirs.close()
@@ -170,19 +171,6 @@ def spawn(
                     process.join()
             for pipe in pipes:
                 pipe.close()
-
-
-def _run(pipe: Any, sent: bytes, address: str, name: str, token: str) -> None:
-    try:
-        function, arguments = pickle.loads(sent)
-        with join_at(Place(scheduler=address, site=name, token=token), hints=True) as group:
-            result = function(group, *arguments)
-            pickled = _by_value.dumps(result)
-    except BaseException as error:
-        # A site that only hears that another failed is not the one to tell about.
-        pipe.send((isinstance(error, RunAborted), "".join(traceback.format_exception(error))))
-        return
-    pipe.send((None, pickled))
 
 
 def _results(names: list[str], processes: list[Any], pipes: list[Any]) -> list[Any]:

@@ -4,19 +4,35 @@ A period is a value that makes the rule of one site (:class:`Period`). Those tha
 one list, :data:`AnyPeriod`, by which scenario files and tests know them.
 """
 
-from typing import get_args as _get_args
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from anabranch.period._period import Averaged, Period, Progress, Rule
-from anabranch.period.adaptive import Adaptive
-from anabranch.period.clock import VectorClock
-from anabranch.period.every import Every
-from anabranch.period.every_epoch import EveryEpoch
-from anabranch.period.every_step import EveryStep
-from anabranch.period.moved import Moved
-from anabranch.period.peers import Gossip, NearPeers, Peers, RandomPeers
+from anabranch._lazy import lazy as _lazy
 
-AnyPeriod = EveryStep | Every | EveryEpoch | Moved | Adaptive
-PERIODS: tuple[type[AnyPeriod], ...] = _get_args(AnyPeriod)
+if _TYPE_CHECKING:
+    from anabranch.period._period import Averaged, Period, Progress, Rule
+    from anabranch.period._periods import PERIODS, AnyPeriod
+    from anabranch.period.adaptive import Adaptive
+    from anabranch.period.clock import VectorClock
+    from anabranch.period.every import Every
+    from anabranch.period.every_epoch import EveryEpoch
+    from anabranch.period.every_step import EveryStep
+    from anabranch.period.moved import Moved
+    from anabranch.period.peers import Gossip, NearPeers, Peers, RandomPeers
+else:
+    __getattr__, __dir__ = _lazy(
+        __name__,
+        {
+            "_period": ["Averaged", "Period", "Progress", "Rule"],
+            "_periods": ["PERIODS", "AnyPeriod"],
+            "adaptive": ["Adaptive"],
+            "clock": ["VectorClock"],
+            "every": ["Every"],
+            "every_epoch": ["EveryEpoch"],
+            "every_step": ["EveryStep"],
+            "moved": ["Moved"],
+            "peers": ["Gossip", "NearPeers", "Peers", "RandomPeers"],
+        },
+    )
 
 __all__ = [
     "PERIODS",

@@ -3,48 +3,101 @@
 Importing this package does not import plotly; writing a report does.
 """
 
-from anabranch.record.awareness import MeasuredRate, measured_rates
-from anabranch.record.events import (
-    Evaluated,
-    Event,
-    ExchangeRepaired,
-    FaultInjected,
-    GroupsFormed,
-    LabelsHeld,
-    LinkBytes,
-    LinkChanged,
-    LinkMeasured,
-    LinksEmulated,
-    MessageRefused,
-    PaceLooked,
-    PlanIssued,
-    ProceedAsked,
-    RoundBegan,
-    RoundDone,
-    RunEnded,
-    RunStarted,
-    RunStopping,
-    SamplesHeld,
-    SchedulerRestarted,
-    SiteCut,
-    SiteInStep,
-    SiteJoined,
-    SiteLeft,
-    SiteLost,
-    SiteResumed,
-    StepDone,
-    TransportChosen,
-    UnknownEvent,
-    UpdateApplied,
-    UpdateCame,
-    UpdateDiscarded,
-    UpdateJudged,
-    WorkerWent,
-)
-from anabranch.record.log import EventLog, LogError, fingerprint, read_events
-from anabranch.record.report import write_plan_page, write_report, write_twin_report
-from anabranch.record.summary import RunSummary, Wait, summarise
-from anabranch.record.twin import AGREEMENT, TwinRow, compare, median_error, worst_row
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from anabranch._lazy import lazy as _lazy
+
+if _TYPE_CHECKING:
+    from anabranch.record.awareness import MeasuredRate, measured_rates
+    from anabranch.record.events import (
+        Evaluated,
+        Event,
+        ExchangeRepaired,
+        FaultInjected,
+        GroupsFormed,
+        LabelsHeld,
+        LinkBytes,
+        LinkChanged,
+        LinkMeasured,
+        LinksEmulated,
+        MessageRefused,
+        PaceLooked,
+        PlanIssued,
+        ProceedAsked,
+        RoundBegan,
+        RoundDone,
+        RunEnded,
+        RunStarted,
+        RunStopping,
+        SamplesHeld,
+        SchedulerRestarted,
+        SiteCut,
+        SiteInStep,
+        SiteJoined,
+        SiteLeft,
+        SiteLost,
+        SiteResumed,
+        StepDone,
+        TransportChosen,
+        UnknownEvent,
+        UpdateApplied,
+        UpdateCame,
+        UpdateDiscarded,
+        UpdateJudged,
+        WorkerWent,
+    )
+    from anabranch.record.log import EventLog, LogError, fingerprint, read_events
+    from anabranch.record.report import write_plan_page, write_report, write_twin_report
+    from anabranch.record.summary import RunSummary, Wait, summarise
+    from anabranch.record.twin import AGREEMENT, TwinRow, compare, median_error, worst_row
+else:
+    __getattr__, __dir__ = _lazy(
+        __name__,
+        {
+            "awareness": ["MeasuredRate", "measured_rates"],
+            "events": [
+                "Evaluated",
+                "Event",
+                "ExchangeRepaired",
+                "FaultInjected",
+                "GroupsFormed",
+                "LabelsHeld",
+                "LinkBytes",
+                "LinkChanged",
+                "LinkMeasured",
+                "LinksEmulated",
+                "MessageRefused",
+                "PaceLooked",
+                "PlanIssued",
+                "ProceedAsked",
+                "RoundBegan",
+                "RoundDone",
+                "RunEnded",
+                "RunStarted",
+                "RunStopping",
+                "SamplesHeld",
+                "SchedulerRestarted",
+                "SiteCut",
+                "SiteInStep",
+                "SiteJoined",
+                "SiteLeft",
+                "SiteLost",
+                "SiteResumed",
+                "StepDone",
+                "TransportChosen",
+                "UnknownEvent",
+                "UpdateApplied",
+                "UpdateCame",
+                "UpdateDiscarded",
+                "UpdateJudged",
+                "WorkerWent",
+            ],
+            "log": ["EventLog", "LogError", "fingerprint", "read_events"],
+            "report": ["write_plan_page", "write_report", "write_twin_report"],
+            "summary": ["RunSummary", "Wait", "summarise"],
+            "twin": ["AGREEMENT", "TwinRow", "compare", "median_error", "worst_row"],
+        },
+    )
 
 __all__ = [
     "AGREEMENT",

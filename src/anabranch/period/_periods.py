@@ -1,0 +1,14 @@
+"""The periods that there are, in one list."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from anabranch.period.adaptive import Adaptive
+from anabranch.period.every import Every
+from anabranch.period.every_epoch import EveryEpoch
+from anabranch.period.every_step import EveryStep
+from anabranch.period.moved import Moved
+
+AnyPeriod = EveryStep | Every | EveryEpoch | Moved | Adaptive
+PERIODS: tuple[type[AnyPeriod], ...] = get_args(AnyPeriod)
