@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -59,19 +59,21 @@ from anabranch.net.messages import (
     Welcome,
 )
 from anabranch.net.network import Address, Connection, ControlNetwork, Listener, Network, Receiver
-from anabranch.period import Gossip
 from anabranch.plan import Plan
 from anabranch.site.actions import LetterHere, ModelHere, Quiet, UpdateHere
 from anabranch.site.arithmetic import Buffer, Floats
 from anabranch.site.collectives import Collectives, Round
 from anabranch.site.control import Control, RoundsOver
 from anabranch.site.dataplane import DataPlane, DataPlaneConfig
-from anabranch.site.gossiping import Gossiping
 from anabranch.site.instruments import Instruments
-from anabranch.site.letters import Letters
 from anabranch.site.meter import Meter
 from anabranch.site.serving import ServedModel, Serving
 from anabranch.site.terms import Terms
+
+if TYPE_CHECKING:
+    from anabranch.period import Gossip
+    from anabranch.site.gossiping import Gossiping
+    from anabranch.site.letters import Letters
 
 T = TypeVar("T")
 
@@ -266,6 +268,8 @@ class SiteAgent:
         self._plane = self._scheduler.neighbours = DataPlane(lanes, config, self)
         kept_bytes = _ELEMENT_BYTES * transport.kept_elements
         if gossips is not None:
+            from anabranch.site.gossiping import Gossiping  # of no use to sites of a group
+
             self._gossiping = Gossiping(
                 self._plane,
                 config.overlay,

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -63,11 +63,13 @@ from anabranch.site.actions import (
 from anabranch.site.arithmetic import Buffer, payload_without_numbers
 from anabranch.site.exchange import Exchange, Exchanges
 from anabranch.site.lane import Lane, Path, relay_window
-from anabranch.site.letters import Letters
 from anabranch.site.multipath import Fork
 from anabranch.site.offers import Offering, Offers
 from anabranch.site.served import Served
 from anabranch.site.terms import Op, Terms, has_numbers, op_of
+
+if TYPE_CHECKING:
+    from anabranch.site.letters import Letters
 
 T = TypeVar("T")
 
