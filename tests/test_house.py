@@ -143,6 +143,7 @@ PURE = [
     "scheduler/dispatch.py",
     "scheduler/exchanges.py",
     "scheduler/members.py",
+    "scheduler/membership",
     "scheduler/outliers.py",
     "scheduler/pacing.py",
     "scheduler/policy.py",

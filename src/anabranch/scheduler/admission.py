@@ -33,6 +33,7 @@ from anabranch.net.messages import (
 )
 from anabranch.record import events
 from anabranch.scheduler.channels import Outcome
+from anabranch.scheduler.membership.life import Happens, Stage
 from anabranch.scheduler.planning import Planning
 from anabranch.scheduler.run import Run
 from anabranch.scheduler.served_pace import ServedPace
@@ -58,7 +59,7 @@ class Admission:
         remember: Callable[[], None],
     ) -> None:
         self._run = run
-        self._newcomers = run.newcomers
+        self._introductions = run.introductions
         self._planning = planning
         self._pace = pace
         self._remember = remember
@@ -66,12 +67,12 @@ class Admission:
     def hear(self, site: int, message: AnyMessage) -> None:
         """Act on a message of one that is no member yet; whatever it does, the others go on."""
         match message:
-            case Ready() if not self._newcomers.is_introduced(site):
+            case Ready() if self._run.lives.may(site, Happens.IS_INTRODUCED):
                 self._introduce(site, message.buffer_elements)
-            case RejoinAck() if message.site in self._newcomers:
+            case RejoinAck() if self.is_newcomer(message.site):
                 self.met(site, message)
-            case Gather() if message.admits and self._newcomers.has_started(site):
-                self._newcomers.asking.add(site)
+            case Gather() if message.admits and self._run.lives.may(site, Happens.ASKS):
+                self._run.lives.happens(Happens.ASKS, site)
             case TimeRequest():
                 now_s = self._run.now_s()
                 self._run.post(site, TimeReply(message.sent_s, now_s, now_s, 0.0))
@@ -86,7 +87,7 @@ class Admission:
             case CutOff() if 0 <= message.neighbour < self._run.overlay.size:
                 incarnations = self._run.members.incarnations
                 if message.incarnation == incarnations[message.neighbour]:
-                    self._newcomers.parted(site, message.neighbour)
+                    self._introductions.parted(site, message.neighbour)
             case Report() | Measured() | RejoinAck() | LinkProbed() | Silent():
                 pass  # of no interest yet
             case _:
@@ -103,21 +104,26 @@ class Admission:
             run.write_lost(site, why, True, run.since_start_s())
         self.forget(site)
 
+    def is_newcomer(self, site: int) -> bool:
+        """Return whether this is a site that has joined and is no member yet."""
+        return 0 <= site < self._run.overlay.size and self._run.is_newcomer(site)
+
     def met(self, site: int, message: RejoinAck) -> None:
         """Hear that a site knows where a newcomer is."""
         is_now = message.incarnation == self._run.members.incarnations[message.site]
-        if is_now and self._newcomers.met(message.site, site):
+        if is_now and self._introductions.met(message.site, site):
             self._start(message.site)
 
     def forget(self, site: int) -> None:
         """Take note that a newcomer is gone."""
-        self._newcomers.forget(site)
+        self._run.lives.happens(Happens.IS_FORGOTTEN, site)
+        self._introductions.forget(site, self._run.lives.newcomers)
         self._run.sessions.pop(site, None)
         self.need_not_know(site)
 
     def need_not_know(self, site: int) -> None:
         """Let newcomers begin that wait for nothing but that this one knows of them."""
-        for newcomer in self._newcomers.gone(site):
+        for newcomer in self._introductions.gone(site):
             if not self._run.is_over:
                 self._start(newcomer)
 
@@ -131,8 +137,8 @@ class Admission:
         run = self._run
         follow = bool(holders)  # those that have the state go on while they hand it on
         holders = holders or frozenset({min(run.channels.members(0))})
-        apart = {(a, b) for ends in self._newcomers.apart for a, b in permutations(ends, 2)}
-        asking, cut = self._newcomers.asking, run.members.out_of_reach | apart
+        apart = {(a, b) for ends in self._introductions.apart for a, b in permutations(ends, 2)}
+        asking, cut = run.lives.at({Stage.ASKING}), run.members.out_of_reach | apart
         losses = run.losses.returned(run.overlay, asking, cut)
         sites = asking - losses.lost
         for site in sorted(asking - sites):
@@ -142,15 +148,21 @@ class Admission:
             return run.channels.admit(number, (), holders, run.channels.all.plan, follow)
         now_s = run.since_start_s()
         run.losses = losses
-        self._newcomers.forget(*sites)
         for site in sorted(sites):
-            run.begins_anew(site)
-            run.write_joined(site, now_s)
+            self._take_in(site, now_s)
         plan = self._planning.for_the_rest(sites if follow else ())
         outcome = run.channels.admit(number, sites, holders, plan, follow)
         self._remember()
         self._planning.use(plan, f"{', '.join(map(run.name, sorted(sites)))} joined")
         return outcome
+
+    def _take_in(self, site: int, now_s: float) -> None:
+        """Let a newcomer be a member."""
+        run = self._run
+        run.lives.happens(Happens.IS_LET_IN, site)
+        self._introductions.forget(site, run.lives.newcomers)
+        run.accused.forget(site)
+        run.write_joined(site, now_s)
 
     def in_step(self, site: int, message: InStep) -> None:
         """Hear that a member that has followed takes part like any other from now on."""
@@ -180,12 +192,13 @@ class Admission:
             self._turn_away(site, reason)
             return
         incarnation, address = run.members.incarnations[site], run.members.address(site)
-        others = {*run.sessions} - {site} - (run.lost - {*self._newcomers})
+        others = {*run.sessions} - {site} - (run.lives.lost - run.lives.newcomers)
         link = run.overlay.link
         near = [other for other in sorted(others) if link(site, other) or link(other, site)]
         for other in near:
             run.post(other, Rejoined(site, incarnation, *address))
-        if self._newcomers.introduce(site, near):
+        run.lives.happens(Happens.IS_INTRODUCED, site)
+        if self._introductions.introduce(site, near):
             self._start(site)
 
     def _is_turned_away(self, site: int) -> bool:
@@ -217,8 +230,7 @@ class Admission:
         now_s = run.since_start_s()
         run.post(site, Patience(run.patience_s))
         run.post(site, Start(now_s))
+        run.lives.happens(Happens.STARTS, site)
         if self._pace is not None:
-            self._newcomers.forget(site)
-            run.begins_anew(site)
-            run.write_joined(site, now_s)
+            self._take_in(site, now_s)
             self._pace.joined(site, now_s)

@@ -17,6 +17,7 @@ from anabranch.net.messages import (
     Rejoined,
     Silent,
 )
+from anabranch.scheduler.membership.life import Stage
 from anabranch.scheduler.planning import Planning
 from anabranch.scheduler.probes import Ends, Probes, Silences
 from anabranch.scheduler.run import Run
@@ -77,11 +78,11 @@ class CutLinks:
     def _judge(self, site: int, cut: CutOff) -> None:
         """Go on without a lane that ended, or end the run; unless an end of it died and may."""
         run = self._run
-        gone = run.lost | (run.left - run.departed - run.losses.relays)
+        gone = run.lives.lost | (run.lives.at({Stage.LEFT}) - run.losses.relays)
         if run.is_over or cut.incarnation != run.members.incarnations[cut.neighbour]:
             return
-        if cut.neighbour in run.newcomers:
-            run.newcomers.parted(site, cut.neighbour)
+        if run.is_newcomer(cut.neighbour):
+            run.introductions.parted(site, cut.neighbour)
         if {site, cut.neighbour} & gone:
             run.accused.forgive(site, cut.neighbour)
             return
@@ -101,7 +102,7 @@ class CutLinks:
         """Go on without a site that says nothing to a neighbour for too long, nor to us."""
         run, site = self._run, cut.neighbour
         session = run.sessions.get(site)
-        if session is None or site in run.newcomers:
+        if session is None or run.is_newcomer(site):
             return
         if session.connection is not None:
             session.connection.close()
@@ -163,7 +164,7 @@ class CutLinks:
     def _probe(self, ends: Ends) -> None:
         run = self._run
         one, other = ends
-        is_there = ends <= run.sessions.keys() and not ends & run.left
+        is_there = ends <= run.sessions.keys() and not ends & run.lives.left
         if run.is_over or not is_there or (one, other) not in run.losses.cut:
             return
         self._probes.ask(ends)

@@ -82,8 +82,8 @@ class JournalKeeper:
             lost=run.losses.lost,
             cut=run.losses.cut,
             relays=run.losses.relays,
-            left=frozenset(run.left),
-            departed=frozenset(run.departed),
+            left=run.lives.left,
+            departed=run.lives.departed,
             plan_json=plans.dumps(channels.all.plan),
             subgroups=channels.subgroups,
             interrupted=tuple(

@@ -20,6 +20,7 @@ from anabranch.net.tls import check_identity, identity_of
 from anabranch.record import events
 from anabranch.scheduler.admission import Admission
 from anabranch.scheduler.losses import Losses, Repairs
+from anabranch.scheduler.membership.life import Happens, Stage
 from anabranch.scheduler.planning import Planning
 from anabranch.scheduler.run import Missing, Run
 from anabranch.scheduler.served_pace import ServedPace
@@ -66,10 +67,7 @@ class Presence:
         self._admission = admission
         self._survivors = survivors
         self._is_restart = is_restart
-        if is_restart:
-            run.founders = run.ready = frozenset(range(run.overlay.size))
         self.all_gone = asyncio.Event()
-        self._preparing: set[int] = set()  # welcomed, and not yet ready
 
     # --- who comes
 
@@ -84,7 +82,7 @@ class Presence:
         check_identity(connection.peer, connection.identity, identity_of(message.name))
         if run.is_over and run.members.knows_token(message, connection.own_challenge):
             raise OutOfPlaceMessage(f"site {message.name!r} joins, but the run is over")
-        gone = {site for site in run.lost if not self._is_connected(site)}
+        gone = {site for site in run.lives.lost if not self._is_connected(site)}
         gone |= {site for site in run.missing if self._survivors.may_be_replaced(site)}
         goes_round = self._repairs is not None and self._pace is None
         is_elsewhere = not are_on_one_machine(connection.hosts)
@@ -99,8 +97,9 @@ class Presence:
         if run.returning is not None:
             run.returning.forget(site)
         self._watch(site, connection)
-        if site in run.lost or (self._repairs is not None and run.founders is not None):
-            run.newcomers.came(site)
+        run.lives.happens(Happens.JOINS, site)
+        if run.is_newcomer(site):
+            run.introductions.came(site)
             if self._pace is None or run.started_s is not None:
                 self._greet_newcomer(site)
             if run.is_over:  # as one who died just now
@@ -116,7 +115,7 @@ class Presence:
         They know of the epochs that began with it, as all do whose sessions there were.
         """
         if self._pace is not None:
-            for site in [*self._run.newcomers]:
+            for site in self._run.lives.newcomers:
                 self._greet(site)
 
     def _greet_newcomer(self, site: int) -> None:
@@ -145,7 +144,6 @@ class Presence:
                 return
             founders = everyone - missing
             first = run.channels.all.plan
-            run.lost |= missing
             run.channels.lose(
                 missing, replace(plans.restrict(first, founders), version=first.version + 1)
             )
@@ -157,13 +155,11 @@ class Presence:
                     run.abort(self._explain(out_of_reach))
                 return
             run.losses = losses
-            run.lost |= losses.lost
             plan = self._planning.for_the_rest()
             run.channels.lose(losses.lost, plan)
             self._planning.begin_with(plan)
-        run.founders = founders
-        for site in here - founders:
-            run.newcomers.came(site)
+        run.lives.happens(Happens.IS_WELCOMED, *founders)
+        run.lives.happens(Happens.IS_PASSED_OVER, *(everyone - founders))
         for site in run.sessions:
             self._greet(site)
 
@@ -176,8 +172,7 @@ class Presence:
 
     def _greet(self, site: int) -> None:
         """Tell a site who is who, and bear with it while it prepares its part."""
-        self._preparing.add(site)
-        self._bear(site)
+        self.bear(site)
         run = self._run
         welcome = Welcome(
             site,
@@ -191,19 +186,16 @@ class Presence:
             run.members.lane_secrets(site),
             self._repairs is not None,
             self._repairs is not None and self._repairs.retries,
-            self._repairs is not None and site in run.newcomers,
+            self._repairs is not None and run.is_newcomer(site),
         )
         run.post(site, welcome)
 
-    def ready(self, site: int) -> None:
-        """Take note that a site has prepared its part."""
-        self._preparing.discard(site)
-        self._bear(site)
-
-    def _bear(self, site: int) -> None:
-        connection = self._run.sessions[site].connection
-        if connection is not None:
-            connection.bear(PREPARING_SILENCE_S if site in self._preparing else 0.0)
+    def bear(self, site: int) -> None:
+        """Bear with a site's silence for longer, while it prepares its part."""
+        session = self._run.sessions.get(site)
+        if session is not None and session.connection is not None:
+            is_preparing = self._run.lives[site] in (Stage.PREPARING, Stage.CAME)
+            session.connection.bear(PREPARING_SILENCE_S if is_preparing else 0.0)
 
     def resume(self, message: Resume, connection: Connection) -> int:
         """Go on with a site over another connection; return which.
@@ -233,12 +225,12 @@ class Presence:
                 f"the scheduler was started again, and goes on without {connection.peer}, which "
                 f"says it is site {site}; join again"
             )
-        if is_here and site in run.lost and site not in run.sessions:
+        if is_here and site in run.lives.lost and site not in run.sessions:
             raise UnauthorisedPeer(
                 f"{run.name(site)} was away for too long, and the others go on without it; join "
                 "again"
             )
-        if not is_here or site not in run.sessions or run.founders is None:
+        if not is_here or site not in run.sessions or not run.lives.has_formed:
             raise UnauthorisedPeer(
                 f"{connection.peer} says it is site {site} of this run, and does not prove it"
             )
@@ -278,7 +270,7 @@ class Presence:
                 silent.discard(site)
 
         connection.tell_silence(told)
-        self._bear(site)
+        self.bear(site)
 
     # --- whose connection breaks
 
@@ -296,12 +288,12 @@ class Presence:
                 del run.sessions[site]
             if not run.sessions:
                 self.all_gone.set()
-        elif site in run.newcomers:
+        elif run.is_newcomer(site):
             self._admission.forget(site)
-        elif site in run.lost:  # it has left, and is let go
+        elif site in run.lives.lost:  # it has left, and is let go
             if session.all_heard:
                 del run.sessions[site]
-        elif run.founders is None:
+        elif not run.lives.has_formed:
             self.let_go(site, f"{run.name(site)} went before the run began: {error}")
         else:
             self._broken(site, connection, error)
@@ -327,6 +319,7 @@ class Presence:
     def let_go(self, site: int, why: str) -> None:
         """Go on waiting for all to join, this one too."""
         run = self._run
+        run.lives.happens(Happens.IS_LET_GO, site)
         del run.sessions[site]
         run.members.forget(site)
         run.write_lost(site, why, True, 0.0)

@@ -62,13 +62,11 @@ class Resumption:
         self._hear = hear
         run.members.restore(memory.addresses, memory.incarnations)
         run.losses = memory.losses
-        run.lost |= memory.lost
-        run.left |= memory.left
-        run.departed |= memory.departed
+        run.lives.restore(memory.lost, memory.left, memory.departed)
         run.buffer_elements = memory.elements
         run.started_s = run.now_s() - since_began_s
         planning.recall(memory.rates)
-        self._returning = Returning(frozenset(range(run.overlay.size)) - run.lost)
+        self._returning = Returning(frozenset(range(run.overlay.size)) - run.lives.lost)
         run.returning = self._returning
         if memory.elements:
             run.note_began(memory.elements)
@@ -129,7 +127,7 @@ class Resumption:
         self._cut_links.tell_all()
         self._follow(outcome)
         for site in sorted(absent):
-            if not run.is_over and site not in run.lost:
+            if not run.is_over and site not in run.lives.lost:
                 run.post(
                     site, Abort("the scheduler was restarted; this site has to join again", True)
                 )
@@ -137,7 +135,7 @@ class Resumption:
                 why = f"{run.name(site)} did not come back to the scheduler"
                 self._survivors.lose(site, why, died=True)
         self._presence.miss_absent()
-        for site in [*run.departed]:
+        for site in run.lives.departed:
             self._survivors.do_without(site)
         self._survivors.end_if_all_left()
         for site, message in self._returning.early:

@@ -19,7 +19,8 @@ from anabranch.record import LogError, events
 from anabranch.scheduler.channels import Channels
 from anabranch.scheduler.losses import Losses
 from anabranch.scheduler.members import Members
-from anabranch.scheduler.newcomers import Newcomers
+from anabranch.scheduler.membership.life import NEWCOMERS, Lives
+from anabranch.scheduler.newcomers import Introductions
 from anabranch.scheduler.patience import RoundTimes
 from anabranch.scheduler.probes import Accusations
 from anabranch.scheduler.restart import Returning
@@ -81,18 +82,14 @@ class Run:
     Attributes:
         overlay, members, channels: see above.
         sessions: with the sites that take part.
-        founders: those with whom it begins; None while others are awaited.
-        ready: those of them that have prepared their part.
-        newcomers: those of them that are no members yet.
+        lives: at which stage each site is.
+        introductions: who has to know yet of sites that join while the run goes on.
         missing: those of them whose connections have broken.
         accused: sites whose lanes have ended, as neighbours say.
         silent: sites that have said nothing for unusually long.
         through: by site, the site that pipes what it says, where one does; as it says itself.
         losses: what the group goes on without, where there are repairs.
-        lost: sites that have died or cannot be reached, and without which the run goes on.
         why_lost: how each site was last lost, in words.
-        left: sites that make no further call.
-        departed: those of them that are members yet.
         buffer_elements: of the first buffer; None before a site has said.
         patience_s: how long a broken connection may take to come back, as sites know it.
         started_s: when the run began, by the loop's clock; None before.
@@ -117,18 +114,14 @@ class Run:
         self._times = times
         self.sessions: dict[int, Session] = {}
         self._dismissed: set[Session] = set()
-        self.founders: frozenset[int] | None = None
-        self.ready: frozenset[int] = frozenset()
-        self.newcomers = Newcomers()
+        self.lives = Lives(overlay.size)
+        self.introductions = Introductions()
         self.missing: dict[int, Missing] = {}
         self.accused = Accusations()
         self.silent: set[int] = set()
         self.through: dict[int, int] = {}
         self.losses = Losses()
-        self.lost: set[int] = set()
         self.why_lost: dict[int, str] = {}
-        self.left: set[int] = set()
-        self.departed: set[int] = set()
         self.buffer_elements: int | None = None
         self.patience_s = LEAST_PATIENCE_S
         self.started_s: float | None = None
@@ -147,6 +140,10 @@ class Run:
     def since_start_s(self) -> float:
         """Return seconds since the run began; 0 before."""
         return 0.0 if self.started_s is None else self.now_s() - self.started_s
+
+    def is_newcomer(self, site: int) -> bool:
+        """Return whether a site has joined while the run goes on, and is no member yet."""
+        return self.lives[site] in NEWCOMERS
 
     # --- how it ends
 
@@ -207,7 +204,7 @@ class Run:
     def tell_members(self, message: Message) -> None:
         """Tell all but those that have not begun."""
         for site in self.sessions:
-            if site not in self.newcomers:
+            if not self.is_newcomer(site):
                 self.post(site, message)
 
     # --- how long sites are waited for
@@ -228,13 +225,6 @@ class Run:
         """Stop what gives a site up, if there is such."""
         if site in self.missing:
             self.missing.pop(site).cancel()
-
-    def begins_anew(self, site: int) -> None:
-        """Forget the past of a site that takes part again."""
-        self.lost.discard(site)
-        self.left.discard(site)
-        self.departed.discard(site)
-        self.accused.forget(site)
 
     # --- what is written down
 

@@ -130,7 +130,7 @@ class ServedPace:
             self.book.holds(site, samples)
             self._run.note(events.SamplesHeld(at_s=now_s, site=site, samples=samples))
         self._act(self.book.begin(now_s), now_s)
-        for site in sorted(self._run.lost):  # it begins without them, and they may come yet
+        for site in sorted(self._run.lives.lost):  # it begins without them, and they may come yet
             self._act(self.book.lost(site, now_s), now_s)
 
     def asked(self, site: int, message: ProceedRequest) -> None:
@@ -195,13 +195,13 @@ class ServedPace:
     def joined(self, site: int, now_s: float) -> None:
         """Let a site that has joined again take part."""
         if self._reforming is not None:
-            self._reforming.missing(self._run.lost)
-        is_cut_off = bool(lost_between(self._in_force, site, self._run.lost))
+            self._reforming.missing(self._run.lives.lost)
+        is_cut_off = bool(lost_between(self._in_force, site, self._run.lives.lost))
         self._act(self.book.joined(site, now_s, is_cut_off), now_s)
         if self._is_over_told:
             self._run.post(site, PaceOver())
             return
-        is_wanted_broken = any(map(self._is_to_lead_through, self._run.lost))
+        is_wanted_broken = any(map(self._is_to_lead_through, self._run.lives.lost))
         has_no_way = (is_cut_off or is_wanted_broken) and bool(self.book.left_of((site,)))
         if has_no_way or site in self.book.homeless:
             self._form_anew(f"{self._run.name(site)} is back", now_s)
@@ -211,7 +211,7 @@ class ServedPace:
 
         Where a planner finds other ways, no one of them is to blame: all that are lost.
         """
-        lost = frozenset(self._run.lost) - {site}
+        lost = self._run.lives.lost - {site}
         if self._reforming is not None:
             return lost if self._reforming.is_out_of_reach(site, lost) else frozenset()
         return lost_between(self._in_force, site, lost)
@@ -228,7 +228,7 @@ class ServedPace:
     def may_go_on_without(self, site: int) -> bool:
         """Return whether a site can be lost and the run go on."""
         run = self._run
-        lost = {*run.lost, site}
+        lost = {*run.lives.lost, site}
         if run.started_s is None or run.is_over or not self._workers - lost:
             return False
         # An exchange of all sites is completed by all or by none.
@@ -243,7 +243,7 @@ class ServedPace:
     def lost(self, site: int, now_s: float) -> None:
         """Go on without a site."""
         if self._reforming is not None:
-            self._reforming.missing(self._run.lost)
+            self._reforming.missing(self._run.lives.lost)
         broken = led_through(self._in_force, self.book, site)
         is_needed = bool(broken) or self._is_to_lead_through(site)
         self._awaited.discard(site)
@@ -278,8 +278,8 @@ class ServedPace:
         """Form groups of those that are here."""
         if self._reforming is not None and not self._is_over_told:
             self._reforming.finished(self.book.done)
-            if self._reforming.anyone_trains(self._run.lost):
-                self._reform(self._reforming.without(self._run.lost, why), now_s)
+            if self._reforming.anyone_trains(self._run.lives.lost):
+                self._reform(self._reforming.without(self._run.lives.lost, why), now_s)
 
     def _reform(self, replan: Replan, now_s: float) -> None:
         self._run.note(event_of(replan, now_s))
@@ -295,7 +295,7 @@ class ServedPace:
         self.plan = wanted
         updates = tuple(self.book.next_update(group.workers) for group in wanted.groups)
         # Newcomers hear of them too, and are in none.
-        self._awaited = {*self._run.sessions} - {*self._run.newcomers}
+        self._awaited = {*self._run.sessions} - self._run.lives.newcomers
         self._run.broadcast(Reform(plans.dumps(wanted), updates))
 
     def _go_on_if_all_know(self, now_s: float) -> None:
@@ -337,7 +337,7 @@ class ServedPace:
                 self._reforming.finished(decision.finished)
             for each in decision.permissions:
                 # A lost worker's new process may be here: the scheduler has yet to let it begin.
-                if each.worker not in self._run.lost:
+                if each.worker not in self._run.lives.lost:
                     proceed = Proceed(
                         each.update, each.samples, each.pulls, each.client, each.looks
                     )
@@ -352,7 +352,7 @@ class ServedPace:
 
     def _send_last(self) -> tuple[int, ...]:
         """Send the model, as it is now that no step follows; return the workers that get it."""
-        lost, there = self._run.lost, {*self._run.sessions} - {*self._run.newcomers}
+        lost, there = self._run.lives.lost, {*self._run.sessions} - self._run.lives.newcomers
         to_one = self._last_to == "one"
         if to_one:
             there = {site for site in there if not lost_between(self._in_force, site, lost)}

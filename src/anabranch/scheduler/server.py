@@ -67,6 +67,7 @@ from anabranch.scheduler.dependence import dispensable
 from anabranch.scheduler.journal_keeper import JournalKeeper
 from anabranch.scheduler.losses import Repairs
 from anabranch.scheduler.members import Members
+from anabranch.scheduler.membership.life import Happens, Stage
 from anabranch.scheduler.memory import Journal
 from anabranch.scheduler.pacing import PaceBook
 from anabranch.scheduler.patience import RoundTimes
@@ -237,7 +238,7 @@ class Scheduler:
     def _let_in(self, number: int, holders: frozenset[int]) -> Outcome:
         """Let newcomers in, and take links for cut over which they lost lanes before."""
         run = self._run
-        apart = run.newcomers.apart
+        apart = run.introductions.apart
         outcome = self._admission.let_in(number, holders)
         cut = {frozenset(pair) for pair in run.losses.cut}
         for ends in apart & cut:
@@ -297,9 +298,9 @@ class Scheduler:
         return self._run.is_over
 
     @property
-    def lost(self) -> set[int]:
+    def lost(self) -> frozenset[int]:
         """Sites that have died or cannot be reached, and without which the run goes on."""
-        return self._run.lost
+        return self._run.lives.lost
 
     @property
     def mean_loss(self) -> float | None:
@@ -337,11 +338,11 @@ class Scheduler:
             ),
             addresses=self.members.addresses,
             here=run.sessions.keys(),
-            newcomers=frozenset(run.newcomers),
+            newcomers=run.lives.newcomers,
             disconnected=run.missing.keys(),
             through=run.through,
-            lost=run.lost,
-            left=run.left,
+            lost=run.lives.lost,
+            left=run.lives.left,
             stalls=[
                 *self.channels.stalls(),
                 *(() if self._pace is None else self._pace.book.stalls()),
@@ -457,16 +458,16 @@ class Scheduler:
             self._resumption.hear(site, message)
             return
         self._planning.look_in_time()
-        if isinstance(message, Ready):
-            self._presence.ready(site)
-        if site in run.newcomers and not isinstance(message, Reformed):
+        if run.is_newcomer(site) and not isinstance(message, Reformed):
             self._admission.hear(site, message)
+            self._presence.bear(site)
             return
         match message:
             case Ready() if message.buffer_elements < 0:
                 raise MalformedMessage(f"buffers of {message.buffer_elements} elements")
-            case Ready() if site in (run.founders or ()) and site not in run.ready:
-                run.ready |= {site}
+            case Ready() if run.lives.may(site, Happens.IS_READY):
+                run.lives.happens(Happens.IS_READY, site)
+                self._presence.bear(site)
                 if self._pace is not None:
                     self._pace.holds(site, message.samples)
                 self._take_size(site, message.buffer_elements)
@@ -507,13 +508,13 @@ class Scheduler:
                 run.post(site, TimeReply(message.sent_s, now_s, now_s, 0.0))
             case Report():
                 run.note(*reported(site, message.events))
-            case Leave() if site not in run.left and run.started_s is not None:
+            case Leave() if run.lives.may(site, Happens.DEPARTS):
                 self._survivors.leave(site)
-            case Leave() if site in run.left and self._journal is not None:
+            case Leave() if site in run.lives.left and self._journal is not None:
                 pass  # said again to a scheduler that was started again
             case LinkProbed() if self._repairs is not None:
                 self._cut_links.probed(site, message)
-            case RejoinAck() if message.site in run.newcomers:
+            case RejoinAck() if self._admission.is_newcomer(message.site):
                 self._admission.met(site, message)
             case RejoinAck() if self._cut_links.is_healing(site, message):
                 self._cut_links.healed(site, message)
@@ -533,7 +534,7 @@ class Scheduler:
     def _end_for(self, site: int, session: Session | None, why: str) -> None:
         """End the run as a site asked for, unless it is lost meanwhile, and its reason with it."""
         run = self._run
-        if site in run.lost or run.sessions.get(site) is not session:
+        if site in run.lives.lost or run.sessions.get(site) is not session:
             return
         if site in run.missing:  # its end may be why it asked
             after(BLAME_S, self._end_for, site, session, why)
@@ -545,7 +546,7 @@ class Scheduler:
         run = self._run
         if self._errors_end:
             run.abort(why)
-        elif run.founders is None:
+        elif not run.lives.has_formed:
             self._presence.let_go(site, why)
         else:
             run.post(site, Abort(why, goes_on=True))  # other threads of it may wait for calls
@@ -570,7 +571,7 @@ class Scheduler:
     def _begin_if_all_ready(self) -> None:
         run = self._run
         elements = run.buffer_elements
-        if run.founders is None or not run.ready >= run.founders or elements is None:
+        if not run.lives.are_ready or elements is None:
             return
         if elements:
             self._planning.seek(elements, lambda _: self._begin(elements))
@@ -587,7 +588,9 @@ class Scheduler:
         if buffer_elements:
             run.note_began(buffer_elements)
         self._keeper.remember()
-        for each in run.ready:
+        ready = run.lives.at({Stage.READY})
+        run.lives.happens(Happens.BEGINS, *ready)
+        for each in ready:
             run.post(each, Start())
         if self._pace is not None:
             self._pace.begin(buffer_elements)

@@ -9,6 +9,7 @@ from anabranch.record import events
 from anabranch.scheduler.admission import Admission
 from anabranch.scheduler.channels import Outcome
 from anabranch.scheduler.losses import Repairs
+from anabranch.scheduler.membership.life import Happens, Stage
 from anabranch.scheduler.planning import Planning
 from anabranch.scheduler.run import Run
 from anabranch.scheduler.served_pace import ServedPace
@@ -54,7 +55,7 @@ class Survivors:
         """Return whether another process of a site that is missing may take its place."""
         if self._repairs is None:
             return self._pace is not None and self._pace.may_go_on_without(site)
-        return site not in self._run.newcomers
+        return not self._run.is_newcomer(site)
 
     def lose(self, site: int, why: str, died: bool = False) -> None:
         """Go on without a site, or end the run."""
@@ -65,7 +66,7 @@ class Survivors:
         run = self._run
         run.await_no_longer(site)
         now_s = run.since_start_s()
-        if site in run.left and self._pace is None and not run.is_over:
+        if site in run.lives.left and not run.is_over:
             self._let_go_who_left(site)
             return
         del run.sessions[site]
@@ -78,17 +79,18 @@ class Survivors:
         goes_on = died and self._pace is not None and self._pace.may_go_on_without(site)
         run.write_lost(site, why, goes_on, now_s)
         if goes_on:
+            run.lives.happens(Happens.IS_LOST, site)
             self._serve_without(site, now_s)
         else:
             run.abort(why)
 
     def _let_go_who_left(self, site: int) -> None:
         """Go on without a site that has made its last call; it cannot die any more."""
-        run = self._run
-        run.departed.discard(site)
+        run, is_member = self._run, self._run.lives[site] == Stage.DEPARTED
         if not self.go_on_without(f"{run.name(site)} left", sites={site}):
-            run.lost.add(site)
-            self._follow(run.channels.leave(site))
+            run.lives.happens(Happens.IS_LOST, site)
+            if is_member:
+                self._follow(run.channels.leave(site))
         self._say_it_left(site)
         self.end_if_all_left()
 
@@ -102,7 +104,6 @@ class Survivors:
     def _serve_without(self, site: int, now_s: float) -> None:
         """Go on without a worker, where the model is served; who needs it for a call is told."""
         assert self._pace is not None
-        self._run.lost.add(site)
         self._pace.lost(site, now_s)
         self._follow(self._run.channels.leave(site))
         self.end_if_all_left()
@@ -123,10 +124,11 @@ class Survivors:
         if self._repairs is None:
             return False
         losses = run.losses.further(run.overlay, sites, links, departed)
-        if run.founders is None or len(losses.members(size)) < self._repairs.least_sites:
+        if not run.lives.has_formed or len(losses.members(size)) < self._repairs.least_sites:
             return False
         before, run.losses = run.losses, losses
-        run.lost |= losses.lost
+        run.lives.happens(Happens.IS_LOST, *(losses.lost - run.lives.lost))
+        run.lives.happens(Happens.IS_DONE_WITHOUT, *({*departed} - losses.lost))
         for site in sorted(losses.lost - before.lost - {*sites}):
             self._let_go(site, why)
         plan = self._planning.for_the_rest()
@@ -135,8 +137,6 @@ class Survivors:
             self._remember()
         self._planning.use(plan, why)
         if run.started_s is None:
-            run.founders -= losses.lost
-            run.ready -= losses.lost
             self._begin()
             return True
         self._follow(outcome)
@@ -147,7 +147,7 @@ class Survivors:
         """Tell a site that the others do without, since they do not reach it any more."""
         run, now_s = self._run, self._run.since_start_s()
         run.await_no_longer(site)
-        if site in run.left:
+        if site in run.lives.left:
             self._say_it_left(site)
         else:
             reason = f"{run.name(site)} reaches the others no more: {why}"
@@ -169,16 +169,15 @@ class Survivors:
                     "another's way to it"
                 )
                 return
-            now_s = run.since_start_s()
-            run.note(events.SiteLeft(at_s=now_s, site=site))
-            run.dismiss(site, others_go_on=True)
-            self._serve_without(site, now_s)
+            run.lives.happens(Happens.LEAVES_OTHERS, site)
+            self._say_it_left(site)
+            self._serve_without(site, run.since_start_s())
             return
-        run.left.add(site)
         if self._repairs is None:
+            run.lives.happens(Happens.LEAVES, site)
             self._follow(run.channels.leave(site))
         else:
-            run.departed.add(site)
+            run.lives.happens(Happens.DEPARTS, site)
             self._remember()
             self.do_without(site)
         self.end_if_all_left()
@@ -191,14 +190,12 @@ class Survivors:
     def go_on_without_departed(self, channel: int) -> None:
         """Go on without sites that have left, as a member of their channel makes another call."""
         run = self._run
-        departed = run.departed & {*run.channels.members(channel)}
+        departed = run.lives.departed & {*run.channels.members(channel)}
         if not departed or self._repairs is None:
             return
-        run.departed -= departed
         names = ", ".join(map(run.name, sorted(departed)))
         if not self.go_on_without(f"{names} left", departed=departed):
-            for site in departed:
-                self._follow(run.channels.leave(site))
+            self._leave(departed)
 
     def leave_the_last_alone(self) -> bool:
         """Go on without all that have left, where only one site has not; return whether it is so.
@@ -206,19 +203,24 @@ class Survivors:
         There is nothing that it needs their lanes for: it hears of its calls that they must fail.
         """
         run = self._run
-        departed, members = {*run.departed}, run.losses.members(run.overlay.size)
-        if not departed or len(members - run.left) > 1:
+        departed, members = run.lives.departed, run.losses.members(run.overlay.size)
+        if not departed or len(members - run.lives.left) > 1:
             return False
-        run.departed -= departed
-        for site in sorted(departed):
-            self._follow(run.channels.leave(site))
+        self._leave(departed)
         self.end_if_all_left()
         return True
+
+    def _leave(self, departed: Collection[int]) -> None:
+        """Let calls fail that sites have not made which have left, as too few others are there."""
+        run = self._run
+        run.lives.happens(Happens.IS_DONE_WITHOUT, *departed)
+        for site in sorted(departed):
+            self._follow(run.channels.leave(site))
 
     def end_if_all_left(self) -> None:
         """End the run in good order, once no site is to make a further call."""
         run = self._run
-        if len(run.left | run.lost) == run.overlay.size and not run.is_over:
+        if len(run.lives.left | run.lives.lost) == run.overlay.size and not run.is_over:
             for site in [*run.missing]:
                 run.await_no_longer(site)
             for site in run.sessions:

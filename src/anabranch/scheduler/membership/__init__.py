@@ -1,0 +1,1 @@
+"""Who takes part: each site's life, by one table."""

@@ -1,0 +1,176 @@
+"""The life of each site, as its scheduler sees it. Pure.
+
+A site is at one stage at a time, and :data:`TABLE` has every change that there is: what happens to
+a site at a stage takes it to the next one, and what the table lacks cannot happen.
+
+- **Before the run begins** sites join until there are enough. These are welcomed and prepare their
+  part; once all of them are ready, the run begins with them. Sites that have not come by then are
+  lost, like those that die later: a site that joins a run that goes on does so in one way.
+- **A member** takes part in calls until it has made its last one. It is a member until another
+  makes a call that it has not made; then it has left, and relays what has no other way.
+- **What is lost** may join again, as another process: it comes, is introduced to its neighbours,
+  starts, and asks to be let in. It counts as lost until then; its end harms no call.
+- **A site that has left cannot die.** Where it breaks off, the others do without it as a relay,
+  and it has left all the same.
+
+Beside its stage a site has a connection, which may be broken for a while or silent, and neighbours
+may accuse it. These are no stages: they end with their cause, and none outlasts the site's loss.
+Whether a member follows the others' calls, until it is in step, is known to the calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import Enum
+
+
+class Stage(Enum):
+    """How far a site is in its life."""
+
+    ABSENT = "absent"
+    JOINED = "joined"
+    PREPARING = "preparing"
+    READY = "ready"
+    MEMBER = "member"
+    DEPARTED = "departed"
+    LEFT = "left"
+    GONE = "gone"
+    LOST = "lost"
+    CAME = "came"
+    INTRODUCED = "introduced"
+    STARTED = "started"
+    ASKING = "asking"
+
+
+class Happens(Enum):
+    """What can happen to a site."""
+
+    JOINS = "joins"
+    IS_LET_GO = "is let go before the run has all that it begins with"
+    IS_WELCOMED = "is welcomed, as one of those with whom the run begins"
+    IS_PASSED_OVER = "is not one of those with whom the run begins"
+    IS_READY = "is ready"
+    BEGINS = "begins"
+    DEPARTS = "has made its last call, and is a member until another makes a further one"
+    LEAVES = "has made its last call"
+    LEAVES_OTHERS = "has made its last call, and the others go on without it"
+    IS_DONE_WITHOUT = "is no member any more, as another has made a further call"
+    IS_LOST = "is lost"
+    IS_INTRODUCED = "is introduced to its neighbours"
+    STARTS = "starts, as its neighbours know of it"
+    ASKS = "asks to be let in"
+    IS_LET_IN = "is let in"
+    IS_FORGOTTEN = "goes before it was let in"
+
+
+S, H = Stage, Happens
+TABLE: dict[Stage, dict[Happens, Stage]] = {
+    S.ABSENT: {H.JOINS: S.JOINED, H.IS_PASSED_OVER: S.LOST},
+    S.JOINED: {H.IS_LET_GO: S.ABSENT, H.IS_WELCOMED: S.PREPARING, H.IS_PASSED_OVER: S.CAME},
+    S.PREPARING: {H.IS_READY: S.READY, H.IS_LOST: S.LOST},
+    S.READY: {H.BEGINS: S.MEMBER, H.IS_LOST: S.LOST},
+    S.MEMBER: {
+        H.DEPARTS: S.DEPARTED,
+        H.LEAVES: S.LEFT,
+        H.LEAVES_OTHERS: S.GONE,
+        H.IS_LOST: S.LOST,
+    },
+    S.DEPARTED: {H.IS_DONE_WITHOUT: S.LEFT, H.IS_LOST: S.GONE},
+    S.LEFT: {H.IS_LOST: S.GONE},
+    S.GONE: {H.JOINS: S.CAME},
+    S.LOST: {H.JOINS: S.CAME},
+    S.CAME: {H.IS_INTRODUCED: S.INTRODUCED, H.IS_FORGOTTEN: S.LOST},
+    S.INTRODUCED: {H.STARTS: S.STARTED, H.IS_FORGOTTEN: S.LOST},
+    S.STARTED: {H.ASKS: S.ASKING, H.IS_LET_IN: S.MEMBER, H.IS_FORGOTTEN: S.LOST},
+    S.ASKING: {H.IS_LET_IN: S.MEMBER, H.IS_FORGOTTEN: S.LOST},
+}
+"""What each thing that happens to a site at a stage makes of it."""
+
+NEWCOMERS = frozenset({S.CAME, S.INTRODUCED, S.STARTED, S.ASKING})
+"""Stages of sites that have joined a run that goes on, and are no members yet."""
+
+HAS_LEFT = frozenset({S.DEPARTED, S.LEFT, S.GONE})
+"""Stages of sites that make no further call."""
+
+DONE_WITHOUT = frozenset({S.GONE, S.LOST}) | NEWCOMERS
+"""Stages of sites without which the run goes on."""
+
+
+class Lives:
+    """The stages of all sites.
+
+    Args:
+        size: how many sites there are.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._stages = [Stage.ABSENT] * size
+
+    def __getitem__(self, site: int) -> Stage:
+        return self._stages[site]
+
+    def may(self, site: int, happens: Happens) -> bool:
+        """Return whether this can happen to a site now."""
+        return happens in TABLE[self._stages[site]]
+
+    def happens(self, what: Happens, *sites: int) -> None:
+        """Take note of what happens to some sites.
+
+        Raises:
+            RuntimeError: it cannot happen at a site's stage: a fault of the scheduler's.
+        """
+        for site in sites:
+            stage = self._stages[site]
+            if what not in TABLE[stage]:
+                raise RuntimeError(f"site {site} {what.value}, and it is {stage.value}")
+            self._stages[site] = TABLE[stage][what]
+
+    def restore(
+        self, lost: Collection[int], left: Collection[int], departed: Collection[int]
+    ) -> None:
+        """Take up the lives of a run whose scheduler was started again.
+
+        Args:
+            lost: those without which it goes on.
+            left: those that make no further call.
+            departed: those of them that are members.
+        """
+        for site in range(len(self._stages)):
+            stage = S.LOST if site in lost else S.MEMBER
+            if site in left:
+                stage = S.GONE if site in lost else S.LEFT
+            self._stages[site] = S.DEPARTED if site in departed else stage
+
+    def at(self, stages: Collection[Stage]) -> frozenset[int]:
+        """Return the sites that are at one of some stages."""
+        return frozenset(site for site, stage in enumerate(self._stages) if stage in stages)
+
+    @property
+    def newcomers(self) -> frozenset[int]:
+        """Those that have joined a run that goes on, and are no members yet."""
+        return self.at(NEWCOMERS)
+
+    @property
+    def lost(self) -> frozenset[int]:
+        """Those without which the run goes on, newcomers among them."""
+        return self.at(DONE_WITHOUT)
+
+    @property
+    def left(self) -> frozenset[int]:
+        """Those that make no further call."""
+        return self.at(HAS_LEFT)
+
+    @property
+    def departed(self) -> frozenset[int]:
+        """Those that make no further call, and are members yet."""
+        return self.at({Stage.DEPARTED})
+
+    @property
+    def has_formed(self) -> bool:
+        """Whether it is known with whom the run begins, or has begun."""
+        return not self.at({Stage.ABSENT, Stage.JOINED})
+
+    @property
+    def are_ready(self) -> bool:
+        """Whether all are ready with whom the run is to begin."""
+        return self.has_formed and not self.at({Stage.PREPARING})
