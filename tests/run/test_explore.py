@@ -12,6 +12,7 @@ from anabranch.run import explore
 from anabranch.run.explore import make_case, minimised
 from anabranch.scheduler.admission import Admission
 from anabranch.scheduler.channels import Outcome
+from anabranch.scheduler.membership.life import Stage
 from anabranch.scheduler.repair import Unsettled
 
 
@@ -83,8 +84,8 @@ def test_a_newcomer_that_has_lost_its_only_lane_is_told_so(monkeypatch: pytest.M
     let_in, turn_away = Admission.let_in, Admission._turn_away
 
     def part_first(self: Admission, number: int, holders: frozenset[int]) -> Outcome:
-        if 2 in self._newcomers.asking:
-            self._newcomers.parted(1, 2)
+        if self._run.lives[2] == Stage.ASKING:
+            self._introductions.parted(1, 2)
         return let_in(self, number, holders)
 
     def hear(self: Admission, site: int, reason: str) -> None:
