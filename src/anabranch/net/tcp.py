@@ -94,6 +94,8 @@ async def wait_closed() -> None:
     take nothing any more: after a second they are cut.
     """
     loop = asyncio.get_running_loop()
+    for _ in range(3):  # what was accepted just now is a connection after so many turns
+        await asyncio.sleep(0)
     for pause_s in (0.0, 0.0, 0.0, 0.0, 0.0, *(100 * [0.01])):
         with _opening:
             opened = [each for each in _open if isinstance(each, _TcpConnection)]
