@@ -32,6 +32,7 @@ from anabranch.record import RunSummary, fingerprint, read_events, summarise
 from anabranch.run.scenario import ByShare, Scenario, Serve, check_real, load
 from anabranch.run.simulate import simulate
 from anabranch.scheduler.awareness import Oracle
+from tests.kept_logs import digest, kept
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SCENARIOS = {path.stem: path for path in sorted(EXAMPLES.glob("scenarios/*.toml"))}
@@ -187,6 +188,21 @@ def test_a_scenario_is_simulated_to_its_end_and_gives_its_figures(
         said = figures(name)
         given = {row(run, said): 100 * (run.share_of_limit or 0.0) for run in runs}
         assert {label: said[label][1] for label in given} == pytest.approx(given, abs=0.6)
+
+
+@pytest.mark.parametrize("name", EACH_SCENARIO)
+def test_a_scenario_s_event_logs_are_those_that_are_kept(name: str, simulated: Simulated) -> None:
+    """Compare each log with its digest in ``kept_logs.json``, event for event.
+
+    A commit that changes a digest says which logs change, by how many per cent and why;
+    ``python -m tests.kept_logs NAME`` then writes the new ones. Digests are of logs made with the
+    releases in ``constraints.txt``.
+    """
+    assert [digest(log) for log in simulated(name)] == kept()[name]
+
+
+def test_the_logs_of_every_example_are_kept() -> None:
+    assert kept().keys() == SCENARIOS.keys()
 
 
 @pytest.mark.slow
