@@ -78,7 +78,12 @@ def test_a_site_survives_a_short_break_though_a_lost_one_accused_it_an_hour_ago(
         await asyncio.sleep(5.0)
         await rounds(cluster, OTHERS)
 
-    assert lost(lived(life)) == [FAULTY]
+    cluster = lived(life)
+    assert lost(cluster) == [FAULTY]
+    run = cluster.scheduler._run
+    assert not any(
+        site in kept for kept in (run.accused, run.silent, run.missing) for site in EVERYONE
+    )
 
 
 def test_an_abort_ends_with_the_site_that_asked_for_it():

@@ -118,6 +118,7 @@ class Admission:
         """Take note that a newcomer is gone."""
         self._run.lives.happens(Happens.IS_FORGOTTEN, site)
         self._introductions.forget(site, self._run.lives.newcomers)
+        self._run.forget_process(site)
         self._run.sessions.pop(site, None)
         self.need_not_know(site)
 
@@ -161,7 +162,6 @@ class Admission:
         run = self._run
         run.lives.happens(Happens.IS_LET_IN, site)
         self._introductions.forget(site, run.lives.newcomers)
-        run.accused.forget(site)
         run.write_joined(site, now_s)
 
     def in_step(self, site: int, message: InStep) -> None:

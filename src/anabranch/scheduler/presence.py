@@ -92,7 +92,6 @@ class Presence:
             if self._repairs is not None and run.is_over:
                 raise OutOfPlaceMessage(f"site {message.name!r} joins, but the run is over")
         run.sessions[site] = Session(connection)
-        run.through.pop(site, None)
         run.why_lost.pop(site, None)
         if run.returning is not None:
             run.returning.forget(site)
@@ -320,6 +319,7 @@ class Presence:
         """Go on waiting for all to join, this one too."""
         run = self._run
         run.lives.happens(Happens.IS_LET_GO, site)
+        run.forget_process(site)
         del run.sessions[site]
         run.members.forget(site)
         run.write_lost(site, why, True, 0.0)

@@ -226,6 +226,13 @@ class Run:
         if site in self.missing:
             self.missing.pop(site).cancel()
 
+    def forget_process(self, site: int) -> None:
+        """Forget a site's process that is gone: how it was heard, what it and others said of it."""
+        self.await_no_longer(site)
+        self.accused.forget(site)
+        self.silent.discard(site)
+        self.through.pop(site, None)
+
     # --- what is written down
 
     def note(self, *happened: events.Event) -> None:
@@ -257,7 +264,6 @@ class Run:
     def write_lost(self, site: int, why: str, goes_on: bool, now_s: float) -> None:
         """Write down that a site is lost, and whether the run goes on without it; let all know."""
         self.why_lost[site] = why
-        self.accused.forget(site)
         if goes_on:
             self.tell_members(SiteGone(site, why))
         self.note(events.SiteLost(at_s=now_s, site=site, detail=why, goes_on=goes_on))

@@ -64,7 +64,7 @@ class Survivors:
 
     def _give_up(self, site: int, why: str, died: bool) -> None:
         run = self._run
-        run.await_no_longer(site)
+        run.forget_process(site)
         now_s = run.since_start_s()
         if site in run.lives.left and not run.is_over:
             self._let_go_who_left(site)
@@ -97,7 +97,6 @@ class Survivors:
     def _say_it_left(self, site: int) -> None:
         """Write down that a site has left, and let it go; it may have to connect again for that."""
         run = self._run
-        run.accused.forget(site)
         run.note(events.SiteLeft(at_s=run.since_start_s(), site=site))
         run.dismiss(site, others_go_on=True)
 
@@ -146,7 +145,7 @@ class Survivors:
     def _let_go(self, site: int, why: str) -> None:
         """Tell a site that the others do without, since they do not reach it any more."""
         run, now_s = self._run, self._run.since_start_s()
-        run.await_no_longer(site)
+        run.forget_process(site)
         if site in run.lives.left:
             self._say_it_left(site)
         else:
