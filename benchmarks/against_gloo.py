@@ -25,6 +25,7 @@ from anabranch import Group, Service, spawn
 from anabranch.net import shared_memory
 from anabranch.overlay import random_complete
 from anabranch.scheduler.chunking import LEAST_ELEMENTS
+from anabranch.scheduler.deal import ByShare
 
 ELEMENTS = 61_100_840
 SYSTEMS = "gloo", "anabranch"
@@ -102,7 +103,7 @@ def main() -> None:
     service = Service(
         random_complete(options.sites, 0, low_bps=1e10, high_bps=1e10, latency_s=0.0, loss=0.0),
         awareness=None,
-        adaptive=False,
+        deal=ByShare(),
         least_chunk_elements=options.least_chunk_elements,
         on_loss=options.on_loss,
     )

@@ -24,6 +24,7 @@ from anabranch.net import shared_memory
 from anabranch.net.shared_memory import is_possible
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Packed
+from anabranch.scheduler.deal import ByShare
 
 CHUNK_ELEMENTS = 1 << 16
 FEW, MANY = 16, 80
@@ -57,7 +58,7 @@ def count(chunks: int) -> Counter[Call]:
         PAIR,
         Packed(),
         awareness=None,
-        adaptive=False,
+        deal=ByShare(),
         least_chunk_elements=CHUNK_ELEMENTS,
     )
     profiler = Profiler()

@@ -63,7 +63,7 @@ def test_every_room_is_in_the_picture() -> None:
 
 # A group's serving side; all other files of these rooms are a site's, whose process loads no
 # scheduler. `interop/flower.py` and what it decides by serve a federation, over Flower's messages.
-SERVING = {"group/_serve.py", "group/_local.py"}
+SERVING = {"group/service.py", "group/_serve.py", "group/_local.py"}
 CLIENT_ROOMS = {"group", "interop", "learn", "net", "overlay", "period", "plan", "site"}
 NO_CLIENTS = {"cli", "cohort", "emulate", "experiments", "run", "scheduler", "sim"}
 SERVING_NAMES = {"Service", "local", "spawn"}
@@ -85,6 +85,16 @@ def test_no_file_of_a_site_imports_the_scheduler() -> None:
                     assert room_of(module) != "record" or module.endswith(".events"), place
                 if module in ("anabranch", "anabranch.group"):
                     assert not names & SERVING_NAMES, (place, names)
+
+
+def test_a_scheduler_is_put_together_in_one_place() -> None:
+    found = [
+        file.relative_to(SOURCE).as_posix()
+        for file in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "Scheduler"
+    ]
+    assert found == ["group/service.py"]
 
 
 def imports_of(file: Path) -> list[tuple[str, set[str]]]:

@@ -8,6 +8,7 @@ import pytest
 import anabranch
 from anabranch import Group
 from anabranch.group._local import _complete, _serving
+from anabranch.scheduler.deal import ByShare
 
 from . import threads
 from .threads import Threads, at_each
@@ -29,7 +30,7 @@ def test_groups_are_ended_where_the_calls_of_one_failed(monkeypatch: pytest.Monk
 
 
 def test_a_service_ends_before_the_threads_that_wait_for_it() -> None:
-    service = anabranch.Service(_complete(3), awareness=None, adaptive=False)
+    service = anabranch.Service(_complete(3), awareness=None, deal=ByShare())
 
     def join(name: str) -> None:
         if name == "site2":

@@ -16,6 +16,7 @@ import anabranch
 from anabranch.group import _local
 from anabranch.group._local import local
 from anabranch.learn.handed_state import Packed
+from anabranch.scheduler.deal import ByShare
 
 from ..threads import Threads, at_each
 
@@ -145,7 +146,7 @@ def fail() -> None:
 
 
 def test_a_site_that_joins_later_calls_nothing_before_it_is_let_in() -> None:
-    service = anabranch.Service(_local._complete(3), awareness=None, adaptive=False, begin_with=2)
+    service = anabranch.Service(_local._complete(3), awareness=None, deal=ByShare(), begin_with=2)
     with Threads(3) as pool, _local._serving(service) as (address, token):
         names = ["site0", "site1"]
         founders = pool.each(lambda name: anabranch.join(address, name, token=token), names)
@@ -171,7 +172,7 @@ def test_a_site_that_joins_later_calls_nothing_before_it_is_let_in() -> None:
 def test_a_newcomer_that_fails_is_named_to_the_others_and_may_come_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    service = anabranch.Service(_local._complete(3), awareness=None, adaptive=False, begin_with=2)
+    service = anabranch.Service(_local._complete(3), awareness=None, deal=ByShare(), begin_with=2)
     with Threads(3) as pool, _local._serving(service) as (address, token):
         names = ["site0", "site1"]
         founders = pool.each(lambda name: anabranch.join(address, name, token=token), names)
@@ -191,7 +192,7 @@ def test_a_newcomer_that_fails_is_named_to_the_others_and_may_come_again(
 
 
 def test_a_sites_index_is_its_place_in_the_overlay_whoever_is_there() -> None:
-    service = anabranch.Service(_local._complete(3), awareness=None, adaptive=False)
+    service = anabranch.Service(_local._complete(3), awareness=None, deal=ByShare())
     with local(service) as groups:
         pair = at_each(groups[::2], lambda group: group.subgroup(["site0", "site2"]))
         assert [(group.index, group.rank) for group in pair] == [(0, 0), (2, 1)]
@@ -200,7 +201,7 @@ def test_a_sites_index_is_its_place_in_the_overlay_whoever_is_there() -> None:
 def test_a_hostile_members_state_ends_no_newcomer_but_by_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    service = anabranch.Service(_local._complete(3), awareness=None, adaptive=False, begin_with=2)
+    service = anabranch.Service(_local._complete(3), awareness=None, deal=ByShare(), begin_with=2)
     with Threads(3) as pool, _local._serving(service) as (address, token):
         names = ["site0", "site1"]
         founders = pool.each(lambda name: anabranch.join(address, name, token=token), names)
@@ -226,7 +227,7 @@ def test_a_hostile_members_state_ends_no_newcomer_but_by_name(
 
 
 def test_states_that_differ_are_named() -> None:
-    service = anabranch.Service(_local._complete(3), awareness=None, adaptive=False, begin_with=2)
+    service = anabranch.Service(_local._complete(3), awareness=None, deal=ByShare(), begin_with=2)
     with Threads(3) as pool, _local._serving(service) as (address, token):
         names = ["site0", "site1"]
         founders = pool.each(lambda name: anabranch.join(address, name, token=token), names)
@@ -249,7 +250,7 @@ def test_states_that_differ_are_named() -> None:
 
 
 def test_a_state_that_cannot_be_handed_on_is_named_everywhere_and_the_group_goes_on() -> None:
-    service = anabranch.Service(_local._complete(3), awareness=None, adaptive=False, begin_with=2)
+    service = anabranch.Service(_local._complete(3), awareness=None, deal=ByShare(), begin_with=2)
     with Threads(3) as pool, _local._serving(service) as (address, token):
         names = ["site0", "site1"]
         founders = pool.each(lambda name: anabranch.join(address, name, token=token), names)

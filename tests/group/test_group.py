@@ -37,6 +37,7 @@ from anabranch.pace import AnyPace, Asp, Bsp, FedBuff
 from anabranch.plan import Auxiliary, Star
 from anabranch.record.console import Console, Line
 from anabranch.scheduler.awareness import Passive
+from anabranch.scheduler.deal import ByShare
 from anabranch.scheduler.presence import Presence
 from anabranch.scheduler.server import Scheduler
 from anabranch.site.call import Call
@@ -526,7 +527,7 @@ def test_a_site_may_leave_and_the_others_go_on() -> None:
 
 
 def test_who_calls_after_a_site_has_left_is_told_so_where_none_may_be_lost() -> None:
-    service = anabranch.Service(overlay_of(SITES), awareness=None, adaptive=False, on_loss="abort")
+    service = anabranch.Service(overlay_of(SITES), awareness=None, deal=ByShare(), on_loss="abort")
     with Threads(3) as pool, anabranch.local(service) as groups:
         tensors = random_tensors()
         at_each(groups, lambda group: group.all_reduce(tensors[group.rank]))
@@ -709,7 +710,7 @@ def test_after_its_end_a_group_says_so() -> None:
 def test_a_served_model_begins_as_rank_0_has_it_and_ends_alike_everywhere(
     pace: AnyPace, behind_nat: str | None
 ) -> None:
-    service = anabranch.Service(overlay_of(3), awareness=None, adaptive=False, pace=pace, updates=5)
+    service = anabranch.Service(overlay_of(3), awareness=None, deal=ByShare(), pace=pace, updates=5)
 
     def train(group: Group) -> torch.Tensor:
         parameter = torch.ones(1000) * (1.0 if group.rank == 0 else 9.0)
@@ -738,7 +739,7 @@ def test_a_served_model_begins_as_rank_0_has_it_and_ends_alike_everywhere(
 @pytest.mark.parametrize("pace", [Bsp(), Asp(), FedBuff(size=2)], ids=["bsp", "asp", "fedbuff"])
 def test_buffers_of_a_served_model_stay_between_what_sites_push(pace: AnyPace) -> None:
     """As gradients, variances that only ever fall towards .1 would come below it."""
-    service = anabranch.Service(overlay_of(3), awareness=None, adaptive=False, pace=pace, updates=5)
+    service = anabranch.Service(overlay_of(3), awareness=None, deal=ByShare(), pace=pace, updates=5)
 
     def train(group: Group) -> list[torch.Tensor]:
         parameter, variance = torch.zeros(100), torch.ones(4, 2)
@@ -776,7 +777,7 @@ def test_buffers_of_a_served_model_stay_between_what_sites_push(pace: AnyPace) -
 
 
 def test_a_count_that_float32_does_not_hold_is_no_buffer_to_serve() -> None:
-    service = anabranch.Service(overlay_of(1), awareness=None, adaptive=False, pace=Asp())
+    service = anabranch.Service(overlay_of(1), awareness=None, deal=ByShare(), pace=Asp())
     with (
         _serving(service) as (address, token),
         anabranch.join(address, "s0", token=token) as group,
@@ -791,7 +792,7 @@ def served_from_s0(pace: AnyPace, **other: Any) -> anabranch.Service:
         overlay_of(3),
         Star(hub="s0"),
         awareness=None,
-        adaptive=False,
+        deal=ByShare(),
         pace=pace,
         updates=20,
         **other,
@@ -1013,7 +1014,7 @@ def ended(call: Callable[[], object]) -> str:
 
 def test_a_rule_that_cannot_be_served_leaves_the_model_unserved() -> None:
     service = anabranch.Service(
-        overlay_of(2), awareness=None, adaptive=False, pace=Asp(), updates=1
+        overlay_of(2), awareness=None, deal=ByShare(), pace=Asp(), updates=1
     )
 
     def serve(group: Group) -> None:
@@ -1032,7 +1033,7 @@ def test_a_rule_that_cannot_be_served_leaves_the_model_unserved() -> None:
 
 def test_who_leaves_before_it_serves_is_named_to_the_others() -> None:
     service = anabranch.Service(
-        overlay_of(2), awareness=None, adaptive=False, pace=Asp(), updates=1
+        overlay_of(2), awareness=None, deal=ByShare(), pace=Asp(), updates=1
     )
 
     def serve(group: Group) -> str:
@@ -1049,7 +1050,7 @@ def test_who_leaves_before_it_serves_is_named_to_the_others() -> None:
 @pytest.mark.parametrize("samples", [-1, 0.5])
 def test_a_push_of_no_number_of_samples_is_refused_and_the_run_goes_on(samples: Any) -> None:
     service = anabranch.Service(
-        overlay_of(1), awareness=None, adaptive=False, pace=Asp(), updates=1
+        overlay_of(1), awareness=None, deal=ByShare(), pace=Asp(), updates=1
     )
     with anabranch.local(service) as (group,):
         group.serve([torch.ones(3)], learning_rate=0.5)
@@ -1061,7 +1062,7 @@ def test_a_push_of_no_number_of_samples_is_refused_and_the_run_goes_on(samples: 
 
 def test_a_push_of_nan_is_refused_unless_it_is_allowed() -> None:
     service = anabranch.Service(
-        overlay_of(1), awareness=None, adaptive=False, pace=Asp(), updates=1
+        overlay_of(1), awareness=None, deal=ByShare(), pace=Asp(), updates=1
     )
     with anabranch.local(service) as (group,):
         group.serve([torch.ones(2), torch.ones(3)], learning_rate=0.5)
@@ -1135,7 +1136,7 @@ def test_a_site_that_listens_everywhere_has_to_say_where_others_find_it(wildcard
 
 
 def test_sites_are_found_where_they_say() -> None:
-    service = anabranch.Service(overlay_of(2), awareness=None, adaptive=False)
+    service = anabranch.Service(overlay_of(2), awareness=None, deal=ByShare())
 
     def take_part(name: str) -> float:
         with anabranch.join(
@@ -1152,7 +1153,7 @@ def test_sites_are_found_where_they_say() -> None:
 def test_sites_that_nobody_can_connect_to_exchange_through_one_that_takes_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    service = anabranch.Service(overlay_of(3), awareness=None, adaptive=False)
+    service = anabranch.Service(overlay_of(3), awareness=None, deal=ByShare())
     listen, listeners = TcpNetwork.listen, []
 
     async def listened(network: TcpNetwork, *to: Any) -> Any:
@@ -1189,7 +1190,7 @@ def test_a_group_over_tls_exchanges_and_a_site_speaks_only_as_itself(tmp_path: P
     for ending in ("pem", "key"):  # what a's machine has, under b's name
         shutil.copy(tmp_path / f"site-a.{ending}", tmp_path / f"site-b.{ending}")
     overlay = Overlay("pair", (Site("a"), Site("b")), (Link(0, 1, 1e9), Link(1, 0, 1e9)))
-    service = anabranch.Service(overlay, awareness=None, adaptive=False)
+    service = anabranch.Service(overlay, awareness=None, deal=ByShare())
     said: list[Line] = []
     credentials = Credentials(CERTIFICATES, SCHEDULER)
 
@@ -1221,7 +1222,7 @@ def served_aloud(
         console = Console([site.name for site in service.overlay.sites], say)
         log = GroupLog(service, None, console)
         network = TcpNetwork(CONTROL_LIMITS, credentials=credentials)
-        scheduler = service.scheduler(network, "t", log, ("127.0.0.1", 0))
+        scheduler = service.scheduler(network, "t", log)
         return scheduler, show(await scheduler.listen(("127.0.0.1", 0)))
 
     scheduler, address = thread.run(start())

@@ -37,7 +37,7 @@ def scheduler(tls: Path | None) -> Iterator[tuple[str, list[str]]]:
         console = Console(["a", "b"], lambda line: said.append(line.text))
         log = GroupLog(service, None, console)
         network = TcpNetwork(CONTROL_LIMITS, credentials=credentials)
-        made = service.scheduler(network, "t", log, ("127.0.0.1", 0))
+        made = service.scheduler(network, "t", log)
         return made, show(await made.listen(("127.0.0.1", 0)))
 
     running, address = thread.run(start())

@@ -23,6 +23,7 @@ from anabranch.plan import Star
 from anabranch.record import EventLog, read_events
 from anabranch.record.console import Console
 from anabranch.run.replay import ReplayError, replay
+from anabranch.scheduler.deal import ByShare
 
 NAMES = ("s0", "s1", "s2")
 HERE = ("127.0.0.1", 0)
@@ -32,7 +33,7 @@ def service(pace: AnyPace | None, **other: object) -> anabranch.Service:
     links = tuple(Link(a, b, 1e9, 0.001) for a in range(3) for b in range(3) if a != b)
     overlay = Overlay("three", tuple(map(Site, NAMES)), links)
     return anabranch.Service(
-        overlay, Star(hub="s0"), awareness=None, adaptive=False, pace=pace, updates=6, **other
+        overlay, Star(hub="s0"), awareness=None, deal=ByShare(), pace=pace, updates=6, **other
     )
 
 
@@ -45,7 +46,7 @@ def logged(served: anabranch.Service, path: Path) -> Iterator[str]:
     async def start() -> tuple[EventLog, object, str]:
         log = EventLog.create(path)
         group_log = GroupLog(served, log, console)
-        scheduler = served.scheduler(TcpNetwork(CONTROL_LIMITS), "t", group_log, HERE)
+        scheduler = served.scheduler(TcpNetwork(CONTROL_LIMITS), "t", group_log)
         return log, scheduler, show(await scheduler.listen(HERE))
 
     log, scheduler, address = thread.run(start())

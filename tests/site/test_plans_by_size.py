@@ -10,12 +10,16 @@ from functools import partial
 import numpy as np
 import pytest
 
+from anabranch.cohort import Clients
 from anabranch.group import Service
+from anabranch.group.service import Serving
+from anabranch.merge import Staleness
 from anabranch.overlay import Overlay, random_complete, random_geographic, random_sparse
 from anabranch.pace import Asp
 from anabranch.plan import (
     CORE_BPS,
     AnyPlanner,
+    ForestRoute,
     Packed,
     Plan,
     Star,
@@ -25,7 +29,10 @@ from anabranch.plan import (
     within_cores,
 )
 from anabranch.record import events
+from anabranch.scheduler.awareness import Oracle
+from anabranch.scheduler.deal import ByShare
 from anabranch.scheduler.losses import Planner, Repairs
+from anabranch.scheduler.paced import Serve
 from anabranch.sim.loop import run_virtually
 from anabranch.site.agent import Transport
 from tests.site.cluster import TOKEN, Cluster, Witness, all_reduce, simulated
@@ -150,7 +157,7 @@ def test_a_service_plans_for_the_size_of_its_exchanges_where_that_matters(
         network.begin()
         service = Service(OVERLAY, planner, awareness=None)
         here = "127.0.0.1", 0
-        scheduler = service.scheduler(network.control(None), TOKEN, Witness(), here)
+        scheduler = service.scheduler(network.control(None), TOKEN, Witness())
         address = await scheduler.listen(here)
 
         async def begin(agent, lanes) -> None:  # type: ignore[no-untyped-def]
@@ -175,19 +182,41 @@ def test_a_service_plans_for_the_size_of_its_exchanges_where_that_matters(
     assert asked == ([None, SMALL, LARGE] if isinstance(planner, Packed) else [None])
 
 
-def test_a_served_model_s_route_is_planned_for_its_size_where_that_is_given() -> None:
-    service = Service(OVERLAY, awareness=None, adaptive=False, pace=Asp(), model_elements=SMALL)
+@pytest.mark.parametrize("pace", [Asp(), None], ids=["served", "all-reduced"])
+def test_a_model_s_route_is_planned_for_its_size_where_that_is_given(pace: Asp | None) -> None:
+    service = Service(OVERLAY, awareness=None, deal=ByShare(), pace=pace, model_elements=SMALL)
 
     async def run() -> Plan:
         control = simulated(OVERLAY).control(None)
-        scheduler = service.scheduler(control, TOKEN, Witness(), ("127.0.0.1", 0))
+        scheduler = service.scheduler(control, TOKEN, Witness())
         return scheduler.channels.all.plan
 
     plan = run_virtually(run())
-    assert plan == service.plan(OVERLAY, elements=SMALL)
-    assert plan != service.plan(OVERLAY)
-    with pytest.raises(ValueError, match="give a pace too"):
-        Service(OVERLAY, model_elements=SMALL)
+    unknown = Service(OVERLAY, awareness=None)
+    assert plan == unknown.plan(OVERLAY, elements=SMALL) == service.first_plan()
+    assert plan != unknown.plan(OVERLAY)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"planner": ForestRoute()}, "planner: a forest"),
+        ({"awareness": Oracle()}, "awareness: an oracle"),
+        ({"merge": Staleness()}, "merge: staleness"),
+        ({"serving": Serving(serve=Serve(ahead=True))}, "serving.serve"),
+        ({"serving": Serving(clients=Clients(registered=9))}, "serving.clients"),
+    ],
+)
+def test_an_answer_that_a_group_s_sites_cannot_be_told_is_named(
+    answer: dict[str, object], said: str
+) -> None:
+    service = Service(OVERLAY, pace=Asp(), **answer)  # type: ignore[arg-type]
+
+    async def run() -> None:
+        service.scheduler(simulated(OVERLAY).control(None), TOKEN, Witness())
+
+    with pytest.raises(ValueError, match=f"{said} is for the sites of a scenario"):
+        run_virtually(run())
 
 
 @pytest.mark.parametrize("draw", [random_sparse, random_geographic, random_complete])
@@ -201,7 +230,7 @@ def test_a_group_whose_links_are_faster_than_a_core_plans_for_the_core(
 
     async def run() -> Overlay:
         control = simulated(overlay).control(None)
-        scheduler = service.scheduler(control, TOKEN, Witness(), ("127.0.0.1", 0))
+        scheduler = service.scheduler(control, TOKEN, Witness())
         return scheduler._planning.belief()
 
     assert run_virtually(run()).sites == world.sites  # so that it plans again for cores, too

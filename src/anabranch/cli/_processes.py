@@ -296,6 +296,7 @@ def _service(
     """Return what a group is served with, as options say."""
     from anabranch.group import Service
     from anabranch.scheduler.awareness import Passive
+    from anabranch.scheduler.deal import ByShare
 
     if overlay is not None and sites is not None:
         raise typer.BadParameter("--sites is not with --overlay, which names its sites itself")
@@ -319,7 +320,6 @@ def _service(
             network,
             planner,
             None,
-            adaptive=False,
             pace=rule,
             updates=updates,
             model_elements=None if model_mb is None else max(1, round(model_mb * 1e6 / 4)),
@@ -329,7 +329,7 @@ def _service(
             "--model-mb is for --pace; a group without one plans for the size of each exchange"
         )
     if links_bps is not None:
-        return Service(network, planner, None, adaptive=False)
+        return Service(network, planner, None, deal=ByShare())
     if keep_plan:
         return Service(network, planner, None)
     awareness = Passive(start="equal" if measure else "overlay")

@@ -9,7 +9,7 @@ if _TYPE_CHECKING:
     from anabranch.group._group import Group, Handle, Stats, join
     from anabranch.group._local import local, spawn
     from anabranch.group._local_sgd import DiLoCo, LocalSGD
-    from anabranch.group._serve import Service
+    from anabranch.group.service import Service
 else:
     __getattr__, __dir__ = _lazy(
         __name__,
@@ -18,7 +18,7 @@ else:
             "_group": ["Group", "Handle", "Stats", "join"],
             "_local": ["local", "spawn"],
             "_local_sgd": ["DiLoCo", "LocalSGD"],
-            "_serve": ["Service"],
+            "service": ["Service"],
         },
     )
 

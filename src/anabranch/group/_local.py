@@ -18,14 +18,15 @@ from anabranch.group import _by_value
 from anabranch.group._exit import leave_together
 from anabranch.group._group import Group, join_at
 from anabranch.group._place import Place
-from anabranch.group._serve import Service
 from anabranch.group._spawned import run
 from anabranch.group._thread import LoopThread
+from anabranch.group.service import Service
 from anabranch.net.addresses import show
 from anabranch.net.errors import RunAborted
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import Plan
 from anabranch.record import events
+from anabranch.scheduler.deal import ByShare
 from anabranch.scheduler.server import Scheduler
 
 _LISTEN = "127.0.0.1", 0
@@ -57,11 +58,12 @@ def _complete(sites: int) -> Overlay:
 @contextmanager
 def _serving(service: Service) -> Iterator[tuple[str, str]]:
     """Run a scheduler in a thread; yield its address and the group's token."""
+    service = service.listening_at(_LISTEN)
     token = secrets.token_hex(16)
     thread = LoopThread("anabranch scheduler")
 
     async def start() -> tuple[Scheduler, str]:
-        scheduler = service.scheduler(service.network(), token, Silent(), _LISTEN)
+        scheduler = service.scheduler(service.network(), token, Silent())
         return scheduler, show(await scheduler.listen(_LISTEN))
 
     scheduler, address = thread.run(start())
@@ -116,7 +118,7 @@ def _service(sites: int | Service) -> Service:
         return sites
     if sites < 1:
         raise ValueError(f"a group of {sites} sites; give 1 at least")
-    return Service(_complete(sites), awareness=None, adaptive=False)
+    return Service(_complete(sites), awareness=None, deal=ByShare())
 
 
 def spawn(

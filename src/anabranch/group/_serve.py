@@ -1,291 +1,37 @@
-"""The scheduler of a group: an overlay, a planner, a pace and awareness, as values; no scenario."""
+"""The scheduler of a group as a process: its log, its journal, and its end."""
 
 from __future__ import annotations
 
 import asyncio
-import math
-import os
 import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from anabranch import __version__
 from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch._paths import next_free
-from anabranch.group._settings import Settings, dumps
-from anabranch.net.addresses import is_loopback
+from anabranch.group.service import Service
 from anabranch.net.errors import RunAborted
-from anabranch.net.frames import CONTROL_LIMITS
-from anabranch.net.network import Address, Network
-from anabranch.net.silence import STILLNESS_S
+from anabranch.net.network import Address
 from anabranch.net.stdin import at_end_of_stdin
-from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork
 from anabranch.net.tls import Credentials
-from anabranch.overlay import Overlay
-from anabranch.pace import AnyLoad, AnyPace, EqualBatches
-from anabranch.plan import AnyPlanner, Auxiliary, ForestRoute, Packed, Plan
+from anabranch.plan import Plan
 from anabranch.record import events
 from anabranch.record.console import Console, Line
 from anabranch.record.journal import Journal as FileJournal
 from anabranch.record.journal import JournalBusy
 from anabranch.record.log import EventLog, LogError
-from anabranch.scheduler.awareness import Awareness, Passive
-from anabranch.scheduler.chunking import (
-    LEAST_ELEMENTS,
-    MOST_ELEMENTS,
-    chunk_elements,
-    filling_elements,
-)
-from anabranch.scheduler.dispatch import needed_window
-from anabranch.scheduler.losses import Planner, Repairs, or_packed
-from anabranch.scheduler.memory import Journal
-from anabranch.scheduler.paced import Paced
-from anabranch.scheduler.run import Abandoned, Log
-from anabranch.scheduler.server import Scheduler
+from anabranch.scheduler.run import Abandoned
 from anabranch.scheduler.watching import UNWATCHED, Watching, watched
 
 _ELEMENT_BYTES = 4
-_LARGE_ELEMENTS = 1 << 26  # taken for buffers of which none has come yet
 _NAMED_FIRST_S = 0.5
 _LOOK_S = 0.2  # at a journal that another scheduler has
-
-
-@dataclass(frozen=True)
-class Service:
-    """What a scheduler serves a group with.
-
-    Args:
-        overlay: the sites and links.
-        planner: where aggregates travel.
-        awareness: how the scheduler learns of the network; None keeps the first plan.
-        auxiliary: paths that help the trees' links; None for none.
-        adaptive: whether chunks are dispatched while an exchange goes on. (A call then waits for a
-            word from the scheduler before its first chunk leaves, as it does for its plan.)
-        pace: who may proceed when, where the model is served; None for a group that all-reduces.
-        load: how much work each worker has, where the model is served.
-        updates: how many each worker makes, where the model is served.
-        model_elements: of the model, where it is served: its route is planned for that size, before
-            any site says it. None where it is not known.
-        batch_size: that loads reckon from.
-        under_way_bytes: of buffers whose exchanges may be under way at once.
-        least_chunk_elements: chunks are no smaller than this.
-        on_loss: what becomes of exchanges when a site or link is lost: they are ``complete``d among
-            those that still reach one another; or begun again (``retry``), so that a result has the
-            contributions of one set of sites, for which each keeps a copy of what it contributes;
-            or the group ends (``abort``). Where the model is served, the others go on without a
-            site that serves no part of it and is on no other's way to it (``complete`` and
-            ``retry`` alike), and it ends for others.
-        on_error: what becomes of the group when an exception, or Ctrl-C, ends a site's part: that
-            site is lost (``lose``), as ``on_loss`` says of losses, and the others say its message;
-            or the group ends (``abort``).
-        least_sites: with fewer left than these it ends in any case.
-        begin_with: how many sites it begins with, unless a loss ends it; None for all of the
-            overlay. Others join when the members let them in; where the model is served, when they
-            come, and those that the others need are awaited in any case.
-        silence_s: where exchanges are completed, no site or link counts as lost that is silent for
-            less; nor for less than six times what is usual with it.
-        stillness_s: no site counts as lost that is silent for less while its machine answers: one
-            call of C code may hold its interpreter's lock.
-        away_s: where the scheduler has a journal, sites wait so long for it to be started again.
-
-    Raises:
-        ValueError: a planner whose plans only a scenario can use; a model's size without a pace.
-    """
-
-    overlay: Overlay
-    planner: AnyPlanner = field(default_factory=Packed)
-    awareness: Passive | None = field(default_factory=Passive)
-    auxiliary: Auxiliary | None = None
-    adaptive: bool = True
-    pace: AnyPace | None = None
-    load: AnyLoad = field(default_factory=EqualBatches)
-    updates: int = 1
-    model_elements: int | None = None
-    batch_size: int = 1
-    under_way_bytes: int = 1 << 30
-    least_chunk_elements: int = LEAST_ELEMENTS
-    on_loss: Literal["complete", "retry", "abort"] = "complete"
-    on_error: Literal["lose", "abort"] = "lose"
-    least_sites: int = 2
-    begin_with: int | None = None
-    silence_s: float = 2.0
-    stillness_s: float = STILLNESS_S
-    away_s: float = 60.0
-
-    def __post_init__(self) -> None:
-        if isinstance(self.planner, ForestRoute):
-            raise ValueError(
-                "a forest's workers and their server are named by a scenario; give another planner"
-            )
-        if self.model_elements is not None and self.pace is None:
-            raise ValueError(
-                "model_elements is for a model that is served: give a pace too, or leave it out; a "
-                "group without one plans for the size of each exchange"
-            )
-
-    @property
-    def assumes_rates(self) -> bool:
-        """Whether nothing is known of what some links carry until they are measured."""
-        return any(link.basis == "assumed" for link in self.believed().links)
-
-    def believed(self) -> Overlay:
-        """Return what is believed of the network before anything is measured."""
-        network = plans.within_cores(self.overlay)
-        return network if self.awareness is None else self.awareness.believed(network)
-
-    def plan(
-        self,
-        believed: Overlay,
-        version: int = 1,
-        previous: Plan | None = None,
-        elements: int | None = None,
-    ) -> Plan:
-        """Return a plan with its auxiliary paths.
-
-        Args:
-            believed, version, previous, elements: see :class:`anabranch.plan.Planner`. No site is
-                given more than a core carries.
-        """
-        believed = plans.within_cores(believed)
-        chunk = filling_elements(elements or _LARGE_ELEMENTS, self.planner.deep)
-        plan = self.planner.plan(
-            believed,
-            version=version,
-            previous=previous,
-            elements=elements,
-            chunk_elements=max(chunk, self.least_chunk_elements),
-        )
-        return plans.with_auxiliary(plan, believed, self._search)
-
-    def _search(
-        self, overlay: Overlay, plan: Plan
-    ) -> dict[tuple[int, int], tuple[tuple[int, ...], ...]]:
-        return {} if self.auxiliary is None else dict(self.auxiliary.paths(overlay, plan))
-
-    def scheduler(
-        self,
-        network: Network,
-        token: str,
-        log: Log,
-        listen: Address,
-        journal: Journal | None = None,
-    ) -> Scheduler:
-        """Return a scheduler that serves a group, in the running loop.
-
-        Args:
-            network: where sites connect.
-            token: what a site must know to join.
-            log: where to write down what happens.
-            listen: where it will listen; on this machine alone, sites share its cores.
-            journal: where it writes down what it needs to find its group again when it is started
-                again; None where the group ends with it.
-        """
-        believed = self.believed()
-        first = self.plan(believed, elements=self.model_elements)
-        by_size = self.pace is None and self.planner.by_size
-        awareness: Awareness | None = None
-        cores = float(os.cpu_count() or 1) if is_loopback(listen[0]) else math.inf
-
-        def now_believed() -> Overlay:
-            return believed if awareness is None else awareness.made_for
-
-        def chunking(plan: Plan, elements: int) -> int:
-            found = chunk_elements(elements, plan, now_believed(), self.planner.deep, cores)
-            return max(found, self.least_chunk_elements)
-
-        def dispatching(plan: Plan, elements: int) -> tuple[int, int]:
-            each = chunking(plan, elements)
-            chunks = len(plans.cut(plan, elements, each))
-            return chunks, needed_window(plan, now_believed(), _ELEMENT_BYTES * each, chunks, 0.0)
-
-        if self.awareness is not None:
-            awareness = self.awareness.awareness(
-                first,
-                partial(self.plan, elements=self.model_elements),
-                self._search,
-                lambda elements: chunking(first, elements),
-                plans.within_cores(self.overlay),
-            )
-        return Scheduler(
-            network,
-            self.overlay,
-            first,
-            token,
-            dumps(self._settings(journal is not None)),
-            chunking,
-            log,
-            awareness,
-            dispatching if self.adaptive and self.planner.deep else None,
-            None if (paced := self.paced) is None else paced.book(first),
-            self.under_way_bytes,
-            least_sites=self.overlay.size if self.on_loss == "abort" else self.least_sites,
-            begin_with=None if self.on_loss == "abort" else self.begin_with,
-            last_to="all",
-            repairs=self._repairs() if self.repairs else None,
-            journal=journal,
-            errors_end=self.on_error == "abort",
-            planners=self._planner_for if by_size else None,
-        )
-
-    def _planner_for(self, elements: int) -> Planner:
-        return or_packed(partial(self.plan, elements=elements), elements)
-
-    def network(self, credentials: Credentials | None = None) -> TcpNetwork:
-        """Return the network that the scheduler takes sites in on."""
-        return TcpNetwork(
-            CONTROL_LIMITS,
-            least_silence_s=self.silence_s if self.repairs else CONTROL_SILENCE_S,
-            credentials=credentials,
-            stillness_s=self.stillness_s,
-        )
-
-    @property
-    def repairs(self) -> bool:
-        """Whether exchanges go on without what is lost."""
-        return self.on_loss != "abort" and self.pace is None
-
-    def _repairs(self) -> Repairs:
-        retries = self.on_loss == "retry"
-        return Repairs(or_packed(self.plan), self.least_sites, self.begin_with, retries)
-
-    def _settings(self, may_be_restarted: bool) -> Settings:
-        workers = tuple(range(self.overlay.size))
-        barrier = self.pace is not None and self.pace.barrier
-        return Settings(
-            least_chunk_elements=self.least_chunk_elements,
-            most_chunk_elements=max(MOST_ELEMENTS, self.least_chunk_elements),
-            under_way_bytes=self.under_way_bytes,
-            auxiliary=self.auxiliary,
-            measuring=None
-            if self.awareness is None
-            else self.awareness.measuring(self.least_chunk_elements),
-            assumes_rates=self.assumes_rates,
-            workers=0 if self.pace is None else len(workers),
-            added_up=workers if barrier else (),
-            silence_s=self.silence_s if self.repairs else None,
-            stillness_s=self.stillness_s,
-            away_s=self.away_s if may_be_restarted else 0.0,
-        )
-
-    @property
-    def paced(self) -> Paced | None:
-        """How the model is served; None where it is not."""
-        if self.pace is None:
-            return None
-        return Paced(
-            pace=self.pace,
-            load=self.load,
-            batch_size=self.batch_size,
-            workers=[*range(self.overlay.size)],
-            updates=self.updates,
-        )
 
 
 class GroupLog:
@@ -311,8 +57,8 @@ class GroupLog:
         overlay, size_bytes = self._service.overlay, _ELEMENT_BYTES * buffer_elements
         if self._log is None:
             return
-        network = plans.within_cores(overlay)
-        chunk = chunk_elements(buffer_elements, plan, network, self._service.planner.deep)
+        network = self._service.network_known
+        chunk = self._service.chunk_rule.under(plan, buffer_elements, network)
         predicted = plans.predict(plan, network, size_bytes, chunk_bytes=_ELEMENT_BYTES * chunk)
         started = events.RunStarted(
             at_s=0.0,
@@ -359,7 +105,7 @@ class GroupLog:
             return
         try:
             if not self._began:
-                self.began(1, self._service.plan(self._service.believed()))
+                self.began(1, self._service.first_plan())
             self._log.append([events.RunEnded(at_s=self._last_s, error=error, reason=None)])
         except LogError as failed:
             if error is None:
@@ -403,6 +149,7 @@ def serve(
         RunAborted: the group ended early; says who or what caused it.
         LogError: the log cannot be created, or the journal not be used.
     """
+    service = service.listening_at(listen)
     if log_path is not None and not log_path.parent.is_dir():  # said before it is waited for
         raise LogError(f"cannot create {log_path}: there is no folder {log_path.parent}")
     with ExitStack() as stack:
@@ -463,7 +210,7 @@ async def _serve(
     console = Console([site.name for site in service.overlay.sites], say)
     group_log = GroupLog(service, log, console)
     network = service.network(credentials)
-    scheduler = service.scheduler(network, token, group_log, listen, journal)
+    scheduler = service.scheduler(network, token, group_log, journal)
     loop = asyncio.get_running_loop()
     is_interrupted = False
 

@@ -9,6 +9,7 @@ import os
 import platform
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ import numpy as np
 from anabranch import __version__
 from anabranch import overlay as overlays
 from anabranch import plan as plans
+from anabranch.group.service import Machines, Service, Serving
 from anabranch.net.addresses import is_loopback
 from anabranch.net.errors import RunAborted
 from anabranch.net.frames import CONTROL_LIMITS
@@ -46,21 +48,12 @@ from anabranch.run.scenario import (
 from anabranch.run.scenario.tasks import Exchange, Own
 from anabranch.run.standing_still import stand_still
 from anabranch.run.work import buffer_elements, describe
-from anabranch.scheduler.awareness import Awareness
-from anabranch.scheduler.channels import Chunking, Dispatching
-from anabranch.scheduler.chunking import chunk_elements
-from anabranch.scheduler.dispatch import needed_window
-from anabranch.scheduler.losses import Repairs, or_packed
-from anabranch.scheduler.paced import Paced
-from anabranch.scheduler.pacing import PaceBook
-from anabranch.scheduler.planning import Planners
-from anabranch.scheduler.reforming import LEAST_CHANGE, LEAST_GAIN, Reforming
+from anabranch.scheduler.paced import Serve
 from anabranch.scheduler.served_pace import LastTo
 from anabranch.scheduler.server import Scheduler
 from anabranch.scheduler.watching import UNWATCHED, Watching, watched
 
 _ELEMENT_BYTES = 4
-_LARGE_ELEMENTS = 1 << 26  # taken for a buffer whose size is not known yet
 # The linear program of the limit takes about a second at 50 sites and five at 100.
 _MOST_SITES_FOR_LIMIT = 60
 
@@ -70,7 +63,9 @@ class RunLog:
 
     Args:
         log: where to.
-        scenario, overlay, plan: what runs.
+        scenario: what runs.
+        service: what its sites are served with.
+        plan: the first.
         world: ``local``, ``emulated`` or ``simulated``, for reports.
         started_at: UTC date and time, ISO 8601; None where a run has no date.
         on_start: called when the run begins.
@@ -82,7 +77,7 @@ class RunLog:
         self,
         log: EventLog,
         scenario: Scenario,
-        overlay: Overlay,
+        service: Service,
         plan: Plan,
         world: str,
         started_at: str | None,
@@ -92,7 +87,7 @@ class RunLog:
     ) -> None:
         self._log = log
         self._scenario = scenario
-        self._overlay = overlay
+        self._service = service
         self.plan = plan
         self._world = world
         self._started_at = started_at
@@ -105,7 +100,7 @@ class RunLog:
         self._target: Target | None = None
         target = scenario.task.target_accuracy
         if scenario.stop.at_target and target is not None:
-            sites = len(scenario.workers(overlay))
+            sites = len(service.workers)
             self._target = Target(target, scenario.stop.reached_by, sites)
         self._held: list[events.Event] = []  # until the first event: what was meant to happen
         self.scheduler: Scheduler
@@ -142,12 +137,11 @@ class RunLog:
 
     def _begin(self, buffer_elements: int) -> None:
         self._started_s = self._loop.time()
-        scenario, size_bytes = self._scenario, buffer_elements * _ELEMENT_BYTES
+        scenario, overlay = self._scenario, self._service.overlay
+        size_bytes = buffer_elements * _ELEMENT_BYTES
+        chunk = self._service.chunk_rule.under(self.plan, buffer_elements, overlay)
         predicted = plans.predict(
-            self.plan,
-            self._overlay,
-            size_bytes,
-            chunk_bytes=scenario.chunk_elements_of(buffer_elements) * _ELEMENT_BYTES,
+            self.plan, overlay, size_bytes, chunk_bytes=_ELEMENT_BYTES * chunk
         )
         task, model = describe(scenario.task)
         label, after = scenario.label or self.plan.label, self.course.after_round
@@ -156,11 +150,11 @@ class RunLog:
                 events.RunStarted(
                     at_s=0.0,
                     label=f"{label}, resumed after round {after}" if after else label,
-                    overlay_toml=overlays.dumps(self._overlay),
+                    overlay_toml=overlays.dumps(overlay),
                     plan_json=plans.dumps(self.plan),
-                    sites=[site.name for site in self._overlay.sites],
+                    sites=[site.name for site in overlay.sites],
                     buffer_bytes=size_bytes,
-                    chunk_elements=scenario.chunk_elements_of(buffer_elements),
+                    chunk_elements=chunk,
                     shaped=bool(scenario.shaped),
                     world=self._world,
                     task=task,
@@ -170,14 +164,12 @@ class RunLog:
                     gossips=scenario.gossip is not None,
                     predicted_s=predicted.contention_s,
                     paper_s=predicted.paper_s,
-                    limit_s=_limit_s(self._overlay, size_bytes),
+                    limit_s=_limit_s(overlay, size_bytes),
                     target_accuracy=scenario.task.target_accuracy,
                     reached_by=scenario.stop.reached_by,
                     versions=versions(),
                     started_at=self._started_at,
-                    pacing_json=(
-                        _paced(scenario, self._overlay).encode() if scenario.is_served else ""
-                    ),
+                    pacing_json="" if (paced := self._service.paced) is None else paced.encode(),
                 ),
                 *self._held,
             ]
@@ -282,13 +274,15 @@ def run_scheduler(
         scenario = msgspec.structs.replace(scenario, shaped=emulated or is_loopback(listen[0]))
     check_real(scenario, overlay, emulated)
     check_course(scenario, course)
-    plan = first_plan(scenario, overlay)
+    here = emulated or is_loopback(listen[0])
+    service = service_of(scenario, overlay, float(os.cpu_count() or 1) if here else math.inf)
+    plan = service.first_plan()
     gc.freeze()  # what is there now stays: no collection need look through it
     with EventLog.create(log_path) as log:
         asyncio.run(
             _run(
                 scenario,
-                overlay,
+                service,
                 plan,
                 token,
                 listen,
@@ -307,7 +301,7 @@ def run_scheduler(
 
 async def _run(
     scenario: Scenario,
-    overlay: Overlay,
+    service: Service,
     plan: Plan,
     token: str,
     listen: Address,
@@ -321,7 +315,7 @@ async def _run(
     credentials: Credentials | None,
     watching: Watching,
 ) -> None:
-    loop = asyncio.get_running_loop()
+    loop, overlay = asyncio.get_running_loop(), service.overlay
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     world = "emulated" if emulated else "local"
     held = msgspec.structs.replace(scenario, shaped=scenario.shaped or emulated)
@@ -331,10 +325,8 @@ async def _run(
         began()
         _note_faults(recorder, scenario, overlay)
 
-    recorder = RunLog(log, held, overlay, plan, world, started_at, begin, course, console)
+    recorder = RunLog(log, held, service, plan, world, started_at, begin, course, console)
     unheld = msgspec.structs.replace(scenario, shaped=scenario.shaped and not emulated)
-    here = emulated or is_loopback(listen[0])
-    cores = float(os.cpu_count() or 1) if here else math.inf
     silence_s = CONTROL_SILENCE_S if scenario.wait_s is None else scenario.wait_s
     network = TcpNetwork(
         CONTROL_LIMITS,
@@ -342,7 +334,7 @@ async def _run(
         credentials=credentials,
         stillness_s=STILLNESS_S if scenario.wait_s is None else scenario.wait_s,
     )
-    scheduler = make_scheduler(network, recorder, unheld, overlay, token, cores)
+    scheduler = make_scheduler(network, recorder, unheld, service, token)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, scheduler.abort, "the run was interrupted")
     if stop_with_stdin:
@@ -375,6 +367,53 @@ def _note_faults(recorder: RunLog, scenario: Scenario, overlay: Overlay) -> None
         play(each.moments(), at, happen)
 
 
+def service_of(scenario: Scenario, overlay: Overlay, cores: float | None = None) -> Service:
+    """Return what a scenario's sites are served with.
+
+    Args:
+        scenario: which, with one route.
+        overlay: its overlay.
+        cores: see :class:`anabranch.group.service.Machines`.
+
+    Raises:
+        ScenarioError: the task's model does not fit its data.
+    """
+    route, is_served = scenario.routes[0], scenario.is_served
+    if isinstance(route, ForestRoute):
+        route = with_compute_times(route, scenario, overlay)
+    return Service(
+        overlay,
+        route,
+        scenario.awareness,
+        scenario.auxiliary,
+        scenario.deal,
+        pace=scenario.pace if is_served else None,
+        load=scenario.load,
+        merge=scenario.merge,
+        serving=Serving(
+            serve=scenario.serve or Serve(),
+            clients=scenario.clients,
+            seed=scenario.seed,
+            look_every_s=scenario.task.evaluate_every_s,
+        ),
+        updates=scenario.stop.rounds,
+        batch_size=scenario.task.batch_size,
+        model_elements=_known_elements(scenario, overlay),
+        under_way_bytes=None,
+        chunk_elements=scenario.chunk_elements,
+        least_chunk_elements=1,
+        # Where the model is served, the others go on without a worker in any case.
+        on_loss="complete" if is_served else scenario.on_loss,
+        on_error="abort",
+        least_sites=1 if is_served else scenario.least_sites,
+        machines=Machines(
+            cores=cores,
+            bound_plans=False,
+            control_latency_s=scenario.simulation.control_latency_s,
+        ),
+    )
+
+
 def first_plan(scenario: Scenario, overlay: Overlay) -> Plan:
     """Return the plan that a run begins with, from what is believed of the network before it.
 
@@ -382,34 +421,7 @@ def first_plan(scenario: Scenario, overlay: Overlay) -> Plan:
         OverlayError, PlanError: there is none.
         ScenarioError: the task's model does not fit its data.
     """
-    return _plan(scenario, _believed(scenario, overlay))
-
-
-def _plan(
-    scenario: Scenario,
-    believed: Overlay,
-    version: int = 1,
-    previous: Plan | None = None,
-    elements: int | None = None,
-) -> Plan:
-    """Return the plan that a scenario asks for, with its auxiliary paths.
-
-    Args:
-        scenario: which.
-        believed, version, previous: see :class:`anabranch.plan.Planner`.
-        elements: of the buffer, where its sites have said so; else as far as it is known before.
-    """
-    route, elements = scenario.routes[0], elements or _known_elements(scenario, believed)
-    if isinstance(route, ForestRoute):
-        route = with_compute_times(route, scenario, believed)
-    plan = route.plan(
-        believed,
-        version=version,
-        previous=previous,
-        elements=elements,
-        chunk_elements=scenario.chunk_elements_of(elements or _LARGE_ELEMENTS),
-    )
-    return plans.with_auxiliary(plan, believed, _search(scenario))
+    return service_of(scenario, overlay).first_plan()
 
 
 def _known_elements(scenario: Scenario, overlay: Overlay) -> int | None:
@@ -429,61 +441,21 @@ def _known_elements(scenario: Scenario, overlay: Overlay) -> int | None:
         raise ScenarioError(f"task.model: {error}") from None
 
 
-def _believed(scenario: Scenario, overlay: Overlay) -> Overlay:
-    return overlay if scenario.awareness is None else scenario.awareness.believed(overlay)
-
-
-def _search(scenario: Scenario) -> plans.PathSearch:
-    """Return what finds the auxiliary paths that a scenario asks for."""
-    if scenario.auxiliary is None:
-        return lambda overlay, plan: {}
-    return scenario.auxiliary.paths
-
-
 def make_scheduler(
-    network: Network,
-    recorder: RunLog,
-    scenario: Scenario,
-    overlay: Overlay,
-    token: str,
-    cores: float | None = None,
+    network: Network, recorder: RunLog, scenario: Scenario, service: Service, token: str
 ) -> Scheduler:
     """Return a scheduler that a recorder observes, and whose first plan the recorder has.
 
     Args:
         network: where sites connect.
         recorder: see above.
-        scenario, overlay: what runs, and where.
+        scenario, service: what runs, and what its sites are served with.
         token: what sites must know to join.
-        cores: how many the sites share, so that chunks are no smaller than pays, infinite where
-            each has its own; None where computing costs nothing.
     """
-    believed = _believed(scenario, overlay)
-    reforming = _reforming(scenario, believed, recorder.plan)
-    awareness = _awareness(scenario, overlay, recorder.plan, reforming)
-
-    def chunking(plan: Plan, elements: int) -> int:
-        if scenario.chunk_elements is not None or cores is None:
-            return scenario.chunk_elements_of(elements)
-        network = believed if awareness is None else awareness.made_for
-        return chunk_elements(elements, plan, network, scenario.routes[0].deep, cores)
-
-    recorder.scheduler = Scheduler(
-        network,
-        overlay,
-        recorder.plan,
-        token,
-        msgspec.json.encode(Job(scenario=scenario, course=recorder.course)).decode(),
-        chunking,
-        recorder,
-        awareness,
-        _dispatching(scenario, believed, awareness, chunking),
-        _pacing(scenario, overlay, recorder.plan),
-        last_to=_last_to(scenario, overlay, recorder.plan),
-        repairs=_repairs(scenario),
-        reforming=reforming,
-        planners=_planners(scenario),
-    )
+    last_to = _last_to(scenario, service.overlay, recorder.plan)
+    service = replace(service, serving=replace(service.serving, last_to=last_to))
+    work = msgspec.json.encode(Job(scenario=scenario, course=recorder.course)).decode()
+    recorder.scheduler = service.scheduler(network, token, recorder, plan=recorder.plan, work=work)
     return recorder.scheduler
 
 
@@ -493,93 +465,6 @@ def _last_to(scenario: Scenario, overlay: Overlay, plan: Plan) -> LastTo:
         return "none"
     evaluator = evaluator_of(scenario, plan, scenario.workers(overlay))
     return "none" if holds_whole(plan, evaluator) else "one"
-
-
-def _planners(scenario: Scenario) -> Planners | None:
-    """Return what plans once sites have said how large their buffer is, if not known before."""
-    is_known = not isinstance(scenario.task, Own)
-    if is_known or scenario.is_served or not scenario.routes[0].by_size:
-        return None
-    return lambda elements: or_packed(partial(_plan, scenario, elements=elements), elements)
-
-
-def _repairs(scenario: Scenario) -> Repairs | None:
-    if scenario.on_loss == "abort" or scenario.is_served:
-        return None
-    planner, retries = or_packed(partial(_plan, scenario)), scenario.on_loss == "retry"
-    return Repairs(planner, scenario.least_sites, retries=retries)
-
-
-def _pacing(scenario: Scenario, overlay: Overlay, plan: Plan) -> PaceBook | None:
-    if not scenario.is_served:
-        return None
-    return _paced(scenario, overlay).book(plan)
-
-
-def _paced(scenario: Scenario, overlay: Overlay) -> Paced:
-    return Paced(
-        pace=scenario.pace,
-        load=scenario.load,
-        batch_size=scenario.task.batch_size,
-        workers=list(scenario.workers(overlay)),
-        updates=scenario.stop.rounds,
-        ahead=scenario.computes_ahead,
-        merge=scenario.merge,
-        clients=scenario.clients,
-        seed=scenario.seed,
-        look_every_s=scenario.task.evaluate_every_s,
-    )
-
-
-def _reforming(scenario: Scenario, believed: Overlay, plan: Plan) -> Reforming | None:
-    route, asked = scenario.routes[0], scenario.awareness
-    if not isinstance(route, ForestRoute) or route.within is not None:
-        return None
-    times = with_compute_times(route, scenario, believed).compute_s or {}
-    asked_gain = None if asked is None else asked.least_gain
-    assert asked_gain != "none"  # a forest's scenario is checked for that
-    return Reforming(
-        route,
-        plan,
-        believed.at(0.0),
-        {believed.index(name): seconds for name, seconds in times.items()},
-        _known_elements(scenario, believed),
-        LEAST_CHANGE if asked is None or asked.update_rate is None else asked.update_rate,
-        LEAST_GAIN if asked_gain is None else asked_gain,
-        _search(scenario),
-    )
-
-
-def _awareness(
-    scenario: Scenario, overlay: Overlay, plan: Plan, reforming: Reforming | None
-) -> Awareness | None:
-    asked = scenario.awareness
-    if asked is None:
-        return None
-    return asked.awareness(
-        *(plan, partial(_plan, scenario), _search(scenario)),
-        *(scenario.chunk_elements_of, overlay, reforming),
-    )
-
-
-def _dispatching(
-    scenario: Scenario, believed: Overlay, awareness: Awareness | None, chunking: Chunking
-) -> Dispatching | None:
-    adaptive = scenario.adaptive
-    if adaptive is None:
-        return None
-    control_s = 2 * scenario.simulation.control_latency_s  # small beside a chunk's way elsewhere
-
-    def dispatching(plan: Plan, buffer_elements: int) -> tuple[int, int]:
-        elements = chunking(plan, buffer_elements)
-        chunks = len(plans.cut(plan, buffer_elements, elements))
-        network = believed if awareness is None else awareness.made_for
-        window = adaptive.window or needed_window(
-            plan, network, _ELEMENT_BYTES * elements, chunks, control_s
-        )
-        return chunks, window
-
-    return dispatching
 
 
 async def conduct(scheduler: Scheduler, recorder: RunLog) -> None:

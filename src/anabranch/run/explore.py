@@ -21,12 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from anabranch import plan as plans
+from anabranch.group.service import Machines, Service
 from anabranch.net.errors import NetError, PeerError
 from anabranch.net.messages import Admitted, Contribution
 from anabranch.overlay import Link, Overlay, Site
 from anabranch.plan import AnyPlanner, Balanced, Fapt, Packed, Spanning, Star
 from anabranch.record import events
-from anabranch.scheduler.losses import Planner, Repairs, or_packed
+from anabranch.scheduler.deal import ByShare
 from anabranch.scheduler.run import Abandoned
 from anabranch.scheduler.server import Scheduler
 from anabranch.sim.loop import Deadlock, run_virtually
@@ -370,24 +371,25 @@ async def _run(
     network = SimulatedNetwork(loop, case.overlay, seed=case.seed, control_latency_s=0.005)  # type: ignore[arg-type]
     schedulers: list[Scheduler] = []
     journal = _Journal()
+    service = Service(
+        case.overlay,
+        _ManyPlans(case.planner, case.by_size),
+        awareness=None,
+        deal=ByShare(),
+        under_way_bytes=None,
+        chunk_elements=case.chunk_elements,
+        on_loss="retry" if case.retries else "complete",
+        on_error="abort",
+        least_sites=_LEAST_SITES,
+        begin_with=len(case.founders),
+        machines=Machines(cores=None, bound_plans=False),
+    )
+    first = service.first_plan()  # for no size: many trees for small buffers
 
     async def start_scheduler() -> tuple[str, int]:
         with network.scheduler.in_process():
             schedulers.append(
-                Scheduler(
-                    network.control(None),
-                    case.overlay,
-                    case.planner.plan(case.overlay),  # for no size: many trees for small buffers
-                    _TOKEN,
-                    "",
-                    lambda plan, elements: case.chunk_elements,
-                    log,
-                    repairs=Repairs(
-                        _planner(case), _LEAST_SITES, len(case.founders), retries=case.retries
-                    ),
-                    journal=journal,
-                    planners=partial(_planner_for, case) if case.by_size else None,
-                )
+                service.scheduler(network.control(None), _TOKEN, log, journal, first, work="")
             )
             return await schedulers[-1].listen(_LISTEN)
 
@@ -569,21 +571,33 @@ async def _transfer(agent: SiteAgent, buffer: npt.NDArray[np.float32], told: Adm
     await agent.round_ended(await agent.exchange(Flat(buffer), terms), None)
 
 
-def _planner_for(case: Case, elements: int) -> Planner:
-    """Return a planner for an order of size: another than for those of one digit more or less."""
-    planner = (case.planner, Packed(), Spanning())[len(str(elements)) % 3]
+@dataclass(frozen=True)
+class _ManyPlans:
+    """A planner with another route for each order of size than for those of one digit more or less.
 
-    def plan(overlay: Overlay, version: int, previous: plans.Plan | None) -> plans.Plan:
+    Args:
+        planner: for buffers of no known size.
+        by_size: whether there are others.
+    """
+
+    planner: AnyPlanner
+    by_size: bool
+    deep: bool = True
+
+    def plan(
+        self,
+        overlay: Overlay,
+        *,
+        version: int = 1,
+        previous: plans.Plan | None = None,
+        elements: int | None = None,
+        chunk_elements: int = 1,
+    ) -> plans.Plan:
+        """See :class:`anabranch.plan.Planner`."""
+        if elements is None:
+            return self.planner.plan(overlay, version=version)
+        planner = (self.planner, Packed(), Spanning())[len(str(elements)) % 3]
         return planner.plan(overlay, version=version)
-
-    return or_packed(plan)
-
-
-def _planner(case: Case) -> Any:
-    def plan(overlay: Overlay, version: int, previous: plans.Plan | None) -> plans.Plan:
-        return case.planner.plan(overlay, version=version)
-
-    return plan
 
 
 async def _call(

@@ -14,6 +14,7 @@ from typing import TypeVar
 from msgspec import structs
 
 from anabranch.fleet import ComputeModel
+from anabranch.group.service import Service
 from anabranch.net.addresses import ListenAt
 from anabranch.net.errors import EndedWithout, NetError, RunAborted
 from anabranch.net.messages import Welcome
@@ -22,7 +23,7 @@ from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.record.log import EventLog
 from anabranch.run.checkpoints import Course, Files, checkpoints_of, plan_course, weights_of
-from anabranch.run.control import RunLog, conduct, first_plan, make_scheduler
+from anabranch.run.control import RunLog, conduct, make_scheduler, service_of
 from anabranch.run.faults import (
     ClockStep,
     ComputeFactor,
@@ -80,10 +81,11 @@ def simulate(
     """
     check_simulable(scenario)
     course = plan_course(scenario, overlay, save_every, resume)
-    plan = first_plan(scenario, overlay)
+    service = service_of(scenario, overlay)
+    plan = service.first_plan()
     with one_thread(scenario), EventLog.create(log_path, commit_every=_EVENTS_A_COMMIT) as log:
         files = Files(data_dir, weights_of(log_path), checkpoints_of(log_path), resume)
-        simulation = _Simulation(scenario, overlay, plan, log, course, files, on_round)
+        simulation = _Simulation(scenario, service, plan, log, course, files, on_round)
         try:
             run_virtually(simulation.run())
         except Deadlock as error:
@@ -123,7 +125,7 @@ class _Simulation:
     def __init__(
         self,
         scenario: Scenario,
-        overlay: Overlay,
+        service: Service,
         plan: Plan,
         log: EventLog,
         course: Course,
@@ -134,7 +136,8 @@ class _Simulation:
         self._recorder: RunLog | None = None
         self._over = False  # what happens now happens to nobody
         self._scenario = structs.replace(scenario, shaped=True)  # its links cannot but be
-        self._overlay = overlay
+        self._service = service
+        self._overlay = overlay = service.overlay
         self._log = log
         self._course = course
         self._files = files
@@ -177,7 +180,7 @@ class _Simulation:
         recorder = self._recorder = RunLog(
             self._log,
             scenario,
-            overlay,
+            self._service,
             self._plan,
             "simulated",
             None,
@@ -188,7 +191,7 @@ class _Simulation:
         self._tasks: list[asyncio.Task[None]] = []
         aborted: RunAborted | None = None
         with self._network.scheduler.in_process():
-            scheduler = make_scheduler(control, recorder, scenario, overlay, _TOKEN)
+            scheduler = make_scheduler(control, recorder, scenario, self._service, _TOKEN)
             self._scheduler_at = await scheduler.listen(("scheduler", 0))
             self._tasks += [self._start(site) for site in range(overlay.size)]
             try:

@@ -8,6 +8,7 @@ is, so a site that moves much wants large ones.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from anabranch.overlay import Overlay
 from anabranch.plan import Plan, link_load, steady_rate_bps
@@ -23,6 +24,46 @@ _SHALLOW_ELEMENTS = 1 << 18
 _HANDLING_SHARE = 0.25  # of a core that a site may spend on messages as such
 _LEAST_A_TREE = 8  # chunks
 _ELEMENT_BITS = 32.0
+_LARGE_ELEMENTS = 1 << 26  # taken for a buffer whose size is not known yet
+
+
+@dataclass(frozen=True)
+class ChunkRule:
+    """How finely one run cuts its buffers.
+
+    Args:
+        deep: whether the trees are many and deep.
+        elements: the most elements of every chunk; None for what fits the buffer and its plan.
+        least_elements: the fewest that this then is.
+        cores: see ``chunk_elements``; None where messages cost nothing.
+    """
+
+    deep: bool
+    elements: int | None = None
+    least_elements: int = 1
+    cores: float | None = math.inf
+
+    def before_plan(self, elements: int | None) -> int:
+        """Return the most elements of a chunk that a plan is made for.
+
+        Args:
+            elements: of the buffer; None where that is not known.
+        """
+        known = _LARGE_ELEMENTS if elements is None else elements
+        filling = filling_elements(known, self.deep)
+        return self.elements or max(filling, self.least_elements)
+
+    def under(self, plan: Plan, elements: int, overlay: Overlay) -> int:
+        """Return the most elements of a chunk under a plan.
+
+        Args:
+            plan, overlay: which links carry how much.
+            elements: of the buffer.
+        """
+        if self.elements is not None or self.cores is None:
+            return self.before_plan(elements)
+        found = chunk_elements(elements, plan, overlay, self.deep, self.cores)
+        return max(found, self.least_elements)
 
 
 def filling_elements(elements: int, deep: bool) -> int:

@@ -1,14 +1,40 @@
-"""The pace settings of a served model, as a log keeps them. Pure."""
+"""How a model is served: as scenario files spell it, and as a log keeps its pace. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Literal
+
 import msgspec
 
+from anabranch._typed_toml import Table
 from anabranch.cohort import Clients, Registry
 from anabranch.merge import AnyMerge, Mean
 from anabranch.pace import AnyLoad, AnyPace
 from anabranch.plan import Plan
 from anabranch.scheduler.pacing import PaceBook
+
+
+class Serve(Table, frozen=True, kw_only=True):
+    """Let the roots of the route's trees hold the model; workers push updates and pull it.
+
+    Args:
+        only: names of sites that compute nothing.
+        ahead: whether a worker computes its next update while its last one and the model are on
+            their way: they then cost no time, but what it computes on is one update older.
+        mixes: what a step makes of what workers come to. With ``updates`` the model goes as far as
+            they went, from where it is; with ``models`` it goes towards the models that they came
+            to, and so back where they began on an old one (FL-R²SP's Algorithm 2, FedAsync); with
+            ``cache`` it is the mean of the last models of all workers (SAFA).
+    """
+
+    only: tuple[str, ...] = ()
+    ahead: bool = False
+    mixes: Literal["updates", "models", "cache"] = "updates"
+
+    def workers(self, names: Sequence[str]) -> list[int]:
+        """Return which of the sites with these names compute, by index."""
+        return [index for index, name in enumerate(names) if name not in self.only]
 
 
 class Paced(msgspec.Struct, frozen=True, kw_only=True):

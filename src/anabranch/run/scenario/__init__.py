@@ -20,11 +20,8 @@ from anabranch.run.scenario._checks import (
 )
 from anabranch.run.scenario._load import load, loads
 from anabranch.run.scenario._model import (
-    Adaptive,
-    ByShare,
     Graph,
     Scenario,
-    Serve,
     Simulation,
     Stop,
     compute_model,
@@ -32,6 +29,8 @@ from anabranch.run.scenario._model import (
     script_of,
     with_compute_times,
 )
+from anabranch.scheduler.deal import Adaptive, ByShare
+from anabranch.scheduler.paced import Serve
 
 __all__ = [
     "Adaptive",

@@ -23,39 +23,9 @@ from anabranch.run.faults import Fault, Scripted, script
 from anabranch.run.scenario.tasks import Task
 from anabranch.scheduler.awareness import AnyAwareness
 from anabranch.scheduler.chunking import filling_elements
+from anabranch.scheduler.deal import Adaptive, AnyDeal, adaptive_of
+from anabranch.scheduler.paced import Serve
 from anabranch.site.dataplane import MOST_CHUNK_ELEMENTS
-
-
-class ByShare(Table, frozen=True, kw_only=True, tag_field="kind", tag="by-share"):
-    """Deal all chunks to the trees when the round begins, in proportion to their shares."""
-
-
-class Adaptive(Table, frozen=True, kw_only=True, tag_field="kind", tag="adaptive"):
-    """Give the next chunk to the tree that ended one, while the round goes on.
-
-    Args:
-        window: how many chunks may be under way; None for what the plan needs.
-    """
-
-    window: Positive | None = None
-
-
-class Serve(Table, frozen=True, kw_only=True):
-    """Let the roots of the route's trees hold the model; workers push updates and pull it.
-
-    Args:
-        only: names of sites that compute nothing.
-        ahead: whether a worker computes its next update while its last one and the model are on
-            their way: they then cost no time, but what it computes on is one update older.
-        mixes: what a step makes of what workers come to. With ``updates`` the model goes as far as
-            they went, from where it is; with ``models`` it goes towards the models that they came
-            to, and so back where they began on an old one (FL-R²SP's Algorithm 2, FedAsync); with
-            ``cache`` it is the mean of the last models of all workers (SAFA).
-    """
-
-    only: tuple[str, ...] = ()
-    ahead: bool = False
-    mixes: Literal["updates", "models", "cache"] = "updates"
 
 
 class Stop(Table, frozen=True, kw_only=True):
@@ -192,7 +162,7 @@ class Scenario(Table, frozen=True, kw_only=True):
     compute: Compute | None = None
     fault: tuple[Fault, ...] = ()
     simulation: Simulation = Simulation()
-    deal: ByShare | Adaptive | None = None
+    deal: AnyDeal | None = None
     awareness: AnyAwareness | None = None
     auxiliary: Auxiliary | None = None
     serve: Serve | None = None
@@ -232,11 +202,7 @@ class Scenario(Table, frozen=True, kw_only=True):
     @property
     def adaptive(self) -> Adaptive | None:
         """How a scenario with one route dispatches chunks during a round; None if it does not."""
-        if self.is_served:
-            return None
-        if self.deal is None:
-            return Adaptive() if self.routes[0].deep else None
-        return self.deal if isinstance(self.deal, Adaptive) else None
+        return None if self.is_served else adaptive_of(self.deal, self.routes[0].deep)
 
     @property
     def is_served(self) -> bool:
@@ -271,8 +237,7 @@ class Scenario(Table, frozen=True, kw_only=True):
 
     def workers_named(self, names: Sequence[str]) -> list[int]:
         """Return those of sites with such names that compute, by index."""
-        idle = () if self.serve is None else self.serve.only
-        return [index for index, name in enumerate(names) if name not in idle]
+        return (self.serve or Serve()).workers(names)
 
     def runs(self) -> tuple[Scenario, ...]:
         """Return one scenario for each route."""

@@ -1,0 +1,404 @@
+"""What a scheduler serves with: one value for each answer, put together in this one place.
+
+A group's `Service` is given by its user; a scenario's is translated from its file. From both the
+scheduler is made here.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Literal
+
+from anabranch import plan as plans
+from anabranch._typed_toml import tag_of
+from anabranch.cohort import Clients
+from anabranch.group._settings import Settings, dumps
+from anabranch.merge import AnyMerge, Mean
+from anabranch.net.addresses import is_loopback
+from anabranch.net.frames import CONTROL_LIMITS
+from anabranch.net.network import Address, Network
+from anabranch.net.silence import STILLNESS_S
+from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork
+from anabranch.net.tls import Credentials
+from anabranch.overlay import Overlay
+from anabranch.pace import AnyLoad, AnyPace, EqualBatches
+from anabranch.plan import Auxiliary, ForestRoute, Packed, PathSearch, Plan
+from anabranch.plan import Planner as Route
+from anabranch.scheduler.awareness import AnyAwareness, Awareness, Oracle, Passive
+from anabranch.scheduler.chunking import LEAST_ELEMENTS, MOST_ELEMENTS, ChunkRule
+from anabranch.scheduler.deal import AnyDeal, adaptive_of
+from anabranch.scheduler.losses import Planner, Repairs, or_packed
+from anabranch.scheduler.memory import Journal
+from anabranch.scheduler.paced import Paced, Serve
+from anabranch.scheduler.reforming import LEAST_CHANGE, LEAST_GAIN, Reforming
+from anabranch.scheduler.run import Log
+from anabranch.scheduler.served_pace import LastTo
+from anabranch.scheduler.server import Scheduler
+
+_ANY_BYTES = 1 << 62
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How a model is served, beside its pace, load and merge rule.
+
+    Args:
+        serve: which sites compute, and on which model.
+        clients: who is registered, where a worker stands for another client with each update; None
+            where each stands for itself.
+        seed: of the registry of clients.
+        look_every_s: how often a worker that pulls the model evaluates it; None where the scheduler
+            has no say in that.
+        last_to: which workers get the model once no step follows.
+    """
+
+    serve: Serve = field(default_factory=Serve)
+    clients: Clients | None = None
+    seed: int = 0
+    look_every_s: float | None = None
+    last_to: LastTo = "all"
+
+
+@dataclass(frozen=True)
+class Machines:
+    """What the sites' machines cost, which plans, chunks and dispatching allow for.
+
+    Args:
+        cores: how many processor cores the sites share, so that chunks are no smaller than pays;
+            infinite where each site has its own; None where computing costs nothing, as in a
+            simulation.
+        bound_plans: whether plans give no site more than a core carries.
+        control_latency_s: one way between the scheduler and each site.
+    """
+
+    cores: float | None = math.inf
+    bound_plans: bool = True
+    control_latency_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Service:
+    """What a scheduler serves a group with, or the sites of a scenario.
+
+    Args:
+        overlay: the sites and links.
+        planner: where aggregates travel.
+        awareness: how the scheduler learns of the network; None keeps the first plan.
+        auxiliary: paths that help the trees' links; None for none.
+        deal: how chunks are dealt to the trees; None for ``Adaptive`` where trees are many and
+            deep, and for ``ByShare`` on other routes. (Where chunks are dealt while an exchange
+            goes on, a call waits for a word from the scheduler before its first chunk leaves, as it
+            does for its plan.)
+        pace: who may proceed when, where the model is served; None for a group that all-reduces.
+        load: how much work each worker has, where the model is served.
+        merge: what an update weighs, where the model is served.
+        serving: how else the model is served.
+        updates: how many each worker makes, where the model is served.
+        batch_size: that loads reckon from.
+        model_elements: of the buffer, where all exchanges are of one size: the route is planned for
+            that size, before any site says it. None where it is not known; then a group that
+            all-reduces plans for each order of size that comes.
+        under_way_bytes: of buffers whose exchanges may be under way at once; None for any number.
+        chunk_elements: the most elements of every chunk; None for what fits buffer and plan.
+        least_chunk_elements: chunks are no smaller than this where ``chunk_elements`` is None.
+        on_loss: what becomes of exchanges when a site or link is lost: they are ``complete``d among
+            those that still reach one another; or begun again (``retry``), so that a result has the
+            contributions of one set of sites, for which each keeps a copy of what it contributes;
+            or the group ends (``abort``). Where the model is served, the others go on without a
+            site that serves no part of it and is on no other's way to it (``complete`` and
+            ``retry`` alike), and it ends for others.
+        on_error: what becomes of the group when an exception, or Ctrl-C, ends a site's part: that
+            site is lost (``lose``), as ``on_loss`` says of losses, and the others say its message;
+            or the group ends (``abort``).
+        least_sites: with fewer left than these it ends in any case.
+        begin_with: how many sites it begins with, unless a loss ends it; None for all of the
+            overlay. Others join when the members let them in; where the model is served, when they
+            come, and those that the others need are awaited in any case.
+        silence_s: where exchanges are completed, no site or link counts as lost that is silent for
+            less; nor for less than six times what is usual with it.
+        stillness_s: no site counts as lost that is silent for less while its machine answers: one
+            call of C code may hold its interpreter's lock.
+        away_s: where the scheduler has a journal, sites wait so long for it to be started again.
+        machines: what the sites' machines cost.
+    """
+
+    overlay: Overlay
+    planner: Route = field(default_factory=Packed)
+    awareness: AnyAwareness | None = field(default_factory=Passive)
+    auxiliary: Auxiliary | None = None
+    deal: AnyDeal | None = None
+    pace: AnyPace | None = None
+    load: AnyLoad = field(default_factory=EqualBatches)
+    merge: AnyMerge = field(default_factory=Mean)
+    serving: Serving = field(default_factory=Serving)
+    updates: int = 1
+    batch_size: int = 1
+    model_elements: int | None = None
+    under_way_bytes: int | None = 1 << 30
+    chunk_elements: int | None = None
+    least_chunk_elements: int = LEAST_ELEMENTS
+    on_loss: Literal["complete", "retry", "abort"] = "complete"
+    on_error: Literal["lose", "abort"] = "lose"
+    least_sites: int = 2
+    begin_with: int | None = None
+    silence_s: float = 2.0
+    stillness_s: float = STILLNESS_S
+    away_s: float = 60.0
+    machines: Machines = field(default_factory=Machines)
+
+    def listening_at(self, listen: Address) -> Service:
+        """Return it for a scheduler that listens there: on one machine, sites share its cores."""
+        cores = float(os.cpu_count() or 1) if is_loopback(listen[0]) else math.inf
+        return replace(self, machines=replace(self.machines, cores=cores))
+
+    # --- what is planned
+
+    @property
+    def network_known(self) -> Overlay:
+        """The network as the overlay and the sites' machines have it."""
+        return plans.within_cores(self.overlay) if self.machines.bound_plans else self.overlay
+
+    def believed(self) -> Overlay:
+        """Return what is believed of the network before anything is measured."""
+        network = self.network_known
+        return network if self.awareness is None else self.awareness.believed(network)
+
+    @property
+    def assumes_rates(self) -> bool:
+        """Whether nothing is known of what some links carry until they are measured."""
+        return any(link.basis == "assumed" for link in self.believed().links)
+
+    def plan(
+        self,
+        believed: Overlay,
+        version: int = 1,
+        previous: Plan | None = None,
+        elements: int | None = None,
+    ) -> Plan:
+        """Return a plan with its auxiliary paths.
+
+        Args:
+            believed, version, previous: see :class:`anabranch.plan.Planner`.
+            elements: of the buffer, where it is of another size than ``model_elements``.
+        """
+        if self.machines.bound_plans:
+            believed = plans.within_cores(believed)
+        elements = elements or self.model_elements
+        plan = self.planner.plan(
+            believed,
+            version=version,
+            previous=previous,
+            elements=elements,
+            chunk_elements=self.chunk_rule.before_plan(elements),
+        )
+        return plans.with_auxiliary(plan, believed, self._search)
+
+    def first_plan(self) -> Plan:
+        """Return the plan that a run begins with, from what is believed before it.
+
+        Raises:
+            OverlayError, PlanError: there is none.
+        """
+        return self.plan(self.believed())
+
+    @property
+    def _search(self) -> PathSearch:
+        return (lambda overlay, plan: {}) if self.auxiliary is None else self.auxiliary.paths
+
+    @property
+    def chunk_rule(self) -> ChunkRule:
+        """How finely buffers are cut."""
+        return ChunkRule(
+            self.planner.deep,
+            self.chunk_elements,
+            self.least_chunk_elements,
+            self.machines.cores,
+        )
+
+    @property
+    def paced(self) -> Paced | None:
+        """How the model is served; None where it is not."""
+        if self.pace is None:
+            return None
+        return Paced(
+            pace=self.pace,
+            load=self.load,
+            batch_size=self.batch_size,
+            workers=self.workers,
+            updates=self.updates,
+            ahead=self.serving.serve.ahead,
+            merge=self.merge,
+            clients=self.serving.clients,
+            seed=self.serving.seed,
+            look_every_s=self.serving.look_every_s,
+        )
+
+    @property
+    def workers(self) -> list[int]:
+        """The sites that compute, where the model is served."""
+        return self.serving.serve.workers([site.name for site in self.overlay.sites])
+
+    @property
+    def repairs(self) -> bool:
+        """Whether exchanges go on without what is lost."""
+        return self.on_loss != "abort" and self.pace is None
+
+    # --- what it makes
+
+    def scheduler(
+        self,
+        network: Network,
+        token: str,
+        log: Log,
+        journal: Journal | None = None,
+        plan: Plan | None = None,
+        work: str | None = None,
+    ) -> Scheduler:
+        """Return a scheduler, in the running loop.
+
+        Args:
+            network: where sites connect.
+            token: what a site must know to join.
+            log: where to write down what happens.
+            journal: where it writes down what it needs to find its group again when it is started
+                again; None where the group ends with it.
+            plan: the first, where it was made before; see ``first_plan``.
+            work: what sites are told on joining; None for what sites of a group are.
+
+        Raises:
+            ValueError: an answer that sites of a group cannot be told.
+        """
+        told = dumps(self._settings(journal is not None)) if work is None else work
+        believed = self.believed()
+        first = self.first_plan() if plan is None else plan
+        reforming = self._reforming(first, believed)
+        awareness: Awareness | None = None
+
+        def now_believed() -> Overlay:
+            return believed if awareness is None else awareness.made_for
+
+        def chunking(plan: Plan, elements: int) -> int:
+            return self.chunk_rule.under(plan, elements, now_believed())
+
+        if self.awareness is not None:
+            awareness = self.awareness.awareness(
+                first,
+                self.plan,
+                self._search,
+                partial(chunking, first),
+                self.network_known,
+                reforming,
+            )
+        adaptive = adaptive_of(self.deal, self.planner.deep) if self.pace is None else None
+        dispatching = None
+        if adaptive is not None:
+            round_trip_s = 2 * self.machines.control_latency_s
+            dispatching = adaptive.dispatching(chunking, now_believed, round_trip_s)
+        return Scheduler(
+            network,
+            self.overlay,
+            first,
+            token,
+            told,
+            chunking,
+            log,
+            awareness,
+            dispatching,
+            None if (paced := self.paced) is None else paced.book(first),
+            math.inf if self.under_way_bytes is None else self.under_way_bytes,
+            least_sites=self.overlay.size if self.on_loss == "abort" else self.least_sites,
+            begin_with=None if self.on_loss == "abort" else self.begin_with,
+            last_to=self.serving.last_to,
+            repairs=self._repairs() if self.repairs else None,
+            journal=journal,
+            reforming=reforming,
+            errors_end=self.on_error == "abort",
+            planners=self._planner_for if self._plans_by_size else None,
+        )
+
+    @property
+    def _plans_by_size(self) -> bool:
+        return self.pace is None and self.model_elements is None and self.planner.by_size
+
+    def _planner_for(self, elements: int) -> Planner:
+        return or_packed(partial(self.plan, elements=elements), elements)
+
+    def _repairs(self) -> Repairs:
+        retries = self.on_loss == "retry"
+        return Repairs(or_packed(self.plan), self.least_sites, self.begin_with, retries)
+
+    def _reforming(self, first: Plan, believed: Overlay) -> Reforming | None:
+        """Return what forms a forest's groups anew; None where they stay, or there is none."""
+        route, asked = self.planner, self.awareness
+        if not isinstance(route, ForestRoute) or route.within is not None:
+            return None
+        return Reforming(
+            route,
+            first,
+            believed.at(0.0),
+            {believed.index(name): each_s for name, each_s in (route.compute_s or {}).items()},
+            self.model_elements,
+            LEAST_CHANGE if asked is None or asked.update_rate is None else asked.update_rate,
+            _least_gain(asked),
+            self._search,
+        )
+
+    def network(self, credentials: Credentials | None = None) -> TcpNetwork:
+        """Return the network that the scheduler takes a group's sites in on."""
+        return TcpNetwork(
+            CONTROL_LIMITS,
+            least_silence_s=self.silence_s if self.repairs else CONTROL_SILENCE_S,
+            credentials=credentials,
+            stillness_s=self.stillness_s,
+        )
+
+    def _settings(self, may_be_restarted: bool) -> Settings:
+        """Return what sites of a group are told on joining.
+
+        Args:
+            may_be_restarted: whether the scheduler has a journal.
+
+        Raises:
+            ValueError: an answer that sites of a group cannot be told.
+        """
+        for answer, is_given in (
+            ("planner: a forest", isinstance(self.planner, ForestRoute)),
+            ("awareness: an oracle", isinstance(self.awareness, Oracle)),
+            (f"merge: {tag_of(self.merge)}", self.merge != Mean()),
+            ("serving.serve", self.serving.serve != Serve()),
+            ("serving.clients", self.serving.clients is not None),
+        ):
+            if is_given:
+                raise ValueError(
+                    f"{answer} is for the sites of a scenario, which `anabranch site` starts; give "
+                    "a group another, or leave it out"
+                )
+        workers = tuple(self.workers)
+        barrier = self.pace is not None and self.pace.barrier
+        least = self.chunk_elements or self.least_chunk_elements
+        return Settings(
+            least_chunk_elements=least,
+            most_chunk_elements=self.chunk_elements or max(MOST_ELEMENTS, least),
+            under_way_bytes=_ANY_BYTES if self.under_way_bytes is None else self.under_way_bytes,
+            auxiliary=self.auxiliary,
+            measuring=(
+                self.awareness.measuring(least) if isinstance(self.awareness, Passive) else None
+            ),
+            assumes_rates=self.assumes_rates,
+            workers=0 if self.pace is None else len(workers),
+            added_up=workers if barrier else (),
+            silence_s=self.silence_s if self.repairs else None,
+            stillness_s=self.stillness_s,
+            away_s=self.away_s if may_be_restarted else 0.0,
+        )
+
+
+def _least_gain(asked: AnyAwareness | None) -> float:
+    """Return how much a forest that is formed anew must gain."""
+    if asked is None or asked.least_gain is None:
+        return LEAST_GAIN
+    assert asked.least_gain != "none"  # a forest's scenario is checked for that
+    return asked.least_gain

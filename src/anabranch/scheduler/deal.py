@@ -1,0 +1,64 @@
+"""How chunks are dealt to the trees of a plan: values as scenario files spell them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from anabranch import plan as plans
+from anabranch._typed_toml import Positive, Table
+from anabranch.overlay import Overlay
+from anabranch.plan import Plan
+from anabranch.scheduler.channels import Chunking, Dispatching
+from anabranch.scheduler.dispatch import needed_window
+
+_ELEMENT_BYTES = 4
+
+
+class ByShare(Table, frozen=True, kw_only=True, tag_field="kind", tag="by-share"):
+    """Deal all chunks to the trees when the round begins, in proportion to their shares."""
+
+
+class Adaptive(Table, frozen=True, kw_only=True, tag_field="kind", tag="adaptive"):
+    """Give the next chunk to the tree that ended one, while the round goes on.
+
+    Args:
+        window: how many chunks may be under way; None for what the plan needs.
+    """
+
+    window: Positive | None = None
+
+    def dispatching(
+        self, chunking: Chunking, believed: Callable[[], Overlay], round_trip_s: float
+    ) -> Dispatching:
+        """Return how the scheduler dispatches chunks.
+
+        Args:
+            chunking: how finely buffers are cut.
+            believed: returns what is believed of the network now.
+            round_trip_s: between a site and the scheduler.
+        """
+
+        def dispatching(plan: Plan, buffer_elements: int) -> tuple[int, int]:
+            elements = chunking(plan, buffer_elements)
+            chunks = len(plans.cut(plan, buffer_elements, elements))
+            window = self.window or needed_window(
+                plan, believed(), _ELEMENT_BYTES * elements, chunks, round_trip_s
+            )
+            return chunks, window
+
+        return dispatching
+
+
+AnyDeal = ByShare | Adaptive
+
+
+def adaptive_of(deal: AnyDeal | None, deep: bool) -> Adaptive | None:
+    """Return how chunks are dispatched during an exchange; None where all are dealt before it.
+
+    Args:
+        deal: what was asked for; None for what suits the trees.
+        deep: whether the trees are many and deep.
+    """
+    if deal is None:
+        return Adaptive() if deep else None
+    return deal if isinstance(deal, Adaptive) else None
