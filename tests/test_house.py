@@ -159,6 +159,7 @@ PURE = [
     "scheduler/policy.py",
     "scheduler/rate_forecast.py",
     "scheduler/reports.py",
+    "scheduler/serving",
     "scheduler/status.py",
     "scheduler/tally.py",
     "sim/fluid.py",

@@ -39,7 +39,7 @@ def test_the_samples_that_workers_hold_are_written_down_where_they_weigh_updates
         cluster = await begin((0, 100, 300), merge)
         held = [(each.site, each.samples) for each in cluster.witness.of(events.SamplesHeld)]
         assert cluster.scheduler._pace is not None
-        known = cluster.scheduler._pace.book._samples
+        known = cluster.scheduler._pace.book._weights._samples
         assert known == ({1: 100, 2: 300} if merge.weighs_data else {1: 1, 2: 1})
         cluster.scheduler.abort("it is enough")
         await cluster.end()

@@ -1,0 +1,1 @@
+"""How a run's servers and workers are paced: the books, one idea a file."""

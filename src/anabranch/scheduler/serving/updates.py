@@ -1,0 +1,305 @@
+"""The life of each update, from the permission to compute it until the pace is told of it. Pure.
+
+An update is named by its worker and its number. A worker's updates are numbered from 1, and no
+number is used twice, whatever is lost. Two numbers say how far a worker is::
+
+    1 .. settled               the pace was told of these, or they are lost
+    settled + 1 .. made        under way: the worker was let compute these
+    made + 1 .. each           not begun
+
+What is under way waits for two things, in any order: each server says that its part has come, and
+the worker asks to go on. Then the update is *complete*. The pace is told of the next one of each
+worker of a group at once, so a group's first complete update may wait for another worker's.
+
+An update may be *given up*: its worker is lost, is barred, or computes on a model that is too old,
+or the way to the servers is broken. Servers discard it by name, so nothing more of it is awaited
+but that its worker asks to go on. A server may still say that its part has come; that says nothing.
+
+What must never happen: a server's part counts twice, a worker asks twice after one update, or the
+pace is told of an update that a loss may yet void.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from anabranch.net.errors import OutOfPlaceMessage
+from anabranch.pace import Update
+
+_NOTHING = -1  # the version of the model that a new process of a site has
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    """An update that a worker was let compute, and that is not settled."""
+
+    based_on: int  # which version of the model it is computed on
+    began_s: float  # when it could be begun
+    asked: bool = False
+    samples: int = 0
+    compute_s: float = 0.0
+    loss: float | None = None
+    parts: dict[int, float | None] = field(default_factory=dict)  # squared norms, by server
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """What a worker took from the moment when it could begin an update.
+
+    Args:
+        samples: of its batch.
+        compute_s: how long it computed; no longer than the iteration.
+        iteration_s: how long the iteration took.
+    """
+
+    samples: int
+    compute_s: float
+    iteration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """A group's updates of one number, all complete.
+
+    Args:
+        workers: whose they are.
+        based_on: the oldest version of the model that one was computed on.
+        mean_loss: of the workers' batches; None where one tells none.
+        squared_norm: of their mean, where they come added up; None if a server does not tell.
+    """
+
+    workers: tuple[int, ...]
+    based_on: int
+    mean_loss: float | None
+    squared_norm: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """What the pace is told of a group at once.
+
+    Args:
+        by_number: the updates; several where all that is under way was given up.
+        compute_s: how long the slowest worker computed the first of them.
+        is_given_up: whether they were given up.
+    """
+
+    by_number: dict[int, Pushed]
+    compute_s: float
+    is_given_up: bool
+
+
+class Updates:
+    """Follows the updates of all workers.
+
+    Args:
+        workers: which sites compute.
+        servers: which sites hold the model; each must have an update before it is complete.
+        each: how many updates a worker makes.
+        ahead: how many it may compute before the model comes that has its last one in.
+
+    Attributes:
+        each: see above.
+        made: by worker, how many updates it was let compute.
+        settled: by worker, the latest update that the pace was told of, or that was lost.
+        servers: see above.
+        closed: whether no further update is begun.
+    """
+
+    def __init__(
+        self, workers: Iterable[int], servers: Iterable[int], each: int, ahead: int
+    ) -> None:
+        self.each = each
+        self.made = dict.fromkeys(workers, 0)
+        self.settled = dict.fromkeys(self.made, 0)
+        self.servers = frozenset(servers)
+        self.closed = False
+        self._ahead = ahead
+        self._under_way: dict[Update, _UnderWay] = {}
+        self._given_up: set[Update] = set()  # outlives them: what comes late is known by it
+        self._model = dict.fromkeys(self.made, 0)  # the version that each worker has, or will
+
+    # --- how far workers are
+
+    @property
+    def latest(self) -> int:
+        """The largest number of an update that a worker was let compute."""
+        return max(self.made.values(), default=0)
+
+    def with_more_to_do(self, workers: Iterable[int]) -> list[int]:
+        """Return those of some workers that have not begun all their updates."""
+        return [worker for worker in workers if self.made[worker] < self.each]
+
+    def are_left_after(self, number: int) -> bool:
+        """Return whether an update may yet be begun after one of this number."""
+        return not self.closed and number < self.each
+
+    @property
+    def done(self) -> tuple[int, ...]:
+        """The workers that were let compute all that they are to."""
+        return tuple(worker for worker, made in self.made.items() if made == self.each)
+
+    def of(self, worker: int) -> tuple[Update, ...]:
+        """Return the updates of a worker that are under way."""
+        first = self.settled[worker] + 1
+        return tuple((worker, number) for number in range(first, self.made[worker] + 1))
+
+    def is_given_up(self, update: Update) -> bool:
+        """Return whether an update was given up before it was complete."""
+        return update in self._given_up
+
+    def computing(self) -> Iterator[Update]:
+        """Iterate over the updates whose workers have not asked to go on since."""
+        return (update for update, each in self._under_way.items() if not each.asked)
+
+    def asked_after(self) -> set[int]:
+        """Return the workers that have asked to go on after an update that is under way."""
+        return {worker for (worker, _), each in self._under_way.items() if each.asked}
+
+    # --- what happens to an update
+
+    def to_begin(self, worker: int) -> range:
+        """Return the numbers of the updates that a worker may begin, after a step of the model."""
+        made = self.made[worker]
+        most = made if self.closed else min(self.each, self.settled[worker] + 1 + self._ahead)
+        return range(made + 1, most + 1)
+
+    def begin(self, update: Update, version: int, now_s: float) -> bool:
+        """Let a worker compute its next update on a version of the model.
+
+        Returns:
+            Whether that model has yet to come to it.
+        """
+        worker, self.made[update[0]] = update
+        pulls = self._model[worker] < version
+        self._model[worker] = version
+        self._under_way[update] = _UnderWay(version, now_s)
+        return pulls
+
+    def ask(
+        self, update: Update, samples: int, compute_s: float, now_s: float, loss: float | None
+    ) -> Iteration:
+        """Take note that a worker asks to go on after an update.
+
+        Raises:
+            OutOfPlaceMessage: it has asked before, or was not let compute that update.
+        """
+        each = self._awaited(update)
+        if each.asked:
+            raise OutOfPlaceMessage(
+                f"site {update[0]} asks to proceed twice, after update {update[1]}"
+            )
+        iteration_s = now_s - each.began_s
+        each.asked, each.samples, each.loss = True, samples, loss
+        each.compute_s = min(compute_s, iteration_s)
+        following = self._under_way.get((update[0], update[1] + 1))
+        if following is not None and not following.asked:
+            following.began_s = now_s  # it computes one update at a time
+        return Iteration(samples, each.compute_s, iteration_s)
+
+    def come(self, server: int, update: Update, squared_norm: float | None) -> None:
+        """Take note that a server has its part of an update.
+
+        Raises:
+            OutOfPlaceMessage: it has said so before, or the worker was not let compute that update.
+        """
+        parts = self._awaited(update).parts
+        if server in parts:
+            raise OutOfPlaceMessage(
+                f"site {server} has update {update[1]} of site {update[0]} twice"
+            )
+        parts[server] = squared_norm
+
+    def _awaited(self, update: Update) -> _UnderWay:
+        each = self._under_way.get(update)
+        if each is None:
+            raise OutOfPlaceMessage(f"update {update[1]} of site {update[0]}, which is not awaited")
+        return each
+
+    def void(self, workers: Collection[int]) -> None:
+        """Forget what servers have of some workers' updates: these were in sums that are void."""
+        for (worker, _), each in self._under_way.items():
+            if worker in workers:
+                each.parts.clear()
+
+    def is_complete(self, update: Update) -> bool:
+        """Return whether nothing more of an update is awaited."""
+        each = self._under_way.get(update)
+        if each is None or not each.asked:
+            return False
+        return each.parts.keys() == self.servers or update in self._given_up
+
+    def squared_norm(self, update: Update) -> float | None:
+        """Return that of an update under way; None where a server has not told its part's."""
+        parts = self._under_way[update].parts
+        return _sum([parts[server] for server in sorted(parts)])
+
+    def iteration(self, update: Update, now_s: float) -> Iteration:
+        """Return what an update's worker took, if the iteration ends now."""
+        each = self._under_way[update]
+        return Iteration(each.samples, each.compute_s, now_s - each.began_s)
+
+    # --- how updates are settled
+
+    def push(self, workers: Sequence[int]) -> Push | None:
+        """Settle a group's next update of each worker; None while one is not complete.
+
+        Where the next one was given up, so was all that is under way, and is settled with it.
+        """
+        first = self.settled[workers[0]] + 1
+        is_given_up = (workers[0], first) in self._given_up
+        last = self.made[workers[0]] if is_given_up else first
+        numbers = range(first, last + 1)
+        if not all(self.is_complete((worker, k)) for worker in workers for k in numbers):
+            return None
+        compute_s = max(self._under_way[worker, first].compute_s for worker in workers)
+        pushed = {number: self._pop(tuple(workers), number) for number in numbers}
+        self.settled |= dict.fromkeys(workers, last)
+        return Push(pushed, compute_s, is_given_up)
+
+    def _pop(self, workers: tuple[int, ...], number: int) -> Pushed:
+        # Added up, they came as their mean, and each says how large that was.
+        squared_norm = self.squared_norm((workers[0], number))
+        each = [self._under_way.pop((worker, number)) for worker in workers]
+        loss = _sum([update.loss for update in each])
+        mean_loss = None if loss is None else loss / len(each)
+        return Pushed(workers, min(update.based_on for update in each), mean_loss, squared_norm)
+
+    def give_up(self, worker: int) -> tuple[Update, ...]:
+        """Give up all updates of a worker that are under way; return them."""
+        under_way = self.of(worker)
+        self._given_up.update(under_way)
+        return under_way
+
+    def have_asked(self, worker: int) -> bool:
+        """Return whether a worker has asked to go on after each update that is under way."""
+        return all(self._under_way[update].asked for update in self.of(worker))
+
+    def drop(self, worker: int) -> None:
+        """Settle a worker's updates under way, of which the pace is not told."""
+        for update in self.of(worker):
+            del self._under_way[update]
+        self.settled[worker] = self.made[worker]
+
+    def lose(self, worker: int) -> tuple[Update, ...]:
+        """Give up and settle what is under way of a worker that is lost; return it."""
+        under_way = self.give_up(worker)
+        self.drop(worker)
+        self._model[worker] = _NOTHING
+        return under_way
+
+    def skip(self, worker: int, number: int) -> None:
+        """Take a worker for one that has made so many updates, none of them under way."""
+        self.made[worker] = self.settled[worker] = number
+
+    def forget_model(self, worker: int) -> None:
+        """Let a worker pull the model with its next update, whatever version it has."""
+        self._model[worker] = _NOTHING
+
+
+def _sum(numbers: Sequence[float | None]) -> float | None:
+    """Return the sum of numbers; None where one is missing."""
+    known = [number for number in numbers if number is not None]
+    return math.fsum(known) if len(known) == len(numbers) and known else None
