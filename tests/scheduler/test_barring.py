@@ -143,7 +143,7 @@ class Run:
         """Let time pass until the pace looks, if nothing else is left to happen."""
         if self.to_do:
             return True
-        if self.book.due_s == NEVER or self.book.is_over:
+        if self.book.due_s == NEVER or self.book.standing.is_over:
             return False
         self.now_s = max(self.now_s, self.book.due_s)
         self.tell("look")
@@ -205,7 +205,7 @@ def try_an_order(pace: Pace, seed: int) -> Run:
         assert count < 2999, "it runs away"
         if rng.random() < 0.3:
             run.now_s += float(rng.exponential())
-        if run.book.due_s <= run.now_s and not run.book.is_over:
+        if run.book.due_s <= run.now_s and not run.book.standing.is_over:
             run.tell("look")
         if count == stops_at:
             run.tell("stop")
@@ -220,7 +220,7 @@ def try_an_order(pace: Pace, seed: int) -> Run:
             break
         if run.to_do:
             run.happen(int(rng.integers(len(run.to_do))), float(rng.choice([-1.0, 0.9])))
-    assert run.book.is_over
+    assert run.book.standing.is_over
     left = {update for update in run.went if not run.settled[update]}
     assert not left, f"{left} are never settled"
     fresh = make(pace, workers, updates, rule, servers, clients)
@@ -301,12 +301,12 @@ def test_a_run_is_not_over_before_the_verdict_that_lets_somebody_in_again() -> N
     for number in (1, 2, 3):
         run.tell("asked", 1, number)
         run.tell("came", 9, 1, number)
-    assert not run.book.is_over  # no worker computes, but updates are to be judged
+    assert not run.book.standing.is_over  # no worker computes, but updates are to be judged
     for number in (1, 2, 3):
         run.tell("judged", 1, number, 1.0)
     assert run.went[-1] == (0, 3)
     assert run.barred == set()
-    assert not run.book.is_over
+    assert not run.book.standing.is_over
 
 
 def test_once_all_are_barred_the_run_is_over() -> None:
@@ -316,7 +316,7 @@ def test_once_all_are_barred_the_run_is_over() -> None:
         run.tell("came", 9, worker, 1)
     for worker in (0, 1):
         run.tell("judged", worker, 1, -1.0)
-    assert run.book.is_over
+    assert run.book.standing.is_over
 
 
 @pytest.mark.parametrize("rule", [OutlierFilter(), None])

@@ -33,7 +33,7 @@ def alone_lost_and_back_until_it_has_finished() -> None:
     book.lost(0, 1.0)
     book.joined(0, 2.0)
     all_of(book, (0,), 2, 3.0)
-    assert book.workers == (1,)
+    assert book.standing.workers == (1,)
 
 
 def back_under_a_barrier() -> None:
@@ -41,7 +41,7 @@ def back_under_a_barrier() -> None:
     book.lost(0, 1.0)
     book.joined(0, 2.0)
     all_of(book, (1,), 1, 3.0)
-    assert {*book.workers} == {0, 1}
+    assert {*book.standing.workers} == {0, 1}
 
 
 def back_and_lost_again_under_a_barrier() -> None:
@@ -50,7 +50,7 @@ def back_and_lost_again_under_a_barrier() -> None:
     book.joined(0, 2.0)
     book.lost(0, 3.0)
     all_of(book, (1,), 1, 4.0)
-    assert book.workers == (1,)
+    assert book.standing.workers == (1,)
 
 
 def back_as_the_run_stops() -> None:
@@ -59,7 +59,7 @@ def back_as_the_run_stops() -> None:
     book.joined(0, 2.0)
     book.close()
     all_of(book, (1,), 1, 3.0)
-    assert book.is_over
+    assert book.standing.is_over
 
 
 def without_a_home() -> PaceBook:
@@ -71,20 +71,20 @@ def without_a_home() -> PaceBook:
         all_of(book, (lead,), 1, 2.0)
     book.formed(3.0)
     book.joined(5, 4.0)
-    assert book.homeless == [5]
+    assert book.standing.homeless == [5]
     return book
 
 
 def homeless_and_lost_again() -> None:
     book = without_a_home()
     book.lost(5, 5.0)
-    assert not book.homeless
+    assert not book.standing.homeless
 
 
 def homeless_as_the_run_stops() -> None:
     book = without_a_home()
     book.close()
-    assert not book.homeless
+    assert not book.standing.homeless
 
 
 def homeless_until_groups_are_formed() -> None:
@@ -92,7 +92,7 @@ def homeless_until_groups_are_formed() -> None:
     book.reform([(0, 1), (4, 5), (6,)], kept=[0])
     all_of(book, (4, 6), 2, 5.0)
     book.formed(6.0)
-    assert 5 in book.workers
+    assert 5 in book.standing.workers
 
 
 def back_as_its_group_is_dissolved() -> None:
@@ -103,7 +103,7 @@ def back_as_its_group_is_dissolved() -> None:
     for lead in (4, 6):
         all_of(book, (lead,), 1, 2.0)
     book.formed(3.0)
-    assert book.homeless == [5]
+    assert book.standing.homeless == [5]
 
 
 def back_with_nothing_left_to_do_as_its_group_is_dissolved() -> None:
@@ -116,10 +116,10 @@ def back_with_nothing_left_to_do_as_its_group_is_dissolved() -> None:
     all_of(book, (0, 1), 1, 4.0)
     all_of(book, (4,), 1, 4.0)
     book.formed(5.0)
-    assert not book.homeless
+    assert not book.standing.homeless
     book.reform([(0, 1), (4,), (5,)], kept=[])
     all_of(book, (0, 1, 4), 2, 6.0)
-    assert book.is_over
+    assert book.standing.is_over
 
 
 def judged(patience: int = 1, ends_after: int | None = 1) -> Run:
@@ -142,14 +142,14 @@ def recalled_and_lost() -> None:
     run = judged()
     push_and_judge(run, 1)
     run.lose(0)
-    assert 0 not in run.book.workers
+    assert 0 not in run.book.standing.workers
 
 
 def barred_lost_and_back() -> None:
     run = judged(ends_after=None)
     run.lose(0)
     run.join(0)
-    assert run.book.barred == (0,)
+    assert run.book.standing.barred == (0,)
 
 
 def without_clients() -> Run:
@@ -160,7 +160,7 @@ def without_clients() -> Run:
     (number,) = [update for each, update in run.went if each == 0][-1:]
     run.tell("asked", 0, number)
     run.tell("came", 9, 0, number)
-    assert run.book.idle == (0,)
+    assert run.book.standing.idle == (0,)
     return run
 
 
@@ -168,13 +168,13 @@ def idle_until_a_client_is_let_in() -> None:
     run = without_clients()
     for _ in range(2):
         push_and_judge(run, 1)
-    assert run.book.idle == ()
+    assert run.book.standing.idle == ()
 
 
 def idle_and_lost() -> None:
     run = without_clients()
     run.lose(0)
-    assert run.book.idle == ()
+    assert run.book.standing.idle == ()
 
 
 def way_broken(ends: str) -> None:
@@ -184,11 +184,11 @@ def way_broken(ends: str) -> None:
         for worker in (4, 5):
             book.asked(worker, 1, 1, 0.1, 2.0)
         book.reform([(0, 1), (4,), (5,)], kept=[0])
-        assert book.is_at_rest
+        assert book.standing.is_at_rest
     else:
         book.lost(4, 2.0)
         book.lost(5, 3.0)
-        assert book.workers == (0, 1)
+        assert book.standing.workers == (0, 1)
 
 
 def way_broken_and_all_ask() -> None:
@@ -206,7 +206,7 @@ def kept_after_all() -> None:
     book.reform([(0, 1), (4,), (5,), (6,)], kept=[0, 6])
     all_of(book, (4, 5), 1, 2.0)
     book.formed(3.0)
-    assert book.made(0) == 2
+    assert book.standing.made(0) == 2
 
 
 def lost_at_rest() -> None:
@@ -214,14 +214,14 @@ def lost_at_rest() -> None:
     book.reform([(0, 1, 4, 5)], kept=[])
     all_of(book, (6,), 1, 1.0)
     book.lost(6, 2.0)
-    assert 6 not in book.workers
+    assert 6 not in book.standing.workers
 
 
 def lost_while_it_waits() -> None:
     book = begun(PaceBook(Ssp(lead=0), Equal(1), (0, 1), (2,), 9))
     all_of(book, (0,), 1, 1.0)
     book.lost(0, 2.0)
-    assert book.workers == (1,)
+    assert book.standing.workers == (1,)
 
 
 SCENARIOS: tuple[Callable[[], None], ...] = (

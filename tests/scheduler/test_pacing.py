@@ -99,7 +99,7 @@ def test_a_worker_that_has_made_all_its_updates_finishes_and_the_last_ends_the_r
     applied = [each.update for decision in decisions for each in decision.applied]
     assert sorted(applied) == [(worker, update) for worker in (0, 1) for update in (1, 2, 3)]
     assert sorted(worker for decision in decisions for worker in decision.finished) == [0, 1]
-    assert book.is_over
+    assert book.standing.is_over
 
 
 def test_at_the_end_all_that_are_there_get_the_model_for_the_update_after_their_last() -> None:
@@ -112,7 +112,7 @@ def test_at_the_end_all_that_are_there_get_the_model_for_the_update_after_their_
             book.came(2, worker, update, update)
     book.asked(1, 2, 1, 0.1, 4.0)
     book.came(2, 1, 2, 4.0)
-    assert book.is_over
+    assert book.standing.is_over
     assert book.last_pulls({1, 2, 3}) == ((1, 3), (3, 3))
 
 
@@ -125,11 +125,11 @@ def test_a_worker_that_waits_to_come_back_is_in_the_group_that_gets_the_last_mod
             if update == 2 and not worker:
                 book.joined(1, 2.0)  # in the last iteration
             book.came(2, worker, update, update)
-    assert book.is_over
-    before = book.epochs[0]
+    assert book.standing.is_over
+    before = book.standing.epochs[0]
     assert book.last_pulls({0, 1, 2}) == ((0, 3), (1, 3))
-    assert book.epochs[0] == before + 1
-    assert book.sums_of(0) == ((0, 1), 3)
+    assert book.standing.epochs[0] == before + 1
+    assert book.standing.sums_of(0) == ((0, 1), 3)
 
 
 def test_a_closed_book_lets_nobody_go_on() -> None:
@@ -140,7 +140,7 @@ def test_a_closed_book_lets_nobody_go_on() -> None:
     assert decisions[1].applied
     assert decisions[1].finished == (0,)
     assert not any(decision.permissions for decision in decisions)
-    assert not book.is_over
+    assert not book.standing.is_over
 
 
 def test_the_others_go_on_without_a_worker_that_has_died() -> None:
@@ -151,7 +151,7 @@ def test_the_others_go_on_without_a_worker_that_has_died() -> None:
     assert decisions[0].discarded == ((1, 1),)  # servers forget what has come of it
     assert decisions[1].permissions == (Permission(0, 2, 1, True),)
     assert book.came(2, 1, 1, 2.1) == ()  # what was on its way still comes
-    assert book.epochs == {0: 0, 1: 0}
+    assert book.standing.epochs == {0: 0, 1: 0}
 
 
 def test_under_a_barrier_the_pace_hears_of_nobody_before_everybody_is_here() -> None:
@@ -174,7 +174,7 @@ def test_under_a_barrier_a_loss_voids_what_has_come_of_the_others() -> None:
         book.came(2, worker, 1, 1.1)
         book.came(3, worker, 1, 1.1)
     decisions = book.lost(1, 2.0)
-    assert (book.epochs, book.sums_of(0)) == ({0: 1}, ((0, 4), 1))
+    assert (book.standing.epochs, book.standing.sums_of(0)) == ({0: 1}, ((0, 4), 1))
     assert [book.is_void(0, epoch) for epoch in (0, 1)] == [True, False]
     assert not any(decision.applied for decision in decisions)
     assert book.asked(4, 1, 1, 0.1, 2.1) == ()
@@ -232,7 +232,7 @@ def test_a_worker_that_joins_again_goes_on_with_its_next_update_and_makes_what_i
     _, applied, *_ = push(book, 1, 3, 4.0)
     assert [each.update for each in applied.applied] == [(1, 3)]
     assert applied.finished == (1,)
-    assert book.workers == (0,)
+    assert book.standing.workers == (0,)
 
 
 def test_an_update_that_counted_before_its_worker_died_is_not_discarded() -> None:
@@ -248,7 +248,7 @@ def test_who_has_nothing_left_to_do_or_computes_nothing_joins_without_a_word() -
     push(book, 1, 1, 1.0)
     book.lost(1, 2.0)
     assert book.joined(1, 3.0) == ()
-    assert book.workers == (0,)
+    assert book.standing.workers == (0,)
 
 
 def test_under_a_barrier_a_worker_that_joins_again_waits_for_the_end_of_the_iteration() -> None:
@@ -257,14 +257,14 @@ def test_under_a_barrier_a_worker_that_joins_again_waits_for_the_end_of_the_iter
         for worker in (0, 1):
             push(book, worker, update, update)
     book.lost(1, 2.5)
-    assert (book.epochs, book.workers) == ({0: 1}, (0,))
+    assert (book.standing.epochs, book.standing.workers) == ({0: 1}, (0,))
     push(book, 0, 3, 3.0)
     assert book.joined(1, 3.5) == ()
-    assert (book.epochs, book.workers) == ({0: 1}, (0,))
+    assert (book.standing.epochs, book.standing.workers) == ({0: 1}, (0,))
     _, decision = push(book, 0, 4, 4.0)
     assert [each.update for each in decision.applied] == [(0, 4)]
     assert decision.permissions == (Permission(0, 5, 1, True), Permission(1, 5, 1, True))
-    assert (book.epochs, book.sums_of(0)) == ({0: 2}, ((0, 1), 5))
+    assert (book.standing.epochs, book.standing.sums_of(0)) == ({0: 2}, ((0, 1), 5))
     push(book, 1, 5, 5.0)
     _, decision = push(book, 0, 5, 5.0)
     assert [each.update for each in decision.applied] == [(0, 5), (1, 5)]
@@ -276,7 +276,11 @@ def test_under_a_barrier_who_is_back_goes_on_alone_if_everybody_else_dies() -> N
     book.joined(1, 2.0)
     decisions = book.lost(0, 3.0)
     assert [each for d in decisions for each in d.permissions] == [Permission(1, 2, 1, True)]
-    assert (book.epochs, book.workers, book.is_over) == ({0: 3}, (1,), False)
+    assert (book.standing.epochs, book.standing.workers, book.standing.is_over) == (
+        {0: 3},
+        (1,),
+        False,
+    )
 
 
 def test_under_a_barrier_nobody_joins_for_an_iteration_that_is_not_wanted() -> None:
@@ -285,7 +289,7 @@ def test_under_a_barrier_nobody_joins_for_an_iteration_that_is_not_wanted() -> N
     book.joined(1, 2.0)
     _, decision, *_ = push(book, 0, 1, 3.0)
     assert (decision.permissions, decision.finished) == ((), (0,))
-    assert (book.epochs, book.is_over) == ({0: 1}, True)
+    assert (book.standing.epochs, book.standing.is_over) == ({0: 1}, True)
 
 
 class Measured(Equal):
@@ -336,11 +340,11 @@ def test_who_is_still_pushing_when_it_is_too_late_goes_on_at_once() -> None:
 def test_who_abandons_its_last_update_has_finished() -> None:
     book = late(Measured(), updates=1)
     push(book, 0, 1, 1.0)
-    assert book.workers == (1,)
+    assert book.standing.workers == (1,)
     (decision,) = book.asked(1, 1, 1, 0.1, 1.5)
     assert (decision.discarded, decision.permissions) == (((1, 1),), ())
     assert decision.finished == (1,)
-    assert book.is_over
+    assert book.standing.is_over
 
 
 def test_who_dies_before_it_hears_is_forgotten_with_what_it_was_to_abandon() -> None:
@@ -393,7 +397,9 @@ def test_who_computes_ahead_and_stood_still_has_its_second_update_discarded_like
     for round in range(40):
         pass_s(1.0)
         for worker in (0, 1, 2):
-            if (worker != 2 or not 10 <= round < 30) and latest[worker] < book.made(worker):
+            if (worker != 2 or not 10 <= round < 30) and latest[worker] < book.standing.made(
+                worker
+            ):
                 push(worker)
     discarded = [update for each in decisions for update in each.discarded if update[0] == 2]
     assert len(discarded) == 2
@@ -438,8 +444,8 @@ def test_a_loss_voids_the_sums_of_its_tree_alone() -> None:
         book.asked(worker, 1, 1, 0.1, 1.0)
     book.came(2, 4, 1, 1.0)
     assert book.lost(1, 2.0)[0].discarded == ((1, 1),)
-    assert book.epochs == {0: 1, 4: 0}
-    assert (book.sums_of(0), book.sums_of(4)) == (((0,), 1), ((4, 5), 1))
+    assert book.standing.epochs == {0: 1, 4: 0}
+    assert (book.standing.sums_of(0), book.standing.sums_of(4)) == (((0,), 1), ((4, 5), 1))
     assert book.is_void(0, 0)
     assert not book.is_void(4, 0)
     *_, step = book.came(2, 0, 1, 3.0)
@@ -456,7 +462,7 @@ def test_a_tree_that_waits_for_others_pushes_nothing_again_when_it_loses_a_worke
         book.asked(worker, 1, 1, 0.1, 1.0)
         book.came(2, worker, 1, 1.0)
     book.lost(1, 2.0)
-    assert book.sums_of(0) == ((0,), 2)  # its first is settled
+    assert book.standing.sums_of(0) == ((0,), 2)  # its first is settled
     book.asked(4, 1, 1, 0.1, 3.0)
     *_, step = book.came(2, 4, 1, 3.0)
     assert [went.worker for went in step.permissions] == [0, 4]
@@ -484,18 +490,18 @@ def test_groups_that_change_come_to_rest_at_the_end_of_their_iterations_and_othe
     book = three_groups()
     all_of(book, (4, 5), 1, 1.0)
     book.reform([(0, 4), (1, 5), (6,)], kept=[6])
-    assert not book.is_at_rest
+    assert not book.standing.is_at_rest
     decisions = all_of(book, (4, 5), 2, 2.0)
     assert [each.update for step in decisions for each in step.applied] == [(4, 2), (5, 2)]
     assert went(decisions) == []  # it counts, and they wait
     assert went(all_of(book, (6,), 1, 3.0)) == [(6, 2)]
-    assert not book.is_at_rest
+    assert not book.standing.is_at_rest
     assert went(all_of(book, (0, 1), 1, 4.0)) == []
-    assert book.is_at_rest
-    assert (book.next_update((0, 4)), book.next_update((1, 5))) == (3, 3)
+    assert book.standing.is_at_rest
+    assert (book.standing.next_update((0, 4)), book.standing.next_update((1, 5))) == (3, 3)
     assert went(book.formed(5.0)) == [(0, 3), (4, 3), (1, 3), (5, 3)]
-    assert sorted(book.groups) == [(0, 4), (1, 5), (6,)]
-    assert book.epochs == {0: 0, 1: 0, 6: 0}
+    assert sorted(book.standing.groups) == [(0, 4), (1, 5), (6,)]
+    assert book.standing.epochs == {0: 0, 1: 0, 6: 0}
     assert went(all_of(book, (1, 5), 3, 6.0)) == [(1, 4), (5, 4)]
 
 
@@ -506,9 +512,9 @@ def test_groups_that_wait_for_one_another_come_to_rest() -> None:
     assert went(all_of(book, (0, 1), 2, 2.0)) == []  # two ahead of the others
     book.reform([(0, 1, 4, 5), (6,)], kept=[6])
     all_of(book, (4, 5), 1, 3.0)
-    assert not book.is_at_rest
+    assert not book.standing.is_at_rest
     all_of(book, (6,), 1, 3.0)
-    assert book.is_at_rest
+    assert book.standing.is_at_rest
     assert went(book.formed(4.0)) == [(0, 3), (1, 3), (4, 3), (5, 3)]
 
 
@@ -520,11 +526,11 @@ def test_a_group_whose_way_is_broken_gives_up_what_is_under_way_and_no_other_doe
     assert given_up.discarded == ((0, 1), (1, 1))
     assert given_up.abandoned == ((0, 1), (1, 1))
     assert decisions == (given_up,)
-    assert book.epochs[0] == 0  # nothing of it is made again
+    assert book.standing.epochs[0] == 0  # nothing of it is made again
     book.reform([(1, 4), (5,), (6,)], kept=[6])
     assert book.came(2, 1, 1, 2.5) == ()  # a server had it all the same
     assert went(all_of(book, (4, 5), 1, 3.0)) == []
-    assert book.is_at_rest
+    assert book.standing.is_at_rest
     assert went(book.formed(4.0)) == [(1, 2), (4, 2), (5, 2)]
 
 
@@ -533,10 +539,10 @@ def test_a_group_that_gives_up_is_at_rest_once_all_its_workers_have_asked() -> N
     book.lost(6, 1.0, broken=[4])
     book.reform([(0, 1), (4,), (5,)], kept=[0])
     assert book.asked(4, 1, 1, 0.1, 2.0) == ()
-    assert not book.is_at_rest
+    assert not book.standing.is_at_rest
     book.asked(5, 1, 1, 0.1, 3.0)
-    assert book.is_at_rest
-    assert book.is_given_up(4, 1)
+    assert book.standing.is_at_rest
+    assert book.standing.is_given_up(4, 1)
     assert went(book.formed(4.0)) == [(4, 2), (5, 2)]
 
 
@@ -546,7 +552,7 @@ def test_an_update_that_is_all_here_counts_though_the_way_broke_after_it() -> No
     [*_, step] = all_of(book, (0, 1), 1, 1.0)
     assert step.applied
     assert book.lost(0, 2.0, broken=[0]) == ()
-    assert not book.is_given_up(1, 1)
+    assert not book.standing.is_given_up(1, 1)
 
 
 def test_who_dies_while_groups_are_formed_is_not_in_their_first_sums() -> None:
@@ -555,9 +561,9 @@ def test_who_dies_while_groups_are_formed_is_not_in_their_first_sums() -> None:
     all_of(book, (0, 1), 1, 1.0)
     all_of(book, (4, 5), 1, 1.0)
     book.lost(5, 2.0)
-    assert book.is_at_rest
+    assert book.standing.is_at_rest
     assert went(book.formed(3.0)) == [(0, 2), (1, 2), (4, 2)]
-    assert (book.epochs[0], book.sums_of(0)) == (1, ((0, 1, 4), 2))
+    assert (book.standing.epochs[0], book.standing.sums_of(0)) == (1, ((0, 1, 4), 2))
     book.joined(5, 4.0)
     assert went(all_of(book, (0, 1, 4), 2, 5.0)) == [(0, 3), (1, 3), (4, 3), (5, 3)]
 
@@ -570,11 +576,11 @@ def test_who_comes_back_to_a_group_that_is_no_more_is_homeless_until_groups_are_
     all_of(book, (6,), 1, 2.0)
     book.joined(5, 2.5)
     book.formed(3.0)
-    assert [*book.homeless] == [5]
+    assert [*book.standing.homeless] == [5]
     book.reform([(0, 1), (4, 5), (6,)], kept=[0])
     all_of(book, (4, 6), 2, 4.0)
     assert went(book.formed(5.0)) == [(4, 3), (5, 3), (6, 3)]
-    assert not book.homeless
+    assert not book.standing.homeless
 
 
 def test_a_group_that_is_to_change_and_then_not_goes_on_as_it_is() -> None:
@@ -607,29 +613,29 @@ def test_who_has_made_all_is_in_no_new_group_and_waits_for_none() -> None:
     book = begun(PaceBook(Asp(), Equal(1), (0, 1, 4, 5), (2,), 2, groups=groups))
     all_of(book, (5,), 1, 1.0)
     all_of(book, (5,), 2, 2.0)
-    assert book.done == (5,)
+    assert book.standing.done == (5,)
     book.reform([(0, 4), (1, 5)], kept=[])  # found before it was known
     all_of(book, (0, 1), 1, 3.0)
     all_of(book, (4,), 1, 3.0)
-    assert book.is_at_rest
-    assert book.next_update((1, 5)) == 2
+    assert book.standing.is_at_rest
+    assert book.standing.next_update((1, 5)) == 2
     assert went(book.formed(4.0)) == [(0, 2), (4, 2), (1, 2)]
     book.joined(5, 5.0)
-    assert not book.homeless
+    assert not book.standing.homeless
     book.lost(5, 6.0)
     book.reform([(0, 4), (1,)], kept=[0])
     all_of(book, (0, 4), 2, 7.0)
     all_of(book, (1,), 2, 7.0)
-    assert book.is_over
+    assert book.standing.is_over
 
 
 def test_a_worker_that_computes_is_awaited_once_another_one_has_asked_to_go_on() -> None:
     book = begun(PaceBook(Bsp(), Equal(1), (0, 1), (2,), 9))
-    assert book.stalls() == []
+    assert book.standing.stalls() == []
     book.asked(0, 1, 1, 0.1, 1.0)
     book.came(2, 0, 1, 1.0)
-    [stall] = book.stalls()
+    [stall] = book.standing.stalls()
     assert (stall.awaited, stall.waiting, stall.what) == (1, {0}, "its update 1")
     book.asked(1, 1, 1, 0.1, 2.0)
     book.came(2, 1, 1, 2.0)
-    assert book.stalls() == []  # both compute again
+    assert book.standing.stalls() == []  # both compute again

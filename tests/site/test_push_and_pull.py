@@ -97,7 +97,7 @@ def test_the_model_is_what_the_steps_make_of_the_updates(
                 models[site],
                 optimiser.start,
                 len(workers),
-                (tuple(workers),) if book.adds_up else (),
+                (tuple(workers),) if book.standing.adds_up else (),
                 ahead,
             ),
         )

@@ -22,7 +22,7 @@ def led_through(plan: Plan, pacing: PaceBook, site: int) -> tuple[int, ...]:
     return tuple(
         group.workers[0]
         for group in plan.groups
-        if (left := pacing.left_of(group.workers)) and site in needed(group.plan, left)
+        if (left := pacing.standing.left_of(group.workers)) and site in needed(group.plan, left)
     )
 
 
@@ -44,9 +44,9 @@ def dispensable(plan: Plan, pacing: PaceBook) -> set[int]:
     """Return the sites whose death leaves the others a way to every server and back."""
     if plan.groups:
         return {site for site in range(plan.size) if not led_through(plan, pacing, site)}
-    if pacing.adds_up:
-        return set(range(plan.size)) - needed(plan, pacing.workers)
+    if pacing.standing.adds_up:
+        return set(range(plan.size)) - needed(plan, pacing.standing.workers)
     passed = plan.auxiliary_relays | {tree.root for tree in plan.trees}
-    for tree, site in product(range(len(plan.trees)), pacing.workers):
+    for tree, site in product(range(len(plan.trees)), pacing.standing.workers):
         passed.update(plan.way_up(tree, site)[1:], plan.way_down(tree, site)[:-1])
     return set(range(plan.size)) - passed

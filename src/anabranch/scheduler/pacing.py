@@ -11,10 +11,11 @@ The books have one idea a file, in `serving/`:
 - `pace_of_groups`: the pace, told of groups, with its steps in the updates' own names;
 - `permits` and `weights`: what a permission says, and what a step is multiplied by;
 - `stepping`: what follows from the pace's steps;
-- `barring` and `regrouping`: the conversations about outliers and about groups formed anew.
+- `barring` and `regrouping`: the conversations about outliers and about groups formed anew;
+- `standing`: what the other parts of a scheduler may ask.
 
-:class:`PaceBook` puts them together. Its methods are what can happen in a run, and what the parts
-of a scheduler ask; each event ends with telling the pace all that it may hear of by then.
+:class:`PaceBook` puts them together. Its methods are the events of a run. Each event ends with
+telling the pace of all updates that are complete by then.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ from anabranch.scheduler.serving.groups import Stage as GroupStage
 from anabranch.scheduler.serving.pace_of_groups import PaceOfGroups
 from anabranch.scheduler.serving.permits import Permits
 from anabranch.scheduler.serving.regrouping import Regrouping
+from anabranch.scheduler.serving.standing import Standing
 from anabranch.scheduler.serving.stepping import Stepping
 from anabranch.scheduler.serving.updates import Iteration, Updates
 from anabranch.scheduler.serving.weights import Weights
-from anabranch.scheduler.serving.workers import BESIDE_THE_PACE, MEMBERS, Happens, Stage, Workers
-from anabranch.scheduler.waits import Stall
+from anabranch.scheduler.serving.workers import Happens, Stage, Workers
 
 
 class PaceBook:
@@ -70,10 +71,9 @@ class PaceBook:
             None where the book has no say in that.
 
     Attributes:
+        standing: what may be asked of the books.
         times: of iterations, each from going on to asking to go on.
-        adds_up: whether a group's updates are added up on their way.
         merge: see above.
-        epochs: by each group's first, how many times it has changed who takes part in its sums.
     """
 
     def __init__(
@@ -129,129 +129,20 @@ class PaceBook:
                 load,
             )
         )
-
-    # --- what there is
-
-    @property
-    def adds_up(self) -> bool:
-        """Whether a group's updates are added up on their way."""
-        return self._groups.adds_up
-
-    @property
-    def epochs(self) -> dict[int, int]:
-        """By each group's first, how many epochs its sums have begun."""
-        return self._groups.epochs
-
-    @property
-    def groups(self) -> tuple[tuple[int, ...], ...]:
-        """The members of each group, by groups; some may have none."""
-        return tuple(tuple(self._groups[lead]) for lead in self._groups.leads)
-
-    def left_of(self, group: Iterable[int]) -> tuple[int, ...]:
-        """Return those of some workers that are members, or are back and about to be."""
-        here = {*MEMBERS, Stage.RETURNING}
-        return tuple(worker for worker in group if self._workers[worker] in here)
-
-    @property
-    def under_way(self) -> int:
-        """The latest update that a worker was let compute."""
-        return self._updates.latest
-
-    def sums_of(self, lead: int) -> tuple[tuple[int, ...], int]:
-        """Return the members whose updates a group's sums hold now, and the number of these.
-
-        Args:
-            lead: the group's first worker.
-        """
-        workers = tuple(self._groups[lead])
-        made = max(self.made(worker) for worker in self._groups.all_of(lead))
-        is_next = all(self._updates.settled[worker] == made for worker in workers)
-        return workers, made + is_next
-
-    def made(self, worker: int) -> int:
-        """Return how many updates a worker was let compute."""
-        return self._updates.made.get(worker, 0)
-
-    def stalls(self) -> list[Stall]:
-        """Return each worker that computes while another one waits to go on."""
-        computing = [*self._updates.computing()]
-        waiting = {*self._workers.at(Stage.IN)} - {worker for worker, _ in computing}
-        if not waiting:
-            return []
-        return [
-            Stall(("update", *update), update[0], frozenset(waiting), f"its update {update[1]}")
-            for update in computing
-        ]
-
-    def is_given_up(self, worker: int, update: int) -> bool:
-        """Return whether an update of a worker was given up before it was complete."""
-        return self._updates.is_given_up((worker, update))
+        self.standing = Standing(
+            self._updates,
+            self._workers,
+            self._groups,
+            self._pace,
+            self._regrouping,
+            self._barring,
+            self._clients,
+        )
 
     @property
     def due_s(self) -> float:
         """When to call ``look`` next; infinite where nothing depends on time alone."""
         return self._pace.due_s
-
-    @property
-    def workers(self) -> tuple[int, ...]:
-        """Which sites compute, of those that are members of a group."""
-        return tuple(self._workers.at(*MEMBERS))
-
-    @property
-    def is_over(self) -> bool:
-        """Whether no worker is in, nor is about to be.
-
-        In groups to be formed it may be, or where the last verdicts can let it in again.
-        """
-        waiting = [
-            worker
-            for worker in self._workers.at(Stage.RETURNING)
-            if self._groups.is_to_change(self._groups.lead_of.get(worker))
-        ]
-        may_be_let_in = (
-            self._barring is not None
-            and not self._updates.closed
-            and self._workers.at(*BESIDE_THE_PACE)
-            and self._barring.may_let_in
-        )
-        here = self._workers.at(Stage.IN, Stage.HOMELESS)
-        return not (here or may_be_let_in or self._updates.with_more_to_do(waiting))
-
-    @property
-    def barred(self) -> tuple[int, ...]:
-        """Which workers are barred, and have not made all their updates."""
-        barred = self._workers.at(Stage.BARRED, Stage.RECALLED)
-        return tuple(self._updates.with_more_to_do(barred))
-
-    @property
-    def idle(self) -> tuple[int, ...]:
-        """Which workers have no client, as too many are barred, and updates to make."""
-        return tuple(self._updates.with_more_to_do(self._workers.at(Stage.IDLE)))
-
-    @property
-    def homeless(self) -> list[int]:
-        """Which workers are back, and in no group."""
-        return self._workers.at(Stage.HOMELESS)
-
-    @property
-    def done(self) -> tuple[int, ...]:
-        """The workers that were let compute all that they are to."""
-        return self._updates.done
-
-    @property
-    def version(self) -> int:
-        """How many steps have changed the model."""
-        return self._pace.version
-
-    @property
-    def size(self) -> int:
-        """How many workers there are, whatever their stage."""
-        return len(self._workers.all)
-
-    @property
-    def welcome(self) -> int:
-        """How many clients are registered and not barred; 0 where workers stand for themselves."""
-        return 0 if self._clients is None else self._clients.welcome
 
     # --- the run begins
 
@@ -284,7 +175,7 @@ class PaceBook:
         """Take a worker's request to proceed: its update is on its way.
 
         Args:
-            worker: who.
+            worker: which.
             update: which of its updates.
             samples: of its batch.
             compute_s: how long it computed.
@@ -316,7 +207,7 @@ class PaceBook:
         Raises:
             OutOfPlaceMessage: there was no such epoch yet, or the site computes nothing.
         """
-        latest = self.epochs.get(self._groups.lead_of.get(worker, -1), -1)
+        latest = self._groups.epochs.get(self._groups.lead_of.get(worker, -1), -1)
         if not 0 <= epoch <= latest:
             raise OutOfPlaceMessage(
                 f"a sum of epoch {epoch} with an update of site {worker}, where {latest} is the "
@@ -352,7 +243,7 @@ class PaceBook:
         if self._counts_pushing:
             self._measured(update[0], self._updates.iteration(update, now_s))
         squared_norm = self._updates.squared_norm(update)
-        came = Decision((), (), (), self.version, came=update, squared_norm=squared_norm)
+        came = Decision((), (), (), self._pace.version, came=update, squared_norm=squared_norm)
         return (came, *self._tell(now_s))
 
     def _tell(self, now_s: float) -> list[Decision]:
@@ -433,7 +324,7 @@ class PaceBook:
         # A group that gives up what is under way makes no other sum of it: what comes is void.
         gives_up = self._groups.stage(lead) in (GroupStage.GIVING_UP, GroupStage.RESTING)
         is_discarded = gives_up or stage in (Stage.BARRED, Stage.RECALLED)  # by name already
-        if self.adds_up and not gives_up:
+        if self._groups.adds_up and not gives_up:
             self._groups.begin_epoch(lead)
             self._updates.void({*self._groups.all_of(lead)})
         under_way = self._updates.lose(worker)
@@ -447,10 +338,10 @@ class PaceBook:
             decisions += self._stepping.begin_anew(lead, now_s)
         if not under_way or is_discarded:
             return tuple(decisions)  # it was complete: the pace has discarded it now, or it counts
-        return (Decision((), under_way, (), self.version), *decisions)
+        return (Decision((), under_way, (), self._pace.version), *decisions)
 
     def joined(self, worker: int, now_s: float, is_cut_off: bool = False) -> tuple[Decision, ...]:
-        """Let a site that was lost take part again, if it computes and anything is left to do.
+        """Take a site in again that was lost, if it computes and has updates to make.
 
         Args:
             worker: which.
@@ -459,7 +350,7 @@ class PaceBook:
                 lost. The group is to be formed anew.
         """
         assert not self._workers.is_member(worker)
-        if worker not in self._workers.all or self.is_over or self._updates.closed:
+        if worker not in self._workers.all or self.standing.is_over or self._updates.closed:
             return ()
         lead = self._groups.lead_of.get(worker)
         has_more = bool(self._updates.with_more_to_do([worker]))
@@ -469,7 +360,7 @@ class PaceBook:
             return ()
         if is_cut_off:
             self._groups.mark(lead)
-        if self.adds_up:
+        if self._groups.adds_up:
             self._workers.happens(Happens.RETURNS, worker)
             return () if self._groups[lead] else self._stepping.begin_anew(lead, now_s)
         if not has_more:
@@ -486,20 +377,10 @@ class PaceBook:
         """Let groups that are to change come to rest, each when it would go on.
 
         Args:
-            groups: those that there are to be, in rising order each; workers in none take part no
-                more.
+            groups: those that there are to be, in rising order each; workers in none are out.
             kept: the firsts of groups that stay as they are.
         """
         self._regrouping.want(groups, kept)
-
-    @property
-    def is_at_rest(self) -> bool:
-        """See :class:`anabranch.scheduler.serving.regrouping.Regrouping`."""
-        return self._regrouping.is_at_rest
-
-    def next_update(self, group: Iterable[int]) -> int:
-        """Return the update that workers at rest go on with as a group, but those who are done."""
-        return self._regrouping.next_update(group)
 
     def formed(self, now_s: float) -> tuple[Decision, ...]:
         """Let the new groups begin, of which all sites know."""
@@ -514,30 +395,30 @@ class PaceBook:
         self._workers.happens(Happens.RUN_STOPS, *back)
 
     def last_pulls(self, there: Collection[int], to_one: bool = False) -> tuple[Update, ...]:
-        """Return to which workers the model is sent that no step follows, once all is over.
+        """Return the workers that get the final model, once all is over.
 
         Args:
-            there: the sites that are.
-            to_one: whether one worker is enough, with those to which it cannot come but together.
+            there: the sites that are connected.
+            to_one: whether one worker is enough, with those that get it only together with it.
 
         Returns:
-            Workers, each with the update after its last one. In a group that adds up, those who
-            waited to come back have made as many as the others from then on.
+            Workers, each with the update after its last one. In a group that adds up, those that
+            wait to come back have made as many as the others from then on.
         """
-        assert self.is_over
-        for lead in self._groups.leads if self.adds_up else ():
+        assert self.standing.is_over
+        for lead in self._groups.leads if self._groups.adds_up else ():
             group = self._groups.all_of(lead)
-            last = max(map(self.made, group))
+            last = max(map(self.standing.made, group))
             back = [each for each in group if self._workers[each] is Stage.RETURNING]
             if back := [each for each in back if each in there]:
                 self._groups.begin_epoch(lead)
                 for worker in back:
                     self._updates.skip(worker, last)
-            finished = [each for each in group if self.made(each) == last]
+            finished = [each for each in group if self.standing.made(each) == last]
             self._groups.set_members(lead, (each for each in finished if each in there))
         lead_of = self._groups.lead_of
         pulls = [
-            (worker, self.made(worker) + 1)
+            (worker, self.standing.made(worker) + 1)
             for worker in self._workers.all
             if worker in there and worker in lead_of
         ]

@@ -180,7 +180,7 @@ class Presence:
             run.members.addresses,
             self._work,
             run.members.incarnations,
-            0 if self._pace is None else self._pace.book.made(site),
+            0 if self._pace is None else self._pace.book.standing.made(site),
             run.members.secret(site),
             run.members.lane_secrets(site),
             self._repairs is not None,
@@ -345,8 +345,8 @@ class Presence:
 
     def _when(self, site: int) -> str:
         """How far a site is, or the run where it makes no updates of its own, in words."""
-        if self._pace is not None and self._pace.book.under_way:
-            update = self._pace.book.made(site) or self._pace.book.under_way
+        if self._pace is not None and self._pace.book.standing.under_way:
+            update = self._pace.book.standing.made(site) or self._pace.book.standing.under_way
             return f"in update {update}"
         latest = self._run.channels.all.latest
         return f"in round {latest}" if latest else "before the first round"

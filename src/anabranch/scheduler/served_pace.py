@@ -77,7 +77,7 @@ class ServedPace:
         self._reforming = reforming
         self._servers: tuple[int, ...] = ()  # that hold the model, as they are told
         self._dispensable = dispensable
-        self._workers = frozenset(book.workers)
+        self._workers = frozenset(book.standing.workers)
         self._told_epochs: dict[int, int] = {}  # of groups' sums, by their plans' versions
         self._held: dict[int, int] = {}  # samples, by worker, where they count
         self._is_over_told = False
@@ -90,11 +90,11 @@ class ServedPace:
             told: the latest epoch that is known of each group, by its plan's version: another
                 group may have the same first worker.
         """
-        versions = dict.fromkeys(self.book.epochs, self._in_force.version)
+        versions = dict.fromkeys(self.book.standing.epochs, self._in_force.version)
         versions |= {group.workers[0]: group.plan.version for group in self._in_force.groups}
         return [
-            EpochChanged(epoch, *self.book.sums_of(lead), versions[lead])
-            for lead, epoch in self.book.epochs.items()
+            EpochChanged(epoch, *self.book.standing.sums_of(lead), versions[lead])
+            for lead, epoch in self.book.standing.epochs.items()
             if epoch > told.get(versions[lead], 0)
         ]
 
@@ -155,7 +155,7 @@ class ServedPace:
             )
         )
         self._run.tell_patience()
-        if self._reforming is not None and not self.book.is_given_up(site, update):
+        if self._reforming is not None and not self.book.standing.is_given_up(site, update):
             self._reforming.computed(site, seconds)
         self._act(decisions, now_s)
 
@@ -202,8 +202,8 @@ class ServedPace:
             self._run.post(site, PaceOver())
             return
         is_wanted_broken = any(map(self._is_to_lead_through, self._run.lives.lost))
-        has_no_way = (is_cut_off or is_wanted_broken) and bool(self.book.left_of((site,)))
-        if has_no_way or site in self.book.homeless:
+        has_no_way = (is_cut_off or is_wanted_broken) and bool(self.book.standing.left_of((site,)))
+        if has_no_way or site in self.book.standing.homeless:
             self._form_anew(f"{self._run.name(site)} is back", now_s)
 
     def awaits(self, site: int) -> frozenset[int]:
@@ -219,7 +219,7 @@ class ServedPace:
     @property
     def takes_nobody(self) -> bool:
         """Whether the scheduler lets no site join, as servers send the last model already."""
-        return self.book.is_over and self._last_to == "all"
+        return self.book.standing.is_over and self._last_to == "all"
 
     def can_begin_without(self, missing: Collection[int]) -> bool:
         """Return whether sites that have not come are none that the others need."""
@@ -277,7 +277,7 @@ class ServedPace:
     def _form_anew(self, why: str, now_s: float) -> None:
         """Form groups of those that are here."""
         if self._reforming is not None and not self._is_over_told:
-            self._reforming.finished(self.book.done)
+            self._reforming.finished(self.book.standing.done)
             if self._reforming.anyone_trains(self._run.lives.lost):
                 self._reform(self._reforming.without(self._run.lives.lost, why), now_s)
 
@@ -290,10 +290,10 @@ class ServedPace:
     def _announce_if_at_rest(self, now_s: float) -> None:
         """Tell all of new groups, once those that are to change are at rest."""
         wanted = self._wanted
-        if wanted is None or wanted is self.plan or not self.book.is_at_rest:
+        if wanted is None or wanted is self.plan or not self.book.standing.is_at_rest:
             return
         self.plan = wanted
-        updates = tuple(self.book.next_update(group.workers) for group in wanted.groups)
+        updates = tuple(self.book.standing.next_update(group.workers) for group in wanted.groups)
         # Newcomers hear of them too, and are in none.
         self._awaited = {*self._run.sessions} - self._run.lives.newcomers
         self._run.broadcast(Reform(plans.dumps(wanted), updates))
@@ -306,7 +306,7 @@ class ServedPace:
         self._reforming.formed(self._wanted_since_s, now_s)
         self._run.note(events.GroupsFormed(at_s=now_s, version=self.plan.version))
         self._act(self.book.formed(now_s), now_s)
-        if self.book.homeless:
+        if self.book.standing.homeless:
             self._form_anew("sites are back", now_s)
 
     def stop_looking(self) -> None:
@@ -342,7 +342,7 @@ class ServedPace:
                         each.update, each.samples, each.pulls, each.client, each.looks
                     )
                     self._run.post(each.worker, proceed)
-        if self.book.is_over and not self._is_over_told:
+        if self.book.standing.is_over and not self._is_over_told:
             self._is_over_told = True
             self._wanted = None
             receivers = () if self._last_to == "none" else self._send_last()

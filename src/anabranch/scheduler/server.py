@@ -345,7 +345,7 @@ class Scheduler:
             left=run.lives.left,
             stalls=[
                 *self.channels.stalls(),
-                *(() if self._pace is None else self._pace.book.stalls()),
+                *(() if self._pace is None else self._pace.book.standing.stalls()),
             ],
             exchanges=self.channels.results,
             exchanged_bytes=self.channels.result_bytes,
@@ -366,21 +366,21 @@ class Scheduler:
         """What a run came short of that was not stopped: updates, or a model that they changed."""
         if self._pace is None:
             return None
-        book = self._pace.book
-        if book.idle:
-            of_whom = f"all but {book.welcome} of the" if book.welcome else "all"
+        standing = self._pace.book.standing
+        if standing.idle:
+            of_whom = f"all but {standing.welcome} of the" if standing.welcome else "all"
             return (
                 f"{of_whom} registered clients were barred to the end (merge), "
-                f"so {len(book.idle)} of {book.size} connections had none to compute for, and did "
-                "not make all their updates"
+                f"so {len(standing.idle)} of {standing.size} connections had none to compute for, "
+                "and did not make all their updates"
             )
-        if book.under_way and not book.version:
+        if standing.under_way and not standing.version:
             return "all updates were discarded: the model is as it was (pace, merge)"
-        if not book.barred:
+        if not standing.barred:
             return None
         return (
-            f"{len(book.barred)} of {book.size} workers were barred to the end (merge), and did "
-            "not make all their updates"
+            f"{len(standing.barred)} of {standing.size} workers were barred to the end (merge), "
+            "and did not make all their updates"
         )
 
     def abort(self, reason: str) -> None:

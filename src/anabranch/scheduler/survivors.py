@@ -160,7 +160,7 @@ class Survivors:
     def leave(self, site: int) -> None:
         """Hear that a site makes no further call."""
         run = self._run
-        if self._pace is not None and not self._pace.book.is_over:
+        if self._pace is not None and not self._pace.book.standing.is_over:
             if not self._pace.may_go_on_without(site):
                 run.abort(
                     f"{run.name(site)} left before the run was over, and the others cannot go on "

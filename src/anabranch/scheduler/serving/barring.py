@@ -73,7 +73,7 @@ class Barring:
             cosine: of the angle between the two.
             now_s: the time.
         """
-        decisions, version = list[Decision](), self._stepping.pace.version
+        decisions, version = list[Decision](), self._stepping.version
         clients = self._clients
         accused = self._outliers.unjudged.pop(update)
         of = len(self._workers.all) if clients is None else clients.registry.registered
@@ -86,7 +86,7 @@ class Barring:
         return decisions + self._let_in(self._judge.over(version), now_s)
 
     def _bar(self, worker: int, now_s: float) -> tuple[Decision, ...]:
-        version = self._stepping.pace.version
+        version = self._stepping.version
         barred = Decision((), (), (), version, barred=(worker,), uncounted=(worker,))
         if not self._workers.is_member(worker):  # it is lost, and may come back
             return (barred,)
@@ -111,7 +111,7 @@ class Barring:
             else:
                 self._judge.readmit(each)
                 self._clients.registry.barred.discard(each)
-                version = self._stepping.pace.version
+                version = self._stepping.version
                 decisions.append(Decision((), (), (), version, readmitted=(each,)))
         return decisions
 
@@ -128,7 +128,7 @@ class Barring:
         if not self._updates.are_left_after(self._updates.made[worker]):
             return ()
         self._judge.readmit(worker)
-        back = Decision((), (), (), self._stepping.pace.version, readmitted=(worker,))
+        back = Decision((), (), (), self._stepping.version, readmitted=(worker,))
         return (back, *self._stepping.join(self._groups.lead_of[worker], now_s))
 
     @property

@@ -123,7 +123,7 @@ class Regrouping:
             (),
             tuple(chain.from_iterable(of_each)),
             (),
-            self._stepping.pace.version,
+            self._stepping.version,
             abandoned=tuple(each[-1] for each in of_each),
             is_broken=True,
         )
@@ -145,7 +145,7 @@ class Regrouping:
         self._groups.happens(ToGroup.RESTS, lead)
         if self._updates.with_more_to_do(members):
             return []
-        finished = Decision((), (), (), self._stepping.pace.version, tuple(members))
+        finished = Decision((), (), (), self._stepping.version, tuple(members))
         for worker in members:
             self._stepping.remove(ToWorker.HAS_FINISHED, worker, now_s)
         return [finished]

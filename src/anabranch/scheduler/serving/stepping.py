@@ -53,13 +53,18 @@ class Stepping:
         weights: Weights,
         load: Load,
     ) -> None:
-        self.pace = pace
-        self.permits = permits
+        self._pace = pace
+        self._permits = permits
         self._updates = updates
         self._workers = workers
         self._groups = groups
         self._weights = weights
         self._load = load
+
+    @property
+    def version(self) -> int:
+        """How many steps have changed the model."""
+        return self._pace.version
 
     # --- what the pace is told
 
@@ -67,7 +72,7 @@ class Stepping:
         """Let a group and its members join the pace."""
         self._workers.take_in(self._groups[lead])
         self._groups.happens(ToGroup.JOINS, lead)
-        return self._take(self.pace.join(lead, now_s), now_s)
+        return self._take(self._pace.join(lead, now_s), now_s)
 
     def push(self, lead: int, now_s: float) -> tuple[Decision, ...] | None:
         """Tell the pace of a group's next updates; None while they are not complete."""
@@ -77,16 +82,16 @@ class Stepping:
         if push.is_given_up and self._groups.adds_up:
             self._groups.begin_epoch(lead)  # its sums are never whole
         self._groups.happens(ToGroup.PUSHES, lead)
-        return self._take(self.pace.push(lead, push.by_number, now_s, push.compute_s), now_s)
+        return self._take(self._pace.push(lead, push.by_number, now_s, push.compute_s), now_s)
 
     def leave_pace(self, lead: int, now_s: float) -> tuple[Decision, ...]:
         """Let a group leave the pace; its stage says why already."""
         has_finished = not self._updates.are_left_after(self._updates.made[lead])
-        return self._take(self.pace.leave(lead, now_s, has_finished), now_s)
+        return self._take(self._pace.leave(lead, now_s, has_finished), now_s)
 
     def look(self, now_s: float) -> tuple[Decision, ...]:
         """Take the steps that have become due."""
-        return self._take(self.pace.look(now_s), now_s)
+        return self._take(self._pace.look(now_s), now_s)
 
     def remove(self, why: ToWorker, worker: int, now_s: float) -> tuple[Decision, ...]:
         """Put a member out; its group leaves the pace with the last one."""
@@ -111,9 +116,9 @@ class Stepping:
         decisions: list[Decision] = []
         finished, resting, idle = list[int](), list[int](), list[int]()
         for told in steps:
-            settled = self.pace.take(told)
+            settled = self._pace.take(told)
             applied = self._merged(settled)
-            self.permits.settle([each.update for each in applied], settled.discarded)
+            self._permits.settle([each.update for each in applied], settled.discarded)
             permissions, finished_now = list[Permission](), list[int]()
             for lead in settled.step.proceed:
                 if self._is_to_rest(lead):
@@ -129,7 +134,7 @@ class Stepping:
                     applied,
                     settled.discarded,
                     tuple(permissions),
-                    self.pace.version,
+                    self._pace.version,
                     tuple(finished_now),
                     abandoned=self._abandoned(settled.step.abandon),
                     share=settled.step.share,
@@ -163,7 +168,7 @@ class Stepping:
     def _is_to_idle(self, lead: int) -> bool:
         """Return whether a worker that may go on has updates to make, and no client for them."""
         made = self._updates.made[lead]
-        return self._updates.are_left_after(made) and not self.permits.has_client
+        return self._updates.are_left_after(made) and not self._permits.has_client
 
     def _let_go_on(self, lead: int, finished: list[int], now_s: float) -> list[Permission]:
         """Let a group compute; note the workers that have nothing to compute any more."""
@@ -171,7 +176,7 @@ class Stepping:
         self._take_back(lead)
         permissions = list[Permission]()
         for worker in self._groups[lead]:
-            permissions += self.permits.permit(worker, self.pace.version, now_s)
+            permissions += self._permits.permit(worker, self._pace.version, now_s)
             if not self._updates.of(worker):
                 finished.append(worker)
         return permissions
