@@ -338,3 +338,15 @@ def test_a_client_that_is_to_be_judged_is_drawn_only_if_there_is_no_other() -> N
         run.tell("asked", 0, number)
         run.tell("came", 9, 0, number)
     assert len({run.clients[0, number] for number in range(1, 9)}) == 8
+
+
+def test_a_worker_that_is_back_is_not_taken_for_the_barred_client_of_its_number() -> None:
+    clients = Clients(registered=40)
+    run = Run(make(Asp(), 3, 90, OutlierFilter(patience=1), clients=clients))
+    while not run.barred & {0, 1, 2}:
+        push(run, 0, cosine=-1.0)
+    [worker] = run.barred & {0, 1, 2}
+    run.lose(worker)
+    before = len(run.went)
+    run.join(worker)
+    assert [each for each, _ in run.went[before:]] == [worker]

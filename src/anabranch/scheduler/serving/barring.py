@@ -98,7 +98,7 @@ class Barring:
 
     def is_barred(self, worker: int) -> bool:
         """Return whether the judge bars a worker that stands for itself, be it lost or not."""
-        return worker in self._judge.barred
+        return self._clients is None and worker in self._judge.barred
 
     # --- letting in again
 
