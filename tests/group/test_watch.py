@@ -158,6 +158,29 @@ def test_models_that_part_are_named_once_at_every_site(
     assert every("the model of site 2 (site2) is no more that of site 0" in each for each in said)
 
 
+def test_a_broadcast_of_a_second_model_that_was_forgotten_is_an_error(
+    joined: tuple[Group, ...],
+) -> None:
+    def run(group: Group) -> str:
+        models = net(group.rank), net(group.rank)
+        optimizers = [torch.optim.SGD(each.parameters(), 0.01) for each in models]
+        group.broadcast(models[0])
+
+        def in_turns() -> None:
+            for step in range(3):
+                for model, optimizer in zip(models, optimizers, strict=True):
+                    optimizer.zero_grad()
+                    compute(model, 100 * group.rank + step)
+                    group.all_reduce(gradients(model))
+                    optimizer.step()
+
+        with pytest.raises(ExchangeError) as told:
+            in_turns()
+        return str(told.value)
+
+    assert every("call group.broadcast(model)" in each for each in at_each(joined, run))
+
+
 # --- models that differ for a reason
 
 
@@ -216,6 +239,19 @@ def in_a_block(group: Group) -> None:
             optimizer.step()
 
 
+def with_copies_for_a_metric(group: Group) -> None:
+    """Average copies in memory that gradients have later, as an allocator gives it to them."""
+    memory = np.zeros(3, np.float32)
+    model = nn.Linear(3, 1, bias=False)
+    nn.init.constant_(model.weight, group.rank)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for _ in range(5):
+        group.all_reduce(torch.from_numpy(memory))
+        model.weight.grad = torch.from_numpy(memory).view(1, 3)
+        model.weight.grad.fill_(group.rank)
+        optimizer.step()
+
+
 def with_arrays(group: Group) -> None:
     weights = np.full(5, group.rank, np.float32)
     for _ in range(5):
@@ -243,6 +279,7 @@ def in_subgroups(group: Group) -> None:
         with_a_head_of_its_own,
         by_models,
         in_a_block,
+        with_copies_for_a_metric,
         with_arrays,
         as_is_allowed,
         in_subgroups,
@@ -299,14 +336,10 @@ def test_what_models_differ_in_is_one_of_two() -> None:
 # --- the watch alone
 
 
-def averaged(watch: Watch, tensors: Iterable[torch.Tensor]) -> None:
-    watch.averaged(each.data_ptr() for each in tensors)
-
-
 def stepped(watch: Watch, optimizer: torch.optim.Optimizer, *models: nn.Module) -> None:
     for each in models:
         compute(each, 0)
-        averaged(watch, gradients(each))
+        watch.averaged(gradients(each))
     optimizer.step()
 
 
@@ -336,13 +369,46 @@ def test_a_step_without_a_mean_is_not_counted() -> None:
     assert (told.step, told.is_first) == (1, True)
 
 
+def test_memory_of_a_mean_that_was_freed_makes_no_mean_of_what_comes_there() -> None:
+    watch, memory = Watch(), np.ones(3, np.float32)
+    parameter = nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.SGD([parameter], 0.1)
+    metric = torch.from_numpy(memory)
+    watch.averaged([metric])
+    place = metric.data_ptr()
+    del metric
+    parameter.grad = torch.from_numpy(memory)
+    assert parameter.grad.data_ptr() == place
+    optimizer.step()
+    assert watch.take() is None
+    watch.averaged([parameter.grad.view(-1)])
+    optimizer.step()
+    assert watch.take() is not None
+
+
+def test_a_second_model_is_new_at_its_first_step_too() -> None:
+    watch, models = Watch(), (net(0), net(1))
+    optimizers = [torch.optim.SGD(each.parameters(), 0.1) for each in models]
+    told = []
+    for _ in range(2):
+        for model, optimizer in zip(models, optimizers, strict=True):
+            stepped(watch, optimizer, model)
+            told.append(watch.take())
+    assert [each is not None and each.is_first for each in told] == [True, True, False, False]
+    again = torch.optim.SGD(models[0].parameters(), 0.1)
+    stepped(watch, again, models[0])
+    once_more = watch.take()
+    assert once_more is not None
+    assert not once_more.is_first
+
+
 def test_two_optimizers_are_compared_together() -> None:
     def told(first: int, second: int) -> Any:
         watch, models = Watch(), (net(first), net(second))
         optimizers = [torch.optim.SGD(each.parameters(), 0.1) for each in models]
         for each in models:
             compute(each, 0)
-        averaged(watch, [*gradients(models[0]), *gradients(models[1])])
+        watch.averaged([*gradients(models[0]), *gradients(models[1])])
         for optimizer in optimizers:
             optimizer.step()
         return watch.take()
@@ -387,7 +453,7 @@ def test_a_compiled_step_is_left_alone() -> None:
     watch, model = Watch(), net(0)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     compute(model, 0)
-    averaged(watch, gradients(model))
+    watch.averaged(gradients(model))
     step = torch.compile(optimizer.step, backend="eager")
     before = model[0].weight.detach().clone()
     step()
@@ -424,7 +490,7 @@ def test_odd_tensors_are_passed_over() -> None:
     optimizer = torch.optim.SGD([*table.parameters(), odd, plain], 0.1)
     (table(torch.tensor([1])).sum() + odd.sum() + plain.sum()).backward()
     assert plain.grad is not None
-    averaged(watch, [plain.grad, table.weight])
+    watch.averaged([plain.grad, table.weight])
     optimizer.step()
     told = watch.take()
     assert told is not None

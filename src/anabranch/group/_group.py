@@ -395,7 +395,7 @@ class Group:
         model = None
         if self._watch is not None and self.on_unlike == "raise" and op != Op.MAX:
             model = self._watch.take()
-            self._watch.averaged(buffer.addresses)
+            self._watch.averaged(buffer.given)
         handle = self._begin(buffer, terms, weight, unfit=unfit, model=model)
         if not async_op:
             handle.wait()

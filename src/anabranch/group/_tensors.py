@@ -105,9 +105,9 @@ class Tensors:
         return cast("npt.NDArray[Any]", tensor.numpy())
 
     @property
-    def addresses(self) -> list[int]:
-        """Where the first element of each that was given lies."""
-        return self._places
+    def given(self) -> list[Any]:
+        """The tensors or arrays."""
+        return self._given
 
     @property
     def parts(self) -> list[npt.NDArray[Any]]:

@@ -1,13 +1,17 @@
 """The parameters that a group's means are for, and a checksum of them now and then.
 
 ``all_reduce`` gets gradients, which do not name their parameters. But PyTorch calls a hook before
-each step of any optimizer (``register_optimizer_step_pre_hook``). So a watch notes where averaged
-gradients lie in memory, and the next step of an optimizer whose parameters have these gradients
+each step of any optimizer (``register_optimizer_step_pre_hook``). So a watch notes in which memory
+averaged gradients lie, and the next step of an optimizer whose parameters have these gradients
 tells which parameters the mean is about to change. At that point they are to be the same bits at
 every member: the local steps, if any, that a program made before the mean are undone or averaged.
 
+Memory that was freed may have another gradient at the same address, one that is no mean. So a watch
+refers to each tensor's storage, weakly, and not to its address alone.
+
 The first such step is compared, and then the second, fourth, eighth and so on. A checksum of a
-sample of the parameters goes with the request for the next mean, and costs no message.
+sample of the parameters goes with the request for the next mean, and costs no message. It is a
+first step for parameters that were not in such a step before: those of a second model, too.
 
 Nothing here raises, waits, or keeps a tensor alive: it runs inside a user's ``optimizer.step()``.
 """
@@ -35,24 +39,33 @@ class Watch:
     """One group's, at one site."""
 
     def __init__(self) -> None:
-        self._addresses: list[int] = []  # of tensors averaged since a step used some of them
+        # The storages of tensors averaged since a step used some of them, by where these begin.
+        self._averaged: dict[int, Any] = {}
         self._has_stepped = False
         self._steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._steps_before = 0  # that an optimizer counts for, which has made none here
-        self._is_first = True
+        self._known: Any = None  # parameters that were compared, once PyTorch is needed
         self._model: Model | None = None
         _begin(self)
 
-    def averaged(self, addresses: Iterable[int]) -> None:
-        """Take note of where tensors begin that are averaged, which may be gradients."""
-        if self._has_stepped or len(self._addresses) > _MOST_GRADIENTS:
-            self._addresses = []
+    def averaged(self, given: Iterable[Any]) -> None:
+        """Take note of tensors that are averaged, which may be gradients; arrays are none."""
+        from torch import Tensor, nn, strided
+        from torch.multiprocessing.reductions import StorageWeakRef
+
+        if self._has_stepped or len(self._averaged) > _MOST_GRADIENTS:
+            self._averaged.clear()
             self._has_stepped = False
-        self._addresses.extend(addresses)
+        for each in given:
+            if type(each) in (Tensor, nn.Parameter) and each.layout is strided:
+                address = each.data_ptr()
+                self._averaged.pop(address, None)  # the order is that of the latest calls
+                reference = StorageWeakRef(each.untyped_storage())  # type: ignore[no-untyped-call]
+                self._averaged[address] = reference
 
     def before_step(self, optimizer: Any) -> None:
         """Look at the parameters that an optimizer is about to change, if it is by a mean."""
-        if not self._addresses:
+        if not self._averaged:
             return
         step = self._steps.get(optimizer, self._steps_before) + 1
         is_due = step % _EVERY == 0 or (step < _EVERY and step & (step - 1) == 0)
@@ -61,12 +74,12 @@ class Watch:
             return
         self._has_stepped = True
         self._steps[optimizer] = step
-        is_first, self._is_first = self._is_first, False
         if not is_due:
-            self._addresses = []
+            self._averaged.clear()
             return
-        # What is left may be another optimizer's; its parameters are compared together with these.
-        self._addresses = [each for each in self._addresses if each not in found]
+        for address in found:  # what is left may be another optimizer's, to be compared with these
+            del self._averaged[address]
+        is_first = self._are_new(found.values()) and step == 1
         earlier = b""
         if self._model is not None:
             earlier = self._model.checksum.to_bytes(8)
@@ -83,18 +96,31 @@ class Watch:
         """
         from torch import Tensor, nn, strided
 
-        places = dict(zip(self._addresses, range(len(self._addresses)), strict=True))
         found = {}
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 gradient = parameter.grad
                 if type(gradient) is Tensor and gradient.layout is strided:  # it has an address
                     address = gradient.data_ptr()
-                    if address in places and type(parameter) in (Tensor, nn.Parameter):
+                    storage = self._averaged.get(address)
+                    if storage is None or storage.cdata != gradient.untyped_storage()._cdata:
+                        continue
+                    if type(parameter) in (Tensor, nn.Parameter):
                         found[address] = parameter
                         if len(found) == most:
                             return found
-        return {address: found[address] for address in sorted(found, key=places.__getitem__)}
+        return {address: found[address] for address in self._averaged if address in found}
+
+    def _are_new(self, parameters: Iterable[Any]) -> bool:
+        """Return whether some of these were never compared; take note of them."""
+        from torch.utils.weak import WeakIdKeyDictionary
+
+        if self._known is None:
+            self._known = WeakIdKeyDictionary()
+        new = [each for each in parameters if each not in self._known]
+        for each in new:
+            self._known[each] = None
+        return bool(new)
 
     def take(self) -> Model | None:
         """Return what is to be compared, once."""
@@ -111,7 +137,6 @@ class Watch:
         self._steps.clear()
         self._model = None
         self._steps_before = 1 if others_go_on else 0
-        self._is_first &= not others_go_on
 
 
 def sample_checksum(parameters: Sequence[Any], earlier: bytes = b"") -> int:
