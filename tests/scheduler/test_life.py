@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from anabranch.net.errors import MalformedMessage, RunAborted
-from anabranch.net.messages import Abort, CutOff
+from anabranch.net.messages import Abort, CutOff, Failed
 from anabranch.overlay import Overlay, random_complete
 from anabranch.plan import Packed, Plan, star
 from anabranch.record import events
 from anabranch.scheduler.losses import Repairs, or_packed
+from anabranch.scheduler.membership.life import Stage
 from anabranch.scheduler.server import Scheduler
 from anabranch.sim.loop import run_virtually
 from anabranch.sim.network import SimulatedNetwork
@@ -157,6 +158,23 @@ def test_a_site_that_has_left_cannot_die(comes_back):
     assert not lost(cluster)
     assert [each.site for each in cluster.witness.of(events.SiteLeft)] == [FAULTY]
     cluster.scheduler._run.end.result()
+
+
+def test_what_a_site_says_that_has_left_and_is_done_without_counts_for_nothing():
+    async def life(network: SimulatedNetwork, cluster: Cluster) -> None:
+        leaving = asyncio.ensure_future(cluster.agents[FAULTY].leave())
+        await asyncio.sleep(0.5)
+        network.disconnect(FAULTY)
+        cluster.agents[1]._scheduler.post(CutOff(FAULTY, "the lane has ended", 0))
+        await asyncio.sleep(0.6)
+        assert cluster.scheduler._run.lives[FAULTY] == Stage.GONE
+        for message in (Failed("once"), Failed("twice"), Abort("thrice")):
+            cluster.scheduler.hear(FAULTY, message)
+        await asyncio.sleep(5.0)
+        await rounds(cluster, OTHERS)
+        leaving.cancel()
+
+    assert not lost(lived(life))
 
 
 @pytest.mark.parametrize("is_ready", [False, True])

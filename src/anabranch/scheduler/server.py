@@ -457,6 +457,8 @@ class Scheduler:
             assert self._resumption is not None
             self._resumption.hear(site, message)
             return
+        if run.lives[site] == Stage.GONE:
+            return  # the others go on without it, and it is only to hear that it may go
         self._planning.look_in_time()
         if run.is_newcomer(site) and not isinstance(message, Reformed):
             self._admission.hear(site, message)
