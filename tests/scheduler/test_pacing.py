@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from anabranch.cohort import Clients, Registry
 from anabranch.merge import DataSize, Fairness, Product, Staleness
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.pace import Asp, Bsp, Equal, R2sp, Safa, Ssp, Tuned
@@ -639,3 +640,22 @@ def test_a_worker_that_computes_is_awaited_once_another_one_has_asked_to_go_on()
     book.asked(1, 1, 1, 0.1, 2.0)
     book.came(2, 1, 1, 2.0)
     assert book.standing.stalls() == []  # both compute again
+
+
+def test_one_group_that_gets_the_last_model_is_enough() -> None:
+    groups = [(0, 1), (4,)]
+    book = begun(PaceBook(Asp(), Equal(1), (0, 1, 4), (2,), 1, groups=groups))
+    for group in groups:
+        all_of(book, group, 1, 1.0)
+    assert book.last_pulls({0, 1, 2, 4}) == ((0, 2), (1, 2), (4, 2))
+    assert book.last_pulls({0, 1, 2, 4}, to_one=True) == ((0, 2), (1, 2))
+    assert book.last_pulls({2, 4}, to_one=True) == ((4, 2),)
+
+
+def test_registered_clients_are_welcome_until_they_are_barred() -> None:
+    registry = Registry(Clients(registered=5), 0)
+    book = PaceBook(Asp(), Equal(1), (0, 1), (2,), 1, registry=registry)
+    assert book.standing.welcome == 5
+    registry.barred.add(3)
+    assert book.standing.welcome == 4
+    assert PaceBook(Asp(), Equal(1), (0, 1), (2,), 1).standing.welcome == 0
