@@ -413,7 +413,7 @@ class PaceBook:
             if back := [each for each in back if each in there]:
                 self._groups.begin_epoch(lead)
                 for worker in back:
-                    self._updates.skip(worker, last)
+                    self._updates.resume(worker, last)
             finished = [each for each in group if self.standing.made(each) == last]
             self._groups.set_members(lead, (each for each in finished if each in there))
         lead_of = self._groups.lead_of

@@ -105,8 +105,7 @@ class Regrouping:
         # Sites take all to be members, and one that is back awaits to hear that it is one.
         epoch = 0 if all(map(self._workers.is_member, group)) else 1
         for worker in members:
-            self._updates.skip(worker, first - 1)
-            self._updates.forget_model(worker)
+            self._updates.resume(worker, first - 1)
         self._workers.take_in(members)
         self._groups.form(group[0], with_more, members, epoch)
 

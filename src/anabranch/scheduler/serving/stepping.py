@@ -199,7 +199,7 @@ class Stepping:
             return
         self._groups.begin_epoch(lead)
         for worker in back:
-            self._updates.skip(worker, made)
+            self._updates.resume(worker, made)
             self._groups.add(worker)
         self._workers.take_in(back)
 

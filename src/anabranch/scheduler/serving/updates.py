@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from anabranch.net.errors import OutOfPlaceMessage
 from anabranch.pace import Update
 
-_NOTHING = -1  # the version of the model that a new process of a site has
+_NOTHING = -1  # the version of the model that a worker has that must pull it
 
 
 @dataclass(slots=True)
@@ -290,12 +290,12 @@ class Updates:
         self._model[worker] = _NOTHING
         return under_way
 
-    def skip(self, worker: int, number: int) -> None:
-        """Take a worker for one that has made so many updates, none of them under way."""
-        self.made[worker] = self.settled[worker] = number
+    def resume(self, worker: int, number: int) -> None:
+        """Take a worker for one that has made so many updates, and pulls the model with its next.
 
-    def forget_model(self, worker: int) -> None:
-        """Let a worker pull the model with its next update, whatever version it has."""
+        None of its updates is under way.
+        """
+        self.made[worker] = self.settled[worker] = number
         self._model[worker] = _NOTHING
 
 
