@@ -350,3 +350,26 @@ def test_a_worker_that_is_back_is_not_taken_for_the_barred_client_of_its_number(
     before = len(run.went)
     run.join(worker)
     assert [each for each, _ in run.went[before:]] == [worker]
+
+
+def test_where_all_are_barred_the_one_that_is_there_and_was_barred_first_is_let_in() -> None:
+    run = Run(make(Asp(), 3, 9, OutlierFilter(patience=1, ends_after=9)))
+    push(run, 0, cosine=-1.0)
+    run.lose(0)
+    push(run, 1, cosine=-1.0)
+    push(run, 2, cosine=-1.0)
+    assert run.barred == {0, 1, 2}
+    assert not run.book.standing.is_over
+    run.tell("asked", 1, 2)
+    assert run.barred == {0, 2}
+    assert run.went[-1] == (1, 3)
+
+
+def test_where_all_clients_are_barred_the_first_is_let_in() -> None:
+    rule = OutlierFilter(patience=1, ends_after=9)
+    run = Run(make(Asp(), 1, 9, rule, clients=Clients(registered=2)))
+    for _ in range(3):
+        push(run, 0, cosine=-1.0)
+    assert (run.bars, run.readmissions) == (2, 1)
+    assert run.book.standing.idle == ()
+    assert len(run.went) == 4
