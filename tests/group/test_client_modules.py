@@ -22,7 +22,7 @@ NEEDED = {
     "overlay": {"_model", "_rates", "_toml", "_trace_file"},
     "interop": {"autoload"},  # which PyTorch itself loads
 }
-SERVING = {f"anabranch.group.{each}" for each in ("service", "_serve", "_local")}
+SERVING = {f"anabranch.group.{each}" for each in ("service", "log", "_serve", "_local")}
 SLOW_LIBRARIES = {"cloudpickle", "cryptography", "jinja2", "networkx", "pandas", "plotly", "pooch"}
 SLOW_LIBRARIES |= {"rich", "scipy", "sklearn", "sqlite3", "typer"}
 

@@ -23,8 +23,8 @@ from anabranch.group import _exit, _settings
 from anabranch.group._group import join_at
 from anabranch.group._local import _complete, _serving
 from anabranch.group._place import Place
-from anabranch.group._serve import GroupLog
 from anabranch.group._thread import LoopThread
+from anabranch.group.log import RunLog
 from anabranch.net.addresses import show
 from anabranch.net.frames import CONTROL_LIMITS
 from anabranch.net.messages import EpochChanged, Join, Message
@@ -1220,7 +1220,7 @@ def served_aloud(
 
     async def start() -> tuple[Scheduler, str]:
         console = Console([site.name for site in service.overlay.sites], say)
-        log = GroupLog(service, None, console)
+        log = RunLog(None, service.run_started, console)
         network = TcpNetwork(CONTROL_LIMITS, credentials=credentials)
         scheduler = service.scheduler(network, "t", log)
         return scheduler, show(await scheduler.listen(("127.0.0.1", 0)))

@@ -12,8 +12,8 @@ import pytest
 
 import anabranch
 from anabranch.group._local import _complete
-from anabranch.group._serve import GroupLog
 from anabranch.group._thread import LoopThread
+from anabranch.group.log import RunLog
 from anabranch.net.addresses import show
 from anabranch.net.errors import NetError
 from anabranch.net.frames import CONTROL_LIMITS
@@ -35,7 +35,7 @@ def scheduler(tls: Path | None) -> Iterator[tuple[str, list[str]]]:
 
     async def start() -> tuple[Scheduler, str]:
         console = Console(["a", "b"], lambda line: said.append(line.text))
-        log = GroupLog(service, None, console)
+        log = RunLog(None, service.run_started, console)
         network = TcpNetwork(CONTROL_LIMITS, credentials=credentials)
         made = service.scheduler(network, "t", log)
         return made, show(await made.listen(("127.0.0.1", 0)))

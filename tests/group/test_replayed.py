@@ -6,14 +6,15 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 import anabranch
-from anabranch.group._serve import GroupLog
 from anabranch.group._thread import LoopThread
+from anabranch.group.log import RunLog
 from anabranch.net.addresses import show
 from anabranch.net.frames import CONTROL_LIMITS
 from anabranch.net.tcp import TcpNetwork
@@ -22,8 +23,11 @@ from anabranch.pace import AnyPace, Asp, Bsp, FedBuff, R2sp
 from anabranch.plan import Star
 from anabranch.record import EventLog, read_events
 from anabranch.record.console import Console
+from anabranch.record.events import RunEnded, RunStopping
 from anabranch.run.replay import ReplayError, replay
 from anabranch.scheduler.deal import ByShare
+from anabranch.scheduler.server import Scheduler
+from anabranch.scheduler.stop_rules import StopRules
 
 NAMES = ("s0", "s1", "s2")
 HERE = ("127.0.0.1", 0)
@@ -43,16 +47,17 @@ def logged(served: anabranch.Service, path: Path) -> Iterator[str]:
     thread = LoopThread("scheduler")
     console = Console(list(NAMES), lambda line: None)
 
-    async def start() -> tuple[EventLog, object, str]:
+    async def start() -> tuple[EventLog, RunLog, Scheduler, str]:
         log = EventLog.create(path)
-        group_log = GroupLog(served, log, console)
-        scheduler = served.scheduler(TcpNetwork(CONTROL_LIMITS), "t", group_log)
-        return log, scheduler, show(await scheduler.listen(HERE))
+        run_log = RunLog(log, served.run_started, console)
+        scheduler = served.scheduler(TcpNetwork(CONTROL_LIMITS), "t", run_log)
+        return log, run_log, scheduler, show(await scheduler.listen(HERE))
 
-    log, scheduler, address = thread.run(start())
+    log, run_log, scheduler, address = thread.run(start())
 
     async def end() -> None:
         await scheduler.finished()
+        run_log.ended(None, scheduler)
         await scheduler.close()
         log.close()
 
@@ -129,3 +134,17 @@ def test_a_group_without_a_pace_says_that_no_pace_decided(tmp_path: Path) -> Non
     happened = [*read_events(tmp_path / "run.db")]
     with pytest.raises(ReplayError, match="names no pace: its sites all-reduced"):
         replay(happened)
+
+
+def test_a_served_group_ends_by_its_stop_rule_and_its_log_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "group.db"
+    served = service(Asp(), stop=StopRules(after_s=0.3))
+    served = replace(served, updates=1_000_000)
+    with logged(served, path) as address, ThreadPoolExecutor(3) as pool:
+        for each in [pool.submit(train, address, name) for name in NAMES]:
+            each.result()
+    found = [event for _, event in read_events(path)]
+    assert isinstance(found[-1], RunEnded)
+    assert (found[-1].error, found[-1].reason) == (None, "0.3 s are over")
+    assert [event.reason for event in found if isinstance(event, RunStopping)] == ["0.3 s are over"]
+    assert replay(read_events(path)).decided

@@ -33,6 +33,7 @@ from anabranch.scheduler.awareness import Oracle
 from anabranch.scheduler.deal import ByShare
 from anabranch.scheduler.losses import Planner, Repairs
 from anabranch.scheduler.paced import Serve
+from anabranch.scheduler.stop_rules import StopRules
 from anabranch.sim.loop import run_virtually
 from anabranch.site.agent import Transport
 from tests.site.cluster import TOKEN, Cluster, Witness, all_reduce, simulated
@@ -204,6 +205,7 @@ def test_a_model_s_route_is_planned_for_its_size_where_that_is_given(pace: Asp |
         ({"awareness": Oracle()}, "awareness: an oracle"),
         ({"merge": Staleness()}, "merge: staleness"),
         ({"serving": Serving(serve=Serve(ahead=True))}, "serving.serve"),
+        ({"stop": StopRules(accuracy=0.9)}, "stop.accuracy"),
         ({"serving": Serving(clients=Clients(registered=9))}, "serving.clients"),
     ],
 )

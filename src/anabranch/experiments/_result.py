@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from anabranch.experiments._lab import Outcome
-from anabranch.run.control import versions
+from anabranch.record.releases import versions
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,21 +7,16 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from anabranch import __version__
-from anabranch import overlay as overlays
-from anabranch import plan as plans
 from anabranch._paths import next_free
+from anabranch.group.log import RunLog
 from anabranch.group.service import Service
 from anabranch.net.errors import RunAborted
 from anabranch.net.network import Address
 from anabranch.net.stdin import at_end_of_stdin
 from anabranch.net.tls import Credentials
-from anabranch.plan import Plan
-from anabranch.record import events
 from anabranch.record.console import Console, Line
 from anabranch.record.journal import Journal as FileJournal
 from anabranch.record.journal import JournalBusy
@@ -29,87 +24,8 @@ from anabranch.record.log import EventLog, LogError
 from anabranch.scheduler.run import Abandoned
 from anabranch.scheduler.watching import UNWATCHED, Watching, watched
 
-_ELEMENT_BYTES = 4
 _NAMED_FIRST_S = 0.5
 _LOOK_S = 0.2  # at a journal that another scheduler has
-
-
-class GroupLog:
-    """Writes a group's events down, and says the most important ones.
-
-    Args:
-        service: what the group is served with.
-        log: where to write; None for nowhere.
-        console: where to say what people should know at once.
-    """
-
-    def __init__(self, service: Service, log: EventLog | None, console: Console) -> None:
-        self._service = service
-        self._log = log
-        self._console = console
-        self._held: list[events.Event] = []  # until the first event: what was meant to happen
-        self._began = False
-        self._last_s = 0.0
-
-    def began(self, buffer_elements: int, plan: Plan) -> None:
-        """See :class:`anabranch.scheduler.run.Log`."""
-        self._began = True
-        overlay, size_bytes = self._service.overlay, _ELEMENT_BYTES * buffer_elements
-        if self._log is None:
-            return
-        network = self._service.network_known
-        chunk = self._service.chunk_rule.under(plan, buffer_elements, network)
-        predicted = plans.predict(plan, network, size_bytes, chunk_bytes=_ELEMENT_BYTES * chunk)
-        started = events.RunStarted(
-            at_s=0.0,
-            label=plan.label,
-            overlay_toml=overlays.dumps(overlay),
-            plan_json=plans.dumps(plan),
-            sites=[site.name for site in overlay.sites],
-            buffer_bytes=size_bytes,
-            chunk_elements=chunk,
-            shaped=False,
-            task="group",
-            model=f"{buffer_elements} elements",
-            seed=0,
-            rounds=0,
-            predicted_s=predicted.contention_s,
-            paper_s=predicted.paper_s,
-            limit_s=None,
-            target_accuracy=None,
-            versions={"anabranch": __version__},
-            assumes_rates=self._service.assumes_rates,
-            started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            pacing_json="" if (paced := self._service.paced) is None else paced.encode(),
-        )
-        self._log.append([started, *self._held])
-
-    def write(self, *happened: events.Event) -> None:
-        """See :class:`anabranch.scheduler.run.Log`."""
-        for event in happened:
-            self._last_s = max(self._last_s, event.at_s)
-            self._console.tell(event)
-        if not self._began:
-            self._held += happened
-        elif self._log is not None:
-            self._log.append(happened)
-
-    def ended(self, error: str | None) -> None:
-        """Write the last event.
-
-        Raises:
-            RunAborted: the log cannot be written; where the group has failed, that counts more.
-        """
-        self._console.ended(error)
-        if self._log is None:
-            return
-        try:
-            if not self._began:
-                self.began(1, self._service.first_plan())
-            self._log.append([events.RunEnded(at_s=self._last_s, error=error, reason=None)])
-        except LogError as failed:
-            if error is None:
-                raise RunAborted(str(failed)) from failed
 
 
 def serve(
@@ -208,9 +124,9 @@ async def _serve(
     watching: Watching,
 ) -> None:
     console = Console([site.name for site in service.overlay.sites], say)
-    group_log = GroupLog(service, log, console)
+    run_log = RunLog(log, service.run_started, console)
     network = service.network(credentials)
-    scheduler = service.scheduler(network, token, group_log, journal)
+    scheduler = service.scheduler(network, token, run_log, journal)
     loop = asyncio.get_running_loop()
     is_interrupted = False
 
@@ -234,7 +150,7 @@ async def _serve(
             console.listening()
             await scheduler.finished()
     except RunAborted as error:
-        group_log.ended(str(error))
+        run_log.ended(str(error), scheduler)
         if journal is not None and not is_interrupted:
             # What starts a failed scheduler again must not begin another group by that.
             journal.end_early(str(error))
@@ -242,9 +158,9 @@ async def _serve(
             _forget(journal)
         raise
     except Abandoned as stopped:
-        group_log.ended(str(stopped))
+        run_log.ended(str(stopped), scheduler)
     else:
-        group_log.ended(None)
+        run_log.ended(None, scheduler)
         _forget(journal)
     finally:
         await scheduler.close()

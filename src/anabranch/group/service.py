@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Literal
 
+from anabranch import overlay as overlays
 from anabranch import plan as plans
 from anabranch._typed_toml import tag_of
 from anabranch.cohort import Clients
@@ -27,6 +29,8 @@ from anabranch.overlay import Overlay
 from anabranch.pace import AnyLoad, AnyPace, EqualBatches
 from anabranch.plan import Auxiliary, ForestRoute, Packed, PathSearch, Plan
 from anabranch.plan import Planner as Route
+from anabranch.record import events
+from anabranch.record.releases import versions
 from anabranch.scheduler.awareness import AnyAwareness, Awareness, Oracle, Passive
 from anabranch.scheduler.chunking import LEAST_ELEMENTS, MOST_ELEMENTS, ChunkRule
 from anabranch.scheduler.deal import AnyDeal, adaptive_of
@@ -37,8 +41,10 @@ from anabranch.scheduler.reforming import LEAST_CHANGE, LEAST_GAIN, Reforming
 from anabranch.scheduler.run import Log
 from anabranch.scheduler.served_pace import LastTo
 from anabranch.scheduler.server import Scheduler
+from anabranch.scheduler.stop_rules import StopRules
 
 _ANY_BYTES = 1 << 62
+_ELEMENT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -101,6 +107,7 @@ class Service:
         model_elements: of the buffer, where all exchanges are of one size: the route is planned for
             that size, before any site says it. None where it is not known; then a group that
             all-reduces plans for each order of size that comes.
+        stop: when it ends before its last exchange or update.
         under_way_bytes: of buffers whose exchanges may be under way at once; None for any number.
         chunk_elements: the most elements of every chunk; None for what fits buffer and plan.
         least_chunk_elements: chunks are no smaller than this where ``chunk_elements`` is None.
@@ -137,6 +144,7 @@ class Service:
     updates: int = 1
     batch_size: int = 1
     model_elements: int | None = None
+    stop: StopRules = field(default_factory=StopRules)
     under_way_bytes: int | None = 1 << 30
     chunk_elements: int | None = None
     least_chunk_elements: int = LEAST_ELEMENTS
@@ -317,6 +325,41 @@ class Service:
             reforming=reforming,
             errors_end=self.on_error == "abort",
             planners=self._planner_for if self._plans_by_size else None,
+            stops=self.stop.follow(len(self.workers)),
+        )
+
+    def run_started(self, buffer_elements: int, plan: Plan | None) -> events.RunStarted:
+        """Return the first event of a group's log.
+
+        Args:
+            buffer_elements: of the buffer; 0 where the run ended before it began.
+            plan: the first; None where that is not known.
+        """
+        plan = self.first_plan() if plan is None else plan
+        overlay, size_bytes = self.network_known, _ELEMENT_BYTES * buffer_elements
+        chunk = self.chunk_rule.under(plan, buffer_elements, overlay)
+        predicted = plans.predict(plan, overlay, size_bytes, chunk_bytes=_ELEMENT_BYTES * chunk)
+        return events.RunStarted(
+            at_s=0.0,
+            label=plan.label,
+            overlay_toml=overlays.dumps(self.overlay),
+            plan_json=plans.dumps(plan),
+            sites=[site.name for site in self.overlay.sites],
+            buffer_bytes=size_bytes,
+            chunk_elements=chunk,
+            shaped=False,
+            task="group",
+            model=f"{buffer_elements} elements",
+            seed=0,
+            rounds=0,
+            predicted_s=predicted.contention_s,
+            paper_s=predicted.paper_s,
+            limit_s=None,
+            target_accuracy=None,
+            versions=versions(),
+            assumes_rates=self.assumes_rates,
+            started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            pacing_json="" if (paced := self.paced) is None else paced.encode(),
         )
 
     @property
@@ -369,6 +412,7 @@ class Service:
             ("awareness: an oracle", isinstance(self.awareness, Oracle)),
             (f"merge: {tag_of(self.merge)}", self.merge != Mean()),
             ("serving.serve", self.serving.serve != Serve()),
+            ("stop.accuracy", self.stop.accuracy is not None),
             ("serving.clients", self.serving.clients is not None),
         ):
             if is_given:

@@ -1,4 +1,4 @@
-"""A run's control plane, in any world: the scheduler, the log, and when the run is to stop."""
+"""A scenario's control plane, in any world: what its scheduler serves with, what its log says."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import gc
 import math
 import os
-import platform
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,11 +14,9 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
-from anabranch import __version__
-from anabranch import overlay as overlays
 from anabranch import plan as plans
+from anabranch.group.log import First, RunLog
 from anabranch.group.service import Machines, Service, Serving
 from anabranch.net.addresses import is_loopback
 from anabranch.net.errors import RunAborted
@@ -31,10 +28,9 @@ from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork
 from anabranch.net.tls import Credentials
 from anabranch.overlay import Overlay
 from anabranch.plan import ForestRoute, Plan
-from anabranch.record import events
 from anabranch.record.console import Console, Line
-from anabranch.record.log import EventLog, LogError
-from anabranch.record.target import Target
+from anabranch.record.events import FaultInjected, RunStarted
+from anabranch.record.log import EventLog
 from anabranch.run.checkpoints import WHOLE, Course, Job, check_course
 from anabranch.run.evaluator import evaluator_of, holds_whole
 from anabranch.run.faults import Pause, Scripted, play
@@ -51,185 +47,69 @@ from anabranch.run.work import buffer_elements, describe
 from anabranch.scheduler.paced import Serve
 from anabranch.scheduler.served_pace import LastTo
 from anabranch.scheduler.server import Scheduler
+from anabranch.scheduler.stop_rules import StopRules
 from anabranch.scheduler.watching import UNWATCHED, Watching, watched
 
-_ELEMENT_BYTES = 4
 # The linear program of the limit takes about a second at 50 sites and five at 100.
 _MOST_SITES_FOR_LIMIT = 60
 
 
-class RunLog:
-    """Writes down what the scheduler says, and stops the run when its rule says so.
+def first_event(
+    scenario: Scenario,
+    service: Service,
+    plan: Plan,
+    world: str,
+    started_at: str | None,
+    course: Course,
+) -> First:
+    """Return what makes the first event of a scenario's log.
 
     Args:
-        log: where to.
         scenario: what runs.
         service: what its sites are served with.
-        plan: the first.
+        plan: the first, where the run ends before it begins.
         world: ``local``, ``emulated`` or ``simulated``, for reports.
         started_at: UTC date and time, ISO 8601; None where a run has no date.
-        on_start: called when the run begins.
         course: which of the scenario's rounds the run makes.
-        console: where to say what people should know at once; None for nowhere.
     """
+    task, model = describe(scenario.task)
+    after = course.after_round
 
-    def __init__(
-        self,
-        log: EventLog,
-        scenario: Scenario,
-        service: Service,
-        plan: Plan,
-        world: str,
-        started_at: str | None,
-        on_start: Callable[[], None] = lambda: None,
-        course: Course = WHOLE,
-        console: Console | None = None,
-    ) -> None:
-        self._log = log
-        self._scenario = scenario
-        self._service = service
-        self.plan = plan
-        self._world = world
-        self._started_at = started_at
-        self._on_start = on_start
-        self.course = course
-        self._console = console
-        self._loop = asyncio.get_running_loop()
-        self._started_s: float | None = None
-        self.has_ended = False
-        self._target: Target | None = None
-        target = scenario.task.target_accuracy
-        if scenario.stop.at_target and target is not None:
-            sites = len(service.workers)
-            self._target = Target(target, scenario.stop.reached_by, sites)
-        self._held: list[events.Event] = []  # until the first event: what was meant to happen
-        self.scheduler: Scheduler
-
-    def at_s(self) -> float:
-        """Return seconds since the run began; 0 before."""
-        return 0.0 if self._started_s is None else self._loop.time() - self._started_s
-
-    def write(self, *happened: events.Event) -> None:
-        """Write events down; before the first, which says what runs, they wait."""
-        if self._console is not None:
-            for event in happened:
-                self._console.tell(event)
-        if self._started_s is None:
-            self._held += happened
-            return
-        self._log.append(happened)
-        for event in happened:
-            if isinstance(event, events.Evaluated):
-                self._stop_at_target(event)
-            elif isinstance(event, events.SiteLost) and event.goes_on and self._target is not None:
-                self._target.lost(event.site)
-            elif isinstance(event, events.SiteJoined) and self._target is not None:
-                self._target.joined()
-
-    def began(self, buffer_elements: int, plan: Plan) -> None:
-        """Write the first event; the run's clock starts."""
-        self.plan = plan
-        self._begin(buffer_elements)
-        after_s = self._scenario.stop.after_s
-        if after_s is not None:
-            self._loop.call_later(after_s, self._stop, f"{after_s:g} s are over")
-        self._on_start()
-
-    def _begin(self, buffer_elements: int) -> None:
-        self._started_s = self._loop.time()
-        scenario, overlay = self._scenario, self._service.overlay
-        size_bytes = buffer_elements * _ELEMENT_BYTES
-        chunk = self._service.chunk_rule.under(self.plan, buffer_elements, overlay)
-        predicted = plans.predict(
-            self.plan, overlay, size_bytes, chunk_bytes=_ELEMENT_BYTES * chunk
-        )
-        task, model = describe(scenario.task)
-        label, after = scenario.label or self.plan.label, self.course.after_round
-        self._log.append(
-            [
-                events.RunStarted(
-                    at_s=0.0,
-                    label=f"{label}, resumed after round {after}" if after else label,
-                    overlay_toml=overlays.dumps(overlay),
-                    plan_json=plans.dumps(self.plan),
-                    sites=[site.name for site in overlay.sites],
-                    buffer_bytes=size_bytes,
-                    chunk_elements=chunk,
-                    shaped=bool(scenario.shaped),
-                    world=self._world,
-                    task=task,
-                    model=model,
-                    seed=scenario.seed,
-                    rounds=1 if scenario.gossip else scenario.stop.rounds - after,
-                    gossips=scenario.gossip is not None,
-                    predicted_s=predicted.contention_s,
-                    paper_s=predicted.paper_s,
-                    limit_s=_limit_s(overlay, size_bytes),
-                    target_accuracy=scenario.task.target_accuracy,
-                    reached_by=scenario.stop.reached_by,
-                    versions=versions(),
-                    started_at=self._started_at,
-                    pacing_json="" if (paced := self._service.paced) is None else paced.encode(),
-                ),
-                *self._held,
-            ]
+    def first(buffer_elements: int, begins_with: Plan | None) -> RunStarted:
+        found = service.run_started(buffer_elements, begins_with or plan)
+        label = scenario.label or found.label
+        return msgspec.structs.replace(
+            found,
+            label=f"{label}, resumed after round {after}" if after else label,
+            shaped=bool(scenario.shaped),
+            world=world,
+            task=task,
+            model=model,
+            seed=scenario.seed,
+            rounds=1 if scenario.gossip else scenario.stop.rounds - after,
+            gossips=scenario.gossip is not None,
+            limit_s=_limit_s(service.overlay, found.buffer_bytes),
+            target_accuracy=scenario.task.target_accuracy,
+            reached_by=scenario.stop.reached_by,
+            # Its links have the overlay's rates, also where awareness begins without knowing them.
+            assumes_rates=False,
+            started_at=started_at,
         )
 
-    def note_fault(self, what: Scripted, over: bool) -> None:
-        """Write down that something scripted happens, or is over; not after the end."""
-        if not self.has_ended:
-            self.scheduler.note(
-                events.FaultInjected(
-                    at_s=self.at_s(), fault=what.kind, detail=what.label, over=over
-                )
-            )
+    return first
 
-    def _stop_at_target(self, seen: events.Evaluated) -> None:
-        if self._target is not None and self._target.is_reached(seen):
-            target = self._scenario.task.target_accuracy
-            self._stop(f"accuracy {target:g} was reached after round {seen.round}")
 
-    def _stop(self, reason: str) -> None:
-        if self.scheduler.stopped is None and not self.has_ended:
-            self.scheduler.note(events.RunStopping(at_s=self.at_s(), reason=reason))
-            if self._scenario.gossip is None:
-                self.scheduler.stop(reason)
-            else:
-                self.scheduler.stop_gossip(reason)
-
-    def ended(self, error: str | None) -> None:
-        """Write the last event.
-
-        Raises:
-            RunAborted: the log cannot be written; where the run has failed, that counts more.
-        """
-        self.has_ended = True
-        if self._console is not None:
-            self._console.ended(error)
-        reason = None if error else self.scheduler.stopped or self.scheduler.why_short
-        try:
-            if self._started_s is None:  # the log of a run that never began must be readable too
-                self._begin(0)
-            self.write(events.RunEnded(at_s=self.at_s(), error=error, reason=reason))
-        except LogError as failed:
-            if error is None:
-                raise RunAborted(str(failed)) from failed
+def note_fault(log: RunLog, scheduler: Scheduler, what: Scripted, over: bool) -> None:
+    """Write down that something scripted happens, or is over; not after the end."""
+    if not log.has_ended:
+        at_s = scheduler.since_start_s()
+        scheduler.note(FaultInjected(at_s=at_s, fault=what.kind, detail=what.label, over=over))
 
 
 def _limit_s(overlay: Overlay, size_bytes: int) -> float | None:
     if overlay.size > _MOST_SITES_FOR_LIMIT:
         return None
     return plans.limit_s(overlay, size_bytes)
-
-
-def versions() -> dict[str, str]:
-    """Return the releases that a figure depends on, by package."""
-    return {
-        "anabranch": __version__,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "msgspec": msgspec.__version__,
-    }
 
 
 def run_scheduler(
@@ -323,9 +203,10 @@ async def _run(
 
     def begin() -> None:
         began()
-        _note_faults(recorder, scenario, overlay)
+        _note_faults(run_log, scheduler, scenario)
 
-    recorder = RunLog(log, held, service, plan, world, started_at, begin, course, console)
+    first = first_event(held, service, plan, world, started_at, course)
+    run_log = RunLog(log, first, console, begin)
     unheld = msgspec.structs.replace(scenario, shaped=scenario.shaped and not emulated)
     silence_s = CONTROL_SILENCE_S if scenario.wait_s is None else scenario.wait_s
     network = TcpNetwork(
@@ -334,7 +215,7 @@ async def _run(
         credentials=credentials,
         stillness_s=STILLNESS_S if scenario.wait_s is None else scenario.wait_s,
     )
-    scheduler = make_scheduler(network, recorder, unheld, service, token)
+    scheduler = make_scheduler(network, run_log, unheld, service, plan, course, token)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, scheduler.abort, "the run was interrupted")
     if stop_with_stdin:
@@ -342,10 +223,10 @@ async def _run(
     listening(await scheduler.listen(listen))
     console.listening()
     async with watched(scheduler, console, watching):
-        await conduct(scheduler, recorder)
+        await conduct(scheduler, run_log)
 
 
-def _note_faults(recorder: RunLog, scenario: Scenario, overlay: Overlay) -> None:
+def _note_faults(log: RunLog, scheduler: Scheduler, scenario: Scenario) -> None:
     """Write down what happens by a run's script, from its beginning on.
 
     Sites carry it out; the scheduler stands still itself where the script says so.
@@ -357,13 +238,13 @@ def _note_faults(recorder: RunLog, scenario: Scenario, overlay: Overlay) -> None
         loop.call_at(began_s + at_s, callback, what)
 
     def happen(what: Scripted) -> None:
-        recorder.note_fault(what, over=False)
+        note_fault(log, scheduler, what, over=False)
         if what.for_s is not None:
-            loop.call_later(what.for_s, recorder.note_fault, what, True)
+            loop.call_later(what.for_s, note_fault, log, scheduler, what, True)
         if isinstance(what.action, Pause) and what.action.site is None:
             stand_still(what.action.for_s)
 
-    for each in script_of(scenario, overlay):
+    for each in script_of(scenario, scheduler.overlay):
         play(each.moments(), at, happen)
 
 
@@ -399,6 +280,12 @@ def service_of(scenario: Scenario, overlay: Overlay, cores: float | None = None)
         updates=scenario.stop.rounds,
         batch_size=scenario.task.batch_size,
         model_elements=_known_elements(scenario, overlay),
+        stop=StopRules(
+            after_s=scenario.stop.after_s,
+            accuracy=scenario.task.target_accuracy if scenario.stop.at_target else None,
+            reached_by=scenario.stop.reached_by,
+            gossips=scenario.gossip is not None,
+        ),
         under_way_bytes=None,
         chunk_elements=scenario.chunk_elements,
         least_chunk_elements=1,
@@ -442,21 +329,28 @@ def _known_elements(scenario: Scenario, overlay: Overlay) -> int | None:
 
 
 def make_scheduler(
-    network: Network, recorder: RunLog, scenario: Scenario, service: Service, token: str
+    network: Network,
+    log: RunLog,
+    scenario: Scenario,
+    service: Service,
+    plan: Plan,
+    course: Course,
+    token: str,
 ) -> Scheduler:
-    """Return a scheduler that a recorder observes, and whose first plan the recorder has.
+    """Return the scheduler of a scenario.
 
     Args:
         network: where sites connect.
-        recorder: see above.
+        log: where to write down what happens.
         scenario, service: what runs, and what its sites are served with.
+        plan: the first.
+        course: which of the scenario's rounds the run makes.
         token: what sites must know to join.
     """
-    last_to = _last_to(scenario, service.overlay, recorder.plan)
+    last_to = _last_to(scenario, service.overlay, plan)
     service = replace(service, serving=replace(service.serving, last_to=last_to))
-    work = msgspec.json.encode(Job(scenario=scenario, course=recorder.course)).decode()
-    recorder.scheduler = service.scheduler(network, token, recorder, plan=recorder.plan, work=work)
-    return recorder.scheduler
+    work = msgspec.json.encode(Job(scenario=scenario, course=course)).decode()
+    return service.scheduler(network, token, log, plan=plan, work=work)
 
 
 def _last_to(scenario: Scenario, overlay: Overlay, plan: Plan) -> LastTo:
@@ -467,7 +361,7 @@ def _last_to(scenario: Scenario, overlay: Overlay, plan: Plan) -> LastTo:
     return "none" if holds_whole(plan, evaluator) else "one"
 
 
-async def conduct(scheduler: Scheduler, recorder: RunLog) -> None:
+async def conduct(scheduler: Scheduler, log: RunLog) -> None:
     """Wait for the end of a run, and write it down.
 
     Raises:
@@ -476,9 +370,9 @@ async def conduct(scheduler: Scheduler, recorder: RunLog) -> None:
     try:
         await scheduler.finished()
     except RunAborted as error:
-        recorder.ended(str(error))
+        log.ended(str(error), scheduler)
         raise
     else:
-        recorder.ended(None)
+        log.ended(None, scheduler)
     finally:
         await scheduler.close()

@@ -14,6 +14,7 @@ from typing import TypeVar
 from msgspec import structs
 
 from anabranch.fleet import ComputeModel
+from anabranch.group.log import RunLog
 from anabranch.group.service import Service
 from anabranch.net.addresses import ListenAt
 from anabranch.net.errors import EndedWithout, NetError, RunAborted
@@ -23,7 +24,13 @@ from anabranch.overlay import Overlay
 from anabranch.plan import Plan
 from anabranch.record.log import EventLog
 from anabranch.run.checkpoints import Course, Files, checkpoints_of, plan_course, weights_of
-from anabranch.run.control import RunLog, conduct, make_scheduler, service_of
+from anabranch.run.control import (
+    conduct,
+    first_event,
+    make_scheduler,
+    note_fault,
+    service_of,
+)
 from anabranch.run.faults import (
     ClockStep,
     ComputeFactor,
@@ -38,6 +45,7 @@ from anabranch.run.faults import (
 from anabranch.run.scenario import Scenario, check_simulable, compute_model, script_of
 from anabranch.run.scenario.tasks import Exchange
 from anabranch.run.site import Passing, take_part
+from anabranch.scheduler.server import Scheduler
 from anabranch.sim.loop import Deadlock, VirtualLoop, run_virtually
 from anabranch.sim.machine import Clock, Machine
 from anabranch.sim.network import SimulatedNetwork
@@ -133,7 +141,7 @@ class _Simulation:
         on_round: Callable[[int, float | None], None],
     ) -> None:
         self._plan = plan
-        self._recorder: RunLog | None = None
+        self._running: tuple[RunLog, Scheduler] | None = None  # once there is a scheduler
         self._over = False  # what happens now happens to nobody
         self._scenario = structs.replace(scenario, shaped=True)  # its links cannot but be
         self._service = service
@@ -177,25 +185,21 @@ class _Simulation:
             _SimulatedWorld(loop, self._network, site, model, self._begin_round)
             for site in range(overlay.size)
         ]
-        recorder = self._recorder = RunLog(
-            self._log,
-            scenario,
-            self._service,
-            self._plan,
-            "simulated",
-            None,
-            self._begin,
-            course=self._course,
-        )
+        plan, course = self._plan, self._course
+        first = first_event(scenario, self._service, plan, "simulated", None, course)
+        run_log = RunLog(self._log, first, on_start=self._begin)
         control = self._network.control(None)
         self._tasks: list[asyncio.Task[None]] = []
         aborted: RunAborted | None = None
         with self._network.scheduler.in_process():
-            scheduler = make_scheduler(control, recorder, scenario, self._service, _TOKEN)
+            scheduler = make_scheduler(
+                control, run_log, scenario, self._service, plan, course, _TOKEN
+            )
+            self._running = run_log, scheduler
             self._scheduler_at = await scheduler.listen(("scheduler", 0))
             self._tasks += [self._start(site) for site in range(overlay.size)]
             try:
-                await conduct(scheduler, recorder)
+                await conduct(scheduler, run_log)
             except RunAborted as error:
                 aborted = error
         self._over = True
@@ -221,8 +225,10 @@ class _Simulation:
 
     def ended(self, error: str) -> None:
         """Write the last event of a run that could not end by itself."""
-        if self._recorder is not None and not self._recorder.has_ended:
-            self._recorder.ended(error)
+        if self._running is not None:
+            run_log, scheduler = self._running
+            if not run_log.has_ended:
+                run_log.ended(error, scheduler)
 
     @property
     def unused(self) -> tuple[str, ...]:
@@ -244,15 +250,15 @@ class _Simulation:
         if round <= self._round:
             return  # another site was first
         self._round = round
-        assert self._recorder is not None
-        self._on_round(round, self._recorder.scheduler.mean_loss)
+        assert self._running is not None
+        self._on_round(round, self._running[1].mean_loss)
         for fault in self._faults:
             if fault.round == round:
                 self._inject(fault.label, fault)
 
     def _inject(self, label: str, what: Scripted) -> None:
         """Let something happen of the fault that has the label."""
-        if self._over or self._recorder is None or self._recorder.has_ended:
+        if self._over or self._running is None or self._running[0].has_ended:
             return
         self._unused.pop(label, None)
         self._note(what, over=False)
@@ -318,8 +324,8 @@ class _Simulation:
                 self._worlds[site].machine.slow(self._compute_factors.end(site, factor))
 
     def _note(self, what: Scripted, over: bool) -> None:
-        if self._recorder is not None:
-            self._recorder.note_fault(what, over)
+        if self._running is not None:
+            note_fault(*self._running, what, over)
 
 
 def _settle(future: asyncio.Future[None]) -> None:

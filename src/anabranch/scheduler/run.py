@@ -127,7 +127,8 @@ class Run:
         self.started_s: float | None = None
         self.returning: Returning | None = None
         self.tally = Tally()
-        self.end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()  # whose clock is asked after its end, too
+        self.end: asyncio.Future[None] = self._loop.create_future()
 
     def name(self, site: int) -> str:
         """Return a site's index and name, for error messages."""
@@ -135,7 +136,7 @@ class Run:
 
     def now_s(self) -> float:
         """Return seconds by the loop's clock."""
-        return asyncio.get_running_loop().time()
+        return self._loop.time()
 
     def since_start_s(self) -> float:
         """Return seconds since the run began; 0 before."""

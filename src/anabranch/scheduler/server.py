@@ -79,6 +79,8 @@ from anabranch.scheduler.resumption import Resumption
 from anabranch.scheduler.run import Log, Run
 from anabranch.scheduler.served_pace import LastTo, ServedPace
 from anabranch.scheduler.status import Known, awaited_site, stalls, status_of
+from anabranch.scheduler.stop_rules import Stops
+from anabranch.scheduler.stopping import StoppingLog
 from anabranch.scheduler.survivors import Survivors
 from anabranch.scheduler.waits import Waits
 from anabranch.site.ranges import Ranges
@@ -111,6 +113,7 @@ class Scheduler:
         reforming: finds other groups, where workers move in such; None leaves them as they are.
         errors_end: whether the run ends with a site that fails by an error of its own; otherwise
             that site is lost like one that died.
+        stops: follows the run by its stop rules; None for none.
         planners: make the planner for buffers of so many elements, where exchanges of each order of
             size have a plan of their own; None goes by one plan for all.
 
@@ -142,6 +145,7 @@ class Scheduler:
         reforming: Reforming | None = None,
         errors_end: bool = True,
         planners: Planners | None = None,
+        stops: Stops | None = None,
     ) -> None:
         written = b"" if journal is None else journal.load() or b""
         memory = memories.read(written) if written else None
@@ -174,6 +178,9 @@ class Scheduler:
             self._transfer,
             by_size=planners is not None,
         )
+        self._gossips = stops is not None and stops.gossips
+        if stops is not None:
+            log = StoppingLog(log, stops, self.since_start_s, self._stop_by_rule)
         times = RoundTimes()
         all_times = [times] if pacing is None else [times, pacing.times]
         self._run = run = Run(overlay, self.members, self.channels, log, all_times)
@@ -390,6 +397,15 @@ class Scheduler:
     def abandon(self) -> None:
         """Stop, and leave the group to a scheduler that is started again with the same journal."""
         self._run.abandon()
+
+    def since_start_s(self) -> float:
+        """Return seconds since the run began; 0 before."""
+        return self._run.since_start_s()
+
+    def _stop_by_rule(self, reason: str) -> None:
+        if self.stopped is None and not self.is_over:
+            self.note(events.RunStopping(at_s=self.since_start_s(), reason=reason))
+            (self.stop_gossip if self._gossips else self.stop)(reason)
 
     def stop(self, reason: str) -> None:
         """Hold no further round; the run then ends in good order. Only the first reason counts."""

@@ -1,0 +1,90 @@
+"""The log of a run, of a group's and of a scenario's alike: from the first event to the last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from anabranch.net.errors import RunAborted
+from anabranch.plan import Plan
+from anabranch.record import events
+from anabranch.record.console import Console
+from anabranch.record.log import EventLog, LogError
+from anabranch.scheduler.server import Scheduler
+
+First = Callable[[int, Plan | None], events.RunStarted]
+"""Returns the first event of a log, which says what runs: called with the elements of the buffer
+and the first plan; with 0 and None where the run ended before it began."""
+
+
+class RunLog:
+    """Writes a run's events down, and says the most important ones.
+
+    Args:
+        log: where to write; None for nowhere.
+        first: makes the first event.
+        console: where to say what people should know at once; None for nowhere.
+        on_start: called when the run begins.
+
+    Attributes:
+        has_ended: whether the last event is written.
+    """
+
+    def __init__(
+        self,
+        log: EventLog | None,
+        first: First,
+        console: Console | None = None,
+        on_start: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._log = log
+        self._first = first
+        self._console = console
+        self._on_start = on_start
+        self._held: list[events.Event] = []  # until the first event: what was meant to happen
+        self._began = False
+        self.has_ended = False
+
+    def began(self, buffer_elements: int, plan: Plan) -> None:
+        """See :class:`anabranch.scheduler.run.Log`."""
+        self._begin(buffer_elements, plan)
+        self._on_start()
+
+    def _begin(self, buffer_elements: int, plan: Plan | None) -> None:
+        self._began = True
+        if self._log is not None:
+            self._log.append([self._first(buffer_elements, plan), *self._held])
+
+    def write(self, *happened: events.Event) -> None:
+        """See :class:`anabranch.scheduler.run.Log`."""
+        if self._console is not None:
+            for event in happened:
+                self._console.tell(event)
+        if not self._began:
+            self._held += happened
+        elif self._log is not None:
+            self._log.append(happened)
+
+    def ended(self, error: str | None, scheduler: Scheduler) -> None:
+        """Write the last event.
+
+        Args:
+            error: why the run failed; None where it ended well.
+            scheduler: whose run it was.
+
+        Raises:
+            RunAborted: the log cannot be written; where the run has failed, that counts more.
+        """
+        self.has_ended = True
+        if self._console is not None:
+            self._console.ended(error)
+        if self._log is None:
+            return
+        reason = None if error else scheduler.stopped or scheduler.why_short
+        at_s = scheduler.since_start_s()
+        try:
+            if not self._began:  # the log of a run that never began must be readable too
+                self._begin(0, None)
+            self._log.append([events.RunEnded(at_s=at_s, error=error, reason=reason)])
+        except LogError as failed:
+            if error is None:
+                raise RunAborted(str(failed)) from failed
