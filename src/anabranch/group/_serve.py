@@ -16,6 +16,7 @@ from anabranch.group.service import Service
 from anabranch.net.errors import RunAborted
 from anabranch.net.network import Address
 from anabranch.net.stdin import at_end_of_stdin
+from anabranch.net.tcp import wait_closed
 from anabranch.net.tls import Credentials
 from anabranch.record.console import Console, Line
 from anabranch.record.journal import Journal as FileJournal
@@ -164,6 +165,7 @@ async def _serve(
         _forget(journal)
     finally:
         await scheduler.close()
+        await wait_closed()
 
 
 def _forget(journal: FileJournal | None) -> None:
