@@ -96,6 +96,7 @@ BLAMES_NONE = {
     "net/shaping.py": "holds a link to its rate",
     "net/tcp.py": "its heartbeat: Silence asks itself whether the process stood still",
     "scheduler/cut_links.py": "looks at a link again",
+    "scheduler/stopping.py": "ends a run whose time is over",
     "site/gossiping.py": "makes a lane again",
     "site/serving.py": "ends at once, when it is told to",
     "site/waiting.py": "says that this site waits",
