@@ -10,10 +10,11 @@ Memory that was freed may have another gradient at the same address, one that is
 refers to each tensor's storage, weakly, and not to its address alone.
 
 The first such step is compared, and then the second, fourth, eighth and so on. A checksum of a
-sample of the parameters goes with the request for the next mean, and costs no message. It is a
-first step for parameters that were not in such a step before: those of a second model, too.
+sample of the parameters goes with the request for the next mean, and costs no message. Each
+optimizer has a first step, so a second model has one, too.
 
-Nothing here raises, waits, or keeps a tensor alive: it runs inside a user's ``optimizer.step()``.
+It runs inside a user's ``optimizer.step()``. Nothing here raises, waits for another site or keeps a
+tensor alive. A checksum of parameters on a GPU waits for that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether all members of a group are still there, for what cannot go on without one of them.
+"""Futures that fail when a member is lost, for calls that need every member.
 
 A group's own calls go on where a member is lost. Calls that other libraries carry between the same
 processes, as gloo's, do not: they wait for the lost member. Such a caller watches a future.

@@ -22,7 +22,7 @@ class RunLog:
     Args:
         log: where to write; None for nowhere.
         first: makes the first event.
-        console: where to say what people should know at once; None for nowhere.
+        console: prints what an operator should know at once; None for no output.
         on_start: called when the run begins.
 
     Attributes:
@@ -72,7 +72,7 @@ class RunLog:
             scheduler: whose run it was.
 
         Raises:
-            RunAborted: the log cannot be written; where the run has failed, that counts more.
+            RunAborted: the log cannot be written, and the run had not failed before.
         """
         self.has_ended = True
         if self._console is not None:

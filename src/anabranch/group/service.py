@@ -1,7 +1,6 @@
-"""What a scheduler serves with: one value for each answer, put together in this one place.
+"""A scheduler's settings, and the one place that builds a scheduler from them.
 
-A group's `Service` is given by its user; a scenario's is translated from its file. From both the
-scheduler is made here.
+A group's `Service` is given by its user; a scenario's is translated from its file.
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ class Serving:
         clients: who is registered, where a worker stands for another client with each update; None
             where each stands for itself.
         seed: of the registry of clients.
-        look_every_s: how often a worker that pulls the model evaluates it; None where the scheduler
-            has no say in that.
+        look_every_s: the period of evaluations: in each, the first worker that pulls the model
+            evaluates it. None where the scheduler has no say in that.
         last_to: which workers get the model once no step follows.
     """
 
@@ -100,7 +99,7 @@ class Service:
             does for its plan.)
         pace: who may proceed when, where the model is served; None for a group that all-reduces.
         load: how much work each worker has, where the model is served.
-        merge: what an update weighs, where the model is served.
+        merge: what an update weighs, where the model is served; a group refuses all but ``Mean``.
         serving: how else the model is served.
         updates: how many each worker makes, where the model is served.
         batch_size: that loads reckon from.
@@ -121,11 +120,11 @@ class Service:
             site is lost (``lose``), as ``on_loss`` says of losses, and the others say its message;
             or the group ends (``abort``).
         least_sites: with fewer left than these it ends in any case.
-        begin_with: how many sites it begins with, unless a loss ends it; None for all of the
-            overlay. Others join when the members let them in; where the model is served, when they
-            come, and those that the others need are awaited in any case.
-        silence_s: where exchanges are completed, no site or link counts as lost that is silent for
-            less; nor for less than six times what is usual with it.
+        begin_with: how many sites it begins with; None for all of the overlay, as always where
+            ``on_loss`` is ``abort``. Others join when the members let them in; where the model is
+            served, when they come, and those that the others need are awaited in any case.
+        silence_s: the least silence after which a site or link is lost, or six times its usual
+            silence where that is longer; ignored where ``on_loss`` is ``abort``.
         stillness_s: no site counts as lost that is silent for less while its machine answers: one
             call of C code may hold its interpreter's lock.
         away_s: where the scheduler has a journal, sites wait so long for it to be started again.
@@ -277,7 +276,7 @@ class Service:
             work: what sites are told on joining; None for what sites of a group are.
 
         Raises:
-            ValueError: an answer that sites of a group cannot be told.
+            ValueError: a setting that scenarios alone support, such as a forest.
         """
         told = dumps(self._settings(journal is not None)) if work is None else work
         believed = self.believed()
@@ -405,7 +404,7 @@ class Service:
             may_be_restarted: whether the scheduler has a journal.
 
         Raises:
-            ValueError: an answer that sites of a group cannot be told.
+            ValueError: a setting that scenarios alone support, such as a forest.
         """
         for answer, is_given in (
             ("planner: a forest", isinstance(self.planner, ForestRoute)),

@@ -1,14 +1,15 @@
-"""Pipes: a byte stream that the messages of a connection carry, and neither of its ends reads.
+"""Pipes: a byte stream inside a connection's messages, which its two ends pass on as it is.
 
 A site that does not reach the scheduler gets there through a neighbour: the neighbour connects to
 the scheduler's listener, and what either says goes through the connection between the two sites in
-pieces. The conversation inside, its TLS and its heartbeats are between the site and the scheduler:
-the neighbour learns nothing, and can change nothing unseen.
+pieces. The conversation inside, its TLS and its heartbeats are between the site and the scheduler.
+With TLS the neighbour can neither read nor change it; without TLS it can do both.
 
 Each end pumps between the connection and a stream of bytes: at the site that is a pair of sockets
 of its own, at the neighbour a connection to the scheduler. An end keeps at most :data:`WINDOW`
 pieces that its stream has not taken, and says when one has left; an end that sends more is refused.
-A pipe ends as a whole once the connection or either stream ends, after what came before has left.
+When a stream ends, the pipe sends what that stream said, and drops what still waits for it. When
+the connection ends, pieces that have come are written first.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What a site carries for neighbours that do not reach the scheduler: a pipe for each, no more.
 
-The way that it carries is its own: a pipe leads to the scheduler that this site joined, whatever
-the neighbour says. It ends with this site's own direct connection, as what that one does not reach,
-pipes do not, and where the scheduler is silent only the connection can tell.
+Each pipe leads to the scheduler that this site joined, whatever the neighbour says. All pipes end
+with this site's own direct connection: where the scheduler is silent, only that one notices.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Carrying:
     def take(self, source: int, connection: Connection, scheduler: Address | None) -> End:
         """Pipe a neighbour's connection to the scheduler; return what receives it from now on.
 
-        A pipe that the neighbour has already ends: it knows earlier that this one has broken.
+        It takes the place of the neighbour's earlier pipe, which the neighbour knows to be broken.
 
         Args:
             source: the neighbour.

@@ -1,13 +1,14 @@
 """Which way a site tries to the scheduler once its connection has ended. Pure.
 
-The direct way is tried first and ever again, as a scheduler that was restarted is back at any
-moment. Where it has not led there within half a second, each failed attempt is followed by one
-through a neighbour, the one that was asked the longest ago. A neighbour carries pipes only while
-its own connection leads to the scheduler directly (:func:`why_not`), so pipes form no chain, and
-where the scheduler itself is gone neighbours refuse at once.
+For half a second the site tries the direct way alone. Then it takes turns: the neighbour that was
+asked the longest ago, and the direct way, since a scheduler may be restarted. It asks a neighbour
+at most once a second. A neighbour carries pipes only while its own connection leads to the
+scheduler directly (:func:`why_not`), so pipes form no chain, and where the scheduler itself is gone
+neighbours refuse at once.
 
-An attempt is given up after a time that doubles with each of its kind, so that a silent way costs
-little at first, and a slow one is not given up for ever.
+Each direct attempt may take twice as long as the one before, and so may attempts through
+neighbours once all were asked: a silent way costs little at first, and a slow one succeeds in the
+end. Without neighbours each attempt may take the longest time.
 """
 
 from __future__ import annotations

@@ -4,14 +4,14 @@ A site is at one stage at a time, and :data:`TABLE` has every change that there 
 a site at a stage takes it to the next one, and what the table lacks cannot happen.
 
 - **Before the run begins** sites join until there are enough. These are welcomed and prepare their
-  part; once all of them are ready, the run begins with them. Sites that have not come by then are
-  lost, like those that die later: a site that joins a run that goes on does so in one way.
+  part; once all of them are ready, the run begins with them. Sites that have not joined by then
+  count as lost, so that all that join later do so in one way.
 - **A member** takes part in calls until it has made its last one. It is a member until another
   makes a call that it has not made; then it has left, and relays what has no other way.
 - **What is lost** may join again, as another process: it comes, is introduced to its neighbours,
   starts, and asks to be let in. It counts as lost until then; its end harms no call.
-- **A site that has left cannot die.** Where it breaks off, the others do without it as a relay,
-  and it has left all the same.
+- **A site that has left cannot die.** If its connection breaks, the others stop relaying through
+  it, and it still counts as left.
 
 Beside its stage a site has a connection, which may be broken for a while or silent, and neighbours
 may accuse it. These are no stages: they end with their cause, and none outlasts the site's loss.
@@ -47,8 +47,8 @@ class Happens(Enum):
 
     JOINS = "joins"
     IS_LET_GO = "is let go before the run has all that it begins with"
-    IS_WELCOMED = "is welcomed, as one of those with whom the run begins"
-    IS_PASSED_OVER = "is not one of those with whom the run begins"
+    IS_WELCOMED = "is welcomed, as one of the sites of the start"
+    IS_PASSED_OVER = "is not one of the sites of the start"
     IS_READY = "is ready"
     BEGINS = "begins"
     DEPARTS = "has made its last call, and is a member until another makes a further one"
@@ -167,10 +167,10 @@ class Lives:
 
     @property
     def has_formed(self) -> bool:
-        """Whether it is known with whom the run begins, or has begun."""
+        """Whether the sites of the start are chosen."""
         return not self.at({Stage.ABSENT, Stage.JOINED})
 
     @property
     def are_ready(self) -> bool:
-        """Whether all are ready with whom the run is to begin."""
+        """Whether all sites that were chosen for the start are ready."""
         return self.has_formed and not self.at({Stage.PREPARING})

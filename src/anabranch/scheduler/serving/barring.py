@@ -3,14 +3,14 @@
 Servers tell how far the updates of each step agree with their mean, and a judge says which worker,
 or which client, keeps pointing elsewhere (`outliers`).
 
-- **A client that is barred** is not drawn any more. What is computed for it comes all the same.
+- **A client that is barred** is not drawn any more. An update that is computed for it still counts.
 - **A worker that is barred** leaves the pace at once, and abandons what it computes. It may be let
   in again while it has not heard of that yet: then it is recalled, and is in once it has asked.
 - **A worker that is lost** when the judge finds it out is barred in name only, and stays out when
   it is back.
 
-A ban ends with steps of the model. Where all are barred whose updates would make one, none would
-come: those that have been barred for longest are let in.
+A ban lasts a number of steps of the model. If bans leave no worker to make a step, the workers that
+have been barred for longest are let in.
 """
 
 from __future__ import annotations

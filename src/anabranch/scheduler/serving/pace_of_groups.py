@@ -8,8 +8,8 @@ step comes back with our names.
 A pushed update stays here until a step settles it: applied or discarded, each exactly once.
 The ledger asserts that, and the pace's staleness bound.
 
-Where workers compute ahead, a pace that discards an update takes its worker to have gone on with a
-new model. The worker's next update was computed on a model as old, so it is discarded with it.
+Where workers compute ahead, the update after a discarded one was computed on a model as old. The
+pace does not know that, so both are discarded here.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class PaceOfGroups:
 
     Args:
         pace: its parameters.
-        ahead: how many updates a worker may compute before the model comes that has its last one
-            in.
+        ahead: how many further updates a worker may compute before it gets the model that has its
+            latest one.
     """
 
     def __init__(self, pace: Pace, ahead: int) -> None:

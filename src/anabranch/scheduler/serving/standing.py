@@ -60,7 +60,7 @@ class Standing:
 
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
-        """The members of each group, by groups; some may have none."""
+        """The members of each group; a group may be empty."""
         return tuple(tuple(self._groups[lead]) for lead in self._groups.leads)
 
     def left_of(self, group: Iterable[int]) -> tuple[int, ...]:
@@ -74,7 +74,7 @@ class Standing:
         return self._updates.latest
 
     def sums_of(self, lead: int) -> tuple[tuple[int, ...], int]:
-        """Return the members whose updates a group's sums hold now, and the number of these.
+        """Return the members in a group's present sums, and the number of their updates there.
 
         Args:
             lead: the group's first worker.
@@ -112,7 +112,8 @@ class Standing:
     def is_over(self) -> bool:
         """Whether no worker is in, nor is about to be.
 
-        In groups to be formed it may be, or where the last verdicts can let it in again.
+        Workers that are back count if groups to be formed may take them in; barred ones, if a
+        verdict that is still to come may let them in again.
         """
         waiting = [
             worker
@@ -170,5 +171,5 @@ class Standing:
         return self._regrouping.is_at_rest
 
     def next_update(self, group: Iterable[int]) -> int:
-        """Return the update that workers at rest go on with as a group, but those that are done."""
+        """Return the update with which workers at rest go on as a group; done ones do not count."""
         return self._regrouping.next_update(group)

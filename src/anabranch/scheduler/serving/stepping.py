@@ -8,9 +8,8 @@ on does one of four things:
 - it computes: workers that are back come in with this iteration, and each gets its permissions;
 - it *finishes*, if it has made all its updates.
 
-Groups that rest, are idle or finish leave the pace only after all steps are taken: the pace has
-answered with these steps together, and each further word makes it answer with more. Those steps are
-taken in turn, and their decisions come after the first ones'.
+First all steps of the pace's answer are taken. Then groups that rest, are idle or finish leave the
+pace. Each that leaves may bring further steps, whose decisions come after.
 """
 
 from __future__ import annotations

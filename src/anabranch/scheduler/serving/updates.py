@@ -98,7 +98,7 @@ class Updates:
         workers: which sites compute.
         servers: which sites hold the model; each must have an update before it is complete.
         each: how many updates a worker makes.
-        ahead: how many it may compute before the model comes that has its last one in.
+        ahead: how many more it may compute before it gets the model that has its latest one.
 
     Attributes:
         each: see above.
