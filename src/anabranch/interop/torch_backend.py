@@ -92,7 +92,6 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         self._is_closed = False
         self._over = ""  # what ended this process group
         self._deadlines = Deadlines(self._is_late)
-        self._has_cut = False  # whether it has said that a mean's fraction is lost
         self._waits_in: int | None = None  # the thread in which exchanges are waited for
         self._process = os.getpid()
         atexit.register(self._end_at_exit)
@@ -122,23 +121,29 @@ class AnabranchProcessGroup(_Base):  # type: ignore[misc]
         return self.exchange("all_reduce", given, exchange, opts)
 
     def _mean_of_whole(self, tensors: list[torch.Tensor], opts: Any) -> Any:
-        """Integers' mean as NCCL has it, for Lightning's metrics; a lost fraction is said once."""
+        """Integers' mean, for Lightning's metrics; where it is no integer all ranks refuse it."""
         if any(each.dtype == torch.bool for each in tensors):
             raise ValueError("all_reduce by AVG of bool, which has no mean; use MAX or MIN")
+        for each in tensors:
+            if each.dtype != torch.int64:  # a sum of the others may not fit them
+                kind = str(each.dtype).removeprefix("torch.")
+                raise ValueError(
+                    f"all_reduce by AVG of {kind}; convert to float32, or to int64 where the mean "
+                    "is an integer"
+                )
         sums: Any = dist.AllreduceOptions()
         sums.reduceOp = dist.ReduceOp.SUM
         sums.timeout = self._limit(opts)
-        self._by_gloo("allreduce", tensors, sums).wait()
-        for each in tensors:
-            if not self._has_cut and bool((each % self.size()).any()):
-                self._has_cut = True
-                kind = str(each.dtype).removeprefix("torch.")
-                _log.warning(
-                    "all_reduce by AVG of %s cuts the mean's fraction off, as NCCL does; use SUM "
-                    "and divide, or convert to float32, to keep it (said once)",
-                    kind,
+        totals = [each.detach().clone() for each in tensors]
+        self._by_gloo("allreduce", totals, sums).wait()
+        for total in totals:
+            if bool((total % self.size()).any()):
+                raise ValueError(
+                    "all_reduce by AVG of int64, whose mean has a fraction here; use SUM and "
+                    "divide, or convert to float32; the tensors are as they were"
                 )
-            each.div_(self.size(), rounding_mode="trunc")
+        for each, total in zip(tensors, totals, strict=True):
+            overwrite(each, total.div_(self.size(), rounding_mode="trunc"))
         return _done("all_reduce", tensors)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
