@@ -17,7 +17,7 @@ at random within a round:
     way cut       all between our scheduler and site 2 is lost; neither end is told
 
 Survivors are sites 0 and 1; after the cut of a pair or of the way, and after the scheduler's alone,
-all three, whom a system has no reason to leave out.
+all three, as no system has a reason to leave one out.
 Site i contributes 2**i in every element, so each element of a sum, or of a mean times the number
 that it was divided by, says whose contributions it has. A result is exact where every element is
 that of a set of sites. Measured is the time from the fault until all survivors hold an exact result

@@ -114,7 +114,7 @@ class Emulation:
         carry_out(self._layout.set_rates(rates_bps))
 
     def cut(self, source: int, target: int) -> None:
-        """Let a link lose all that is sent from now on; nobody is told.
+        """Let a link lose all packets from now on, without a word to either end.
 
         Raises:
             KeyError: there is no such link.
@@ -126,7 +126,7 @@ class Emulation:
         self._cut.add((source, target))
 
     def cut_control(self, site: int) -> None:
-        """Let all be lost that passes between a site and the control network; nobody is told.
+        """Let a site lose all packets to and from the control network, without a word.
 
         Raises:
             EmulationError: the kernel refuses.

@@ -8,7 +8,7 @@ ends of a relay process. Every site also has a way to the control network, which
 
 A capped port is an IFB device that all links' traffic passes in one direction: there HTB holds the
 sum, with a class for each link, so that links share it evenly and one may take what another leaves.
-A cut link's packets are redirected to the bridge without ports, which is a hole: nobody is told.
+A cut link's packets are redirected to the bridge without ports, which is a hole.
 
 The numbers of HTB: with a burst of one packet a link never sends faster than its rate, so that even
 a small message is timed right; the quantum keeps the classes of a port fair although the kernel

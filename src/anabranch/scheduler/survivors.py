@@ -26,7 +26,7 @@ class Survivors:
         admission: hears of sites that newcomers need not wait for.
         follow: says what follows from calls that end.
         remember: writes down what a restart needs.
-        begin: begins the run if all are ready with whom it begins.
+        begin: begins the run if all sites of the start are ready.
     """
 
     def __init__(
