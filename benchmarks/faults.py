@@ -8,16 +8,19 @@ a process in a network namespace; what a system lets us put elsewhere, such as i
 on a control network that no fault touches. After some rounds there is one fault, at a moment chosen
 at random within a round:
 
-    kill          all processes of site 2 are killed
-    stop          all processes of site 2 are stopped: a host that falls silent
-    silent links  all that site 2 sends and is sent between sites is lost; neither end is told
-    pair cut      all between sites 1 and 2 is lost; both still reach site 0
-    scheduler     our scheduler is killed, and another one stands by
-    both          our scheduler and all processes of site 2 are killed, and another one stands by
-    way cut       all between our scheduler and site 2 is lost; neither end is told
+    kill           all processes of site 2 are killed
+    stop           all processes of site 2 are stopped: a host that falls silent
+    silent links   all that site 2 sends and is sent between sites is lost; neither end is told
+    pair cut       all between sites 1 and 2 is lost; both still reach site 0
+    scheduler      our scheduler is killed, and another one stands by
+    both           our scheduler and all processes of site 2 are killed, and another one stands by
+    way cut        all between our scheduler and site 2 is lost; neither end is told
+    way there cut  what site 2 sends to our scheduler is lost, and what it is sent comes
+    way back cut   what our scheduler sends to site 2 is lost, and what it is sent comes
+    one link cut   what site 2 sends to site 1 is lost, and what it is sent comes
 
-Survivors are sites 0 and 1; after the cut of a pair or of the way, and after the scheduler's alone,
-all three, as no system has a reason to leave one out.
+Survivors are sites 0 and 1; after cuts of ways, of a pair or a link, and after the scheduler's
+alone, all three, as no system has a reason to leave one out.
 Site i contributes 2**i in every element, so each element of a sum, or of a mean times the number
 that it was divided by, says whose contributions it has. A result is exact where every element is
 that of a set of sites. Measured is the time from the fault until all survivors hold an exact result
@@ -56,7 +59,7 @@ import numpy as np
 import numpy.typing as npt
 
 import common
-from anabranch.emulate import Emulation, emulated
+from anabranch.emulate import Direction, Emulation, emulated
 from anabranch.overlay import Link, Overlay, Site, dumps
 from peers import PEERS, PORT, installed
 
@@ -76,9 +79,18 @@ FAULTS = {
     "scheduler": ALL,
     "both": ALL - {2},
     "way cut": ALL,
+    "way there cut": ALL,
+    "way back cut": ALL,
+    "one link cut": ALL,
 }
 """The survivors of each."""
-OURS = {"scheduler", "both", "way cut"}
+WAYS: dict[str, Sequence[Direction]] = {
+    "way cut": ("to", "from"),
+    "way there cut": ("to",),
+    "way back cut": ("from",),
+}
+"""In which directions each cut of a way loses packets."""
+OURS = {"scheduler", "both", *WAYS}
 """Of our scheduler, which no other system has."""
 STANDBY = {"scheduler", "both"}
 """Those for which another scheduler stands by."""
@@ -475,8 +487,10 @@ def send(pids: Sequence[int], what: signal.Signals) -> None:
 
 
 def inject(wan: Emulation, fault: str, pids: Sequence[int]) -> None:
-    if fault == "way cut":
-        wan.cut_control(2)
+    if fault in WAYS:
+        wan.cut_control(2, WAYS[fault])
+    elif fault == "one link cut":
+        wan.cut(2, 1)
     elif fault in ("kill", *STANDBY):
         send(pids, signal.SIGKILL)
     elif fault == "stop":
@@ -726,7 +740,7 @@ def seconds(value: float | None) -> str:
 
 def show(results: dict[str, dict[str, Any]]) -> None:
     """Print a table: seconds, and how many times as long as ours."""
-    print(f"\n{'fault':13}{'system':24}{'next, s':>11}{'begun after, s':>16}{'x':>7}  left out")
+    print(f"\n{'fault':15}{'system':24}{'next, s':>11}{'begun after, s':>16}{'x':>7}  left out")
     for fault in FAULTS:
         ours = results.get("anabranch", {}).get("faults", {}).get(fault)
         for system, row in results.items():
@@ -741,7 +755,7 @@ def show(results: dict[str, dict[str, Any]]) -> None:
             )
             exact = "" if found["all_exact"] else "; NOT ALL EXACT"
             print(
-                f"{fault:13}{system:24}{seconds(found['next_s']['median']):>11}"
+                f"{fault:15}{system:24}{seconds(found['next_s']['median']):>11}"
                 f"{seconds(own_s):>16}{times:>7}  {' / '.join(out) or '-'}{exact}"
             )
 

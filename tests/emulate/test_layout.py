@@ -7,7 +7,6 @@ import re
 import pytest
 
 from anabranch.emulate._layout import (
-    Batch,
     EmulationError,
     Layout,
     Way,
@@ -162,10 +161,23 @@ def test_a_cut_and_its_healing_name_the_same_filter() -> None:
     assert heal.lines == ("filter delete dev to1 egress pref 1",)
 
 
-def test_the_way_to_the_scheduler_is_cut_while_both_devices_stay_up() -> None:
-    cut = Layout(PAIR, "x", "plain").cut_control(1)
-    assert cut == Batch("ip", Layout(PAIR, "x", "plain").control_namespace, cut.lines)
-    assert cut.lines == ("link set to1 nomaster",)
+def test_the_way_to_the_scheduler_is_cut_in_the_directions_that_are_asked_for() -> None:
+    layout = Layout(PAIR, "x", "plain")
+    both = layout.cut_control(1, ("to", "from"))
+    assert both.namespace == layout.namespaces[1]
+    hooks = [line.partition(" pref")[0] for line in both.lines]
+    assert hooks == ["filter add dev control egress", "filter add dev control ingress"]
+    assert [layout.cut_control(1, (each,)).lines for each in ("to", "from")] == [
+        both.lines[:1],
+        both.lines[1:],
+    ]
+
+
+def test_what_is_cut_loses_no_arp() -> None:
+    """Without it the kernel says soon that no host is there, in the other direction, too."""
+    layout = Layout(PAIR, "x", "plain")
+    for batch in (layout.cut(0, 1), layout.cut_control(1, ("to", "from"))):
+        assert every(" protocol ip " in line for line in batch.lines)
 
 
 @pytest.mark.parametrize("change", ["cut", "heal"])

@@ -1,4 +1,4 @@
-"""A site's way to the scheduler alone falls silent, between processes and real kernels."""
+"""Ways fall silent, in one direction or both, between processes and real kernels."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from itertools import permutations
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from anabranch.cli import app
-from anabranch.emulate import Emulation, emulated
+from anabranch.emulate import Direction, Emulation, emulated
 from anabranch.overlay import Link, Overlay, Site, dumps
 
 from ..emulate.sockets import emulates
@@ -81,36 +82,57 @@ def start(wan: Emulation, folder: Path, tls: str, stack: ExitStack) -> tuple[Any
     return scheduler, sites
 
 
-@emulates
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize("is_encrypted", [False, True])
-def test_the_site_goes_on_through_a_neighbour_and_each_round_is_exact(
-    is_encrypted: bool, tmp_path: Path
-) -> None:
-    tls = ""
-    if is_encrypted:
-        tls = str(tmp_path / "certs")
-        made = CliRunner().invoke(app, ["certs", "--sites", ",".join(NAMES), "--out", tls])
-        assert made.exit_code == 0, made.output
+def certificates(folder: Path) -> str:
+    made = CliRunner().invoke(app, ["certs", "--sites", ",".join(NAMES), "--out", str(folder)])
+    assert made.exit_code == 0, made.output
+    return str(folder)
+
+
+def play(cut: Callable[[Emulation], None], folder: Path, tls: str, rounds_after: int = 5) -> str:
+    """Cut while rounds are made; check each element at each site; return the scheduler's words."""
     with ExitStack() as stack:
         wan = stack.enter_context(emulated(OVERLAY))
         wan.begin()
-        scheduler, sites = start(wan, tmp_path, tls, stack)
+        scheduler, sites = start(wan, folder, tls, stack)
         said, rounds = Lines(scheduler.stderr), [Lines(each.stdout) for each in sites]
         before = [len(each.first(3)) for each in rounds]
         assert min(before) >= 3
-        wan.cut_control(2)
+        cut(wan)
         for lines, count in zip(rounds, before, strict=True):
-            lines.first(count + 5)
+            lines.first(count + rounds_after)
         for each in sites:
             each.stdin.close()
         assert [each.wait(60) for each in sites] == [0, 0, 0]
         assert scheduler.wait(60) == 0
         for lines, count in zip(rounds, before, strict=True):
-            found = [json.loads(line) for line in lines.first(count + 5)]
-            assert len(found) >= count + 5
+            found = [json.loads(line) for line in lines.first(count + rounds_after)]
+            assert len(found) >= count + rounds_after
             assert {tuple(each["sums"]) for each in found} == {(7.0,)}
             assert {tuple(each["sites"]) for each in found} == {NAMES}
         words = "\n".join(said.first(10**6))
-        assert "tokyo is connected again, through paris: its own way here is cut" in words
-        assert "lost" not in words
+    assert "lost" not in words
+    return words
+
+
+@emulates
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("is_encrypted", [False, True])
+@pytest.mark.parametrize("directions", [("to", "from"), ("to",), ("from",)])
+def test_the_site_goes_on_through_a_neighbour_and_each_round_is_exact(
+    directions: Sequence[Direction], is_encrypted: bool, tmp_path: Path
+) -> None:
+    tls = certificates(tmp_path / "certs") if is_encrypted else ""
+    words = play(lambda wan: wan.cut_control(2, directions), tmp_path, tls)
+    assert "tokyo is connected again, through paris: its own way here is cut" in words
+
+
+@emulates
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("is_encrypted", [False, True])
+@pytest.mark.parametrize(("source", "target"), [(1, 2), (2, 1)])
+def test_where_a_link_carries_nothing_in_one_direction_rounds_go_round_the_pair(
+    source: int, target: int, is_encrypted: bool, tmp_path: Path
+) -> None:
+    tls = certificates(tmp_path / "certs") if is_encrypted else ""
+    words = play(lambda wan: wan.cut(source, target), tmp_path, tls)
+    assert "nothing crosses the links between" in words

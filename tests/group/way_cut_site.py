@@ -16,7 +16,7 @@ def main(scheduler: str, name: str, host: str, tls: str) -> None:
     with join(scheduler, name, host=host, insecure=not tls, tls=tls or None) as group:
         is_over = False
         while not is_over:
-            buffer = np.full(20_000, 2.0**group.index, np.float32)
+            buffer = np.full(500_000, 2.0**group.index, np.float32)
             group.all_reduce(buffer, op="sum")
             sums = sorted({float(each) for each in buffer})
             print(json.dumps({"sums": sums, "sites": [*group.sites]}), flush=True)

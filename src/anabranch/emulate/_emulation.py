@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -22,6 +22,7 @@ from anabranch.emulate._layout import (
     CONTROL,
     SITE,
     Batch,
+    Direction,
     EmulationError,
     Layout,
     Way,
@@ -125,13 +126,17 @@ class Emulation:
         carry_out([self._layout.cut(source, target)])
         self._cut.add((source, target))
 
-    def cut_control(self, site: int) -> None:
-        """Let a site lose all packets to and from the control network, without a word.
+    def cut_control(self, site: int, directions: Collection[Direction] = ("to", "from")) -> None:
+        """Let a site lose all packets to or from the control network, without a word.
+
+        Args:
+            site: its index.
+            directions: in which packets are lost; both unless said otherwise.
 
         Raises:
-            EmulationError: the kernel refuses.
+            EmulationError: the kernel refuses, as where the site's packets are lost already.
         """
-        carry_out([self._layout.cut_control(site)])
+        carry_out([self._layout.cut_control(site, directions)])
 
     def heal(self, source: int, target: int) -> None:
         """Undo ``cut``.

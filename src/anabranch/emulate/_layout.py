@@ -8,7 +8,8 @@ ends of a relay process. Every site also has a way to the control network, which
 
 A capped port is an IFB device that all links' traffic passes in one direction: there HTB holds the
 sum, with a class for each link, so that links share it evenly and one may take what another leaves.
-A cut link's packets are redirected to the bridge without ports, which is a hole.
+A cut link's packets are redirected to the bridge without ports, which is a hole. ARP still passes:
+where it fails, the kernel reports an unreachable host, in both directions, to those who only wait.
 
 The numbers of HTB: with a burst of one packet a link never sends faster than its rate, so that even
 a small message is timed right; the quantum keeps the classes of a port fair although the kernel
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -28,6 +29,9 @@ from anabranch.overlay import Link, Overlay
 
 Way = Literal["plain", "netem", "relay"]
 """How packets get from site to site: at once; held back by the kernel; or by a relay process."""
+
+Direction = Literal["to", "from"]
+"""Of packets between a site and the control network, as the latter sees them."""
 
 SITE = "site"
 CONTROL = "control"
@@ -38,7 +42,8 @@ _QUEUE_S = 0.05
 _LEAST_QUEUE_BYTES = 128 * 1024
 _HTB = "burst 1600b cburst 1600b quantum 60000"
 _KERNELS_SHIFT = 9
-_REDIRECT = "protocol all u32 match u32 0 0 action mirred egress redirect dev"
+_REDIRECT = "protocol ip u32 match u32 0 0 action mirred egress redirect dev"
+_LOSE = f"{_REDIRECT} {SITE}"
 
 
 class EmulationError(Exception):
@@ -233,7 +238,7 @@ class Layout:
         """Return what holds every link and port to its rate."""
         batches = []
         for site, name in enumerate(self.namespaces):
-            lines: list[str] = []
+            lines = [f"qdisc add dev {CONTROL} clsact"]
             for neighbour in self._neighbours(site):
                 to = device(neighbour)
                 lines.append(f"qdisc add dev {to} clsact")
@@ -251,8 +256,7 @@ class Layout:
                     )
             for port, port_bps in self._ports(site).items():
                 lines += self._hold_port(site, port, port_bps)
-            if lines:
-                batches.append(Batch("tc", name, tuple(lines)))
+            batches.append(Batch("tc", name, tuple(lines)))
         return batches
 
     def settings(self) -> dict[int, str]:
@@ -317,7 +321,7 @@ class Layout:
             KeyError: there is no such link.
         """
         self._link(source, target)
-        line = f"filter add dev {device(target)} egress pref 1 {_REDIRECT} {SITE}"
+        line = f"filter add dev {device(target)} egress pref 1 {_LOSE}"
         return Batch("tc", self.namespaces[source], (line,))
 
     def heal(self, source: int, target: int) -> Batch:
@@ -330,9 +334,11 @@ class Layout:
         line = f"filter delete dev {device(target)} egress pref 1"
         return Batch("tc", self.namespaces[source], (line,))
 
-    def cut_control(self, site: int) -> Batch:
-        """Return what takes a site out of the control network, both of whose devices stay up."""
-        return Batch("ip", self.control_namespace, (f"link set {device(site)} nomaster",))
+    def cut_control(self, site: int, directions: Collection[Direction]) -> Batch:
+        """Return what makes a site's way to or from the control network lose all packets."""
+        hooks = {"to": "egress", "from": "ingress"}
+        lines = [f"filter add dev {CONTROL} {hooks[each]} pref 1 {_LOSE}" for each in directions]
+        return Batch("tc", self.namespaces[site], tuple(lines))
 
     # --- details
 
@@ -368,7 +374,7 @@ class Layout:
                 f"qdisc add dev {port} parent 1:{minor} {_fifo(port_bps)}",
                 f"filter add dev {port} parent 1: protocol ip u32 match u32 0 0 indev {to} "
                 f"flowid 1:{minor}",
-                f"filter add dev {to} {way} pref 2 {_REDIRECT.replace('all', 'ip', 1)} {port}",
+                f"filter add dev {to} {way} pref 2 {_REDIRECT} {port}",
             ]
         return lines
 
