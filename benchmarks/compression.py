@@ -37,7 +37,7 @@ from torch.nn.parallel import DistributedDataParallel
 import anabranch
 import common
 from anabranch.emulate import Emulation, emulated
-from anabranch.group._serve import serve
+from anabranch.group.serve import Process, serve
 from anabranch.interop.ddp_hooks import InOrder, Int8, Mean, TopK, hook
 from anabranch.interop.torch_backend import group_of
 from anabranch.overlay import Link, Overlay, Site, internet2_9
@@ -156,7 +156,8 @@ def schedule(listen: str, overlay: Overlay) -> None:
     def listening(address: tuple[str, int]) -> None:
         print("{}:{}".format(*address), flush=True)
 
-    serve(service, os.environ["ANABRANCH_TOKEN"], (listen, 0), None, listening, say=lambda _: None)
+    process = Process(os.environ["ANABRANCH_TOKEN"], (listen, 0), None, listening)
+    serve(service.listening_at(process.listen), process)
 
 
 def run(

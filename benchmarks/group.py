@@ -30,8 +30,8 @@ import anabranch
 import common
 import versions
 from anabranch.emulate import emulated
-from anabranch.group._serve import serve
 from anabranch.group._thread import LoopThread
+from anabranch.group.serve import Process, serve
 from anabranch.overlay import Overlay, internet2_9
 from anabranch.plan import limit_rate_bps
 
@@ -92,7 +92,8 @@ def schedule(host: str, overlay: Overlay) -> None:
     def listening(address: tuple[str, int]) -> None:
         print("{}:{}".format(*address), flush=True)
 
-    serve(service, token, (host, 0), None, listening, say=lambda line: None)
+    process = Process(token, (host, 0), None, listening)
+    serve(service.listening_at(process.listen), process)
 
 
 def over_links(options: argparse.Namespace, name: str) -> dict[str, object]:

@@ -63,7 +63,7 @@ def test_every_room_is_in_the_picture() -> None:
 
 # A group's serving side; all other files of these rooms are a site's, whose process loads no
 # scheduler. `interop/flower.py` and what it decides by serve a federation, over Flower's messages.
-SERVING = {f"group/{each}.py" for each in ("service", "log", "_serve", "_local")}
+SERVING = {f"group/{each}.py" for each in ("service", "log", "serve", "_local")}
 CLIENT_ROOMS = {"group", "interop", "learn", "net", "overlay", "period", "plan", "site"}
 NO_CLIENTS = {"cli", "cohort", "emulate", "experiments", "run", "scheduler", "sim"}
 SERVING_NAMES = {"Service", "local", "spawn"}
@@ -88,13 +88,21 @@ def test_no_file_of_a_site_imports_the_scheduler() -> None:
 
 
 def test_a_scheduler_is_put_together_in_one_place() -> None:
-    found = [
+    assert callers_of("Scheduler") == ["group/service.py"]
+
+
+def test_a_run_is_served_to_its_end_in_one_place() -> None:
+    assert callers_of("watched") == ["group/serve.py"]
+
+
+def callers_of(name: str) -> list[str]:
+    """Return the files that call something of this name, once for each call."""
+    return [
         file.relative_to(SOURCE).as_posix()
         for file in SOURCE.rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "Scheduler"
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == name
     ]
-    assert found == ["group/service.py"]
 
 
 def imports_of(file: Path) -> list[tuple[str, set[str]]]:

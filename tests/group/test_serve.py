@@ -6,14 +6,16 @@ import os
 import signal
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 import anabranch
 from anabranch import Group, RunAborted
 from anabranch.group._local import _complete
-from anabranch.group._serve import serve
+from anabranch.group.serve import Process, serve
 from anabranch.net.addresses import show
 from anabranch.record import LogError
 from anabranch.record.journal import Journal
@@ -40,7 +42,8 @@ def run(journal: Path, part: Callable[[Group], None]) -> list[Future[None]]:
 
         service = anabranch.Service(_complete(2), awareness=None)
         say = lambda line: None  # noqa: E731
-        serve(service, "t", ("127.0.0.1", 0), None, listening, say, journal_path=journal)
+        process = Process("t", ("127.0.0.1", 0), None, listening, say, journal=journal)
+        serve(service.listening_at(process.listen), process)
     return parts
 
 
@@ -82,3 +85,14 @@ def test_a_group_that_ended_well_or_was_interrupted_leaves_its_journal_to_anothe
     with Journal(journal) as read:
         assert (read.had_ended, read.why_ended) == (True, None)
     run(journal, Group.barrier)
+
+
+@pytest.mark.parametrize("on_loss", ["complete", "abort"])
+def test_the_silence_that_is_asked_for_counts_also_where_the_group_ends_with_a_loss(
+    on_loss: Literal["complete", "abort"],
+) -> None:
+    service = anabranch.Service(_complete(2), awareness=None, on_loss=on_loss)
+    usual_s = service._settings(may_be_restarted=False).silence_s
+    assert usual_s == (2.0 if on_loss == "complete" else None)
+    asked = replace(service, silence_s=30.0)
+    assert asked._settings(may_be_restarted=False).silence_s == 30.0

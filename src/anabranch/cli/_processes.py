@@ -161,12 +161,13 @@ def scheduler(
         ),
     ] = STILLNESS_S,
     silence: Annotated[
-        float,
+        float | None,
         typer.Option(
-            help="Seconds of silence, at least, after which a site or link of a group is lost.",
+            help="Seconds of silence, at least, after which a site or link of a group is lost; "
+            "2 if not given, where the others go on without it.",
             min=0.5,
         ),
-    ] = 2.0,
+    ] = None,
     listen: Annotated[
         str, typer.Option(help="host:port; port 0 takes a free one.")
     ] = "127.0.0.1:0",
@@ -230,10 +231,23 @@ def scheduler(
                 f"--listen {listen}: with --standby give a port, where sites look for either"
             )
         _tell_of(service.overlay, (), tell)
-        _serve_group(
-            *(service, address, log, tell, credentials, journal, standby, stop_with_stdin, watching)
+        from anabranch.group.serve import Process, serve
+
+        process = Process(
+            token_given(),
+            address,
+            log,
+            _listening,
+            tell,
+            credentials,
+            journal,
+            standby,
+            stop_with_stdin,
+            watching,
         )
+        serve(service.listening_at(address), process)
         return
+    from anabranch.group.serve import Process
     from anabranch.run.control import run_scheduler
 
     for option, given in (("--overlay", overlay), ("--sites", sites), ("--pace", pace)):
@@ -256,21 +270,24 @@ def scheduler(
         raise typer.BadParameter(f"--route {index}: {scenario} has routes 0..{len(runs) - 1}")
     if not stop_with_stdin:
         _tell_of(network, loaded.doubts, tell)
-    run_scheduler(
-        runs[index],
-        network,
+    process = Process(
         token_given(),
         address,
         log,
         _listening,
-        stop_with_stdin,
-        emulated,
-        lambda: say(BEGAN) if stop_with_stdin else None,
-        Course(after_round=after_round, save_every=checkpoint_every),
         # What a process says that another has started ends with its account.
         (lambda line: None) if stop_with_stdin else tell,
         credentials,
-        replace(watching, progress_s=None) if stop_with_stdin else watching,
+        stop_with_stdin=stop_with_stdin,
+        watching=replace(watching, progress_s=None) if stop_with_stdin else watching,
+    )
+    run_scheduler(
+        runs[index],
+        network,
+        process,
+        emulated,
+        lambda: say(BEGAN) if stop_with_stdin else None,
+        Course(after_round=after_round, save_every=checkpoint_every),
     )
 
 
@@ -376,25 +393,6 @@ def _credentials(folder: Path | None, identity: str) -> Credentials | None:
     except TlsError as error:
         raise typer.BadParameter(f"--tls: {error}") from None
     return credentials
-
-
-def _serve_group(
-    service: Service,
-    address: Address,
-    log: Path | None,
-    tell: Callable[[Line], None],
-    credentials: Credentials | None,
-    journal: Path | None,
-    standby: bool,
-    stop_with_stdin: bool,
-    watching: Watching,
-) -> None:
-    from anabranch.group._serve import serve
-
-    serve(
-        *(service, token_given(), address, log, _listening, tell, credentials, journal, standby),
-        *(stop_with_stdin, watching),
-    )
 
 
 def _listening(at: Address) -> None:

@@ -9,6 +9,7 @@ from anabranch.plan import Plan
 from anabranch.record import events
 from anabranch.record.console import Console
 from anabranch.record.log import EventLog, LogError
+from anabranch.scheduler.run import Abandoned
 from anabranch.scheduler.server import Scheduler
 
 First = Callable[[int, Plan | None], events.RunStarted]
@@ -88,3 +89,21 @@ class RunLog:
         except LogError as failed:
             if error is None:
                 raise RunAborted(str(failed)) from failed
+
+
+async def conduct(scheduler: Scheduler, log: RunLog) -> None:
+    """Wait for the end of a run, write it down, and close what it used.
+
+    Raises:
+        RunAborted: the run ended early; says who or what caused it.
+        Abandoned: the scheduler stops, and leaves its sites to the next.
+    """
+    try:
+        await scheduler.finished()
+    except (RunAborted, Abandoned) as error:
+        log.ended(str(error), scheduler)
+        raise
+    else:
+        log.ended(None, scheduler)
+    finally:
+        await scheduler.close()

@@ -44,6 +44,7 @@ from anabranch.scheduler.stop_rules import StopRules
 
 _ANY_BYTES = 1 << 62
 _ELEMENT_BYTES = 4
+_SILENCE_S = 2.0  # of a site or link that the others can do without
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,8 @@ class Service:
             ``on_loss`` is ``abort``. Others join when the members let them in; where the model is
             served, when they come, and those that the others need are awaited in any case.
         silence_s: the least silence after which a site or link is lost, or six times its usual
-            silence where that is longer; ignored where ``on_loss`` is ``abort``.
+            silence where that is longer; None for 2 s where the others go on, and longer where the
+            group ends with it.
         stillness_s: no site counts as lost that is silent for less while its machine answers: one
             call of C code may hold its interpreter's lock.
         away_s: where the scheduler has a journal, sites wait so long for it to be started again.
@@ -151,7 +153,7 @@ class Service:
     on_error: Literal["lose", "abort"] = "lose"
     least_sites: int = 2
     begin_with: int | None = None
-    silence_s: float = 2.0
+    silence_s: float | None = None
     stillness_s: float = STILLNESS_S
     away_s: float = 60.0
     machines: Machines = field(default_factory=Machines)
@@ -252,6 +254,12 @@ class Service:
     def repairs(self) -> bool:
         """Whether exchanges go on without what is lost."""
         return self.on_loss != "abort" and self.pace is None
+
+    @property
+    def _least_silence_s(self) -> float | None:
+        if self.silence_s is None and self.repairs:
+            return _SILENCE_S
+        return self.silence_s
 
     # --- what it makes
 
@@ -392,7 +400,7 @@ class Service:
         """Return the network that the scheduler takes a group's sites in on."""
         return TcpNetwork(
             CONTROL_LIMITS,
-            least_silence_s=self.silence_s if self.repairs else CONTROL_SILENCE_S,
+            least_silence_s=self._least_silence_s or CONTROL_SILENCE_S,
             credentials=credentials,
             stillness_s=self.stillness_s,
         )
@@ -433,7 +441,7 @@ class Service:
             assumes_rates=self.assumes_rates,
             workers=0 if self.pace is None else len(workers),
             added_up=workers if barrier else (),
-            silence_s=self.silence_s if self.repairs else None,
+            silence_s=self._least_silence_s,
             stillness_s=self.stillness_s,
             away_s=self.away_s if may_be_restarted else 0.0,
         )

@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import math
 import os
-import signal
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
-from pathlib import Path
 
 import msgspec
 
 from anabranch import plan as plans
 from anabranch.group.log import First, RunLog
+from anabranch.group.serve import Process, Program, serve
 from anabranch.group.service import Machines, Service, Serving
 from anabranch.net.addresses import is_loopback
-from anabranch.net.errors import RunAborted
-from anabranch.net.frames import CONTROL_LIMITS
-from anabranch.net.network import Address, Network
 from anabranch.net.silence import STILLNESS_S
-from anabranch.net.stdin import at_end_of_stdin
-from anabranch.net.tcp import CONTROL_SILENCE_S, TcpNetwork
-from anabranch.net.tls import Credentials
+from anabranch.net.tcp import CONTROL_SILENCE_S
 from anabranch.overlay import Overlay
 from anabranch.plan import ForestRoute, Plan
-from anabranch.record.console import Console, Line
 from anabranch.record.events import FaultInjected, RunStarted
-from anabranch.record.log import EventLog
 from anabranch.run.checkpoints import WHOLE, Course, Job, check_course
 from anabranch.run.evaluator import evaluator_of, holds_whole
 from anabranch.run.faults import Pause, Scripted, play
@@ -48,7 +38,6 @@ from anabranch.scheduler.paced import Serve
 from anabranch.scheduler.served_pace import LastTo
 from anabranch.scheduler.server import Scheduler
 from anabranch.scheduler.stop_rules import StopRules
-from anabranch.scheduler.watching import UNWATCHED, Watching, watched
 
 # The linear program of the limit takes about a second at 50 sites and five at 100.
 _MOST_SITES_FOR_LIMIT = 60
@@ -115,115 +104,50 @@ def _limit_s(overlay: Overlay, size_bytes: int) -> float | None:
 def run_scheduler(
     scenario: Scenario,
     overlay: Overlay,
-    token: str,
-    listen: Address,
-    log_path: Path,
-    listening: Callable[[Address], None],
-    stop_with_stdin: bool = False,
+    process: Process,
     emulated: bool = False,
     began: Callable[[], None] = lambda: None,
     course: Course = WHOLE,
-    say: Callable[[Line], None] = lambda line: None,
-    credentials: Credentials | None = None,
-    watching: Watching = UNWATCHED,
 ) -> None:
     """Run one scenario's control plane over TCP, to its end.
 
     Args:
         scenario: what to run, with one route.
         overlay: its overlay.
-        token: what sites must know to join.
-        listen: where sites join.
-        log_path: the event log to create.
-        listening: called once sites can join, with where.
-        stop_with_stdin: end the run when standard input closes, so that it cannot outlive the
-            process that started it.
+        process: how sites are served.
         emulated: the links between the sites keep their rates by themselves, so no site has to.
         began: called when the run begins.
         course: which of the scenario's rounds the run makes, and when sites save.
-        say: called with lines for people: who joined, who is awaited, what changed.
-        credentials: for TLS; None for none.
-        watching: what people and machines see of the run while it goes on.
 
     Raises:
         RunAborted: the run ended early; says who or what caused it.
         LogError: the log cannot be created.
         ScenarioError: the scenario needs a simulated world, or cannot be saved.
     """
+    here = emulated or is_loopback(process.listen[0])
     if scenario.shaped is None:
-        scenario = msgspec.structs.replace(scenario, shaped=emulated or is_loopback(listen[0]))
+        scenario = msgspec.structs.replace(scenario, shaped=here)
     check_real(scenario, overlay, emulated)
     check_course(scenario, course)
-    here = emulated or is_loopback(listen[0])
     service = service_of(scenario, overlay, float(os.cpu_count() or 1) if here else math.inf)
-    plan = service.first_plan()
-    gc.freeze()  # what is there now stays: no collection need look through it
-    with EventLog.create(log_path) as log:
-        asyncio.run(
-            _run(
-                scenario,
-                service,
-                plan,
-                token,
-                listen,
-                log,
-                listening,
-                stop_with_stdin,
-                emulated,
-                began,
-                course,
-                say,
-                credentials,
-                watching,
-            )
-        )
-
-
-async def _run(
-    scenario: Scenario,
-    service: Service,
-    plan: Plan,
-    token: str,
-    listen: Address,
-    log: EventLog,
-    listening: Callable[[Address], None],
-    stop_with_stdin: bool,
-    emulated: bool,
-    began: Callable[[], None],
-    course: Course,
-    say: Callable[[Line], None],
-    credentials: Credentials | None,
-    watching: Watching,
-) -> None:
-    loop, overlay = asyncio.get_running_loop(), service.overlay
-    started_at = datetime.now(UTC).isoformat(timespec="seconds")
-    world = "emulated" if emulated else "local"
     held = msgspec.structs.replace(scenario, shaped=scenario.shaped or emulated)
-    console = Console([site.name for site in overlay.sites], say)
-
-    def begin() -> None:
-        began()
-        _note_faults(run_log, scheduler, scenario)
-
-    first = first_event(held, service, plan, world, started_at, course)
-    run_log = RunLog(log, first, console, begin)
     unheld = msgspec.structs.replace(scenario, shaped=scenario.shaped and not emulated)
-    silence_s = CONTROL_SILENCE_S if scenario.wait_s is None else scenario.wait_s
-    network = TcpNetwork(
-        CONTROL_LIMITS,
-        least_silence_s=silence_s,
-        credentials=credentials,
-        stillness_s=STILLNESS_S if scenario.wait_s is None else scenario.wait_s,
+    plan = service.first_plan()
+    world, started_at = "emulated" if emulated else "local", datetime.now(UTC)
+
+    def begin(scheduler: Scheduler, log: RunLog) -> None:
+        began()
+        _note_faults(log, scheduler, scenario)
+
+    program = Program(
+        work=work_of(unheld, course),
+        plan=plan,
+        first=first_event(
+            held, service, plan, world, started_at.isoformat(timespec="seconds"), course
+        ),
+        began=begin,
     )
-    scheduler = make_scheduler(network, run_log, unheld, service, plan, course, token)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, scheduler.abort, "the run was interrupted")
-    if stop_with_stdin:
-        at_end_of_stdin(partial(scheduler.abort, "the process that started the run is gone"))
-    listening(await scheduler.listen(listen))
-    console.listening()
-    async with watched(scheduler, console, watching):
-        await conduct(scheduler, run_log)
+    serve(ending_with(service, scenario, plan), process, program)
 
 
 def _note_faults(log: RunLog, scheduler: Scheduler, scenario: Scenario) -> None:
@@ -293,6 +217,8 @@ def service_of(scenario: Scenario, overlay: Overlay, cores: float | None = None)
         on_loss="complete" if is_served else scenario.on_loss,
         on_error="abort",
         least_sites=1 if is_served else scenario.least_sites,
+        silence_s=CONTROL_SILENCE_S if scenario.wait_s is None else scenario.wait_s,
+        stillness_s=STILLNESS_S if scenario.wait_s is None else scenario.wait_s,
         machines=Machines(
             cores=cores,
             bound_plans=False,
@@ -328,51 +254,23 @@ def _known_elements(scenario: Scenario, overlay: Overlay) -> int | None:
         raise ScenarioError(f"task.model: {error}") from None
 
 
-def make_scheduler(
-    network: Network,
-    log: RunLog,
-    scenario: Scenario,
-    service: Service,
-    plan: Plan,
-    course: Course,
-    token: str,
-) -> Scheduler:
-    """Return the scheduler of a scenario.
+def work_of(scenario: Scenario, course: Course) -> str:
+    """Return what sites of a scenario are told on joining."""
+    return msgspec.json.encode(Job(scenario=scenario, course=course)).decode()
+
+
+def ending_with(service: Service, scenario: Scenario, plan: Plan) -> Service:
+    """Return a scenario's service, with which workers get the final model.
+
+    One evaluates it, unless a server does.
 
     Args:
-        network: where sites connect.
-        log: where to write down what happens.
-        scenario, service: what runs, and what its sites are served with.
+        service: of the scenario.
+        scenario: which.
         plan: the first.
-        course: which of the scenario's rounds the run makes.
-        token: what sites must know to join.
     """
-    last_to = _last_to(scenario, service.overlay, plan)
-    service = replace(service, serving=replace(service.serving, last_to=last_to))
-    work = msgspec.json.encode(Job(scenario=scenario, course=course)).decode()
-    return service.scheduler(network, token, log, plan=plan, work=work)
-
-
-def _last_to(scenario: Scenario, overlay: Overlay, plan: Plan) -> LastTo:
-    """Return which workers get the final model: one evaluates it, unless a server does."""
-    if not scenario.is_served or isinstance(scenario.task, Exchange):
-        return "none"
-    evaluator = evaluator_of(scenario, plan, scenario.workers(overlay))
-    return "none" if holds_whole(plan, evaluator) else "one"
-
-
-async def conduct(scheduler: Scheduler, log: RunLog) -> None:
-    """Wait for the end of a run, and write it down.
-
-    Raises:
-        RunAborted: the run ended early; says who or what caused it.
-    """
-    try:
-        await scheduler.finished()
-    except RunAborted as error:
-        log.ended(str(error), scheduler)
-        raise
-    else:
-        log.ended(None, scheduler)
-    finally:
-        await scheduler.close()
+    last_to: LastTo = "none"
+    if scenario.is_served and not isinstance(scenario.task, Exchange):
+        evaluator = evaluator_of(scenario, plan, scenario.workers(service.overlay))
+        last_to = "none" if holds_whole(plan, evaluator) else "one"
+    return replace(service, serving=replace(service.serving, last_to=last_to))

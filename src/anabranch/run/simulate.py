@@ -14,7 +14,7 @@ from typing import TypeVar
 from msgspec import structs
 
 from anabranch.fleet import ComputeModel
-from anabranch.group.log import RunLog
+from anabranch.group.log import RunLog, conduct
 from anabranch.group.service import Service
 from anabranch.net.addresses import ListenAt
 from anabranch.net.errors import EndedWithout, NetError, RunAborted
@@ -25,11 +25,11 @@ from anabranch.plan import Plan
 from anabranch.record.log import EventLog
 from anabranch.run.checkpoints import Course, Files, checkpoints_of, plan_course, weights_of
 from anabranch.run.control import (
-    conduct,
+    ending_with,
     first_event,
-    make_scheduler,
     note_fault,
     service_of,
+    work_of,
 )
 from anabranch.run.faults import (
     ClockStep,
@@ -192,9 +192,8 @@ class _Simulation:
         self._tasks: list[asyncio.Task[None]] = []
         aborted: RunAborted | None = None
         with self._network.scheduler.in_process():
-            scheduler = make_scheduler(
-                control, run_log, scenario, self._service, plan, course, _TOKEN
-            )
+            service, work = ending_with(self._service, scenario, plan), work_of(scenario, course)
+            scheduler = service.scheduler(control, _TOKEN, run_log, plan=plan, work=work)
             self._running = run_log, scheduler
             self._scheduler_at = await scheduler.listen(("scheduler", 0))
             self._tasks += [self._start(site) for site in range(overlay.size)]
