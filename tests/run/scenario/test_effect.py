@@ -57,6 +57,11 @@ TRAIN = (
             TRAIN + 'least_sites = 3\npace = {kind = "asp"}',
             "least_sites: where the model is served, the others go on without a worker",
         ),
+        (TRAIN + 'pace = {kind = "fedavg", seed = 3}', "pace.seed: all clients are in each round"),
+        (
+            EXCHANGE + 'awareness = {kind = "passive", probe_chunks = 2}',
+            "awareness.probe_chunks: only the chunk-mean estimator has probes",
+        ),
     ],
 )
 def test_a_key_without_effect_is_refused_with_what_would_give_it_one(text: str, said: str) -> None:
@@ -73,6 +78,8 @@ def test_a_key_without_effect_is_refused_with_what_would_give_it_one(text: str, 
         EXCHANGE.replace("8}", "8, batch_size = 2}") + "compute.samples_per_s = 9",
         TRAIN + "compute.fixed_s = 0.5",
         EXCHANGE + 'least_sites = 3\non_loss = "retry"',
+        TRAIN + 'pace = {kind = "fedavg", sample = 0.5, seed = 3}',
+        EXCHANGE + 'awareness = {kind = "passive", estimator = "chunk-mean", probe_chunks = 2}',
         EXCHANGE + 'compute.fixed_s = 1\nperiod = {kind = "every", steps = 2}',
     ],
 )

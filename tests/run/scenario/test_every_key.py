@@ -44,6 +44,12 @@ LATE = EXCHANGE | {
 }
 SERVED = TRAIN | {"pace": {"kind": "asp"}, "compute": UNEVEN, "stop": {"rounds": 8}}
 FL = LATE | {"pace": {"kind": "fl-r2sp", "groups": 2, "grouping": "delay"}}
+# Half of a group is enough; site1's group has its turn after its other half has come, too.
+BEFORE_TURN = EXCHANGE | {
+    "pace": {"kind": "fl-r2sp", "groups": 2, "fraction": 0.5},
+    "compute": UNEVEN | {"sites": UNEVEN["sites"] | {"site2": {"samples_per_s": 50.0}}},
+    "stop": {"rounds": 8},
+}
 FEDAVG = LATE | {"pace": {"kind": "fedavg"}}
 SAMPLED = LATE | {"pace": {"kind": "fedavg", "sample": 0.5}}
 AVERAGED = TRAIN | {"period": {"kind": "every", "steps": 4}}
@@ -176,6 +182,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
             "pace.give_up_after": 1,
         },
     ),
+    (BEFORE_TURN, {"pace.collects": "turn"}),
     (FEDAVG, {"pace.sample": 0.5, "pace.fraction": 0.5, "pace.deadline_s": 0.2}),
     (of(LATE, "pace", "fedavg", deadline_s=0.2), {"pace.give_up_after": 1}),
     (SAMPLED, {"pace.seed": 5}),
@@ -378,7 +385,6 @@ NOT_SHOWN = {
     "Oracle": "the network of a short run does not change",
     "ForestRoute.compute_s": "says what [compute] says here",
     "Fapt.shares": "is for plans that follow another",
-    "FlR2sp.collects": "matters where a turn outlasts a round: tests/pace",
     "PauseFault.scheduler": "in place of a site",
     "OutagesFault.link": "in place of a site",
     "OutagesFault.pair": "in place of a site",

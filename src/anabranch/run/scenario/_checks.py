@@ -372,11 +372,13 @@ def _check_probes(scenario: Scenario) -> None:
         return
     probe_elements = awareness.probe_chunk_elements
     if awareness.estimator == "busy-period":
-        if probe_elements is not None:
-            raise ScenarioError(
-                "awareness.probe_chunk_elements: only the chunk-mean estimator has probes; leave "
-                "it out"
-            )
+        usual = Passive()
+        for key in ("probe_chunk_elements", "probe_chunks"):
+            if getattr(awareness, key) != getattr(usual, key):
+                raise ScenarioError(
+                    f"awareness.{key}: only the chunk-mean estimator has probes; leave it out, or "
+                    'give awareness.estimator = "chunk-mean"'
+                )
         return
     most = scenario.chunk_elements
     if most is not None and probe_elements is not None and probe_elements > most:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from anabranch.fleet import Compute, SiteCompute
+from anabranch.pace import FedAvg
 from anabranch.period import EveryStep
 from anabranch.run.scenario._model import LEAST_SITES, Scenario
 from anabranch.run.scenario.tasks import Exchange
@@ -18,6 +19,7 @@ from anabranch.run.scenario.tasks import Exchange
 def without_effect(scenario: Scenario) -> Iterator[tuple[str, str]]:
     """Yield each key that is given and changes nothing, and why, with what to do."""
     yield from _of_compute(scenario)
+    yield from _of_pace(scenario)
     task, stop = scenario.task, scenario.stop
     if stop.reached_by != "first" and task.target_accuracy is None:
         yield "stop.reached_by", "there is no target; give task.target_accuracy, or leave it out"
@@ -39,6 +41,16 @@ def without_effect(scenario: Scenario) -> Iterator[tuple[str, str]]:
                 'on_loss = "abort" ends the run at the first loss; give on_loss = "complete" or '
                 '"retry", or leave it out',
             )
+
+
+def _of_pace(scenario: Scenario) -> Iterator[tuple[str, str]]:
+    pace = scenario.pace
+    if isinstance(pace, FedAvg) and pace.sample == 1 and pace.seed != FedAvg().seed:
+        yield (
+            "pace.seed",
+            "all clients are in each round, so none is drawn; give pace.sample below 1, or leave "
+            "it out",
+        )
 
 
 def _of_compute(scenario: Scenario) -> Iterator[tuple[str, str]]:
